@@ -1,0 +1,122 @@
+"""The machines as a value: a tree of switches with devices for leaves.
+
+    lab-2x2            switch                       each member has one port into its group's switch;
+                 1 Gbit/s  |  1 Gbit/s              a message climbs from port to port to the lowest
+                    node 0   node 1                 common group and down again
+           10 Gbit/s / \\       / \\ 10 Gbit/s
+                   0   1     2   3                  ranks count leaves from left to right
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from partita.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A processor that computes.
+
+    `flops` maps dtype to peak FLOP/s, `memory_bandwidth` is bytes a second, `cores` the share of host cores that it may
+    use (0.5 is half a core; 0: not limited), `ghost` a device whose computing is a timed wait, `speed` a factor on
+    everything it computes, `power` watts under load, `price` money an hour.
+    """
+
+    kind: str = "cpu"
+    backend: str = "cpu"
+    flops: tuple[tuple[str, FlopsPerSecond], ...] = ()
+    memory: Bytes = 0
+    memory_bandwidth: BytesPerSecond = 0.0
+    cores: float = 0.0
+    speed: float = 1.0
+    ghost: bool = False
+    host_memory: Bytes = 0
+    power: float = 0.0
+    price: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A port: `bandwidth` bytes a second each way if `duplex`, in all if not; `latency` seconds one way;
+    `burst` bytes that a token bucket lets pass at once after a rest."""
+
+    bandwidth: BytesPerSecond
+    latency: Seconds = 50e-6
+    burst: Bytes = 0
+    duplex: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A switch: `members` are devices or smaller groups, `ports[i]` is the link of member i into this switch."""
+
+    name: str
+    members: tuple[Device | Group, ...]
+    ports: tuple[Link, ...]
+
+    def devices(self) -> Iterator[Device]:
+        for member in self.members:
+            if isinstance(member, Group):
+                yield from member.devices()
+            else:
+                yield member
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A link with its place in the tree: `path` is the member index at each level: `(1,)` node 1, `(1, 0)` its
+    device 0."""
+
+    path: tuple[int, ...]
+    link: Link
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """`emulated` clusters run in the lab; `interface` is the one that processes may bind (loopback if empty)."""
+
+    name: str
+    root: Group
+    emulated: bool = False
+    interface: str = ""
+
+    @staticmethod
+    def load(spec: str) -> Cluster:
+        """The cluster of a TOML file, a catalogue name or `local:N`. Raises ClusterError."""
+        from partita.cluster.text import load_cluster
+
+        return load_cluster(spec)
+
+    @cached_property
+    def devices(self) -> tuple[Device, ...]:
+        """The device of each rank."""
+        return tuple(self.root.devices())
+
+    @property
+    def size(self) -> int:
+        return len(self.devices)
+
+    @cached_property
+    def climbs(self) -> tuple[tuple[Port, ...], ...]:
+        """Per rank its ports from the root down to the device."""
+
+        def walk(group: Group, path: tuple[int, ...], above: tuple[Port, ...]) -> Iterator[tuple[Port, ...]]:
+            for i, (member, link) in enumerate(zip(group.members, group.ports, strict=True)):
+                here = (*above, Port((*path, i), link))
+                if isinstance(member, Group):
+                    yield from walk(member, (*path, i), here)
+                else:
+                    yield here
+
+        return tuple(walk(self.root, (), ()))
+
+    def route(self, source: int, target: int) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
+        """The ports that a message climbs and descends from rank `source` to rank `target`."""
+        up, down = self.climbs[source], self.climbs[target]
+        common = 0
+        while common < min(len(up), len(down)) and up[common].path == down[common].path:
+            common += 1
+        return tuple(reversed(up[common:])), down[common:]

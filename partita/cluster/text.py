@@ -1,0 +1,208 @@
+"""Clusters as TOML, both ways, and the three ways to name one.
+
+    schema = 1
+    name = "two-boxes"
+    emulated = false                                      # true: runs in the lab of this machine
+    interface = "eth1"                                    # what processes may bind; loopback without it
+
+    [device.gpu]                                          # device kinds by name
+    backend = "cuda"
+    flops = { fp32 = "19.5 TFLOP/s", bf16 = "312 TFLOP/s" }
+    memory = "40 GiB"
+
+    [network]                                             # the root switch
+    link = { bandwidth = "10 Gbit/s", latency = "15 us" } # every member's port into it
+    [[network.members]]                                   # box0 and box1, each a switch with two devices
+    name = "box"
+    count = 2
+    link = { bandwidth = "31 GB/s", latency = "2 us" }
+    members = [{ device = "gpu", count = 2 }]
+    [[network.members]]                                   # a third one, unequal, with a port of its own
+    name = "old"
+    port = { bandwidth = "1 Gbit/s" }
+    link = { bandwidth = "15 GB/s" }
+    members = [{ device = "gpu" }]
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from partita.cluster import quantity
+from partita.cluster.cluster import Cluster, Device, Group, Link
+from partita.cluster.quantity import Reader
+from partita.cluster.shipped import catalogue_names, catalogue_text, local_cluster
+from partita.errors import ClusterError
+
+SCHEMA: Final = 1
+LEAST_BURST: Final = 64 * 1024
+BURST_SECONDS: Final = 2e-3
+BACKENDS: Final = ("cpu", "cuda")
+
+
+def table(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ClusterError(f"{where} is {value!r}; give a table, such as {{ ... }}")
+    return value
+
+
+def tables(value: Any, where: str) -> list[dict[str, Any]]:
+    if not isinstance(value, list) or not value or not all(isinstance(each, dict) for each in value):
+        raise ClusterError(f"{where} is {value!r}; give at least one member, such as [{{ device = 'gpu' }}]")
+    return value
+
+
+def _backend(value: Any, where: str) -> str:
+    if value not in BACKENDS:
+        raise ClusterError(f"{where} is {value!r}; allowed are {' and '.join(BACKENDS)}")
+    return str(value)
+
+
+FILE: Final[dict[str, Reader]] = {
+    "schema": quantity.count, "name": quantity.word, "emulated": quantity.truth, "interface": quantity.text,
+    "device": table, "network": table,
+}  # fmt: skip
+DEVICE: Final[dict[str, Reader]] = {
+    "kind": quantity.word, "backend": _backend, "flops": table, "memory": quantity.size,
+    "memory_bandwidth": quantity.bandwidth, "cores": quantity.number("0.5", zero=True),
+    "speed": quantity.number("1.0"), "ghost": quantity.truth, "host_memory": quantity.size,
+    "power": quantity.power, "price": quantity.number("2.5", zero=True),
+}  # fmt: skip
+LINK: Final[dict[str, Reader]] = {
+    "bandwidth": quantity.bandwidth, "latency": quantity.latency, "burst": quantity.burst, "duplex": quantity.truth,
+}  # fmt: skip
+GROUP: Final[dict[str, Reader]] = {"name": quantity.word, "link": table, "members": tables}
+MEMBER: Final[dict[str, Reader]] = GROUP | {"device": quantity.word, "count": quantity.count, "port": table}
+
+
+def load_cluster(spec: str) -> Cluster:
+    """The cluster that a TOML file, a catalogue name (`h100-dgx-x16`: 16 nodes) or `local:N` stands for.
+
+    Raises ClusterError with one sentence for anything that does not lead to a cluster.
+    """
+    if spec.startswith("local:"):
+        return local_cluster(spec)
+    if spec.endswith(".toml") or "/" in spec:
+        return read_cluster(_file_text(spec), spec)
+    if found := catalogue_text(spec):
+        base, nodes = found
+        return replace(read_cluster(base, spec, nodes), name=spec)
+    close = difflib.get_close_matches(spec, catalogue_names(), 1)
+    hint = f"did you mean {close[0]!r}?" if close else f"the catalogue has {', '.join(catalogue_names())}"
+    raise ClusterError(f"there is no cluster {spec!r}; give a .toml file, local:N or a catalogue name: {hint}")
+
+
+def _file_text(spec: str) -> str:
+    try:
+        return Path(spec).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ClusterError(f"{spec} is not text in UTF-8; give a TOML file") from None
+    except OSError as error:
+        raise ClusterError(f"{spec} cannot be read ({error.strerror}); give an existing TOML file") from None
+
+
+def read_cluster(text: str, name: str, nodes: int = 0) -> Cluster:
+    """The cluster of a TOML `text`; `name` stands in errors and where the file names none.
+
+    `nodes` above 0 overrides the count of the first member of the network. Raises ClusterError.
+    """
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ClusterError(f"{name} is not valid TOML: {error}; mend the file there") from None
+    try:
+        return _cluster(raw, Path(name).stem, nodes)
+    except ClusterError as error:
+        raise ClusterError(f"in cluster {name}, {error}") from None
+
+
+def _cluster(raw: dict[str, Any], name: str, nodes: int) -> Cluster:
+    if raw.get("schema", SCHEMA) != SCHEMA:
+        raise ClusterError(f"schema is {raw['schema']!r}; this version of partita reads schema {SCHEMA}")
+    file = fields(raw, "the file", FILE, ("schema", "network"))
+    emulated = file.get("emulated", False)
+    kinds = {kind: _device(kind, table(each, f"device {kind!r}")) for kind, each in file.get("device", {}).items()}
+    top = file["network"]
+    if nodes:
+        first, *rest = tables(top.get("members"), "network, members")
+        top = top | {"members": [first | {"count": nodes}, *rest]}
+    group = fields(top, "network", GROUP, ("members",))
+    name = file.get("name", name)
+    root = _group(group.get("name", name), group, "network", kinds, emulated)
+    return Cluster(name, root, emulated, file.get("interface", ""))
+
+
+def fields(
+    raw: dict[str, Any], where: str, readers: dict[str, Reader], required: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """`raw` with every value read by its reader; unknown and missing keys raise ClusterError."""
+    for key in raw:
+        if key not in readers:
+            close = difflib.get_close_matches(key, readers, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"allowed are {', '.join(readers)}"
+            raise ClusterError(f"{where} has an unknown key {key!r}; {hint}")
+    for key in required:
+        if key not in raw:
+            raise ClusterError(f"{where} lacks {key!r}; add it")
+    return {key: readers[key](value, f"{where}, {key}") for key, value in raw.items()}
+
+
+def _device(kind: str, raw: dict[str, Any]) -> Device:
+    where = f"device {kind!r}"
+    read = fields(raw, where, DEVICE)
+    peaks = read.get("flops", {}).items()
+    flops = tuple((dtype, quantity.speed(each, f"{where}, flops, {dtype}")) for dtype, each in peaks)
+    return Device(**({"kind": kind} | read | {"flops": flops}))
+
+
+def _link(raw: dict[str, Any], where: str, emulated: bool) -> Link:
+    read = fields(raw, where, LINK, ("bandwidth",))
+    if emulated:
+        read.setdefault("burst", default_burst(read["bandwidth"]))
+    return Link(**read)
+
+
+def default_burst(bandwidth: float) -> int:
+    """Bytes that an emulated port of `bandwidth` bytes a second lets pass at once: 2 ms, never below 64 KiB."""
+    return max(LEAST_BURST, round(BURST_SECONDS * bandwidth))
+
+
+def _group(name: str, read: dict[str, Any], where: str, kinds: dict[str, Device], emulated: bool) -> Group:
+    inner = _link(read["link"], f"{where}, link", emulated) if "link" in read else None
+    members: list[Device | Group] = []
+    ports: list[Link] = []
+    for i, raw in enumerate(read["members"]):
+        place = f"{where}, member {i + 1}"
+        member = fields(raw, place, MEMBER)
+        port = _link(member["port"], f"{place}, port", emulated) if "port" in member else inner
+        if port is None:
+            raise ClusterError(f"{place} has no link; give {where} a 'link' or the member a 'port'")
+        made = _members(member, place, kinds, emulated)
+        members += made
+        ports += [port] * len(made)
+    names = [each.name for each in members if isinstance(each, Group)]
+    if twice := next((each for each in names if names.count(each) > 1), ""):
+        raise ClusterError(f"{where} has two members named {twice!r}; give each a name of its own")
+    return Group(name, tuple(members), tuple(ports))
+
+
+def _members(member: dict[str, Any], where: str, kinds: dict[str, Device], emulated: bool) -> list[Device | Group]:
+    many = member.get("count", 1)
+    if ("device" in member) == ("members" in member):
+        raise ClusterError(f"{where} must have either 'device' or 'members'; give one of the two")
+    if "device" not in member:
+        stem = member.get("name", "node")
+        names = [f"{stem}{i}" for i in range(many)] if "count" in member else [stem]
+        first = _group(names[0], member, where, kinds, emulated)
+        return [replace(first, name=each) for each in names]
+    if odd := next((key for key in ("name", "link") if key in member), ""):
+        raise ClusterError(f"{where} is a device and has {odd!r}; use 'port' for its link, and name switches only")
+    kind = member["device"]
+    if kind not in kinds:
+        known = ", ".join(kinds) or "none"
+        raise ClusterError(f"{where} has device {kind!r} and the file describes {known}; add a table [device.{kind}]")
+    return [kinds[kind]] * many

@@ -1,0 +1,144 @@
+"""What everything costs: core-seconds on a device, bytes on its ports, seconds of waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import final
+
+from partita.cluster.cluster import Cluster
+from partita.errors import CostError
+from partita.graph.batch import substitute
+from partita.graph.graph import Graph
+from partita.graph.signature import signature
+from partita.program.instruction import (
+    Act, Clip, Collective, Combine, Compute, Load, Pack, Receive, Scale, Send, Update,
+)  # fmt: skip
+from partita.program.program import Bucket, Program
+from partita.units import Bytes, BytesPerSecond, Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one instance of an instruction asks of its rank: `core` seconds of its processor and `latency` seconds in
+    which it asks nothing. What goes over links is told by `messages`."""
+
+    core: Seconds = 0.0
+    latency: Seconds = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """Core-seconds of working through a tensor: `call` each time, and so much an element."""
+
+    call: Seconds
+    element: Seconds
+
+    def of(self, elements: float, calls: float = 1.0) -> Seconds:
+        return self.call * calls + self.element * elements
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """What the transport asks of processors and links, beyond bandwidth.
+
+    `start` is core-seconds a call, `step` seconds of latency a message in a chain, `sent`, `received` and `reduced`
+    core-seconds a byte, `efficiency` the part of a link's bandwidth that payload gets.
+    """
+
+    start: Seconds = 100e-6
+    step: Seconds = 100e-6
+    sent: Seconds = 0.12e-9
+    received: Seconds = 0.12e-9
+    reduced: Seconds = 0.2e-9
+    efficiency: float = 0.95
+
+
+@final
+@dataclass(frozen=True)
+class Costs:
+    """Costs of a graph on a cluster. `operators` maps signatures to core-seconds on a device of speed 1; `source` says
+    where the numbers come from ('measured', 'data sheet')."""
+
+    graph: Graph
+    cluster: Cluster
+    operators: Mapping[str, Seconds]
+    copy: Touch
+    add: Touch
+    update: Touch
+    load: Touch
+    instruction: Seconds = 20e-6
+    wiring: Wiring = Wiring()
+    source: str = "measured"
+    _sums: dict[tuple[int, int, int], Seconds] = field(default_factory=dict, repr=False, compare=False)
+
+    def segment(self, start: int, stop: int, batch: int) -> Seconds:
+        """Core-seconds of operators `start` to `stop` for `batch` samples. Raises CostError for an unknown operator."""
+        if (start, stop, batch) not in self._sums:
+            self._sums[start, stop, batch] = sum(self._of_batch(batch)[start:stop])
+        return self._sums[start, stop, batch]
+
+    def _of_batch(self, batch: int) -> list[Seconds]:
+        if batch not in self._batches:
+            graph = substitute(self.graph, batch)
+            self._batches[batch] = [self._operator(signature(o, graph)) for o in graph.operators]
+        return self._batches[batch]
+
+    @cached_property
+    def _batches(self) -> dict[int, list[Seconds]]:
+        return {}
+
+    def _operator(self, key: str) -> Seconds:
+        if key not in self.operators:
+            raise CostError(f"no cost is known for {key}; probe the task on this cluster first")
+        return self.operators[key]
+
+    def demand(self, program: Program, act: Act, ranks: int) -> Demand:
+        """What an act asks of each rank that carries it out, itself apart from links. `ranks` is the size of its group."""
+        own = self.instruction
+        match act:
+            case Load():
+                return Demand(own + self.load.of(act.count))
+            case Compute():
+                segment = program.segment[act.segment]
+                return Demand(own + self.segment(segment.start, segment.stop, segment.batch))
+            case Pack():
+                return Demand(own + _over(program.bucket[act.bucket], self.add if act.add else self.copy))
+            case Combine():
+                return Demand(own + len(act.sources) * _over(program.bucket[act.bucket], self.add))
+            case Scale():
+                return Demand(own + self.copy.of(program.bucket[act.bucket].elements))
+            case Clip():
+                return Demand(own + 2 * sum(_over(program.bucket[name], self.copy) for name in act.buckets))
+            case Update():
+                return Demand(own + _over(program.bucket[act.bucket], self.update))
+            case Collective() | Send() | Receive():
+                return self._transport(program.bucket[act.bucket].size, act, ranks)
+
+    def _transport(self, size: Bytes, act: Collective | Send | Receive, ranks: int) -> Demand:
+        w = self.wiring
+        if isinstance(act, Send):
+            return Demand(w.start + w.sent * size)
+        if isinstance(act, Receive):
+            return Demand(w.start + w.received * size, w.step)
+        share = (ranks - 1) / ranks * size
+        return Demand(w.start + share * (2 * w.sent + 2 * w.received + w.reduced), 2 * (ranks - 1) * w.step)
+
+    def bandwidth(self, nominal: BytesPerSecond) -> BytesPerSecond:
+        """Payload bytes a second of a link of `nominal` bytes a second."""
+        return nominal * self.wiring.efficiency
+
+
+def _over(bucket: Bucket, touch: Touch) -> Seconds:
+    return touch.of(bucket.elements, len(bucket.pieces))
+
+
+def ring_bytes(elements: int, item: int, ranks: int) -> list[Bytes]:
+    """Payload that each member of a ring all-reduce sends to the next: 2n - size(c_{i+1}) - size(c_{i+2})
+    (Patarasuk & Yuan 2009; CO-02)."""
+    if ranks == 1:
+        return [0]
+    share, rest = divmod(elements, ranks)
+    parts = [share + (i < rest) for i in range(ranks)]
+    return [item * (2 * elements - parts[(i + 1) % ranks] - parts[(i + 2) % ranks]) for i in range(ranks)]

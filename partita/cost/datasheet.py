@@ -1,0 +1,40 @@
+"""Costs where nothing was measured: roofline over data-sheet numbers."""
+
+from __future__ import annotations
+
+from partita.cluster.cluster import Cluster, Device
+from partita.cost.costs import Costs, Touch, Wiring
+from partita.graph.batch import substitute
+from partita.graph.flops import bytes_moved, flops
+from partita.graph.graph import Graph
+from partita.graph.signature import signature
+from partita.graph.tensor import ITEMSIZE
+from partita.units import Seconds
+
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
+
+
+def datasheet_costs(graph: Graph, cluster: Cluster, batches: tuple[int, ...], *, dtype: str = "fp32") -> Costs:
+    """Roofline costs: an operator lasts as long as the slower of its FLOPs at 60 % of peak and its bytes at 80 % of the
+    memory bandwidth, and a launch (PM-01's form with fixed efficiencies)."""
+    device = cluster.devices[0]
+    table: dict[str, Seconds] = {}
+    for batch in batches:
+        concrete = substitute(graph, batch)
+        for operator in concrete.operators:
+            work, moved = flops(operator, concrete, batch), bytes_moved(operator, concrete, batch)
+            table[signature(operator, concrete)] = roofline(device, dtype, work, moved)
+    byte = 1 / (0.8 * (device.memory_bandwidth or 10e9))
+    element = ITEMSIZE[DTYPES[dtype]] * byte
+    launch = 5e-6
+    return Costs(
+        graph, cluster, table, copy=Touch(launch, 2 * element), add=Touch(launch, 3 * element),
+        update=Touch(launch, 6 * element), load=Touch(0.0, 1e-6), instruction=2e-6,
+        wiring=Wiring(10e-6, 5e-6, 0.0, 0.0, 0.0, 0.9) if device.backend == "cuda" else Wiring(), source="data sheet",
+    )  # fmt: skip
+
+
+def roofline(device: Device, dtype: str, work: float, moved: float) -> Seconds:
+    """Seconds of an operator of `work` FLOPs that moves `moved` bytes."""
+    peak = dict(device.flops).get(dtype) or max((speed for _, speed in device.flops), default=50e9)
+    return max(work / (0.6 * peak), moved / (0.8 * (device.memory_bandwidth or 10e9))) + 5e-6

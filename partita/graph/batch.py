@@ -1,0 +1,56 @@
+"""A graph that holds for any number of samples, made into one for a given number."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from partita.errors import InputError
+from partita.graph.graph import Graph
+from partita.graph.operator import Argument, Operator
+from partita.graph.tensor import Affine, Ratio, Tensor
+
+
+def substitute(graph: Graph, batch: int) -> Graph:
+    """The same step on `batch` samples, every Affine and Ratio replaced by its number.
+
+    Raises InputError for a graph that was captured for another batch only.
+    """
+    if batch < 1:
+        raise InputError(f"a batch of {batch} samples was asked of {graph.name!r}; ask for 1 or more")
+    if not graph.symbolic:
+        if graph.batch != batch:
+            raise InputError(
+                f"the graph of {graph.name!r} holds for {graph.batch} samples only, {batch} were asked; capture it at {batch}"
+            )
+        return graph
+    made: dict[Tensor, Tensor] = {}
+
+    def tensor(given: Tensor) -> Tensor:
+        if given not in made:
+            made[given] = given.at(batch)
+        return made[given]
+
+    def operator(given: Operator) -> Operator:
+        return replace(
+            given,
+            arguments=tuple(argument_at(a, batch) for a in given.arguments),
+            keywords=tuple((name, argument_at(value, batch)) for name, value in given.keywords),
+            outputs=tuple(None if out is None else tensor(out) for out in given.outputs),
+        )
+
+    return replace(
+        graph,
+        batch=batch,
+        symbolic=False,
+        operators=tuple(operator(o) for o in graph.operators),
+        inputs=tuple((name, tensor(t)) for name, t in graph.inputs),
+    )
+
+
+def argument_at(argument: Argument, batch: int) -> Argument:
+    """An argument for `batch` samples."""
+    if isinstance(argument, Affine | Ratio):
+        return argument.at(batch)
+    if isinstance(argument, tuple):
+        return tuple(argument_at(part, batch) for part in argument)
+    return argument

@@ -1,0 +1,180 @@
+"""Where the step can be cut, what is alive there, and how much memory a run of operators needs.
+
+    position     0    1    2    3          position p lies before operator p
+    operators      a    b    c
+    a's life          |---------|          alive across 1 and 2 if c is its last reader
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy
+
+from partita.errors import PlanError
+from partita.graph.graph import Graph
+from partita.graph.operator import Phase, Ref
+from partita.graph.patterns import shares_memory
+from partita.units import Bytes
+
+
+@dataclass(frozen=True)
+class Liveness:
+    """When each value that an operator makes is made and last read; `values[i]` lives in `(made[i], last[i]]`.
+
+    What outlives the step (loss, gradients, new buffers) is last read at the number of operators. `forward_last` counts
+    readers of the forward pass only (-1: none). `roots[i]` is the value whose memory value i shares (itself: its own),
+    -1 where that is a leaf's.
+    """
+
+    values: tuple[Ref, ...]
+    made: tuple[int, ...]
+    last: tuple[int, ...]
+    forward_last: tuple[int, ...]
+    roots: tuple[int, ...]
+
+    @cached_property
+    def columns(self) -> numpy.ndarray:
+        """`made`, `last` and `forward_last` as rows of one array."""
+        return numpy.array([self.made, self.last, self.forward_last], dtype=numpy.int64).reshape(3, -1)
+
+    def across(self, position: int, *, forward: bool = False) -> tuple[Ref, ...]:
+        """The values made before `position` and read at it or later, in the order made.
+
+        `forward` asks for those that a forward operator still reads: what a pipeline sends over a cut.
+        """
+        made, last = self.columns[0], self.columns[2 if forward else 1]
+        return tuple(self.values[i] for i in numpy.flatnonzero((made < position) & (last >= position)))
+
+
+def liveness(graph: Graph) -> Liveness:
+    """The lives of all values of a graph; one pass over its operators."""
+    place = {ref: number for number, ref in enumerate(_values(graph))}
+    made, last = [0] * len(place), [-1] * len(place)
+    forward_last, roots = [-1] * len(place), list(range(len(place)))
+    for position, operator in enumerate(graph.operators):
+        reads = [place.get(ref, -1) for ref in operator.reads()]
+        for number in reads:
+            if number >= 0:
+                last[number] = position
+                forward_last[number] = position if operator.phase is Phase.FORWARD else forward_last[number]
+        shares = bool(reads) and shares_memory(operator, graph)
+        for ref in _outputs(graph, position):
+            made[place[ref]] = position
+            if shares:
+                roots[place[ref]] = roots[reads[0]] if reads[0] >= 0 else -1
+    for ref in graph.results():
+        if ref in place:
+            last[place[ref]] = len(graph.operators)
+    return Liveness(tuple(place), tuple(made), tuple(last), tuple(forward_last), tuple(roots))
+
+
+def _outputs(graph: Graph, position: int) -> Iterator[Ref]:
+    operator = graph.operators[position]
+    for index, tensor in enumerate(operator.outputs):
+        if tensor is not None:
+            yield Ref(operator.name, index if operator.several else -1)
+
+
+def _values(graph: Graph) -> Iterator[Ref]:
+    for position in range(len(graph.operators)):
+        yield from _outputs(graph, position)
+
+
+def live_across(graph: Graph, position: int) -> tuple[Ref, ...]:
+    """The values made before `position` and read at it or later; for many positions use one `liveness(graph)`."""
+    return liveness(graph).across(position)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A place where the forward pass divides into stages: `values` cross it."""
+
+    position: int
+    values: tuple[Ref, ...]
+
+
+def legal_cuts(graph: Graph) -> tuple[Cut, ...]:
+    """The cuts of the forward pass over which only activations cross, in order.
+
+    A cut that a view of a parameter or buffer crosses is left out, for the later stage would need another's weights; so is
+    one just before a view, which costs the same on its other side.
+    """
+    lives = liveness(graph)
+    weights = {leaf.name for leaf in (*graph.parameters, *graph.buffers)}
+    borrowed = _borrowed(graph, weights)
+    found = []
+    for position in range(1, graph.forward_length):
+        if shares_memory(graph.operators[position], graph):
+            continue
+        values = lives.across(position, forward=True)
+        if values and not any(ref.name in borrowed for ref in values):
+            found.append(Cut(position, values))
+    return tuple(found)
+
+
+def _borrowed(graph: Graph, weights: set[str]) -> frozenset[str]:
+    """Operators that compute from parameters and buffers alone: views, casts, transposes of weights."""
+    found: set[str] = set()
+    for operator in graph.operators[: graph.forward_length]:
+        names = {ref.name for ref in operator.reads()}
+        if names and names <= weights | found:
+            found.add(operator.name)
+    return frozenset(found)
+
+
+def backward_edges(graph: Graph, groups: Sequence[Sequence[str]]) -> tuple[int, ...]:
+    """For each group of parameter names the first position at which all its gradients are made.
+
+    A parameter without a gradient is ready from the start of the backward pass. Raises PlanError for a name that is no
+    parameter.
+    """
+    gradients = dict(graph.gradients)
+    known = {parameter.name for parameter in graph.parameters}
+    edges = []
+    for group in groups:
+        edge = graph.forward_length
+        for name in group:
+            if name not in known:
+                raise PlanError(f"{name!r} is no parameter of {graph.name}; name its parameters as the model does")
+            ref = gradients.get(name)
+            edge = max(edge, graph.index[ref.name] + 1) if ref and ref.name in graph.index else edge
+        edges.append(edge)
+    return tuple(edges)
+
+
+def peak_bytes(graph: Graph, start: int, stop: int, batch: int, lives: Liveness | None = None) -> tuple[Bytes, Bytes]:
+    """(the most bytes alive while operators `[start, stop)` run, those alive after) for `batch` samples.
+
+    Counts the values that the run makes, and those made before that it reads, each freed after its last reader anywhere.
+    Views share their root's memory; parameters, buffers, inputs and constants do not count. An operator's inputs and
+    outputs are alive at once.
+    """
+    found = lives or liveness(graph)
+    ends: dict[int, int] = {}
+    for number, root in enumerate(found.roots):
+        ends[root] = max(ends.get(root, -1), found.last[number])
+    place = {ref: number for number, ref in enumerate(found.values)}
+    held = {
+        root
+        for operator in graph.operators[start:stop]
+        for ref in operator.reads()
+        if ref in place and (root := found.roots[place[ref]]) >= 0 and found.made[root] < start
+    }
+    sizes = {root: graph.tensor(found.values[root]).size(batch) for root in held}
+    frees: dict[int, list[int]] = {}
+    for root in held:
+        frees.setdefault(ends[root], []).append(root)
+    alive = peak = sum(sizes.values())
+    for position in range(start, stop):
+        for ref in _outputs(graph, position):
+            number = place[ref]
+            if found.roots[number] == number:
+                sizes[number] = graph.tensor(ref).size(batch)
+                alive += sizes[number]
+                frees.setdefault(max(ends[number], position), []).append(number)
+        peak = max(peak, alive)
+        alive -= sum(sizes[root] for root in frees.pop(position, ()))
+    return peak, alive

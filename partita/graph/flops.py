@@ -1,0 +1,52 @@
+"""What an operator computes and what it moves, from its pattern."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from partita.graph.formula import Call
+from partita.graph.graph import Graph
+from partita.graph.operator import Operator
+from partita.graph.patterns import CONTRACTIONS, pattern_of, shares_memory
+
+ROWS: Final = frozenset({"aten.embedding", "aten.index", "aten.gather"})  # read only what they are asked for
+WRITES_ONLY: Final = frozenset({"aten.zeros_like", "aten.empty_like", "aten.full_like", "aten.ones_like"})
+
+
+def flops(operator: Operator, graph: Graph, batch: int) -> float:
+    """Floating-point operations on `batch` samples, a multiply-add being two.
+
+    Matrix products, convolutions and attention count as torch.utils.flop_counter counts them (grouped convolutions
+    without its overcount of their weight's gradient), others one to a few for each element. An operator without a
+    pattern counts one for each element it makes.
+    """
+    pattern = pattern_of(operator, graph)
+    if pattern is not None:
+        return pattern.flops(batch)
+    return float(sum(tensor.elements(batch) for tensor in operator.outputs if tensor is not None))
+
+
+def is_contraction(operator: Operator) -> bool:
+    """Whether it is a matrix product, convolution, attention or recurrence: what model FLOPs count."""
+    return ".".join(operator.target.split(".")[:2]) in CONTRACTIONS
+
+
+def bytes_moved(operator: Operator, graph: Graph, batch: int) -> int:
+    """Bytes read from and written to memory on `batch` samples if every tensor is touched once; views touch none.
+
+    A dimension of stride 0 (an expanded one) is read once.
+    """
+    if shares_memory(operator, graph):
+        return 0
+    call = Call(operator, graph)
+    written = sum(tensor.size(batch) for tensor in operator.outputs if tensor is not None)
+    if call.kind in WRITES_ONLY:
+        return written
+    reads = [graph.tensor(ref) for _, ref in call.reads()]
+    read = 0
+    for place, tensor in enumerate(reads):
+        once = tensor.size(batch)
+        for size, stride in zip(tensor.at(batch).shape, tensor.strides, strict=False):
+            once //= size if stride == 0 and size else 1
+        read += min(once, written) if place == 0 and call.kind in ROWS else once
+    return read + written

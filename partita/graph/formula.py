@@ -1,0 +1,175 @@
+"""Patterns written the short way: `formula(call, {0: "n i", 1: "i o"}, ["n o"], work="2 n i o")`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Final, TypeAlias
+
+from partita.graph.graph import Graph
+from partita.graph.operator import Argument, Operator, Ref
+from partita.graph.pattern import Axes, Extent, Label, Monoid, Output, Pattern, Role, Window, Work
+from partita.graph.tensor import Affine, Dim, Tensor
+
+Path: TypeAlias = tuple[int | str, ...]
+
+ROLES: Final = {
+    "n": Role.SAMPLE, "o": Role.OUTPUT, "i": Role.REDUCE, "c": Role.CHANNEL, "f": Role.FEATURE, "h": Role.HEAD,
+    "g": Role.GROUP, "y": Role.HEIGHT, "x": Role.WIDTH, "z": Role.DEPTH, "s": Role.SEQUENCE, "t": Role.CONTEXT,
+    "v": Role.VOCABULARY, "e": Role.EXPERT,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operator with the shapes of what it reads."""
+
+    operator: Operator
+    graph: Graph
+
+    @property
+    def kind(self) -> str:
+        """The target without its overload: `aten.mm`."""
+        return ".".join(self.operator.target.split(".")[:2])
+
+    def argument(self, place: int, default: Argument = None) -> Argument:
+        arguments = self.operator.arguments
+        return arguments[place] if place < len(arguments) else default
+
+    def integers(self, place: int, default: Argument = ()) -> tuple[int, ...]:
+        """A literal that is a number or a list of numbers, as a tuple."""
+        found = self.argument(place, default)
+        items = found if isinstance(found, tuple) else (found,)
+        return tuple(item for item in items if isinstance(item, int))
+
+    def tensor(self, place: int) -> Tensor | None:
+        """The tensor at an argument, None where it is something else."""
+        found = self.argument(place)
+        return self.graph.tensor(found) if isinstance(found, Ref) else None
+
+    def output(self, place: int = 0) -> Tensor | None:
+        outputs = self.operator.outputs
+        return outputs[place] if place < len(outputs) else None
+
+    def reads(self) -> Iterator[tuple[Path, Ref]]:
+        """Every Ref with its path in the arguments, in the order of `Operator.reads`."""
+        for place, argument in enumerate(self.operator.arguments):
+            yield from _refs((place,), argument)
+        for name, argument in self.operator.keywords:
+            yield from _refs((name,), argument)
+
+
+def _refs(path: Path, argument: Argument) -> Iterator[tuple[Path, Ref]]:
+    if isinstance(argument, Ref):
+        yield path, argument
+    elif isinstance(argument, tuple):
+        for place, part in enumerate(argument):
+            yield from _refs((*path, place), part)
+
+
+@lru_cache(maxsize=4096)
+def axes(text: str) -> Axes:
+    """`"n (h d) ."` -> (("n",), ("h", "d"), ()); a dot is a dimension without labels."""
+    found = re.findall(r"\(([^)]*)\)|(\S+)", text)
+    return tuple(tuple(group.split()) if not one else (() if one == "." else (one,)) for group, one in found)
+
+
+def _extents(pairs: Iterator[tuple[Axes, Tensor]], known: Mapping[str, Dim]) -> dict[str, Dim]:
+    """The size of every label: of a dimension of its own where it has one, by division where it shares one."""
+    sizes, shared = dict(known), []
+    for labels, tensor in pairs:
+        for dim, size in zip(labels, tensor.shape, strict=True):
+            if len(dim) == 1:
+                sizes.setdefault(dim[0], size)
+            elif dim:
+                shared.append((dim, size))
+    for dim, size in shared:
+        unknown = [name for name in dim if name not in sizes]
+        if len(unknown) == 1:
+            others = prod(s for name in dim if isinstance(s := sizes.get(name, 1), int))
+            sizes[unknown[0]] = Affine(size.each // others, size.rest // others) if isinstance(size, Affine) else size // others
+    return sizes
+
+
+def _work(text: str) -> tuple[Work, ...]:
+    """`"2 n i o + 1 n"` -> two terms."""
+    terms = (term.split() for term in text.split("+") if term.strip())
+    return tuple(Work(float(term[0]), tuple(term[1:])) for term in terms)
+
+
+def _partial(made: Axes, read: set[str], monoids: Mapping[str, Monoid | None]) -> tuple[tuple[str, Monoid], ...]:
+    kept = {name for dim in made for name in dim}
+    missing = sorted(read - kept)
+    return tuple((name, monoid) for name in missing if (monoid := monoids.get(name, Monoid.SUM)) is not None)
+
+
+def formula(
+    call: Call,
+    inputs: Mapping[int | Path, str | Axes],
+    outputs: Sequence[str | Axes | None],
+    *,
+    work: str = "",
+    roles: Mapping[str, Role] | None = None,
+    sizes: Mapping[str, Dim] | None = None,
+    locked: str = "",
+    exchange: Mapping[str, Monoid] | None = None,
+    indexed: str = "",
+    windows: Mapping[str, Window] | None = None,
+    monoids: Mapping[int, Mapping[str, Monoid | None]] | None = None,
+    extents: Sequence[tuple[tuple[int, ...], str]] = (),
+    added: Sequence[int] = (),
+    linear: Sequence[Sequence[int | Path]] = (),
+    alias: bool = False,
+) -> Pattern | None:
+    """The pattern of a call; None where the axes do not fit the tensors.
+
+    `inputs` maps argument places (or paths) to axes, other tensors have none. An output that lacks a label which some
+    input has is partial by SUM, or by what `monoids[output][label]` says (None: independent of it). `added` and
+    `linear` name argument places; `extents` literals that are sizes.
+    """
+    named = {_path(place): axes(text) if isinstance(text, str) else text for place, text in inputs.items()}
+    reads = [(path, call.graph.tensor(ref)) for path, ref in call.reads()]
+    read_axes = [named.get(path, ((),) * len(tensor.shape)) for path, tensor in reads]
+    made_axes = [axes(text) if isinstance(text, str) else text for text in outputs]
+    made = [(a, t) for a, t in zip(made_axes, call.operator.outputs, strict=False) if a is not None and t is not None]
+    pairs = [*made, *zip(read_axes, (tensor for _, tensor in reads), strict=True)]
+    if any(len(a) != len(t.shape) for a, t in pairs):
+        return None
+    extent = _extents(iter(pairs), sizes or {})
+    order = dict.fromkeys(name for a, _ in pairs for dim in a for name in dim)
+    if any(name not in extent for name in order):
+        return None
+    read = {name for a in read_axes for dim in a for name in dim} - set(locked.split())
+    results = [
+        None if a is None or call.output(number) is None else Output(a, _partial(a, read, (monoids or {}).get(number, {})))
+        for number, a in enumerate(made_axes)
+    ]
+    places = {path: number for number, (path, _) in enumerate(reads)}
+    return Pattern(
+        labels=tuple(
+            Label(
+                name, extent[name], _role(name, extent[name], roles or {}), name not in locked.split(),
+                (exchange or {}).get(name), name in indexed.split(), (windows or {}).get(name),
+            )
+            for name in order
+        ),
+        inputs=tuple(read_axes),
+        outputs=tuple(results),
+        work=_work(work),
+        extents=tuple(Extent(path, labels) for path, text in extents if (labels := tuple(text.split()))),
+        added=tuple(places[(place,)] for place in added if (place,) in places),
+        linear=tuple(tuple(places[_path(p)] for p in group if _path(p) in places) for group in linear),
+        alias=alias,
+    )  # fmt: skip
+
+
+def _path(place: int | Path) -> Path:
+    return place if isinstance(place, tuple) else (place,)
+
+
+def _role(name: str, extent: Dim, roles: Mapping[str, Role]) -> Role:
+    """A dimension that follows the batch is the sample's, whatever else it is."""
+    return Role.SAMPLE if isinstance(extent, Affine) and extent.each else roles.get(name, ROLES.get(name[0], Role.PLACE))

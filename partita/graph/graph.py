@@ -1,0 +1,140 @@
+"""The captured training step as a value: forward and backward operators in topological order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from partita.graph.operator import Operator, Phase, Ref
+from partita.graph.tensor import ITEMSIZE, Tensor
+
+TANGENT: Final = "tangent"
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A leaf of the model; `aliases` are the other names of a tied weight."""
+
+    name: str
+    tensor: Tensor
+    trainable: bool = True
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Buffer:
+    name: str
+    tensor: Tensor
+    persistent: bool = True
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A tensor that the trace made from plain numbers; `data` is its little-endian bytes."""
+
+    name: str
+    tensor: Tensor
+    data: bytes = b""
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """What the optimizer keeps and costs: `state` names its tensors, each (elements a parameter element, dtype).
+
+    `elementwise` is False where an update mixes elements (LAMB's norms), so that shards need more than their own part.
+    """
+
+    name: str = "SGD"
+    state: tuple[tuple[str, float, str], ...] = ()
+    elementwise: bool = True
+
+    def state_bytes(self, elements: int) -> int:
+        return round(sum(each * elements * ITEMSIZE[dtype] for _, each, dtype in self.state))
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """`count` blocks of `length` operators each that differ in names only, from operator index `start`."""
+
+    start: int
+    length: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One training step of a Task on `batch` samples.
+
+    `inputs` are the batch's leaves in pytree order, named `input.0`, `input.1`, ...
+    `loss` is a scalar: the mean over the samples, or with `weight` set their weighted sum.
+    `gradients` maps parameter names to values, `mutations` maps buffers to their new values.
+    `rung` says which way of capture worked ('export', 'dispatch' or 'opaque') and `blind` what it cannot see.
+    The constant named `TANGENT` seeds the backward pass; the worker gives it the sample's share of the whole minibatch.
+    `clip_norm` bounds the norm of the global gradient (0: no bound).
+    `symbolic` is False where the graph holds for `batch` samples only.
+    """
+
+    name: str
+    batch: int
+    operators: tuple[Operator, ...]
+    parameters: tuple[Parameter, ...]
+    buffers: tuple[Buffer, ...]
+    constants: tuple[Constant, ...]
+    inputs: tuple[tuple[str, Tensor], ...]
+    loss: Ref
+    weight: Ref | None
+    gradients: tuple[tuple[str, Ref], ...]
+    mutations: tuple[tuple[str, Ref], ...] = ()
+    optimizer: Optimizer = Optimizer()
+    repeats: tuple[Repeat, ...] = ()
+    rung: str = "export"
+    blind: str = ""
+    symbolic: bool = True
+    global_batch: int = 0
+    samples: int = 0
+    clip_norm: float = 0.0
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Operator name -> its place in the order."""
+        return {operator.name: i for i, operator in enumerate(self.operators)}
+
+    @cached_property
+    def leaves(self) -> dict[str, Tensor]:
+        """Every value that no operator makes: parameters, buffers, constants, inputs."""
+        found: dict[str, Tensor] = {}
+        for leaf in (*self.parameters, *self.buffers, *self.constants):
+            found[leaf.name] = leaf.tensor
+        return found | dict(self.inputs)
+
+    @cached_property
+    def forward_length(self) -> int:
+        """Number of forward operators; they come first."""
+        return sum(operator.phase is Phase.FORWARD for operator in self.operators)
+
+    @cached_property
+    def trainable(self) -> tuple[Parameter, ...]:
+        return tuple(p for p in self.parameters if p.trainable)
+
+    def tensor(self, ref: Ref) -> Tensor:
+        """The spec of a value. Raises KeyError for a value that the graph does not have."""
+        if ref.name in self.leaves:
+            return self.leaves[ref.name]
+        made = self.operators[self.index[ref.name]].outputs[max(ref.index, 0)]
+        if made is None:
+            raise KeyError(f"{ref.name}[{ref.index}] is not computed")
+        return made
+
+    def results(self) -> Iterator[Ref]:
+        """Everything that must outlive the step: loss, weight, gradients, new buffers."""
+        yield self.loss
+        if self.weight is not None:
+            yield self.weight
+        for _, ref in (*self.gradients, *self.mutations):
+            yield ref
+
+    @property
+    def parameter_elements(self) -> int:
+        return sum(p.tensor.elements() for p in self.parameters)

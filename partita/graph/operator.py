@@ -1,0 +1,68 @@
+"""One node of the captured step: an ATen call, what it reads and what it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from partita.graph.tensor import Affine, Ratio, Tensor
+
+
+class Phase(StrEnum):
+    FORWARD = "forward"
+    BACKWARD = "backward"
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """The value `name`; `index` picks one output of an operator that has several (-1: it has one)."""
+
+    name: str
+    index: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A literal that only torch can build: `dtype:float32`, `device:`, `memory_format:contiguous_format`, `layout:strided`."""
+
+    kind: str
+    value: str
+
+
+Argument: TypeAlias = "None | bool | int | float | str | Affine | Ratio | Ref | Symbol | tuple[Argument, ...]"
+
+
+def references(argument: Argument) -> Iterator[Ref]:
+    """Every Ref inside an argument, in order."""
+    if isinstance(argument, Ref):
+        yield argument
+    elif isinstance(argument, tuple):
+        for part in argument:
+            yield from references(part)
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """`outputs` holds one Tensor per result, None where a result is not computed.
+
+    `several` tells `(out,)` from `out`. `module` is the path of the module that called it, `source` the user's
+    file:line, `twin` the forward operator of which this backward operator takes the derivative ("" if none).
+    """
+
+    name: str
+    target: str
+    arguments: tuple[Argument, ...]
+    keywords: tuple[tuple[str, Argument], ...] = ()
+    outputs: tuple[Tensor | None, ...] = ()
+    several: bool = False
+    phase: Phase = Phase.FORWARD
+    module: str = ""
+    source: str = ""
+    twin: str = ""
+
+    def reads(self) -> Iterator[Ref]:
+        yield from references(self.arguments)
+        for _, value in self.keywords:
+            yield from references(value)

@@ -1,0 +1,31 @@
+"""What an operator's time depends on: target, literals, and the shapes, strides and dtypes of what it reads."""
+
+from __future__ import annotations
+
+from partita.graph.graph import Graph
+from partita.graph.operator import Argument, Operator, Ref, Symbol
+from partita.graph.tensor import Tensor
+
+
+def signature(operator: Operator, graph: Graph) -> str:
+    """A text that is equal for operators that cost the same; `graph` has numbers for sizes."""
+    parts = [_part(argument, graph) for argument in operator.arguments]
+    parts += [f"{key}={_part(value, graph)}" for key, value in operator.keywords]
+    return f"{operator.target}({', '.join(parts)})"
+
+
+def _part(argument: Argument, graph: Graph) -> str:
+    if isinstance(argument, Ref):
+        return shape_text(graph.tensor(argument))
+    if isinstance(argument, Symbol):
+        return argument.value or argument.kind
+    if isinstance(argument, tuple):
+        return "[" + ",".join(_part(part, graph) for part in argument) + "]"
+    return repr(argument)
+
+
+def shape_text(tensor: Tensor) -> str:
+    """`float32[16x64/1x16]`: dtype, shape, and strides where they are not the dense ones."""
+    shape = "x".join(str(d) for d in tensor.shape)
+    strides = "/" + "x".join(str(d) for d in tensor.strides) if tensor.strides else ""
+    return f"{tensor.dtype}[{shape}{strides}]"

@@ -1,0 +1,69 @@
+"""Shapes that know the batch: a dimension is a number, or so much a sample plus so much besides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Final, TypeAlias
+
+ITEMSIZE: Final = {
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1,
+    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """`each * batch + rest`: a size, stride or literal that follows the number of samples."""
+
+    each: int
+    rest: int = 0
+
+    def at(self, batch: int) -> int:
+        return self.each * batch + self.rest
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """`scale * batch ** power`, a float literal that follows the batch, such as a mean's 1/N (power -1)."""
+
+    scale: float
+    power: int
+
+    def at(self, batch: int) -> float:
+        return self.scale * float(batch) ** self.power
+
+
+Dim: TypeAlias = int | Affine
+
+
+def dim_at(dim: Dim, batch: int) -> int:
+    return dim.at(batch) if isinstance(dim, Affine) else dim
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """Shape, strides (elements) and dtype of a value; `strides` empty means contiguous."""
+
+    shape: tuple[Dim, ...]
+    dtype: str
+    strides: tuple[Dim, ...] = ()
+
+    def at(self, batch: int) -> Tensor:
+        """The same tensor with every dimension a number, for `batch` samples."""
+        return replace(
+            self,
+            shape=tuple(dim_at(d, batch) for d in self.shape),
+            strides=tuple(dim_at(d, batch) for d in self.strides),
+        )
+
+    @property
+    def follows_batch(self) -> bool:
+        return any(isinstance(d, Affine) for d in self.shape)
+
+    def elements(self, batch: int = 1) -> int:
+        return prod(dim_at(d, batch) for d in self.shape)
+
+    def size(self, batch: int = 1) -> int:
+        """Bytes of the dense tensor for `batch` samples."""
+        return self.elements(batch) * ITEMSIZE[self.dtype]

@@ -1,0 +1,39 @@
+"""The first instruction of every process in the lab: `enter.py SETTINGS COMMAND ...`.
+
+Runs as a script before anything heavy is loaded. SETTINGS is JSON: `parent` the launcher's pid, `namespaces` paths to
+enter in order with their kind, `groups` files of control groups to write oneself into. Then COMMAND takes its place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def enter(parent: int, namespaces: list[tuple[str, int]], groups: list[str]) -> None:
+    """Dies with `parent` from now on, and belongs to the namespaces and control groups. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+    for path in groups:
+        with open(path, "w") as file:
+            file.write("0")
+    handles = [(os.open(path, os.O_RDONLY | os.O_CLOEXEC), kind) for path, kind in namespaces]
+    for handle, kind in handles:
+        if libc.setns(handle, kind) != 0:
+            raise OSError(ctypes.get_errno(), f"cannot enter a namespace of kind {kind:#x}")
+
+
+if __name__ == "__main__":
+    settings = json.loads(sys.argv[1])
+    enter(settings["parent"], settings["namespaces"], settings["groups"])
+    try:
+        os.execvp(sys.argv[2], sys.argv[2:])
+    except OSError as error:
+        sys.exit(f"partita: cannot run {sys.argv[2]!r}: {error.strerror}")

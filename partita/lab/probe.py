@@ -1,0 +1,184 @@
+"""Micro-benchmarks of operators, copies, updates and links on one rank; no plan and no full step is ever timed.
+
+Times are core-seconds of the calling thread, taken while every device of the cluster is loaded alike: on a device that
+may use half a core, a core-second lasts two seconds, whoever else computes. What differs between hosts and minutes is
+divided out: every operator is stored relative to a reference kernel that is timed beside it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from partita.graph.graph import Graph
+from partita.graph.operator import Operator, Ref
+from partita.graph.signature import signature
+from partita.graph.tensor import Tensor
+from partita.runtime.draws import DRAWS
+from partita.runtime.feed import Feed
+from partita.runtime.segment import compile_segment, key, last_reads
+from partita.task import Task
+from partita.units import Bytes, Seconds
+
+LEAST: Seconds = 0.006
+INDICES = {"aten.embedding.default": (0, 0), "aten.embedding_dense_backward.default": (2, -1)}
+
+
+def thread_seconds(run: Callable[[], Any], least: Seconds = LEAST) -> Seconds:
+    """Core-seconds of one `run`: the median of five batches of runs that last `least` seconds in all."""
+    run()
+    before = time.thread_time()
+    run()
+    once = max(time.thread_time() - before, 1e-7)
+    runs = max(1, round(least / 5 / once))
+    batches = []
+    for _ in range(5 if once < least else 3):
+        before = time.thread_time()
+        for _ in range(runs):
+            run()
+        batches.append((time.thread_time() - before) / runs)
+    return median(batches)
+
+
+def unique_operators(graphs: Iterable[Graph]) -> dict[str, tuple[Graph, int]]:
+    """One example (graph, index) of each signature among graphs whose sizes are numbers."""
+    found: dict[str, tuple[Graph, int]] = {}
+    for graph in graphs:
+        for i, operator in enumerate(graph.operators):
+            found.setdefault(signature(operator, graph), (graph, i))
+    return found
+
+
+def operator_seconds(graph: Graph, index: int, device: str = "cpu") -> Seconds:
+    """Core-seconds of one operator on made-up inputs of its shapes, strides and dtypes."""
+    operator = graph.operators[index]
+    leaves = {ref.name: made(graph.tensor(ref), operator, graph, device) for ref in operator.reads() if ref.index < 0}
+    environment = {key(ref): made(graph.tensor(ref), operator, graph, device) for ref in operator.reads()}
+    environment[DRAWS] = None
+    code = compile_segment(graph, index, index + 1, device, {**dict.fromkeys(last_reads(graph), len(graph.operators) + 1)})
+    return thread_seconds(lambda: code(environment, leaves))
+
+
+def made(tensor: Tensor, operator: Operator, graph: Graph, device: str) -> torch.Tensor:
+    """A tensor of the spec with plausible content: normal floats, indices within range, half of the bools true."""
+    shape = [int(d) for d in tensor.shape]  # type: ignore[call-overload]
+    dtype = getattr(torch, tensor.dtype)
+    if dtype.is_floating_point or dtype.is_complex:
+        value = torch.randn(shape, device=device).to(dtype)
+    elif dtype is torch.bool:
+        value = torch.rand(shape, device=device) < 0.5
+    else:
+        value = torch.randint(0, max(_range(operator, graph), 1), shape, device=device).to(dtype)
+    if not tensor.strides:
+        return value
+    strides = [int(s) for s in tensor.strides]  # type: ignore[call-overload]
+    laid = torch.empty_strided(shape, strides, dtype=dtype, device=device)
+    return laid.copy_(value) if 0 not in strides or not shape else value[tuple(slice(0, 1) if s == 0 else slice(None) for s in strides)].expand(shape)
+
+
+def _range(operator: Operator, graph: Graph) -> int:
+    """How many values the indices of an operator may take."""
+    if operator.target.startswith("aten.embedding_dense_backward"):
+        return int(operator.arguments[2])  # type: ignore[arg-type]
+    if operator.target.startswith("aten.embedding"):
+        first = operator.arguments[0]
+        return int(graph.tensor(first).shape[0]) if isinstance(first, Ref) else 1  # type: ignore[arg-type]
+    return 2
+
+
+def reference_seconds() -> Seconds:
+    """The reference kernel that host drift is divided out by: a 192 x 192 matrix product and a pass over 1 MB."""
+    a, b, c = torch.randn(192, 192), torch.randn(192, 192), torch.randn(2**18)
+
+    def kernel() -> None:
+        torch.mm(a, b)
+        torch.add(c, 1.0)
+
+    return thread_seconds(kernel)
+
+
+def touch_seconds(run: Callable[[list[torch.Tensor]], Any], sizes: tuple[int, int] = (64, 2**20)) -> tuple[Seconds, Seconds]:
+    """(seconds a tensor, seconds an element) of `run` over a list of tensors: four small ones against one large one."""
+    small = thread_seconds(lambda tensors=[torch.randn(sizes[0]) for _ in range(8)]: run(tensors))
+    large = thread_seconds(lambda tensors=[torch.randn(sizes[1])]: run(tensors), 0.03)
+    element = large / sizes[1]
+    return max(small / 8 - element * sizes[0], 1e-7), element
+
+
+def copies() -> dict[str, tuple[Seconds, Seconds]]:
+    """Copying into and adding to a bucket."""
+    found = {}
+    for name, function in (("copy", torch._foreach_copy_), ("add", torch._foreach_add_)):
+        held: dict[int, list[torch.Tensor]] = {}
+
+        def run(tensors: list[torch.Tensor], function: Any = function, held: Any = held) -> None:
+            if id(tensors) not in held:
+                held[id(tensors)] = [torch.zeros_like(t) for t in tensors]
+            function(held[id(tensors)], tensors)
+
+        found[name] = touch_seconds(run)
+    return found
+
+
+def update_seconds(task: Task) -> tuple[Seconds, Seconds]:
+    """(seconds a tensor, seconds an element) of the task's optimizer."""
+    optimizers: dict[int, torch.optim.Optimizer] = {}
+
+    def run(tensors: list[torch.Tensor]) -> None:
+        if id(tensors) not in optimizers:
+            for t in tensors:
+                t.grad = torch.randn_like(t) * 1e-6
+            optimizers[id(tensors)] = task.optimizer(tensors)
+        optimizers[id(tensors)].step()
+
+    return touch_seconds(run)
+
+
+def load_seconds(task: Task, count: int) -> tuple[Seconds, Seconds]:
+    """(seconds a batch, seconds a sample) of fetching and collating."""
+    feed = Feed(task, 0)
+    feed.positions(0, 0, 1)
+    few = thread_seconds(lambda: feed.leaves(feed.positions(0, 0, 1), "cpu"))
+    many = thread_seconds(lambda: feed.leaves(feed.positions(0, 0, count), "cpu"))
+    each = (many - few) / (count - 1) if count > 1 else few
+    return max(few - each, 0.0), max(each, 1e-9)
+
+
+def wire_seconds(sizes: tuple[Bytes, ...], repeats: int = 5) -> list[tuple[Bytes, Seconds, Seconds]]:
+    """(bytes, wall seconds, this process's core-seconds) of an all-reduce among all ranks, medians."""
+    found = []
+    for size in sizes:
+        tensor = torch.zeros(max(size // 4, 1))
+        walls, cores = [], []
+        for _ in range(repeats + 1):
+            dist.barrier()
+            wall, core = time.perf_counter(), time.process_time()
+            dist.all_reduce(tensor)
+            walls.append(time.perf_counter() - wall)
+            cores.append(time.process_time() - core)
+        found.append((size, median(walls[1:]), median(cores[1:])))
+    return found
+
+
+def message_seconds(rank: int, sizes: tuple[Bytes, ...], repeats: int = 5) -> list[tuple[Bytes, Seconds, Seconds]]:
+    """(bytes, wall seconds, this process's core-seconds) of messages from rank 0 to rank 1; nothing on other ranks."""
+    found = []
+    for size in sizes:
+        tensor = torch.zeros(max(size // 4, 1))
+        walls, cores = [], []
+        for _ in range(repeats + 1):
+            dist.barrier()
+            wall, core = time.perf_counter(), time.process_time()
+            if rank == 0:
+                dist.send(tensor, 1)
+            elif rank == 1:
+                dist.recv(tensor, 0)
+            walls.append(time.perf_counter() - wall)
+            cores.append(time.process_time() - core)
+        found.append((size, median(walls[1:]), median(cores[1:])))
+    return found

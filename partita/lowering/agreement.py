@@ -1,0 +1,82 @@
+"""Agreement without servers: none, the sum of gradients over all, or the mean of weights now and then."""
+
+from __future__ import annotations
+
+from partita.lowering.samples import Crew, Draft, packed, passes
+from partita.plan.plan import Plan
+from partita.program.instruction import After, Clip, Collective, Instruction, Kind, Scale, Space, Update
+from partita.program.program import Lane, Program, Role
+
+COMPUTE, DATA, WIRE = Lane("compute"), Lane("data"), Lane("wire")
+
+
+def program_of(draft: Draft, roles: tuple[Role, ...], *, steps: int = 1, lag: int = 0, semantics: str = "exact") -> Program:
+    """A Program over the draft's layouts."""
+    return Program(draft.plan.name, roles, draft.segments, draft.buckets, draft.batch, steps, lag + 1, semantics)
+
+
+def updates(draft: Draft, ready: dict[int, tuple[After, ...]], lag: int = 0, part: str = "", tag: str = "") -> list[Instruction]:
+    """One Update a bucket as soon as it is ready; with a bound on the gradients' norm, all after it is known."""
+    found, names = [], tuple(b.name for b in draft.buckets)
+    if draft.graph.clip_norm:
+        every = tuple(dict.fromkeys(after for waits in ready.values() for after in waits))
+        found.append(Instruction(f"C{tag}", Clip(names, draft.graph.clip_norm, lag, part), "compute", every))
+    for i, name in enumerate(names):
+        found.append(Instruction(f"U{i}{tag}", Update(name, lag, part), "compute", ready.get(i, ())))
+    return found
+
+
+def alone(draft: Draft, plan: Plan) -> Program:
+    """Workers that never agree (one, or as many as the mesh has); updates take gradients where backward left them."""
+    roles = []
+    for crew in draft.crews:
+        works = passes(draft, crew)
+        direct = plan.schedule.microbatches == 1
+        body = [work.instruction for work in works] if direct else packed(draft, works, {})
+        body += updates(draft, {}, part="0.0" if direct else "")
+        roles.append(Role(crew.name, crew.ranks, tuple(body), (COMPUTE, DATA)))
+    return program_of(draft, tuple(roles))
+
+
+def all_reduced(draft: Draft, plan: Plan) -> Program:
+    """Gradients summed over all workers, bucket by bucket while backward goes on (DP-02, DP-34).
+
+        compute   F  B0 P0 B1 P1 B2 P2        U0 U1 U2 | F ...
+        wire            A0----A1-------A2----          |            lag 0
+        wire      A1--- A2--- A0---                    |            lag 1: U waits for the A of the round before (DP-30)
+    """
+    lag = draft.sync.tight.lag
+    return program_of(
+        draft, tuple(_summing(draft, crew, lag) for crew in draft.crews), lag=lag, semantics="delayed" if lag else "exact"
+    )
+
+
+def _summing(draft: Draft, crew: Crew, lag: int) -> Role:
+    groups = (draft.workers,)
+    body = packed(draft, passes(draft, crew), {i: After(f"A{i}", lag + 1) for i in range(len(draft.buckets))})
+    for i, bucket in enumerate(draft.buckets):
+        body.append(Instruction(f"A{i}", Collective(Kind.ALL_REDUCE, bucket.name, groups), "wire", (After(f"P{i}"),)))
+    body += updates(draft, {i: (After(f"A{i}", lag),) for i in range(len(draft.buckets))}, lag)
+    return Role(crew.name, crew.ranks, tuple(body), (COMPUTE, DATA, WIRE))
+
+
+def averaged(draft: Draft, plan: Plan) -> Program:
+    """Every worker steps on its own part for `period` steps, then all take the mean of their weights (DP-26)."""
+    period = draft.sync.often.period
+    roles = tuple(_averaging(draft, crew, period) for crew in draft.crews)
+    return program_of(draft, roles, steps=period, semantics="exact" if period == 1 else "consensus")
+
+
+def _averaging(draft: Draft, crew: Crew, period: int) -> Role:
+    body: list[Instruction] = []
+    direct = draft.plan.schedule.microbatches == 1
+    for step in range(period):
+        works = passes(draft, crew, step, crew.count)
+        body += [work.instruction for work in works] if direct else packed(draft, works, {}, f".{step}")
+        body += updates(draft, {}, part=f"{step}.0" if direct else "", tag=f".{step}")
+    for i, bucket in enumerate(draft.buckets):
+        act = Collective(Kind.ALL_REDUCE, bucket.name, (draft.workers,), Space.PARAMETER)
+        body.append(Instruction(f"A{i}", act, "wire", (After(f"U{i}.{period - 1}"),)))
+    for i, bucket in enumerate(draft.buckets):
+        body.append(Instruction(f"X{i}", Scale(bucket.name, 1 / len(draft.workers)), "compute", (After(f"A{i}"),)))
+    return Role(crew.name, crew.ranks, tuple(body), (COMPUTE, DATA, WIRE))

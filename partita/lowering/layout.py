@@ -1,0 +1,85 @@
+"""Which gradients travel together, and where the backward pass is cut so that they can leave early."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import accumulate
+
+from partita.graph.graph import Graph, Parameter
+from partita.graph.tensor import ITEMSIZE
+from partita.plan.wire import Wire
+from partita.program.program import Bucket, Piece
+from partita.units import Bytes
+
+
+def completion(graph: Graph) -> dict[str, int]:
+    """Parameter -> how many operators must have run until its gradient is there; in that order."""
+    at = {name: graph.index.get(ref.name, graph.forward_length) + 1 for name, ref in graph.gradients}
+    return dict(sorted(at.items(), key=lambda one: one[1]))
+
+
+def buckets_of(graph: Graph, wire: Wire) -> tuple[Bucket, ...]:
+    """Trainable parameters in the order in which backward completes them, in buckets that close once they hold
+    `bucket_bytes` (the first one `first_bucket_bytes`); larger tensors are cut by rows into slices (CS-02).
+
+    One bucket holds one dtype. `bucket_bytes` 0 gives every tensor its own.
+    """
+    parameters = {p.name: p for p in graph.parameters}
+    found: list[list[tuple[Piece, int, str]]] = [[]]
+    for name in completion(graph):
+        parameter = parameters[name]
+        for piece in slices(parameter, wire.slice_bytes):
+            limit = wire.first_bucket_bytes or wire.bucket_bytes if len(found) == 1 else wire.bucket_bytes
+            held = sum(elements * ITEMSIZE[dtype] for _, elements, dtype in found[-1])
+            other = found[-1] and found[-1][-1][2] != parameter.tensor.dtype
+            if found[-1] and (held >= min(limit, wire.bucket_bytes) or other):
+                found.append([])
+            found[-1].append((piece, _elements(parameter, piece), parameter.tensor.dtype))
+    return tuple(
+        Bucket(f"b{i}", pieces[0][2], sum(elements for _, elements, _ in pieces), tuple(piece for piece, _, _ in pieces))
+        for i, pieces in enumerate(found)
+        if pieces
+    )
+
+
+def slices(parameter: Parameter, limit: Bytes) -> Iterator[Piece]:
+    """A parameter whole, or in runs of rows of about `limit` bytes each (0: whole)."""
+    size, rows = parameter.tensor.size(), int(parameter.tensor.elements() and _rows(parameter))
+    parts = min(rows, -(-size // limit)) if limit else 1
+    if parts <= 1:
+        yield Piece(parameter.name)
+        return
+    edges = [rows * i // parts for i in range(parts + 1)]
+    for i in range(parts):
+        yield Piece(parameter.name, edges[i], edges[i + 1], last=i == parts - 1)
+
+
+def _rows(parameter: Parameter) -> int:
+    shape = parameter.tensor.at(1).shape
+    return int(shape[0]) if shape and isinstance(shape[0], int) else 1
+
+
+def _elements(parameter: Parameter, piece: Piece) -> int:
+    whole = parameter.tensor.elements()
+    return whole if piece.stop < 0 else whole // _rows(parameter) * (piece.stop - piece.start)
+
+
+def edges_of(graph: Graph, buckets: tuple[Bucket, ...]) -> tuple[int, ...]:
+    """For each bucket the position in the graph's order at which all its gradients are there; the last one is the end."""
+    at = completion(graph)
+    edges = list(accumulate((max(at[piece.parameter] for piece in b.pieces) for b in buckets), max))
+    return (*edges[:-1], len(graph.operators))
+
+
+def whole_model(buckets: tuple[Bucket, ...]) -> tuple[Bucket, ...]:
+    """The same pieces with one bucket a dtype, for methods that send nothing during backward."""
+    found: dict[str, Bucket] = {}
+    for bucket in buckets:
+        held = found.get(bucket.dtype)
+        found[bucket.dtype] = (
+            replace(held, elements=held.elements + bucket.elements, pieces=held.pieces + bucket.pieces)
+            if held
+            else replace(bucket, name=f"b{len(found)}")
+        )
+    return tuple(found.values())

@@ -1,0 +1,134 @@
+"""Who takes which samples, and the order of loading, forward and backward on each worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from partita.errors import PlanError
+from partita.graph.graph import Graph
+from partita.lowering.layout import buckets_of, edges_of
+from partita.plan.plan import Plan, own_servers
+from partita.plan.sync import Sync
+from partita.program.instruction import After, Compute, Instruction, Load, Pack
+from partita.program.program import Bucket, Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """Workers that take `count` samples each, from positions `starts` of every minibatch."""
+
+    ranks: tuple[int, ...]
+    starts: tuple[int, ...]
+    count: int
+
+    @property
+    def name(self) -> str:
+        return f"worker-{self.count}"
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What later passes add to: the layouts, the crews, and how a crew computes."""
+
+    graph: Graph
+    plan: Plan
+    buckets: tuple[Bucket, ...]
+    crews: tuple[Crew, ...]
+    segments: tuple[Segment, ...]
+    batch: int
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        return tuple(sorted(rank for crew in self.crews for rank in crew.ranks))
+
+    @property
+    def servers(self) -> tuple[int, ...]:
+        size = self.plan.mesh.size
+        return tuple(range(size, size + own_servers(self.plan)))
+
+    @property
+    def sync(self) -> Sync:
+        return self.plan.sync[0] if self.plan.sync else Sync()
+
+
+def draft(graph: Graph, plan: Plan) -> Draft:
+    """Crews and segments for the plan's mesh. Raises PlanError where a rank would get no sample."""
+    sync = plan.sync[0] if plan.sync else Sync()
+    buckets = buckets_of(graph, sync.wire)
+    batch = graph.global_batch or graph.batch
+    crews = crews_of(batch, plan.mesh.size, plan.schedule.microbatches)
+    found = {s.name: s for crew in crews for count in microbatches(crew.count, plan) for s in _segments(graph, buckets, count, batch)}
+    return Draft(graph, plan, buckets, crews, tuple(found.values()), batch)
+
+
+def crews_of(batch: int, workers: int, microbatches: int) -> tuple[Crew, ...]:
+    """The minibatch in contiguous parts, as even as it goes; workers with equal parts form a crew."""
+    if batch < workers * microbatches:
+        raise PlanError(
+            f"a minibatch of {batch} samples cannot be divided over {workers} workers x {microbatches} microbatches; "
+            f"use at most {max(batch // microbatches, 1)} workers or a larger batch_size"
+        )
+    edges = [batch * i // workers for i in range(workers + 1)]
+    counts: dict[int, list[int]] = {}
+    for rank in range(workers):
+        counts.setdefault(edges[rank + 1] - edges[rank], []).append(rank)
+    return tuple(Crew(tuple(ranks), tuple(edges[r] for r in ranks), count) for count, ranks in counts.items())
+
+
+def microbatches(count: int, plan: Plan) -> tuple[int, ...]:
+    """Samples of each microbatch of a worker's part."""
+    m = plan.schedule.microbatches
+    return tuple(count * (i + 1) // m - count * i // m for i in range(m))
+
+
+def _segments(graph: Graph, buckets: tuple[Bucket, ...], count: int, batch: int) -> list[Segment]:
+    edges = (0, graph.forward_length, *edges_of(graph, buckets))
+    names = [f"F/{count}", *(f"B{i}/{count}" for i in range(len(buckets)))]
+    spans = zip(names, edges, edges[1:], strict=False)
+    return [Segment(name, start, stop, count, count / batch) for name, start, stop in spans]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A compute instruction; `bucket` >= 0 if it completes that bucket's gradients of a microbatch, `last` if it is the
+    minibatch's last microbatch."""
+
+    instruction: Instruction
+    bucket: int = -1
+    part: str = ""
+    last: bool = False
+
+
+def passes(draft: Draft, crew: Crew, step: int = 0, of: int = 0) -> list[Work]:
+    """Load, F and B of one minibatch on a crew, in the order of its lanes; gradients are means over `of` samples (0: the
+    whole minibatch).
+
+    The next round's samples are loaded as soon as this round's forward has taken its own.
+    """
+    counts, tag, found = microbatches(crew.count, draft.plan), f".{step}" if step else "", []
+    offset = 0
+    for m, count in enumerate(counts):
+        part, mark, last = f"{step}.{m}", f"{tag}#{m}" if len(counts) > 1 else tag, m == len(counts) - 1
+        load = Load(tuple(start + offset for start in crew.starts), count, part, count / (of or draft.batch), step)
+        found.append(Work(Instruction(f"L{mark}", load, "data", (After(f"F{mark}", 1),))))
+        found.append(Work(Instruction(f"F{mark}", Compute(f"F/{count}", part, step), "compute", (After(f"L{mark}"),))))
+        for i in range(len(draft.buckets)):
+            backward = Instruction(f"B{i}{mark}", Compute(f"B{i}/{count}", part, step), "compute", (After(f"F{mark}"),))
+            found.append(Work(backward, i, part, last))
+        offset += count
+    return found
+
+
+def packed(draft: Draft, works: list[Work], after: dict[int, After], tag: str = "") -> list[Instruction]:
+    """The instructions with a Pack of each bucket after the backward that completes it; the minibatch's last one is
+    named `P<bucket><tag>`. `after` tells what must be done before a bucket's gradient may be written anew."""
+    found: list[Instruction] = []
+    for work in works:
+        found.append(work.instruction)
+        if work.bucket >= 0:
+            add = not work.part.endswith(".0")
+            name = f"P{work.bucket}{tag}" if work.last else f"P{work.bucket}{tag}#{work.part}"
+            waits = () if add or work.bucket not in after else (after[work.bucket],)
+            act = Pack(draft.buckets[work.bucket].name, work.part, add)
+            found.append(Instruction(name, act, "compute", (After(work.instruction.name), *waits)))
+    return found

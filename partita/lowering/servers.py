@@ -1,0 +1,111 @@
+"""Agreement through parameter servers, in lockstep: push gradients, sum, update, pull weights.
+
+    worker  compute  F B0 P0 B1 P1                | F next round, after every R
+            push           S0-- S1----
+            pull                    R0-- R1----
+    server  from w         I0-- I1----                 one lane for each worker: links are full duplex
+            serve               C0 U0 C1 U1
+            to w                    D0-- D1----
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from partita.lowering.agreement import COMPUTE, DATA, program_of
+from partita.lowering.samples import Crew, Draft, packed, passes
+from partita.plan.plan import Plan
+from partita.plan.sync import Servers
+from partita.program.instruction import After, Clip, Combine, Instruction, Receive, Send, Space, Update
+from partita.program.program import Lane, Program, Role
+
+Owners = tuple[int, ...]
+
+
+def served(draft: Draft, plan: Plan) -> Program:
+    """Synchronous servers (DP-03; with several, DP-05's keys by bytes): each bucket has one owner, which sums the
+    gradients of all workers in rank order, updates, and sends the new weights back."""
+    through = draft.sync.through
+    assert isinstance(through, Servers)
+    hosts = draft.servers if through.own else tuple(range(through.count))
+    owners = owners_of(draft, hosts)
+    roles = [_worker(draft, crew, owners) for one in draft.crews for crew in _apart(one, hosts)]
+    roles += [_server(draft, host, owners) for host in draft.servers]
+    return program_of(draft, tuple(roles))
+
+
+def owners_of(draft: Draft, hosts: tuple[int, ...]) -> Owners:
+    """The server of each bucket: the one with the fewest bytes so far."""
+    load = dict.fromkeys(hosts, 0)
+    owners = []
+    for bucket in draft.buckets:
+        host = min(load, key=lambda h: load[h])
+        load[host] += bucket.size
+        owners.append(host)
+    return tuple(owners)
+
+
+def _apart(crew: Crew, hosts: tuple[int, ...]) -> list[Crew]:
+    """A crew without those that also serve, and each of these by itself."""
+    place = {rank: i for i, rank in enumerate(crew.ranks)}
+    parts = [tuple(r for r in crew.ranks if r not in hosts), *((r,) for r in crew.ranks if r in hosts)]
+    return [replace(crew, ranks=ranks, starts=tuple(crew.starts[place[r]] for r in ranks)) for ranks in parts if ranks]
+
+
+def _worker(draft: Draft, crew: Crew, owners: Owners) -> Role:
+    me = crew.ranks[0] if crew.ranks[0] in owners else -1
+    everything = range(len(draft.buckets))
+    free = {i: After(f"U{i}" if owners[i] == me else f"S{i}", 1) for i in everything}
+    body = packed(draft, passes(draft, crew), free)
+    back = After(body[-1].name)
+    fresh = tuple(After(f"U{i}" if owners[i] == me else f"R{i}", 1) for i in everything)
+    body = [replace(i, after=i.after + fresh) if i.name.startswith("F") else i for i in body]
+    for i, bucket in enumerate(draft.buckets):
+        if owners[i] != me:
+            up, down = f"{bucket.name}.up", f"{bucket.name}.down"
+            body.append(Instruction(f"S{i}", Send(bucket.name, (owners[i],), up), f"push{owners[i]}", (After(f"P{i}"),)))
+            body.append(Instruction(f"R{i}", Receive(bucket.name, (owners[i],), down), f"pull{owners[i]}", (back,)))
+    if me >= 0:
+        body += _serving(draft, me, owners, (back,))
+    name = crew.name if me < 0 else f"{crew.name}-server-{me}"
+    return Role(name, crew.ranks, tuple(body), _lanes(body))
+
+
+def _server(draft: Draft, host: int, owners: Owners) -> Role:
+    body = _serving(draft, host, owners, ())
+    return Role(f"server-{host}", (host,), tuple(body), _lanes(body), keeps="server")
+
+
+def _serving(draft: Draft, host: int, owners: Owners, idle: tuple[After, ...]) -> list[Instruction]:
+    """What a server does with its buckets; `idle` is what must be done before its weights may change."""
+    mine = [i for i, owner in enumerate(owners) if owner == host]
+    peers = [worker for worker in draft.workers if worker != host]
+    body: list[Instruction] = []
+    for i in mine:
+        bucket = draft.buckets[i].name
+        for w in peers:
+            act = Receive(bucket, (w,), f"{bucket}.up", Space.INBOX)
+            body.append(Instruction(f"I{i}.{w}", act, f"from{w}", (After(f"C{i}", 1),)))
+        waits = [After(f"I{i}.{w}") for w in peers] + ([After(f"P{i}")] if host in draft.workers else [])
+        body.append(Instruction(f"C{i}", Combine(bucket, draft.workers), "serve", tuple(waits)))
+        body += _clipped(draft, mine, i)
+        sent = tuple(After(f"D{i}.{w}", 1) for w in peers)
+        body.append(Instruction(f"U{i}", Update(bucket), "serve", (After(f"C{i}"), *idle, *sent)))
+        for w in peers:
+            act_back = Send(bucket, (w,), f"{bucket}.down", Space.PARAMETER)
+            body.append(Instruction(f"D{i}.{w}", act_back, f"to{w}", (After(f"U{i}"),)))
+    return sorted(body, key=lambda one: isinstance(one.act, Update)) if draft.graph.clip_norm else body
+
+
+def _clipped(draft: Draft, mine: list[int], i: int) -> list[Instruction]:
+    """With a bound on the norm, one Clip after the last bucket's sum."""
+    if not draft.graph.clip_norm or i != mine[-1]:
+        return []
+    every = tuple(After(f"C{j}") for j in mine)
+    return [Instruction("N", Clip(tuple(draft.buckets[j].name for j in mine), draft.graph.clip_norm), "serve", every)]
+
+
+def _lanes(body: list[Instruction]) -> tuple[Lane, ...]:
+    names = dict.fromkeys(i.lane for i in body)
+    known = {lane.name: lane for lane in (COMPUTE, DATA)}
+    return tuple(known.get(name, Lane(name)) for name in names)

@@ -1,0 +1,74 @@
+"""Whether a plan contradicts itself, the graph or the cluster; one sentence for each way."""
+
+from __future__ import annotations
+
+from partita.cluster.cluster import Cluster
+from partita.errors import PlanError
+from partita.graph.graph import Graph
+from partita.plan.memory import Shard
+from partita.plan.plan import Plan, ranks_of
+from partita.plan.schedule import Order
+from partita.plan.sync import Servers, SharedMemory, What
+
+
+def check(plan: Plan, graph: Graph, cluster: Cluster) -> None:
+    """Raises PlanError with what was given and the nearest thing that is allowed."""
+    _mesh(plan, cluster)
+    _samples(plan, graph)
+    _agreement(plan, graph)
+    for phase in plan.before:
+        if phase.steps < 1:
+            raise PlanError(f"{plan.name}: a phase lasts {phase.steps} steps; give it 1 or more, or leave it out")
+        check(phase.plan, graph, cluster)
+
+
+def _mesh(plan: Plan, cluster: Cluster) -> None:
+    asked = ranks_of(plan)
+    if asked > cluster.size:
+        axes = " x ".join(f"{name} {length}" for name, length in plan.mesh.axes) or "1 rank"
+        raise PlanError(
+            f"{plan.name} needs {asked} devices ({axes}, servers {asked - plan.mesh.size}) and {cluster.name} has "
+            f"{cluster.size}; lower a degree or take a larger cluster"
+        )
+    for name, length in plan.mesh.axes:
+        if length < 1:
+            raise PlanError(f"{plan.name}: mesh axis {name!r} has length {length}; 1 or more is allowed")
+    known = {name for name, _ in plan.mesh.axes} | {"data"}
+    for axis in [split.axis for split in plan.splits] + [sync.over for sync in plan.sync] + [plan.memory.over]:
+        if axis not in known:
+            raise PlanError(f"{plan.name} speaks of mesh axis {axis!r}, which its mesh does not have; it has {sorted(known)}")
+
+
+def _samples(plan: Plan, graph: Graph) -> None:
+    batch, m = graph.global_batch or graph.batch, plan.schedule.microbatches
+    if m < 1:
+        raise PlanError(f"{plan.name} asks for {m} microbatches; 1 or more are allowed")
+    workers = plan.mesh.length("data")
+    if batch < workers * m:
+        raise PlanError(
+            f"{plan.name}: a minibatch of {batch} does not divide into {workers} replicas x {m} microbatches = "
+            f"{workers * m} parts; use fewer parts or a batch of {workers * m} or more"
+        )
+    if not graph.symbolic and (workers * m > 1 or batch != graph.batch):
+        raise PlanError(f"{graph.name} holds for {graph.batch} samples only ({graph.blind}); use `single` without microbatches")
+
+
+def _agreement(plan: Plan, graph: Graph) -> None:
+    for sync in plan.sync:
+        tight, wire = sync.tight, sync.wire
+        if tight.lag < 0 or tight.staleness < -1 or tight.need < 0:
+            raise PlanError(f"{plan.name}: lag {tight.lag}, staleness {tight.staleness}, need {tight.need}; none may be negative (staleness -1: no bound)")
+        if sync.often.period < 0 or sync.often.fragments < 1:
+            raise PlanError(f"{plan.name}: period {sync.often.period}; 1 or more steps are allowed, 0 for once at the end")
+        if wire.bucket_bytes < 0 or wire.slice_bytes < 0 or wire.credit_bytes < 0:
+            raise PlanError(f"{plan.name}: bucket, slice and credit sizes are bytes, 0 or more")
+        if isinstance(sync.through, Servers) and not 1 <= sync.through.count <= max(plan.mesh.size, sync.through.count * sync.through.own):
+            raise PlanError(f"{plan.name}: {sync.through.count} servers cannot share {plan.mesh.size} workers' devices; use fewer or own=true")
+        if isinstance(sync.through, Servers) and sync.through.count > 1 and graph.clip_norm:
+            raise PlanError(f"{plan.name}: clip_norm needs the norm of the whole gradient and its servers hold parts; use one server or no clip_norm")
+        if isinstance(sync.through, SharedMemory) and sync.what is not What.GRADIENT:
+            raise PlanError(f"{plan.name}: shared memory takes gradients, not {sync.what}")
+    if plan.memory.shard is not Shard.NONE and not graph.optimizer.elementwise:
+        raise PlanError(f"{plan.name} shards the state of {graph.optimizer.name}, whose update needs whole tensors; use shard=none")
+    if plan.schedule.order is not Order.SEQUENTIAL and len(plan.stages) < 2 and plan.mesh.length("pipe") < 2:
+        raise PlanError(f"{plan.name} has the pipeline schedule {plan.schedule.order} and one stage; add stages or a pipe axis")

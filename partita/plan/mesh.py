@@ -1,0 +1,68 @@
+"""Where the parts go: a mesh of ranks, operators to stages, dimensions of operators to axes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """Named axes over the ranks, slowest first: `(("pipe", 2), ("data", 4))` puts ranks 0-3 in pipe 0.
+
+    Meshes have axes, tensors have dims. No axes: one rank.
+    """
+
+    axes: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def size(self) -> int:
+        return prod(length for _, length in self.axes)
+
+    def length(self, axis: str) -> int:
+        """Ranks along `axis`; 1 if the mesh does not have it."""
+        return dict(self.axes).get(axis, 1)
+
+    def coordinate(self, rank: int, axis: str) -> int:
+        """Place of `rank` along `axis`; 0 if the mesh does not have it."""
+        below = 1
+        for name, length in reversed(self.axes):
+            if name == axis:
+                return rank // below % length
+            below *= length
+        return 0
+
+    def groups(self, axis: str) -> tuple[tuple[int, ...], ...]:
+        """The ranks that differ along `axis` only, one tuple for each setting of the other axes."""
+        found: dict[tuple[int, ...], list[int]] = {}
+        for rank in range(self.size):
+            others = tuple(self.coordinate(rank, name) for name, _ in self.axes if name != axis)
+            found.setdefault(others, []).append(rank)
+        return tuple(tuple(ranks) for ranks in found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A run of forward operators from `first` (operator name or module path, "" the beginning) to the next stage.
+
+    `ranks` places its replicas; empty: the ranks at the stage's coordinate of the mesh's pipe axis.
+    """
+
+    first: str = ""
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Divide dimension `dim` of the operators that `operators` matches over mesh axis `axis`.
+
+    `operators` is a glob over module paths and targets; `dim` is the name that the operator's pattern gives it
+    (sample, output, reduce, head, height, width, sequence, expert). `ranks` restricts it to some ranks, `scheme` names
+    how the parts cross into the next layout where there is a choice (One Weird Trick's a, b, c).
+    """
+
+    operators: str = "*"
+    dim: str = "sample"
+    axis: str = "data"
+    ranks: tuple[int, ...] = ()
+    scheme: str = ""

@@ -1,0 +1,78 @@
+"""A Plan: one point in the space of parallel training methods. Data, no code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from partita.plan.memory import Memory
+from partita.plan.mesh import Mesh, Split, Stage
+from partita.plan.schedule import Schedule
+from partita.plan.sync import Servers, Sync
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """A change to the update rule: 'delay' (DC-ASGD), 'staleness' (rate / staleness), 'momentum' (DGC's), ..."""
+
+    name: str
+    settings: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The optimizer: the task's own rule unless `rule` names another; `warmup` steps of rising rate, the rate times
+    `scale`, the batch times `growth` at each of `grow_at`; local state is 'keep'-t or 'reset' at an agreement."""
+
+    rule: str = "task"
+    warmup: int = 0
+    scale: float = 1.0
+    growth: float = 1.0
+    grow_at: tuple[int, ...] = ()
+    local_state: str = "keep"
+    corrections: tuple[Correction, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """The algorithm or layout of the operators that `operators` matches, where there is a choice."""
+
+    operators: str
+    choice: str
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """The first `steps` steps go by `plan`; then state migrates to what follows."""
+
+    steps: int
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """stages x mesh x splits x schedule x sync x memory x update x kernels, after the phases in `before`.
+
+    `name` is the recipe call that made it. No `sync` for an axis along which samples are divided means that replicas
+    never agree. A mesh without axes is one rank.
+    """
+
+    name: str
+    mesh: Mesh = Mesh()
+    stages: tuple[Stage, ...] = ()
+    splits: tuple[Split, ...] = (Split(),)
+    schedule: Schedule = Schedule()
+    sync: tuple[Sync, ...] = ()
+    memory: Memory = Memory()
+    update: Update = Update()
+    kernels: tuple[Kernel, ...] = ()
+    before: tuple[Phase, ...] = ()
+
+
+def ranks_of(plan: Plan) -> int:
+    """Ranks that the plan occupies: its mesh and the servers that have devices of their own."""
+    return plan.mesh.size + own_servers(plan)
+
+
+def own_servers(plan: Plan) -> int:
+    """Devices that serve and do not work; they come after the mesh's ranks."""
+    return max((s.through.count for s in plan.sync if isinstance(s.through, Servers) and s.through.own), default=0)

@@ -1,0 +1,111 @@
+"""How replicas agree: through what, how tightly, how often, on what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from partita.plan.wire import Wire
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduce:
+    """Every rank gets the combination of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """Parameter servers: `count` shards by bytes; on devices of their `own` (the last ranks) or sharing the first
+    workers'; `levels` of a hierarchy; `replicas` of each shard."""
+
+    count: int = 1
+    own: bool = True
+    levels: int = 1
+    replicas: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """A fixed graph with doubly stochastic weights: 'ring', 'torus', 'exponential', 'complete' or 'topology'."""
+
+    graph: str = "ring"
+
+
+@dataclass(frozen=True, slots=True)
+class Gossip:
+    """`partners` random ranks a time; 'push', 'pull' or 'pair' (atomic averaging of two)."""
+
+    direction: str = "pair"
+    partners: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMemory:
+    """Threads of one device update the same weights without locks (class racy)."""
+
+    threads: int = 1
+
+
+Through: TypeAlias = AllReduce | Servers | Neighbours | Gossip | SharedMemory
+
+
+class What(StrEnum):
+    """What travels."""
+
+    GRADIENT = "gradient"
+    PARAMETER = "parameter"
+    DELTA = "delta"
+    ELASTIC = "elastic"
+    DUAL = "dual"
+    FACTOR = "factor"
+
+
+@dataclass(frozen=True, slots=True)
+class Tight:
+    """How far ranks may part. All zero is lockstep.
+
+    `staleness`: a read at clock c sees every update of clocks < c - staleness (-1: no bound).
+    `lag`: updates apply the combination of `lag` steps ago (Pipe-SGD of width K: K-1).
+    `need`: contributions that make an update (0: all); those beyond it in a step are `late`: 'drop' or 'keep'.
+    """
+
+    staleness: int = 0
+    lag: int = 0
+    need: int = 0
+    late: str = "drop"
+
+
+@dataclass(frozen=True, slots=True)
+class Often:
+    """Every `period` steps (0: once, at the end), in `fragments` spread over the period."""
+
+    period: int = 1
+    fragments: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Outer:
+    """How a combination enters the weights: w += rate * v, v = momentum * v + (combination - w).
+
+    `rate` is EASGD's moving rate alpha, ADMM's step, DiLoCo's outer learning rate; 1 takes the combination as it is.
+    """
+
+    rate: float = 1.0
+    momentum: float = 0.0
+    nesterov: bool = False
+    penalty: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """One agreement of the parameters that `parameters` (a glob; the first match holds) names, over mesh axis `over`."""
+
+    over: str = "data"
+    parameters: str = "*"
+    through: Through = AllReduce()
+    what: What = What.GRADIENT
+    tight: Tight = Tight()
+    often: Often = Often()
+    outer: Outer = Outer()
+    wire: Wire = Wire()

@@ -1,0 +1,111 @@
+"""Plan <-> TOML. Only what differs from the defaults is written; an unknown key is refused with the nearest known one."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import enum
+import tomllib
+import types
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import tomli_w
+
+from partita.errors import PlanError
+from partita.plan.plan import Plan
+from partita.plan.sync import Through
+
+SCHEMA = 1
+
+
+def write_plan(plan: Plan) -> str:
+    """The plan as TOML text; `read_plan` gives back an equal value."""
+    return tomli_w.dumps({"schema": SCHEMA, **_table(plan)})
+
+
+def read_plan(text: str) -> Plan:
+    """The Plan that a TOML text describes. Raises PlanError with the place and what is allowed there."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise PlanError(f"the plan is not valid TOML: {error}; correct it there or write it anew with `partita plan -o`") from None
+    schema = table.pop("schema", None)
+    if schema != SCHEMA:
+        raise PlanError(f"the plan has schema {schema!r}; this version reads schema {SCHEMA}, so write the plan anew")
+    plan = _value(Plan, table, "plan")
+    if not isinstance(plan, Plan):
+        raise PlanError("the text holds no plan")
+    return plan
+
+
+def _table(value: Any) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for field in dataclasses.fields(value):
+        item = getattr(value, field.name)
+        if field.default is dataclasses.MISSING or item != field.default:
+            out[field.name] = _plain(item)
+    if isinstance(value, Through):
+        out["kind"] = type(value).__name__
+    return out
+
+
+def _plain(item: Any) -> Any:
+    if dataclasses.is_dataclass(item):
+        return _table(item)
+    if isinstance(item, enum.Enum):
+        return item.value
+    if isinstance(item, tuple):
+        return [_plain(part) for part in item]
+    return item
+
+
+def _value(kind: Any, given: Any, place: str) -> Any:
+    origin = get_origin(kind)
+    if origin in (Union, types.UnionType):
+        return _tagged(get_args(kind), given, place)
+    if origin is tuple:
+        return _tuple(get_args(kind), given, place)
+    if dataclasses.is_dataclass(kind):
+        return _record(kind, given, place)
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        try:
+            return kind(given)
+        except ValueError:
+            raise PlanError(f"{place} is {given!r}; allowed are {', '.join(str(m.value) for m in kind)}") from None
+    if kind is float and type(given) is int:
+        return float(given)
+    if type(given) is not kind:
+        raise PlanError(f"{place} is {given!r}; a value of type {kind.__name__} belongs there")
+    return given
+
+
+def _record(kind: Any, given: Any, place: str) -> Any:
+    if not isinstance(given, dict):
+        raise PlanError(f"{place} is {given!r}; a table belongs there")
+    hints, fields = get_type_hints(kind), {f.name: f for f in dataclasses.fields(kind)}
+    for key in given:
+        if key not in fields:
+            near = difflib.get_close_matches(key, fields, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"allowed are {', '.join(fields)}"
+            raise PlanError(f"{place} has no key {key!r}; {hint}")
+    for name, field in fields.items():
+        if field.default is dataclasses.MISSING and name not in given:
+            raise PlanError(f"{place} lacks the key {name!r}; add it")
+    return kind(**{key: _value(hints[key], item, f"{place}.{key}") for key, item in given.items()})
+
+
+def _tagged(kinds: tuple[Any, ...], given: Any, place: str) -> Any:
+    by_name = {kind.__name__: kind for kind in kinds}
+    if not isinstance(given, dict) or given.get("kind") not in by_name:
+        raise PlanError(f"{place} needs a kind; allowed are {', '.join(by_name)}")
+    return _record(by_name[given["kind"]], {k: v for k, v in given.items() if k != "kind"}, place)
+
+
+def _tuple(kinds: tuple[Any, ...], given: Any, place: str) -> Any:
+    if not isinstance(given, list | tuple):
+        raise PlanError(f"{place} is {given!r}; a list belongs there")
+    if len(kinds) == 2 and kinds[1] is Ellipsis:
+        return tuple(_value(kinds[0], item, f"{place}[{i}]") for i, item in enumerate(given))
+    if len(given) != len(kinds):
+        raise PlanError(f"{place} has {len(given)} items; {len(kinds)} belong there")
+    return tuple(_value(kind, item, f"{place}[{i}]") for i, (kind, item) in enumerate(zip(kinds, given, strict=True)))

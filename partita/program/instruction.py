@@ -1,0 +1,156 @@
+"""What a rank does: instructions in lanes, ordered by `after`, repeated round by round.
+
+    lane compute |  Load  F  B0 P0 B1 P1 ....... U0 ... U1 | next round
+                 |            \\      \\         /      /
+    lane wire    |              A0 ..... A1 ..'.....'      |
+
+A round covers `Program.steps` minibatches. A lane carries out one instruction at a time, by its policy. `After(name,
+rounds=1)` waits for the instance of the round before: with it, pipelined, stale and asynchronous methods are the same
+static text, and only the moment at which each instance runs is decided at run time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+
+class Space(StrEnum):
+    """Which of a bucket's tensors an act works on. `INBOX` holds what came from one peer."""
+
+    GRADIENT = "gradient"
+    PARAMETER = "parameter"
+    INBOX = "inbox"
+
+
+class Kind(StrEnum):
+    ALL_REDUCE = "all_reduce"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_GATHER = "all_gather"
+    BROADCAST = "broadcast"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Fetch `count` samples of the round's minibatch `step`, from position `start` (one for each rank of the role),
+    into a new environment `part`; they count `weight` of the whole minibatch."""
+
+    start: tuple[int, ...]
+    count: int
+    part: str
+    weight: float
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Run a segment of the graph in the environment `part` (one for each minibatch and microbatch of the round)."""
+
+    segment: str
+    part: str
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """Copy the gradients that environment `part` holds into a bucket, or add them to it."""
+
+    bucket: str
+    part: str
+    add: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """`kind` over a bucket among the ranks of the one group in `groups` that holds this rank."""
+
+    kind: Kind
+    bucket: str
+    groups: tuple[tuple[int, ...], ...]
+    space: Space = Space.GRADIENT
+    algorithm: str = "backend"
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """A bucket to a peer: `to` holds one rank for each rank of the role, or one for all. `key` is the Receive's."""
+
+    bucket: str
+    to: tuple[int, ...]
+    key: str
+    space: Space = Space.GRADIENT
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """A bucket from a peer, into the space, or into that peer's inbox."""
+
+    bucket: str
+    source: tuple[int, ...]
+    key: str
+    space: Space = Space.PARAMETER
+
+
+@dataclass(frozen=True, slots=True)
+class Combine:
+    """Gradient of the bucket = sum over `sources` in this order, of their inboxes or of its own gradient."""
+
+    bucket: str
+    sources: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Multiply a bucket in place."""
+
+    bucket: str
+    factor: float
+    space: Space = Space.PARAMETER
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """Scale the gradients of all `buckets` so that their common norm is at most `norm`; `lag`, `part` as in Update."""
+
+    buckets: tuple[str, ...]
+    norm: float
+    lag: int = 0
+    part: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The optimizer's step on a bucket's parameters with its gradient of `lag` rounds ago (none yet: no step).
+
+    `part` names the environment whose gradients are used directly, without a bucket's copy.
+    """
+
+    bucket: str
+    lag: int = 0
+    part: str = ""
+
+
+Act: TypeAlias = Load | Compute | Pack | Collective | Send | Receive | Combine | Scale | Clip | Update
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """The instance of instruction `name` of the same rank, `rounds` rounds ago."""
+
+    name: str
+    rounds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """`need` of the `after` must have finished (0: all). With `unless`, the instance is skipped if the named one has
+    finished by the time that this one could start: late work for a version that is gone."""
+
+    name: str
+    act: Act
+    lane: str
+    after: tuple[After, ...] = ()
+    need: int = 0
+    unless: After | None = None
+    priority: int = 0

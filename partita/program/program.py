@@ -1,0 +1,131 @@
+"""A lowered Plan: for every role its lanes and instructions, and the layouts that they speak of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import TypeVar
+
+from partita.graph.tensor import ITEMSIZE
+from partita.program.instruction import Instruction
+from partita.units import Bytes
+
+T = TypeVar("T")
+
+
+class Policy(StrEnum):
+    """How a lane picks: as written, whichever is ready first, or the ready one of lowest priority number."""
+
+    ORDER = "order"
+    ARRIVAL = "arrival"
+    PRIORITY = "priority"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows `start` to `stop` (dimension 0) of a parameter; (0, -1) is all of it, `last` the piece with its end."""
+
+    parameter: str
+    start: int = 0
+    stop: int = -1
+    last: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Pieces of parameters that travel and are updated together, dense and in this order."""
+
+    name: str
+    dtype: str
+    elements: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def size(self) -> Bytes:
+        return self.elements * ITEMSIZE[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Operators `start` to `stop` of the graph's order, for `batch` samples, whose loss counts `weight` of the whole."""
+
+    name: str
+    start: int
+    stop: int
+    batch: int
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    name: str
+    policy: Policy = Policy.ORDER
+
+
+@dataclass(frozen=True)
+class Role:
+    """What the ranks in `ranks` do; per-rank numbers in the instructions follow this order.
+
+    `keeps` says what such a rank holds: 'model' (a worker), 'server' (parameters and optimizer only) or nothing.
+    """
+
+    name: str
+    ranks: tuple[int, ...]
+    instructions: tuple[Instruction, ...]
+    lanes: tuple[Lane, ...]
+    keeps: str = "model"
+
+    def mine(self, numbers: tuple[T, ...], rank: int) -> T:
+        """The number that is meant for `rank`: one for all, or one for each rank of the role."""
+        return numbers[0] if len(numbers) == 1 else numbers[self.place[rank]]
+
+    @cached_property
+    def place(self) -> dict[int, int]:
+        return {rank: i for i, rank in enumerate(self.ranks)}
+
+    @cached_property
+    def on_name(self) -> dict[str, Instruction]:
+        return {i.name: i for i in self.instructions}
+
+    def on(self, lane: str) -> tuple[Instruction, ...]:
+        return tuple(i for i in self.instructions if i.lane == lane)
+
+
+@dataclass(frozen=True)
+class Program:
+    """One phase of a Plan. A round applies `steps` minibatches of `batch` samples; gradients live in `slots` copies.
+
+    `semantics` is the class that `verify` holds it to: exact, delayed, lossy, consensus or racy.
+    """
+
+    name: str
+    roles: tuple[Role, ...]
+    segments: tuple[Segment, ...]
+    buckets: tuple[Bucket, ...]
+    batch: int
+    steps: int = 1
+    slots: int = 1
+    semantics: str = "exact"
+
+    @cached_property
+    def size(self) -> int:
+        return sum(len(role.ranks) for role in self.roles)
+
+    @cached_property
+    def role_of(self) -> dict[int, Role]:
+        return {rank: role for role in self.roles for rank in role.ranks}
+
+    @cached_property
+    def bucket(self) -> dict[str, Bucket]:
+        return {b.name: b for b in self.buckets}
+
+    @cached_property
+    def segment(self) -> dict[str, Segment]:
+        return {s.name: s for s in self.segments}
+
+    def instructions(self) -> Iterator[tuple[Role, Instruction]]:
+        for role in self.roles:
+            for instruction in role.instructions:
+                yield role, instruction

@@ -1,0 +1,52 @@
+"""What happened, or what is predicted to happen: spans of instructions on ranks and lanes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from partita.units import Bytes, Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Instance `round` of instruction `name` on `rank`, from `start` to `end` seconds."""
+
+    rank: int
+    lane: str
+    name: str
+    kind: str
+    round: int
+    start: Seconds
+    end: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """Seconds of one step of the slowest rank, by what they were spent on."""
+
+    forward: Seconds = 0.0
+    backward: Seconds = 0.0
+    optimizer: Seconds = 0.0
+    codec: Seconds = 0.0
+    data: Seconds = 0.0
+    exposed_communication: Seconds = 0.0
+    idle: Seconds = 0.0
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """`origin` is 'simulated' or 'measured'. `step_seconds` is the steady state; `low` and `high` bound it where there
+    are repeats (`n`). `memory` and `wire_sent` are bytes, one number a rank: peak of live tensors, payload of a step."""
+
+    plan: str
+    origin: str
+    step_seconds: Seconds
+    batch: int
+    spans: tuple[Span, ...] = ()
+    memory: tuple[Bytes, ...] = ()
+    resident: tuple[Bytes, ...] = ()
+    wire_sent: tuple[Bytes, ...] = ()
+    breakdown: Breakdown = Breakdown()
+    n: int = 1
+    low: Seconds = 0.0
+    high: Seconds = 0.0

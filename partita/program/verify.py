@@ -1,0 +1,126 @@
+"""What every Program must keep, whoever wrote it; a broken rule is our fault, and the place is shown."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from partita.errors import ProgramError
+from partita.program.instruction import Collective, Instruction, Receive, Send
+from partita.program.program import Policy, Program, Role
+
+
+def verify(program: Program) -> Program:
+    """The program itself. Raises ProgramError if a name is unknown or twice, a message lacks its other end, the members
+    of a collective disagree, or no order of the lanes ever finishes."""
+    for role in program.roles:
+        _names(program, role)
+    _messages(program)
+    _collectives(program)
+    _progress(program)
+    return program
+
+
+def _names(program: Program, role: Role) -> None:
+    names = Counter(i.name for i in role.instructions)
+    lanes = {lane.name for lane in role.lanes}
+    for i in role.instructions:
+        if names[i.name] > 1:
+            raise ProgramError(f"{program.name}: role {role.name} has {names[i.name]} instructions named {i.name}")
+        if i.lane not in lanes:
+            raise ProgramError(f"{program.name}: {i.name} of role {role.name} is in lane {i.lane!r}, which the role lacks")
+        for after in (*i.after, *((i.unless,) if i.unless else ())):
+            if after.name not in names:
+                raise ProgramError(f"{program.name}: {i.name} of role {role.name} waits for {after.name}, which the role lacks")
+        if i.need > len(i.after):
+            raise ProgramError(f"{program.name}: {i.name} needs {i.need} of {len(i.after)} predecessors")
+
+
+def _ends(program: Program) -> tuple[Counter[tuple[str, int, int]], Counter[tuple[str, int, int]]]:
+    sent: Counter[tuple[str, int, int]] = Counter()
+    received: Counter[tuple[str, int, int]] = Counter()
+    for role, i in program.instructions():
+        for rank in role.ranks:
+            if isinstance(i.act, Send):
+                sent[i.act.key, rank, role.mine(i.act.to, rank)] += 1
+            elif isinstance(i.act, Receive):
+                received[i.act.key, role.mine(i.act.source, rank), rank] += 1
+    return sent, received
+
+
+def _messages(program: Program) -> None:
+    sent, received = _ends(program)
+    for key, source, target in (sent - received) + (received - sent):
+        side = "sent and never received" if (key, source, target) in sent - received else "received and never sent"
+        raise ProgramError(f"{program.name}: message {key} from rank {source} to rank {target} is {side}")
+
+
+def _collectives(program: Program) -> None:
+    """All members name the same collectives, and in-order lanes have them in the same order."""
+    orders: dict[tuple[int, ...], dict[str, list[str]]] = {}
+    for role, i in program.instructions():
+        if isinstance(i.act, Collective):
+            for group in i.act.groups:
+                for rank in set(group) & set(role.ranks):
+                    orders.setdefault(group, {}).setdefault(str(rank), []).append(i.name)
+    for group, by_rank in orders.items():
+        if len(by_rank) != len(group) or len({tuple(order) for order in by_rank.values()}) > 1:
+            raise ProgramError(f"{program.name}: the ranks {group} disagree on their collectives: {by_rank}")
+
+
+def _progress(program: Program) -> None:
+    """Run the program with tokens for as many rounds as it looks back, on programs of up to 64 ranks (the event clock
+    finds the same for larger ones)."""
+    if program.size > 64:
+        return
+    rounds = program.slots + 2
+    done: dict[tuple[int, str], int] = {}
+    lanes = {(r, lane.name): (role, role.on(lane.name), lane.policy) for role in program.roles for r in role.ranks for lane in role.lanes}
+    place = dict.fromkeys(lanes, 0)
+    moved = True
+    while moved:
+        moved = False
+        arrived: dict[tuple[str, int, int] | tuple[str, tuple[int, ...]], list[tuple[int, str]]] = {}
+        for (rank, lane), (role, body, policy) in lanes.items():
+            for i in _heads(body, place[rank, lane], policy, rounds, rank, done):
+                if not _open(i, rank, done):
+                    continue
+                meeting = _meeting(role, i, rank)
+                if meeting is None:
+                    moved = _finish(done, place, rank, i) or moved
+                else:
+                    arrived.setdefault(meeting, []).append((rank, i.name))
+                    members = meeting[1] if isinstance(meeting[1], tuple) else meeting[1:]
+                    if len(arrived[meeting]) == len(members):
+                        for other, name in arrived.pop(meeting):
+                            moved = _finish(done, place, other, program.role_of[other].on_name[name]) or moved
+    stuck = [f"  rank {r} {lane}: {role.on(lane)[n % len(body)].name} of round {n // len(body)}" for (r, lane), (role, body, _) in lanes.items() if (n := place[r, lane]) < rounds * len(body)]
+    if stuck:
+        raise ProgramError(f"{program.name} never finishes; waiting are\n" + "\n".join(stuck[:12]))
+
+
+def _heads(body: tuple[Instruction, ...], at: int, policy: Policy, rounds: int, rank: int, done: dict[tuple[int, str], int]) -> list[Instruction]:
+    if policy is Policy.ORDER:
+        return [body[at % len(body)]] if body and at < rounds * len(body) else []
+    return [i for i in body if done.get((rank, i.name), 0) < rounds]
+
+
+def _open(i: Instruction, rank: int, done: dict[tuple[int, str], int]) -> bool:
+    round = done.get((rank, i.name), 0)
+    met = sum(round < a.rounds or done.get((rank, a.name), 0) > round - a.rounds for a in i.after)
+    return met >= (i.need or len(i.after))
+
+
+def _meeting(role: Role, i: Instruction, rank: int) -> tuple[str, int, int] | tuple[str, tuple[int, ...]] | None:
+    if isinstance(i.act, Send):
+        return (i.act.key, rank, role.mine(i.act.to, rank))
+    if isinstance(i.act, Receive):
+        return (i.act.key, role.mine(i.act.source, rank), rank)
+    if isinstance(i.act, Collective):
+        return (i.name, next(g for g in i.act.groups if rank in g))
+    return None
+
+
+def _finish(done: dict[tuple[int, str], int], place: dict[tuple[int, str], int], rank: int, i: Instruction) -> bool:
+    done[rank, i.name] = done.get((rank, i.name), 0) + 1
+    place[rank, i.lane] += 1
+    return True

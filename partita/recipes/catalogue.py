@@ -1,0 +1,90 @@
+"""Every recipe by name: what `partita recipes` lists and what a plan's text `ddp(bucket_bytes=1048576)` calls."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from partita.cluster.cluster import Cluster
+from partita.errors import PlanError
+from partita.graph.graph import Graph
+from partita.plan.plan import Plan
+from partita.recipes.ddp import ddp
+from partita.recipes.local_sgd import local_sgd
+from partita.recipes.pipe_sgd import pipe_sgd
+from partita.recipes.ps_sync import ps_sync
+from partita.recipes.single import single
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A function that returns a Plan, with the catalogue's entries that it reproduces and its paper."""
+
+    make: Callable[..., Plan]
+    catalogue: tuple[str, ...]
+    group: str
+    paper: str
+
+    @property
+    def knobs(self) -> dict[str, Any]:
+        """Name -> default of everything that may be set."""
+        parameters = inspect.signature(self.make).parameters.values()
+        return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+RECIPES: Final = {
+    "single": Recipe(single, ("DP-01",), "oracle", "Robbins & Monro 1951"),
+    "ddp": Recipe(ddp, ("DP-02", "DP-34", "CS-01", "CS-02", "CO-02"), "synchronous", "Li et al., VLDB 2020"),
+    "ps_sync": Recipe(ps_sync, ("DP-03",), "synchronous", "Li et al., OSDI 2014"),
+    "pipe_sgd": Recipe(pipe_sgd, ("DP-30", "PM-17"), "pipelined", "Li et al., NeurIPS 2018"),
+    "local_sgd": Recipe(local_sgd, ("DP-26",), "periodic", "Moritz et al., ICLR 2016"),
+}
+
+
+def call(text: str, graph: Graph, cluster: Cluster, costs: Any = None) -> Plan:
+    """The plan of a recipe call such as `ddp` or `pipe_sgd(staleness=2)`. Runs no code from the text: arguments are
+    literals. Raises PlanError naming what is allowed."""
+    name, knobs = parse(text)
+    recipe = RECIPES[name]
+    for knob, value in knobs.items():
+        if knob not in recipe.knobs:
+            near = difflib.get_close_matches(knob, recipe.knobs, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(recipe.knobs)}"
+            raise PlanError(f"{name} has no knob {knob!r}; {hint}")
+        default = recipe.knobs[knob]
+        if type(value) is not type(default) and not (isinstance(default, float) and isinstance(value, int)):
+            raise PlanError(f"{name}({knob}={value!r}): a value such as {default!r} belongs there")
+        if isinstance(value, int) and not isinstance(value, bool) and value < 0:
+            raise PlanError(f"{name}({knob}={value}): 0 or more is allowed")
+    return replace(recipe.make(graph, cluster, costs, **knobs), name=text.replace(" ", ""))
+
+
+def parse(text: str) -> tuple[str, dict[str, Any]]:
+    """`'ddp(bucket_bytes=1)'` -> ('ddp', {'bucket_bytes': 1})."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError:
+        raise PlanError(f"{text!r} is no recipe call; write a name such as ddp or ddp(bucket_bytes=1048576)") from None
+    name = tree.func if isinstance(tree, ast.Call) else tree
+    if not isinstance(name, ast.Name) or isinstance(tree, ast.Call) and tree.args:
+        raise PlanError(f"{text!r} is no recipe call; give knobs by name, such as ddp(bucket_bytes=1048576)")
+    if name.id not in RECIPES:
+        near = difflib.get_close_matches(name.id, RECIPES, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(RECIPES)}"
+        raise PlanError(f"there is no recipe {name.id!r}; {hint}")
+    keywords = tree.keywords if isinstance(tree, ast.Call) else []
+    return name.id, {str(k.arg): _literal(k.value, text) for k in keywords}
+
+
+def _literal(node: ast.expr, text: str) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        # A bare word is a name such as none, gradients or fifo.
+        if isinstance(node, ast.Name):
+            return {"true": True, "false": False}.get(node.id, node.id)
+        raise PlanError(f"{text!r}: {ast.unparse(node)} is no number, word or true/false") from None

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from typing import Any
+
+from partita.cluster.cluster import Cluster
+from partita.graph.graph import Graph
+from partita.plan.mesh import Mesh
+from partita.plan.plan import Plan
+from partita.plan.schedule import Schedule
+from partita.plan.sync import Often, Sync, What
+from partita.plan.wire import Wire
+from partita.units import Bytes
+
+
+def local_sgd(
+    graph: Graph,
+    cluster: Cluster,
+    costs: Any = None,
+    *,
+    period: int = 4,
+    bucket_bytes: Bytes = 4 * 2**20,
+    microbatches: int = 1,
+) -> Plan:
+    """Every worker trains alone for `period` steps, then all take the mean of their weights (DP-26; SparkNet, Moritz et
+    al. 2015). Optimizer state stays with the worker."""
+    wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
+    sync = Sync(what=What.PARAMETER, often=Often(period), wire=wire)
+    return Plan("local_sgd", Mesh((("data", cluster.size),)), schedule=Schedule(microbatches=microbatches), sync=(sync,))

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from partita.cluster.cluster import Cluster
+from partita.graph.graph import Graph
+from partita.plan.plan import Phase, Plan
+from partita.plan.sync import Tight
+from partita.recipes.ddp import ddp
+from partita.units import Bytes
+
+
+def pipe_sgd(
+    graph: Graph,
+    cluster: Cluster,
+    costs: Any = None,
+    *,
+    staleness: int = 1,
+    warmup: int = 0,
+    bucket_bytes: Bytes = 4 * 2**20,
+    microbatches: int = 1,
+) -> Plan:
+    """Pipe-SGD of width K = staleness + 1: the all-reduce of a step hides behind the computing of the next ones, after
+    `warmup` synchronous steps (DP-30; Li et al., NeurIPS 2018)."""
+    first = ddp(graph, cluster, bucket_bytes=bucket_bytes, microbatches=microbatches)
+    late = replace(first.sync[0], tight=Tight(lag=staleness))
+    return replace(first, name="pipe_sgd", sync=(late,), before=(Phase(warmup, first),) if warmup else ())

@@ -1,0 +1,151 @@
+"""How each act of the instruction set is carried out on a rank. Returns what is to be waited for, or None."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+from partita.graph.graph import TANGENT
+from partita.graph.operator import Ref
+from partita.program.instruction import (
+    Clip,
+    Collective,
+    Combine,
+    Compute,
+    Instruction,
+    Load,
+    Pack,
+    Receive,
+    Scale,
+    Send,
+    Space,
+    Update,
+)
+from partita.runtime.draws import DRAWS, Draws
+from partita.runtime.rank import Rank
+from partita.runtime.segment import Environment, key
+from partita.runtime.state import rows
+from partita.runtime.transport import Pending
+
+Carry = Callable[[Rank, Any, str, int], Pending | None]
+
+
+def load(rank: Rank, act: Load, name: str, round: int) -> None:
+    start = rank.role.mine(act.start, rank.rank)
+    positions = rank.feed.positions(rank.step(round, act.step), start, act.count)
+    leaves = rank.feed.leaves(positions, rank.device, rank.floating)
+    environment: Environment = {f"input.{i}": leaf for i, leaf in enumerate(leaves) if Ref(f"input.{i}") in rank.reads}
+    environment[DRAWS] = None if rank.draws is None else Draws(rank.draws, rank.step(round, act.step), tuple(positions))
+    environment[TANGENT] = torch.tensor(act.weight, dtype=rank.floating or torch.float32, device=rank.device)
+    rank.environments[round, act.part] = environment
+
+
+def compute(rank: Rank, act: Compute, name: str, round: int) -> None:
+    environment = rank.environments[round, act.part]
+    rank.code[act.segment](environment, rank.state.leaves)
+    for buffer, ref in rank.graph.mutations:
+        if key(ref) in environment:
+            rank.state.leaves[buffer].copy_(environment.pop(key(ref)))
+    loss = environment.pop(key(rank.graph.loss), None)
+    if loss is not None:
+        segment = rank.program.segment[act.segment]
+        step = rank.step(round, act.step)
+        rank.losses[step] = rank.losses.get(step, 0.0) + loss.detach() * segment.weight
+
+
+def gradients(rank: Rank, bucket: str, part: str, round: int) -> list[torch.Tensor]:
+    """Take the gradients of a bucket's pieces out of an environment."""
+    environment = rank.environments[round, part]
+    wanted = dict(rank.graph.gradients)
+    pieces = rank.program.bucket[bucket].pieces
+    found = [rows(environment[key(wanted[piece.parameter])], piece) for piece in pieces]
+    for piece in pieces:
+        if piece.last:
+            del environment[key(wanted[piece.parameter])]
+    if environment.keys() <= {TANGENT, DRAWS}:
+        del rank.environments[round, part]
+    return found
+
+
+def pack(rank: Rank, act: Pack, name: str, round: int) -> None:
+    views = rank.state.gradient_views[act.bucket][rank.slot(round)]
+    found = gradients(rank, act.bucket, act.part, round)
+    if act.add:
+        torch._foreach_add_(views, found)
+    else:
+        torch._foreach_copy_(views, found)
+
+
+def collective(rank: Rank, act: Collective, name: str, round: int) -> Pending:
+    group = next(group for group in act.groups if rank.rank in group)
+    flat = rank.state.flat(act.space, act.bucket, rank.slot(round))
+    return rank.transport.collective(act.kind, flat, group, name, round)
+
+
+def send(rank: Rank, act: Send, name: str, round: int) -> Pending:
+    flat = rank.state.flat(act.space, act.bucket, rank.slot(round))
+    return rank.transport.send(flat, rank.role.mine(act.to, rank.rank), act.key, round)
+
+
+def receive(rank: Rank, act: Receive, name: str, round: int) -> Pending:
+    source = rank.role.mine(act.source, rank.rank)
+    if act.space is Space.INBOX:
+        return rank.transport.receive(rank.state.inbox_of(act.bucket, source), source, act.key, round)
+    return rank.transport.receive(rank.state.flat(act.space, act.bucket, rank.slot(round)), source, act.key, round)
+
+
+def combine(rank: Rank, act: Combine, name: str, round: int) -> None:
+    """Summed in the order of the sources, so that every server and every schedule gets the same bits."""
+    flat = rank.state.gradient[act.bucket][rank.slot(round)]
+    first, *others = [flat if source == rank.rank else rank.state.inbox_of(act.bucket, source) for source in act.sources]
+    for other in others:
+        first += other
+    if first is not flat:
+        flat.copy_(first)
+
+
+def scale(rank: Rank, act: Scale, name: str, round: int) -> None:
+    rank.state.flat(act.space, act.bucket, rank.slot(round)).mul_(act.factor)
+
+
+def clip(rank: Rank, act: Clip, name: str, round: int) -> None:
+    """Scale every gradient so that the norm of all is at most `norm` (torch's clip_grad_norm_)."""
+    if round < act.lag:
+        return
+    if act.part:
+        environment, wanted = rank.environments[round, act.part], dict(rank.graph.gradients)
+        found = [environment[key(wanted[p])] for p in dict.fromkeys(q.parameter for b in act.buckets for q in rank.program.bucket[b].pieces)]
+    else:
+        found = [rank.state.gradient[bucket][rank.slot(round - act.lag)] for bucket in act.buckets]
+    total = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in found]))
+    torch._foreach_mul_(found, torch.clamp(act.norm / (total + 1e-6), max=1.0))
+
+
+def update(rank: Rank, act: Update, name: str, round: int) -> None:
+    if round < act.lag:
+        return
+    if act.part:
+        found = gradients(rank, act.bucket, act.part, round)
+    else:
+        found = rank.state.gradient_views[act.bucket][rank.slot(round - act.lag)]
+    for view, gradient in zip(rank.state.views[act.bucket], found, strict=True):
+        view.grad = gradient
+    rank.state.optimizer[act.bucket].step()
+    if act.part:
+        for view in rank.state.views[act.bucket]:
+            view.grad = None
+    if act.bucket in rank.state.schedule:
+        rank.state.schedule[act.bucket].step()
+
+
+ACTS: Final[dict[type, Carry]] = {
+    Load: load, Compute: compute, Pack: pack, Collective: collective, Send: send, Receive: receive, Combine: combine,
+    Scale: scale, Clip: clip, Update: update,
+}  # fmt: skip
+
+
+def carry_out(rank: Rank, instruction: Instruction, round: int) -> Pending | None:
+    """Start an instance of an instruction on a rank."""
+    return ACTS[type(instruction.act)](rank, instruction.act, instruction.name, round)

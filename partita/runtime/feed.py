@@ -1,0 +1,54 @@
+"""Which samples a minibatch holds, whatever the world size, and how they become a batch.
+
+Epoch e visits `randperm(len(data), generator=manual_seed(seed + e))`; minibatch k is positions k*B to (k+1)*B of it; a
+last partial minibatch is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import default_collate
+
+from partita.errors import TaskError
+from partita.task import Task
+
+
+@dataclass
+class Feed:
+    """The task's data in the order of `seed`; keeps the current epoch's permutation."""
+
+    task: Task
+    seed: int
+    epoch: int = -1
+    order: list[int] = field(default_factory=list)
+
+    def positions(self, step: int, start: int, count: int) -> list[int]:
+        """Indices into the data of samples `start` to `start + count` of the minibatch of `step` (from 0)."""
+        batch = self.task.batch_size
+        epoch, k = divmod(step, len(self.task.data) // batch)
+        if epoch != self.epoch:
+            generator = torch.Generator().manual_seed(self.seed + epoch)
+            self.order = torch.randperm(len(self.task.data), generator=generator).tolist()
+            self.epoch = epoch
+        return self.order[k * batch + start : k * batch + start + count]
+
+    def leaves(self, positions: Sequence[int], device: str, floating: torch.dtype | None = None) -> list[Any]:
+        """The collated samples' leaves in pytree order, floats as `floating` where it is given."""
+        try:
+            samples = [self.task.data[i] for i in positions]
+        except Exception as error:
+            raise TaskError(f"reading samples {list(positions)[:4]}... of {self.task.name!r} failed: {error}") from error
+        found = tree_leaves((self.task.collate or default_collate)(samples))
+        return [place(leaf, device, floating) for leaf in found]
+
+
+def place(leaf: Any, device: str, floating: torch.dtype | None) -> Any:
+    """A leaf on the device; other things than tensors pass."""
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    return leaf.to(device, floating) if floating is not None and leaf.is_floating_point() else leaf.to(device)

@@ -1,0 +1,109 @@
+"""All ranks in one process: tensors are handed over by reference and combined in rank order.
+
+Nothing here depends on timing, so a Program gives the same bits under every order in which its lanes advance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import torch
+
+from partita.errors import ProgramError
+from partita.program.instruction import Kind
+from partita.runtime.transport import Pending
+from partita.units import Seconds
+
+
+@dataclass
+class Meeting:
+    """One collective or one message: what each side brought; `settle` runs once when all are there."""
+
+    members: tuple[int, ...]
+    settle: Callable[[dict[int, torch.Tensor]], None]
+    brought: dict[int, torch.Tensor] = field(default_factory=dict)
+    settled: bool = False
+
+    def bring(self, rank: int, tensor: torch.Tensor) -> None:
+        if rank in self.brought:
+            raise ProgramError(f"rank {rank} came twice to the same message; the program reuses a key")
+        self.brought[rank] = tensor
+        if len(self.brought) == len(self.members):
+            self.settle(self.brought)
+            self.settled = True
+
+    def ready(self) -> bool:
+        return self.settled
+
+    def block(self, timeout: Seconds) -> bool:
+        return self.settled
+
+
+@dataclass
+class Hall:
+    """Where the ranks of one process meet."""
+
+    meetings: dict[tuple[str, int, tuple[int, ...]], Meeting] = field(default_factory=dict)
+
+    def meet(
+        self, key: str, round: int, members: tuple[int, ...], settle: Callable[[dict[int, torch.Tensor]], None]
+    ) -> Meeting:
+        place = (key, round, members)
+        meeting = self.meetings.setdefault(place, Meeting(members, settle))
+        if len(meeting.brought) == len(members) - 1:
+            del self.meetings[place]
+        return meeting
+
+
+@dataclass(frozen=True)
+class InProcess:
+    """The Transport of one rank among those that share `hall`."""
+
+    rank: int
+    hall: Hall
+
+    def collective(self, kind: Kind, tensor: torch.Tensor, group: tuple[int, ...], key: str, round: int) -> Pending:
+        meeting = self.hall.meet(key, round, group, SETTLE[kind])
+        meeting.bring(self.rank, tensor)
+        return meeting
+
+    def send(self, tensor: torch.Tensor, to: int, key: str, round: int) -> Pending:
+        meeting = self.hall.meet(key, round, (self.rank, to), _hand_over(self.rank, to))
+        meeting.bring(self.rank, tensor)
+        return meeting
+
+    def receive(self, tensor: torch.Tensor, source: int, key: str, round: int) -> Pending:
+        meeting = self.hall.meet(key, round, (source, self.rank), _hand_over(source, self.rank))
+        meeting.bring(self.rank, tensor)
+        return meeting
+
+
+def _hand_over(source: int, target: int) -> Callable[[dict[int, torch.Tensor]], None]:
+    return lambda brought: void(brought[target].copy_(brought[source]))
+
+
+def void(_: object) -> None:
+    """Drop a result."""
+
+
+def _all_reduce(brought: dict[int, torch.Tensor]) -> None:
+    first, *others = [brought[rank] for rank in sorted(brought)]
+    total = first.clone()
+    for other in others:
+        total += other
+    for tensor in (first, *others):
+        tensor.copy_(total)
+
+
+def _broadcast(brought: dict[int, torch.Tensor]) -> None:
+    first, *others = [brought[rank] for rank in sorted(brought)]
+    for other in others:
+        other.copy_(first)
+
+
+SETTLE: Final[dict[Kind, Callable[[dict[int, torch.Tensor]], None]]] = {
+    Kind.ALL_REDUCE: _all_reduce,
+    Kind.BROADCAST: _broadcast,
+}

@@ -1,0 +1,79 @@
+"""One rank of a running Program: what it holds and what is done. Mutable, private to one run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from partita.graph.graph import Graph
+from partita.graph.operator import Ref
+from partita.program.instruction import After
+from partita.program.program import Program, Role
+from partita.program.timeline import Span
+from partita.runtime.feed import Feed
+from partita.runtime.segment import Environment, Leaves
+from partita.runtime.state import State
+from partita.runtime.transport import Transport
+from partita.units import Seconds
+
+Code = Callable[[Environment, Leaves], None]
+
+
+@dataclass
+class Board:
+    """Which instances of a rank's instructions are done: name -> rounds finished. Lanes wait on it."""
+
+    done: dict[str, int] = field(default_factory=dict)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    failure: BaseException | None = None
+
+    def finish(self, name: str) -> None:
+        with self.changed:
+            self.done[name] = self.done.get(name, 0) + 1
+            self.changed.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        with self.changed:
+            self.failure = self.failure or error
+            self.changed.notify_all()
+
+    def has(self, after: After, round: int) -> bool:
+        """Whether the instance that `after` means for `round` is done (those before the first round are)."""
+        return round < after.rounds or self.done.get(after.name, 0) > round - after.rounds
+
+
+@dataclass
+class Rank:
+    """`code` holds the compiled segments and `reads` the values that any of them takes; `environments` one for each
+    minibatch and microbatch on its way; `first_step` counts the steps of earlier phases and runs; `draws` is the seed of
+    keyed random numbers (None: torch's own)."""
+
+    graph: Graph
+    program: Program
+    role: Role
+    rank: int
+    state: State
+    transport: Transport
+    feed: Feed
+    code: dict[str, Code]
+    reads: set[Ref]
+    device: str = "cpu"
+    floating: torch.dtype | None = None
+    first_step: int = 0
+    draws: int | None = None
+    board: Board = field(default_factory=Board)
+    environments: dict[tuple[int, str], Environment] = field(default_factory=dict)
+    spans: list[Span] = field(default_factory=list)
+    ends: list[Seconds] = field(default_factory=list)
+    losses: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def slot(self, round: int) -> int:
+        """Which copy of the gradients round `round` writes."""
+        return round % self.program.slots
+
+    def step(self, round: int, step: int) -> int:
+        """The global step, from 0, of minibatch `step` of round `round`."""
+        return self.first_step + round * self.program.steps + step

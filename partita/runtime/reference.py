@@ -1,0 +1,148 @@
+"""What a plan must equal: the same training in plain PyTorch, one process, no part of the runtime.
+
+    exact       w <- w - rule(mean gradient of the minibatch)
+    delayed     the same with the gradient of `lag` steps ago (Pipe-SGD, DP-30), what is in flight applied at the end
+    consensus   every worker alone for `period` steps on its part, then the mean of all (local SGD, DP-26)
+
+Where a model keeps batch statistics, a minibatch is fed in the sub-batches that the plan makes of it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+from torch.utils.data import default_collate
+
+from partita.program.instruction import Load
+from partita.program.program import Program
+from partita.runtime.feed import Feed, place
+from partita.task import Task
+from partita.tracing.draws import KeyedDraws
+from partita.tracing.promote import Promoted
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Part of minibatch `step` of a round: `count` samples from position `start`, seen by worker `rank`."""
+
+    rank: int
+    step: int
+    start: int
+    count: int
+
+
+def shares_of(program: Program) -> tuple[Share, ...]:
+    """Every part of a round's minibatches, by worker."""
+    loads = [(role, i.act) for role, i in program.instructions() if isinstance(i.act, Load)]
+    return tuple(
+        Share(rank, act.step, role.mine(act.start, rank), act.count) for role, act in loads for rank in role.ranks
+    )
+
+
+@dataclass
+class Reference:
+    """A plain training of one model copy; `fed` tells which shares a minibatch is fed in (empty: whole)."""
+
+    task: Task
+    model: Any
+    seed: int
+    precision: str
+    feed: Feed
+
+    def gradients(self, step: int, shares: Sequence[tuple[int, int]], of: int) -> list[torch.Tensor]:
+        """Sum over shares (start, count) of count / of x gradient of the mean loss over it; clipped if the task says so."""
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        for p in parameters:
+            p.grad = None
+        for start, count in shares:
+            positions = self.feed.positions(step, start, count)
+            batch = (self.task.collate or default_collate)([self.task.data[i] for i in positions])
+            floating = torch.float64 if self.precision == "fp64" else None
+            batch = tree_map(lambda leaf: place(leaf, "cpu", floating), batch)
+            with ExitStack() as modes:
+                if self.precision == "fp64":
+                    modes.enter_context(Promoted())
+                modes.enter_context(KeyedDraws(self.seed, step, positions))
+                loss = self.task.loss(self.model, batch)
+                mean = loss[0] / loss[1] if isinstance(loss, tuple) else loss
+                (mean * (count / of)).backward()
+        if self.task.clip_norm:
+            torch.nn.utils.clip_grad_norm_(parameters, self.task.clip_norm)
+        return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters]
+
+
+def reference(task: Task, program: Program, steps: int, *, seed: int, precision: str, whole: bool) -> dict[str, torch.Tensor]:
+    """Parameters by name after `steps` steps of the serial recurrence that `program`'s class names.
+
+    `whole` feeds every minibatch at once; otherwise in the program's own parts.
+    """
+    torch.manual_seed(seed)
+    model = task.model().double() if precision == "fp64" else task.model()
+    model.train()
+    shares = shares_of(program)
+    if program.semantics == "consensus":
+        return _averaged(task, program, model, shares, steps, seed, precision)
+    parts = [(0, program.batch)] if whole else [(s.start, s.count) for s in shares]
+    one = Reference(task, model, seed, precision, Feed(task, seed))
+    _recurrence(one, steps, program.slots - 1, lambda step: one.gradients(step, parts, program.batch))
+    return dict(model.named_parameters())
+
+
+def _recurrence(one: Reference, steps: int, lag: int, gradients: Any) -> None:
+    """w(t+1) = w(t) - rule(g(t - lag)); nothing for t < lag; the last `lag` gradients are applied at the end."""
+    parameters = [p for p in one.model.parameters() if p.requires_grad]
+    optimizer = one.task.optimizer(parameters)
+    schedule = one.task.schedule(optimizer) if one.task.schedule else None
+    flying: deque[list[torch.Tensor]] = deque()
+    for step in range(steps + lag):
+        if step < steps:
+            flying.append(gradients(step))
+        if step >= lag:
+            for p, gradient in zip(parameters, flying.popleft(), strict=True):
+                p.grad = gradient
+            optimizer.step()
+            if schedule is not None:
+                schedule.step()
+
+
+def _averaged(
+    task: Task, program: Program, model: Any, shares: Sequence[Share], steps: int, seed: int, precision: str
+) -> dict[str, torch.Tensor]:
+    workers = sorted({share.rank for share in shares})
+    copies = {w: deepcopy(model) for w in workers}
+    runs = {w: _stepper(task, copies[w], [s for s in shares if s.rank == w], program, seed, precision) for w in workers}
+    for step in range(steps):
+        for w in workers:
+            next(runs[w])
+        if (step + 1) % program.steps == 0 or step + 1 == steps:
+            with torch.no_grad():
+                for together in zip(*(copies[w].parameters() for w in workers), strict=True):
+                    mean = sum(p.detach() for p in together) / len(workers)
+                    for p in together:
+                        p.copy_(mean)
+    return dict(copies[workers[0]].named_parameters())
+
+
+def _stepper(task: Task, model: Any, shares: Sequence[Share], program: Program, seed: int, precision: str) -> Iterator[None]:
+    """One worker's own training: each `next` is a step on its part, weighed as the worker weighs it."""
+    one = Reference(task, model, seed, precision, Feed(task, seed))
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = task.optimizer(parameters)
+    schedule = task.schedule(optimizer) if task.schedule else None
+    step = 0
+    while True:
+        mine = [(s.start, s.count) for s in shares if s.step == step % program.steps]
+        for p, gradient in zip(parameters, one.gradients(step, mine, sum(count for _, count in mine)), strict=True):
+            p.grad = gradient
+        optimizer.step()
+        if schedule is not None:
+            schedule.step()
+        step += 1
+        yield

@@ -1,0 +1,39 @@
+"""All ranks of a Program in one thread, in an order drawn from a seed: how exactness under any timing is tested."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import torch
+
+from partita.errors import RunHung
+from partita.runtime.rank import Rank
+from partita.runtime.transport import Pending
+from partita.runtime.worker import lanes
+
+
+def advance(ranks: Sequence[Rank], rounds: int, seed: int = 0, slow: dict[int, float] | None = None) -> int:
+    """Run the Program to its end; each turn a lane that could go on is drawn, those of rank r with weight `slow[r]`.
+
+    Returns the number of turns. Raises what a lane raised, RunHung where no lane can go on.
+    """
+    draw, weights = random.Random(seed), slow or {}
+    runs = {(rank.rank, name): run for rank in ranks for name, run in lanes(rank, rounds, lambda _: False).items()}
+    waits: dict[tuple[int, str], Pending | None] = dict.fromkeys(runs)
+    turns = 0
+    with torch.no_grad():
+        while runs:
+            ready = [place for place in runs if (wait := waits[place]) is None or wait.ready()]
+            if not ready:
+                raise RunHung("no lane can go on; waiting are " + "; ".join(f"rank {r} {lane}: {waits[r, lane]}" for r, lane in runs))
+            place = draw.choices(ready, [weights.get(rank, 1.0) for rank, _ in ready])[0]
+            turns += 1
+            try:
+                waits[place] = next(runs[place])
+            except StopIteration:
+                del runs[place]
+    for rank in ranks:
+        if rank.board.failure is not None:
+            raise rank.board.failure
+    return turns

@@ -1,0 +1,147 @@
+"""A run of the graph's operators as one Python function, so that carrying it out costs no interpretation.
+
+For operators 3 to 5 of a graph the function reads
+
+    def segment(env, leaf):
+        relu = env.pop('relu')                  # last use is in here
+        weight = leaf['fc.weight']
+        mm = _3(relu, weight); del relu         # every value goes with its last use
+        env['mm'] = mm                          # somebody later reads it
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from partita.errors import CaptureError
+from partita.graph.graph import TANGENT, Graph
+from partita.graph.operator import Argument, Ref, Symbol
+from partita.graph.tensor import Affine, Ratio
+from partita.runtime.draws import DRAWING
+
+Environment = dict[str, Any]
+Leaves = dict[str, torch.Tensor]
+
+
+def resolve(target: str) -> Callable[..., Any]:
+    """`'aten.mm.default'` -> the torch operator."""
+    import partita.tracing.fused  # noqa: F401  registers the operators that are kept whole
+
+    found: Any = torch.ops
+    for part in target.split("."):
+        found = getattr(found, part, None)
+        if found is None:
+            raise CaptureError(f"this torch has no operator {target}; capture the task again with the torch that runs it")
+    return found  # type: ignore[no-any-return]
+
+
+def last_reads(graph: Graph) -> dict[Ref, int]:
+    """For every value, the index of the last operator that reads it; results stay (the number of operators)."""
+    last: dict[Ref, int] = {}
+    for i, operator in enumerate(graph.operators):
+        for ref in operator.reads():
+            last[ref] = i
+    return last | {ref: len(graph.operators) for ref in graph.results()}
+
+
+def compile_segment(
+    graph: Graph, start: int, stop: int, device: str, last: dict[Ref, int] | None = None
+) -> Callable[[Environment, Leaves], None]:
+    """Operators `start` to `stop` of a graph whose sizes are numbers, as a function over (environment, leaves).
+
+    Values that a later segment or the caller reads are left in the environment, those used up are taken from it.
+    """
+    last = last_reads(graph) if last is None else last
+    writer = _Writer(graph, start, stop, device, last)
+    scope: dict[str, Any] = writer.scope
+    exec(compile(writer.text(), f"<{graph.name}[{start}:{stop}]>", "exec"), scope)
+    return scope["segment"]  # type: ignore[no-any-return]
+
+
+class _Writer:
+    """Writes the text of one segment; lives for one call of `compile_segment`."""
+
+    def __init__(self, graph: Graph, start: int, stop: int, device: str, last: dict[Ref, int]) -> None:
+        self.graph, self.start, self.stop, self.device, self.last = graph, start, stop, device, last
+        self.scope: dict[str, Any] = {"torch": torch}
+        self.lines: list[str] = []
+        self.held: set[Ref] = set()
+        self.inputs = {name for name, _ in graph.inputs} | {TANGENT}
+
+    def text(self) -> str:
+        for i in range(self.start, self.stop):
+            self.operator(i)
+        body = self.lines or ["pass"]
+        return "def segment(env, leaf):\n" + "\n".join("    " + line for line in body)
+
+    def operator(self, i: int) -> None:
+        operator = self.graph.operators[i]
+        for ref in operator.reads():
+            self.fetch(ref)
+        drawing = DRAWING.get(operator.target)
+        self.scope[f"_{i}"] = drawing or resolve(operator.target)
+        arguments = ["env"] if drawing else []
+        arguments += [self.argument(a) for a in operator.arguments]
+        arguments += [f"{key}={self.argument(value)}" for key, value in operator.keywords]
+        made = [Ref(operator.name, n if operator.several else -1) for n in range(len(operator.outputs))]
+        used = [ref for ref in made if ref in self.last]
+        name = _local(Ref(operator.name))
+        self.lines.append(f"{name} = _{i}({', '.join(arguments)})")
+        if operator.several:
+            self.lines += [f"{_local(ref)} = {name}[{ref.index}]" for ref in used]
+        if operator.several or not used:
+            self.lines.append(f"del {name}")
+        self.held |= set(used)
+        self.drop(ref for ref in operator.reads() if self.last[ref] == i)
+        self.lines += [f"env[{key(ref)!r}] = {_local(ref)}" for ref in used if self.last[ref] >= self.stop]
+
+    def drop(self, refs: Iterable[Ref]) -> None:
+        for ref in dict.fromkeys(refs):
+            if ref in self.held:
+                self.lines.append(f"del {_local(ref)}")
+                self.held.discard(ref)
+
+    def fetch(self, ref: Ref) -> None:
+        """Bring a value that an earlier segment made, or a leaf, into a local variable."""
+        if ref in self.held or self.graph.index.get(ref.name, -1) >= self.start:
+            return
+        if ref.name in self.graph.leaves and ref.name not in self.inputs:
+            self.lines.append(f"{_local(ref)} = leaf[{ref.name!r}]")
+        elif self.last[ref] < self.stop:
+            self.lines.append(f"{_local(ref)} = env.pop({key(ref)!r})")
+        else:
+            self.lines.append(f"{_local(ref)} = env[{key(ref)!r}]")
+        self.held.add(ref)
+
+    def argument(self, value: Argument) -> str:
+        if isinstance(value, Ref):
+            return _local(value)
+        if isinstance(value, Symbol):
+            return self.symbol(value)
+        if isinstance(value, tuple):
+            return "[" + ", ".join(self.argument(part) for part in value) + "]"
+        if isinstance(value, Affine | Ratio):
+            raise CaptureError(f"{self.graph.name} still follows the batch size; substitute a batch size first")
+        if isinstance(value, float) and value in (float("inf"), float("-inf")):
+            return f"float('{value}')"
+        return "float('nan')" if isinstance(value, float) and value != value else repr(value)
+
+    def symbol(self, symbol: Symbol) -> str:
+        if symbol.kind == "device":
+            return f"torch.device({symbol.value or self.device!r})"
+        return f"torch.{symbol.value}"
+
+
+def key(ref: Ref) -> str:
+    """The name of a value in an environment."""
+    return ref.name if ref.index < 0 else f"{ref.name}[{ref.index}]"
+
+
+def _local(ref: Ref) -> str:
+    """A Python variable for a value."""
+    plain = re.sub(r"\W", "_", ref.name)
+    return f"v_{plain}" if ref.index < 0 else f"v_{plain}__{ref.index}"

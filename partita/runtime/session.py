@@ -1,0 +1,189 @@
+"""What one process does for a whole run or many: holds the task and its first weights, carries out plan after plan."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file, save_file
+
+from partita.cluster.cluster import Cluster
+from partita.errors import RunError, TaskError
+from partita.graph.graph import Graph
+from partita.plan.plan import Plan
+from partita.program.instruction import Collective
+from partita.program.program import Program
+from partita.runtime.processes import Processes, clock_offset
+from partita.runtime.rank import Rank
+from partita.runtime.run import Values, carry_over, initial, legs, make_rank, values_of
+from partita.runtime.state import State
+from partita.runtime.worker import drive
+from partita.task import Task
+from partita.units import Seconds
+
+Report = Callable[[dict[str, Any]], None]
+DISCARDED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to run: `steps` counted steps after `discard` more; `record` keeps spans of the last rounds; `out` is where
+    rank 0 writes the weights."""
+
+    plan: Plan
+    steps: int
+    discard: int = DISCARDED
+    record: int = 2
+    out: str = ""
+    evaluate: bool = True
+
+
+@dataclass
+class Session:
+    """One rank's process. `values` are the first weights, from the seed or from `init`."""
+
+    task: Task
+    graph: Graph
+    cluster: Cluster
+    seed: int
+    rank: int
+    world: int
+    timeout: Seconds
+    device: str = "cpu"
+    model: Any = None
+    values: Values = field(default_factory=dict)
+    transport: Processes | None = None
+    offset: Seconds = 0.0
+
+    def open(self, init: str = "") -> None:
+        """Build the model, join the other ranks, align the clocks."""
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+        self.model, self.values = initial(self.task, self.seed)
+        if init:
+            load_weights(self.model, Path(init))
+        self.transport = Processes(self.rank)
+        if self.world > 1:
+            self.offset = clock_offset(self.rank)
+
+    def run(self, order: Order, report: Report) -> dict[str, Any]:
+        """Carry out an order; returns this rank's part of the result as plain data."""
+        steps = order.steps + order.discard
+        step, state, spans, ends, losses = 0, None, [], [], {}
+        assert self.transport is not None
+        self.transport.sent = 0
+        begun = time.perf_counter()
+        for leg in legs(self.graph, order.plan, self.cluster, steps):
+            if self.rank >= leg.program.size:
+                continue
+            rank = self._leg(leg.program, state, step)
+            first = leg.rounds - order.record
+            drive(rank, leg.rounds, lambda round, first=first: round >= first, self.timeout)
+            state = rank.state
+            step += leg.rounds * leg.program.steps
+            spans = [asdict(span) for span in rank.spans]
+            ends += [(step, end) for step, end in zip(_steps(rank, leg.rounds), rank.ends, strict=False)]
+            losses |= {at: float(loss) for at, loss in rank.losses.items()}
+        if self.world > 1:
+            dist.barrier()
+        return {
+            "rank": self.rank,
+            "ends": [[at, end + self.offset - begun] for at, end in ends],
+            "losses": [[at, loss] for at, loss in sorted(losses.items())],
+            "spans": [span | {"start": span["start"] + self.offset, "end": span["end"] + self.offset} for span in spans],
+            "sent": self.transport.sent,
+            "steps": step,
+            "resident": psutil.Process().memory_info().rss,
+            "final_loss": self.evaluate(state) if self.rank == 0 and order.evaluate and state else None,
+            "weights": self.save(state, order.out) if self.rank == 0 and order.out and state else "",
+        }
+
+    def _leg(self, program: Program, state: State | None, step: int) -> Rank:
+        assert self.transport is not None
+        groups = sorted({g for _, i in program.instructions() if isinstance(i.act, Collective) for g in i.act.groups})
+        self.transport.join([g for g in groups if len(g) > 1], self.timeout)
+        state = carry_over(self.graph, program, self.rank, self.task, self.values, state, self.device)
+        return make_rank(
+            self.task, self.graph, program, self.rank, state, self.transport, seed=self.seed, first_step=step, device=self.device
+        )
+
+    def evaluate(self, state: State) -> float:
+        """Mean loss over the validation set, or over the first 256 samples where there is none."""
+        self._take(state)
+        data = self.task.validation if self.task.validation is not None else self.task.data
+        count = len(data) if self.task.validation is not None else min(256, len(data))
+        return evaluate(self.task, self.model, data, count, self.device)
+
+    def save(self, state: State, out: str) -> str:
+        self._take(state)
+        path = Path(out) / "model.safetensors"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_weights(self.model, path)
+        return str(path)
+
+    def _take(self, state: State) -> None:
+        with torch.no_grad():
+            for name, tensor in values_of(self.model).items():
+                tensor.copy_(state.leaves[name])
+
+
+def _steps(rank: Rank, rounds: int) -> list[int]:
+    return [rank.step(round, rank.program.steps - 1) for round in range(rounds)]
+
+
+def evaluate(task: Task, model: Any, data: Any, count: int, device: str) -> float:
+    """Mean loss of `model` in evaluation mode over the first `count` samples of `data`."""
+    from torch.utils._pytree import tree_map
+    from torch.utils.data import default_collate
+
+    total, weight, batch = 0.0, 0.0, min(task.batch_size, count)
+    model.eval()
+    with torch.no_grad():
+        for start in range(0, count, batch):
+            samples = [data[i] for i in range(start, min(start + batch, count))]
+            leaves = tree_map(lambda x: x.to(device) if isinstance(x, torch.Tensor) else x, (task.collate or default_collate)(samples))
+            loss = task.loss(model, leaves)
+            part = (float(loss[0]), float(loss[1])) if isinstance(loss, tuple) else (float(loss) * len(samples), float(len(samples)))
+            total, weight = total + part[0], weight + part[1]
+    model.train()
+    return total / weight
+
+
+def save_weights(model: Any, path: Path) -> None:
+    """The module's parameters and persistent buffers under their own names, tied ones once."""
+    kept = dict(model.named_parameters())
+    kept |= {name: buffer for name, buffer in model.named_buffers() if name in model.state_dict()}
+    save_file({name: tensor.detach().contiguous() for name, tensor in kept.items()}, path)
+
+
+def load_weights(model: Any, path: Path) -> None:
+    """Read such a file into the module. Raises TaskError listing what differs."""
+    if not path.is_file():
+        raise TaskError(f"there is no weights file {path}; give one that `partita train --out` wrote")
+    found, own = load_file(path), dict(model.named_parameters())
+    missing = sorted(own.keys() - found.keys())
+    if missing:
+        raise TaskError(f"{path} lacks {', '.join(missing[:5])}; it belongs to another model")
+    with torch.no_grad():
+        for name, tensor in values_of(model).items():
+            if name in found:
+                if found[name].shape != tensor.shape:
+                    raise TaskError(f"{path}: {name} has shape {tuple(found[name].shape)}, the model {tuple(tensor.shape)}")
+                tensor.copy_(found[name])
+
+
+def join_world(rank: int, world: int, timeout: Seconds, backend: str = "gloo") -> None:
+    """Meet the other ranks by the torchrun environment variables. Raises RunError with what to check."""
+    from datetime import timedelta
+
+    try:
+        dist.init_process_group(backend, rank=rank, world_size=world, timeout=timedelta(seconds=timeout))
+    except (RuntimeError, ValueError) as error:
+        place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        raise RunError(f"rank {rank} could not meet the others at {place} ({error}); check MASTER_ADDR and MASTER_PORT", rank=rank) from error

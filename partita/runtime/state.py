@@ -1,0 +1,129 @@
+"""What one rank holds: parameters and gradients as dense buckets, buffers, inboxes, optimizers.
+
+Every bucket's parameters are views of one flat tensor, so that a bucket is sent, received, reduced and updated in
+place, without copies:
+
+    parameter/b0   [ fc2.weight | fc2.bias | fc1.weight rows 256..512 ]     views: the module's own parameters
+    gradient/b0@0  [ ...................................................]   one for each slot
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+
+from partita.graph.graph import Constant, Graph
+from partita.program.instruction import Combine, Pack, Space
+from partita.program.program import Bucket, Piece, Program, Role
+from partita.task import Task
+
+Views = list[torch.Tensor]
+
+
+@dataclass
+class State:
+    """Mutable, private to one rank of one run.
+
+    `leaves` holds parameters, buffers and constants by name; `parameter` and `gradient` the flat tensor of each bucket
+    (gradients one a slot) and `views`, `gradient_views` its pieces in their own shapes; `inbox` what came from a peer.
+    """
+
+    leaves: dict[str, torch.Tensor]
+    parameter: dict[str, torch.Tensor]
+    gradient: dict[str, list[torch.Tensor]]
+    views: dict[str, Views]
+    gradient_views: dict[str, list[Views]]
+    inbox: dict[tuple[str, int], torch.Tensor]
+    optimizer: dict[str, torch.optim.Optimizer]
+    schedule: dict[str, Any]
+
+    @property
+    def layout(self) -> dict[str, list[torch.Size]]:
+        """Shapes of every bucket's pieces: states with the same layout can take each other's place."""
+        return {name: [view.shape for view in pieces] for name, pieces in self.views.items()}
+
+    def flat(self, space: Space, bucket: str, slot: int) -> torch.Tensor:
+        return self.parameter[bucket] if space is Space.PARAMETER else self.gradient[bucket][slot]
+
+    def inbox_of(self, bucket: str, peer: int) -> torch.Tensor:
+        """What `peer` sends of a bucket arrives here; made when first asked for."""
+        if (bucket, peer) not in self.inbox:
+            self.inbox[bucket, peer] = torch.empty_like(self.parameter[bucket])
+        return self.inbox[bucket, peer]
+
+
+def make_state(
+    graph: Graph, program: Program, role: Role, task: Task, values: dict[str, torch.Tensor], device: str
+) -> State:
+    """A fresh state whose parameters and buffers are copies of `values` (by the module's own names)."""
+    shapes = {p.name: tuple(values[p.name].shape) for p in graph.parameters}
+    parameter = _flats(program, device)
+    packed = {act.bucket for i in role.instructions if isinstance(act := i.act, Pack | Combine)}
+    gradient = {name: [torch.zeros_like(flat) for _ in range(program.slots)] for name, flat in parameter.items() if name in packed}
+    views = {b.name: _views(parameter[b.name], b, shapes) for b in program.buckets}
+    gradient_views = {n: [_views(flat, program.bucket[n], shapes) for flat in flats] for n, flats in gradient.items()}
+    for bucket in program.buckets:
+        for piece, view in zip(bucket.pieces, views[bucket.name], strict=True):
+            view.copy_(rows(values[piece.parameter].detach(), piece))
+    leaves = {c.name: _constant(c, device) for c in graph.constants}
+    leaves |= {b.name: values[b.name].detach().clone().to(device) for b in graph.buffers}
+    leaves |= _whole(program, shapes, views)
+    for p in graph.parameters:
+        if p.name not in leaves:
+            leaves[p.name] = values[p.name].detach().clone().to(device)
+    optimizer = {name: task.optimizer(pieces) for name, pieces in views.items()}
+    schedule = {name: task.schedule(one) for name, one in optimizer.items()} if task.schedule else {}
+    return State(leaves, parameter, gradient, views, gradient_views, {}, optimizer, schedule)
+
+
+def rows(tensor: torch.Tensor, piece: Piece) -> torch.Tensor:
+    """The rows of a parameter (or of its gradient) that a piece means."""
+    return tensor if piece.stop < 0 else tensor[piece.start : piece.stop]
+
+
+def _flats(program: Program, device: str) -> dict[str, torch.Tensor]:
+    """One flat tensor a bucket, adjacent in memory, so that a parameter cut into several buckets is whole as well."""
+    found: dict[str, torch.Tensor] = {}
+    for dtype in dict.fromkeys(b.dtype for b in program.buckets):
+        buckets = [b for b in program.buckets if b.dtype == dtype]
+        whole = torch.zeros(sum(b.elements for b in buckets), dtype=getattr(torch, dtype), device=device)
+        for bucket, flat in zip(buckets, whole.split([b.elements for b in buckets]), strict=True):
+            found[bucket.name] = flat
+    return found
+
+
+def _views(flat: torch.Tensor, bucket: Bucket, shapes: dict[str, tuple[int, ...]]) -> Views:
+    found, at = [], 0
+    for piece in bucket.pieces:
+        shape = shapes[piece.parameter]
+        if piece.stop >= 0:
+            shape = (piece.stop - piece.start, *shape[1:])
+        found.append(flat[at : at + prod(shape)].view(shape))
+        at += prod(shape)
+    return found
+
+
+def _whole(program: Program, shapes: dict[str, tuple[int, ...]], views: dict[str, Views]) -> dict[str, torch.Tensor]:
+    """Parameter name -> the whole parameter, over the adjacent pieces that its buckets hold."""
+    found: dict[str, torch.Tensor] = {}
+    for bucket in program.buckets:
+        for piece, view in zip(bucket.pieces, views[bucket.name], strict=True):
+            if piece.start == 0:
+                shape = shapes[piece.parameter]
+                found[piece.parameter] = view.as_strided(shape, _dense(shape))
+    return found
+
+
+def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+def _constant(constant: Constant, device: str) -> torch.Tensor:
+    shape = tuple(int(d) for d in constant.tensor.shape if isinstance(d, int))
+    dtype = getattr(torch, constant.tensor.dtype)
+    if not constant.data:
+        return torch.empty(shape, dtype=dtype, device=device)
+    return torch.frombuffer(bytearray(constant.data), dtype=dtype).view(shape).to(device)

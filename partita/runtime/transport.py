@@ -1,0 +1,35 @@
+"""How tensors move between ranks, as the worker sees it. Two ways: threads of one process, torch.distributed."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from partita.program.instruction import Kind
+from partita.units import Seconds
+
+
+class Pending(Protocol):
+    """Something that a lane waits for."""
+
+    def ready(self) -> bool:
+        """Whether `block` would return at once."""
+
+    def block(self, timeout: Seconds) -> bool:
+        """Wait until ready; False if `timeout` passed before."""
+
+
+class Transport(Protocol):
+    """Moves tensors for one rank. `key` is the same on all ranks that take part, and unique in its Program."""
+
+    rank: int
+
+    def collective(self, kind: Kind, tensor: torch.Tensor, group: tuple[int, ...], key: str, round: int) -> Pending:
+        """Start `kind` on `tensor` in place among `group`."""
+
+    def send(self, tensor: torch.Tensor, to: int, key: str, round: int) -> Pending:
+        """Start sending `tensor`; it must not change before the Pending is ready."""
+
+    def receive(self, tensor: torch.Tensor, source: int, key: str, round: int) -> Pending:
+        """Start receiving into `tensor`."""

@@ -1,0 +1,144 @@
+"""The worker: a rank's lanes, each a generator that yields what it waits for.
+
+Two drivers advance the lanes: `drive` gives each a thread, `schedules.advance` picks in one thread, from a seed, any
+lane whose wait is over. What the lanes do is the same.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+
+import torch
+
+from partita.errors import RunHung
+from partita.program.instruction import Instruction, Update
+from partita.program.program import Lane, Policy
+from partita.program.timeline import Span
+from partita.runtime.acts import carry_out
+from partita.runtime.rank import Rank
+from partita.runtime.transport import Pending
+from partita.units import Seconds
+
+LaneRun = Generator[Pending, None, None]
+Record = Callable[[int], bool]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Waits until one of these (instruction, round) may start."""
+
+    rank: Rank
+    candidates: tuple[tuple[Instruction, int], ...]
+
+    def open(self) -> list[tuple[Instruction, int]]:
+        return [(i, round) for i, round in self.candidates if may_start(self.rank, i, round)]
+
+    def ready(self) -> bool:
+        return self.rank.board.failure is not None or bool(self.open())
+
+    def block(self, timeout: Seconds) -> bool:
+        with self.rank.board.changed:
+            return self.rank.board.changed.wait_for(self.ready, timeout)
+
+    def __str__(self) -> str:
+        instruction, round = self.candidates[0]
+        missing = [a.name for a in instruction.after if not self.rank.board.has(a, round)]
+        return f"{', '.join(missing)} before {instruction.name} of round {round}"
+
+
+def may_start(rank: Rank, instruction: Instruction, round: int) -> bool:
+    """Whether enough of an instance's predecessors are done."""
+    met = sum(rank.board.has(after, round) for after in instruction.after)
+    return met >= (instruction.need or len(instruction.after))
+
+
+def lanes(rank: Rank, rounds: int, record: Record) -> dict[str, LaneRun]:
+    """One generator a lane over `rounds` rounds, and over those that drain what is in flight at the end."""
+    run = {Policy.ORDER: _in_order}
+    return {lane.name: run.get(lane.policy, _as_ready)(rank, lane, rounds, record) for lane in rank.role.lanes}
+
+
+def _in_order(rank: Rank, lane: Lane, rounds: int, record: Record) -> LaneRun:
+    instructions = rank.role.on(lane.name)
+    for round in range(rounds + rank.program.slots - 1):
+        for instruction in instructions:
+            if round < last_round(instruction, rounds):
+                yield from _instance(rank, instruction, round, record)
+                if rank.board.failure is not None:
+                    return
+        if lane.name in ("compute", "serve"):
+            rank.ends.append(time.perf_counter())
+
+
+def _as_ready(rank: Rank, lane: Lane, rounds: int, record: Record) -> LaneRun:
+    """Each instruction goes through its rounds at its own pace; a free lane takes a ready one."""
+    at = dict.fromkeys(rank.role.on(lane.name), 0)
+    while candidates := tuple((i, n) for i, n in at.items() if n < last_round(i, rounds)):
+        turn = Turn(rank, candidates)
+        if not turn.ready():
+            yield turn
+        if rank.board.failure is not None:
+            return
+        instruction, round = min(turn.open(), key=lambda one: one[0].priority)
+        yield from _instance(rank, instruction, round, record)
+        at[instruction] += 1
+
+
+def last_round(instruction: Instruction, rounds: int) -> int:
+    """Rounds that an instruction runs: updates with a lag go on until what is in flight is applied."""
+    return rounds + (instruction.act.lag if isinstance(instruction.act, Update) else 0)
+
+
+def _instance(rank: Rank, instruction: Instruction, round: int, record: Record) -> LaneRun:
+    turn = Turn(rank, ((instruction, round),))
+    if not turn.ready():
+        yield turn
+    if rank.board.failure is not None:
+        return
+    start = time.perf_counter()
+    if instruction.unless is None or not rank.board.has(instruction.unless, round):
+        pending = carry_out(rank, instruction, round)
+        if pending is not None and not pending.ready():
+            yield pending
+    if record(round):
+        kind = type(instruction.act).__name__
+        rank.spans.append(Span(rank.rank, instruction.lane, instruction.name, kind, round, start, time.perf_counter()))
+    rank.board.finish(instruction.name)
+
+
+def drive(rank: Rank, rounds: int, record: Record, timeout: Seconds) -> None:
+    """Advance every lane in a thread of its own, the compute lane in this one, until the Program is done.
+
+    Raises what the first failing lane raised; RunHung where a lane waited for more than `timeout` seconds.
+    """
+    runs = lanes(rank, rounds, record)
+    mine = "compute" if "compute" in runs else next(iter(runs))
+    threads = [
+        threading.Thread(target=_carry, args=(rank, name, run, timeout), name=name, daemon=True)
+        for name, run in runs.items()
+        if name != mine
+    ]
+    for thread in threads:
+        thread.start()
+    _carry(rank, mine, runs[mine], timeout)
+    for thread in threads:
+        thread.join()
+    if rank.board.failure is not None:
+        raise rank.board.failure
+
+
+def _carry(rank: Rank, lane: str, run: LaneRun, timeout: Seconds) -> None:
+    try:
+        with torch.no_grad():
+            for pending in run:
+                if not pending.block(timeout):
+                    raise RunHung(
+                        f"rank {rank.rank} waited {timeout:.0f} s in lane {lane} for {pending}; "
+                        "look at the ranks that it waits for, or raise --timeout",
+                        rank=rank.rank,
+                    )
+    except BaseException as error:
+        rank.board.fail(error)

@@ -1,0 +1,190 @@
+"""What the clock moves: activities that wait, occupy lanes and draw on resources, all as arrays.
+
+    predecessors ---need---> ready ---its lanes free---> start |-latency-|---- demands flow ----| end ---> successors
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partita.errors import ProgramError
+from partita.units import Seconds
+
+Indices: TypeAlias = NDArray[np.int32]
+Offsets: TypeAlias = NDArray[np.int64]
+Reals: TypeAlias = NDArray[np.float64]
+Flags: TypeAlias = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Activities:
+    """n activities; the entries of activity i in a list `x` are `x[x_start[i] : x_start[i + 1]]`.
+
+    `need` predecessors must have finished before it is ready. `lane` are the lanes that it occupies alone while it
+    runs. `priority` orders those that wait for a lane, lowest first. `latency` seconds pass with the lanes held before
+    the demands flow; they then take `least` seconds or more. `demand_amount` is what it consumes in all of
+    `demand_resource` (in that resource's units, each resource once); it moves through all its demands at one rate.
+    `guard` is -1 or an activity: if that one has finished when this becomes ready, this ends at once, without lanes.
+    Raises ProgramError where the arrays contradict each other.
+    """
+
+    need: Indices
+    successor_start: Offsets
+    successor: Indices
+    lane_start: Offsets
+    lane: Indices
+    priority: Offsets
+    latency: Reals
+    least: Reals
+    demand_start: Offsets
+    demand_resource: Indices
+    demand_amount: Reals
+    guard: Indices
+
+    def __post_init__(self) -> None:
+        n = self.size
+        per_activity = (self.priority, self.latency, self.least, self.guard)
+        lists = (
+            ("successor", self.successor_start, self.successor, n),
+            ("lane", self.lane_start, self.lane, None),
+            ("demand", self.demand_start, self.demand_resource, None),
+        )
+        if any(len(values) != n for values in per_activity) or len(self.demand_amount) != len(self.demand_resource):
+            raise ProgramError(f"{n} activities have arrays of other lengths; give each array one entry an activity")
+        for name, start, entries, below in lists:
+            if len(start) != n + 1 or start[0] != 0 or start[-1] != len(entries) or (np.diff(start) < 0).any():
+                raise ProgramError(f"the offsets of the {name} list do not cover it; build them with `assemble`")
+            _check_range(name, entries, 0, below)
+        _check_range("guard", self.guard, -1, n)
+        if not all((values >= 0).all() and np.isfinite(values).all() for values in (self.latency, self.least)):
+            raise ProgramError("a latency or a least duration is negative or not finite; give seconds of 0 or more")
+        if not ((self.demand_amount > 0).all() and np.isfinite(self.demand_amount).all()):
+            raise ProgramError("a demanded amount is not above 0 and finite; leave out demands of nothing")
+
+    @property
+    def size(self) -> int:
+        return len(self.need)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Resources:
+    """m token buckets: `rate` units a second for good, `peak` while tokens last, `burst` tokens when full.
+
+    A bucket starts full, loses what is used beyond `rate` and refills with what is left of it. Where `peak` equals
+    `rate`, or `burst` is 0, it is a plain capacity of `rate`. Raises ProgramError for a rate of 0 or a lower peak.
+    """
+
+    rate: Reals
+    peak: Reals
+    burst: Reals
+
+    def __post_init__(self) -> None:
+        if not len(self.rate) == len(self.peak) == len(self.burst):
+            raise ProgramError("rate, peak and burst differ in length; give each resource one of each")
+        if not ((self.rate > 0).all() and (self.peak >= self.rate).all() and np.isfinite(self.peak).all()):
+            raise ProgramError("a resource's rate is not above 0, or its peak below its rate; give 0 < rate <= peak")
+        if not (self.burst >= 0).all():
+            raise ProgramError("a resource's burst is negative; give 0 or more units")
+
+    @property
+    def size(self) -> int:
+        return len(self.rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """One activity for `activities_of`: `after` are predecessors, `need` of which must have finished (-1: all of
+    them); `demands` are (resource, amount) pairs; the rest as in Activities."""
+
+    after: tuple[int, ...] = ()
+    need: int = -1
+    lanes: tuple[int, ...] = ()
+    priority: int = 0
+    latency: Seconds = 0.0
+    least: Seconds = 0.0
+    demands: tuple[tuple[int, float], ...] = ()
+    guard: int = -1
+
+
+def assemble(
+    count: int,
+    *,
+    edges: tuple[Indices, Indices],
+    lanes: tuple[Indices, Indices],
+    demands: tuple[Indices, Indices, Reals],
+    need: Indices | None = None,
+    priority: Offsets | None = None,
+    latency: Reals | None = None,
+    least: Reals | None = None,
+    guard: Indices | None = None,
+) -> Activities:
+    """`count` activities from pairs in any order: `edges` (predecessor, successor), `lanes` (activity, lane),
+    `demands` (activity, resource, amount); amounts of 0 are left out. Defaults: need all, 0, 0 s, 0 s, no guard."""
+    flows = demands[2] != 0
+    successor_start, (successor,) = _rows(count, edges[0], edges[1])
+    lane_start, (lane,) = _rows(count, lanes[0], lanes[1])
+    demand_start, (resource, amount) = _rows(count, demands[0][flows], demands[1][flows], demands[2][flows])
+    return Activities(
+        need=np.bincount(edges[1], minlength=count).astype(np.int32) if need is None else need,
+        successor_start=successor_start,
+        successor=successor.astype(np.int32),
+        lane_start=lane_start,
+        lane=lane.astype(np.int32),
+        priority=np.zeros(count, np.int64) if priority is None else priority,
+        latency=np.zeros(count) if latency is None else latency,
+        least=np.zeros(count) if least is None else least,
+        demand_start=demand_start,
+        demand_resource=resource.astype(np.int32),
+        demand_amount=amount.astype(np.float64),
+        guard=np.full(count, -1, np.int32) if guard is None else guard,
+    )
+
+
+def activities_of(rows: Sequence[Activity]) -> Activities:
+    """The same from a list; `after` and `guard` count its rows."""
+    edges = np.array([(before, i) for i, row in enumerate(rows) for before in row.after], np.int32).reshape(-1, 2)
+    lanes = np.array([(i, lane) for i, row in enumerate(rows) for lane in row.lanes], np.int32).reshape(-1, 2)
+    demands = [(i, resource, amount) for i, row in enumerate(rows) for resource, amount in row.demands]
+    return assemble(
+        len(rows),
+        edges=(edges[:, 0], edges[:, 1]),
+        lanes=(lanes[:, 0], lanes[:, 1]),
+        demands=(
+            np.array([demand[0] for demand in demands], np.int32),
+            np.array([demand[1] for demand in demands], np.int32),
+            np.array([demand[2] for demand in demands], np.float64),
+        ),
+        need=np.array([len(row.after) if row.need < 0 else row.need for row in rows], np.int32),
+        priority=np.array([row.priority for row in rows], np.int64),
+        latency=np.array([row.latency for row in rows], np.float64),
+        least=np.array([row.least for row in rows], np.float64),
+        guard=np.array([row.guard for row in rows], np.int32),
+    )
+
+
+def resources_of(rows: Sequence[tuple[float, float, float]]) -> Resources:
+    """Resources from (rate, peak, burst) triples."""
+    table = np.array(rows, np.float64).reshape(-1, 3)
+    return Resources(table[:, 0].copy(), table[:, 1].copy(), table[:, 2].copy())
+
+
+def _rows(count: int, row: Indices, *columns: NDArray[np.generic]) -> tuple[Offsets, list[NDArray[np.generic]]]:
+    """Columns sorted by row, each row's entries in the order given, and where every row begins."""
+    _check_range("activity", row, 0, count)
+    start = np.zeros(count + 1, np.int64)
+    np.cumsum(np.bincount(row, minlength=count), out=start[1:])
+    order = np.argsort(row, kind="stable")
+    return start, [column[order] for column in columns]
+
+
+def _check_range(name: str, values: Indices, least: int, below: int | None) -> None:
+    if len(values) and (values.min() < least or (below is not None and values.max() >= below)):
+        bound = "any number" if below is None else str(below)
+        raise ProgramError(
+            f"a {name} index lies in {values.min()}..{values.max()}, but must be from {least} to below {bound}"
+        )

@@ -1,0 +1,207 @@
+"""The clock's twin: the same laws as `clock.advance`, written to be read, recomputing everything at every moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+
+import numpy as np
+
+from partita.errors import ProgramError
+from partita.simulator.activities import Activities, Reals, Resources
+from partita.units import Seconds
+
+MOMENT = 1e-12
+TIE = 1e-12
+FULL = 1e-11
+SLACK = 1e-9
+ROUNDS = 200
+
+
+@dataclass(slots=True)
+class Twin:
+    """One activity; `start` is when it became ready until it has started, `speed` the work done a second (all is 1)."""
+
+    index: int
+    missing: int
+    successors: list[int]
+    lanes: list[int]
+    priority: int
+    latency: Seconds
+    least: Seconds
+    demands: dict[int, float]
+    guard: int
+    state: str = "blocked"
+    start: Seconds = inf
+    end: Seconds = inf
+    speed: float = 0.0
+    remaining: float = 1.0
+    event: Seconds = inf
+
+    @property
+    def key(self) -> tuple[int, Seconds, int]:
+        return self.priority, self.start, self.index
+
+
+@dataclass(slots=True)
+class Bucket:
+    """One resource; `tokens` is what its bucket holds, `use` the units a second drawn now."""
+
+    rate: float
+    peak: float
+    burst: float
+    tokens: float = field(default=0.0)
+    use: float = 0.0
+
+    @property
+    def bursts(self) -> bool:
+        return self.burst > 0 and self.peak > self.rate
+
+    @property
+    def capacity(self) -> float:
+        return self.peak if self.bursts and self.tokens > 0 else self.rate
+
+    @property
+    def spill(self) -> float:
+        """Tokens lost a second; a use within SLACK of the rate loses none."""
+        return 0.0 if abs(self.use - self.rate) <= SLACK * self.rate else self.use - self.rate
+
+    @property
+    def dry(self) -> Seconds:
+        """Seconds until the tokens run out."""
+        return self.tokens / self.spill if self.bursts and self.tokens > 0 and self.spill > 0 else inf
+
+
+def advance_plainly(activities: Activities, resources: Resources) -> tuple[Reals, Reals]:
+    """(start, end) seconds of every activity, as `clock.advance`; raises ProgramError likewise."""
+    twins = [_twin(activities, i) for i in range(activities.size)]
+    buckets = [Bucket(*map(float, row)) for row in zip(resources.rate, resources.peak, resources.burst, strict=True)]
+    for bucket in buckets:
+        bucket.tokens = bucket.burst
+    time = 0.0
+    ready = [twin for twin in twins if twin.missing <= 0]
+    ended: list[Twin] = []
+    while True:
+        _react(twins, ready, ended, time)
+        flowing = [twin for twin in twins if twin.state == "flowing"]
+        share(flowing, buckets)
+        for twin in flowing:
+            twin.event = time + max(twin.remaining, 0.0) / twin.speed
+        waiting = [twin.event for twin in twins if twin.state in ("delayed", "flowing")]
+        upcoming = min([*waiting, *(time + bucket.dry for bucket in buckets)], default=inf)
+        if upcoming == inf:
+            break
+        drained = [b for b in buckets if time + b.dry <= upcoming * (1 + MOMENT)]
+        for bucket in buckets:
+            bucket.tokens = min(bucket.burst, max(0.0, bucket.tokens - bucket.spill * (upcoming - time)))
+        for bucket in drained:
+            bucket.tokens = 0.0
+        for twin in flowing:
+            twin.remaining -= twin.speed * (upcoming - time)
+        time, ready = upcoming, []
+        ended = [twin for twin in twins if _happens(twin, time)]
+    stuck = [twin.index for twin in twins if twin.end == inf]
+    if stuck:
+        raise ProgramError(f"activities {stuck} never finish")
+    return np.array([twin.start for twin in twins]), np.array([twin.end for twin in twins])
+
+
+def _twin(activities: Activities, i: int) -> Twin:
+    def entries(start: np.ndarray, values: np.ndarray) -> list[float]:
+        return [value.item() for value in values[start[i] : start[i + 1]]]
+
+    resource = entries(activities.demand_start, activities.demand_resource)
+    return Twin(
+        index=i,
+        missing=int(activities.need[i]),
+        successors=[int(s) for s in entries(activities.successor_start, activities.successor)],
+        lanes=[int(lane) for lane in entries(activities.lane_start, activities.lane)],
+        priority=int(activities.priority[i]),
+        latency=float(activities.latency[i]),
+        least=float(activities.least[i]),
+        demands=dict(zip(map(int, resource), entries(activities.demand_start, activities.demand_amount), strict=True)),
+        guard=int(activities.guard[i]),
+    )
+
+
+def _happens(twin: Twin, time: Seconds) -> bool:
+    """Carry out the twin's event if it lies in this moment; true if it ends."""
+    if twin.state not in ("delayed", "flowing") or twin.event > time * (1 + MOMENT):
+        return False
+    if twin.state == "delayed" and twin.demands:
+        twin.state = "flowing"
+        return False
+    return True
+
+
+def _react(twins: list[Twin], ready: list[Twin], ended: list[Twin], time: Seconds) -> None:
+    """What follows from `ended` at this moment, wave by wave: ends, then skips, and when those are exhausted starts."""
+    while ready or ended:
+        for twin in ended:
+            twin.state, twin.end = "finished", time
+        for twin in ended:
+            for successor in twin.successors:
+                twins[successor].missing -= 1
+                if twins[successor].missing == 0:
+                    ready.append(twins[successor])
+        for twin in ready:
+            twin.state, twin.start = "ready", time
+        ended = [twin for twin in ready if twin.guard >= 0 and twins[twin.guard].end <= time]
+        ready = []
+        if not ended:
+            ended = _dispatch(twins, time)
+
+
+def _dispatch(twins: list[Twin], time: Seconds) -> list[Twin]:
+    """Start every ready twin that comes first on each of its lanes, all of them free; returns those of no duration."""
+    busy = {lane for twin in twins if twin.state in ("delayed", "flowing") for lane in twin.lanes}
+    instant = []
+    for twin in sorted((twin for twin in twins if twin.state == "ready"), key=lambda twin: twin.key):
+        if busy.isdisjoint(twin.lanes):
+            twin.start = time
+            delay = twin.latency + (0.0 if twin.demands else twin.least)
+            twin.state, twin.event = ("delayed", time + delay) if delay > 0 or not twin.demands else ("flowing", inf)
+            if delay == 0 and not twin.demands:
+                instant.append(twin)
+        busy.update(twin.lanes)
+    return instant
+
+
+def share(flowing: list[Twin], buckets: list[Bucket]) -> None:
+    """Give every flowing twin its speed and every bucket its use, by the sharing law of `clock`."""
+    used = [r for r in range(len(buckets)) if any(r in twin.demands for twin in flowing)]
+    users = {r: [twin for twin in flowing if r in twin.demands] for r in used}
+    tops = {t.index: min([1 / t.least if t.least else inf, *(buckets[r].peak / d for r, d in t.demands.items())])
+            for t in flowing}  # fmt: skip
+    allotment = {r: buckets[r].capacity / len(users[r]) for r in used}
+    for _ in range(ROUNDS):
+        before = {twin.index: twin.speed for twin in flowing}
+        for t in flowing:
+            t.speed = min([tops[t.index], *(allotment[r] / d for r, d in t.demands.items())])
+        if all(abs(t.speed - before[t.index]) <= TIE * t.speed for t in flowing):
+            break
+        limits = {r: [min([tops[t.index], *(allotment[s] / d for s, d in t.demands.items() if s != r)]) * t.demands[r]
+                      for t in users[r]] for r in used}  # fmt: skip
+        allotment = {r: level(limits[r], buckets[r].capacity) for r in used}
+    growing, left = list(flowing), {r: buckets[r].capacity for r in used}
+    while growing:
+        load = {r: sum(t.demands[r] * t.speed for t in users[r] if t in growing) for r in used}
+        growth = min([*(left[r] / load[r] for r in used if load[r]), *(tops[t.index] / t.speed for t in growing)])
+        full = [r for r in used if left[r] <= growth * load[r] * (1 + FULL)]
+        for t in growing:
+            t.speed *= growth
+        settled = [t for t in growing if t.speed >= tops[t.index] * (1 - FULL) or not t.demands.keys().isdisjoint(full)]
+        growing = [t for t in growing if t not in settled]
+        left = {r: left[r] - sum(t.demands[r] * t.speed for t in settled if r in t.demands) for r in used}
+    for r, bucket in enumerate(buckets):
+        bucket.use = sum(t.demands[r] * t.speed for t in users.get(r, []))
+
+
+def level(limits: list[float], capacity: float) -> float:
+    """The allotment that, each taking no more than its limit, uses up the capacity; inf if all limits fit in it."""
+    for taken, limit in enumerate(sorted(limits)):
+        allotment = capacity / (len(limits) - taken)
+        if limit >= allotment:
+            return allotment
+        capacity -= limit
+    return inf

@@ -1,0 +1,67 @@
+"""The resources of a cluster: the processor of each rank and the two directions of each port, as token buckets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partita.cluster.cluster import Cluster, Device, Link
+from partita.simulator.activities import Resources, resources_of
+
+QUOTA_PERIOD: Final = 0.02
+Row = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Resource r < cluster.size is the processor of rank r, in cores; the others are ports, in payload bytes.
+
+    `efficiency` is the part of a link's bandwidth that payload gets.
+    """
+
+    cluster: Cluster
+    efficiency: float
+
+    @cached_property
+    def table(self) -> tuple[tuple[Row, ...], dict[tuple[int, ...], int], dict[tuple[int, ...], int]]:
+        """(rate, peak, burst) of each resource, and the resources of every port's two directions by path."""
+        rows = [processor(device) for device in self.cluster.devices]
+        up: dict[tuple[int, ...], int] = {}
+        down: dict[tuple[int, ...], int] = {}
+        for climb in self.cluster.climbs:
+            for port in climb:
+                if port.path not in up:
+                    up[port.path], down[port.path] = len(rows), len(rows) + port.link.duplex
+                    rows += [self.port(port.link)] * (1 + port.link.duplex)
+        return tuple(rows), up, down
+
+    def port(self, link: Link) -> Row:
+        rate = link.bandwidth * self.efficiency
+        return rate, 10 * rate if link.burst else rate, float(link.burst)
+
+    @property
+    def resources(self) -> Resources:
+        return resources_of(self.table[0])
+
+    def hops(self, source: int, target: int) -> list[int]:
+        """The resources that a message from `source` to `target` passes."""
+        _, up, down = self.table
+        climb, descent = self.cluster.route(source, target)
+        return [up[port.path] for port in climb] + [down[port.path] for port in descent]
+
+    def loads(self, ring: tuple[int, ...]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """(member, resource) pairs: what the message of each member of a ring to the next one passes."""
+        pairs = [(i, hop) for i, rank in enumerate(ring) for hop in self.hops(rank, ring[(i + 1) % len(ring)])]
+        table = np.array(pairs, np.int32).reshape(-1, 2)
+        return table[:, 0], table[:, 1]
+
+
+def processor(device: Device) -> Row:
+    """A CPU quota of c cores is a token bucket: c * 20 ms of a whole core in every 20 ms."""
+    if device.ghost or device.cores == 0 or device.cores >= 1:
+        return max(device.cores, 1.0), max(device.cores, 1.0), 0.0
+    return device.cores, 1.0, device.cores * QUOTA_PERIOD / 2

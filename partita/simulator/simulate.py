@@ -1,0 +1,92 @@
+"""Predict: a Program and Costs give a Timeline."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partita.cost.costs import Costs, ring_bytes
+from partita.cost.memory import peak_memory
+from partita.program.instruction import Collective, Compute, Load, Send
+from partita.program.program import Program, Role
+from partita.program.timeline import Breakdown, Span, Timeline
+from partita.simulator.clock import advance
+from partita.simulator.expand import Layout, expand
+from partita.simulator.ports import Ports
+from partita.units import Bytes, Seconds
+
+WARM = 4
+
+
+def simulate(program: Program, costs: Costs, *, rounds: int = 4, keep: int = 2) -> Timeline:
+    """The steady state of a program: `rounds` rounds after 4 that fill it; spans of the last `keep` rounds.
+
+    Deterministic. Raises CostError for an operator without a cost.
+    """
+    ports = Ports(costs.cluster, costs.wiring.efficiency)
+    layout, activities, alias = expand(program, costs, ports, rounds + WARM)
+    start, end = advance(activities, ports.resources)
+    start, end = start[alias], end[alias]
+    ends = np.array([_round_ends(layout, role, end) for role in program.roles for _ in [0]])
+    seconds = float(np.mean(ends[:, -1] - ends[:, WARM - 1])) / (rounds * program.steps)
+    spans = _spans(layout, start, end, keep)
+    return Timeline(
+        program.name, "simulated", seconds, program.batch, spans,
+        memory=tuple(peak_memory(program, costs.graph, rank) for rank in range(program.size)),
+        wire_sent=wire_sent(program), breakdown=breakdown(program, spans, seconds, keep),
+    )  # fmt: skip
+
+
+def _round_ends(layout: Layout, role: Role, end: NDArray[np.float64]) -> NDArray[np.float64]:
+    """When each round's last instruction of the role's leading lane ends, averaged over its ranks."""
+    lane = "compute" if any(lane.name == "compute" for lane in role.lanes) else "serve"
+    ends: NDArray[np.float64] = end[layout.at(role, role.on(lane)[-1].name)].mean(axis=1)
+    return ends
+
+
+def _spans(layout: Layout, start: NDArray[np.float64], end: NDArray[np.float64], keep: int) -> tuple[Span, ...]:
+    found = []
+    for role in layout.program.roles:
+        if len(role.ranks) * len(role.instructions) > 100_000:
+            continue
+        for i in role.instructions:
+            mine = layout.at(role, i.name)
+            for t in range(layout.rounds - keep, layout.rounds):
+                for place, rank in enumerate(role.ranks[:64]):
+                    at = mine[t, place]
+                    found.append(Span(rank, i.lane, i.name, type(i.act).__name__, t, float(start[at]), float(end[at])))
+    return tuple(sorted(found, key=lambda span: (span.rank, span.lane, span.start)))
+
+
+def wire_sent(program: Program) -> tuple[Bytes, ...]:
+    """Payload bytes that each rank sends in one step."""
+    sent = [0] * program.size
+    for role, i in program.instructions():
+        for rank in role.ranks:
+            if isinstance(i.act, Send):
+                sent[rank] += program.bucket[i.act.bucket].size
+            elif isinstance(i.act, Collective):
+                group = next(g for g in i.act.groups if rank in g)
+                b = program.bucket[i.act.bucket]
+                sent[rank] += ring_bytes(b.elements, b.size // b.elements, len(group))[group.index(rank)]
+    return tuple(total // program.steps for total in sent)
+
+
+def breakdown(program: Program, spans: tuple[Span, ...], step: Seconds, rounds: int) -> Breakdown:
+    """What the first worker's compute lane did in a step: its gaps are exposed communication or waiting for data."""
+    role = next((role for role in program.roles if role.keeps == "model"), program.roles[0])
+    rank, by_name = role.ranks[0], role.on_name
+    spent = {"forward": 0.0, "backward": 0.0, "optimizer": 0.0, "data": 0.0}
+    for span in spans:
+        if span.rank != rank or span.lane != "compute":
+            continue
+        act = by_name[span.name].act
+        kind = "optimizer" if span.kind in ("Update", "Clip", "Scale") else "backward"
+        if isinstance(act, Compute) and act.segment.startswith("F"):
+            kind = "forward"
+        if isinstance(act, Load):
+            kind = "data"
+        spent[kind] += (span.end - span.start) / (rounds * program.steps)
+    gap = max(step - sum(spent.values()), 0.0)
+    talks = any(isinstance(i.act, Collective | Send) for i in role.instructions)
+    return Breakdown(**spent, exposed_communication=gap if talks else 0.0, idle=0.0 if talks else gap)

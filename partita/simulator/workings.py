@@ -1,0 +1,178 @@
+"""The arrays inside the clock: the work as its loops want it, and the state that they change."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from partita.errors import ProgramError
+from partita.simulator.activities import Activities, Flags, Indices, Offsets, Reals, Resources
+
+NOBODY = -1
+EVENTS, ENDED, READY, SWEPT_ENDED, SWEPT_READY, FLOCK, BASIN, LENGTHS = range(8)
+
+
+class Work(NamedTuple):
+    """Activities and resources, less the resources that are never shared; `line_start` gives each lane room for all
+    that ever wait for it, `member_start` each resource for all that ever use it, `user` is the activity of a demand."""
+
+    successor_start: Offsets
+    successor: Indices
+    lane_start: Offsets
+    lane: Indices
+    priority: Offsets
+    latency: Reals
+    least: Reals
+    guard: Indices
+    demand_start: Offsets
+    resource: Indices
+    amount: Reals
+    user: Indices
+    rate: Reals
+    peak: Reals
+    burst: Reals
+    line_start: Offsets
+    member_start: Offsets
+
+
+class State(NamedTuple):
+    """What changes; `count` holds the lengths of lists.
+
+    activity  `missing` predecessors, `start` (until it starts: when it became ready) and `end` seconds, `top` speed,
+              `speed` now (-1 before its demands flow), `wish` the speed being sought, `remaining` work at `since`
+    event     an activity or n + a resource that runs dry: `key` its time, `place` in `heap`
+    lane      its `owner` and the heap `line` of the `queue` that wait for it
+    resource  `users` in `member`, demands whose place there is `seat`; `tokens` at `counted`, its `use`, whether it
+              `couples` its users; while seeking its capacity `left`, the equal `allotment` of each user, and the `load` of
+              those that are not settled, for whom there is `room`
+    lists     `ended` and `ready` in order; `flock` and `basin` whose rates change, `found`
+    """
+
+    count: Offsets
+    missing: Indices
+    start: Reals
+    end: Reals
+    top: Reals
+    speed: Reals
+    wish: Reals
+    otherwise: Reals
+    tightest: Indices
+    settled: Flags
+    remaining: Reals
+    since: Reals
+    key: Reals
+    place: Indices
+    heap: Indices
+    owner: Indices
+    line: Indices
+    queue: Indices
+    users: Indices
+    member: Indices
+    seat: Indices
+    tokens: Reals
+    counted: Reals
+    use: Reals
+    couples: Flags
+    left: Reals
+    load: Reals
+    room: Reals
+    allotment: Reals
+    ended: Indices
+    ready: Indices
+    flock: Indices
+    basin: Indices
+    found: Flags
+
+
+def work_of(activities: Activities, resources: Resources) -> Work:
+    """The work of the clock. A plain resource all of whose users hold one same lane is never shared: the time that it
+    takes goes into `least`. Raises ProgramError for a demand of a resource that is not there."""
+    resource, amount, m = activities.demand_resource, activities.demand_amount, resources.size
+    if len(resource) and resource.max() >= m:
+        raise ProgramError(f"resource {resource.max()} is demanded, but there are {m}; give a rate for each resource")
+    user = np.repeat(np.arange(activities.size, dtype=np.int32), np.diff(activities.demand_start))
+    shared = _shared(activities, resources, user)[resource]
+    least = activities.least.copy()
+    alone = user[~shared]
+    np.maximum.at(least, alone, amount[~shared] / resources.rate[resource[~shared]])
+    demand_start = activities.demand_start - _starts(np.bincount(alone, minlength=activities.size))
+    resource, amount, user = resource[shared], amount[shared], user[shared]
+    return Work(
+        activities.successor_start,
+        activities.successor,
+        activities.lane_start,
+        activities.lane,
+        activities.priority,
+        activities.latency,
+        least,
+        activities.guard,
+        demand_start,
+        resource,
+        amount,
+        user,
+        resources.rate,
+        resources.peak,
+        resources.burst,
+        _starts(np.bincount(activities.lane)),
+        _starts(np.bincount(resource, minlength=m)),
+    )
+
+
+def state_of(work: Work, need: Indices) -> State:
+    """The state at time 0: nothing ready, every bucket full."""
+    n, m, lanes, demands = len(need), len(work.rate), len(work.line_start) - 1, len(work.amount)
+    return State(
+        count=np.zeros(LENGTHS, np.int64),
+        missing=need.copy(),
+        start=np.full(n, np.inf),
+        end=np.full(n, np.inf),
+        top=np.zeros(n),
+        speed=np.full(n, -1.0),
+        wish=np.zeros(n),
+        otherwise=np.zeros(n),
+        tightest=np.zeros(n, np.int32),
+        settled=np.zeros(n, np.bool_),
+        remaining=np.ones(n),
+        since=np.zeros(n),
+        key=np.full(n + m, np.inf),
+        place=np.full(n + m, NOBODY, np.int32),
+        heap=np.zeros(n + m, np.int32),
+        owner=np.full(lanes, NOBODY, np.int32),
+        line=np.zeros(len(work.lane), np.int32),
+        queue=np.zeros(lanes, np.int32),
+        users=np.zeros(m, np.int32),
+        member=np.zeros(demands, np.int32),
+        seat=np.zeros(demands, np.int32),
+        tokens=work.burst.copy(),
+        counted=np.zeros(m),
+        use=np.zeros(m),
+        couples=np.zeros(m, np.bool_),
+        left=np.zeros(m),
+        load=np.zeros(m),
+        room=np.zeros(m),
+        allotment=np.zeros(m),
+        ended=np.zeros(n, np.int32),
+        ready=np.zeros(n, np.int32),
+        flock=np.zeros(n, np.int32),
+        basin=np.zeros(m, np.int32),
+        found=np.zeros(n + m, np.bool_),
+    )
+
+
+def _starts(counts: Offsets) -> Offsets:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+
+
+def _shared(activities: Activities, resources: Resources, user: Indices) -> Flags:
+    """Per resource, whether two of its users could run at once, or its bucket keeps a memory of them."""
+    lane, start = activities.lane, activities.lane_start
+    only = np.full(activities.size, NOBODY, np.int32)
+    single = np.flatnonzero(np.diff(start) == 1)
+    only[single] = lane[start[single]]
+    low, high = np.full(resources.size, len(lane) + activities.size + 1), np.full(resources.size, NOBODY)
+    np.minimum.at(low, activities.demand_resource, only[user])
+    np.maximum.at(high, activities.demand_resource, only[user])
+    plain = (resources.peak == resources.rate) | (resources.burst == 0)
+    flags: Flags = ~plain | (low != high) | (low < 0)
+    return flags

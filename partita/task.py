@@ -1,0 +1,106 @@
+"""What to train, as a value; holds factories, so that every rank can build its own."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from partita.errors import TaskError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+PRECISIONS = ("fp64", "fp32", "bf16", "fp16")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model, its loss, its data and its optimizer.
+
+    `model()` builds an nn.Module; `loss(model, batch)` returns the mean over the batch's samples, or a `(sum, weight)`
+    pair; `data` is a map-style dataset of samples (tuples or dicts of tensors); `optimizer(parameters)` builds a torch
+    optimizer; `batch_size` counts the samples of one global minibatch; `schedule(optimizer)` builds an LR scheduler that
+    is stepped once a step; `clip_norm` bounds the norm of the global gradient; `collate(samples)` makes a batch
+    (torch's default_collate if None). Raises TaskError for a field that cannot be right.
+    """
+
+    name: str
+    model: Callable[[], nn.Module]
+    loss: Callable[[Any, Any], Any]
+    data: Any
+    optimizer: Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]
+    batch_size: int
+    validation: Any = None
+    schedule: Callable[[torch.optim.Optimizer], Any] | None = None
+    clip_norm: float | None = None
+    collate: Callable[[list[Any]], Any] | None = None
+    precision: str = "fp32"
+
+    def __post_init__(self) -> None:
+        for field in ("model", "loss", "optimizer"):
+            if not callable(getattr(self, field)):
+                raise TaskError(f"Task.{field} is {getattr(self, field)!r}; give a function")
+        if not isinstance(self.batch_size, int) or self.batch_size < 1:
+            raise TaskError(f"Task.batch_size is {self.batch_size!r}; give the samples of one global minibatch, 1 or more")
+        if self.precision not in PRECISIONS:
+            raise TaskError(f"Task.precision is {self.precision!r}; allowed are {', '.join(PRECISIONS)}")
+        try:
+            length = len(self.data)
+        except TypeError:
+            raise TaskError(f"Task.data of {self.name!r} has no length; give a map-style dataset") from None
+        if length < self.batch_size:
+            raise TaskError(
+                f"the data of {self.name!r} holds {length} samples, fewer than one minibatch of {self.batch_size}; "
+                f"lower batch_size to {length} or less"
+            )
+
+
+def load_task(spec: str, built_in: Callable[[str], Task | None] = lambda name: None) -> Task:
+    """The Task that `file.py:function`, `package.module:function` or a built-in name stands for.
+
+    Runs the user's own code. Raises TaskError with one sentence for anything that does not lead to a Task.
+    """
+    found = built_in(spec)
+    if found is not None:
+        return found
+    if ":" not in spec:
+        raise TaskError(f"{spec!r} is no built-in task; give one of them, file.py:function or package.module:function")
+    place, name = spec.rsplit(":", 1)
+    function = getattr(_module(place), name, None)
+    if not callable(function):
+        raise TaskError(f"{place} has no function {name!r}; name the function that returns a Task")
+    task = function()
+    if not isinstance(task, Task):
+        raise TaskError(f"{spec} returned {type(task).__name__}; it must return a partita.Task")
+    return task
+
+
+def _module(place: str) -> Any:
+    if not place.endswith(".py"):
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            raise TaskError(f"no module {place!r} ({error}); give file.py:function or package.module:function") from None
+    path = Path(place).resolve()
+    if not path.is_file():
+        raise TaskError(f"there is no file {place}; give file.py:function with the path of an existing file")
+    name = f"partita_task_{path.stem}"
+    if name in sys.modules and getattr(sys.modules[name], "__file__", None) == str(path):
+        return sys.modules[name]
+    found = importlib.util.spec_from_file_location(name, path)
+    if found is None or found.loader is None:
+        raise TaskError(f"{place} cannot be read as Python; give file.py:function")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module
+    sys.path.insert(0, str(path.parent))
+    try:
+        found.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
+    return module

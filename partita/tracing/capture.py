@@ -1,0 +1,79 @@
+"""torch -> Graph, by the first rung that works: the step traced on fake tensors, or the module as one operator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from partita.errors import PartitaError, TaskError
+from partita.graph.graph import Graph, Optimizer
+from partita.task import PRECISIONS, Task
+from partita.tracing.convert import to_graph
+from partita.tracing.opaque import opaque_graph
+from partita.tracing.optimizer import optimizer_spec
+from partita.tracing.prepare import build_batch, first_line, flatten
+from partita.tracing.trace import NeedsData, trace_step
+from partita.tracing.unify import Unlike, unify
+
+PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
+
+
+def capture(task: Task, *, batch: int | None = None, precision: str | None = None, symbolic: bool = True) -> Graph:
+    """The task's training step as a Graph for `batch` samples (task.batch_size), and any other number if `symbolic`.
+
+    Rung 'dispatch' traces the step on fake tensors, taking no memory for the model; with `symbolic` at two batch sizes,
+    out of which every shape and literal that follows the batch is solved. Rung 'opaque' runs the module for real and
+    sees nothing inside it; `blind` then says why. Raises TaskError for a task that cannot be trained, CaptureError if
+    not even one real step works. `precision` is the task's unless given.
+    """
+    batch, precision = batch or task.batch_size, precision or task.precision
+    if precision not in PRECISIONS:
+        raise TaskError(f"the precision {precision!r} is unknown; allowed are {', '.join(PRECISIONS)}")
+    with torch.random.fork_rng(devices=[]):
+        optimizer = optimizer_spec(task, precision)
+        try:
+            return _traced(task, batch, precision, optimizer, symbolic, real=False)
+        except NeedsData:
+            pass
+        except TaskError:
+            raise
+        except Exception as error:
+            return _opaque(task, batch, precision, optimizer, error)
+        try:
+            return _traced(task, batch, precision, optimizer, symbolic, real=True)
+        except TaskError:
+            raise
+        except Exception as error:
+            return _opaque(task, batch, precision, optimizer, error)
+
+
+def _traced(task: Task, batch: int, precision: str, optimizer: Optimizer, symbolic: bool, *, real: bool) -> Graph:
+    def at(size: int) -> Graph:
+        return to_graph(task, trace_step(task, size, precision, real=real), size, optimizer)
+
+    if not symbolic:
+        return at(batch)
+    one, two = _sizes(task, precision)
+    try:
+        return unify(at(one), at(two), batch)
+    except Unlike as error:
+        reason = f"The step holds for {batch} samples only, because {error}."
+        return replace(at(batch), blind=reason)
+
+
+def _sizes(task: Task, precision: str) -> tuple[int, int]:
+    """Two primes that are no dimension of the samples, so that a batch is not taken for one."""
+    tensors, _ = flatten(build_batch(task, [0, 0], precision))
+    taken = {size for tensor in tensors for size in tensor.shape}
+    one, two, *_ = (prime for prime in PRIMES if prime not in taken)
+    return one, two
+
+
+def _opaque(task: Task, batch: int, precision: str, optimizer: Optimizer, error: Exception) -> Graph:
+    why = str(error) if isinstance(error, PartitaError) else first_line(error)
+    reason = (
+        f"The step could not be traced ({why}), so the model is one operator: nothing inside it is seen, and only its "
+        f"samples can be split."
+    )
+    return opaque_graph(task, batch, precision, optimizer, reason)

@@ -1,0 +1,243 @@
+"""Trace -> Graph at the traced batch size: references for tensors, symbols for torch's literals, the dead left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from partita.errors import CaptureError
+from partita.graph.graph import Buffer, Constant, Graph, Optimizer, Parameter
+from partita.graph.operator import Argument, Operator, Phase, Ref, Symbol
+from partita.graph.tensor import Tensor
+from partita.task import Task
+from partita.tracing.draws import is_random
+from partita.tracing.record import Call
+from partita.tracing.trace import NeedsData, Trace
+
+SAME = frozenset({"detach", "alias", "lift", "lift_fresh", "lift_fresh_copy"})
+
+
+@dataclass
+class Names:
+    """Which value each traced tensor is, by identity; the trace keeps the tensors alive."""
+
+    refs: dict[int, Ref] = field(default_factory=dict)
+    specs: dict[Any, Tensor] = field(default_factory=dict)
+    constants: list[Constant] = field(default_factory=list)
+
+    def ref(self, tensor: torch.Tensor) -> Ref:
+        found = self.refs.get(id(tensor))
+        if found is None:
+            self.constants.append(self._constant(tensor))
+            found = self.refs[id(tensor)] = Ref(self.constants[-1].name)
+        return found
+
+    def _constant(self, tensor: torch.Tensor) -> Constant:
+        value = tensor.constant if isinstance(tensor, FakeTensor) else tensor
+        if value is None:
+            raise NeedsData("the model keeps a tensor that is neither parameter nor buffer; register it as a buffer")
+        data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return Constant(f"constant.{len(self.constants)}", self.spec(value.contiguous()), data)
+
+    def spec(self, tensor: torch.Tensor) -> Tensor:
+        shape, strides = tuple(tensor.shape), tensor.stride()
+        found = self.specs.get((shape, strides, tensor.dtype))
+        if found is None:
+            dense = strides == _contiguous(shape)
+            found = Tensor(shape, str(tensor.dtype)[6:], () if dense else strides)
+            self.specs[shape, strides, tensor.dtype] = found
+        return found
+
+
+def to_graph(task: Task, trace: Trace, batch: int, optimizer: Optimizer) -> Graph:
+    """The Graph of a trace, every dimension a number, valid for `batch` samples only."""
+    names = Names()
+    for name, tensor in (trace.parameters | trace.buffers).items():
+        names.refs[id(tensor)] = Ref(name)
+    for i, tensor in enumerate(trace.inputs):
+        names.refs[id(tensor)] = Ref(f"input.{i}")
+    names.refs[id(trace.tangent)] = Ref("tangent")
+    operators = _operators(trace, names)
+    weight = None if trace.weight is None else names.ref(trace.weight)
+    aliases = other_names(trace.model)
+    parameters = tuple(
+        Parameter(name, names.spec(trace.parameters[name]), p.requires_grad, aliases[id(p)])
+        for name, p in trace.model.named_parameters()
+    )
+    saved = trace.model.state_dict(keep_vars=True).keys()
+    tangent = Constant("tangent", names.spec(trace.tangent), torch.ones((), dtype=trace.tangent.dtype).view(-1).view(torch.uint8).numpy().tobytes())
+    graph = Graph(
+        name=task.name, batch=batch, operators=tuple(operators), parameters=parameters,
+        buffers=tuple(Buffer(name, names.spec(b), name in saved) for name, b in trace.buffers.items()),
+        constants=(tangent, *names.constants),
+        inputs=tuple((f"input.{i}", names.spec(t)) for i, t in enumerate(trace.inputs)),
+        loss=names.ref(trace.loss), weight=weight,
+        gradients=tuple((name, names.ref(g)) for name, g in trace.gradients.items()),
+        mutations=tuple((name, names.ref(b)) for name, b in trace.mutations.items()),
+        optimizer=optimizer, rung="dispatch", symbolic=False, global_batch=task.batch_size, samples=len(task.data),
+    )  # fmt: skip
+    return _tidy(replace(graph, constants=(tangent, *names.constants)))
+
+
+def other_names(model: torch.nn.Module) -> dict[int, tuple[str, ...]]:
+    """The names of a tied parameter besides its first, by the parameter's identity."""
+    names: dict[int, tuple[str, ...]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names[id(parameter)] = (*names.get(id(parameter), ()), name)
+    return {key: every[1:] for key, every in names.items()}
+
+
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def _operators(trace: Trace, names: Names) -> list[Operator]:
+    """The calls as operators named by their place; a call that changes nothing becomes its argument's reference."""
+    operators: list[Operator] = []
+    forward: dict[int, Operator] = {}
+    bases: dict[int, tuple[torch.Tensor, ...]] = {}
+    keys = 0
+    for call in trace.calls:
+        same = _same(call, bases)
+        if same is not None:
+            names.refs[id(call.result)] = names.ref(same)
+            continue
+        name = f"%{len(operators)}"
+        target, arguments, keywords = _call(call, names, keys)
+        if target.startswith("partita.") and is_random(call.function):
+            if call.backward:
+                raise CaptureError(f"{call.function} draws during the backward pass; switch activation checkpointing off")
+            keys += 1
+        several = isinstance(call.result, list | tuple)
+        results = tuple(call.result) if several else (call.result,)
+        for i, result in enumerate(results):
+            if isinstance(result, torch.Tensor):
+                names.refs[id(result)] = Ref(name, i if several else -1)
+        twin = forward.get(call.sequence) if call.backward else None
+        operator = Operator(
+            name, target, arguments, keywords,
+            tuple(names.spec(r) if isinstance(r, torch.Tensor) else None for r in results), several,
+            Phase.BACKWARD if call.backward else Phase.FORWARD,
+            twin.module if twin else call.module, twin.source if twin else call.source, twin.name if twin else "",
+        )  # fmt: skip
+        if not call.backward:
+            forward.setdefault(call.sequence, operator)
+        operators.append(operator)
+    return operators
+
+
+def _same(call: Call, bases: dict[int, tuple[torch.Tensor, ...]]) -> torch.Tensor | None:
+    """The argument, or the tensor that it views, of which the result is an alias with equal layout; None if none is."""
+    name = call.function._schema.name.partition("::")[2]
+    if name in SAME:
+        return call.arguments[0]  # type: ignore[no-any-return]
+    if not call.function.is_view or not isinstance(call.result, torch.Tensor) or name in ("_conj", "_neg_view"):
+        return None
+    given, made = call.arguments[0], call.result
+    chain = (given, *bases.get(id(given), ()))
+    bases[id(made)] = chain
+    return next((t for t in chain if _layout(t) == _layout(made)), None)
+
+
+def _layout(tensor: torch.Tensor) -> Any:
+    return tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
+
+
+def _call(call: Call, names: Names, key: int) -> tuple[str, tuple[Argument, ...], tuple[tuple[str, Argument], ...]]:
+    arguments = tuple(_argument(a, names) for a in call.arguments)
+    keywords = tuple((k, _argument(v, names)) for k, v in call.keywords.items())
+    target = str(call.function)
+    if not is_random(call.function):
+        return target, arguments, keywords
+    if target == "aten.native_dropout.default":
+        return "partita.dropout", (*arguments[:2], key), ()
+    return "partita.random", (key, target, *arguments), keywords
+
+
+def _argument(value: Any, names: Names) -> Argument:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, torch.Tensor):
+        return names.ref(value)
+    if isinstance(value, list | tuple):
+        return tuple(_argument(part, names) for part in value)
+    if isinstance(value, torch.dtype):
+        return Symbol("dtype", str(value)[6:])
+    if isinstance(value, torch.device):
+        return Symbol("device", "")
+    if isinstance(value, torch.layout):
+        return Symbol("layout", str(value)[6:])
+    if isinstance(value, torch.memory_format):
+        return Symbol("memory_format", str(value)[6:])
+    raise CaptureError(f"a call has the argument {value!r} of type {type(value).__name__}, which a graph cannot hold")
+
+
+def _tidy(graph: Graph) -> Graph:
+    """Dead operators and constants dropped, what only gradients need moved behind the forward pass, names given."""
+    by_name = {operator.name: operator for operator in graph.operators}
+    forward = _ancestors((graph.loss, *((graph.weight,) if graph.weight else ()), *(r for _, r in graph.mutations)), by_name)
+    needed = _ancestors(tuple(ref for _, ref in graph.gradients), by_name)
+    first = [o for o in graph.operators if o.name in forward]
+    behind = needed - forward
+    last = [replace(o, phase=Phase.BACKWARD) for o in graph.operators if o.name in behind]
+    names = _readable([*first, *last], set(graph.leaves))
+    read = {ref.name for o in (*first, *last) for ref in o.reads()} | {ref.name for ref in graph.results()}
+
+    def renamed(ref: Ref) -> Ref:
+        return Ref(names[ref.name], ref.index) if ref.name in names else ref
+
+    return replace(
+        graph,
+        operators=tuple(
+            replace(
+                o, name=names[o.name], twin=names.get(o.twin, ""), arguments=_rename(o.arguments, names),
+                keywords=tuple((k, _rename(v, names)) for k, v in o.keywords),
+            )
+            for o in (*first, *last)
+        ),
+        constants=tuple(c for c in graph.constants if c.name in read),
+        loss=renamed(graph.loss),
+        weight=graph.weight and renamed(graph.weight),
+        gradients=tuple((name, renamed(ref)) for name, ref in graph.gradients),
+        mutations=tuple((name, renamed(ref)) for name, ref in graph.mutations),
+    )  # fmt: skip
+
+
+def _rename(argument: Any, names: dict[str, str]) -> Any:
+    if isinstance(argument, tuple):
+        return tuple(_rename(part, names) for part in argument)
+    return Ref(names[argument.name], argument.index) if isinstance(argument, Ref) and argument.name in names else argument
+
+
+def _ancestors(refs: tuple[Ref, ...], by_name: dict[str, Operator]) -> set[str]:
+    """Names of the operators that the values need."""
+    found: set[str] = set()
+    waiting = [ref.name for ref in refs]
+    while waiting:
+        name = waiting.pop()
+        if name in by_name and name not in found:
+            found.add(name)
+            waiting.extend(ref.name for ref in by_name[name].reads())
+    return found
+
+
+def _readable(operators: list[Operator], taken: set[str]) -> dict[str, str]:
+    """`%17` -> `addmm_3`: the operator's kind and its number among those, or the next free one."""
+    counts: Counter[str] = Counter()
+    names = {}
+    for operator in operators:
+        parts = operator.target.split(".")
+        kind = parts[1]
+        while (name := f"{kind}_{counts[kind]}") in taken:
+            counts[kind] += 1
+        counts[kind] += 1
+        names[operator.name] = name
+    return names

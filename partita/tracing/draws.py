@@ -1,0 +1,104 @@
+"""Random numbers that depend on (seed, step, operator, sample) only, so that every plan draws the same.
+
+In a Graph, the k-th random operator of the forward pass has target `partita.dropout` (arguments: value, probability, k;
+results: the value with dropped elements zeroed and the rest scaled by 1 / (1 - probability), and the mask of kept ones)
+or `partita.random` (arguments: k, the ATen operator, its own arguments).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+EVERYONE = -1
+BITS = 24
+
+
+def keyed_uniform(
+    shape: Sequence[int], seed: int, step: int, key: int, samples: Sequence[int], dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Multiples of 2**-24, uniform in [0, 1), of `shape`; the part of dim 0 that belongs to a sample depends on that sample only.
+
+    Dim 0 holds the samples in order, equally many rows each. Where it cannot (or `samples` is empty), the tensor belongs
+    to no sample and every rank draws the same.
+    """
+    shape = list(shape)
+    if not samples or not shape or not shape[0] or shape[0] % len(samples):
+        return _draw(shape, seed, step, key, EVERYONE).to(dtype) * 2.0**-BITS
+    rows = [shape[0] // len(samples), *shape[1:]]
+    return torch.cat([_draw(rows, seed, step, key, sample) for sample in samples]).to(dtype) * 2.0**-BITS
+
+
+def _draw(shape: Sequence[int], seed: int, step: int, key: int, sample: int) -> Tensor:
+    words = hashlib.blake2b(f"{seed} {step} {key} {sample}".encode(), digest_size=8).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(words, "little") >> 1)
+    return torch.randint(1 << BITS, tuple(shape), generator=generator)
+
+
+def keyed_dropout(value: Tensor, probability: float, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """`(dropped value, mask of kept elements)`: what `partita.dropout` computes from its uniform numbers."""
+    mask = uniform.to(value.device).double() < 1.0 - probability
+    return value * mask * (1.0 / (1.0 - probability)), mask
+
+
+def keyed_random(target: str, arguments: Sequence[Any], empty: Tensor, uniform: Tensor) -> Tensor:
+    """What `partita.random` computes: the distribution of `target`, with its `arguments`, out of uniform numbers.
+
+    `empty` has the result's dtype and device, `uniform` its shape. Raises NotImplementedError for a distribution that has
+    no such form here (multinomial, poisson, ...).
+    """
+    kind, u = target.split(".")[1].removesuffix("_functional").rstrip("_"), uniform.to(empty.device).double()
+    numbers = [a for a in arguments if isinstance(a, int | float) and not isinstance(a, bool)]
+    if kind == "bernoulli":
+        p = numbers[0] if numbers else next((a for a in arguments[1:] if isinstance(a, Tensor)), arguments[0])
+        drawn = u < p
+    elif kind in ("rand", "rand_like"):
+        drawn = u
+    elif kind == "uniform":
+        low, high = (*numbers, 0.0, 1.0)[:2] if len(numbers) != 1 else (numbers[0], 1.0)
+        drawn = low + u * (high - low)
+    elif kind in ("randn", "randn_like", "normal"):
+        mean, deviation = (numbers + [0.0, 1.0][len(numbers) :])[:2]
+        drawn = mean + deviation * torch.special.ndtri(u.clamp(2.0**-25, 1 - 2.0**-25))
+    elif kind == "exponential":
+        drawn = -torch.log1p(-u) / (numbers[0] if numbers else 1.0)
+    elif kind in ("randint", "randint_like"):
+        low, high = numbers if len(numbers) == 2 else (0, numbers[0])
+        drawn = (low + u * (high - low)).floor()
+    elif kind == "randperm":
+        drawn = u.argsort()
+    else:
+        raise NotImplementedError(f"random operator {target} has no keyed form")
+    return drawn.to(empty.dtype)
+
+
+def is_random(function: Any) -> bool:
+    """Whether an ATen operator draws; the attention kernels are tagged so, but a traced one has no dropout."""
+    return torch.Tag.nondeterministic_seeded in function.tags and "attention" not in str(function)
+
+
+class KeyedDraws(TorchDispatchMode):
+    """Inside, plain eager PyTorch draws what the graph's random operators draw for `samples` at `step`, in call order."""
+
+    def __init__(self, seed: int, step: int, samples: Sequence[int]) -> None:
+        super().__init__()
+        self.seed, self.step, self.samples, self.key = seed, step, tuple(samples), 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not is_random(func):
+            return func(*args, **kwargs)
+        if func is torch.ops.aten.native_dropout.default:
+            return keyed_dropout(args[0], args[1], self._uniform(args[0].shape))
+        empty = args[0] if func._schema.is_mutable else func(*args, **kwargs)
+        drawn = keyed_random(str(func), args, empty, self._uniform(empty.shape))
+        return empty.copy_(drawn) if func._schema.is_mutable else drawn
+
+    def _uniform(self, shape: Sequence[int]) -> Tensor:
+        self.key += 1
+        return keyed_uniform(shape, self.seed, self.step, self.key - 1, self.samples)

@@ -1,0 +1,105 @@
+"""What a capture and every rank prepare alike: the model in the task's precision, and batches as flat tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
+from torch.utils.data import default_collate
+
+from partita.errors import TaskError
+from partita.task import Task
+
+DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def build_model(task: Task, precision: str) -> nn.Module:
+    """The task's model with every float in `precision`. Raises TaskError for what cannot be trained."""
+    return checked_model(task).to(DTYPES[precision])
+
+
+def checked_model(task: Task) -> nn.Module:
+    """The task's model as it builds it. Raises TaskError for what cannot be trained."""
+    model = task.model()
+    if not isinstance(model, nn.Module):
+        raise TaskError(f"Task.model of {task.name!r} returned {type(model).__name__}; it must return a torch.nn.Module")
+    parameters = dict(model.named_parameters())
+    if not parameters:
+        raise TaskError(f"the model of {task.name!r} has no parameters; give a model that can be trained")
+    if not any(p.requires_grad for p in parameters.values()):
+        raise TaskError(f"no parameter of {task.name!r} requires a gradient; set requires_grad on those to be trained")
+    for name, parameter in parameters.items():
+        if parameter.layout is not torch.strided or parameter.is_quantized:
+            raise TaskError(f"parameter {name!r} is sparse or quantized; make it a dense float tensor to train it")
+    return model
+
+
+def build_batch(task: Task, indices: Iterable[int], precision: str) -> Any:
+    """The samples at `indices` collated into a batch, its float tensors in `precision`."""
+    try:
+        samples = [task.data[i] for i in indices]
+        batch = (task.collate or default_collate)(samples)
+    except Exception as error:
+        raise TaskError(
+            f"the samples of {task.name!r} could not be made a batch ({first_line(error)}); give tuples or dicts of tensors "
+            f"of equal shape, or a Task.collate"
+        ) from error
+    if isinstance(batch, Mapping):
+        batch = dict(batch)
+    return tree_map_only(torch.Tensor, lambda t: in_precision(t, precision), batch)
+
+
+def in_precision(tensor: torch.Tensor, precision: str) -> torch.Tensor:
+    """A float tensor in `precision`; any other as it is."""
+    return tensor.to(DTYPES[precision]) if tensor.is_floating_point() else tensor
+
+
+def flatten(batch: Any) -> tuple[list[torch.Tensor], Rest]:
+    """The batch's tensors in pytree order (`input.0`, `input.1`, ...) and what is needed to put it together again."""
+    leaves, spec = tree_flatten(batch)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)], Rest(leaves, spec)
+
+
+class Rest:
+    """A batch's structure and the leaves that are no tensors; `batch(tensors)` puts a batch together."""
+
+    def __init__(self, leaves: list[Any], spec: TreeSpec) -> None:
+        self.leaves = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        self.places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        self.spec = spec
+
+    def batch(self, tensors: list[torch.Tensor]) -> Any:
+        leaves = list(self.leaves)
+        for place, tensor in zip(self.places, tensors, strict=True):
+            leaves[place] = tensor
+        return tree_unflatten(leaves, self.spec)
+
+
+def split_loss(task: Task, value: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """`(loss, weight)` of what Task.loss returned; weight None for a plain mean. Raises TaskError if it is neither."""
+    weight = None
+    if isinstance(value, tuple) and len(value) == 2:
+        value, weight = value
+        if not isinstance(weight, torch.Tensor):
+            weight = torch.tensor(float(weight))
+        if weight.numel() != 1:
+            raise TaskError(f"the weight of {task.name!r} has shape {list(weight.shape)}; return (sum, weight), both scalars")
+    if not isinstance(value, torch.Tensor):
+        raise TaskError(f"the loss of {task.name!r} is a {type(value).__name__}; return a scalar tensor or (sum, weight)")
+    if value.numel() != 1 or not value.is_floating_point():
+        raise TaskError(
+            f"the loss of {task.name!r} has shape {list(value.shape)} and dtype {value.dtype}; return one float, "
+            f"the mean over the samples"
+        )
+    if not value.requires_grad:
+        raise TaskError(f"the loss of {task.name!r} is detached from the parameters; compute it from the model's output")
+    return value.reshape(()), weight if weight is None else weight.reshape(())
+
+
+def first_line(error: BaseException) -> str:
+    """The error's kind and the first line of its text."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

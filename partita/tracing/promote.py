@@ -1,0 +1,38 @@
+"""fp64 throughout: explicit casts to a shorter float are promoted, so that equality can be shown to 1e-12."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+SHORT = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class Promoted(TorchDispatchMode):
+    """Inside, every dtype that a call names is float64 where it was a shorter float, and so is the default dtype.
+
+    A plain eager run of a model in double precision inside it computes what a graph captured at `fp64` says.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outer: list[torch.dtype] = []
+
+    def __enter__(self) -> Promoted:
+        self.outer.append(torch.get_default_dtype())
+        torch.set_default_dtype(torch.float64)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        torch.set_default_dtype(self.outer.pop())
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*map(_promote, args), **{key: _promote(value) for key, value in (kwargs or {}).items()})
+
+
+def _promote(value: Any) -> Any:
+    return torch.float64 if isinstance(value, torch.dtype) and value in SHORT else value

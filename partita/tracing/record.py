@@ -1,0 +1,117 @@
+"""Every ATen call of a step that runs on fake tensors, in order, with who made it and for whom."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.hooks import RemovableHandle
+
+from partita.errors import CaptureError
+
+OUTSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<frozen", "<eval_with_key", "<string>")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One ATen call. `sequence` joins a forward call to the autograd node that differentiates it (-1: none)."""
+
+    function: Any
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    result: Any
+    backward: bool
+    sequence: int
+    module: str
+    source: str
+
+
+class Places:
+    """Which module is running: a stack kept by hooks on every module of a model, removed at exit."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.stack: list[str] = [""]
+        self.handles: list[RemovableHandle] = []
+
+    def __enter__(self) -> Places:
+        for name, module in self.model.named_modules():
+            self.handles.append(module.register_forward_pre_hook(lambda *_, name=name: self.stack.append(name), prepend=True))
+            self.handles.append(module.register_forward_hook(self._leave, always_call=True))
+        return self
+
+    def _leave(self, *_: Any) -> None:
+        self.stack.pop()
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self.handles:
+            handle.remove()
+
+
+class Recorder(FakeTensorMode):
+    """Fake tensors that keep a record of every call that makes one; functionalisation runs above, so none mutates.
+
+    Raises CaptureError for a call that changes a tensor in place all the same.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+        self.places: Places | None = None
+        self.calls: list[Call] = []
+        self.outside: dict[CodeType, bool] = {}
+        self.backward = False
+        self.within = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.within or self.places is None:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        self.within = True
+        try:
+            result = super().__torch_dispatch__(func, types, args, kwargs)
+        finally:
+            self.within = False
+        if _has_tensor(result):
+            self._keep(self.places, func, args, kwargs, result)
+        return result
+
+    def _keep(self, places: Places, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        if func._schema.is_mutable:
+            raise CaptureError(f"{func} changes a tensor in place where no functional form is known")
+        if self.backward:
+            node = torch._C._current_autograd_node()
+            sequence, module, source = (node._sequence_nr() if node is not None else -1), "", ""
+        else:
+            sequence, module, source = torch.autograd._get_sequence_nr() - 1, places.stack[-1], self._source()
+        self.calls.append(Call(func, args, kwargs, result, self.backward, sequence, module, source))
+
+    def _source(self) -> str:
+        """`file:line` of the innermost frame outside torch and this room."""
+        frame: Any = sys._getframe(3)
+        while frame is not None:
+            code = frame.f_code
+            known = self.outside.get(code)
+            if known is None:
+                known = self.outside[code] = not code.co_filename.startswith(OUTSIDE)
+            if known:
+                return f"{_short(code.co_filename)}:{frame.f_lineno}"
+            frame = frame.f_back
+        return ""
+
+
+def _short(path: str) -> str:
+    """A path from the package directory on, or from the working directory where it lies below that."""
+    _, found, tail = path.rpartition("site-packages/")
+    return tail if found else path.removeprefix(f"{Path.cwd()}/")
+
+
+def _has_tensor(result: Any) -> bool:
+    if isinstance(result, list | tuple):
+        return any(isinstance(part, torch.Tensor) for part in result)
+    return isinstance(result, torch.Tensor)

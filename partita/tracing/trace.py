@@ -1,0 +1,119 @@
+"""One training step at one batch size, on fake tensors: forward, loss and gradients as a list of calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+from torch.nn.utils import stateless
+from torch.utils._python_dispatch import _disable_current_modes
+
+from partita.errors import CaptureError, PartitaError, TaskError
+from partita.task import Task
+from partita.tracing.fused import Fused
+from partita.tracing.prepare import build_batch, checked_model, first_line, flatten, in_precision, split_loss
+from partita.tracing.promote import Promoted
+from partita.tracing.record import Call, Places, Recorder
+
+
+class NeedsData(CaptureError):
+    """A model built without data does not do; one built for real may."""
+
+
+@dataclass
+class Trace:
+    """What one traced step leaves: its calls, its leaves by name and its results, all fake tensors."""
+
+    model: nn.Module
+    calls: list[Call]
+    parameters: dict[str, torch.Tensor]
+    buffers: dict[str, torch.Tensor]
+    inputs: list[torch.Tensor]
+    tangent: torch.Tensor
+    loss: torch.Tensor
+    weight: torch.Tensor | None
+    gradients: dict[str, torch.Tensor]
+    mutations: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+def trace_step(task: Task, batch: int, precision: str, *, real: bool) -> Trace:
+    """Trace one step on `batch` samples; `real` builds the model with data, else no memory is taken for it."""
+    fake = Recorder()
+    model = checked_model(task) if real else _model_without_data(task, fake)
+    tensors, rest = flatten(build_batch(task, [i % len(task.data) for i in range(batch)], precision))
+    parameters = {name: _fake(p, fake, precision) for name, p in model.named_parameters()}
+    buffers = {name: _fake(b, fake, precision) for name, b in model.named_buffers()}
+    inputs = [_fake(t, fake, precision) for t in tensors]
+    trainable = [name for name, p in model.named_parameters() if p.requires_grad]
+    with ExitStack() as stack:
+        places = stack.enter_context(Places(model))
+        stack.enter_context(_exporting())
+        stack.enter_context(fake)
+        if precision == "fp64":
+            stack.enter_context(Promoted())
+        stack.enter_context(FunctionalTensorMode())
+        leaves = {name: FunctionalTensor.to_functional(t) for name, t in (parameters | buffers).items()}
+        for name in trainable:
+            leaves[name].requires_grad_()
+        given = rest.batch([FunctionalTensor.to_functional(t) for t in inputs])
+        fake.places = places
+        with stateless._reparametrize_module(model, leaves, tie_weights=True):
+            with Fused():
+                loss, weight = split_loss(task, task.loss(model, given))
+            changed = {name: b for name, b in model.named_buffers() if name in buffers and isinstance(b, FunctionalTensor)}
+        with _disable_current_modes():
+            tangent = fake.from_tensor(torch.ones((), dtype=loss.dtype))
+        fake.backward = True
+        seed = FunctionalTensor.to_functional(tangent)
+        found = torch.autograd.grad(loss, [leaves[name] for name in trainable], seed, allow_unused=True)
+        for name in parameters:
+            if _plain(leaves[name]) is not parameters[name]:
+                raise TaskError(f"the forward pass changes parameter {name!r} in place; keep such state in a buffer")
+        return Trace(
+            model, fake.calls, parameters, buffers, inputs, tangent, _plain(loss),
+            None if weight is None else _plain(weight),
+            {name: _plain(g) for name, g in zip(trainable, found, strict=True) if g is not None},
+            {name: new for name, b in changed.items() if (new := _plain(b)) is not buffers[name]},
+        )  # fmt: skip
+
+
+def _model_without_data(task: Task, mode: FakeTensorMode) -> nn.Module:
+    try:
+        with mode:
+            return checked_model(task)
+    except PartitaError:
+        raise
+    except Exception as error:
+        raise NeedsData(f"the model of {task.name!r} looks at data while it is built ({first_line(error)})") from error
+
+
+def _fake(tensor: torch.Tensor, mode: FakeTensorMode, precision: str) -> torch.Tensor:
+    with mode, torch.no_grad():
+        fake = tensor.detach() if isinstance(tensor, FakeTensor) else mode.from_tensor(tensor.detach())
+        return in_precision(fake, precision)
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The fake tensor that a functional tensor stands for now."""
+    if not isinstance(tensor, FunctionalTensor):
+        return tensor
+    torch._sync(tensor)
+    return tensor.from_functional()
+
+
+@contextmanager
+def _exporting() -> Iterator[None]:
+    """Tells the model that it is being exported, so that it takes its branches that look at no data."""
+    compiler: Any = torch.compiler
+    before = compiler._is_compiling_flag, compiler._is_exporting_flag
+    compiler._is_compiling_flag = compiler._is_exporting_flag = True
+    try:
+        yield
+    finally:
+        compiler._is_compiling_flag, compiler._is_exporting_flag = before

@@ -1,0 +1,71 @@
+"""The compiled clock and its plain twin tell the same times."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partita.errors import ProgramError
+from partita.simulator.activities import Activity, activities_of, resources_of
+from partita.simulator.clock import advance
+from partita.simulator.plain import advance_plainly
+
+ROUND = st.sampled_from([0.0, 0.5, 1.0, 2.0])
+ODD = st.floats(0.01, 3.0, allow_nan=False)
+SECONDS = ROUND | ODD
+AMOUNT = st.sampled_from([0.5, 1.0, 2.0]) | ODD
+
+
+@st.composite
+def instances(draw, resources=3, lanes=3):
+    """Up to ten activities, each after some of those before it; two in three resources may burst."""
+
+    def one(i):
+        after = draw(st.lists(st.integers(0, i - 1), unique=True, max_size=3)) if i else []
+        demands = draw(st.dictionaries(st.integers(0, resources - 1), AMOUNT, max_size=3))
+        return Activity(
+            after=tuple(after),
+            need=draw(st.integers(0, len(after))),
+            lanes=tuple(draw(st.lists(st.integers(0, lanes - 1), unique=True, max_size=2))),
+            priority=draw(st.integers(0, 2)),
+            latency=draw(SECONDS),
+            least=draw(SECONDS),
+            demands=tuple(sorted(demands.items())),
+            guard=draw(st.integers(-1, count - 1)),
+        )
+
+    count = draw(st.integers(1, 10))
+    rows = [one(i) for i in range(count)]
+    rates = [
+        (rate, rate + draw(st.sampled_from([0.0, 1.0, 2.5])), draw(st.sampled_from([0.0, 0.3, 2.0])))
+        for rate in draw(st.lists(ODD, min_size=resources, max_size=resources))
+    ]
+    return rows, rates
+
+
+@given(instances())
+@settings(max_examples=400, deadline=None)
+def test_both_agree(instance):
+    activities, resources = activities_of(instance[0]), resources_of(instance[1])
+    start, end = advance(activities, resources)
+    plain_start, plain_end = advance_plainly(activities, resources)
+    np.testing.assert_allclose(start, plain_start, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(end, plain_end, rtol=1e-9, atol=1e-12)
+
+
+@given(instances())
+@settings(max_examples=50, deadline=None)
+def test_same_input_same_bits(instance):
+    activities, resources = activities_of(instance[0]), resources_of(instance[1])
+    first, second = advance(activities, resources), advance(activities, resources)
+    assert first[0].tobytes() == second[0].tobytes()
+    assert first[1].tobytes() == second[1].tobytes()
+
+
+@pytest.mark.parametrize("move", [advance, advance_plainly])
+def test_a_circle_of_waiting_is_named(move):
+    rows = [Activity(), Activity(after=(0, 2)), Activity(after=(1,)), Activity(after=(0,), need=2)]
+    with pytest.raises(ProgramError, match=r"1, 2, 3"):
+        move(activities_of(rows), resources_of([]))
