@@ -1,18 +1,18 @@
 """Everything that Partita raises on purpose.
 
-    PartitaError                 exit 3   a sentence: what was given, what is allowed, what to do
-    ├── InputError               exit 2   the user's to mend
-    │   ├── OptionError                   a command-line value
-    │   ├── TaskError                     the model, the loss, the data
-    │   ├── CaptureError                  no rung could capture it
-    │   ├── ClusterError                  the machines
-    │   ├── PlanError                     a plan that contradicts itself, the graph or the cluster
-    │   └── LoweringError                 a legal plan that this version cannot carry out yet
-    ├── Infeasible               exit 1   the answer is no: nothing fits, nothing is equal
-    ├── ProgramError             exit 3   `verify` found a program that could hang or misread; ours to mend
-    ├── CostError                exit 3   no cost is known for something that was asked
-    └── RunError                 exit 3   a run failed; names rank and step where they are known
-        └── RunHung              exit 4   nothing moved within the time limit
+PartitaError                 exit 3   a sentence: what was given, what is allowed, what to do
+├── InputError               exit 2   the user's to mend
+│   ├── OptionError                   a command-line value
+│   ├── TaskError                     the model, the loss, the data
+│   ├── CaptureError                  no rung could capture it
+│   ├── ClusterError                  the machines
+│   ├── PlanError                     a plan that contradicts itself, the graph or the cluster
+│   └── LoweringError                 a legal plan that this version cannot carry out yet
+├── Infeasible               exit 1   the answer is no: nothing fits, nothing is equal
+├── ProgramError             exit 3   `verify` found a program that could hang or misread; ours to mend
+├── CostError                exit 3   no cost is known for something that was asked
+└── RunError                 exit 3   a run failed; names rank and step where they are known
+    └── RunHung              exit 4   nothing moved within the time limit
 """
 
 from __future__ import annotations

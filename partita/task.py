@@ -47,7 +47,9 @@ class Task:
             if not callable(getattr(self, field)):
                 raise TaskError(f"Task.{field} is {getattr(self, field)!r}; give a function")
         if not isinstance(self.batch_size, int) or self.batch_size < 1:
-            raise TaskError(f"Task.batch_size is {self.batch_size!r}; give the samples of one global minibatch, 1 or more")
+            raise TaskError(
+                f"Task.batch_size is {self.batch_size!r}; give the samples of one global minibatch, 1 or more"
+            )
         if self.precision not in PRECISIONS:
             raise TaskError(f"Task.precision is {self.precision!r}; allowed are {', '.join(PRECISIONS)}")
         try:
@@ -86,7 +88,9 @@ def _module(place: str) -> Any:
         try:
             return importlib.import_module(place)
         except ModuleNotFoundError as error:
-            raise TaskError(f"no module {place!r} ({error}); give file.py:function or package.module:function") from None
+            raise TaskError(
+                f"no module {place!r} ({error}); give file.py:function or package.module:function"
+            ) from None
     path = Path(place).resolve()
     if not path.is_file():
         raise TaskError(f"there is no file {place}; give file.py:function with the path of an existing file")

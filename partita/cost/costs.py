@@ -58,8 +58,8 @@ class Wiring:
 @final
 @dataclass(frozen=True)
 class Costs:
-    """Costs of a graph on a cluster. `operators` maps signatures to core-seconds on a device of speed 1; `source` says
-    where the numbers come from ('measured', 'data sheet')."""
+    """Costs of a graph on a cluster. `operators` maps signatures to core-seconds on a device of speed 1; `sizes` are the
+    batch sizes that they cover; `source` says where the numbers come from ('measured', 'data sheet')."""
 
     graph: Graph
     cluster: Cluster
@@ -68,6 +68,7 @@ class Costs:
     add: Touch
     update: Touch
     load: Touch
+    sizes: tuple[int, ...] = ()
     instruction: Seconds = 20e-6
     wiring: Wiring = Wiring()
     source: str = "measured"

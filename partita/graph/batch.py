@@ -20,7 +20,8 @@ def substitute(graph: Graph, batch: int) -> Graph:
     if not graph.symbolic:
         if graph.batch != batch:
             raise InputError(
-                f"the graph of {graph.name!r} holds for {graph.batch} samples only, {batch} were asked; capture it at {batch}"
+                f"the graph of {graph.name!r} holds for {graph.batch} samples only, {batch} were asked; "
+                f"capture it at {batch}"
             )
         return graph
     made: dict[Tensor, Tensor] = {}

@@ -88,15 +88,15 @@ def convolution_backward(call: Call) -> Pattern | None:
     space, kernel, windows = _windows(call, 2, 4)
     inner, outer, w0, w1 = _channels(groups, transposed)
     made = space.upper() if transposed else space
-    wanted = mask if isinstance(mask, tuple) else (True, True, True)
-    terms = sum(bool(each) for each in wanted[:2])
+    terms = sum(bool(each) for each in mask[:2]) if isinstance(mask, tuple) else 2
+    narrow = call.tensor(1 if transposed else 0)
+    places = dict(zip(space.split(), narrow.shape[2:], strict=True)) if narrow else {}
     group = "g " if groups > 1 else ""
     return formula(
         call,
         {0: f"n {outer} {made}", 1: f"n {inner} {space}", 2: f"{w0} {w1} {kernel}"},
         [f"n {inner} {space}", f"{w0} {w1} {kernel}", outer.strip()],
-        work=f"{2 * terms} n {group}i o {space} {kernel}" + (f" + 1 n {group}o {made}" if wanted[2] else ""),
-        sizes={"g": groups} if groups > 1 else {},
+        work=f"{2 * terms} n {group}i o {space} {kernel}", sizes=places | ({"g": groups} if groups > 1 else {}),
         locked=f"{kernel} {space} {made}" if transposed else kernel,
         windows={} if transposed else windows,
         monoids={2: {"i": None}},

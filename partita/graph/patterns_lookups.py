@@ -163,11 +163,12 @@ def pooling(call: Call) -> Pattern | None:
     windows = {"y": Window(ky, sy, py), "x": Window(kx, sx, px)}
     read = call.tensor(first)
     row = "n c y x" if read is not None and len(read.shape) == 4 else "c y x"
-    area = ky * kx
+    made = call.tensor(0) if backward else call.output()
+    sizes = dict(zip("yx", made.shape[-2:], strict=True)) if made else {}
     inputs: dict[int | Path, str | Axes] = dict.fromkeys((0, 1, 7) if backward else (0,), row)
     indices = call.kind.startswith("aten.max_pool2d_with_indices")  # they count places of the whole image
     return formula(
-        call, inputs, [row] * len(call.operator.outputs), work=f"{area} {row}", windows=windows,
+        call, inputs, [row] * len(call.operator.outputs), work=f"{ky * kx} {row}", windows=windows, sizes=sizes,
         locked="y x" if indices else "",
     )  # fmt: skip
 

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy
 
 from partita.graph.graph import Graph, Repeat
-from partita.graph.operator import Argument, Operator, Phase, Ref
+from partita.graph.operator import Argument, Operator, Ref
 
 PERIODS: Final = 12  # candidate lengths tried, the most frequent distances between like operators
 SHORTEST: Final = 2  # operators in a block
 
 
 def find_repeats(graph: Graph) -> tuple[Repeat, ...]:
-    """Runs of at least two equal blocks, in order and without overlap, the ones that cover most first chosen.
+    """Runs of at least two equal blocks within the forward or the backward pass, in order and without overlap.
 
-    Blocks are equal if their operators have the same targets, literals and shapes, and read alike: from the same place
-    in their own or the previous block, the same value in all, a leaf of the same shape, or, in the backward pass, from
-    forward values that move by a constant number of operators from block to block.
+    Blocks are equal if operator by operator they have the same target, literals and shapes in and out, and read what
+    the block itself makes from the same place in it; what comes from before the block may come from anywhere. Runs that
+    cover most are chosen first.
     """
-    tokens = _tokens(graph)
-    sources = [tuple(_source(graph, ref) for ref in operator.reads()) for operator in graph.operators]
+    tokens, sources = _tokens(graph), [_sources(graph, operator) for operator in graph.operators]
     taken = numpy.zeros(len(tokens), dtype=bool)
     found: list[Repeat] = []
-    for phase in (slice(0, graph.forward_length), slice(graph.forward_length, len(tokens))):
-        runs = [run for period in _periods(tokens[phase]) for run in _runs(graph, tokens, sources, period, phase)]
+    for start, stop in ((0, graph.forward_length), (graph.forward_length, len(tokens))):
+        runs = [run for period in _periods(tokens[start:stop]) for run in _runs(tokens, sources, period, start, stop)]
         for run in sorted(runs, key=lambda run: (-run.length * run.count, run.length, run.start)):
             region = slice(run.start, run.start + run.length * run.count)
             if not taken[region].any():
@@ -36,77 +35,64 @@ def find_repeats(graph: Graph) -> tuple[Repeat, ...]:
     return tuple(sorted(found, key=lambda run: run.start))
 
 
-def _tokens(graph: Graph) -> numpy.ndarray:
+def _tokens(graph: Graph) -> list[int]:
     """A number for each operator, equal where operators differ in names only."""
     numbers: dict[object, int] = {}
-    leaves = graph.leaves
-    keys = (_key(operator, leaves.keys()) for operator in graph.operators)
-    return numpy.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=numpy.int64)
+    keys = (_key(graph, operator) for operator in graph.operators)
+    return [numbers.setdefault(key, len(numbers)) for key in keys]
 
 
-def _key(operator: Operator, leaves: object) -> object:
+def _key(graph: Graph, operator: Operator) -> object:
     literals = tuple(_literal(argument) for argument in operator.arguments)
     keywords = tuple((name, _literal(argument)) for name, argument in operator.keywords)
-    return operator.target, literals, keywords, operator.outputs, operator.phase
+    return operator.target, literals, keywords, tuple(graph.tensor(ref) for ref in operator.reads()), operator.outputs
 
 
 def _literal(argument: Argument) -> object:
     """The argument without names; numbers keep their type, for 1, 1.0 and True are equal in Python."""
     if isinstance(argument, Ref):
-        return Ref, argument.index
+        return Ref
     if isinstance(argument, tuple):
         return tuple(_literal(part) for part in argument)
     return type(argument), argument
 
 
-def _source(graph: Graph, ref: Ref) -> int:
-    """The position that makes a value; leaves count below zero, alike if their shapes are."""
-    made = graph.index.get(ref.name)
-    return made if made is not None else -1 - hash(graph.leaves[ref.name]) % (1 << 60)
+Source: TypeAlias = tuple[int, int]  # position of the operator that makes a value (-1: a leaf), which of its outputs
 
 
-def _periods(tokens: numpy.ndarray) -> list[int]:
+def _sources(graph: Graph, operator: Operator) -> tuple[Source, ...]:
+    return tuple((graph.index.get(ref.name, -1), ref.index) for ref in operator.reads())
+
+
+def _periods(tokens: list[int]) -> list[int]:
     """The most frequent distances from an operator to the next like it."""
     latest: dict[int, int] = {}
     distances: Counter[int] = Counter()
-    for position, token in enumerate(tokens.tolist()):
+    for position, token in enumerate(tokens):
         if token in latest:
             distances[position - latest[token]] += 1
         latest[token] = position
     return [distance for distance, _ in distances.most_common(PERIODS) if distance >= SHORTEST]
 
 
-def _runs(
-    graph: Graph, tokens: numpy.ndarray, sources: list[tuple[int, ...]], period: int, phase: slice
-) -> Iterator[Repeat]:
-    """Maximal stretches in which operator i and operator i + period are alike, at least one block long."""
-    start, stop = phase.start, phase.stop
-    begun, shift = start, 0
+def _runs(tokens: list[int], sources: list[tuple[Source, ...]], period: int, start: int, stop: int) -> Iterator[Repeat]:
+    """Maximal stretches in which operators i and i + period are alike, at least one block long."""
+    begun = start
     for position in range(start, stop - period + 1):
-        step = None
-        if position < stop - period and tokens[position] == tokens[position + period]:
-            step = _shift(graph, sources[position], sources[position + period], period, start, shift)
-        if step is None:
-            blocks = (position - begun) // period
-            if blocks:
-                yield Repeat(begun, period, blocks + 1)
-            begun, shift = position + 1, 0
-        else:
-            shift = step
-
-
-def _shift(graph: Graph, one: tuple[int, ...], other: tuple[int, ...], period: int, start: int, shift: int) -> int | None:
-    """How far the forward values that a backward block reads move from block to block, None if the reads differ.
-
-    0 is not known yet; in the forward pass it stays 0.
-    """
-    if len(one) != len(other):
-        return None
-    for a, b in zip(one, other, strict=True):
-        if a == b or b - a == period and a >= 0:
+        block = begun + (position - begun) // period * period
+        alike = position + period < stop and tokens[position] == tokens[position + period]
+        if alike and _read_alike(sources[position], sources[position + period], block, period):
             continue
-        backward = start > 0 and 0 <= a < start and 0 <= b < start
-        if not backward or (shift and b - a != shift):
-            return None
-        shift = b - a
-    return shift
+        blocks = (position - begun) // period
+        if blocks:
+            yield Repeat(begun, period, blocks + 1)
+        begun = position + 1
+
+
+def _read_alike(one: tuple[Source, ...], other: tuple[Source, ...], block: int, period: int) -> bool:
+    """Whether operators of the block at `block` and of the next read the same places inside their blocks."""
+    for (a, first), (b, second) in zip(one, other, strict=True):
+        inside = a >= block
+        if inside != (b >= block + period) or (inside and (b - a != period or first != second)):
+            return False
+    return True

@@ -14,13 +14,16 @@ import contextlib
 import ctypes
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 NEW_USER, NEW_NET = 0x10000000, 0x40000000
+MARK = "PARTITA_LAB"
 
 
 def started(pid: int) -> int:
@@ -38,37 +41,34 @@ def alive(process: tuple[int, int]) -> bool:
     return started(process[0]) == process[1] != 0
 
 
-def sweep(processes: list[tuple[int, int]], groups: list[str], seconds: float = 5.0) -> None:
-    """Kills the process groups led by `processes` and everything in the control groups, and removes these."""
-    for pid, start in processes:
-        if started(pid) in (0, start):
-            _kill_group(pid)
+def sweep(run: str, groups: list[str], seconds: float = 5.0) -> None:
+    """Kills every process of lab `run`, known by its environment and its control groups, and removes the groups."""
     end = time.monotonic() + seconds
-    left = groups
-    while left and time.monotonic() < end:
-        for group in left:
-            _kill_members(group)
-        left = [group for group in left if not _removed(group)]
-        if left:
-            time.sleep(0.005)
+    while True:
+        found = members(run, groups)
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        groups = [group for group in groups if not _removed(group)]
+        if not (found or groups) or time.monotonic() > end:
+            return
+        time.sleep(0.005)
 
 
-def _kill_group(leader: int) -> None:
-    """Kills a process group by its leader's pid. A leader that is gone leaves the group's number to its members."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        if os.getpgid(leader) == leader or not started(leader):
-            os.killpg(leader, signal.SIGKILL)
-
-
-def _kill_members(group: str) -> None:
-    try:
-        with open(f"{group}/cgroup.procs") as file:
-            members = [int(line) for line in file if line.strip() != "0"]
-    except OSError:
-        return
-    for pid in members:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+def members(run: str, groups: list[str]) -> set[int]:
+    """The live processes of lab `run`: those that inherited its mark and those in its control groups."""
+    mark = f"{MARK}={run}".encode()
+    found = set()
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            if name.isdigit() and int(name) != os.getpid():
+                with open(f"/proc/{name}/environ", "rb") as file:
+                    if mark in file.read().split(b"\0"):
+                        found.add(int(name))
+    for group in groups:
+        with contextlib.suppress(OSError), open(f"{group}/cgroup.procs") as file:
+            found |= {int(line) for line in file if line.strip() != "0"}
+    return found
 
 
 def _removed(group: str) -> bool:
@@ -131,22 +131,17 @@ def _counters(handle: int) -> dict[str, list[int]]:
     return {name.strip(): [int(values.split()[8]), int(values.split()[0])] for name, values in rows}
 
 
-def serve(user: bool, many: int) -> None:
-    """Answers requests until the launcher closes stdin or dies."""
+def serve(run: str, record: str, user: bool, many: int) -> None:
+    """Answers requests until the launcher closes stdin or dies, then sweeps and removes the record file."""
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
-    processes: list[tuple[int, int]] = []
     groups: list[str] = []
-    record = ""
     try:
         _isolate(user)
         handles = _namespaces(many)
         _answer({"handles": handles})
-        for line in sys.stdin:
-            request = json.loads(line)
-            processes += [tuple(each) for each in request.get("watch", ())]
+        for request in _requests():
             groups += request.get("groups", ())
-            record = request.get("record", record)
             if "run" in request:
                 _answer({"run": _run(handles, request["run"])})
             elif "count" in request:
@@ -156,10 +151,22 @@ def serve(user: bool, many: int) -> None:
     except OSError as error:
         _answer({"refused": error.strerror or str(error)})
     finally:
-        sweep(processes, groups)
-        if record:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(record)
+        sweep(run, groups)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(record)
+
+
+def _requests() -> Iterator[dict[str, Any]]:
+    """Ends with stdin or with the launcher, whichever is first: a forked child of the launcher may hold the pipe."""
+    launcher = os.pidfd_open(os.getppid())
+    poll = select.poll()
+    for handle in (0, launcher):
+        poll.register(handle, select.POLLIN)
+    while launcher not in dict(poll.poll()):
+        line = sys.stdin.readline()
+        if not line.endswith("\n"):
+            return
+        yield json.loads(line)
 
 
 def _answer(answer: dict[str, Any]) -> None:
@@ -168,4 +175,4 @@ def _answer(answer: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1] == "user", int(sys.argv[2]))
+    serve(sys.argv[1], sys.argv[2], sys.argv[3] == "user", int(sys.argv[4]))

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from partita.graph.batch import substitute
 from partita.graph.graph import Graph
 from partita.graph.operator import Operator, Ref
 from partita.graph.signature import signature
@@ -60,7 +61,9 @@ def operator_seconds(graph: Graph, index: int, device: str = "cpu") -> Seconds:
     leaves = {ref.name: made(graph.tensor(ref), operator, graph, device) for ref in operator.reads() if ref.index < 0}
     environment = {key(ref): made(graph.tensor(ref), operator, graph, device) for ref in operator.reads()}
     environment[DRAWS] = None
-    code = compile_segment(graph, index, index + 1, device, {**dict.fromkeys(last_reads(graph), len(graph.operators) + 1)})
+    code = compile_segment(
+        graph, index, index + 1, device, {**dict.fromkeys(last_reads(graph), len(graph.operators) + 1)}
+    )
     return thread_seconds(lambda: code(environment, leaves))
 
 
@@ -78,7 +81,11 @@ def made(tensor: Tensor, operator: Operator, graph: Graph, device: str) -> torch
         return value
     strides = [int(s) for s in tensor.strides]  # type: ignore[call-overload]
     laid = torch.empty_strided(shape, strides, dtype=dtype, device=device)
-    return laid.copy_(value) if 0 not in strides or not shape else value[tuple(slice(0, 1) if s == 0 else slice(None) for s in strides)].expand(shape)
+    return (
+        laid.copy_(value)
+        if 0 not in strides or not shape
+        else value[tuple(slice(0, 1) if s == 0 else slice(None) for s in strides)].expand(shape)
+    )
 
 
 def _range(operator: Operator, graph: Graph) -> int:
@@ -102,7 +109,9 @@ def reference_seconds() -> Seconds:
     return thread_seconds(kernel)
 
 
-def touch_seconds(run: Callable[[list[torch.Tensor]], Any], sizes: tuple[int, int] = (64, 2**20)) -> tuple[Seconds, Seconds]:
+def touch_seconds(
+    run: Callable[[list[torch.Tensor]], Any], sizes: tuple[int, int] = (64, 2**20)
+) -> tuple[Seconds, Seconds]:
     """(seconds a tensor, seconds an element) of `run` over a list of tensors: four small ones against one large one."""
     small = thread_seconds(lambda tensors=[torch.randn(sizes[0]) for _ in range(8)]: run(tensors))
     large = thread_seconds(lambda tensors=[torch.randn(sizes[1])]: run(tensors), 0.03)
@@ -182,3 +191,39 @@ def message_seconds(rank: int, sizes: tuple[Bytes, ...], repeats: int = 5) -> li
             cores.append(time.process_time() - core)
         found.append((size, median(walls[1:]), median(cores[1:])))
     return found
+
+
+def rank_operators(
+    graph: Graph,
+    batches: Iterable[int],
+    known: Iterable[str],
+    rank: int,
+    world: int,
+    tell: Callable[[dict[str, Any]], None],
+) -> dict[str, Any]:
+    """Signature -> core-seconds of every `world`-th operator that is not known yet, and the reference kernel's."""
+    torch.manual_seed(0)
+    wanted = unique_operators(substitute(graph, batch) for batch in batches)
+    known = set(known)
+    mine = [name for name in sorted(wanted) if name not in known][rank::world]
+    reference, found = reference_seconds(), {}
+    with torch.no_grad():
+        for n, name in enumerate(mine):
+            found[name] = operator_seconds(*wanted[name])
+            if n % 20 == 19:
+                tell({"operators": n + 1, "of": len(mine)})
+    return {"operators": found, "reference": (reference + reference_seconds()) / 2}
+
+
+def rank_touches(task: Task, count: int) -> dict[str, Any]:
+    """Costs of passing through tensors and of loading `count` samples."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        return {**copies(), "update": update_seconds(task), "load": load_seconds(task, count)}
+
+
+def rank_wires(rank: int, world: int, sizes: tuple[Bytes, ...]) -> dict[str, Any]:
+    """Curves of all-reduces and of messages from rank 0 to rank 1."""
+    if world == 1:
+        return {"reduce": [], "message": []}
+    return {"reduce": wire_seconds(sizes), "message": message_seconds(rank, sizes)}

@@ -10,12 +10,16 @@ from partita.program.program import Lane, Program, Role
 COMPUTE, DATA, WIRE = Lane("compute"), Lane("data"), Lane("wire")
 
 
-def program_of(draft: Draft, roles: tuple[Role, ...], *, steps: int = 1, lag: int = 0, semantics: str = "exact") -> Program:
+def program_of(
+    draft: Draft, roles: tuple[Role, ...], *, steps: int = 1, lag: int = 0, semantics: str = "exact"
+) -> Program:
     """A Program over the draft's layouts."""
     return Program(draft.plan.name, roles, draft.segments, draft.buckets, draft.batch, steps, lag + 1, semantics)
 
 
-def updates(draft: Draft, ready: dict[int, tuple[After, ...]], lag: int = 0, part: str = "", tag: str = "") -> list[Instruction]:
+def updates(
+    draft: Draft, ready: dict[int, tuple[After, ...]], lag: int = 0, part: str = "", tag: str = ""
+) -> list[Instruction]:
     """One Update a bucket as soon as it is ready; with a bound on the gradients' norm, all after it is known."""
     found, names = [], tuple(b.name for b in draft.buckets)
     if draft.graph.clip_norm:
@@ -41,13 +45,16 @@ def alone(draft: Draft, plan: Plan) -> Program:
 def all_reduced(draft: Draft, plan: Plan) -> Program:
     """Gradients summed over all workers, bucket by bucket while backward goes on (DP-02, DP-34).
 
-        compute   F  B0 P0 B1 P1 B2 P2        U0 U1 U2 | F ...
-        wire            A0----A1-------A2----          |            lag 0
-        wire      A1--- A2--- A0---                    |            lag 1: U waits for the A of the round before (DP-30)
+    compute   F  B0 P0 B1 P1 B2 P2        U0 U1 U2 | F ...
+    wire            A0----A1-------A2----          |            lag 0
+    wire      A1--- A2--- A0---                    |            lag 1: U waits for the A of the round before (DP-30)
     """
     lag = draft.sync.tight.lag
     return program_of(
-        draft, tuple(_summing(draft, crew, lag) for crew in draft.crews), lag=lag, semantics="delayed" if lag else "exact"
+        draft,
+        tuple(_summing(draft, crew, lag) for crew in draft.crews),
+        lag=lag,
+        semantics="delayed" if lag else "exact",
     )
 
 

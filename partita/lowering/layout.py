@@ -37,7 +37,9 @@ def buckets_of(graph: Graph, wire: Wire) -> tuple[Bucket, ...]:
                 found.append([])
             found[-1].append((piece, _elements(parameter, piece), parameter.tensor.dtype))
     return tuple(
-        Bucket(f"b{i}", pieces[0][2], sum(elements for _, elements, _ in pieces), tuple(piece for piece, _, _ in pieces))
+        Bucket(
+            f"b{i}", pieces[0][2], sum(elements for _, elements, _ in pieces), tuple(piece for piece, _, _ in pieces)
+        )
         for i, pieces in enumerate(found)
         if pieces
     )

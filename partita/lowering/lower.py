@@ -1,8 +1,8 @@
 """Plan -> Program: what each rank computes, then what agreement adds to it, then the updates; `verify` judges.
 
-    samples      who takes which part of the minibatch         -> roles with Load, F, B
-    agreement    one of: nothing, all-reduce, servers, average -> Pack, Collective | Send, Receive, Combine | Scale
-    updates      Clip, Update after what completes a bucket
+samples      who takes which part of the minibatch         -> roles with Load, F, B
+agreement    one of: nothing, all-reduce, servers, average -> Pack, Collective | Send, Receive, Combine | Scale
+updates      Clip, Update after what completes a bucket
 """
 
 from __future__ import annotations
@@ -81,7 +81,9 @@ def refuse(graph: Graph, plan: Plan) -> None:
     )
     for given, what in cases:
         if given:
-            raise LoweringError(f"{plan.name} asks for {what}, which this version cannot carry out yet; `partita recipes` lists what runs")
+            raise LoweringError(
+                f"{plan.name} asks for {what}, which this version cannot carry out yet; `partita recipes` lists what runs"
+            )
 
 
 __all__ = ["Draft", "Stretch", "lower", "lower_phase"]

@@ -57,7 +57,12 @@ def draft(graph: Graph, plan: Plan) -> Draft:
     buckets = buckets_of(graph, sync.wire)
     batch = graph.global_batch or graph.batch
     crews = crews_of(batch, plan.mesh.size, plan.schedule.microbatches)
-    found = {s.name: s for crew in crews for count in microbatches(crew.count, plan) for s in _segments(graph, buckets, count, batch)}
+    found = {
+        s.name: s
+        for crew in crews
+        for count in microbatches(crew.count, plan)
+        for s in _segments(graph, buckets, count, batch)
+    }
     return Draft(graph, plan, buckets, crews, tuple(found.values()), batch)
 
 

@@ -1,11 +1,11 @@
 """Agreement through parameter servers, in lockstep: push gradients, sum, update, pull weights.
 
-    worker  compute  F B0 P0 B1 P1                | F next round, after every R
-            push           S0-- S1----
-            pull                    R0-- R1----
-    server  from w         I0-- I1----                 one lane for each worker: links are full duplex
-            serve               C0 U0 C1 U1
-            to w                    D0-- D1----
+worker  compute  F B0 P0 B1 P1                | F next round, after every R
+        push           S0-- S1----
+        pull                    R0-- R1----
+server  from w         I0-- I1----                 one lane for each worker: links are full duplex
+        serve               C0 U0 C1 U1
+        to w                    D0-- D1----
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def _worker(draft: Draft, crew: Crew, owners: Owners) -> Role:
     for i, bucket in enumerate(draft.buckets):
         if owners[i] != me:
             up, down = f"{bucket.name}.up", f"{bucket.name}.down"
-            body.append(Instruction(f"S{i}", Send(bucket.name, (owners[i],), up), f"push{owners[i]}", (After(f"P{i}"),)))
+            body.append(
+                Instruction(f"S{i}", Send(bucket.name, (owners[i],), up), f"push{owners[i]}", (After(f"P{i}"),))
+            )
             body.append(Instruction(f"R{i}", Receive(bucket.name, (owners[i],), down), f"pull{owners[i]}", (back,)))
     if me >= 0:
         body += _serving(draft, me, owners, (back,))

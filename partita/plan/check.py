@@ -36,7 +36,9 @@ def _mesh(plan: Plan, cluster: Cluster) -> None:
     known = {name for name, _ in plan.mesh.axes} | {"data"}
     for axis in [split.axis for split in plan.splits] + [sync.over for sync in plan.sync] + [plan.memory.over]:
         if axis not in known:
-            raise PlanError(f"{plan.name} speaks of mesh axis {axis!r}, which its mesh does not have; it has {sorted(known)}")
+            raise PlanError(
+                f"{plan.name} speaks of mesh axis {axis!r}, which its mesh does not have; it has {sorted(known)}"
+            )
 
 
 def _samples(plan: Plan, graph: Graph) -> None:
@@ -50,25 +52,41 @@ def _samples(plan: Plan, graph: Graph) -> None:
             f"{workers * m} parts; use fewer parts or a batch of {workers * m} or more"
         )
     if not graph.symbolic and (workers * m > 1 or batch != graph.batch):
-        raise PlanError(f"{graph.name} holds for {graph.batch} samples only ({graph.blind}); use `single` without microbatches")
+        raise PlanError(
+            f"{graph.name} holds for {graph.batch} samples only ({graph.blind}); use `single` without microbatches"
+        )
 
 
 def _agreement(plan: Plan, graph: Graph) -> None:
     for sync in plan.sync:
         tight, wire = sync.tight, sync.wire
         if tight.lag < 0 or tight.staleness < -1 or tight.need < 0:
-            raise PlanError(f"{plan.name}: lag {tight.lag}, staleness {tight.staleness}, need {tight.need}; none may be negative (staleness -1: no bound)")
+            raise PlanError(
+                f"{plan.name}: lag {tight.lag}, staleness {tight.staleness}, need {tight.need}; none may be negative (staleness -1: no bound)"
+            )
         if sync.often.period < 0 or sync.often.fragments < 1:
-            raise PlanError(f"{plan.name}: period {sync.often.period}; 1 or more steps are allowed, 0 for once at the end")
+            raise PlanError(
+                f"{plan.name}: period {sync.often.period}; 1 or more steps are allowed, 0 for once at the end"
+            )
         if wire.bucket_bytes < 0 or wire.slice_bytes < 0 or wire.credit_bytes < 0:
             raise PlanError(f"{plan.name}: bucket, slice and credit sizes are bytes, 0 or more")
-        if isinstance(sync.through, Servers) and not 1 <= sync.through.count <= max(plan.mesh.size, sync.through.count * sync.through.own):
-            raise PlanError(f"{plan.name}: {sync.through.count} servers cannot share {plan.mesh.size} workers' devices; use fewer or own=true")
+        if isinstance(sync.through, Servers) and not 1 <= sync.through.count <= max(
+            plan.mesh.size, sync.through.count * sync.through.own
+        ):
+            raise PlanError(
+                f"{plan.name}: {sync.through.count} servers cannot share {plan.mesh.size} workers' devices; use fewer or own=true"
+            )
         if isinstance(sync.through, Servers) and sync.through.count > 1 and graph.clip_norm:
-            raise PlanError(f"{plan.name}: clip_norm needs the norm of the whole gradient and its servers hold parts; use one server or no clip_norm")
+            raise PlanError(
+                f"{plan.name}: clip_norm needs the norm of the whole gradient and its servers hold parts; use one server or no clip_norm"
+            )
         if isinstance(sync.through, SharedMemory) and sync.what is not What.GRADIENT:
             raise PlanError(f"{plan.name}: shared memory takes gradients, not {sync.what}")
     if plan.memory.shard is not Shard.NONE and not graph.optimizer.elementwise:
-        raise PlanError(f"{plan.name} shards the state of {graph.optimizer.name}, whose update needs whole tensors; use shard=none")
+        raise PlanError(
+            f"{plan.name} shards the state of {graph.optimizer.name}, whose update needs whole tensors; use shard=none"
+        )
     if plan.schedule.order is not Order.SEQUENTIAL and len(plan.stages) < 2 and plan.mesh.length("pipe") < 2:
-        raise PlanError(f"{plan.name} has the pipeline schedule {plan.schedule.order} and one stage; add stages or a pipe axis")
+        raise PlanError(
+            f"{plan.name} has the pipeline schedule {plan.schedule.order} and one stage; add stages or a pipe axis"
+        )

@@ -28,7 +28,9 @@ def read_plan(text: str) -> Plan:
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise PlanError(f"the plan is not valid TOML: {error}; correct it there or write it anew with `partita plan -o`") from None
+        raise PlanError(
+            f"the plan is not valid TOML: {error}; correct it there or write it anew with `partita plan -o`"
+        ) from None
     schema = table.pop("schema", None)
     if schema != SCHEMA:
         raise PlanError(f"the plan has schema {schema!r}; this version reads schema {SCHEMA}, so write the plan anew")

@@ -27,10 +27,14 @@ def _names(program: Program, role: Role) -> None:
         if names[i.name] > 1:
             raise ProgramError(f"{program.name}: role {role.name} has {names[i.name]} instructions named {i.name}")
         if i.lane not in lanes:
-            raise ProgramError(f"{program.name}: {i.name} of role {role.name} is in lane {i.lane!r}, which the role lacks")
+            raise ProgramError(
+                f"{program.name}: {i.name} of role {role.name} is in lane {i.lane!r}, which the role lacks"
+            )
         for after in (*i.after, *((i.unless,) if i.unless else ())):
             if after.name not in names:
-                raise ProgramError(f"{program.name}: {i.name} of role {role.name} waits for {after.name}, which the role lacks")
+                raise ProgramError(
+                    f"{program.name}: {i.name} of role {role.name} waits for {after.name}, which the role lacks"
+                )
         if i.need > len(i.after):
             raise ProgramError(f"{program.name}: {i.name} needs {i.need} of {len(i.after)} predecessors")
 
@@ -74,7 +78,12 @@ def _progress(program: Program) -> None:
         return
     rounds = program.slots + 2
     done: dict[tuple[int, str], int] = {}
-    lanes = {(r, lane.name): (role, role.on(lane.name), lane.policy) for role in program.roles for r in role.ranks for lane in role.lanes}
+    lanes = {
+        (r, lane.name): (role, role.on(lane.name), lane.policy)
+        for role in program.roles
+        for r in role.ranks
+        for lane in role.lanes
+    }
     place = dict.fromkeys(lanes, 0)
     moved = True
     while moved:
@@ -93,12 +102,18 @@ def _progress(program: Program) -> None:
                     if len(arrived[meeting]) == len(members):
                         for other, name in arrived.pop(meeting):
                             moved = _finish(done, place, other, program.role_of[other].on_name[name]) or moved
-    stuck = [f"  rank {r} {lane}: {role.on(lane)[n % len(body)].name} of round {n // len(body)}" for (r, lane), (role, body, _) in lanes.items() if (n := place[r, lane]) < rounds * len(body)]
+    stuck = [
+        f"  rank {r} {lane}: {role.on(lane)[n % len(body)].name} of round {n // len(body)}"
+        for (r, lane), (role, body, _) in lanes.items()
+        if (n := place[r, lane]) < rounds * len(body)
+    ]
     if stuck:
         raise ProgramError(f"{program.name} never finishes; waiting are\n" + "\n".join(stuck[:12]))
 
 
-def _heads(body: tuple[Instruction, ...], at: int, policy: Policy, rounds: int, rank: int, done: dict[tuple[int, str], int]) -> list[Instruction]:
+def _heads(
+    body: tuple[Instruction, ...], at: int, policy: Policy, rounds: int, rank: int, done: dict[tuple[int, str], int]
+) -> list[Instruction]:
     if policy is Policy.ORDER:
         return [body[at % len(body)]] if body and at < rounds * len(body) else []
     return [i for i in body if done.get((rank, i.name), 0) < rounds]

@@ -24,4 +24,6 @@ def ddp(
     """Synchronous data parallelism: buckets of gradients all-reduced while backward goes on (DP-02, DP-34; Li et al.,
     VLDB 2020). PyTorch's own buckets are 25 MB; smaller ones leave sooner and are updated while others travel."""
     wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=first_bucket_bytes, slice_bytes=bucket_bytes)
-    return Plan("ddp", Mesh((("data", cluster.size),)), schedule=Schedule(microbatches=microbatches), sync=(Sync(wire=wire),))
+    return Plan(
+        "ddp", Mesh((("data", cluster.size),)), schedule=Schedule(microbatches=microbatches), sync=(Sync(wire=wire),)
+    )

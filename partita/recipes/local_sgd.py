@@ -25,4 +25,6 @@ def local_sgd(
     al. 2015). Optimizer state stays with the worker."""
     wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
     sync = Sync(what=What.PARAMETER, often=Often(period), wire=wire)
-    return Plan("local_sgd", Mesh((("data", cluster.size),)), schedule=Schedule(microbatches=microbatches), sync=(sync,))
+    return Plan(
+        "local_sgd", Mesh((("data", cluster.size),)), schedule=Schedule(microbatches=microbatches), sync=(sync,)
+    )

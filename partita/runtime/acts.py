@@ -99,7 +99,9 @@ def receive(rank: Rank, act: Receive, name: str, round: int) -> Pending:
 def combine(rank: Rank, act: Combine, name: str, round: int) -> None:
     """Summed in the order of the sources, so that every server and every schedule gets the same bits."""
     flat = rank.state.gradient[act.bucket][rank.slot(round)]
-    first, *others = [flat if source == rank.rank else rank.state.inbox_of(act.bucket, source) for source in act.sources]
+    first, *others = [
+        flat if source == rank.rank else rank.state.inbox_of(act.bucket, source) for source in act.sources
+    ]
     for other in others:
         first += other
     if first is not flat:
@@ -116,7 +118,10 @@ def clip(rank: Rank, act: Clip, name: str, round: int) -> None:
         return
     if act.part:
         environment, wanted = rank.environments[round, act.part], dict(rank.graph.gradients)
-        found = [environment[key(wanted[p])] for p in dict.fromkeys(q.parameter for b in act.buckets for q in rank.program.bucket[b].pieces)]
+        found = [
+            environment[key(wanted[p])]
+            for p in dict.fromkeys(q.parameter for b in act.buckets for q in rank.program.bucket[b].pieces)
+        ]
     else:
         found = [rank.state.gradient[bucket][rank.slot(round - act.lag)] for bucket in act.buckets]
     total = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in found]))

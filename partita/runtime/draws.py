@@ -25,7 +25,9 @@ class Draws:
         return keyed_uniform(shape, self.seed, self.step, key, self.samples)
 
 
-def dropout(env: dict[str, Any], value: torch.Tensor, probability: float, key: int) -> tuple[torch.Tensor, torch.Tensor]:
+def dropout(
+    env: dict[str, Any], value: torch.Tensor, probability: float, key: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     draws: Draws | None = env[DRAWS]
     if draws is None:
         dropped, mask = torch.ops.aten.native_dropout.default(value, probability, True)

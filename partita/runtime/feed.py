@@ -42,7 +42,9 @@ class Feed:
         try:
             samples = [self.task.data[i] for i in positions]
         except Exception as error:
-            raise TaskError(f"reading samples {list(positions)[:4]}... of {self.task.name!r} failed: {error}") from error
+            raise TaskError(
+                f"reading samples {list(positions)[:4]}... of {self.task.name!r} failed: {error}"
+            ) from error
         found = tree_leaves((self.task.collate or default_collate)(samples))
         return [place(leaf, device, floating) for leaf in found]
 

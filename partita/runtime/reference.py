@@ -78,7 +78,9 @@ class Reference:
         return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters]
 
 
-def reference(task: Task, program: Program, steps: int, *, seed: int, precision: str, whole: bool) -> dict[str, torch.Tensor]:
+def reference(
+    task: Task, program: Program, steps: int, *, seed: int, precision: str, whole: bool
+) -> dict[str, torch.Tensor]:
     """Parameters by name after `steps` steps of the serial recurrence that `program`'s class names.
 
     `whole` feeds every minibatch at once; otherwise in the program's own parts.
@@ -130,7 +132,9 @@ def _averaged(
     return dict(copies[workers[0]].named_parameters())
 
 
-def _stepper(task: Task, model: Any, shares: Sequence[Share], program: Program, seed: int, precision: str) -> Iterator[None]:
+def _stepper(
+    task: Task, model: Any, shares: Sequence[Share], program: Program, seed: int, precision: str
+) -> Iterator[None]:
     """One worker's own training: each `next` is a step on its part, weighed as the worker weighs it."""
     one = Reference(task, model, seed, precision, Feed(task, seed))
     parameters = [p for p in model.parameters() if p.requires_grad]

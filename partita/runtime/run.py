@@ -96,7 +96,18 @@ def make_rank(
     segments, reads = code or compiled(graph, program, role, device)
     floating = FLOATING[precision] if precision else None
     return Rank(
-        graph, program, role, rank, state, transport, Feed(task, seed), segments, reads, device, floating, first_step,
+        graph,
+        program,
+        role,
+        rank,
+        state,
+        transport,
+        Feed(task, seed),
+        segments,
+        reads,
+        device,
+        floating,
+        first_step,
         seed if keyed else None,
     )
 
@@ -119,7 +130,19 @@ def train_in_process(
         states = {r: carry_over(graph, program, r, task, start, states.get(r), "cpu") for r in range(program.size)}
         code = {role.name: compiled(graph, program, role, "cpu") for role in program.roles}
         ranks = [
-            make_rank(task, graph, program, r, states[r], InProcess(r, hall), seed=seed, first_step=step, precision=precision, keyed=keyed, code=code[program.role_of[r].name])
+            make_rank(
+                task,
+                graph,
+                program,
+                r,
+                states[r],
+                InProcess(r, hall),
+                seed=seed,
+                first_step=step,
+                precision=precision,
+                keyed=keyed,
+                code=code[program.role_of[r].name],
+            )
             for r in range(program.size)
         ]
         advance(ranks, leg.rounds, order, slow)
@@ -139,5 +162,14 @@ def carry_over(
     if before is None:
         return fresh
     if before.layout != fresh.layout:
-        raise TaskError(f"{program.name}: the phases of this plan cut the parameters differently; give them the same buckets")
-    return replace(fresh, optimizer=before.optimizer, schedule=before.schedule, leaves=before.leaves, parameter=before.parameter, views=before.views)
+        raise TaskError(
+            f"{program.name}: the phases of this plan cut the parameters differently; give them the same buckets"
+        )
+    return replace(
+        fresh,
+        optimizer=before.optimizer,
+        schedule=before.schedule,
+        leaves=before.leaves,
+        parameter=before.parameter,
+        views=before.views,
+    )

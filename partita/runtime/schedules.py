@@ -26,7 +26,10 @@ def advance(ranks: Sequence[Rank], rounds: int, seed: int = 0, slow: dict[int, f
         while runs:
             ready = [place for place in runs if (wait := waits[place]) is None or wait.ready()]
             if not ready:
-                raise RunHung("no lane can go on; waiting are " + "; ".join(f"rank {r} {lane}: {waits[r, lane]}" for r, lane in runs))
+                raise RunHung(
+                    "no lane can go on; waiting are "
+                    + "; ".join(f"rank {r} {lane}: {waits[r, lane]}" for r, lane in runs)
+                )
             place = draw.choices(ready, [weights.get(rank, 1.0) for rank, _ in ready])[0]
             turns += 1
             try:

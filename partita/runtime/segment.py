@@ -35,7 +35,9 @@ def resolve(target: str) -> Callable[..., Any]:
     for part in target.split("."):
         found = getattr(found, part, None)
         if found is None:
-            raise CaptureError(f"this torch has no operator {target}; capture the task again with the torch that runs it")
+            raise CaptureError(
+                f"this torch has no operator {target}; capture the task again with the torch that runs it"
+            )
     return found  # type: ignore[no-any-return]
 
 

@@ -96,7 +96,9 @@ class Session:
             "rank": self.rank,
             "ends": [[at, end + self.offset - begun] for at, end in ends],
             "losses": [[at, loss] for at, loss in sorted(losses.items())],
-            "spans": [span | {"start": span["start"] + self.offset, "end": span["end"] + self.offset} for span in spans],
+            "spans": [
+                span | {"start": span["start"] + self.offset, "end": span["end"] + self.offset} for span in spans
+            ],
             "sent": self.transport.sent,
             "steps": step,
             "resident": psutil.Process().memory_info().rss,
@@ -110,7 +112,15 @@ class Session:
         self.transport.join([g for g in groups if len(g) > 1], self.timeout)
         state = carry_over(self.graph, program, self.rank, self.task, self.values, state, self.device)
         return make_rank(
-            self.task, self.graph, program, self.rank, state, self.transport, seed=self.seed, first_step=step, device=self.device
+            self.task,
+            self.graph,
+            program,
+            self.rank,
+            state,
+            self.transport,
+            seed=self.seed,
+            first_step=step,
+            device=self.device,
         )
 
     def evaluate(self, state: State) -> float:
@@ -147,9 +157,15 @@ def evaluate(task: Task, model: Any, data: Any, count: int, device: str) -> floa
     with torch.no_grad():
         for start in range(0, count, batch):
             samples = [data[i] for i in range(start, min(start + batch, count))]
-            leaves = tree_map(lambda x: x.to(device) if isinstance(x, torch.Tensor) else x, (task.collate or default_collate)(samples))
+            leaves = tree_map(
+                lambda x: x.to(device) if isinstance(x, torch.Tensor) else x, (task.collate or default_collate)(samples)
+            )
             loss = task.loss(model, leaves)
-            part = (float(loss[0]), float(loss[1])) if isinstance(loss, tuple) else (float(loss) * len(samples), float(len(samples)))
+            part = (
+                (float(loss[0]), float(loss[1]))
+                if isinstance(loss, tuple)
+                else (float(loss) * len(samples), float(len(samples)))
+            )
             total, weight = total + part[0], weight + part[1]
     model.train()
     return total / weight
@@ -174,7 +190,9 @@ def load_weights(model: Any, path: Path) -> None:
         for name, tensor in values_of(model).items():
             if name in found:
                 if found[name].shape != tensor.shape:
-                    raise TaskError(f"{path}: {name} has shape {tuple(found[name].shape)}, the model {tuple(tensor.shape)}")
+                    raise TaskError(
+                        f"{path}: {name} has shape {tuple(found[name].shape)}, the model {tuple(tensor.shape)}"
+                    )
                 tensor.copy_(found[name])
 
 
@@ -186,4 +204,6 @@ def join_world(rank: int, world: int, timeout: Seconds, backend: str = "gloo") -
         dist.init_process_group(backend, rank=rank, world_size=world, timeout=timedelta(seconds=timeout))
     except (RuntimeError, ValueError) as error:
         place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-        raise RunError(f"rank {rank} could not meet the others at {place} ({error}); check MASTER_ADDR and MASTER_PORT", rank=rank) from error
+        raise RunError(
+            f"rank {rank} could not meet the others at {place} ({error}); check MASTER_ADDR and MASTER_PORT", rank=rank
+        ) from error

@@ -62,7 +62,11 @@ def make_state(
     shapes = {p.name: tuple(values[p.name].shape) for p in graph.parameters}
     parameter = _flats(program, device)
     packed = {act.bucket for i in role.instructions if isinstance(act := i.act, Pack | Combine)}
-    gradient = {name: [torch.zeros_like(flat) for _ in range(program.slots)] for name, flat in parameter.items() if name in packed}
+    gradient = {
+        name: [torch.zeros_like(flat) for _ in range(program.slots)]
+        for name, flat in parameter.items()
+        if name in packed
+    }
     views = {b.name: _views(parameter[b.name], b, shapes) for b in program.buckets}
     gradient_views = {n: [_views(flat, program.bucket[n], shapes) for flat in flats] for n, flats in gradient.items()}
     for bucket in program.buckets:

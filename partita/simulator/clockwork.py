@@ -323,8 +323,8 @@ def _allot(work: Work, state: State) -> None:
     for k in range(state.count[BASIN]):
         resource = state.basin[k]
         first, users = work.member_start[resource], state.users[resource]
-        allotment, open, before = state.left[resource] / users, users, 0
-        while state.couples[resource] and open != before:
+        allotment, open, before = state.left[resource] / users, users, users + 1
+        while state.couples[resource] and open < before:
             left, before, open = state.left[resource], open, 0
             for j in range(first, first + users):
                 user = work.user[state.member[j]]
@@ -401,10 +401,11 @@ def _apply(work: Work, state: State, time: float) -> None:
 @part
 def _share(work: Work, state: State, time: float) -> None:
     _spread(work, state, time)
+    _offer(work, state)
     for _ in range(ROUNDS):
+        _allot(work, state)
         if _offer(work, state):
             break
-        _allot(work, state)
     while _grow(work, state):
         pass
     _apply(work, state, time)

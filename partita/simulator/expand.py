@@ -102,7 +102,9 @@ def _order(draft: Draft, role: Role) -> None:
                 draft.lanes.append((mine.ravel(), np.broadcast_to(ids, mine.shape).ravel()))
 
 
-def _instruction(draft: Draft, role: Role, i: Instruction, costs: Costs, need: NDArray[np.int32], guard: NDArray[np.int32]) -> None:
+def _instruction(
+    draft: Draft, role: Role, i: Instruction, costs: Costs, need: NDArray[np.int32], guard: NDArray[np.int32]
+) -> None:
     mine = draft.layout.at(role, i.name)
     draft.priority[mine] = i.priority
     rounds = draft.layout.rounds
@@ -180,7 +182,9 @@ def _messages(draft: Draft, program: Program, costs: Costs, ports: Ports) -> Non
 
 def _assembled(draft: Draft, need: NDArray[np.int32], guard: NDArray[np.int32]) -> Activities:
     alias, n = draft.alias, draft.layout.count
-    before, after = (np.concatenate([e[k] for e in draft.edges]) if draft.edges else np.zeros(0, np.int64) for k in (0, 1))
+    before, after = (
+        np.concatenate([e[k] for e in draft.edges]) if draft.edges else np.zeros(0, np.int64) for k in (0, 1)
+    )
     before, after = alias[before], alias[after]
     pairs = np.unique(before * n + after)
     before, after = pairs // n, pairs % n
@@ -198,5 +202,3 @@ def _assembled(draft: Draft, need: NDArray[np.int32], guard: NDArray[np.int32]) 
         least=draft.least,
         guard=guard,
     )
-
-

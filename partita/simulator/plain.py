@@ -174,12 +174,13 @@ def share(flowing: list[Twin], buckets: list[Bucket]) -> None:
     tops = {t.index: min([1 / t.least if t.least else inf, *(buckets[r].peak / d for r, d in t.demands.items())])
             for t in flowing}  # fmt: skip
     allotment = {r: buckets[r].capacity / len(users[r]) for r in used}
-    for _ in range(ROUNDS):
-        before = {twin.index: twin.speed for twin in flowing}
+    before: dict[int, float] = {}
+    for _ in range(1 + ROUNDS):
         for t in flowing:
             t.speed = min([tops[t.index], *(allotment[r] / d for r, d in t.demands.items())])
-        if all(abs(t.speed - before[t.index]) <= TIE * t.speed for t in flowing):
+        if before and all(abs(t.speed - before[t.index]) <= TIE * t.speed for t in flowing):
             break
+        before = {twin.index: twin.speed for twin in flowing}
         limits = {r: [min([tops[t.index], *(allotment[s] / d for s, d in t.demands.items() if s != r)]) * t.demands[r]
                       for t in users[r]] for r in used}  # fmt: skip
         allotment = {r: level(limits[r], buckets[r].capacity) for r in used}

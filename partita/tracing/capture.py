@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -30,7 +33,7 @@ def capture(task: Task, *, batch: int | None = None, precision: str | None = Non
     batch, precision = batch or task.batch_size, precision or task.precision
     if precision not in PRECISIONS:
         raise TaskError(f"the precision {precision!r} is unknown; allowed are {', '.join(PRECISIONS)}")
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _quiet():
         optimizer = optimizer_spec(task, precision)
         try:
             return _traced(task, batch, precision, optimizer, symbolic, real=False)
@@ -46,6 +49,17 @@ def capture(task: Task, *, batch: int | None = None, precision: str | None = Non
             raise
         except Exception as error:
             return _opaque(task, batch, precision, optimizer, error)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps torch from logging a trace that fails, which is no error here: the next rung follows."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _traced(task: Task, batch: int, precision: str, optimizer: Optimizer, symbolic: bool, *, real: bool) -> Graph:

@@ -40,8 +40,7 @@ class Names:
         value = tensor.constant if isinstance(tensor, FakeTensor) else tensor
         if value is None:
             raise NeedsData("the model keeps a tensor that is neither parameter nor buffer; register it as a buffer")
-        data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-        return Constant(f"constant.{len(self.constants)}", self.spec(value.contiguous()), data)
+        return Constant(f"constant.{len(self.constants)}", self.spec(value.contiguous()), raw_bytes(value))
 
     def spec(self, tensor: torch.Tensor) -> Tensor:
         shape, strides = tuple(tensor.shape), tensor.stride()
@@ -69,7 +68,7 @@ def to_graph(task: Task, trace: Trace, batch: int, optimizer: Optimizer) -> Grap
         for name, p in trace.model.named_parameters()
     )
     saved = trace.model.state_dict(keep_vars=True).keys()
-    tangent = Constant("tangent", names.spec(trace.tangent), torch.ones((), dtype=trace.tangent.dtype).view(-1).view(torch.uint8).numpy().tobytes())
+    tangent = Constant("tangent", names.spec(trace.tangent), raw_bytes(torch.ones((), dtype=trace.tangent.dtype)))
     graph = Graph(
         name=task.name, batch=batch, operators=tuple(operators), parameters=parameters,
         buffers=tuple(Buffer(name, names.spec(b), name in saved) for name, b in trace.buffers.items()),
@@ -81,6 +80,11 @@ def to_graph(task: Task, trace: Trace, batch: int, optimizer: Optimizer) -> Grap
         optimizer=optimizer, rung="dispatch", symbolic=False, global_batch=task.batch_size, samples=len(task.data),
     )  # fmt: skip
     return _tidy(replace(graph, constants=(tangent, *names.constants)))
+
+
+def raw_bytes(tensor: torch.Tensor) -> bytes:
+    """The elements in row-major order, little-endian."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def other_names(model: torch.nn.Module) -> dict[int, tuple[str, ...]]:
@@ -114,7 +118,7 @@ def _operators(trace: Trace, names: Names) -> list[Operator]:
         target, arguments, keywords = _call(call, names, keys)
         if target.startswith("partita.") and is_random(call.function):
             if call.backward:
-                raise CaptureError(f"{call.function} draws during the backward pass; switch activation checkpointing off")
+                raise CaptureError(f"{call.function} draws in the backward pass; switch activation checkpointing off")
             keys += 1
         several = isinstance(call.result, list | tuple)
         results = tuple(call.result) if several else (call.result,)
@@ -183,16 +187,14 @@ def _argument(value: Any, names: Names) -> Argument:
 def _tidy(graph: Graph) -> Graph:
     """Dead operators and constants dropped, what only gradients need moved behind the forward pass, names given."""
     by_name = {operator.name: operator for operator in graph.operators}
-    forward = _ancestors((graph.loss, *((graph.weight,) if graph.weight else ()), *(r for _, r in graph.mutations)), by_name)
+    ends = (graph.loss, *((graph.weight,) if graph.weight else ()), *(ref for _, ref in graph.mutations))
+    forward = _ancestors(ends, by_name)
     needed = _ancestors(tuple(ref for _, ref in graph.gradients), by_name)
     first = [o for o in graph.operators if o.name in forward]
     behind = needed - forward
     last = [replace(o, phase=Phase.BACKWARD) for o in graph.operators if o.name in behind]
     names = _readable([*first, *last], set(graph.leaves))
     read = {ref.name for o in (*first, *last) for ref in o.reads()} | {ref.name for ref in graph.results()}
-
-    def renamed(ref: Ref) -> Ref:
-        return Ref(names[ref.name], ref.index) if ref.name in names else ref
 
     return replace(
         graph,
@@ -204,17 +206,19 @@ def _tidy(graph: Graph) -> Graph:
             for o in (*first, *last)
         ),
         constants=tuple(c for c in graph.constants if c.name in read),
-        loss=renamed(graph.loss),
-        weight=graph.weight and renamed(graph.weight),
-        gradients=tuple((name, renamed(ref)) for name, ref in graph.gradients),
-        mutations=tuple((name, renamed(ref)) for name, ref in graph.mutations),
+        loss=_rename(graph.loss, names),
+        weight=_rename(graph.weight, names),
+        gradients=tuple((name, _rename(ref, names)) for name, ref in graph.gradients),
+        mutations=tuple((name, _rename(ref, names)) for name, ref in graph.mutations),
     )  # fmt: skip
 
 
 def _rename(argument: Any, names: dict[str, str]) -> Any:
     if isinstance(argument, tuple):
         return tuple(_rename(part, names) for part in argument)
-    return Ref(names[argument.name], argument.index) if isinstance(argument, Ref) and argument.name in names else argument
+    if isinstance(argument, Ref) and argument.name in names:
+        return Ref(names[argument.name], argument.index)
+    return argument
 
 
 def _ancestors(refs: tuple[Ref, ...], by_name: dict[str, Operator]) -> set[str]:
@@ -234,8 +238,7 @@ def _readable(operators: list[Operator], taken: set[str]) -> dict[str, str]:
     counts: Counter[str] = Counter()
     names = {}
     for operator in operators:
-        parts = operator.target.split(".")
-        kind = parts[1]
+        kind = operator.target.split(".")[1]
         while (name := f"{kind}_{counts[kind]}") in taken:
             counts[kind] += 1
         counts[kind] += 1

@@ -22,10 +22,10 @@ BITS = 24
 def keyed_uniform(
     shape: Sequence[int], seed: int, step: int, key: int, samples: Sequence[int], dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Multiples of 2**-24, uniform in [0, 1), of `shape`; the part of dim 0 that belongs to a sample depends on that sample only.
+    """Uniform numbers in [0, 1), multiples of 2**-24, of `shape`; the rows of a sample depend on that sample only.
 
-    Dim 0 holds the samples in order, equally many rows each. Where it cannot (or `samples` is empty), the tensor belongs
-    to no sample and every rank draws the same.
+    Dim 0 holds the samples in order, equally many rows each. Where it cannot (or `samples` is empty), the tensor
+    belongs to no sample and every rank draws the same.
     """
     shape = list(shape)
     if not samples or not shape or not shape[0] or shape[0] % len(samples):
@@ -49,8 +49,8 @@ def keyed_dropout(value: Tensor, probability: float, uniform: Tensor) -> tuple[T
 def keyed_random(target: str, arguments: Sequence[Any], empty: Tensor, uniform: Tensor) -> Tensor:
     """What `partita.random` computes: the distribution of `target`, with its `arguments`, out of uniform numbers.
 
-    `empty` has the result's dtype and device, `uniform` its shape. Raises NotImplementedError for a distribution that has
-    no such form here (multinomial, poisson, ...).
+    `empty` has the result's dtype and device, `uniform` its shape. Raises NotImplementedError for a distribution that
+    has no such form here (multinomial, poisson, ...).
     """
     kind, u = target.split(".")[1].removesuffix("_functional").rstrip("_"), uniform.to(empty.device).double()
     numbers = [a for a in arguments if isinstance(a, int | float) and not isinstance(a, bool)]
@@ -82,11 +82,11 @@ def is_random(function: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in function.tags and "attention" not in str(function)
 
 
-class KeyedDraws(TorchDispatchMode):
-    """Inside, plain eager PyTorch draws what the graph's random operators draw for `samples` at `step`, in call order."""
+class KeyedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Inside, plain eager PyTorch draws, in call order, what the graph's random operators draw for `samples`."""
 
     def __init__(self, seed: int, step: int, samples: Sequence[int]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.seed, self.step, self.samples, self.key = seed, step, tuple(samples), 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -73,19 +73,18 @@ def lstm(
 
 
 def _onednn(value: Tensor) -> bool:
-    return value.device.type == "cpu" and value.dtype in (torch.float32, torch.bfloat16) and torch.backends.mkldnn.is_available()
+    known = value.dtype in (torch.float32, torch.bfloat16)
+    return value.device.type == "cpu" and known and torch._C._has_mkldnn
 
 
-@torch.library.custom_op("partita::lstm_layer", mutates_args=())
-def lstm_layer(
+def _forward(
     value: Tensor, w_in: Tensor, w_hidden: Tensor, b_in: Tensor, b_hidden: Tensor, h: Tensor, c: Tensor, reverse: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(output (T, B, H), last hidden (B, H), last cell (B, H), workspace bytes) of one direction of one layer."""
     if _onednn(value):
-        size, train = w_hidden.shape[1], True
         out, last, cell, space = torch.ops.aten.mkldnn_rnn_layer(
-            value.contiguous(), w_in, w_hidden, b_in, b_hidden, h.contiguous(), c.contiguous(), reverse, [], LSTM, size, 1,
-            True, False, False, train,
+            value.contiguous(), w_in, w_hidden, b_in, b_hidden, h.contiguous(), c.contiguous(), reverse, [], LSTM,
+            w_hidden.shape[1], 1, True, False, False, True,
         )  # fmt: skip
         return out, last, cell, space
     inputs = value @ w_in.T + b_in + b_hidden
@@ -100,8 +99,10 @@ def lstm_layer(
     return torch.stack(outs), h.clone(), c.clone(), torch.stack(saved).view(torch.uint8).flatten()
 
 
-@lstm_layer.register_fake
-def _(value: Tensor, w_in: Tensor, w_hidden: Tensor, b_in: Tensor, b_hidden: Tensor, h: Tensor, c: Tensor, reverse: bool):  # type: ignore[no-untyped-def]
+def _forward_shapes(
+    value: Tensor, w_in: Tensor, w_hidden: Tensor, b_in: Tensor, b_hidden: Tensor, h: Tensor, c: Tensor, reverse: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As `_forward`; the bytes of oneDNN's workspace are an estimate (it pads)."""
     steps, batch, size = value.shape[0], value.shape[1], w_hidden.shape[1]
     space = WORKSPACE if _onednn(value) else 5 * value.element_size()
     return (
@@ -112,8 +113,7 @@ def _(value: Tensor, w_in: Tensor, w_hidden: Tensor, b_in: Tensor, b_hidden: Ten
     )
 
 
-@torch.library.custom_op("partita::lstm_layer_backward", mutates_args=())
-def lstm_layer_backward(
+def _backward(
     value: Tensor, w_in: Tensor, w_hidden: Tensor, b_in: Tensor, b_hidden: Tensor, h: Tensor, c: Tensor, out: Tensor,
     last: Tensor, cell: Tensor, space: Tensor, d_out: Tensor, d_last: Tensor, d_cell: Tensor, reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
@@ -121,14 +121,14 @@ def lstm_layer_backward(
     if _onednn(value):
         got = torch.ops.aten.mkldnn_rnn_layer_backward(
             value.contiguous(), w_in, w_hidden, b_in, b_hidden, h.contiguous(), c.contiguous(), out, last, cell,
-            d_out.contiguous(), d_last.contiguous(), d_cell.contiguous(), reverse, LSTM, w_hidden.shape[1], 1, True, True,
-            False, [], False, space,
+            d_out.contiguous(), d_last.contiguous(), d_cell.contiguous(), reverse, LSTM, w_hidden.shape[1], 1, True,
+            True, False, [], False, space,
         )  # fmt: skip
         return got[0], got[1], got[2], got[3], got[4].clone(), got[5], got[6]
     size, steps = w_hidden.shape[1], range(len(value))
     saved, d_gates = space.view(value.dtype).view(len(value), value.shape[1], 5 * size), [value] * len(value)
     for t in steps if reverse else reversed(steps):
-        i, f, g, o, before = saved[t].split(size, -1)
+        i, f, g, o, before = torch.split(saved[t], size, -1)
         tanh = (f * before + i * g).tanh()
         d_h = d_out[t] + d_last
         d_c = d_cell + d_h * o * (1 - tanh * tanh)
@@ -143,8 +143,7 @@ def lstm_layer_backward(
     return d_all @ w_in, *d_weights, d_bias, d_bias.clone(), d_last.clone(), d_cell.clone()
 
 
-@lstm_layer_backward.register_fake
-def _(*tensors: Any):  # type: ignore[no-untyped-def]
+def _backward_shapes(*tensors: Any) -> tuple[Tensor, ...]:
     return tuple(t.new_empty(t.shape) for t in tensors[:7])
 
 
@@ -159,4 +158,8 @@ def _differentiate(ctx: Any, *grads: Tensor | None) -> Any:
     return *torch.ops.partita.lstm_layer_backward(*saved, *d, ctx.reverse), None
 
 
+lstm_layer = torch.library.custom_op("partita::lstm_layer", _forward, mutates_args=())
+lstm_layer.register_fake(_forward_shapes)
 lstm_layer.register_autograd(_differentiate, setup_context=_save)
+lstm_layer_backward = torch.library.custom_op("partita::lstm_layer_backward", _backward, mutates_args=())
+lstm_layer_backward.register_fake(_backward_shapes)

@@ -1,8 +1,8 @@
 """The rung that always works: the user's module and autograd as one operator each way, split by samples only.
 
-`partita.opaque_forward(parameters, buffers, inputs)` makes the loss, the weight where there is one, and the new value of
-every buffer that changes. `partita.opaque_backward(loss, tangent, parameters, buffers, inputs)` makes the gradients in
-the order of Graph.gradients. A worker carries both out with its own copy of the module.
+`partita.opaque_forward(parameters, buffers, inputs)` makes the loss, the weight where there is one, and the new value
+of every buffer that changes. `partita.opaque_backward(loss, tangent, parameters, buffers, inputs)` makes the gradients
+in the order of Graph.gradients. A worker carries both out with its own copy of the module.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from partita.graph.graph import Buffer, Constant, Graph, Optimizer, Parameter
 from partita.graph.operator import Operator, Phase, Ref
 from partita.graph.tensor import Tensor
 from partita.task import Task
-from partita.tracing.convert import other_names
+from partita.tracing.convert import other_names, raw_bytes
 from partita.tracing.prepare import DTYPES, build_batch, build_model, first_line, flatten, split_loss
 from partita.tracing.unify import Points, Unlike
 
@@ -47,7 +47,7 @@ def opaque_graph(task: Task, batch: int, precision: str, optimizer: Optimizer, r
     )  # fmt: skip
     aliases = other_names(model)
     saved = model.state_dict(keep_vars=True)
-    one = torch.ones((), dtype=DTYPES[precision]).view(-1).view(torch.uint8).numpy().tobytes()
+    one = raw_bytes(torch.ones((), dtype=DTYPES[precision]))
     return Graph(
         name=task.name, batch=batch, operators=(forward, backward),
         parameters=tuple(
@@ -74,7 +74,7 @@ def _step(task: Task, model: nn.Module, precision: str) -> bool:
             f"make task.loss(task.model(), batch) work on its own first"
         ) from error
     loss, weight = split_loss(task, value)
-    loss.backward()
+    torch.autograd.backward(loss)
     return weight is not None
 
 

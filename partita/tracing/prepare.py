@@ -25,7 +25,7 @@ def checked_model(task: Task) -> nn.Module:
     """The task's model as it builds it. Raises TaskError for what cannot be trained."""
     model = task.model()
     if not isinstance(model, nn.Module):
-        raise TaskError(f"Task.model of {task.name!r} returned {type(model).__name__}; it must return a torch.nn.Module")
+        raise TaskError(f"Task.model of {task.name!r} returned {type(model).__name__}; return a torch.nn.Module")
     parameters = dict(model.named_parameters())
     if not parameters:
         raise TaskError(f"the model of {task.name!r} has no parameters; give a model that can be trained")
@@ -44,8 +44,8 @@ def build_batch(task: Task, indices: Iterable[int], precision: str) -> Any:
         batch = (task.collate or default_collate)(samples)
     except Exception as error:
         raise TaskError(
-            f"the samples of {task.name!r} could not be made a batch ({first_line(error)}); give tuples or dicts of tensors "
-            f"of equal shape, or a Task.collate"
+            f"the samples of {task.name!r} could not be made a batch ({first_line(error)}); "
+            f"give tuples or dicts of tensors of equal shape, or a Task.collate"
         ) from error
     if isinstance(batch, Mapping):
         batch = dict(batch)
@@ -84,22 +84,26 @@ def split_loss(task: Task, value: Any) -> tuple[torch.Tensor, torch.Tensor | Non
     if isinstance(value, tuple) and len(value) == 2:
         value, weight = value
         if not isinstance(weight, torch.Tensor):
-            weight = torch.tensor(float(weight))
+            weight = torch.full((), float(weight))
         if weight.numel() != 1:
-            raise TaskError(f"the weight of {task.name!r} has shape {list(weight.shape)}; return (sum, weight), both scalars")
+            raise TaskError(f"the weight of {task.name!r} has shape {list(weight.shape)}; return two scalars")
     if not isinstance(value, torch.Tensor):
-        raise TaskError(f"the loss of {task.name!r} is a {type(value).__name__}; return a scalar tensor or (sum, weight)")
+        raise TaskError(
+            f"the loss of {task.name!r} is a {type(value).__name__}; return a scalar tensor or (sum, weight)"
+        )
     if value.numel() != 1 or not value.is_floating_point():
         raise TaskError(
             f"the loss of {task.name!r} has shape {list(value.shape)} and dtype {value.dtype}; return one float, "
             f"the mean over the samples"
         )
     if not value.requires_grad:
-        raise TaskError(f"the loss of {task.name!r} is detached from the parameters; compute it from the model's output")
+        raise TaskError(
+            f"the loss of {task.name!r} is detached from the parameters; compute it from the model's output"
+        )
     return value.reshape(()), weight if weight is None else weight.reshape(())
 
 
 def first_line(error: BaseException) -> str:
     """The error's kind and the first line of its text."""
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__

@@ -10,24 +10,24 @@ from torch.utils._python_dispatch import TorchDispatchMode
 SHORT = (torch.float32, torch.float16, torch.bfloat16)
 
 
-class Promoted(TorchDispatchMode):
+class Promoted(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Inside, every dtype that a call names is float64 where it was a shorter float, and so is the default dtype.
 
     A plain eager run of a model in double precision inside it computes what a graph captured at `fp64` says.
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.outer: list[torch.dtype] = []
 
     def __enter__(self) -> Promoted:
         self.outer.append(torch.get_default_dtype())
         torch.set_default_dtype(torch.float64)
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         torch.set_default_dtype(self.outer.pop())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

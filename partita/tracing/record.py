@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
 import torch
 from torch import nn
+from torch._C._autograd import _get_sequence_nr
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.hooks import RemovableHandle
 
@@ -42,9 +44,13 @@ class Places:
 
     def __enter__(self) -> Places:
         for name, module in self.model.named_modules():
-            self.handles.append(module.register_forward_pre_hook(lambda *_, name=name: self.stack.append(name), prepend=True))
+            enter = partial(self._enter, name)
+            self.handles.append(module.register_forward_pre_hook(enter, prepend=True))
             self.handles.append(module.register_forward_hook(self._leave, always_call=True))
         return self
+
+    def _enter(self, name: str, *_: Any) -> None:
+        self.stack.append(name)
 
     def _leave(self, *_: Any) -> None:
         self.stack.pop()
@@ -54,7 +60,7 @@ class Places:
             handle.remove()
 
 
-class Recorder(FakeTensorMode):
+class Recorder(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Fake tensors that keep a record of every call that makes one; functionalisation runs above, so none mutates.
 
     Raises CaptureError for a call that changes a tensor in place all the same.
@@ -88,7 +94,7 @@ class Recorder(FakeTensorMode):
             node = torch._C._current_autograd_node()
             sequence, module, source = (node._sequence_nr() if node is not None else -1), "", ""
         else:
-            sequence, module, source = torch.autograd._get_sequence_nr() - 1, places.stack[-1], self._source()
+            sequence, module, source = _get_sequence_nr() - 1, places.stack[-1], self._source()
         self.calls.append(Call(func, args, kwargs, result, self.backward, sequence, module, source))
 
     def _source(self) -> str:

@@ -58,7 +58,9 @@ def trace_step(task: Task, batch: int, precision: str, *, real: bool) -> Trace:
         if precision == "fp64":
             stack.enter_context(Promoted())
         stack.enter_context(FunctionalTensorMode())
-        leaves = {name: FunctionalTensor.to_functional(t) for name, t in (parameters | buffers).items()}
+        leaves: dict[str, torch.Tensor] = {
+            name: FunctionalTensor.to_functional(t) for name, t in (parameters | buffers).items()
+        }
         for name in trainable:
             leaves[name].requires_grad_()
         given = rest.batch([FunctionalTensor.to_functional(t) for t in inputs])
@@ -66,12 +68,15 @@ def trace_step(task: Task, batch: int, precision: str, *, real: bool) -> Trace:
         with stateless._reparametrize_module(model, leaves, tie_weights=True):
             with Fused():
                 loss, weight = split_loss(task, task.loss(model, given))
-            changed = {name: b for name, b in model.named_buffers() if name in buffers and isinstance(b, FunctionalTensor)}
+            changed = {n: b for n, b in model.named_buffers() if n in buffers and isinstance(b, FunctionalTensor)}
         with _disable_current_modes():
             tangent = fake.from_tensor(torch.ones((), dtype=loss.dtype))
         fake.backward = True
         seed = FunctionalTensor.to_functional(tangent)
         found = torch.autograd.grad(loss, [leaves[name] for name in trainable], seed, allow_unused=True)
+        for name, gradient in zip(trainable, found, strict=True):
+            if gradient is not None and gradient.layout is not torch.strided:
+                raise TaskError(f"parameter {name!r} gets a sparse gradient; use a layer without `sparse=True`")
         for name in parameters:
             if _plain(leaves[name]) is not parameters[name]:
                 raise TaskError(f"the forward pass changes parameter {name!r} in place; keep such state in a buffer")
@@ -103,7 +108,6 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     """The fake tensor that a functional tensor stands for now."""
     if not isinstance(tensor, FunctionalTensor):
         return tensor
-    torch._sync(tensor)
     return tensor.from_functional()
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import struct
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from partita.graph.batch import substitute
 from partita.graph.graph import Graph
-from partita.graph.operator import Operator, references
+from partita.graph.operator import Operator, Symbol, references
 from partita.graph.tensor import Affine, Ratio, Tensor
 
 RESHAPES = ("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default")
+NUMBERS = {"float32": "<f", "float64": "<d", "int32": "<i", "int64": "<q"}
 
 
 class Unlike(Exception):
@@ -19,12 +21,13 @@ class Unlike(Exception):
 
 
 def unify(one: Graph, two: Graph, batch: int) -> Graph:
-    """The symbolic graph that gives `one` at `one.batch` and `two` at `two.batch`; `batch` is what it will be asked for.
+    """The symbolic graph that gives `one` at `one.batch` and `two` at `two.batch`, its own batch being `batch`.
 
     An int that differs becomes Affine (each and rest whole), a float Ratio (power 1 or -1). Raises Unlike where the
     structures differ, a number follows neither law, or a reshape would not keep its elements at a third batch size.
     """
     points = Points(one.batch, two.batch)
+    one, two = _numbers_made(one, two), _numbers_made(two, one)
     if len(one.operators) != len(two.operators):
         raise Unlike(f"{len(one.operators)} operators on {one.batch} samples, {len(two.operators)} on {two.batch}")
     for part in ("parameters", "buffers", "constants", "loss", "weight", "gradients", "mutations"):
@@ -42,6 +45,25 @@ def unify(one: Graph, two: Graph, batch: int) -> Graph:
     return graph
 
 
+def _numbers_made(graph: Graph, other: Graph) -> Graph:
+    """Scalar constants that differ from the other graph's, such as a count of samples, become `aten.full` operators."""
+    pairs = zip(graph.constants, other.constants, strict=False)
+    moved = [
+        a for a, b in pairs if a != b and a.tensor == b.tensor and not a.tensor.shape and a.tensor.dtype in NUMBERS
+    ]
+    made = [
+        Operator(
+            constant.name, "aten.full.default", ((), struct.unpack(NUMBERS[constant.tensor.dtype], constant.data)[0]),
+            (("dtype", Symbol("dtype", constant.tensor.dtype)), ("device", Symbol("device", ""))), (constant.tensor,),
+        )
+        for constant in moved
+    ]  # fmt: skip
+    if not made:
+        return graph
+    left = tuple(constant for constant in graph.constants if constant not in moved)
+    return replace(graph, constants=left, operators=(*made, *graph.operators))
+
+
 @dataclass
 class Points:
     """The two batch sizes, and the tensors already joined."""
@@ -53,32 +75,26 @@ class Points:
     def operator(self, a: Operator, b: Operator) -> Operator:
         if a == b:
             return a
-        if (a.name, a.target, a.several, a.phase, len(a.outputs)) != (b.name, b.target, b.several, b.phase, len(b.outputs)):
+        if _kind(a) != _kind(b):
             raise Unlike(f"{a.name} ({a.target}) on {self.one} samples is {b.name} ({b.target}) on {self.two}")
-        keywords = tuple((k, v) for k, v in b.keywords)
-        if [k for k, _ in a.keywords] != [k for k, _ in keywords]:
-            raise Unlike(f"{a.name} has other keywords on {self.two} samples")
-        outputs = []
-        for x, y in zip(a.outputs, b.outputs, strict=True):
-            if (x is None) is not (y is None):
-                raise Unlike(f"{a.name} computes other results on {self.two} samples")
-            outputs.append(None if x is None or y is None else self.tensor(x, y))
+        joined = [
+            None if x is None or y is None else self.tensor(x, y) for x, y in zip(a.outputs, b.outputs, strict=True)
+        ]
         return replace(
             a,
             arguments=self.argument(a.arguments, b.arguments, a.name),
-            keywords=tuple((k, self.argument(v, w, a.name)) for (k, v), (_, w) in zip(a.keywords, keywords, strict=True)),
-            outputs=tuple(outputs),
+            keywords=self.argument(a.keywords, b.keywords, a.name),
+            outputs=tuple(joined),
         )
 
     def tensor(self, a: Tensor, b: Tensor) -> Tensor:
         found = self.known.get((a, b))
         if found is None:
-            if a.dtype != b.dtype or len(a.shape) != len(b.shape):
-                raise Unlike(f"a tensor {a} is {b} on {self.two} samples")
-            strides = self.argument(a.strides, b.strides, "a stride") if len(a.strides) == len(b.strides) else ()
-            if len(a.strides) != len(b.strides):
-                raise Unlike(f"a tensor {a} has other strides on {self.two} samples")
-            found = self.known[a, b] = Tensor(self.argument(a.shape, b.shape, "a shape"), a.dtype, strides)
+            if a.dtype != b.dtype:
+                raise Unlike(f"a tensor of {a.dtype} is one of {b.dtype} on {self.two} samples")
+            found = self.known[a, b] = Tensor(
+                self.argument(a.shape, b.shape, "a shape"), a.dtype, self.argument(a.strides, b.strides, "the strides")
+            )
         return found
 
     def argument(self, a: Any, b: Any, where: str) -> Any:
@@ -96,6 +112,12 @@ class Points:
                 if _near(ratio.at(self.one), a) and _near(ratio.at(self.two), b):
                     return ratio
         raise Unlike(f"{a!r} in {where} becomes {b!r} on {self.two} samples, which follows no law that is known")
+
+
+def _kind(operator: Operator) -> tuple[object, ...]:
+    """What two operators must have in common."""
+    made = tuple(out is None for out in operator.outputs)
+    return operator.name, operator.target, operator.several, operator.phase, made, operator.module, operator.twin
 
 
 def _round(value: float) -> float:

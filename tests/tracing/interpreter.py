@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import torch
@@ -23,7 +22,8 @@ def interpret(graph: Graph, model: torch.nn.Module, batch: Any, *, seed: int = 0
     values: dict[str, Any] = {name: t.detach() for name, t in (*model.named_parameters(), *model.named_buffers())}
     values |= {f"input.{i}": t for i, t in enumerate(inputs)}
     for c in graph.constants:
-        values[c.name] = torch.tensor(bytearray(c.data), dtype=torch.uint8).view(getattr(torch, c.tensor.dtype)).reshape(c.tensor.shape)
+        raw = torch.tensor(bytearray(c.data), dtype=torch.uint8)
+        values[c.name] = raw.view(getattr(torch, c.tensor.dtype)).reshape(c.tensor.shape)
 
     def value(argument: Any) -> Any:
         if isinstance(argument, Ref):
@@ -45,7 +45,8 @@ def interpret(graph: Graph, model: torch.nn.Module, batch: Any, *, seed: int = 0
             values[o.name] = keyed_random(arguments[0], arguments[1:], empty, uniform)
             continue
         package, name, *overload = o.target.split(".")
-        values[o.name] = getattr(getattr(getattr(torch.ops, package), name), *overload or ["default"])(*arguments, **keywords)
+        function = getattr(getattr(getattr(torch.ops, package), name), *overload)
+        values[o.name] = function(*arguments, **keywords)
         made = values[o.name] if o.several else [values[o.name]]
         for spec, tensor in zip(o.outputs, made, strict=True):
             if spec is not None and spec.dtype != "uint8":

@@ -1,0 +1,160 @@
+"""Graph <-> file. JSON, so that a machine without torch can plan for it; tensors, targets and places are written once.
+
+    {"schema": 1, "format": "partita graph",
+     "tables": {"tensors": [...], "targets": [...], "modules": [...], "sources": [...]},
+     "operators": [[name, target, arguments, keywords, outputs, several, phase, module, source, twin], ...],
+     ...the other fields of Graph}
+
+An argument is itself, or `{"r": [name, index]}` a Ref, `{"s": [kind, value]}` a Symbol, `{"a": [each, rest]}` an
+Affine, `{"q": [scale, power]}` a Ratio, `{"f": "inf"}` a float that JSON lacks; lists are tuples.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from partita.errors import InputError
+from partita.graph.graph import Buffer, Constant, Graph, Optimizer, Parameter, Repeat
+from partita.graph.operator import Argument, Operator, Phase, Ref, Symbol
+from partita.graph.tensor import Affine, Ratio, Tensor
+
+SCHEMA = 1
+FORMAT = "partita graph"
+REMEDY = "give a file that `partita capture -o` wrote"
+SCALARS = ("name", "batch", "rung", "blind", "symbolic", "global_batch", "samples")
+
+
+def write_graph(graph: Graph, path: Path | str) -> None:
+    """Write the graph as a JSON file that `read_graph` reads back equal. Raises InputError if it cannot be written."""
+    tables = Tables()
+    operators = [
+        [
+            o.name, tables.at("targets", o.target), _plain(o.arguments), [[k, _plain(v)] for k, v in o.keywords],
+            [None if t is None else tables.tensor(t) for t in o.outputs], o.several, o.phase.value,
+            tables.at("modules", o.module), tables.at("sources", o.source), o.twin,
+        ]
+        for o in graph.operators
+    ]  # fmt: skip
+    record = {
+        "schema": SCHEMA, "format": FORMAT, **{name: getattr(graph, name) for name in SCALARS}, "operators": operators,
+        "parameters": [[p.name, tables.tensor(p.tensor), p.trainable, p.aliases] for p in graph.parameters],
+        "buffers": [[b.name, tables.tensor(b.tensor), b.persistent] for b in graph.buffers],
+        "constants": [[c.name, tables.tensor(c.tensor), base64.b64encode(c.data).decode()] for c in graph.constants],
+        "inputs": [[name, tables.tensor(t)] for name, t in graph.inputs],
+        "loss": _plain(graph.loss), "weight": _plain(graph.weight),
+        "gradients": [[name, _plain(ref)] for name, ref in graph.gradients],
+        "mutations": [[name, _plain(ref)] for name, ref in graph.mutations],
+        "optimizer": [graph.optimizer.name, graph.optimizer.state, graph.optimizer.elementwise],
+        "repeats": [[r.start, r.length, r.count] for r in graph.repeats],
+        "tables": {name: list(rows) for name, rows in tables.rows.items()} | {"tensors": tables.tensors},
+    }  # fmt: skip
+    try:
+        Path(path).write_text(json.dumps(record, separators=(",", ":"), allow_nan=False))
+    except OSError as error:
+        raise InputError(f"the graph cannot be written to {path} ({error.strerror}); give a path that can be") from None
+
+
+def read_graph(path: Path | str) -> Graph:
+    """The Graph in a file. Raises InputError for a file that is missing, broken, of a newer schema or no graph."""
+    try:
+        record = json.loads(Path(path).read_text())
+    except OSError as error:
+        raise InputError(f"the graph file {path} cannot be read ({error.strerror}); {REMEDY}") from None
+    except ValueError as error:
+        raise InputError(f"the graph file {path} is not valid JSON ({error}); {REMEDY}") from None
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise InputError(f"the file {path} holds no graph; {REMEDY}")
+    if record.get("schema") != SCHEMA:
+        raise InputError(
+            f"the graph file {path} has schema {record.get('schema')!r}; this version reads schema {SCHEMA}, "
+            f"so capture it anew or update Partita"
+        )
+    try:
+        return _graph(record)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, binascii.Error) as error:
+        raise InputError(f"the graph file {path} is damaged ({error!r}); {REMEDY}") from None
+
+
+@dataclass
+class Tables:
+    """Values that many operators share, each written once; `at` gives the row of a value."""
+
+    rows: dict[str, dict[Hashable, int]] = field(default_factory=lambda: {"targets": {}, "modules": {}, "sources": {}})
+    known: dict[Tensor, int] = field(default_factory=dict)
+    tensors: list[Any] = field(default_factory=list)
+
+    def at(self, table: str, value: str) -> int:
+        rows = self.rows[table]
+        return rows.setdefault(value, len(rows))
+
+    def tensor(self, tensor: Tensor) -> int:
+        if tensor not in self.known:
+            self.known[tensor] = len(self.tensors)
+            self.tensors.append([_plain(tensor.shape), tensor.dtype, _plain(tensor.strides)])
+        return self.known[tensor]
+
+
+def _plain(argument: Argument) -> Any:
+    if isinstance(argument, tuple):
+        return [_plain(part) for part in argument]
+    if isinstance(argument, Ref):
+        return {"r": [argument.name, argument.index]}
+    if isinstance(argument, Symbol):
+        return {"s": [argument.kind, argument.value]}
+    if isinstance(argument, Affine):
+        return {"a": [argument.each, argument.rest]}
+    if isinstance(argument, Ratio):
+        return {"q": [argument.scale, argument.power]}
+    if isinstance(argument, float) and not math.isfinite(argument):
+        return {"f": repr(argument)}
+    return argument
+
+
+KINDS: dict[str, Any] = {"r": Ref, "s": Symbol, "a": Affine, "q": Ratio}
+
+
+def _value(plain: Any) -> Any:
+    if isinstance(plain, list):
+        return tuple(_value(part) for part in plain)
+    if isinstance(plain, dict):
+        ((key, parts),) = plain.items()
+        return float(parts) if key == "f" else KINDS[key](*parts)
+    return plain
+
+
+def _graph(record: dict[str, Any]) -> Graph:
+    tables = record["tables"]
+    tensors = [Tensor(_value(shape), dtype, _value(strides)) for shape, dtype, strides in tables["tensors"]]
+    targets, modules, sources = tables["targets"], tables["modules"], tables["sources"]
+    operators = tuple(
+        Operator(
+            name, targets[target], _value(arguments), tuple((k, _value(v)) for k, v in keywords),
+            tuple(None if t is None else tensors[t] for t in outputs), several, Phase(phase), modules[module],
+            sources[source], twin,
+        )
+        for name, target, arguments, keywords, outputs, several, phase, module, source, twin in record["operators"]
+    )  # fmt: skip
+    name, state, elementwise = record["optimizer"]
+    return Graph(
+        **{key: record[key] for key in SCALARS}, operators=operators,
+        parameters=tuple(
+            Parameter(n, tensors[t], trainable, tuple(names)) for n, t, trainable, names in record["parameters"]
+        ),
+        buffers=tuple(Buffer(n, tensors[t], persistent) for n, t, persistent in record["buffers"]),
+        constants=tuple(
+            Constant(n, tensors[t], base64.b64decode(data, validate=True)) for n, t, data in record["constants"]
+        ),
+        inputs=tuple((n, tensors[t]) for n, t in record["inputs"]),
+        loss=_value(record["loss"]), weight=_value(record["weight"]),
+        gradients=tuple((n, _value(ref)) for n, ref in record["gradients"]),
+        mutations=tuple((n, _value(ref)) for n, ref in record["mutations"]),
+        optimizer=Optimizer(name, tuple((n, each, dtype) for n, each, dtype in state), elementwise),
+        repeats=tuple(Repeat(*row) for row in record["repeats"]),
+    )  # fmt: skip

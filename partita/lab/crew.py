@@ -1,0 +1,136 @@
+"""One set of worker processes, a device each, kept alive over many jobs.
+
+    ask_all("run", {...})  ──>  {"id": 3, "verb": "run", ...}      to each worker's stdin
+    on_event(rank, event)  <──  {"id": 3, "event": {"step": 12}}   any number, from its stdout
+    a list of replies      <──  {"id": 3, "ok": {...}}             or {"id": 3, "error": "a sentence", "exit": 3}
+
+Nothing is polled: the crew sleeps until a pipe or a process moves.
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from partita.cluster.cluster import Cluster
+from partita.errors import RunError, RunHung
+from partita.lab.deaths import Trouble, ending, hang, worst
+from partita.lab.lab import Lab
+from partita.lab.network import open_lab
+from partita.lab.worker import Worker
+from partita.units import Seconds
+
+SERVE: Final = (sys.executable, "-m", "partita.lab.serve")
+GRACE: Final = 0.5
+OnEvent = Callable[[int, dict[str, Any]], None]
+
+
+class Crew:
+    """Workers that run `argv` on every device of `cluster`; use as a context manager.
+
+    `logs` is the directory for each worker's standard error (a temporary one by default). On any way out every process
+    group is killed and the lab is removed.
+    """
+
+    def __init__(
+        self, cluster: Cluster, argv: Sequence[str] = SERVE, *, env: Mapping[str, str] | None = None,
+        logs: Path | None = None, memory_limits: bool = False,
+    ) -> None:  # fmt: skip
+        self.cluster, self.argv, self.env = cluster, tuple(argv), dict(env or {})
+        self.logs, self.memory_limits = logs, memory_limits
+        self.workers: list[Worker] = []
+        self.broken = ""
+        self._number = 0
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Crew:
+        with ExitStack() as stack:
+            logs = self.logs
+            if logs is None:
+                logs = Path(tempfile.mkdtemp(prefix="partita-logs-"))
+                stack.callback(shutil.rmtree, logs, ignore_errors=True)
+            logs.mkdir(parents=True, exist_ok=True)
+            self.lab: Lab = stack.enter_context(open_lab(self.cluster, memory_limits=self.memory_limits))
+            self.selector = stack.enter_context(selectors.DefaultSelector())
+            for rank in range(self.cluster.size):
+                worker = Worker.start(self.lab, rank, self.argv, self.env, logs / f"rank{rank}.log")
+                stack.callback(worker.close)
+                self.workers.append(worker)
+                self.selector.register(worker.lines.descriptor, selectors.EVENT_READ, rank)
+                self.selector.register(worker.watch, selectors.EVENT_READ, rank)
+            self.lab.free_port()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.broken = self.broken or "it was closed"
+        self._stack.close()
+        self.workers = []
+
+    def ask_all(
+        self, verb: str, payload: Mapping[str, Any] | Sequence[Mapping[str, Any]], timeout: Seconds,
+        on_event: OnEvent = lambda rank, event: None,
+    ) -> list[dict[str, Any]]:  # fmt: skip
+        """The reply of every rank to `verb`, in order; a sequence as `payload` holds one for each rank.
+
+        `timeout` is how long nothing at all may be heard from those that have yet to answer. Raises RunError with rank
+        and last step where a worker dies or reports an error, RunHung where time runs out; the crew is then broken.
+        """
+        if self.broken:
+            raise RunError(f"the workers cannot be asked to {verb}: {self.broken}; start them again")
+        self._number += 1
+        for worker in self.workers:
+            own = payload if isinstance(payload, Mapping) else payload[worker.rank]
+            worker.tell({"id": self._number, "verb": verb, **own})
+            worker.step = -1
+            self._want_write(worker)
+        try:
+            return self._listen(verb, timeout, on_event)
+        except BaseException as error:
+            self.broken = str(error) or type(error).__name__
+            raise
+
+    def _listen(self, verb: str, timeout: Seconds, on_event: OnEvent) -> list[dict[str, Any]]:
+        replies: dict[int, dict[str, Any]] = {}
+        troubles: list[Trouble] = []
+        end = time.monotonic() + timeout
+        while len(replies) < len(self.workers) or troubles:
+            ready = self.selector.select(max(0.0, end - time.monotonic()))
+            if not ready and time.monotonic() >= end:
+                break
+            for key, events in ready:
+                worker = self.workers[key.data]
+                if events & selectors.EVENT_WRITE:
+                    worker.flush()
+                    self._want_write(worker)
+                elif key.fd == worker.lines.descriptor:
+                    if not troubles and worker.rank not in replies:
+                        end = time.monotonic() + timeout
+                    self._hear(worker, replies, troubles, on_event)
+                elif not worker.ended:
+                    self._hear(worker, replies, troubles, on_event)
+                    self.selector.unregister(key.fileobj)
+                    worker.ended = True
+                    troubles.append(ending(self.lab, worker))
+            if troubles:
+                # A peer's complaint of a lost connection may arrive before the death that caused it.
+                end = min(end, troubles[0].heard + GRACE)
+                if any(trouble.died for trouble in troubles):
+                    break
+        if troubles:
+            raise worst(troubles).error
+        if len(replies) < len(self.workers):
+            raise hang(verb, timeout, [worker for worker in self.workers if worker.rank not in replies])
+        return [replies[worker.rank] for worker in self.workers]

@@ -1,0 +1,173 @@
+"""An open lab: where its devices are, and what can be done to them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from partita.cluster.cluster import Cluster, Link
+from partita.errors import ClusterError
+from partita.lab import enter
+from partita.lab.keeper import MARK
+from partita.lab.keeping import Keeping, Refused
+from partita.lab.quota import (
+    DeviceGroup,
+    killed_for_memory,
+    memory_peak,
+    process_files,
+    reset_memory_peak,
+    set_cores,
+)
+from partita.lab.wiring import INTERFACE, address, shape
+from partita.units import Bytes, BytesPerSecond
+
+GRACE: Final = 5.0
+LISTENER: Final = "PARTITA_LISTEN_FD"
+TOOLS: Final = os.pathsep.join((os.defpath, "/usr/sbin", "/sbin"))
+
+
+@dataclass
+class Lab:
+    """An open lab. `kind` is 'namespaces', 'user namespaces' or 'loopback'; `notes` say what is not emulated.
+
+    Processes die with the thread that spawned them (the kernel's parent-death signal), so open and use a lab from a
+    thread that lives as long as the run.
+    """
+
+    cluster: Cluster
+    kind: str
+    notes: tuple[str, ...]
+    keeping: Keeping
+    groups: tuple[DeviceGroup, ...]
+    port: int
+    listener: socket.socket | None = None
+    processes: list[subprocess.Popen[Any]] = field(default_factory=list)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Of each rank; loopback's for all where there are no namespaces."""
+        if self.kind == "loopback":
+            return ("127.0.0.1",) * self.cluster.size
+        return tuple(address(rank) for rank in range(self.cluster.size))
+
+    @property
+    def interface(self) -> str:
+        return "lo" if self.kind == "loopback" else INTERFACE
+
+    def environment(self, rank: int) -> dict[str, str]:
+        """What torch.distributed reads, one thread a device, and the lab's mark."""
+        local, locals_ = _place(self.cluster, rank)
+        return {
+            "RANK": str(rank), "WORLD_SIZE": str(self.cluster.size),
+            "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(locals_),
+            "MASTER_ADDR": self.addresses[0], "MASTER_PORT": str(self.port),
+            "GLOO_SOCKET_IFNAME": self.interface, "OMP_NUM_THREADS": "1", MARK: self.keeping.run,
+        }  # fmt: skip
+
+    def spawn(
+        self, rank: int, argv: Sequence[str], env: Mapping[str, str] | None = None, **popen: Any
+    ) -> subprocess.Popen[Any]:
+        """Starts a process on a device, in a session of its own; `env` adds to this process's environment, `popen`
+        goes to subprocess.Popen. It dies with this process. On loopback rank 0 inherits a socket that listens at
+        MASTER_PORT on 127.0.0.1 alone, its number in PARTITA_LISTEN_FD."""
+        settings = {
+            "parent": os.getpid(),
+            "namespaces": self.keeping.entrance(rank + 1),
+            "groups": process_files(self.groups[rank]) if self.groups else [],
+        }
+        shim = [sys.executable, "-I", "-S", str(enter.__file__), json.dumps(settings), *argv]
+        whole = {**os.environ, **self.environment(rank), **(env or {})}
+        if rank == 0 and self.listener:
+            whole[LISTENER] = str(self.listener.fileno())
+            popen["pass_fds"] = (*popen.get("pass_fds", ()), self.listener.fileno())
+        process = subprocess.Popen(shim, env=whole, start_new_session=True, **popen)
+        self.processes.append(process)
+        return process
+
+    def counters(self, rank: int) -> tuple[Bytes, Bytes]:
+        """Bytes (sent, received) by the device's interface since the lab opened, headers included.
+
+        Raises ClusterError on loopback, where devices share one interface.
+        """
+        if self.kind == "loopback":
+            raise ClusterError(f"cluster {self.cluster.name} runs on loopback, which has no counters a device")
+        sent, received = self.keeping.ask({"count": rank + 1})["count"][INTERFACE]
+        return sent, received
+
+    def memory_peak(self, rank: int, *, reset: bool = False) -> Bytes:
+        """The control group's peak, page cache included; 0 where not known. `reset` starts it anew after reading."""
+        peak = memory_peak(self.groups[rank]) if self.groups else 0
+        if reset and self.groups:
+            reset_memory_peak(self.groups[rank])
+        return peak
+
+    def killed_for_memory(self, rank: int) -> bool:
+        """Whether the kernel killed a process of the device at its memory limit."""
+        return bool(self.groups) and killed_for_memory(self.groups[rank])
+
+    def set_bandwidth(self, rank: int, bandwidth: BytesPerSecond) -> None:
+        """Both directions of the device's port, from now on. Raises ClusterError on loopback."""
+        if self.kind == "loopback":
+            raise ClusterError(f"cluster {self.cluster.name} runs on loopback; its bandwidth cannot be set")
+        if not bandwidth > 0:
+            raise ClusterError(f"bandwidth {bandwidth!r} for rank {rank} is not above zero; give bytes a second")
+        link = Link(bandwidth)
+        batches: list[tuple[str, ...]] = [()] * (self.cluster.size + 1)
+        batches[0] = tuple(shape(f"d{rank}", link, False, "change"))
+        batches[rank + 1] = tuple(shape(INTERFACE, link, False, "change"))
+        self.keeping.carry_out(find_tool("tc"), tuple(batches))
+
+    def set_quota(self, rank: int, cores: float) -> None:
+        """The device's share of the cores, from now on; 0 lifts the quota. Raises ClusterError without control groups."""
+        if not self.groups:
+            raise ClusterError(f"cluster {self.cluster.name} runs without control groups; its quotas cannot be set")
+        set_cores(self.groups[rank], cores)
+
+    def free_port(self) -> None:
+        """Gives MASTER_PORT up on loopback, for a program that binds it by itself."""
+        if self.listener:
+            self.listener.close()
+            self.listener = None
+
+    def close(self) -> None:
+        """Kills every process of the lab, waits for them, and removes what the lab made."""
+        for process in self.processes:
+            _kill(process)
+        for process in self.processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE)
+        self.free_port()
+        self.keeping.release()
+
+
+def _kill(process: subprocess.Popen[Any]) -> None:
+    if process.poll() is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+
+
+def find_tool(name: str) -> str:
+    """The path of `ip` or `tc`. Raises Refused where it is not installed."""
+    found = shutil.which(name) or shutil.which(name, path=TOOLS)
+    if not found:
+        raise Refused(f"the program {name} of iproute2 is not installed")
+    return found
+
+
+def _place(cluster: Cluster, rank: int) -> tuple[int, int]:
+    """(rank inside its node, devices of the node): a device right at the root of an emulated cluster is a node."""
+    path = cluster.climbs[rank][-1].path[:-1]
+    if not path and cluster.emulated:
+        return 0, 1
+    mates = [other for other, climb in enumerate(cluster.climbs) if climb[-1].path[:-1] == path]
+    return mates.index(rank), len(mates)

@@ -1,0 +1,153 @@
+"""Opening the emulated cluster: one network namespace and control group a device, on this machine.
+
+    with open_lab(cluster) as lab:
+        worker = lab.spawn(0, ["python", "train.py"])
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from partita.cluster.cluster import Cluster, Group
+from partita.errors import ClusterError
+from partita.lab.keeping import Keeping, Refused, start_keeper
+from partita.lab.lab import Lab, find_tool
+from partita.lab.quota import DeviceGroup, find_hierarchy, make_group, name_group
+from partita.lab.record import new_run, reap, state_directory, write_record
+from partita.lab.wiring import wire_up
+
+PORT: Final = 29500
+NETEM_TRIAL: Final = ("qdisc add dev lo root netem delay 1us", "qdisc del dev lo root")
+
+
+@contextmanager
+def open_lab(cluster: Cluster, *, memory_limits: bool = False) -> Iterator[Lab]:
+    """A lab of the cluster, closed on every way out: namespaces as root, user namespaces without, loopback else.
+
+    `memory_limits` makes each device's memory a limit of its control group. A cluster that is not emulated runs on
+    loopback. Raises ClusterError for a cluster of machines that are not here.
+    """
+    _check(cluster)
+    reap()
+    lab = _emulate(cluster, memory_limits) if cluster.emulated else _loopback(cluster)
+    try:
+        yield lab
+    finally:
+        lab.close()
+
+
+def _check(cluster: Cluster) -> None:
+    if sys.platform != "linux":
+        raise ClusterError(f"cluster {cluster.name} runs in the lab, which needs Linux; this is {sys.platform}")
+    groups = sum(isinstance(member, Group) for member in cluster.root.members)
+    if groups > 1 and not cluster.emulated:
+        raise ClusterError(
+            f"cluster {cluster.name} is {groups} machines; start it there under torchrun, or set emulated = true "
+            "in a copy to rehearse it here"
+        )
+    real = any(device.backend == "cuda" and not device.ghost for device in cluster.devices)
+    if real and not Path("/dev/nvidiactl").exists():
+        raise ClusterError(
+            f"cluster {cluster.name} has cuda devices and this machine has none; mark them ghost = true or take a "
+            "cluster of cpu devices"
+        )
+    known = [name for _, name in socket.if_nameindex()]
+    if cluster.interface and not cluster.emulated and cluster.interface not in known:
+        raise ClusterError(f"cluster {cluster.name} names interface {cluster.interface!r}; this machine has {', '.join(known)}")
+
+
+def _emulate(cluster: Cluster, memory_limits: bool) -> Lab:
+    """The first kind of lab that this machine allows."""
+    reason = ""
+    for kind in ("namespaces", "user namespaces") if os.geteuid() == 0 else ("user namespaces",):
+        try:
+            return _namespaces(cluster, kind, memory_limits)
+        except Refused as refusal:
+            reason = f"{reason}; {refusal}" if reason else str(refusal)
+    return _loopback(
+        cluster, f"network namespaces are refused here ({reason}): plain processes on loopback, no bandwidth, no quota"
+    )
+
+
+def _namespaces(cluster: Cluster, kind: str, memory_limits: bool) -> Lab:
+    run = new_run()
+    record = state_directory() / f"lab-{run}.json"
+    user = kind == "user namespaces"
+    tools = find_tool("ip"), find_tool("tc")
+    keeping = start_keeper(run, record, "user" if user else "root", cluster.size + 1)
+    try:
+        netem = _connect(cluster, keeping, *tools)
+        groups, without = ((), "without root there are no CPU quotas: times mean nothing") if user else (
+            _control_groups(cluster, keeping, memory_limits)
+        )
+        write_record(record, run, tuple(each for group in groups for each in group.directories))
+    except BaseException:
+        keeping.release()
+        raise
+    return Lab(cluster, kind, _notes(cluster, netem, without), keeping, groups, PORT)
+
+
+def _connect(cluster: Cluster, keeping: Keeping, ip: str, tc: str) -> bool:
+    """Makes the links, first the switches' side, and shapes them; whether latency is emulated."""
+    netem = False
+    if any(port.link.latency for climb in cluster.climbs for port in climb):
+        trial = keeping.ask({"run": [(0, [tc, "-batch", "-"], "\n".join(NETEM_TRIAL))]})
+        netem = trial["run"][0][0] == 0
+    wiring = wire_up(cluster, keeping.paths(), netem)
+    keeping.carry_out(ip, (wiring.ip[0],))
+    keeping.carry_out(ip, ((), *wiring.ip[1:]))
+    keeping.carry_out(tc, wiring.tc)
+    return netem
+
+
+def _control_groups(
+    cluster: Cluster, keeping: Keeping, memory_limits: bool
+) -> tuple[tuple[DeviceGroup, ...], str]:
+    """The group of each rank, or none and the reason. Recorded and told to the keeper before they are made."""
+    hierarchy = find_hierarchy()
+    groups = tuple(name_group(hierarchy, f"partita-{keeping.run}-{rank}") for rank in range(cluster.size))
+    directories = [each for group in groups for each in group.directories]
+    write_record(keeping.record, keeping.run, tuple(directories))
+    keeping.ask({"groups": directories})
+    try:
+        for group, device in zip(groups, cluster.devices, strict=True):
+            make_group(group, 0.0 if device.ghost else device.cores, device.memory if memory_limits else 0)
+    except OSError as error:
+        return (), f"control groups are refused here ({error}): no CPU quotas, so times mean nothing"
+    return groups, ""
+
+
+def _notes(cluster: Cluster, netem: bool, without: str) -> tuple[str, ...]:
+    links = [port.link for climb in cluster.climbs for port in climb]
+    asked = sum(device.cores for device in cluster.devices if not device.ghost)
+    here = len(os.sched_getaffinity(0))
+    ghosts = [str(rank) for rank, device in enumerate(cluster.devices) if device.ghost]
+    notes = {
+        without: bool(without),
+        "latency is not emulated, the kernel has no netem: messages take the kernel's own path, some 20 us": (
+            not netem and any(link.latency for link in links)
+        ),
+        "half-duplex links are emulated as full duplex": not all(link.duplex for link in links),
+        f"the devices ask for {asked:g} cores and this machine has {here}: times are longer than the cluster's": (
+            asked > here
+        ),
+        f"ranks {', '.join(ghosts)} are ghosts: their computing is a timed wait, their messages are real": bool(ghosts),
+    }
+    return tuple(note for note, holds in notes.items() if holds)
+
+
+def _loopback(cluster: Cluster, reason: str = "") -> Lab:
+    """Plain processes; rank 0 gets a socket that listens on 127.0.0.1 alone, so that no store is open to the network."""
+    run = new_run()
+    record = state_directory() / f"lab-{run}.json"
+    listener = socket.create_server(("127.0.0.1", 0), backlog=max(128, cluster.size))
+    keeping = start_keeper(run, record, "plain", 0)
+    write_record(record, run, ())
+    notes = (reason,) if reason else ()
+    return Lab(cluster, "loopback", notes, keeping, (), listener.getsockname()[1], listener)

@@ -1,0 +1,79 @@
+"""What a lab leaves in the machine, written down before it is made, so that the next start can reap it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import stat
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from partita.errors import ClusterError
+from partita.lab.keeper import alive, started, sweep
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """`run` marks the lab's processes, `owner` is its launcher (pid, start in ticks), `place` the boot and pid
+    namespace in which pids mean something, `groups` the directories of its control groups."""
+
+    run: str
+    place: str
+    owner: tuple[int, int]
+    groups: tuple[str, ...]
+
+
+def new_run() -> str:
+    """A name that no other lab has: eight of `a-z2-7`."""
+    return base64.b32encode(os.urandom(5)).decode().lower()
+
+
+def state_directory() -> Path:
+    """A directory that only this user can write: in XDG_RUNTIME_DIR, else in /tmp. Raises ClusterError."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    path = Path(runtime) / "partita" if runtime else Path(tempfile.gettempdir()) / f"partita-{os.getuid()}"
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+    except OSError as error:
+        raise ClusterError(f"the lab cannot keep its records in {path} ({error.strerror}); set XDG_RUNTIME_DIR") from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise ClusterError(f"{path} is not a directory of yours alone; remove it or set XDG_RUNTIME_DIR")
+    return path
+
+
+def place() -> str:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+
+
+def write_record(path: Path, run: str, groups: tuple[str, ...]) -> None:
+    """Writes the record of this process's lab `run`, whole or not at all."""
+    record = Record(run, place(), (os.getpid(), started(os.getpid())), groups)
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps(asdict(record)))
+    fresh.replace(path)
+
+
+def reap() -> tuple[str, ...]:
+    """Removes what labs left whose launcher is gone; the names of these labs."""
+    reaped = []
+    for path in sorted(state_directory().glob("lab-*.json")):
+        record = _read(path)
+        if record is None or (record.place == place() and not alive(record.owner)):
+            if record:
+                sweep(record.run, list(record.groups))
+                reaped.append(record.run)
+            path.unlink(missing_ok=True)
+    return tuple(reaped)
+
+
+def _read(path: Path) -> Record | None:
+    try:
+        raw = json.loads(path.read_text())
+        pid, start = raw["owner"]
+        return Record(str(raw["run"]), str(raw["place"]), (int(pid), int(start)), tuple(map(str, raw["groups"])))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,181 @@
+"""A task on a cluster of this machine: one set of workers that is probed, then runs plan after plan."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from partita.cluster.cluster import Cluster
+from partita.cost.cache import cache_place, read_cache, write_cache
+from partita.cost.costs import Costs, Touch, Wiring
+from partita.graph.graph import Graph
+from partita.graph.text import write_graph
+from partita.lab.crew import Crew
+from partita.lowering.lower import lower
+from partita.plan.plan import Plan
+from partita.plan.text import write_plan
+from partita.program.program import Program
+from partita.program.timeline import Span, Timeline
+from partita.units import Bytes, Seconds
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Take:
+    """One measured run of a plan: its Timeline, (step, seconds, loss) of every step, and the loss after the last."""
+
+    timeline: Timeline
+    loss: tuple[tuple[int, Seconds, float], ...]
+    final_loss: float
+    weights: str
+
+
+class Rehearsal:
+    """Workers on every device of `cluster` with `task` loaded; use as a context manager.
+
+    Raises RunError naming rank and step if a worker dies, RunHung if one does not answer in time.
+    """
+
+    def __init__(
+        self, task: str, graph: Graph, cluster: Cluster, cluster_spec: str, *, seed: int = 0, init: str = "",
+        timeout: Seconds = 60.0, tell: Tell = lambda sentence: None,
+    ) -> None:  # fmt: skip
+        self.task, self.graph, self.cluster, self.spec = task, graph, cluster, cluster_spec
+        self.seed, self.init, self.timeout, self.tell = seed, init, timeout, tell
+        self.place = tempfile.TemporaryDirectory(prefix="partita-")
+        self.crew = Crew(cluster, [sys.executable, "-m", "partita.lab.serve"])
+
+    def __enter__(self) -> Rehearsal:
+        path = Path(self.place.name) / "graph.json"
+        write_graph(self.graph, path)
+        self.crew.__enter__()
+        self.tell(f"starting {self.cluster.size} workers on {self.cluster.name}")
+        self._ask(
+            "open",
+            task=self.task,
+            graph=str(path),
+            cluster=self.spec,
+            seed=self.seed,
+            init=self.init,
+            timeout=self.timeout,
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.crew.__exit__(kind, error, trace)
+        finally:
+            self.place.cleanup()
+
+    def _ask(self, verb: str, limit: Seconds = 0.0, **payload: Any) -> list[dict[str, Any]]:
+        return self.crew.ask_all(verb, payload, limit or self.timeout * 2, lambda rank, event: None)
+
+    def probe(self, plans: Sequence[Plan]) -> Costs:
+        """Costs of everything that the plans' programs do, by micro-benchmarks with all devices loaded at once."""
+        programs = [s.program for plan in plans for s in lower(self.graph, plan, self.cluster)]
+        batches = sorted({segment.batch for program in programs for segment in program.segments})
+        self.tell(f"timing operators for {', '.join(map(str, batches))} samples")
+        operators = self._operators(batches)
+        self.tell("timing copies, updates and links")
+        touches = self._ask("touches", 120.0, count=max(batches))
+        wiring = self._wiring() if self.cluster.size > 1 else Wiring()
+        return Costs(
+            self.graph, self.cluster, operators, copy=_touch(touches, "copy"), add=_touch(touches, "add"),
+            update=_touch(touches, "update"), load=_touch(touches, "load"), sizes=tuple(batches), wiring=wiring,
+        )  # fmt: skip
+
+    def _operators(self, batches: Sequence[int]) -> dict[str, Seconds]:
+        cores = min(device.cores for device in self.cluster.devices)
+        place = cache_place(torch.__version__, cores, self.cluster.size > 1)
+        cached = read_cache(place)
+        replies = self._ask("operators", 600.0, batches=list(batches), known=list(cached))
+        reference = median(reply["reference"] for reply in replies)
+        fresh = {name: value for reply in replies for name, value in reply["operators"].items()}
+        write_cache(place, fresh, reference)
+        return {name: value * reference for name, value in cached.items()} | fresh
+
+    def _wiring(self) -> Wiring:
+        slowest = min(port.link.bandwidth for climb in self.cluster.climbs for port in climb)
+        sizes: tuple[Bytes, ...] = (4, 2**16, 2**20, int(min(max(slowest * 0.1, 2**20), 2**25)))
+        return wiring_of(self._ask("wires", 300.0, sizes=list(sizes)), self.cluster)
+
+    def run(self, plan: Plan, *, steps: int, discard: int = 3, out: str = "", evaluate: bool = True) -> Take:
+        """Run a plan from the first weights and measure it. `steps` count after `discard` more."""
+        program = lower(self.graph, plan, self.cluster)[-1].program
+        discard = max(discard, program.slots - 1 + sum(phase.steps for phase in plan.before))
+        discard += -discard % program.steps
+        steps += -steps % program.steps
+        replies = self._ask(
+            "run", 3600.0, plan=write_plan(plan), steps=steps, discard=discard, out=out, evaluate=evaluate
+        )
+        return take_of(program, replies, steps, discard)
+
+
+def take_of(program: Program, replies: list[dict[str, Any]], steps: int, discard: int) -> Take:
+    """What the ranks reported, put together."""
+    replies = sorted((r for r in replies if r["ends"]), key=lambda r: int(r["rank"]))
+    spans = tuple(sorted((Span(**s) for r in replies for s in r["spans"]), key=lambda s: (s.rank, s.lane, s.start)))
+    rates = [_rate(dict(map(tuple, r["ends"])), discard) for r in replies]  # type: ignore[arg-type]
+    total: dict[int, float] = {}
+    for reply in replies:
+        for step, loss in reply["losses"]:
+            total[step] = total.get(step, 0.0) + loss
+    clock = {int(step): float(end) for step, end in replies[0]["ends"]}
+    loss = tuple((step, clock.get(step, 0.0), value) for step, value in sorted(total.items()))
+    timeline = Timeline(
+        program.name, "measured", sum(rates) / len(rates), program.batch, spans,
+        resident=tuple(r["resident"] for r in replies),
+        wire_sent=tuple(r["sent"] // (steps + discard) for r in replies),
+    )  # fmt: skip
+    final = next((r["final_loss"] for r in replies if r["final_loss"] is not None), float("nan"))
+    return Take(timeline, loss, final, next((r["weights"] for r in replies if r["weights"]), ""))
+
+
+def _rate(ends: dict[int, float], discard: int) -> Seconds:
+    """Seconds a step from the end of the last discarded step to the end of the last one."""
+    first, last = max(step for step in ends if step < discard), max(ends)
+    return (ends[last] - ends[first]) / (last - first)
+
+
+def _touch(replies: list[dict[str, Any]], name: str) -> Touch:
+    return Touch(median(r[name][0] for r in replies), median(r[name][1] for r in replies))
+
+
+def wiring_of(replies: list[dict[str, Any]], cluster: Cluster) -> Wiring:
+    """Fit the transport's costs to the measured curves.
+
+    A message of n bytes takes the sender `start + sent n` and the receiver `start + received n` core-seconds; what an
+    all-reduce takes beyond those of its 2 (p-1)/p n bytes is its sums. Small sizes give latency, the largest the part of
+    the bandwidth that payload gets, unless the processor is what binds it.
+    """
+    replies = sorted(replies, key=lambda r: int(r["rank"]))
+    p = cluster.size
+    curve = [
+        tuple(median(r["reduce"][i][k] for r in replies) for k in range(3)) for i in range(len(replies[0]["reduce"]))
+    ]
+    (_, tiny_wall, tiny_core), (size, wall, core) = curve[0], curve[-1]
+    sender, receiver = replies[0]["message"], replies[1]["message"]
+    sent = max(sender[-1][2] - sender[0][2], 0.0) / sender[-1][0]
+    received = max(receiver[-1][2] - receiver[0][2], 0.0) / receiver[-1][0]
+    moved = 2 * (p - 1) / p * size
+    reduced = max((core - tiny_core) - moved * (sent + received), 0.0) / (moved / 2)
+    slowest = min(port.link.bandwidth for climb in cluster.climbs for port in climb)
+    cores = min((d.cores or 1.0) for d in cluster.devices)
+    burst = min(port.link.burst for climb in cluster.climbs for port in climb)
+    achieved = max(moved - burst, 1.0) / max(wall - tiny_wall, 1e-6) / slowest
+    bound_by_processor = core / cores > 0.9 * wall
+    return Wiring(
+        start=tiny_core, step=max(tiny_wall - tiny_core / cores, 1e-6) / (2 * (p - 1)), sent=sent, received=received,
+        reduced=reduced, efficiency=0.95 if bound_by_processor else min(max(achieved, 0.5), 1.0),
+    )  # fmt: skip

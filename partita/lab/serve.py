@@ -1,0 +1,121 @@
+"""A worker process that is kept alive over plans: reads one JSON request a line, writes one JSON reply a line.
+
+-> {"id": 1, "verb": "open", "task": "file.py:function", "graph": "/run/graph.json", ...}
+<- {"id": 1, "event": {"step": 12}}          any number of these
+<- {"id": 1, "ok": {...}}                    or {"id": 1, "error": "one sentence", "exit": 2}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+import torch
+
+from partita.cluster.text import load_cluster
+from partita.errors import PartitaError
+from partita.graph.text import read_graph
+from partita.lab import probe
+from partita.plan.text import read_plan
+from partita.runtime.session import Order, Session, join_world
+from partita.task import Task, load_task
+
+Request = dict[str, Any]
+Tell = Callable[[dict[str, Any]], None]
+
+
+class Service:
+    """The verbs that a worker answers; holds its session from `open` on."""
+
+    def __init__(self) -> None:
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.world = int(os.environ.get("WORLD_SIZE", "1"))
+        self.joined = False
+        self.session: Session | None = None
+
+    def open(self, request: Request, tell: Tell) -> dict[str, Any]:
+        """Load task and graph, build the model, meet the other ranks."""
+        from partita.zoo.tasks import built_in
+
+        task: Task = load_task(request["task"], built_in)
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+        if self.world > 1 and not self.joined:
+            join_world(self.rank, self.world, request["timeout"])
+            self.joined = True
+        self.session = Session(
+            task, read_graph(Path(request["graph"])), load_cluster(request["cluster"]), request["seed"], self.rank,
+            self.world, request["timeout"],
+        )  # fmt: skip
+        self.session.open(request.get("init", ""))
+        return {"rank": self.rank}
+
+    def run(self, request: Request, tell: Tell) -> dict[str, Any]:
+        """Carry out a plan for some steps."""
+        assert self.session is not None
+        order = Order(
+            read_plan(request["plan"]), **{k: request[k] for k in Order.__slots__ if k in request and k != "plan"}
+        )
+        return self.session.run(order, tell)
+
+    def operators(self, request: Request, tell: Tell) -> dict[str, Any]:
+        """Micro-benchmarks of this rank's part of the operators that the batches need."""
+        assert self.session is not None
+        return probe.rank_operators(
+            self.session.graph, request["batches"], request["known"], self.rank, self.world, tell
+        )
+
+    def touches(self, request: Request, tell: Tell) -> dict[str, Any]:
+        """Micro-benchmarks of copies, updates and loading."""
+        assert self.session is not None
+        return probe.rank_touches(self.session.task, request["count"])
+
+    def wires(self, request: Request, tell: Tell) -> dict[str, Any]:
+        """Micro-benchmarks of messages and all-reduces."""
+        return probe.rank_wires(self.rank, self.world, tuple(request["sizes"]))
+
+
+VERBS: Final = ("open", "run", "operators", "touches", "wires")
+
+
+def serve(lines: TextIO, out: TextIO) -> None:
+    """Answer requests until the input ends."""
+    service = Service()
+
+    def say(message: dict[str, Any]) -> None:
+        out.write(json.dumps(message) + "\n")
+        out.flush()
+
+    for line in lines:
+        request: Request = json.loads(line)
+        number = request["id"]
+        try:
+            if request["verb"] not in VERBS:
+                raise PartitaError(f"a worker has no verb {request['verb']!r}; it has {', '.join(VERBS)}")
+            say(
+                {
+                    "id": number,
+                    "ok": getattr(service, request["verb"])(request, lambda e, n=number: say({"id": n, "event": e})),
+                }
+            )
+        except PartitaError as error:
+            say({"id": number, "error": str(error), "exit": error.exit_code})
+        except Exception as error:
+            traceback.print_exc(file=sys.stderr)
+            say({"id": number, "error": f"{type(error).__name__}: {error}", "exit": 3})
+
+
+def main() -> None:
+    """Speak over the inherited standard output; whatever user code prints goes to standard error."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    serve(sys.stdin, out)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Is a plan's training what its class promises? In one process, against plain PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import torch
+
+from partita.cluster.cluster import Cluster
+from partita.graph.graph import Graph
+from partita.lowering.lower import lower
+from partita.plan.plan import Plan
+from partita.runtime.reference import reference
+from partita.runtime.run import train_in_process
+from partita.task import Task
+from partita.tracing.capture import capture
+
+TOLERANCE: Final = 1e-9
+AGAINST: Final = {
+    "exact": "one-process training on the same minibatches",
+    "delayed": "the serial recurrence w(t+1) = w(t) - rule(g(t - {lag}))",
+    "consensus": "serial training of every replica with the mean of their weights every {steps} steps",
+}
+
+
+def checked(
+    task: Task, planned: Callable[[Graph], Plan], cluster: Cluster, *, seed: int = 0, steps: int = 3,
+    tell: Callable[[str], None] = lambda sentence: None,
+) -> dict[str, Any]:  # fmt: skip
+    """Weights after `steps` steps under the plan against the serial training that its class names.
+
+    fp64 decides (1e-9 relative to each tensor's largest weight); fp32's difference is reported beside that of a control,
+    the serial training fed in two halves, which differs by the order of its sums only.
+    """
+    tell(f"capturing {task.name} in fp64")
+    found = {}
+    for precision in ("fp64", "fp32"):
+        graph = capture(task, precision=precision)
+        plan = planned(graph)
+        program = lower(graph, plan, cluster)[-1].program
+        tell(f"training {steps} steps of {plan.name} in {precision}")
+        states, _ = train_in_process(task, graph, plan, cluster, steps, seed=seed, precision=precision, keyed=True)
+        whole = not graph.mutations
+        tell(f"training the same serially in {precision}")
+        serial = reference(task, program, steps, seed=seed, precision=precision, whole=whole)
+        worker = next(rank for rank in states if program.role_of[rank].keeps == "model")
+        found[precision] = difference(states[worker].leaves, serial)
+        if precision == "fp32":
+            halves = (
+                reference(task, program, steps, seed=seed, precision=precision, whole=not whole) if whole else serial
+            )
+            found["control"] = difference({name: w.detach() for name, w in halves.items()}, serial)
+    return {
+        "equal": found["fp64"] <= TOLERANCE,
+        "semantics": program.semantics,
+        "max_difference": found["fp64"],
+        "tolerance": TOLERANCE,
+        "against": AGAINST[program.semantics].format(lag=program.slots - 1, steps=program.steps)
+        + ("" if whole else ", fed the same sub-batches"),
+        "fp32_difference": found["fp32"],
+        "control_difference": found["control"],
+    }
+
+
+def difference(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> float:
+    """The largest difference of any weight, relative to the largest weight of its tensor."""
+    worst = 0.0
+    for name, weight in theirs.items():
+        scale = float(weight.detach().abs().max()) if weight.numel() else 0.0
+        gap = float((ours[name] - weight.detach()).abs().max()) if weight.numel() else 0.0
+        worst = max(worst, gap / scale if scale else gap)
+    return worst

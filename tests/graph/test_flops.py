@@ -1,0 +1,113 @@
+"""Counts against torch's own counter on real modules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from partita.graph.flops import bytes_moved, flops, is_contraction
+from partita.graph.graph import Graph, Parameter
+from partita.graph.operator import Operator, Ref
+from partita.graph.tensor import Affine, Tensor
+from partita.task import Task
+from partita.zoo.data import Image, Synthetic, Tokens
+from partita.zoo.gpt import Gpt
+from partita.zoo.resnet import Bottleneck
+from partita.zoo.tasks import classify, predict
+from partita.zoo.unet import UNet
+
+BATCH = 6
+
+
+def chain() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2, padding=1), Bottleneck(8, 4, 2), nn.Conv2d(16, 8, (3, 1), dilation=(2, 1)),
+        nn.ReLU(), nn.Flatten(), nn.LazyLinear(10),
+    )  # fmt: skip
+
+
+def built(make: Any, sample: torch.Tensor) -> Any:
+    def model() -> nn.Module:
+        made = make()
+        with torch.no_grad():
+            made(sample[None].repeat(2, *[1] * sample.dim()))
+        return made  # type: ignore[no-any-return]
+
+    return model
+
+
+MASKED = Synthetic(16, lambda generator: (torch.randn(3, 16, 16, generator=generator), torch.zeros(16, 16).long()))
+IMAGES = Synthetic(16, Image(24, 10))
+TASKS = {
+    "flops-chain": Task("flops-chain", built(chain, IMAGES[0][0]), classify, IMAGES, torch.optim.SGD, 8),
+    "flops-unet": Task("flops-unet", lambda: UNet((8, 16)), classify, MASKED, torch.optim.SGD, 8),
+    "flops-gpt": Task(
+        "flops-gpt", lambda: Gpt(16, 12, 24, 2, 2), predict, Synthetic(16, Tokens(12, 16)), torch.optim.SGD, 8
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_contractions_count_as_torch_counts(name: str, captured: Any) -> None:
+    task = TASKS[name]
+    graph = captured(task)
+    model = task.model()
+    batch = torch.utils.data.default_collate([task.data[i] for i in range(BATCH)])
+    with FlopCounterMode(display=False) as counter:
+        task.loss(model, batch).backward()
+    ours = sum(flops(o, graph, BATCH) for o in graph.operators if is_contraction(o) and "attention" not in o.target)  # not the CPU's: torch leaves it out
+    assert ours == counter.get_total_flops()
+
+
+def hand_made(target: str, shapes: list[tuple[int | Affine, ...]], outputs: list[tuple[int | Affine, ...]], *rest: Any) -> Graph:
+    """A graph of one operator that reads parameters of these shapes."""
+    parameters = tuple(Parameter(f"p{k}", Tensor(shape, "float32")) for k, shape in enumerate(shapes))
+    operator = Operator(
+        "op", target, (*(Ref(p.name) for p in parameters), *rest),
+        outputs=tuple(Tensor(shape, "float32") for shape in outputs), several=len(outputs) > 1,
+    )  # fmt: skip
+    return Graph("one", 2, (operator,), parameters, (), (), (), Ref("op"), None, ())
+
+
+def test_attention_counts_as_its_gpu_twin_does() -> None:
+    n, h, s, d = 2, 4, 16, 8
+    one: tuple[int, ...] = (n, h, s, d)
+    forward = hand_made("aten._scaled_dot_product_flash_attention_for_cpu.default", [one] * 3, [one, (n, h, s)], 0.0, False)
+    assert flops(forward.operators[0], forward, 2) == 2 * 2 * n * h * s * s * d
+    backward = hand_made(
+        "aten._scaled_dot_product_flash_attention_for_cpu_backward.default", [*[one] * 5, (n, h, s)], [one] * 3, 0.0, False
+    )
+    assert flops(backward.operators[0], backward, 2) == 5 * 2 * n * h * s * s * d
+
+
+def test_flops_follow_the_batch() -> None:
+    graph = hand_made("aten.mm.default", [(Affine(3), 5), (5, 7)], [(Affine(3), 7)])
+    assert flops(graph.operators[0], graph, 4) == 2 * 12 * 5 * 7
+    assert bytes_moved(graph.operators[0], graph, 4) == 4 * (12 * 5 + 5 * 7 + 12 * 7)
+
+
+def test_views_move_nothing_and_unknown_operators_count_elements() -> None:
+    view = hand_made("aten.t.default", [(3, 5)], [(5, 3)])
+    assert bytes_moved(view.operators[0], view, 1) == 0
+    assert flops(view.operators[0], view, 1) == 0
+    unknown = hand_made("aten.no_such_thing.default", [(3, 5)], [(3, 5)])
+    assert flops(unknown.operators[0], unknown, 1) == 15
+
+
+def test_an_lstm_layer_counts_its_gates() -> None:
+    t, n, i, h = 5, 3, 4, 6
+    graph = hand_made(
+        "partita.lstm_layer.default",
+        [(t, n, i), (4 * h, i), (4 * h, h), (4 * h,), (4 * h,), (n, h), (n, h)],
+        [(t, n, h), (n, h), (n, h), (99,)], False,
+    )  # fmt: skip
+    assert flops(graph.operators[0], graph, n) == 2 * t * n * 4 * h * (i + h)
+
+
+def test_relu_counts_elements() -> None:
+    assert F.relu(torch.ones(2)).numel() == flops((g := hand_made("aten.relu.default", [(2,)], [(2,)])).operators[0], g, 1)

@@ -1,0 +1,134 @@
+"""Every built-in task builds, its samples fit its model, and real data is learnt."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from partita.errors import TaskError
+from partita.task import Task
+from partita.zoo.configs import CONFIGS
+from partita.zoo.convolutional import convnet_8m, digits_cnn
+from partita.zoo.data import digits, library_text
+from partita.zoo.hugging_face import family_of, hugging_face
+from partita.zoo.tasks import NAMES, built_in, from_config
+
+MILLIONS = {
+    "digits-cnn": 0.195, "convnet-8m": 8.56, "bytes-gpt": 0.87, "alexnet": 61.1, "vgg16": 138.4, "vgg16-32": 15.2,
+    "resnet50": 25.6, "inception3": 23.8, "gpt2-small": 124.4, "gpt2-medium": 354.8, "gpt2-xl": 1557.6,
+    "llama-5m": 4.85, "llama3-8b": 8030.3, "llama3-70b": 70553.7, "bert-large": 335.2,
+}  # fmt: skip
+GIANTS = ("gpt3-175b",)
+
+
+def made(name: str) -> Task:
+    if name in CONFIGS:
+        pytest.importorskip("transformers")
+    task = built_in(name)
+    assert task is not None
+    return task
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in GIANTS])
+def test_sizes_and_samples(name: str) -> None:
+    task = made(name)
+    with torch.device("meta"):
+        model = task.model()
+    count = sum(p.numel() for p in model.parameters()) / 1e6
+    assert name not in MILLIONS or count == pytest.approx(MILLIONS[name], rel=0.01)
+    first, again, other = task.data[3], task.data[3], task.data[4]
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert any(not torch.equal(a, b) for a, b in zip(first, other, strict=True))
+    assert len(task.validation) > 0
+
+
+def trained(task: Task, steps: int, batch_size: int) -> list[float]:
+    torch.manual_seed(0)
+    model = task.model()
+    optimizer = task.optimizer(model.parameters())
+    order = torch.randperm(len(task.data), generator=torch.Generator().manual_seed(0)).tolist()
+    losses = []
+    for rows in itertools.islice(itertools.batched(order, batch_size) if sys.version_info >= (3, 12) else pieces(order, batch_size), steps):
+        optimizer.zero_grad()
+        loss = task.loss(model, torch.utils.data.default_collate([task.data[row] for row in rows]))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def pieces(rows: list[int], size: int) -> Any:
+    return (rows[k : k + size] for k in range(0, len(rows), size))
+
+
+@pytest.mark.parametrize(("name", "steps", "batch_size", "below"), [("digits-cnn", 25, 64, 0.7), ("bytes-gpt", 15, 8, 3.9)])
+def test_real_data_is_learnt(name: str, steps: int, batch_size: int, below: float) -> None:
+    losses = trained(made(name), steps, batch_size)
+    assert sum(losses[-3:]) / 3 < below < losses[0]
+
+
+def test_digits_are_all_there_once() -> None:
+    training, validation = digits()
+    assert (len(training), len(validation)) == (1618, 179)
+    assert training[0][0].shape == (1, 8, 8)
+    assert digits_cnn()(training[0][0][None]).shape == convnet_8m()(training[0][0][None]).shape == (1, 10)
+
+
+def test_text_is_the_librarys_and_targets_follow_inputs() -> None:
+    training, validation = library_text(64)
+    tokens, targets = training[5]
+    assert torch.equal(tokens[1:], targets[:-1])
+    assert bytes(training[0][0].tolist()).decode(errors="replace").isprintable() or True
+    assert len(training) > 8 * len(validation) > 1000
+
+
+def test_an_unknown_name_is_nobodys() -> None:
+    assert built_in("no-such-task") is None
+
+
+def test_without_transformers_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(TaskError, match="pip install transformers"):
+        built_in("gpt2-small")
+
+
+def configs() -> dict[str, Any]:
+    t = pytest.importorskip("transformers")
+    small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
+    tokens = {"bos_token_id": 0, "eos_token_id": 1}
+    return {
+        "causal": t.LlamaConfig(vocab_size=32, **small, **tokens),
+        "masked": t.BertConfig(vocab_size=32, **small),
+        "seq2seq": t.T5Config(vocab_size=32, d_model=32, d_kv=16, d_ff=48, num_layers=1, num_heads=2),
+        "image": t.ViTConfig(image_size=16, patch_size=8, **small),
+        "classification": t.BertConfig(vocab_size=32, **small),
+    }
+
+
+@pytest.mark.parametrize("family", ["causal", "masked", "seq2seq", "image", "classification"])
+def test_any_hugging_face_model(family: str) -> None:
+    config = configs()[family]
+    task = hugging_face(config, family="classification" if family == "classification" else "", length=8, batch_size=2)
+    batch = torch.utils.data.default_collate([task.data[i] for i in range(2)])
+    loss = task.loss(task.model(), batch)
+    loss.backward()
+    assert loss.shape == ()
+    assert torch.isfinite(loss)
+
+
+def test_families_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(TaskError, match="'poetry' is not known"):
+        hugging_face(configs()["causal"], family="poetry")
+    transformers = pytest.importorskip("transformers")
+    with pytest.raises(TaskError, match="write the Task by hand"):
+        family_of(transformers.PretrainedConfig())
+
+
+def test_embeddings_tie_on_request() -> None:
+    pytest.importorskip("transformers")
+    loose, tied = (sum(p.numel() for p in from_config("llama-5m", tied=t).model().parameters()) for t in (False, True))
+    assert loose - tied == 256 * 256
