@@ -1,8 +1,8 @@
 """Where the step can be cut, what is alive there, and how much memory a run of operators needs.
 
-    position     0    1    2    3          position p lies before operator p
-    operators      a    b    c
-    a's life          |---------|          alive across 1 and 2 if c is its last reader
+position     0    1    2    3          position p lies before operator p
+operators      a    b    c
+a's life          |---------|          alive across 1 and 2 if c is its last reader
 """
 
 from __future__ import annotations
@@ -99,11 +99,11 @@ class Cut:
 def legal_cuts(graph: Graph) -> tuple[Cut, ...]:
     """The cuts of the forward pass over which only activations cross, in order.
 
-    A cut that a view of a parameter or buffer crosses is left out, for the later stage would need another's weights; so is
-    one just before a view, which costs the same on its other side.
+    A cut that a view of a parameter or buffer crosses is left out, for the later stage would need another's weights; so
+    is one just before a view, which costs the same on its other side.
     """
     lives = liveness(graph)
-    weights = {leaf.name for leaf in (*graph.parameters, *graph.buffers)}
+    weights = {parameter.name for parameter in graph.parameters} | {buffer.name for buffer in graph.buffers}
     borrowed = _borrowed(graph, weights)
     found = []
     for position in range(1, graph.forward_length):

@@ -8,6 +8,7 @@ from partita.graph.formula import Call
 from partita.graph.graph import Graph
 from partita.graph.operator import Operator
 from partita.graph.patterns import CONTRACTIONS, pattern_of, shares_memory
+from partita.graph.tensor import dim_at
 
 ROWS: Final = frozenset({"aten.embedding", "aten.index", "aten.gather"})  # read only what they are asked for
 WRITES_ONLY: Final = frozenset({"aten.zeros_like", "aten.empty_like", "aten.full_like", "aten.ones_like"})
@@ -46,7 +47,7 @@ def bytes_moved(operator: Operator, graph: Graph, batch: int) -> int:
     read = 0
     for place, tensor in enumerate(reads):
         once = tensor.size(batch)
-        for size, stride in zip(tensor.at(batch).shape, tensor.strides, strict=False):
-            once //= size if stride == 0 and size else 1
+        for size, stride in zip(tensor.shape, tensor.strides, strict=False):
+            once //= max(dim_at(size, batch), 1) if stride == 0 else 1
         read += min(once, written) if place == 0 and call.kind in ROWS else once
     return read + written

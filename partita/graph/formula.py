@@ -15,6 +15,7 @@ from partita.graph.pattern import Axes, Extent, Label, Monoid, Output, Pattern, 
 from partita.graph.tensor import Affine, Dim, Tensor
 
 Path: TypeAlias = tuple[int | str, ...]
+Inputs: TypeAlias = dict[int | Path, str | Axes]  # by place or path in the arguments
 
 ROLES: Final = {
     "n": Role.SAMPLE, "o": Role.OUTPUT, "i": Role.REDUCE, "c": Role.CHANNEL, "f": Role.FEATURE, "h": Role.HEAD,
@@ -90,7 +91,9 @@ def _extents(pairs: Iterator[tuple[Axes, Tensor]], known: Mapping[str, Dim]) -> 
         unknown = [name for name in dim if name not in sizes]
         if len(unknown) == 1:
             others = prod(s for name in dim if isinstance(s := sizes.get(name, 1), int))
-            sizes[unknown[0]] = Affine(size.each // others, size.rest // others) if isinstance(size, Affine) else size // others
+            sizes[unknown[0]] = (
+                Affine(size.each // others, size.rest // others) if isinstance(size, Affine) else size // others
+            )
     return sizes
 
 
@@ -108,7 +111,7 @@ def _partial(made: Axes, read: set[str], monoids: Mapping[str, Monoid | None]) -
 
 def formula(
     call: Call,
-    inputs: Mapping[int | Path, str | Axes],
+    inputs: Inputs,
     outputs: Sequence[str | Axes | None],
     *,
     work: str = "",
@@ -144,7 +147,9 @@ def formula(
         return None
     read = {name for a in read_axes for dim in a for name in dim} - set(locked.split())
     results = [
-        None if a is None or call.output(number) is None else Output(a, _partial(a, read, (monoids or {}).get(number, {})))
+        None
+        if a is None or call.output(number) is None
+        else Output(a, _partial(a, read, (monoids or {}).get(number, {})))
         for number, a in enumerate(made_axes)
     ]
     places = {path: number for number, (path, _) in enumerate(reads)}
@@ -172,4 +177,6 @@ def _path(place: int | Path) -> Path:
 
 def _role(name: str, extent: Dim, roles: Mapping[str, Role]) -> Role:
     """A dimension that follows the batch is the sample's, whatever else it is."""
-    return Role.SAMPLE if isinstance(extent, Affine) and extent.each else roles.get(name, ROLES.get(name[0], Role.PLACE))
+    return (
+        Role.SAMPLE if isinstance(extent, Affine) and extent.each else roles.get(name, ROLES.get(name[0], Role.PLACE))
+    )

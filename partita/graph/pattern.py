@@ -5,7 +5,7 @@
                                         split i: shard, shard     -> partial sum  (reduce)
 
 A pattern names the logical dimensions (labels) of every tensor that an operator reads and makes, as einsum does, with
-einops' products: `n s (h d)` is a dimension that holds h blocks of d. Only the outermost label of a dimension splits
+einops' products: `n s (h d)` has a dimension that holds h blocks of d. Only the outermost label of one splits
 into contiguous shards. One Weird Trick (2014), Mesh-TensorFlow (2018), Tofu (2019) and Megatron-LM (2019) all read off it.
 """
 

@@ -18,7 +18,13 @@ from partita.graph.pattern import Pattern
 Maker: TypeAlias = Callable[[Call], Pattern | None]
 ATTENTIONS: Final = tuple(
     f"aten._scaled_dot_product_{kind}attention{on}"
-    for kind, on in (("flash_", ""), ("flash_", "_for_cpu"), ("efficient_", ""), ("cudnn_", ""), ("fused_", "_overrideable"))
+    for kind, on in (
+        ("flash_", ""),
+        ("flash_", "_for_cpu"),
+        ("efficient_", ""),
+        ("cudnn_", ""),
+        ("fused_", "_overrideable"),
+    )
 )
 LOSSES: Final = ("mse_loss", "huber_loss", "smooth_l1_loss", "binary_cross_entropy")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from partita.graph.formula import Call, formula
+from partita.graph.formula import Call, Inputs, formula
 from partita.graph.pattern import Monoid, Pattern, Role, Window
 
 SPACE: Final = ("z", "y", "x")
@@ -73,7 +73,7 @@ def convolution(call: Call) -> Pattern | None:
     inner, outer, w0, w1 = _channels(groups, transposed)
     made = space.upper() if transposed else space
     return formula(
-        call, {0: f"n {inner} {space if transposed else space}", 1: f"{w0} {w1} {kernel}", 2: outer}, [f"n {outer} {made}"],
+        call, {0: f"n {inner} {space}", 1: f"{w0} {w1} {kernel}", 2: outer}, [f"n {outer} {made}"],
         work=f"2 n {'g ' if groups > 1 else ''}i o {space} {kernel}",
         sizes={"g": groups} if groups > 1 else {},
         locked=f"{kernel} {space} {made}" if transposed else kernel,
@@ -114,9 +114,9 @@ def _scores(call: Call, query: int, key: int, causal: bool) -> tuple[str, str, d
     return "h", "s t" if causal else "", {}
 
 
-def _masks(call: Call, heads: str) -> dict[int | tuple[int | str, ...], str]:
+def _masks(call: Call, heads: str) -> Inputs:
     """Axes of an additive mask [n, h, s, t] any of whose dimensions may be 1."""
-    found: dict[int | tuple[int | str, ...], str] = {}
+    found: Inputs = {}
     for path, ref in call.reads():
         if path[-1] in ("attn_mask", "attn_bias"):
             shape = call.graph.tensor(ref).shape
@@ -129,11 +129,15 @@ def attention(call: Call) -> Pattern | None:
     """Scaled dot-product attention; parts over keys join by log-sum-exp (FlashAttention-2, Ring Attention, 2023)."""
     causal = any(argument is True for argument in call.operator.arguments[3:6])
     heads, locked, sizes = _scores(call, 0, 1, causal)
-    inputs = {0: f"n {heads} s d", 1: "n h t d", 2: "n h t v"} | _masks(call, heads)
+    inputs: Inputs = {0: f"n {heads} s d", 1: "n h t d", 2: "n h t v"}
+    inputs |= _masks(call, heads)
     if "efficient" in call.kind and (bias := call.tensor(3)):
-        inputs[3] = " ".join("." if size == 1 else name for name, size in zip(("n", heads, "s", "t"), bias.shape, strict=True))
+        names = zip(("n", heads, "s", "t"), bias.shape, strict=True)
+        inputs[3] = " ".join("." if size == 1 else name for name, size in names)
     group = "r " if sizes else ""
-    others: list[str | None] = [None if t is None else " ".join("." for _ in t.shape) for t in call.operator.outputs[2:]]
+    others: list[str | None] = [
+        None if t is None else " ".join("." for _ in t.shape) for t in call.operator.outputs[2:]
+    ]
     return formula(
         call, inputs, [f"n {heads} s v", f"n {heads} s", *others],
         work=f"2 n h {group}s t d + 2 n h {group}s t v", sizes=sizes, locked=f"d v {locked}",
@@ -148,7 +152,8 @@ def attention_backward(call: Call) -> Pattern | None:
     after = 5 if "efficient" in call.kind else 4
     causal = any(argument is True for argument in call.operator.arguments[after + 2 :])
     heads, locked, sizes = _scores(call, 1, 2, causal)
-    inputs = {0: f"n {heads} s v", 1: f"n {heads} s d", 2: "n h t d", 3: "n h t v"} | _masks(call, heads)
+    inputs: Inputs = {0: f"n {heads} s v", 1: f"n {heads} s d", 2: "n h t d", 3: "n h t v"}
+    inputs |= _masks(call, heads)
     inputs |= {after: f"n {heads} s v", after + 1: f"n {heads} s"}
     group = "r " if sizes else ""
     outputs = [f"n {heads} s d", "n h t d", "n h t v"]
@@ -163,7 +168,7 @@ def lstm(call: Call) -> Pattern | None:
 
     The last output is a workspace that only the part which made it reads.
     """
-    inputs = {0: "t n i", 1: "q i", 2: "q f", 3: "q", 4: "q", 5: "n f", 6: "n f"}
+    inputs: Inputs = {0: "t n i", 1: "q i", 2: "q f", 3: "q", 4: "q", 5: "n f", 6: "n f"}
     outputs = ["t n f", "n f", "n f", "n"]
     backward = call.kind.endswith("backward")
     if backward:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partita.graph.formula import Call, Path, formula
+from partita.graph.formula import Call, Inputs, formula
 from partita.graph.operator import Ref
 from partita.graph.pattern import Axes, Monoid, Pattern, Role, Window
 from partita.graph.patterns_pointwise import broadcast, dims
@@ -38,7 +38,7 @@ def _spread(tensors: list[Tensor]) -> tuple[str, dict[int, Axes]]:
     return " ".join(names), {number: broadcast(names, whole, tensor) or () for number, tensor in enumerate(tensors)}
 
 
-def _indices(call: Call) -> tuple[list[str], str, dict[Path, Axes], list[int]] | None:
+def _indices(call: Call) -> tuple[list[str], str, Inputs, list[int]] | None:
     """Axes of the indexed tensor, names of the index shape, axes of each index, and the dimensions they take."""
     given, read = call.argument(1), call.tensor(0)
     if read is None or not isinstance(given, tuple):
@@ -69,7 +69,7 @@ def index(call: Call) -> Pattern | None:
     one = len(taken) == 1
     steered = " ".join(names[place] for place in taken)
     return formula(
-        call, {0: " ".join(names)} | axes, [_indexed_axes(names, spread, taken)],
+        call, axes | {0: " ".join(names)}, [_indexed_axes(names, spread, taken)],
         locked="" if one else steered, indexed=steered if one else "", linear=((0,),),
     )  # fmt: skip
 
@@ -85,7 +85,7 @@ def index_put(call: Call) -> Pattern | None:
     adds = call.argument(3) is True
     written = _indexed_axes(names, spread, taken).split()[-len(values.shape) :] if values.shape else []
     return formula(
-        call, {0: " ".join(names), 2: " ".join(written)} | axes, [" ".join(names)],
+        call, axes | {0: " ".join(names), 2: " ".join(written)}, [" ".join(names)],
         locked=steered if adds else f"{steered} {spread}", added=(0,), linear=((0, 2),) if adds else (),
     )  # fmt: skip
 
@@ -97,11 +97,13 @@ def gather(call: Call) -> Pattern | None:
         return None
     names = dims(read)
     dim = (call.integers(1) or (0,))[0] % max(len(names), 1)
-    along = [name if a == b and k != dim else "." for k, (name, a, b) in enumerate(zip(names, read.shape, places.shape, strict=True))]
+    pairs = zip(names, read.shape, places.shape, strict=True)
+    along = [name if a == b and k != dim else "." for k, (name, a, b) in enumerate(pairs)]
     kept = [name if along[k] != "." or k == dim else "." for k, name in enumerate(names)]
     gathers = call.kind == "aten.gather"
-    steered = " ".join(along[:dim] + ["k"] + along[dim + 1 :])
-    inputs = {0: " ".join(kept), 2: steered} | ({} if gathers else {3: steered})
+    steered = " ".join([*along[:dim], "k", *along[dim + 1 :]])
+    inputs: Inputs = {0: " ".join(kept), 2: steered}
+    inputs |= {} if gathers else {3: steered}
     return formula(call, inputs, [steered if gathers else " ".join(kept)], locked=f"k {names[dim]}")
 
 
@@ -134,7 +136,7 @@ def likelihood_backward(call: Call) -> Pattern | None:
 
 
 def difference(call: Call) -> Pattern | None:
-    """mse, huber, smooth-l1, binary cross-entropy (input, target[, weight], reduction) and, gradient first, their backward."""
+    """mse, huber, smooth-l1, binary cross-entropy (input, target, reduction); their backward takes the gradient first."""
     backward = call.kind.endswith("backward")
     read = call.tensor(1 if backward else 0)
     out = call.output()
@@ -142,7 +144,9 @@ def difference(call: Call) -> Pattern | None:
         return None
     names = " ".join(dims(read))
     gradient = call.tensor(0)
-    inputs = {0: names if gradient and gradient.shape else "", 1: names, 2: names} if backward else {0: names, 1: names}
+    inputs: Inputs = {0: names, 1: names}
+    if backward:
+        inputs = {0: names if gradient and gradient.shape else "", 1: names, 2: names}
     reduced = not out.shape
     join = Monoid.SUM if 2 in call.integers(2) else Monoid.MEAN
     return formula(
@@ -165,7 +169,7 @@ def pooling(call: Call) -> Pattern | None:
     row = "n c y x" if read is not None and len(read.shape) == 4 else "c y x"
     made = call.tensor(0) if backward else call.output()
     sizes = dict(zip("yx", made.shape[-2:], strict=True)) if made else {}
-    inputs: dict[int | Path, str | Axes] = dict.fromkeys((0, 1, 7) if backward else (0,), row)
+    inputs: Inputs = dict.fromkeys((0, 1, 7) if backward else (0,), row)
     indices = call.kind.startswith("aten.max_pool2d_with_indices")  # they count places of the whole image
     return formula(
         call, inputs, [row] * len(call.operator.outputs), work=f"{ky * kx} {row}", windows=windows, sizes=sizes,
@@ -181,7 +185,7 @@ def resized(call: Call) -> Pattern | None:
     count = len(read.shape) - 2
     before, after = (" ".join(f"{letter}{k}" for k in range(count)) for letter in ("p", "q"))
     places = [place for place in (0, 1) if isinstance(call.argument(place), Ref)]
-    inputs: dict[int | Path, str | Axes] = {place: f"n c {before}" for place in places}
+    inputs: Inputs = dict.fromkeys(places, f"n c {before}")
     if len(places) == 2:  # a backward: gradient, then the input, whose size the output has
         inputs = {0: f"n c {before}", 1: f"n c {after}"}
     return formula(

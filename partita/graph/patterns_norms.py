@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from partita.graph.formula import Call, formula
+from partita.graph.formula import Call, Inputs, formula
 from partita.graph.pattern import Monoid, Pattern, Role
 from partita.graph.patterns_pointwise import dims
 
@@ -14,8 +14,11 @@ MONOIDS: Final = {
     "aten.histc": Monoid.SUM,
 }  # fmt: skip
 WHOLE: Final = frozenset(
-    "aten." + name for name in "max min argmax argmin var var_mean std linalg_vector_norm norm sort topk median".split()
-)
+    f"aten.{name}"
+    for name in (
+        "max", "min", "argmax", "argmin", "var", "var_mean", "std", "linalg_vector_norm", "norm", "sort", "topk", "median",
+    )
+)  # fmt: skip
 NORM_WORK: Final = 5  # subtract, square, sum, scale, shift
 SOFTMAX_WORK: Final = 4  # maximum, subtract, exponent, sum
 
@@ -65,8 +68,9 @@ def _along(call: Call, read: int, place: int, exchange: Monoid) -> Pattern | Non
         return None
     along = names[(call.integers(place, -1) or (-1,))[0] % len(names)]
     text = " ".join(names)
+    inputs: Inputs = dict.fromkeys(range(read + 1), text)
     return formula(
-        call, dict.fromkeys(range(read + 1), text), [text], work=f"{SOFTMAX_WORK} {text}",
+        call, inputs, [text], work=f"{SOFTMAX_WORK} {text}",
         exchange={along: exchange}, roles={along: Role.VOCABULARY},
     )  # fmt: skip
 
@@ -100,7 +104,8 @@ def layer_norm_backward(call: Call) -> Pattern | None:
     row, last = " ".join([*leading, *features]), " ".join(features)
     statistic = " ".join([*leading, *("." for _ in features)])
     rms = call.kind == "aten._fused_rms_norm_backward"
-    inputs = {0: row, 1: row, 3: statistic} | ({4: last} if rms else {4: statistic, 5: last, 6: last})
+    inputs: Inputs = {0: row, 1: row, 3: statistic, 4: last if rms else statistic}
+    inputs |= {} if rms else {5: last, 6: last}
     return formula(
         call, inputs, [row, last, last], work=f"{2 * NORM_WORK} {row}", exchange=dict.fromkeys(features, Monoid.SUM),
         extents=[((2, k), name) for k, name in enumerate(features)],
@@ -120,10 +125,12 @@ def batch_norm(call: Call) -> Pattern | None:
     row = f"n c {space}" if space else "n c"
     training = call.argument(5) is True
     summed = ["n", *space.split()]
-    affine = {1: "c", 2: "c", 3: "c", 4: "c"}
-    made = [None if t is None else "c" if len(t.shape) == 1 and t.elements() else "." for t in call.operator.outputs[1:]]
+    inputs: Inputs = {0: row, 1: "c", 2: "c", 3: "c", 4: "c"}
+    made = [
+        None if t is None else "c" if len(t.shape) == 1 and t.elements() else "." for t in call.operator.outputs[1:]
+    ]
     return formula(
-        call, {0: row} | affine, [row, *made], work=f"{NORM_WORK} {row}",
+        call, inputs, [row, *made], work=f"{NORM_WORK} {row}",
         exchange=dict.fromkeys(summed, Monoid.SUM) if training else {},
         monoids={1 + k: dict.fromkeys((*summed, "c")) for k in range(len(made))},
     )  # fmt: skip
@@ -136,8 +143,9 @@ def batch_norm_backward(call: Call) -> Pattern | None:
         return None
     space = " ".join(("z", "y", "x")[5 - len(read.shape) :])
     row = f"n c {space}" if space else "n c"
+    inputs: Inputs = {0: row, 1: row, 2: "c", 3: "c", 4: "c", 5: "c", 6: "c"}
     return formula(
-        call, {0: row, 1: row} | dict.fromkeys(range(2, 7), "c"), [row, "c", "c"], work=f"{2 * NORM_WORK} {row}",
+        call, inputs, [row, "c", "c"], work=f"{2 * NORM_WORK} {row}",
         exchange=dict.fromkeys(["n", *space.split()], Monoid.SUM) if call.argument(7) is True else {},
     )  # fmt: skip
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from partita.graph.formula import Call, formula
+from partita.graph.formula import Call, Inputs, formula
 from partita.graph.pattern import Axes, Pattern
 from partita.graph.tensor import Tensor
 
-LINEAR: Final = frozenset("aten." + name for name in "add sub neg rsub sum clone _to_copy detach alias".split())
-SCALED: Final = frozenset("aten." + name for name in "mul div true_divide".split())
-COPIES: Final = frozenset(
-    "aten." + name for name in "clone _to_copy copy detach alias lift_fresh lift_fresh_copy contiguous empty_like zeros_like".split()
+LINEAR: Final = frozenset(
+    f"aten.{name}" for name in ("add", "sub", "neg", "rsub", "clone", "_to_copy", "detach", "alias")
 )
-ALIASES: Final = frozenset("aten." + name for name in "detach alias lift_fresh".split())
-POINTWISE: Final = frozenset(
-    "aten." + name
-    for name in """
+SCALED: Final = frozenset(f"aten.{name}" for name in ("mul", "div", "true_divide"))
+ALIASES: Final = frozenset(f"aten.{name}" for name in ("detach", "alias", "lift_fresh"))
+COPIES: Final = ALIASES | frozenset(
+    f"aten.{name}"
+    for name in ("clone", "_to_copy", "copy", "lift_fresh_copy", "contiguous", "empty_like", "zeros_like")
+)
+NAMES: Final = """
     abs acos acosh add addcdiv addcmul angle asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_not
     bitwise_or bitwise_right_shift bitwise_xor ceil celu clamp clamp_max clamp_min clip copysign cos cosh deg2rad digamma
     div elu elu_backward eq erf erfc erfinv exp exp2 expm1 fill floor floor_divide fmax fmin fmod frac ge gelu
@@ -27,11 +28,11 @@ POINTWISE: Final = frozenset(
     positive pow rad2deg reciprocal relu relu6 remainder round rsqrt rsub selu sgn sigmoid sigmoid_backward sign signbit
     silu silu_backward sin sinc sinh softplus softplus_backward softshrink sqrt square sub tan tanh tanh_backward
     threshold threshold_backward true_divide trunc where xlogy full_like ones_like rand_like randn_like bernoulli
-    """.split()
-) | COPIES | {"partita.dropout", "partita.random"}  # fmt: skip
-SIZED: Final = {f"aten.{name}": 0 for name in "zeros ones full empty rand randn arange scalar_tensor".split()} | {
-    f"aten.{name}": 1 for name in "new_zeros new_ones new_full new_empty".split()
-}
+"""
+POINTWISE: Final = frozenset(f"aten.{name}" for name in NAMES.split()) | COPIES | {"partita.dropout", "partita.random"}
+SIZED: Final = {
+    f"aten.{name}": 0 for name in ("zeros", "ones", "full", "empty", "rand", "randn", "arange", "scalar_tensor")
+} | {f"aten.{name}": 1 for name in ("new_zeros", "new_ones", "new_full", "new_empty")}  # place of the sizes
 
 
 def dims(tensor: Tensor | None, letter: str = "a") -> list[str]:
@@ -55,7 +56,7 @@ def pointwise(call: Call) -> Pattern | None:
         return None
     names = dims(out)
     found = {path: broadcast(names, out, call.graph.tensor(ref)) for path, ref in call.reads()}
-    inputs = {path: labels for path, labels in found.items() if labels is not None}
+    inputs: Inputs = {path: labels for path, labels in found.items() if labels is not None}
     whole: Axes = tuple((name,) for name in names)
     linear: tuple[tuple[int, ...], ...] = ()
     if call.kind in LINEAR:
@@ -82,5 +83,3 @@ def assertion(call: Call) -> Pattern | None:
     """A check that makes nothing; its dimensions divide as they like."""
     read = call.tensor(0)
     return formula(call, {0: " ".join(dims(read))}, [None])
-
-

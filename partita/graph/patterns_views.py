@@ -4,17 +4,36 @@ from __future__ import annotations
 
 from typing import Final
 
-from partita.graph.formula import Call, formula
+from partita.graph.formula import Call, Inputs, formula
 from partita.graph.pattern import Axes, Pattern
-from partita.graph.patterns_pointwise import broadcast, dims
+from partita.graph.patterns_pointwise import ALIASES, broadcast, dims
 from partita.graph.tensor import Affine, Dim
 
 RESHAPES: Final = frozenset({"aten.view", "aten._unsafe_view", "aten.reshape", "aten.flatten", "aten._reshape_alias"})
 SPLITS: Final = frozenset({"aten.split", "aten.split_with_sizes", "aten.chunk", "aten.unbind"})
-MOVED: Final = frozenset({"aten.flip", "aten.roll", "aten.triu", "aten.tril", "aten.constant_pad_nd", "aten.cumsum", "aten.cumprod"})
-SAME_MEMORY: Final = frozenset(
-    "aten." + name for name in "view _unsafe_view _reshape_alias t transpose permute expand slice select unsqueeze squeeze".split()
-) | SPLITS | {"aten.detach", "aten.alias", "aten.diagonal", "aten.unfold", "aten.lift_fresh"}  # fmt: skip
+MOVED: Final = frozenset(
+    f"aten.{name}" for name in ("flip", "roll", "triu", "tril", "constant_pad_nd", "cumsum", "cumprod")
+)
+SAME_MEMORY: Final = (
+    SPLITS
+    | RESHAPES
+    | ALIASES
+    | frozenset(
+        f"aten.{name}"
+        for name in (
+            "t",
+            "transpose",
+            "permute",
+            "expand",
+            "slice",
+            "select",
+            "unsqueeze",
+            "squeeze",
+            "diagonal",
+            "unfold",
+        )
+    )
+) - {"aten.reshape", "aten.flatten"}
 
 
 def _quotient(a: Dim, b: Dim) -> Dim | None:
@@ -161,8 +180,10 @@ def joined(call: Call) -> Pattern | None:
     stacked = call.kind == "aten.stack"
     read = [name for k, name in enumerate(names) if not (stacked and k == dim)]
     labels = " ".join("." if not stacked and name == names[dim] else name for name in read)
-    inputs = {(0, k): labels for k in range(len(parts))}
-    return formula(call, inputs, [" ".join(names)], locked=names[dim], linear=(tuple((0, k) for k in range(len(parts))),))
+    inputs: Inputs = {(0, k): labels for k in range(len(parts))}
+    return formula(
+        call, inputs, [" ".join(names)], locked=names[dim], linear=(tuple((0, k) for k in range(len(parts))),)
+    )
 
 
 def moved(call: Call) -> Pattern | None:

@@ -7,18 +7,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
 from partita.cluster.cluster import Cluster
 from partita.errors import OptionError
-from partita.lab.lab import Lab
 from partita.lab.lines import Lines
 from partita.lab.network import open_lab
 
 FAREWELL: Final = 2.0
 
 
-def run_command(cluster: Cluster, argv: Sequence[str], *, out: BinaryIO | None = None, err: BinaryIO | None = None) -> int:
+def run_command(
+    cluster: Cluster, argv: Sequence[str], *, out: BinaryIO | None = None, err: BinaryIO | None = None
+) -> int:
     """Runs `argv` on every device; the exit code of the first that failed, 128 + n for one that signal n ended.
 
     Rank 0's standard output goes to `out`, all else to `err` with the rank before each line (this process's own two by
@@ -27,47 +29,62 @@ def run_command(cluster: Cluster, argv: Sequence[str], *, out: BinaryIO | None =
     if not argv:
         raise OptionError("there is no command to run; give one after --, such as -- python train.py")
     out, err = out or sys.stdout.buffer, err or sys.stderr.buffer
-    with open_lab(cluster) as lab:
+    with open_lab(cluster) as lab, selectors.DefaultSelector() as selector:
         for note in lab.notes:
             err.write(f"lab: {note}\n".encode())
         err.flush()
         lab.free_port()
-        processes = [
-            lab.spawn(rank, argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            for rank in range(cluster.size)
-        ]
-        return _attend(lab, processes, out, err)
+        processes, pipes = [], []
+        for rank in range(cluster.size):
+            process = lab.spawn(rank, argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            assert process.stdout
+            assert process.stderr
+            mark = b"[%d] " % rank
+            plain = (process.stdout, out, b"") if rank == 0 else (process.stdout, err, mark)
+            for pipe, sink, before in (plain, (process.stderr, err, mark)):
+                pipes.append(pipe)
+                selector.register(pipe, selectors.EVENT_READ, Passage(Lines(pipe.fileno()), sink, before))
+            selector.register(lab.watch(process), selectors.EVENT_READ, process)
+            processes.append(process)
+        try:
+            return _attend(selector, processes)
+        finally:
+            for pipe in pipes:
+                pipe.close()
 
 
-def _attend(lab: Lab, processes: list[subprocess.Popen[Any]], out: BinaryIO, err: BinaryIO) -> int:
-    """Passes output on until all have ended, or the first failure and its farewell."""
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A pipe, where its lines go, and what stands before each."""
+
+    lines: Lines
+    sink: BinaryIO
+    mark: bytes
+
+    def carry(self) -> bool:
+        """Writes what has arrived; whether the pipe has ended."""
+        for line in self.lines.take():
+            self.sink.write(self.mark + line + b"\n")
+        self.sink.flush()
+        return self.lines.ended
+
+
+def _attend(selector: selectors.BaseSelector, processes: Sequence[subprocess.Popen[Any]]) -> int:
+    """Passes output on until all processes have ended, or the first has failed and the others had time to say why."""
     code, end = 0, float("inf")
-    left = set(range(len(processes)))
-    with selectors.DefaultSelector() as selector:
-        for rank, process in enumerate(processes):
-            for pipe, sink in ((process.stdout, out if rank == 0 else err), (process.stderr, err)):
-                selector.register(pipe, selectors.EVENT_READ, (Lines(pipe.fileno()), sink, rank))
-            selector.register(lab.watch(process), selectors.EVENT_READ, rank)
-        while selector.get_map() and left and time.monotonic() < end:
-            for key, _ in selector.select(None if end == float("inf") else max(0.0, end - time.monotonic())):
-                if not isinstance(key.data, int):
-                    if _pass_on(*key.data, out):
-                        selector.unregister(key.fileobj)
-                    continue
-                selector.unregister(key.fileobj)
-                left.discard(key.data)
-                ended = processes[key.data].wait()
-                if ended and not code:
-                    code, end = ended if ended > 0 else 128 - ended, time.monotonic() + FAREWELL
-        for key in list(selector.get_map().values()):
-            if not isinstance(key.data, int):
-                _pass_on(*key.data, out)
+    left = set(processes)
+    while left and time.monotonic() < end:
+        for key, _ in selector.select(None if end == float("inf") else max(0.0, end - time.monotonic())):
+            if isinstance(key.data, Passage):
+                if key.data.carry():
+                    selector.unregister(key.fileobj)
+                continue
+            selector.unregister(key.fileobj)
+            left.discard(key.data)
+            ended = key.data.wait()
+            if ended and not code:
+                code, end = ended if ended > 0 else 128 - ended, time.monotonic() + FAREWELL
+    for key in selector.get_map().values():
+        if isinstance(key.data, Passage):
+            key.data.carry()
     return code
-
-
-def _pass_on(lines: Lines, sink: BinaryIO, rank: int, out: BinaryIO) -> bool:
-    """Writes what has arrived; whether the pipe has ended."""
-    for line in lines.take():
-        sink.write((b"" if sink is out else b"[%d] " % rank) + line + b"\n")
-    sink.flush()
-    return lines.ended

@@ -9,10 +9,8 @@ Nothing is polled: the crew sleeps until a pipe or a process moves.
 
 from __future__ import annotations
 
-import json
 import selectors
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,11 +21,11 @@ from types import TracebackType
 from typing import Any, Final
 
 from partita.cluster.cluster import Cluster
-from partita.errors import RunError, RunHung
-from partita.lab.deaths import Trouble, ending, hang, worst
+from partita.errors import RunError
+from partita.lab.deaths import Trouble, complaint, ending, hang, worst
 from partita.lab.lab import Lab
 from partita.lab.network import open_lab
-from partita.lab.worker import Worker
+from partita.lab.worker import Worker, start_worker
 from partita.units import Seconds
 
 SERVE: Final = (sys.executable, "-m", "partita.lab.serve")
@@ -38,16 +36,17 @@ OnEvent = Callable[[int, dict[str, Any]], None]
 class Crew:
     """Workers that run `argv` on every device of `cluster`; use as a context manager.
 
-    `logs` is the directory for each worker's standard error (a temporary one by default). On any way out every process
-    group is killed and the lab is removed.
+    `logs` is the directory for each worker's standard error (a temporary one by default). With `listen`, on loopback,
+    rank 0 inherits the listening socket of MASTER_PORT (see Lab.spawn). On any way out every process group is killed
+    and the lab is removed.
     """
 
     def __init__(
         self, cluster: Cluster, argv: Sequence[str] = SERVE, *, env: Mapping[str, str] | None = None,
-        logs: Path | None = None, memory_limits: bool = False,
+        logs: Path | None = None, memory_limits: bool = False, listen: bool = False,
     ) -> None:  # fmt: skip
         self.cluster, self.argv, self.env = cluster, tuple(argv), dict(env or {})
-        self.logs, self.memory_limits = logs, memory_limits
+        self.logs, self.memory_limits, self.listen = logs, memory_limits, listen
         self.workers: list[Worker] = []
         self.broken = ""
         self._number = 0
@@ -62,8 +61,10 @@ class Crew:
             logs.mkdir(parents=True, exist_ok=True)
             self.lab: Lab = stack.enter_context(open_lab(self.cluster, memory_limits=self.memory_limits))
             self.selector = stack.enter_context(selectors.DefaultSelector())
+            if not self.listen:
+                self.lab.free_port()
             for rank in range(self.cluster.size):
-                worker = Worker.start(self.lab, rank, self.argv, self.env, logs / f"rank{rank}.log")
+                worker = start_worker(self.lab, rank, self.argv, self.env, logs / f"rank{rank}.log", self.listen)
                 stack.callback(worker.close)
                 self.workers.append(worker)
                 self.selector.register(worker.lines.descriptor, selectors.EVENT_READ, rank)
@@ -123,7 +124,8 @@ class Crew:
                     self._hear(worker, replies, troubles, on_event)
                     self.selector.unregister(key.fileobj)
                     worker.ended = True
-                    troubles.append(ending(self.lab, worker))
+                    if all(trouble.error.rank != worker.rank for trouble in troubles):
+                        troubles.append(ending(self.lab, worker))
             if troubles:
                 # A peer's complaint of a lost connection may arrive before the death that caused it.
                 end = min(end, troubles[0].heard + GRACE)
@@ -134,3 +136,34 @@ class Crew:
         if len(replies) < len(self.workers):
             raise hang(verb, timeout, [worker for worker in self.workers if worker.rank not in replies])
         return [replies[worker.rank] for worker in self.workers]
+
+    def _hear(
+        self, worker: Worker, replies: dict[int, dict[str, Any]], troubles: list[Trouble], on_event: OnEvent
+    ) -> None:
+        """Takes in what the worker has said; lines that are no messages of this request go to its log."""
+        for message in worker.hear():
+            if message.get("id") != self._number:
+                continue
+            if "event" in message:
+                event = message["event"]
+                worker.step = max(worker.step, event.get("step", -1))
+                on_event(worker.rank, event)
+            elif "error" in message:
+                troubles.append(complaint(worker, message))
+            else:
+                replies[worker.rank] = message["ok"]
+        if worker.lines.ended and worker.lines.descriptor in self.selector.get_map():
+            self.selector.unregister(worker.lines.descriptor)
+
+    def _want_write(self, worker: Worker) -> None:
+        """Watches the worker's stdin for as long as something is left to say."""
+        pipe = worker.stdin
+        registered = pipe in self.selector.get_map()
+        if worker.unsaid and not registered:
+            self.selector.register(pipe, selectors.EVENT_WRITE, worker.rank)
+        elif registered and not worker.unsaid:
+            self.selector.unregister(pipe)
+
+    def tail(self, rank: int, lines: int = 20) -> str:
+        """The last lines of a worker's standard error."""
+        return self.workers[rank].tail(lines)

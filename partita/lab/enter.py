@@ -13,6 +13,7 @@ import signal
 import sys
 
 PR_SET_PDEATHSIG = 1
+NOT_FOUND = 127
 
 
 def enter(parent: int, namespaces: list[tuple[str, int]], groups: list[str]) -> None:
@@ -36,4 +37,5 @@ if __name__ == "__main__":
     try:
         os.execvp(sys.argv[2], sys.argv[2:])
     except OSError as error:
-        sys.exit(f"partita: cannot run {sys.argv[2]!r}: {error.strerror}")
+        print(f"partita: cannot run {sys.argv[2]!r}: {error.strerror}", file=sys.stderr)
+        sys.exit(NOT_FOUND)

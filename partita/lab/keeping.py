@@ -92,8 +92,9 @@ def start_keeper(run: str, record: Path, kind: str, namespaces: int) -> Keeping:
     Raises Refused where the kernel does not allow it.
     """
     argv = [sys.executable, "-I", "-S", keeper.__file__, run, str(record), kind, str(namespaces)]
+    pipe = subprocess.PIPE
     process = subprocess.Popen(
-        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+        argv, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, start_new_session=True
     )
     keeping = Keeping(run, record, kind == "user", process)
     try:

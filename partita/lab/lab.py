@@ -40,7 +40,7 @@ class Lab:
     """An open lab. `kind` is 'namespaces', 'user namespaces' or 'loopback'; `notes` say what is not emulated.
 
     Processes die with the thread that spawned them (the kernel's parent-death signal), so open and use a lab from a
-    thread that lives as long as the run.
+    thread that lives as long as the run. MASTER_PORT is free inside namespaces; on loopback `listener` holds it.
     """
 
     cluster: Cluster
@@ -51,6 +51,7 @@ class Lab:
     port: int
     listener: socket.socket | None = None
     processes: list[subprocess.Popen[Any]] = field(default_factory=list)
+    watches: list[int] = field(default_factory=list)
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -74,11 +75,12 @@ class Lab:
         }  # fmt: skip
 
     def spawn(
-        self, rank: int, argv: Sequence[str], env: Mapping[str, str] | None = None, **popen: Any
-    ) -> subprocess.Popen[Any]:
+        self, rank: int, argv: Sequence[str], env: Mapping[str, str] | None = None, *, listen: bool = False,
+        **popen: Any,
+    ) -> subprocess.Popen[Any]:  # fmt: skip
         """Starts a process on a device, in a session of its own; `env` adds to this process's environment, `popen`
-        goes to subprocess.Popen. It dies with this process. On loopback rank 0 inherits a socket that listens at
-        MASTER_PORT on 127.0.0.1 alone, its number in PARTITA_LISTEN_FD."""
+        goes to subprocess.Popen. It dies with this process. With `listen`, on loopback, it inherits a socket that
+        listens at MASTER_PORT on 127.0.0.1 alone, its number in PARTITA_LISTEN_FD."""
         settings = {
             "parent": os.getpid(),
             "namespaces": self.keeping.entrance(rank + 1),
@@ -86,12 +88,17 @@ class Lab:
         }
         shim = [sys.executable, "-I", "-S", str(enter.__file__), json.dumps(settings), *argv]
         whole = {**os.environ, **self.environment(rank), **(env or {})}
-        if rank == 0 and self.listener:
+        if listen and self.listener:
             whole[LISTENER] = str(self.listener.fileno())
             popen["pass_fds"] = (*popen.get("pass_fds", ()), self.listener.fileno())
         process = subprocess.Popen(shim, env=whole, start_new_session=True, **popen)
         self.processes.append(process)
         return process
+
+    def watch(self, process: subprocess.Popen[Any]) -> int:
+        """A descriptor that becomes readable when the process ends; closed with the lab."""
+        self.watches.append(os.pidfd_open(process.pid))
+        return self.watches[-1]
 
     def counters(self, rank: int) -> tuple[Bytes, Bytes]:
         """Bytes (sent, received) by the device's interface since the lab opened, headers included.
@@ -127,7 +134,7 @@ class Lab:
         self.keeping.carry_out(find_tool("tc"), tuple(batches))
 
     def set_quota(self, rank: int, cores: float) -> None:
-        """The device's share of the cores, from now on; 0 lifts the quota. Raises ClusterError without control groups."""
+        """The device's share of the cores from now on; 0 lifts it. Raises ClusterError without control groups."""
         if not self.groups:
             raise ClusterError(f"cluster {self.cluster.name} runs without control groups; its quotas cannot be set")
         set_cores(self.groups[rank], cores)
@@ -145,6 +152,8 @@ class Lab:
         for process in self.processes:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(GRACE)
+        while self.watches:
+            os.close(self.watches.pop())
         self.free_port()
         self.keeping.release()
 

@@ -59,7 +59,9 @@ def _check(cluster: Cluster) -> None:
         )
     known = [name for _, name in socket.if_nameindex()]
     if cluster.interface and not cluster.emulated and cluster.interface not in known:
-        raise ClusterError(f"cluster {cluster.name} names interface {cluster.interface!r}; this machine has {', '.join(known)}")
+        raise ClusterError(
+            f"cluster {cluster.name} names interface {cluster.interface!r}; this machine has {', '.join(known)}"
+        )
 
 
 def _emulate(cluster: Cluster, memory_limits: bool) -> Lab:
@@ -143,7 +145,7 @@ def _notes(cluster: Cluster, netem: bool, without: str) -> tuple[str, ...]:
 
 
 def _loopback(cluster: Cluster, reason: str = "") -> Lab:
-    """Plain processes; rank 0 gets a socket that listens on 127.0.0.1 alone, so that no store is open to the network."""
+    """Plain processes, and a socket that listens on 127.0.0.1 alone, so that no store need be open to the network."""
     run = new_run()
     record = state_directory() / f"lab-{run}.json"
     listener = socket.create_server(("127.0.0.1", 0), backlog=max(128, cluster.size))

@@ -38,7 +38,7 @@ def state_directory() -> Path:
         path.mkdir(mode=0o700, exist_ok=True)
         found = path.lstat()
     except OSError as error:
-        raise ClusterError(f"the lab cannot keep its records in {path} ({error.strerror}); set XDG_RUNTIME_DIR") from None
+        raise ClusterError(f"the lab cannot write records in {path} ({error.strerror}); set XDG_RUNTIME_DIR") from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise ClusterError(f"{path} is not a directory of yours alone; remove it or set XDG_RUNTIME_DIR")
     return path

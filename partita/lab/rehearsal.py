@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from types import TracebackType
@@ -78,6 +78,11 @@ class Rehearsal:
         finally:
             self.place.cleanup()
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the lab does not emulate here."""
+        return tuple(self.crew.lab.notes)
+
     def _ask(self, verb: str, limit: Seconds = 0.0, **payload: Any) -> list[dict[str, Any]]:
         return self.crew.ask_all(verb, payload, limit or self.timeout * 2, lambda rank, event: None)
 
@@ -106,9 +111,7 @@ class Rehearsal:
         return {name: value * reference for name, value in cached.items()} | fresh
 
     def _wiring(self) -> Wiring:
-        slowest = min(port.link.bandwidth for climb in self.cluster.climbs for port in climb)
-        sizes: tuple[Bytes, ...] = (4, 2**16, 2**20, int(min(max(slowest * 0.1, 2**20), 2**25)))
-        return wiring_of(self._ask("wires", 300.0, sizes=list(sizes)), self.cluster)
+        return wiring_of(self._ask("wires", 300.0, sizes=list(sizes_for(self.cluster))), self.cluster)
 
     def run(self, plan: Plan, *, steps: int, discard: int = 3, out: str = "", evaluate: bool = True) -> Take:
         """Run a plan from the first weights and measure it. `steps` count after `discard` more."""
@@ -179,3 +182,18 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster) -> Wiring:
         start=tiny_core, step=max(tiny_wall - tiny_core / cores, 1e-6) / (2 * (p - 1)), sent=sent, received=received,
         reduced=reduced, efficiency=0.95 if bound_by_processor else min(max(achieved, 0.5), 1.0),
     )  # fmt: skip
+
+
+def probe_links(cluster: Cluster, tell: Tell) -> dict[str, Any]:
+    """Latency, payload bandwidth and processor costs of a cluster's links, measured."""
+    with Crew(cluster) as crew:
+        tell(f"measuring the links of {cluster.name}")
+        crew.ask_all("join", {"timeout": 60.0}, 60.0)
+        wiring = wiring_of(crew.ask_all("wires", {"sizes": list(sizes_for(cluster))}, 300.0), cluster)
+        return {"cluster": cluster.name, "wiring": asdict(wiring), "notes": list(crew.lab.notes)}
+
+
+def sizes_for(cluster: Cluster) -> tuple[Bytes, ...]:
+    """Message sizes whose largest takes about a tenth of a second."""
+    slowest = min(port.link.bandwidth for climb in cluster.climbs for port in climb)
+    return (4, 2**16, 2**20, int(min(max(slowest * 0.1, 2**20), 2**25)))

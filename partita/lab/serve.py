@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -43,15 +44,20 @@ class Service:
         from partita.zoo.tasks import built_in
 
         task: Task = load_task(request["task"], built_in)
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-        if self.world > 1 and not self.joined:
-            join_world(self.rank, self.world, request["timeout"])
-            self.joined = True
+        self.join(request, tell)
         self.session = Session(
             task, read_graph(Path(request["graph"])), load_cluster(request["cluster"]), request["seed"], self.rank,
             self.world, request["timeout"],
         )  # fmt: skip
         self.session.open(request.get("init", ""))
+        return {"rank": self.rank}
+
+    def join(self, request: Request, tell: Tell) -> dict[str, Any]:
+        """Meet the other ranks, once."""
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+        if self.world > 1 and not self.joined:
+            join_world(self.rank, self.world, request["timeout"])
+        self.joined = True
         return {"rank": self.rank}
 
     def run(self, request: Request, tell: Tell) -> dict[str, Any]:
@@ -79,16 +85,17 @@ class Service:
         return probe.rank_wires(self.rank, self.world, tuple(request["sizes"]))
 
 
-VERBS: Final = ("open", "run", "operators", "touches", "wires")
+VERBS: Final = ("join", "open", "run", "operators", "touches", "wires")
 
 
 def serve(lines: TextIO, out: TextIO) -> None:
     """Answer requests until the input ends."""
-    service = Service()
+    service, speaking = Service(), threading.Lock()
 
     def say(message: dict[str, Any]) -> None:
-        out.write(json.dumps(message) + "\n")
-        out.flush()
+        with speaking:
+            out.write(json.dumps(message) + "\n")
+            out.flush()
 
     for line in lines:
         request: Request = json.loads(line)

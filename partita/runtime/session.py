@@ -30,6 +30,7 @@ from partita.units import Seconds
 
 Report = Callable[[dict[str, Any]], None]
 DISCARDED = 3
+EVERY: Seconds = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,22 @@ class Order:
     record: int = 2
     out: str = ""
     evaluate: bool = True
+
+
+@dataclass
+class Watch:
+    """Tells a driver from which round on spans are kept, and the launcher now and then which step runs."""
+
+    rank: Rank
+    first: int
+    report: Report
+    told: Seconds = 0.0
+
+    def __call__(self, round: int) -> bool:
+        if time.perf_counter() - self.told > EVERY:
+            self.told = time.perf_counter()
+            self.report({"step": self.rank.step(round, 0)})
+        return round >= self.first
 
 
 @dataclass
@@ -83,8 +100,7 @@ class Session:
             if self.rank >= leg.program.size:
                 continue
             rank = self._leg(leg.program, state, step)
-            first = leg.rounds - order.record
-            drive(rank, leg.rounds, lambda round, first=first: round >= first, self.timeout)
+            drive(rank, leg.rounds, Watch(rank, leg.rounds - order.record, report), self.timeout)
             state = rank.state
             step += leg.rounds * leg.program.steps
             spans = [asdict(span) for span in rank.spans]

@@ -28,6 +28,7 @@ MOMENT = 1e-12
 TIE = 1e-12
 FULL = 1e-11
 SLACK = 1e-9
+FREE = 20
 ROUNDS = 200
 
 
@@ -318,8 +319,9 @@ def _offer(work: Work, state: State) -> bool:
 
 
 @part
-def _allot(work: Work, state: State) -> None:
-    """The allotment of each resource that uses it up, given what its users could take of the others."""
+def _allot(work: Work, state: State, halfway: bool) -> None:
+    """The allotment of each resource that uses it up, given what its users could take of the others; or `halfway`
+    (the harmonic mean) from the last to it."""
     for k in range(state.count[BASIN]):
         resource = state.basin[k]
         first, users = work.member_start[resource], state.users[resource]
@@ -334,7 +336,7 @@ def _allot(work: Work, state: State) -> None:
                 else:
                     open += 1
             allotment = left / open if open > 0 else np.inf
-        state.allotment[resource] = allotment
+        state.allotment[resource] = 2 / (1 / state.allotment[resource] + 1 / allotment) if halfway else allotment
 
 
 @part
@@ -402,8 +404,8 @@ def _apply(work: Work, state: State, time: float) -> None:
 def _share(work: Work, state: State, time: float) -> None:
     _spread(work, state, time)
     _offer(work, state)
-    for _ in range(ROUNDS):
-        _allot(work, state)
+    for turn in range(ROUNDS):
+        _allot(work, state, turn >= FREE)
         if _offer(work, state):
             break
     while _grow(work, state):

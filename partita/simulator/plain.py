@@ -15,6 +15,7 @@ MOMENT = 1e-12
 TIE = 1e-12
 FULL = 1e-11
 SLACK = 1e-9
+FREE = 20
 ROUNDS = 200
 
 
@@ -175,7 +176,7 @@ def share(flowing: list[Twin], buckets: list[Bucket]) -> None:
             for t in flowing}  # fmt: skip
     allotment = {r: buckets[r].capacity / len(users[r]) for r in used}
     before: dict[int, float] = {}
-    for _ in range(1 + ROUNDS):
+    for turn in range(1 + ROUNDS):
         for t in flowing:
             t.speed = min([tops[t.index], *(allotment[r] / d for r, d in t.demands.items())])
         if before and all(abs(t.speed - before[t.index]) <= TIE * t.speed for t in flowing):
@@ -183,7 +184,8 @@ def share(flowing: list[Twin], buckets: list[Bucket]) -> None:
         before = {twin.index: twin.speed for twin in flowing}
         limits = {r: [min([tops[t.index], *(allotment[s] / d for s, d in t.demands.items() if s != r)]) * t.demands[r]
                       for t in users[r]] for r in used}  # fmt: skip
-        allotment = {r: level(limits[r], buckets[r].capacity) for r in used}
+        target = {r: level(limits[r], buckets[r].capacity) for r in used}
+        allotment = target if turn < FREE else {r: halfway(allotment[r], target[r]) for r in used}
     growing, left = list(flowing), {r: buckets[r].capacity for r in used}
     while growing:
         load = {r: sum(t.demands[r] * t.speed for t in users[r] if t in growing) for r in used}
@@ -196,6 +198,11 @@ def share(flowing: list[Twin], buckets: list[Bucket]) -> None:
         left = {r: left[r] - sum(t.demands[r] * t.speed for t in settled if r in t.demands) for r in used}
     for r, bucket in enumerate(buckets):
         bucket.use = sum(t.demands[r] * t.speed for t in users.get(r, []))
+
+
+def halfway(a: float, b: float) -> float:
+    """Their harmonic mean, as allotments may be inf."""
+    return inf if a == b == inf else 2 / (1 / a + 1 / b)
 
 
 def level(limits: list[float], capacity: float) -> float:

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from partita.errors import CaptureError
 from partita.graph.graph import Buffer, Constant, Graph, Optimizer, Parameter
-from partita.graph.operator import Argument, Operator, Phase, Ref, Symbol
+from partita.graph.operator import Argument, Operator, Phase, Ref, Symbol, references
 from partita.graph.tensor import Tensor
 from partita.task import Task
 from partita.tracing.draws import is_random
@@ -158,6 +158,9 @@ def _layout(tensor: torch.Tensor) -> Any:
 def _call(call: Call, names: Names, key: int) -> tuple[str, tuple[Argument, ...], tuple[tuple[str, Argument], ...]]:
     arguments = tuple(_argument(a, names) for a in call.arguments)
     keywords = tuple((k, _argument(v, names)) for k, v in call.keywords.items())
+    if not any(references(arguments)) and any(a.name == "dtype" for a in call.function._schema.arguments):
+        dtype = Symbol("dtype", str(call.result.dtype)[6:])
+        keywords = (*(pair for pair in keywords if pair[0] != "dtype"), ("dtype", dtype))
     target = str(call.function)
     if not is_random(call.function):
         return target, arguments, keywords

@@ -65,15 +65,14 @@ def trace_step(task: Task, batch: int, precision: str, *, real: bool) -> Trace:
             leaves[name].requires_grad_()
         given = rest.batch([FunctionalTensor.to_functional(t) for t in inputs])
         fake.places = places
-        with stateless._reparametrize_module(model, leaves, tie_weights=True):
-            with Fused():
-                loss, weight = split_loss(task, task.loss(model, given))
+        with stateless._reparametrize_module(model, leaves, tie_weights=True), Fused():
+            loss, weight = split_loss(task, task.loss(model, given))
             changed = {n: b for n, b in model.named_buffers() if n in buffers and isinstance(b, FunctionalTensor)}
-        with _disable_current_modes():
-            tangent = fake.from_tensor(torch.ones((), dtype=loss.dtype))
-        fake.backward = True
-        seed = FunctionalTensor.to_functional(tangent)
-        found = torch.autograd.grad(loss, [leaves[name] for name in trainable], seed, allow_unused=True)
+            with _disable_current_modes():
+                tangent = fake.from_tensor(torch.ones((), dtype=loss.dtype))
+            fake.backward = True
+            seed = FunctionalTensor.to_functional(tangent)
+            found = torch.autograd.grad(loss, [leaves[name] for name in trainable], seed, allow_unused=True)
         for name, gradient in zip(trainable, found, strict=True):
             if gradient is not None and gradient.layout is not torch.strided:
                 raise TaskError(f"parameter {name!r} gets a sparse gradient; use a layer without `sparse=True`")

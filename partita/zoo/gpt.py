@@ -31,7 +31,9 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     """Tokens [n, s] -> logits [n, s, vocabulary]; token weights are not tied to the output's."""
 
-    def __init__(self, vocabulary: int = 256, length: int = 128, width: int = 128, heads: int = 4, layers: int = 4) -> None:
+    def __init__(
+        self, vocabulary: int = 256, length: int = 128, width: int = 128, heads: int = 4, layers: int = 4
+    ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
         self.places = nn.Embedding(length, width)

@@ -31,7 +31,7 @@ def transformers() -> Any:
     try:
         import transformers
     except ImportError:
-        raise TaskError("this task is built by transformers, which is not installed; pip install transformers") from None
+        raise TaskError("transformers, which builds this task, is not installed; pip install transformers") from None
     return transformers
 
 
@@ -129,7 +129,8 @@ def family_of(config: Any) -> str:
         if type(config) in getattr(library, mapping):
             return family
     raise TaskError(
-        f"transformers has no {', '.join(FAMILIES)} model for {type(config).__name__}; write the Task by hand with its own loss"
+        f"transformers has no {', '.join(FAMILIES)} model for {type(config).__name__}; "
+        "write the Task by hand with its own loss"
     )
 
 
@@ -140,7 +141,9 @@ def _draw(config: Any, family: str, length: int) -> Callable[[torch.Generator], 
     vocabulary = config.vocab_size
     if family == "classification":
         return Labelled(length, vocabulary, config.num_labels)
-    return {"causal": Tokens, "masked": Masked, "seq2seq": Pairs}[family](length, vocabulary)
+    if family == "masked":
+        return Masked(length, vocabulary)
+    return Pairs(length, vocabulary) if family == "seq2seq" else Tokens(length, vocabulary)
 
 
 def hugging_face(

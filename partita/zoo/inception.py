@@ -7,7 +7,9 @@ from torch import Tensor, nn
 
 
 class Convolution(nn.Module):
-    def __init__(self, inputs: int, outputs: int, size: int | tuple[int, int], stride: int = 1, pad: bool = True) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, size: int | tuple[int, int], stride: int = 1, pad: bool = True
+    ) -> None:
         super().__init__()
         height, width = (size, size) if isinstance(size, int) else size
         padding = (height // 2, width // 2) if pad else (0, 0)

@@ -40,7 +40,9 @@ def on_digits(name: str, model: Callable[[], nn.Module], rate: float) -> Task:
     return Task(name, model, classify, training, optimizer, batch_size=64, validation=validation)
 
 
-def on_images(name: str, model: Callable[[], nn.Module], size: int, *, classes: int = 1000, batch_size: int = 32) -> Task:
+def on_images(
+    name: str, model: Callable[[], nn.Module], size: int, *, classes: int = 1000, batch_size: int = 32
+) -> Task:
     """ImageNet's shapes with seeded noise for pixels: for speed and memory, not for learning."""
     draw = Image(size, classes)
     optimizer = partial(torch.optim.SGD, lr=0.01, momentum=0.9, weight_decay=1e-4)
@@ -74,8 +76,8 @@ def from_config(name: str, *, tied: bool | None = None) -> Task:
 
 
 TASKS: Final[dict[str, Callable[[], Task]]] = {
-    "digits-cnn": lambda: on_digits("digits-cnn", digits_cnn, 0.05),
-    "convnet-8m": lambda: on_digits("convnet-8m", convnet_8m, 0.02),
+    "digits-cnn": lambda: on_digits("digits-cnn", digits_cnn, 0.1),
+    "convnet-8m": lambda: on_digits("convnet-8m", convnet_8m, 0.05),
     "bytes-gpt": lambda: on_text("bytes-gpt", partial(Gpt, length=64)),
     "lstm": lambda: on_text("lstm", LstmLanguageModel),
     "rnnlm": lambda: on_text("rnnlm", partial(LstmLanguageModel, width=650)),  # "medium" of Zaremba et al., 2014

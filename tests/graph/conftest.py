@@ -68,7 +68,6 @@ def converted(fx: Any, name: str, batch: int) -> Graph:
                 inputs.append((node.name, found))
             else:
                 constants.append(Constant(node.name, found))
-                phase = Phase.FORWARD
         elif node.op == "get_attr":
             found = tensor(getattr(fx.owning_module, node.target))
             assert found is not None
@@ -90,16 +89,16 @@ def converted(fx: Any, name: str, batch: int) -> Graph:
                 )
             )  # fmt: skip
         elif node.op == "output":
-            flat = tree_flatten(node.args)[0]
-            loss, rest = names[flat[-len(parameters) - 1 - 0 * len(inputs)].name], flat
-            return finished(name, batch, operators, parameters, inputs, constants, node, names, loss, rest)
+            return finished(name, batch, operators, parameters, inputs, constants, node, names)
     raise AssertionError("no output")
 
 
-def finished(name: str, batch: int, operators: Any, parameters: Any, inputs: Any, constants: Any, node: Any,
-             names: Any, loss: Any, flat: Any) -> Graph:  # fmt: skip
-    gradients, mutations = [], []
-    for out, desc in zip(flat, tree_flatten(node.meta["desc"], is_leaf=lambda d: hasattr(d, "expr"))[0], strict=True):
+def finished(
+    name: str, batch: int, operators: Any, parameters: Any, inputs: Any, constants: Any, node: Any, names: Any
+) -> Graph:
+    gradients, mutations, loss = [], [], Ref("")
+    described = tree_flatten(node.meta["desc"], is_leaf=lambda d: hasattr(d, "expr"))[0]
+    for out, desc in zip(tree_flatten(node.args)[0], described, strict=True):
         kind = type(desc).__name__
         if kind == "PlainAOTOutput":
             loss = names[out.name]
@@ -122,7 +121,8 @@ def unified(a: Any, b: Any) -> Any:
     if isinstance(a, tuple):
         return tuple(unified(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, Tensor):
-        return Tensor(unified(a.shape, b.shape), a.dtype, unified(a.strides, b.strides) if len(a.strides) == len(b.strides) else ())
+        strides = unified(a.strides, b.strides) if len(a.strides) == len(b.strides) else ()
+        return Tensor(unified(a.shape, b.shape), a.dtype, strides)
     if type(a) is int and a != b:
         each = (b - a) // (BATCHES[1] - BATCHES[0])
         return Affine(each, a - each * BATCHES[0])
@@ -143,7 +143,8 @@ def joint(task: Any) -> Graph:
         for a, b in zip(first.operators, second.operators, strict=True)
     )  # fmt: skip
     inputs = unified(first.inputs, second.inputs)
-    constants = tuple(Constant(a.name, unified(a.tensor, b.tensor)) for a, b in zip(first.constants, second.constants, strict=True))
+    pairs = zip(first.constants, second.constants, strict=True)
+    constants = tuple(Constant(a.name, unified(a.tensor, b.tensor)) for a, b in pairs)
     return Graph(first.name, BATCHES[0], operators, first.parameters, (), constants, inputs, first.loss, None,
                  first.gradients, first.mutations)  # fmt: skip
 

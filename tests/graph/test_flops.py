@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -60,11 +59,15 @@ def test_contractions_count_as_torch_counts(name: str, captured: Any) -> None:
     batch = torch.utils.data.default_collate([task.data[i] for i in range(BATCH)])
     with FlopCounterMode(display=False) as counter:
         task.loss(model, batch).backward()
-    ours = sum(flops(o, graph, BATCH) for o in graph.operators if is_contraction(o) and "attention" not in o.target)  # not the CPU's: torch leaves it out
+    ours = sum(
+        flops(o, graph, BATCH) for o in graph.operators if is_contraction(o) and "attention" not in o.target
+    )  # not the CPU's: torch leaves it out
     assert ours == counter.get_total_flops()
 
 
-def hand_made(target: str, shapes: list[tuple[int | Affine, ...]], outputs: list[tuple[int | Affine, ...]], *rest: Any) -> Graph:
+def hand_made(
+    target: str, shapes: list[tuple[int | Affine, ...]], outputs: list[tuple[int | Affine, ...]], *rest: Any
+) -> Graph:
     """A graph of one operator that reads parameters of these shapes."""
     parameters = tuple(Parameter(f"p{k}", Tensor(shape, "float32")) for k, shape in enumerate(shapes))
     operator = Operator(
@@ -77,10 +80,16 @@ def hand_made(target: str, shapes: list[tuple[int | Affine, ...]], outputs: list
 def test_attention_counts_as_its_gpu_twin_does() -> None:
     n, h, s, d = 2, 4, 16, 8
     one: tuple[int, ...] = (n, h, s, d)
-    forward = hand_made("aten._scaled_dot_product_flash_attention_for_cpu.default", [one] * 3, [one, (n, h, s)], 0.0, False)
+    forward = hand_made(
+        "aten._scaled_dot_product_flash_attention_for_cpu.default", [one] * 3, [one, (n, h, s)], 0.0, False
+    )
     assert flops(forward.operators[0], forward, 2) == 2 * 2 * n * h * s * s * d
     backward = hand_made(
-        "aten._scaled_dot_product_flash_attention_for_cpu_backward.default", [*[one] * 5, (n, h, s)], [one] * 3, 0.0, False
+        "aten._scaled_dot_product_flash_attention_for_cpu_backward.default",
+        [*[one] * 5, (n, h, s)],
+        [one] * 3,
+        0.0,
+        False,
     )
     assert flops(backward.operators[0], backward, 2) == 5 * 2 * n * h * s * s * d
 
@@ -107,7 +116,3 @@ def test_an_lstm_layer_counts_its_gates() -> None:
         [(t, n, h), (n, h), (n, h), (99,)], False,
     )  # fmt: skip
     assert flops(graph.operators[0], graph, n) == 2 * t * n * 4 * h * (i + h)
-
-
-def test_relu_counts_elements() -> None:
-    assert F.relu(torch.ones(2)).numel() == flops((g := hand_made("aten.relu.default", [(2,)], [(2,)])).operators[0], g, 1)

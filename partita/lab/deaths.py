@@ -1,0 +1,86 @@
+"""How a run failed, in words: who died of what, who complained, who fell silent."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from partita.errors import PartitaError, RunError, RunHung
+from partita.lab.lab import Lab
+from partita.lab.worker import Worker
+from partita.units import Seconds, show_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One worker's failure, when it was heard of, and whether the worker died of it."""
+
+    error: RunError
+    heard: Seconds
+    died: bool
+
+
+def worst(troubles: Sequence[Trouble]) -> Trouble:
+    """The likely cause: a death by a signal or an error code before a complaint, and the first of those."""
+    return min(troubles, key=lambda trouble: (not trouble.died, trouble.heard))
+
+
+def ending(lab: Lab, worker: Worker) -> Trouble:
+    """The death of a worker that still owed an answer."""
+    code = worker.process.wait()
+    how = f"ended with exit code {code}"
+    if code == 0:
+        how = "left without an answer, exit code 0"
+    elif code < 0:
+        how = f"was killed by {_signal(-code)}"
+        if lab.killed_for_memory(worker.rank):
+            limit, peak = lab.cluster.devices[worker.rank].memory, lab.memory_peak(worker.rank)
+            how += f", out of memory (limit {show_bytes(limit)}, peak {show_bytes(peak)})"
+    sentence = f"rank {worker.rank} {how}{_after(worker)}{_words(worker)}"
+    return Trouble(RunError(sentence, rank=worker.rank, step=worker.step), time.monotonic(), True)
+
+
+def complaint(worker: Worker, message: dict[str, Any]) -> Trouble:
+    """The error that a worker reports; `rank` and `step` in it are those of the cause where it knows them."""
+    rank, step = message.get("rank", worker.rank), message.get("step", worker.step)
+    kind = RunHung if message.get("exit") == RunHung.exit_code else RunError
+    sentence = f"rank {worker.rank}{_after(worker)}: {message['error']}"
+    error = kind(sentence, rank=rank, step=step)
+    if message.get("exit", PartitaError.exit_code) != kind.exit_code:
+        error.exit_code = message["exit"]
+    return Trouble(error, time.monotonic(), False)
+
+
+def hang(verb: str, timeout: Seconds, silent: Sequence[Worker]) -> RunHung:
+    """Nothing was heard for `timeout` seconds; the workers that owe an answer, stopped ones called so."""
+    each = ", ".join(f"rank {worker.rank}{_stopped(worker)}{_after(worker)}" for worker in silent)
+    first = min(silent, key=lambda worker: (not _stopped(worker), worker.step))
+    return RunHung(
+        f"no answer to {verb!r} and nothing heard for {timeout:g} s from {each}", rank=first.rank, step=first.step
+    )
+
+
+def _stopped(worker: Worker) -> str:
+    with suppress(OSError), open(f"/proc/{worker.process.pid}/stat") as file:
+        return " (stopped by a signal)" if file.read().rpartition(")")[2].split()[0] in "Tt" else ""
+    return ""
+
+
+def _after(worker: Worker) -> str:
+    return f" after step {worker.step}" if worker.step >= 0 else ""
+
+
+def _words(worker: Worker) -> str:
+    tail = worker.tail()
+    return f"; the end of its log:\n{tail}" if tail else ""
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

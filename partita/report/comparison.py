@@ -1,0 +1,111 @@
+"""What a report reads of a comparison, and its verdict in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+from partita.cluster.cluster import Cluster
+from partita.program.timeline import Timeline
+from partita.units import Seconds, show_seconds
+
+
+@runtime_checkable
+class Row(Protocol):
+    """One plan: predicted before it ran, measured while it ran, or the sentence that says why not.
+
+    `naive` maps the name of a simpler predictor to its step in seconds; `loss` holds (step, seconds, loss).
+    """
+
+    @property
+    def plan(self) -> str: ...
+    @property
+    def predicted(self) -> Timeline | None: ...
+    @property
+    def measured(self) -> Timeline | None: ...
+    @property
+    def naive(self) -> Mapping[str, Seconds]: ...
+    @property
+    def loss(self) -> Sequence[tuple[int, Seconds, float]]: ...
+    @property
+    def seconds_to_target(self) -> Seconds | None: ...
+    @property
+    def final_loss(self) -> float | None: ...
+    @property
+    def error(self) -> str: ...
+
+
+@runtime_checkable
+class Comparison(Protocol):
+    """Plans for one task on one cluster, in the order in which they were given."""
+
+    @property
+    def rows(self) -> Sequence[Row]: ...
+    @property
+    def task(self) -> str: ...
+    @property
+    def cluster(self) -> Cluster: ...
+    @property
+    def notes(self) -> Sequence[str]: ...
+
+
+def error_of(row: Row) -> float | None:
+    """Predicted over measured step, less one; None where either is missing."""
+    if row.predicted is None or row.measured is None or not row.measured.step_seconds:
+        return None
+    return row.predicted.step_seconds / row.measured.step_seconds - 1
+
+
+def seconds_of(row: Row) -> Seconds | None:
+    """A step's seconds: measured if it ran, else predicted, None if neither."""
+    timeline = row.measured or row.predicted
+    return timeline.step_seconds if timeline else None
+
+
+def verdict(comparison: Comparison) -> str:
+    """Which plan is fastest and by how much, what binds it, and where the prediction missed most."""
+    timed = sorted((s, row.plan, row) for row in comparison.rows if (s := seconds_of(row)) is not None)
+    if not timed:
+        return "No plan could be timed."
+    seconds, plan, best = timed[0]
+    parts = [f"{plan} is fastest at {show_seconds(seconds)} a step"]
+    if len(timed) > 1:
+        parts[0] += f", {timed[1][0] / seconds:.2f} times as fast as {timed[1][1]}"
+        parts[0] += f" and {timed[-1][0] / seconds:.2f} times as fast as {timed[-1][1]}" if len(timed) > 2 else ""
+    best_timeline = best.measured or best.predicted
+    if best_timeline is not None:
+        parts += _binding(best_timeline)
+    parts += _order(comparison.rows) + _missed(comparison.rows) + _learned(comparison.rows)
+    return ". ".join(parts) + "."
+
+
+def _binding(timeline: Timeline) -> list[str]:
+    b = timeline.breakdown
+    spent = {
+        "computing": b.forward + b.backward, "waiting for messages": b.exposed_communication, "updating": b.optimizer,
+        "encoding": b.codec, "loading data": b.data, "idling": b.idle,
+    }  # fmt: skip
+    name = max(spent, key=lambda part: spent[part])
+    return [f"{name.capitalize()} binds it: {spent[name] / timeline.step_seconds:.0%} of the step"] if spent[name] else []
+
+
+def _missed(rows: Sequence[Row]) -> list[str]:
+    errors = [(abs(error), error, row.plan) for row in rows if (error := error_of(row)) is not None]
+    if not errors:
+        return []
+    _, error, plan = max(errors)
+    mean = sum(size for size, _, _ in errors) / len(errors)
+    return [f"The prediction missed by {mean:.1%} on average, most for {plan} ({error:+.1%})"]
+
+
+def _order(rows: Sequence[Row]) -> list[str]:
+    both = [(row.measured.step_seconds, row.predicted.step_seconds) for row in rows if row.measured and row.predicted]
+    if len(both) < 2:
+        return []
+    right = [predicted for _, predicted in sorted(both)] == sorted(predicted for _, predicted in both)
+    return ["The prediction ranked the plans " + ("as they ran" if right else "otherwise than they ran")]
+
+
+def _learned(rows: Sequence[Row]) -> list[str]:
+    reached = [(row.seconds_to_target, row.plan) for row in rows if row.seconds_to_target is not None]
+    return [f"{min(reached)[1]} reached the target loss first, after {show_seconds(min(reached)[0])}"] if reached else []

@@ -1,0 +1,155 @@
+"""What `--json` prints: plain dicts of the documented keys, and the one object as text.
+
+A prediction and a measurement have the same shape: seconds, bytes a rank, joules and money of one step; null is unknown.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from partita.cluster.cluster import Cluster, Device
+from partita.graph.flops import flops, is_contraction
+from partita.graph.graph import Graph
+from partita.program.timeline import Timeline
+from partita.recipes.catalogue import Recipe
+from partita.report.comparison import Comparison, Row, error_of
+from partita.searches.exhaustive import Search
+from partita.units import Flops
+
+SCHEMA: Final = 1
+SHORT: Final = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a Timeline alone does not know: samples of an epoch, model FLOPs of a step, their dtype, the devices."""
+
+    samples: int = 0
+    flops: Flops = 0.0
+    dtype: str = "fp32"
+    devices: tuple[Device, ...] = ()
+
+
+def setting_of(graph: Graph, cluster: Cluster) -> Setting:
+    """The setting of a graph on a cluster; model FLOPs are those of the contractions, as usual for MFU."""
+    batch = graph.global_batch or graph.batch
+    work = sum(flops(operator, graph, batch) for operator in graph.operators if is_contraction(operator))
+    dtype = graph.parameters[0].tensor.dtype if graph.parameters else "float32"
+    return Setting(graph.samples, float(work), SHORT.get(dtype, dtype), cluster.devices)
+
+
+def timeline_body(timeline: Timeline, setting: Setting) -> dict[str, Any]:
+    """One prediction or measurement."""
+    step = timeline.step_seconds
+    devices = setting.devices[: len(timeline.memory) or None]
+    peak = sum(dict(device.flops).get(setting.dtype, 0.0) * device.speed for device in devices)
+    watts = sum(device.power for device in devices)
+    price = sum(device.price for device in devices)
+    return {
+        "plan": timeline.plan,
+        "origin": timeline.origin,
+        "step_seconds": step,
+        "samples_per_second": timeline.batch / step if step else None,
+        "epoch_seconds": step * (setting.samples // timeline.batch) if setting.samples else None,
+        "peak_memory_bytes": list(timeline.memory),
+        "resident_bytes": list(timeline.resident),
+        "wire_bytes_sent": list(timeline.wire_sent),
+        "breakdown": asdict(timeline.breakdown),
+        "mfu": setting.flops / (step * peak) if step and peak and setting.flops else None,
+        "energy_joules": watts * step if watts else None,
+        "money": price * step / 3600 if price else None,
+        "n": timeline.n,
+        "low": timeline.low or step,
+        "high": timeline.high or step,
+    }
+
+
+def search_body(search: Search, setting: Setting) -> dict[str, Any]:
+    """The ranked candidates, best first, and how the search went."""
+    return {
+        "candidates": [
+            timeline_body(c.timeline, setting) | {"plan": c.plan.name, "class": c.semantics, "fits": c.fits}
+            for c in search.candidates
+        ],
+        "search_seconds": search.search_seconds,
+        "lower_bound_seconds": search.lower_bound_seconds,
+        "gap": search.gap,
+        "explanation": search.explanation,
+        "refused": [{"plan": plan, "error": why} for plan, why in search.refused],
+    }
+
+
+def comparison_body(comparison: Comparison, setting: Setting) -> dict[str, Any]:
+    """The rows in the order in which the plans were given."""
+    return {
+        "task": comparison.task,
+        "cluster": comparison.cluster.name,
+        "rows": [row_body(row, setting) for row in comparison.rows],
+        "notes": list(comparison.notes),
+    }
+
+
+def row_body(row: Row, setting: Setting) -> dict[str, Any]:
+    """One plan of a comparison; `error` is there only where the plan could not be run."""
+    body = {
+        "plan": row.plan,
+        "predicted": timeline_body(row.predicted, setting) if row.predicted else None,
+        "measured": timeline_body(row.measured, setting) if row.measured else None,
+        "step_error": error_of(row),
+        "naive": dict(row.naive),
+        "loss": [list(point) for point in row.loss],
+        "seconds_to_target": row.seconds_to_target,
+        "final_loss": row.final_loss,
+    }
+    return body | ({"error": row.error} if row.error else {})
+
+
+def recipes_body(recipes: Mapping[str, Recipe]) -> dict[str, Any]:
+    """Every recipe with its knobs and their defaults; what is listed is lowered, so both readers take it."""
+    return {
+        "recipes": [
+            {
+                "name": name,
+                "catalogue": list(recipe.catalogue),
+                "group": recipe.group,
+                "paper": recipe.paper,
+                "fields": recipe.knobs,
+                "simulates": True,
+                "runs": True,
+            }
+            for name, recipe in recipes.items()
+        ]
+    }
+
+
+def cluster_body(cluster: Cluster) -> dict[str, Any]:
+    """The devices by rank, each with its own port into the lowest switch."""
+    ports = [climb[-1].link for climb in cluster.climbs]
+    return {
+        "name": cluster.name,
+        "size": cluster.size,
+        "emulated": cluster.emulated,
+        "devices": [
+            asdict(device) | {"flops": dict(device.flops), "port": asdict(port)}
+            for device, port in zip(cluster.devices, ports, strict=True)
+        ],
+    }
+
+
+def write_json(body: Mapping[str, Any]) -> str:
+    """The one object that stdout gets, its schema first; numbers that JSON lacks become null."""
+    return json.dumps({"schema": SCHEMA, **_plain(body)}, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, str | int | float | None) else str(value)

@@ -1,0 +1,56 @@
+"""What a command tells while it works: a spinner on a terminal, else a line every few seconds; always on stderr."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, TypeAlias
+
+from partita.units import Seconds
+
+Tell: TypeAlias = Callable[[str], None]
+EVERY: Final[Seconds] = 3.0
+
+
+@contextmanager
+def telling(every: Seconds = EVERY) -> Iterator[Tell]:
+    """A `tell(sentence)` for the time of a command. NO_COLOR and TERM=dumb get lines instead of a spinner."""
+    if sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
+        with _spinner() as tell:
+            yield tell
+    else:
+        yield lines(every, time.monotonic)
+
+
+@contextmanager
+def _spinner() -> Iterator[Tell]:
+    from rich.console import Console
+    from rich.text import Text
+
+    # The spinner starts with the first sentence: quick commands and `lab`, whose command owns the terminal, tell none.
+    status = Console(stderr=True).status("")
+
+    def tell(sentence: str) -> None:
+        status.update(Text(sentence))
+        status.start()
+
+    try:
+        yield tell
+    finally:
+        status.stop()
+
+
+def lines(every: Seconds, clock: Callable[[], Seconds]) -> Tell:
+    """A `tell` that prints the first sentence and then at most one every `every` seconds."""
+    last = clock() - every
+
+    def tell(sentence: str) -> None:
+        nonlocal last
+        if (now := clock()) - last >= every:
+            last = now
+            print(f"partita: {sentence}", file=sys.stderr, flush=True)
+
+    return tell

@@ -1,0 +1,50 @@
+"""What a Plan can say: the twenty-two methods survive the way to TOML and back, and differ from each other."""
+
+from __future__ import annotations
+
+import pytest
+from partita.errors import LoweringError, PlanError
+from partita.plan.plan import Plan
+from partita.plan.text import read_plan, write_plan
+from tests.plan.space import SPACE
+from tests.small import cluster_of, two_layers
+
+
+@pytest.mark.parametrize("plan", SPACE, ids=lambda plan: plan.name)
+def test_every_method_survives_toml(plan: Plan) -> None:
+    assert read_plan(write_plan(plan)) == plan
+
+
+def test_no_two_methods_are_the_same_point() -> None:
+    texts = {write_plan(plan).replace(plan.name, "") for plan in SPACE}
+    assert len(texts) == len(SPACE)
+
+
+@pytest.mark.parametrize("plan", SPACE, ids=lambda plan: plan.name)
+def test_a_method_is_lowered_or_refused_with_a_sentence(plan: Plan) -> None:
+    from partita.lowering.lower import lower
+
+    try:
+        stretches = lower(two_layers(), plan, cluster_of(5))
+    except (LoweringError, PlanError) as refusal:
+        assert plan.name in str(refusal)
+        assert len(str(refusal).splitlines()) == 1
+    else:
+        assert stretches[-1].program.size >= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("schema = 1\n", "name"),
+        ("schema = 2\nname = 'x'\n", "schema"),
+        ("schema = 1\nname = 'x'\nsinc = []\n", "sync"),
+        ("schema = 1\nname = 'x'\n[mesh]\naxes = [['data', 'four']]\n", "four"),
+        ("schema = 1\nname = 'x'\n[schedule]\norder = 'backwards'\n", "fill_drain"),
+        ("schema = 1\nname = 'x'\n[[sync]]\nthrough = {kind = 'Pigeons'}\n", "AllReduce"),
+        ("schema = ", "TOML"),
+    ],
+)
+def test_a_broken_text_is_refused_with_the_place_and_what_is_allowed(text: str, word: str) -> None:
+    with pytest.raises(PlanError, match=word):
+        read_plan(text)

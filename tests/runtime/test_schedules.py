@@ -1,0 +1,55 @@
+"""Any order of lanes, any delays: the same bits, and never a deadlock."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from partita.graph.graph import Graph
+from partita.recipes.catalogue import call
+from partita.runtime.run import train_in_process
+from partita.task import Task
+from partita.tracing.capture import capture
+from tests.small import cluster_of, perceptron
+
+PLANS = (
+    "single(microbatches=2)",
+    "ddp(bucket_bytes=200)",
+    "ps_sync(bucket_bytes=200)",
+    "ps_sync(servers=2,own=false,bucket_bytes=100)",
+    "pipe_sgd(bucket_bytes=200)",
+    "pipe_sgd(staleness=2,warmup=1)",
+    "local_sgd(period=2)",
+)
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return perceptron()
+
+
+@pytest.fixture(scope="module")
+def graph(task: Task) -> Graph:
+    return capture(task)
+
+
+def weights(task: Task, graph: Graph, plan: str, order: int, slow: dict[int, float] | None = None) -> dict[str, torch.Tensor]:
+    machines = cluster_of(3)
+    states, _ = train_in_process(task, graph, call(plan, graph, machines), machines, 4, order=order, slow=slow)
+    return states[0].leaves
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_bits_do_not_depend_on_the_order(task: Task, graph: Graph, plan: str) -> None:
+    first = weights(task, graph, plan, 0)
+    for order in range(1, 6):
+        again = weights(task, graph, plan, order, {order % 3: 0.02})
+        assert all(torch.equal(first[p.name], again[p.name]) for p in graph.parameters)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", PLANS)
+def test_ten_thousand_orders(task: Task, graph: Graph, plan: str) -> None:
+    first = weights(task, graph, plan, 0)
+    for order in range(10_000 // len(PLANS) + 1):
+        again = weights(task, graph, plan, order, {order % 3: 0.02 + order % 7 / 7})
+        assert all(torch.equal(first[p.name], again[p.name]) for p in graph.parameters)
