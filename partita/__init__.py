@@ -1,0 +1,53 @@
+"""Partita takes a PyTorch model and a description of the machines, and finds, predicts, runs and checks the best way to
+train it in parallel.
+
+The names below are loaded when they are first used, so that `import partita` is quick and does without torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from partita import errors, recipes
+    from partita.api import compare, search, simulate, train, verify
+    from partita.api import graph_of as capture
+    from partita.cluster.cluster import Cluster
+    from partita.graph.graph import Graph
+    from partita.plan.plan import Plan
+    from partita.program.timeline import Timeline
+    from partita.task import Task
+
+__all__ = [
+    "Cluster", "Graph", "Plan", "Task", "Timeline", "capture", "compare", "errors", "recipes", "search", "simulate",
+    "train", "verify",
+]  # fmt: skip
+
+PLACES: Final = {
+    "Cluster": ("partita.cluster.cluster", "Cluster"),
+    "Graph": ("partita.graph.graph", "Graph"),
+    "Plan": ("partita.plan.plan", "Plan"),
+    "Task": ("partita.task", "Task"),
+    "Timeline": ("partita.program.timeline", "Timeline"),
+    "capture": ("partita.api", "graph_of"),
+    "compare": ("partita.api", "compare"),
+    "search": ("partita.api", "search"),
+    "simulate": ("partita.api", "simulate"),
+    "train": ("partita.api", "train"),
+    "verify": ("partita.api", "verify"),
+}
+ROOMS: Final = ("errors", "recipes")
+
+
+def __getattr__(name: str) -> Any:
+    if name in ROOMS:
+        return import_module(f"partita.{name}")
+    if name not in PLACES:
+        raise AttributeError(f"partita has no {name!r}; it has {', '.join(__all__)}")
+    module, attribute = PLACES[name]
+    return getattr(import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -13,6 +13,7 @@ from partita.cluster.cluster import Cluster
 from partita.cluster.text import load_cluster
 from partita.cost.costs import Costs
 from partita.cost.datasheet import datasheet_costs
+from partita.cost.naive import naive
 from partita.errors import InputError, OptionError, PartitaError, PlanError
 from partita.graph.graph import Graph
 from partita.graph.text import read_graph, write_graph
@@ -198,13 +199,15 @@ def compare(
     with Rehearsal(spec, graph, cluster, cluster_spec or cluster.name, seed=seed, tell=tell) as crew:
         costs = crew.probe(list(made.values()))
         predicted = {text: simulate(graph, plan, cluster, costs=costs, tell=tell) for text, plan in made.items()}
+        guesses = {text: naive(lower(graph, plan, cluster)[-1].program, costs) for text, plan in made.items()}
+        memory = {text: crew.memory(plan) for text, plan in made.items()}
         for turn in range(repeat):
             for text, plan in made.items():
                 tell(f"running {text}, repeat {turn + 1} of {repeat}")
                 takes[text].append(crew.run(plan, steps=steps, evaluate=turn == 0))
         notes = crew.notes
     return Comparison(
-        tuple(_row(text, rows[text], predicted.get(text), takes.get(text, []), target_loss) for text in plans),
+        tuple(_row(text, rows[text], predicted.get(text), takes.get(text, []), memory.get(text, ()), guesses.get(text, {}), target_loss) for text in plans),
         spec,
         cluster,
         notes,
@@ -220,15 +223,17 @@ def _planned(text: str, graph: Graph, cluster: Cluster, tell: Tell) -> Plan | st
         return str(error)
 
 
-def _row(text: str, plan: Plan | str, predicted: Timeline | None, takes: Sequence[Any], target: float | None) -> Row:
+def _row(
+    text: str, plan: Plan | str, predicted: Timeline | None, takes: Sequence[Any], memory: tuple[int, ...], guesses: dict[str, Seconds], target: float | None
+) -> Row:
     if isinstance(plan, str) or predicted is None:
         return Row(text, error=str(plan))
     seconds = sorted(take.timeline.step_seconds for take in takes)
     measured = replace(
-        takes[0].timeline, step_seconds=median(seconds), n=len(seconds), low=seconds[0], high=seconds[-1]
+        takes[0].timeline, step_seconds=median(seconds), memory=memory, n=len(seconds), low=seconds[0], high=seconds[-1]
     )
     reached = next((at for _, at, loss in takes[0].loss if target is not None and loss <= target), None)
-    return Row(text, predicted, measured, {}, takes[0].loss, reached, takes[0].final_loss)
+    return Row(text, predicted, measured, guesses, takes[0].loss, reached, takes[0].final_loss)
 
 
 def verify(

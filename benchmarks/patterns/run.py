@@ -1,6 +1,6 @@
 """How much of real models the operator patterns cover: operators, FLOPs, and how many of them divide by sample.
 
-    python benchmarks/patterns/run.py [NAME ...]
+python benchmarks/patterns/run.py [NAME ...]
 """
 
 from __future__ import annotations
@@ -34,8 +34,13 @@ CONFIGS: dict[str, Callable[[], object]] = {
     "mixtral-tiny": lambda: transformers.MixtralConfig(num_key_value_heads=2, num_local_experts=4, **TINY, **TOKENS),
 }
 ZOO = (
-    "digits-cnn", "convnet-8m", "bytes-gpt", "lstm", "gnmt", "alexnet", "vgg16", "vgg16-32", "resnet50", "inception3", "unet",
-    "gpt2-small", "gpt2-xl", "bert-large", "llama-5m", "transformer-moe",
+    "digits-cnn", "convnet-8m", "bytes-gpt", "lstm", "gnmt", "alexnet", "vgg16", "vgg16-32", "resnet50", "inception3",
+    "unet", "gpt2-small", "gpt2-xl", "bert-large", "llama-5m", "transformer-moe",
+)  # fmt: skip
+
+COLUMNS = (
+    "model", "rung", "operators", "with a pattern", "FLOPs with one", "sample divides", "GFLOP a step", "repeated",
+    "capture s",
 )  # fmt: skip
 
 
@@ -60,15 +65,14 @@ def row(name: str, graph: Graph, seconds: float) -> tuple[str, Counter[str], Cou
     total = len(graph.operators)
     repeated = sum(run.length * run.count for run in find_repeats(graph)) / total
     cells = (
-        name, graph.rung, str(total), f"{1 - missing.total() / total:.2%}", f"{covered / counted if counted else 1:.2%}",
+        name, graph.rung, str(total), f"{1 - missing.total() / total:.2%}", f"{covered / max(counted, 1):.2%}",
         f"{1 - (missing + fixed).total() / total:.2%}", f"{counted / 1e9:.3g}", f"{repeated:.0%}", f"{seconds:.1f}",
     )  # fmt: skip
     return "| " + " | ".join(cells) + " |", missing, fixed
 
 
 def main(names: list[str]) -> None:
-    print("| model | rung | operators | with a pattern | FLOPs with one | sample divides | GFLOP a step | repeated | capture s |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     missing, fixed = Counter[str](), Counter[str]()
     makers = {name: partial(built_in, name) for name in ZOO} | {name: partial(from_config, name) for name in CONFIGS}
     for name in names or makers:

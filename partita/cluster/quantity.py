@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from partita.errors import ClusterError, InputError
 from partita.units import parse_bandwidth, parse_bytes, parse_flops, parse_seconds
 
-Reader: TypeAlias = Callable[[Any, str], Any]
+Number = int | float
+Reader = Callable[[Any, str], Any]
 
 AMBIGUOUS: Final = re.compile(r"\s*([0-9.]+)\s*([kKMGTP]i?)b(ps|/s)?\s*")
 THOUSANDS: Final = (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15))
@@ -18,10 +19,10 @@ BINARY: Final = (("Ki", 2.0**10), ("Mi", 2.0**20), ("Gi", 2.0**30), ("Ti", 2.0**
 FRACTIONS: Final = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
 
 
-def quantity(parse: Callable[[str], float], example: str, *, zero: bool = False) -> Reader:
+def quantity(parse: Callable[[str], Number], example: str, *, zero: bool = False) -> Reader:
     """A reader of texts such as `example`; refuses bare numbers, `Gb`, what is not finite, and zero unless allowed."""
 
-    def read(value: Any, where: str) -> float:
+    def read(value: Any, where: str) -> Number:
         if not isinstance(value, str):
             raise ClusterError(f"{where} is {value!r} without a unit; write it as text, such as {example!r}")
         if found := AMBIGUOUS.fullmatch(value):
@@ -39,7 +40,7 @@ def quantity(parse: Callable[[str], float], example: str, *, zero: bool = False)
     return read
 
 
-def checked(number: float, where: str, given: Any, example: str, *, zero: bool) -> float:
+def checked(number: Number, where: str, given: Any, example: str, *, zero: bool) -> Number:
     if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
         least = "zero or more" if zero else "above zero"
         raise ClusterError(f"{where} is {given!r}; give a finite number {least}, such as {example!r}")
@@ -97,7 +98,7 @@ speed: Final = quantity(parse_flops, "312 TFLOP/s")
 power: Final = quantity(parse_watts, "700 W")
 
 
-def written(value: float, units: tuple[tuple[str, float], ...], parse: Callable[[str], float]) -> str:
+def written(value: Number, units: tuple[tuple[str, float], ...], parse: Callable[[str], Number]) -> str:
     """The shortest text among `units` (name, scale) that `parse` reads back as exactly `value`."""
     tries = [f"{value / scale:.{digits}g} {unit}" for digits in (6, 17) for unit, scale in units]
     exact = [each for each in tries if parse(each) == value]

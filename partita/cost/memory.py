@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from partita.graph.cuts import peak_bytes
 from partita.graph.graph import Graph
-from partita.program.instruction import Combine, Compute, Pack, Receive, Space
+from partita.program.instruction import Combine, Compute, Pack, Receive, Space, Update
 from partita.program.program import Program
 from partita.units import Bytes
 
@@ -12,7 +12,7 @@ from partita.units import Bytes
 def peak_memory(program: Program, graph: Graph, rank: int) -> Bytes:
     """Steady-state peak of live tensor bytes on `rank`.
 
-    Parameters + buffers + optimizer state + gradient slots + inboxes + the activations' peak over the step; gradients
+    Parameters + buffers + optimizer state of what it updates + gradient slots + inboxes + the activations' peak over the step; gradients
     that an update takes straight from backward are in that peak.
     """
     role = program.role_of[rank]
@@ -20,7 +20,7 @@ def peak_memory(program: Program, graph: Graph, rank: int) -> Bytes:
     packed = {a.bucket for a in acts if isinstance(a, Pack | Combine)}
     parameters = sum(p.tensor.size() for p in graph.parameters)
     buffers = sum(b.tensor.size() for b in graph.buffers) + sum(len(c.data) for c in graph.constants)
-    elements = sum(b.elements for b in program.buckets)
+    elements = sum(program.bucket[name].elements for name in {a.bucket for a in acts if isinstance(a, Update)})
     gradients = program.slots * sum(program.bucket[name].size for name in packed)
     inboxes = sum(program.bucket[a.bucket].size for a in acts if isinstance(a, Receive) and a.space is Space.INBOX)
     batches = {program.segment[a.segment].batch for a in acts if isinstance(a, Compute)}

@@ -148,7 +148,7 @@ def backward_edges(graph: Graph, groups: Sequence[Sequence[str]]) -> tuple[int, 
 def peak_bytes(graph: Graph, start: int, stop: int, batch: int, lives: Liveness | None = None) -> tuple[Bytes, Bytes]:
     """(the most bytes alive while operators `[start, stop)` run, those alive after) for `batch` samples.
 
-    Counts the values that the run makes, and those made before that it reads, each freed after its last reader anywhere.
+    Counts the values that the run makes, and those made before that it reads, each freed after its last reader.
     Views share their root's memory; parameters, buffers, inputs and constants do not count. An operator's inputs and
     outputs are alive at once.
     """

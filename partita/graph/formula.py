@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -109,66 +109,71 @@ def _partial(made: Axes, read: set[str], monoids: Mapping[str, Monoid | None]) -
     return tuple((name, monoid) for name in missing if (monoid := monoids.get(name, Monoid.SUM)) is not None)
 
 
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Axes that fit a call's tensors: of what it reads (by path) and makes, and the size of every label."""
+
+    places: dict[Path, int]
+    read: tuple[Axes, ...]
+    made: tuple[Axes | None, ...]
+    extents: dict[str, Dim]
+
+
+def _bound(call: Call, inputs: Inputs, outputs: Sequence[str | Axes | None], sizes: Mapping[str, Dim]) -> Bound | None:
+    given = {_path(place): axes(text) if isinstance(text, str) else text for place, text in inputs.items()}
+    reads = [(path, call.graph.tensor(ref)) for path, ref in call.reads()]
+    read = [given.get(path, ((),) * len(tensor.shape)) for path, tensor in reads]
+    written = [axes(text) if isinstance(text, str) else text for text in outputs]
+    made = [None if call.output(place) is None else one for place, one in enumerate(written)]
+    pairs = [(a, t) for a, t in zip(made, call.operator.outputs, strict=False) if a is not None and t is not None]
+    pairs += zip(read, (tensor for _, tensor in reads), strict=True)
+    if any(len(a) != len(t.shape) for a, t in pairs):
+        return None
+    found, order = _extents(iter(pairs), sizes), _names(a for a, _ in pairs)
+    if any(name not in found for name in order):
+        return None
+    places = {path: number for number, (path, _) in enumerate(reads)}
+    return Bound(places, tuple(read), tuple(made), {name: found[name] for name in order})
+
+
 def formula(
-    call: Call,
-    inputs: Inputs,
-    outputs: Sequence[str | Axes | None],
-    *,
-    work: str = "",
-    roles: Mapping[str, Role] | None = None,
-    sizes: Mapping[str, Dim] | None = None,
-    locked: str = "",
-    exchange: Mapping[str, Monoid] | None = None,
-    indexed: str = "",
-    windows: Mapping[str, Window] | None = None,
+    call: Call, inputs: Inputs, outputs: Sequence[str | Axes | None], *,
+    work: str = "", roles: Mapping[str, Role] | None = None, sizes: Mapping[str, Dim] | None = None, locked: str = "",
+    exchange: Mapping[str, Monoid] | None = None, indexed: str = "", windows: Mapping[str, Window] | None = None,
     monoids: Mapping[int, Mapping[str, Monoid | None]] | None = None,
-    extents: Sequence[tuple[tuple[int, ...], str]] = (),
-    added: Sequence[int] = (),
-    linear: Sequence[Sequence[int | Path]] = (),
-    alias: bool = False,
-) -> Pattern | None:
+    extents: Sequence[tuple[tuple[int, ...], str]] = (), added: Sequence[int] = (),
+    linear: Sequence[Sequence[int | Path]] = (), alias: bool = False,
+) -> Pattern | None:  # fmt: skip
     """The pattern of a call; None where the axes do not fit the tensors.
 
     `inputs` maps argument places (or paths) to axes, other tensors have none. An output that lacks a label which some
     input has is partial by SUM, or by what `monoids[output][label]` says (None: independent of it). `added` and
-    `linear` name argument places; `extents` literals that are sizes.
+    `linear` name argument places; `extents` literals that are sizes; `locked` labels do not divide.
     """
-    named = {_path(place): axes(text) if isinstance(text, str) else text for place, text in inputs.items()}
-    reads = [(path, call.graph.tensor(ref)) for path, ref in call.reads()]
-    read_axes = [named.get(path, ((),) * len(tensor.shape)) for path, tensor in reads]
-    made_axes = [axes(text) if isinstance(text, str) else text for text in outputs]
-    made = [(a, t) for a, t in zip(made_axes, call.operator.outputs, strict=False) if a is not None and t is not None]
-    pairs = [*made, *zip(read_axes, (tensor for _, tensor in reads), strict=True)]
-    if any(len(a) != len(t.shape) for a, t in pairs):
+    bound = _bound(call, inputs, outputs, sizes or {})
+    if bound is None:
         return None
-    extent = _extents(iter(pairs), sizes or {})
-    order = dict.fromkeys(name for a, _ in pairs for dim in a for name in dim)
-    if any(name not in extent for name in order):
-        return None
-    read = {name for a in read_axes for dim in a for name in dim} - set(locked.split())
-    results = [
-        None
-        if a is None or call.output(number) is None
-        else Output(a, _partial(a, read, (monoids or {}).get(number, {})))
-        for number, a in enumerate(made_axes)
-    ]
-    places = {path: number for number, (path, _) in enumerate(reads)}
+    fixed, steered, free, places = locked.split(), indexed.split(), monoids or {}, bound.places
+    joined = set(_names(bound.read)) - set(fixed)
+    roles, exchange, windows = roles or {}, exchange or {}, windows or {}
     return Pattern(
-        labels=tuple(
-            Label(
-                name, extent[name], _role(name, extent[name], roles or {}), name not in locked.split(),
-                (exchange or {}).get(name), name in indexed.split(), (windows or {}).get(name),
-            )
-            for name in order
+        tuple(
+            Label(n, size, _role(n, size, roles), n not in fixed, exchange.get(n), n in steered, windows.get(n))
+            for n, size in bound.extents.items()
         ),
-        inputs=tuple(read_axes),
-        outputs=tuple(results),
-        work=_work(work),
-        extents=tuple(Extent(path, labels) for path, text in extents if (labels := tuple(text.split()))),
-        added=tuple(places[(place,)] for place in added if (place,) in places),
-        linear=tuple(tuple(places[_path(p)] for p in group if _path(p) in places) for group in linear),
-        alias=alias,
-    )  # fmt: skip
+        bound.read,
+        tuple(None if a is None else Output(a, _partial(a, joined, free.get(k, {}))) for k, a in enumerate(bound.made)),
+        _work(work),
+        tuple(Extent(path, names) for path, text in extents if (names := tuple(text.split()))),
+        tuple(places[(place,)] for place in added if (place,) in places),
+        tuple(tuple(places[_path(p)] for p in group if _path(p) in places) for group in linear),
+        alias,
+    )
+
+
+def _names(several: Iterable[Axes]) -> list[str]:
+    """Every label once, in the order of appearance."""
+    return list(dict.fromkeys(name for one in several for dim in one for name in dim))
 
 
 def _path(place: int | Path) -> Path:

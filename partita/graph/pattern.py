@@ -6,7 +6,7 @@
 
 A pattern names the logical dimensions (labels) of every tensor that an operator reads and makes, as einsum does, with
 einops' products: `n s (h d)` has a dimension that holds h blocks of d. Only the outermost label of one splits
-into contiguous shards. One Weird Trick (2014), Mesh-TensorFlow (2018), Tofu (2019) and Megatron-LM (2019) all read off it.
+into contiguous shards. One Weird Trick (2014), Mesh-TensorFlow (2018), Tofu and Megatron-LM (2019) read off it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Window:
         return self.dilation * (self.kernel - 1) + 1
 
     def reads(self, start: int, stop: int) -> tuple[int, int]:
-        """The input places `[first, last)` under output places `[start, stop)`; what lies outside the input is padding."""
+        """The input places `[first, last)` under output places `[start, stop)`; those outside the input are padding."""
         return start * self.stride - self.padding, (stop - 1) * self.stride - self.padding + self.reach
 
 
@@ -147,7 +147,7 @@ class Pattern:
 
     def flops(self, batch: int) -> float:
         """Floating-point operations on `batch` samples, a multiply-add being two."""
-        return sum(work.factor * self.size(work.labels, batch) for work in self.work)
+        return sum((work.factor * self.size(work.labels, batch) for work in self.work), 0.0)
 
     def splittable(self) -> tuple[Label, ...]:
         """The labels that `split` accepts."""

@@ -22,7 +22,8 @@ def embedding_backward(call: Call) -> Pattern | None:
     if out is None:
         return None
     return formula(
-        call, {0: f"{names} f", 1: names}, ["v f"], work=f"1 {names} f", indexed="v", extents=[((2,), "v")], linear=((0,),)
+        call, {0: f"{names} f", 1: names}, ["v f"], work=f"1 {names} f", indexed="v", extents=[((2,), "v")],
+        linear=((0,),),
     )  # fmt: skip
 
 
@@ -136,7 +137,7 @@ def likelihood_backward(call: Call) -> Pattern | None:
 
 
 def difference(call: Call) -> Pattern | None:
-    """mse, huber, smooth-l1, binary cross-entropy (input, target, reduction); their backward takes the gradient first."""
+    """mse, huber, smooth-l1, binary cross-entropy (input, target, reduction); backward takes the gradient first."""
     backward = call.kind.endswith("backward")
     read = call.tensor(1 if backward else 0)
     out = call.output()

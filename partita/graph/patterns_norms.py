@@ -16,7 +16,8 @@ MONOIDS: Final = {
 WHOLE: Final = frozenset(
     f"aten.{name}"
     for name in (
-        "max", "min", "argmax", "argmin", "var", "var_mean", "std", "linalg_vector_norm", "norm", "sort", "topk", "median",
+        "max", "min", "argmax", "argmin", "median", "sort", "topk",
+        "var", "var_mean", "std", "linalg_vector_norm", "norm",
     )
 )  # fmt: skip
 NORM_WORK: Final = 5  # subtract, square, sum, scale, shift
@@ -53,7 +54,7 @@ def reduction(call: Call) -> Pattern | None:
 
 
 def softmax(call: Call) -> Pattern | None:
-    """softmax and log-softmax: parts of the dimension exchange a log-sum-exp (vocabulary-parallel loss, Megatron-LM)."""
+    """softmax and log-softmax: parts of the dimension exchange a log-sum-exp (vocabulary-parallel loss)."""
     return _along(call, 0, 1, Monoid.LOGSUMEXP)
 
 
@@ -174,6 +175,7 @@ def group_norm_backward(call: Call) -> Pattern | None:
     row = f"n (g c) {space}"
     return formula(
         call, {0: row, 1: row, 2: "n g", 3: "n g", 4: "(g c)"}, [row, "(g c)", "(g c)"],
-        work=f"{2 * NORM_WORK} n g c {space}", sizes={"g": groups[0]}, exchange=dict.fromkeys(space.split(), Monoid.SUM),
+        work=f"{2 * NORM_WORK} n g c {space}", sizes={"g": groups[0]},
+        exchange=dict.fromkeys(space.split(), Monoid.SUM),
         extents=[((5,), "n"), ((6,), "g c"), ((7,), space), ((8,), "g")],
     )  # fmt: skip

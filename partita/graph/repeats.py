@@ -13,14 +13,15 @@ from partita.graph.operator import Argument, Operator, Ref
 
 PERIODS: Final = 12  # candidate lengths tried, the most frequent distances between like operators
 SHORTEST: Final = 2  # operators in a block
+DRAW: Final = {"partita.dropout": 2, "partita.random": 0}  # place of the key that tells random draws apart, a name
 
 
 def find_repeats(graph: Graph) -> tuple[Repeat, ...]:
     """Runs of at least two equal blocks within the forward or the backward pass, in order and without overlap.
 
     Blocks are equal if operator by operator they have the same target, literals and shapes in and out, and read what
-    the block itself makes from the same place in it; what comes from before the block may come from anywhere. Runs that
-    cover most are chosen first.
+    the block itself makes from the same place in it; what comes from before the block may come from anywhere. Keys of
+    random draws count as names. Runs that cover most are chosen first.
     """
     tokens, sources = _tokens(graph), [_sources(graph, operator) for operator in graph.operators]
     taken = numpy.zeros(len(tokens), dtype=bool)
@@ -43,7 +44,8 @@ def _tokens(graph: Graph) -> list[int]:
 
 
 def _key(graph: Graph, operator: Operator) -> object:
-    literals = tuple(_literal(argument) for argument in operator.arguments)
+    key = DRAW.get(operator.target, -1)
+    literals = tuple(_literal(argument) for place, argument in enumerate(operator.arguments) if place != key)
     keywords = tuple((name, _literal(argument)) for name, argument in operator.keywords)
     return operator.target, literals, keywords, tuple(graph.tensor(ref) for ref in operator.reads()), operator.outputs
 

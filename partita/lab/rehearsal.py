@@ -124,6 +124,11 @@ class Rehearsal:
         )
         return take_of(program, replies, steps, discard)
 
+    def memory(self, plan: Plan) -> tuple[Bytes, ...]:
+        """Measured peak of live tensor bytes on each rank, from allocator events in a short run of its own."""
+        size = lower(self.graph, plan, self.cluster)[-1].program.size
+        return tuple(reply["peak"] for reply in self._ask("memory", 600.0, plan=write_plan(plan))[:size])
+
 
 def take_of(program: Program, replies: list[dict[str, Any]], steps: int, discard: int) -> Take:
     """What the ranks reported, put together."""
@@ -162,7 +167,6 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster) -> Wiring:
     all-reduce takes beyond those of its 2 (p-1)/p n bytes is its sums. Small sizes give latency, the largest the part of
     the bandwidth that payload gets, unless the processor is what binds it.
     """
-    replies = sorted(replies, key=lambda r: int(r["rank"]))
     p = cluster.size
     curve = [
         tuple(median(r["reduce"][i][k] for r in replies) for k in range(3)) for i in range(len(replies[0]["reduce"]))

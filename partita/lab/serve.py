@@ -68,6 +68,11 @@ class Service:
         )
         return self.session.run(order, tell)
 
+    def memory(self, request: Request, tell: Tell) -> dict[str, Any]:
+        """Peak of live tensor bytes under a plan."""
+        assert self.session is not None
+        return {"peak": self.session.memory(Order(read_plan(request["plan"]), 0))}
+
     def operators(self, request: Request, tell: Tell) -> dict[str, Any]:
         """Micro-benchmarks of this rank's part of the operators that the batches need."""
         assert self.session is not None
@@ -85,7 +90,7 @@ class Service:
         return probe.rank_wires(self.rank, self.world, tuple(request["sizes"]))
 
 
-VERBS: Final = ("join", "open", "run", "operators", "touches", "wires")
+VERBS: Final = ("join", "open", "run", "memory", "operators", "touches", "wires")
 
 
 def serve(lines: TextIO, out: TextIO) -> None:

@@ -86,7 +86,8 @@ def _binding(timeline: Timeline) -> list[str]:
         "encoding": b.codec, "loading data": b.data, "idling": b.idle,
     }  # fmt: skip
     name = max(spent, key=lambda part: spent[part])
-    return [f"{name.capitalize()} binds it: {spent[name] / timeline.step_seconds:.0%} of the step"] if spent[name] else []
+    share = spent[name] / timeline.step_seconds if timeline.step_seconds else 0.0
+    return [f"{name.capitalize()} binds it: {share:.0%} of the step"] if share else []
 
 
 def _missed(rows: Sequence[Row]) -> list[str]:
@@ -108,4 +109,7 @@ def _order(rows: Sequence[Row]) -> list[str]:
 
 def _learned(rows: Sequence[Row]) -> list[str]:
     reached = [(row.seconds_to_target, row.plan) for row in rows if row.seconds_to_target is not None]
-    return [f"{min(reached)[1]} reached the target loss first, after {show_seconds(min(reached)[0])}"] if reached else []
+    if not reached:
+        return []
+    seconds, plan = min(reached)
+    return [f"{plan} reached the target loss first, after {show_seconds(seconds)}"]

@@ -1,12 +1,10 @@
-"""What `--json` prints: plain dicts of the documented keys, and the one object as text.
+"""What `--json` prints: plain dicts of the documented keys.
 
-A prediction and a measurement have the same shape: seconds, bytes a rank, joules and money of one step; null is unknown.
+A prediction and a measurement have one shape: seconds, bytes a rank, joules and money of one step; None is unknown.
 """
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -20,7 +18,6 @@ from partita.report.comparison import Comparison, Row, error_of
 from partita.searches.exhaustive import Search
 from partita.units import Flops
 
-SCHEMA: Final = 1
 SHORT: Final = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
@@ -46,7 +43,8 @@ def timeline_body(timeline: Timeline, setting: Setting) -> dict[str, Any]:
     """One prediction or measurement."""
     step = timeline.step_seconds
     devices = setting.devices[: len(timeline.memory) or None]
-    peak = sum(dict(device.flops).get(setting.dtype, 0.0) * device.speed for device in devices)
+    peaks = [dict(device.flops).get(setting.dtype, 0.0) * device.speed for device in devices]
+    peak = sum(peaks) if all(peaks) else 0.0
     watts = sum(device.power for device in devices)
     price = sum(device.price for device in devices)
     return {
@@ -138,18 +136,3 @@ def cluster_body(cluster: Cluster) -> dict[str, Any]:
             for device, port in zip(cluster.devices, ports, strict=True)
         ],
     }
-
-
-def write_json(body: Mapping[str, Any]) -> str:
-    """The one object that stdout gets, its schema first; numbers that JSON lacks become null."""
-    return json.dumps({"schema": SCHEMA, **_plain(body)}, allow_nan=False)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if isinstance(value, str | int | float | None) else str(value)

@@ -6,8 +6,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Final, TypeAlias
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final, TypeAlias
 
 from partita.units import Seconds
 
@@ -27,20 +27,19 @@ def telling(every: Seconds = EVERY) -> Iterator[Tell]:
 
 @contextmanager
 def _spinner() -> Iterator[Tell]:
-    from rich.console import Console
-    from rich.text import Text
+    with ExitStack() as stack:
+        # Rich is loaded and the spinner starts with the first sentence: quick commands, and `lab`, tell none.
+        started: list[Any] = []
 
-    # The spinner starts with the first sentence: quick commands and `lab`, whose command owns the terminal, tell none.
-    status = Console(stderr=True).status("")
+        def tell(sentence: str) -> None:
+            from rich.console import Console
+            from rich.text import Text
 
-    def tell(sentence: str) -> None:
-        status.update(Text(sentence))
-        status.start()
+            if not started:
+                started.append(stack.enter_context(Console(stderr=True).status("")))
+            started[0].update(Text(sentence))
 
-    try:
         yield tell
-    finally:
-        status.stop()
 
 
 def lines(every: Seconds, clock: Callable[[], Seconds]) -> Tell:

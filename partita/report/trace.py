@@ -1,7 +1,7 @@
 """Timelines as a Chrome JSON trace, which ui.perfetto.dev and chrome://tracing open.
 
-    process  ddp predicted   tracks  rank 0 / compute, rank 0 / wire, rank 1 / compute ...
-    process  ddp measured    tracks  the same names, so that a prediction lies above its measurement
+process  ddp predicted   tracks  rank 0 / compute, rank 0 / wire, rank 1 / compute ...
+process  ddp measured    tracks  the same names, so that a prediction lies above its measurement
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from partita.errors import OptionError
 from partita.program.timeline import Timeline
+from partita.report.files import write_file
 
 MICROSECONDS: Final = 1e6
 
@@ -20,14 +20,11 @@ MICROSECONDS: Final = 1e6
 def write_trace(timelines: Sequence[Timeline], path: Path) -> None:
     """Write the timelines as one trace, a process each. Raises OptionError where the path cannot be written."""
     events = [event for process, timeline in enumerate(timelines, 1) for event in trace_events(timeline, process)]
-    try:
-        path.write_text(json.dumps({"displayTimeUnit": "ms", "traceEvents": events}))
-    except OSError as error:
-        raise OptionError(f"the trace cannot be written to {path} ({error.strerror}); give a path that can be") from None
+    write_file(path, json.dumps({"displayTimeUnit": "ms", "traceEvents": events}))
 
 
 def trace_events(timeline: Timeline, process: int) -> Iterator[dict[str, Any]]:
-    """Trace events of one timeline: names of process and tracks, then spans, then peak memory; its first span is at 0."""
+    """Trace events of one timeline: names, spans, peak memory; its first span starts at 0."""
     tracks = {key: i for i, key in enumerate(sorted({(span.rank, span.lane) for span in timeline.spans}), 1)}
     yield _name("process_name", process, 0, f"{timeline.plan} {timeline.origin}")
     yield {"ph": "M", "name": "process_sort_index", "pid": process, "tid": 0, "args": {"sort_index": process}}

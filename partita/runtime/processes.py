@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import zlib
 from dataclasses import dataclass, field
@@ -18,14 +19,21 @@ from partita.runtime.transport import Pending
 from partita.units import Seconds
 
 
-@dataclass(frozen=True)
+@dataclass
 class Work:
-    """A started operation of torch.distributed."""
+    """A started operation of torch.distributed.
+
+    gloo's messages never say that they are complete until they are waited for, so who asks `ready` starts a waiter.
+    """
 
     work: Any
+    waiter: threading.Thread | None = None
 
     def ready(self) -> bool:
-        return bool(self.work.is_completed())
+        if self.waiter is None:
+            self.waiter = threading.Thread(target=self.work.wait, daemon=True)
+            self.waiter.start()
+        return not self.waiter.is_alive()
 
     def block(self, timeout: Seconds) -> bool:
         self.work.wait(timedelta(seconds=timeout))

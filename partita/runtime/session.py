@@ -13,15 +13,18 @@ import psutil
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
+from torch.profiler import ProfilerActivity, profile
 
 from partita.cluster.cluster import Cluster
 from partita.errors import RunError, TaskError
 from partita.graph.graph import Graph
+from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.program.instruction import Collective
 from partita.program.program import Program
 from partita.runtime.processes import Processes, clock_offset
 from partita.runtime.rank import Rank
+from partita.runtime.schedules import advance
 from partita.runtime.run import Values, carry_over, initial, legs, make_rank, values_of
 from partita.runtime.state import State
 from partita.runtime.worker import drive
@@ -122,6 +125,26 @@ class Session:
             "weights": self.save(state, order.out) if self.rank == 0 and order.out and state else "",
         }
 
+    def memory(self, order: Order) -> int:
+        """Peak bytes of live tensors in the last rounds of a run of its own, from the allocator's events.
+
+        torch's profiler sees the allocations of one thread, so one thread carries out all lanes.
+        """
+        program = lower(self.graph, order.plan, self.cluster)[-1].program
+        peak = self._peak(program) if self.rank < program.size else 0
+        if self.world > 1:
+            dist.barrier()
+        return peak
+
+    def _peak(self, program: Program) -> int:
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+            rank = self._leg(program, None, 0)
+            advance([rank], program.slots + 1, patience=self.timeout)
+            steady = time.time_ns()
+            rank.board.done.clear()
+            advance([rank], program.slots + 1, patience=self.timeout)
+        return peak_of(seen, steady)
+
     def _leg(self, program: Program, state: State | None, step: int) -> Rank:
         assert self.transport is not None
         groups = sorted({g for _, i in program.instructions() if isinstance(i.act, Collective) for g in i.act.groups})
@@ -157,6 +180,20 @@ class Session:
         with torch.no_grad():
             for name, tensor in values_of(self.model).items():
                 tensor.copy_(state.leaves[name])
+
+
+def peak_of(seen: profile, since: int) -> int:
+    """The most bytes that were live at once after the moment `since` (nanoseconds), of all allocated under a profile."""
+    events = sorted(
+        (event.start_ns(), event.nbytes())
+        for event in seen.profiler.kineto_results.events()  # type: ignore[union-attr]
+        if event.name() == "[memory]"
+    )
+    live, peak = 0, 0
+    for at, change in events:
+        live += change
+        peak = max(peak, live) if at >= since else live
+    return peak
 
 
 def _steps(rank: Rank, rounds: int) -> list[int]:

@@ -101,7 +101,7 @@ def _instance(rank: Rank, instruction: Instruction, round: int, record: Record) 
     start = time.perf_counter()
     if instruction.unless is None or not rank.board.has(instruction.unless, round):
         pending = carry_out(rank, instruction, round)
-        if pending is not None and not pending.ready():
+        if pending is not None:
             yield pending
     if record(round):
         kind = type(instruction.act).__name__

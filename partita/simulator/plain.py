@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import inf
+from typing import Any
 
 import numpy as np
 
 from partita.errors import ProgramError
-from partita.simulator.activities import Activities, Reals, Resources
+from partita.simulator.activities import Activities, Indices, Offsets, Reals, Resources
 from partita.units import Seconds
 
 MOMENT = 1e-12
@@ -108,19 +109,24 @@ def advance_plainly(activities: Activities, resources: Resources) -> tuple[Reals
 
 
 def _twin(activities: Activities, i: int) -> Twin:
-    def entries(start: np.ndarray, values: np.ndarray) -> list[float]:
+    def entries(start: Offsets, values: Indices | Reals) -> list[Any]:
         return [value.item() for value in values[start[i] : start[i + 1]]]
 
-    resource = entries(activities.demand_start, activities.demand_resource)
     return Twin(
         index=i,
         missing=int(activities.need[i]),
-        successors=[int(s) for s in entries(activities.successor_start, activities.successor)],
-        lanes=[int(lane) for lane in entries(activities.lane_start, activities.lane)],
+        successors=entries(activities.successor_start, activities.successor),
+        lanes=entries(activities.lane_start, activities.lane),
         priority=int(activities.priority[i]),
         latency=float(activities.latency[i]),
         least=float(activities.least[i]),
-        demands=dict(zip(map(int, resource), entries(activities.demand_start, activities.demand_amount), strict=True)),
+        demands=dict(
+            zip(
+                entries(activities.demand_start, activities.demand_resource),
+                entries(activities.demand_start, activities.demand_amount),
+                strict=True,
+            )
+        ),
         guard=int(activities.guard[i]),
     )
 

@@ -1,7 +1,5 @@
 """The arrays inside the clock: the work as its loops want it, and the state that they change."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +8,7 @@ from partita.errors import ProgramError
 from partita.simulator.activities import Activities, Flags, Indices, Offsets, Reals, Resources
 
 NOBODY = -1
-EVENTS, ENDED, READY, SWEPT_ENDED, SWEPT_READY, FLOCK, BASIN, LENGTHS = range(8)
+EVENTS, ENDED, READY, SWEPT_ENDED, SWEPT_READY, FLOCK, BASIN, DIGEST, LENGTHS = range(9)
 
 
 class Work(NamedTuple):
@@ -37,19 +35,19 @@ class Work(NamedTuple):
 
 
 class State(NamedTuple):
-    """What changes; `count` holds the lengths of lists.
+    """What changes; `length` holds the lengths of lists.
 
     activity  `missing` predecessors, `start` (until it starts: when it became ready) and `end` seconds, `top` speed,
               `speed` now (-1 before its demands flow), `wish` the speed being sought, `remaining` work at `since`
     event     an activity or n + a resource that runs dry: `key` its time, `place` in `heap`
     lane      its `owner` and the heap `line` of the `queue` that wait for it
     resource  `users` in `member`, demands whose place there is `seat`; `tokens` at `counted`, its `use`, whether it
-              `couples` its users; while seeking its capacity `left`, the equal `allotment` of each user, and the `load` of
-              those that are not settled, for whom there is `room`
+              `couples` its users; while seeking its capacity `left`, the equal `allotment` of each user, and the
+              `load` of those that are not settled, for whom there is `room`
     lists     `ended` and `ready` in order; `flock` and `basin` whose rates change, `found`
     """
 
-    count: Offsets
+    length: Offsets
     missing: Indices
     start: Reals
     end: Reals
@@ -123,7 +121,7 @@ def state_of(work: Work, need: Indices) -> State:
     """The state at time 0: nothing ready, every bucket full."""
     n, m, lanes, demands = len(need), len(work.rate), len(work.line_start) - 1, len(work.amount)
     return State(
-        count=np.zeros(LENGTHS, np.int64),
+        length=np.zeros(LENGTHS, np.int64),
         missing=need.copy(),
         start=np.full(n, np.inf),
         end=np.full(n, np.inf),

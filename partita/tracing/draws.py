@@ -55,8 +55,8 @@ def keyed_random(target: str, arguments: Sequence[Any], empty: Tensor, uniform: 
     kind, u = target.split(".")[1].removesuffix("_functional").rstrip("_"), uniform.to(empty.device).double()
     numbers = [a for a in arguments if isinstance(a, int | float) and not isinstance(a, bool)]
     if kind == "bernoulli":
-        p = numbers[0] if numbers else next((a for a in arguments[1:] if isinstance(a, Tensor)), arguments[0])
-        drawn = u < p
+        default = 0.5 if target.endswith((".p", ".float")) else arguments[0]
+        drawn = u < next(iter([*numbers, *(a for a in arguments[1:] if isinstance(a, Tensor)), default]))
     elif kind in ("rand", "rand_like"):
         drawn = u
     elif kind == "uniform":

@@ -82,10 +82,11 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(output (T, B, H), last hidden (B, H), last cell (B, H), workspace bytes) of one direction of one layer."""
     if _onednn(value):
-        out, last, cell, space = torch.ops.aten.mkldnn_rnn_layer(
-            value.contiguous(), w_in, w_hidden, b_in, b_hidden, h.contiguous(), c.contiguous(), reverse, [], LSTM,
-            w_hidden.shape[1], 1, True, False, False, True,
-        )  # fmt: skip
+        with torch.enable_grad():  # without it the workspace is left out
+            out, last, cell, space = torch.ops.aten.mkldnn_rnn_layer(
+                value.contiguous(), w_in, w_hidden, b_in, b_hidden, h.contiguous(), c.contiguous(), reverse, [], LSTM,
+                w_hidden.shape[1], 1, True, False, False, True,
+            )  # fmt: skip
         return out, last, cell, space
     inputs = value @ w_in.T + b_in + b_hidden
     steps, outs, saved = range(len(value)), [value] * len(value), [value] * len(value)
@@ -148,14 +149,14 @@ def _backward_shapes(*tensors: Any) -> tuple[Tensor, ...]:
 
 
 def _save(ctx: Any, inputs: Any, output: Any) -> None:
-    ctx.reverse = inputs[-1]
-    ctx.save_for_backward(*inputs[:-1], *output)
+    ctx.reverse, ctx.space = inputs[-1], output[3]
+    ctx.save_for_backward(*inputs[:-1], *output[:3])
 
 
 def _differentiate(ctx: Any, *grads: Tensor | None) -> Any:
     saved = ctx.saved_tensors
     d = [torch.zeros_like(saved[7 + k]) if grad is None else grad for k, grad in enumerate(grads[:3])]
-    return *torch.ops.partita.lstm_layer_backward(*saved, *d, ctx.reverse), None
+    return *torch.ops.partita.lstm_layer_backward(*saved, ctx.space, *d, ctx.reverse), None
 
 
 lstm_layer = torch.library.custom_op("partita::lstm_layer", _forward, mutates_args=())

@@ -46,8 +46,9 @@ CONFIGS: Final[dict[str, tuple[str, dict[str, int | float | bool], int, int]]] =
     "transformer-moe": (
         "MixtralConfig",
         {
-            "vocab_size": 256, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4, "num_local_experts": 8,
-            "num_attention_heads": 4, "num_key_value_heads": 2, "num_experts_per_tok": 2, "max_position_embeddings": 128,
+            "vocab_size": 256, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4,
+            "num_local_experts": 8, "num_attention_heads": 4, "num_key_value_heads": 2, "num_experts_per_tok": 2,
+            "max_position_embeddings": 128,
         },
         128, 16,
     ),

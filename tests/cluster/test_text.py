@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -55,10 +56,11 @@ def test_shipped_clusters_survive_writing(name: str) -> None:
 
 
 def test_the_labs_are_as_documented() -> None:
-    for name, size, rate in (("lab-4x1g", 4, 1e9), ("lab-4x10g", 4, 1e10), ("lab-4x100m", 4, 1e8), ("lab-5x1g", 5, 1e9)):
+    rates = {"lab-4x1g": 1e9, "lab-4x10g": 1e10, "lab-4x100m": 1e8, "lab-5x1g": 1e9}
+    for name, rate in rates.items():
         lab = load_cluster(name)
         assert lab.emulated
-        assert lab.size == size
+        assert lab.size == int(name[4])
         assert {port.link.bandwidth * 8 for climb in lab.climbs for port in climb} == {rate}
         assert {device.cores for device in lab.devices} == {0.5}
         assert lab.root.ports[0].burst == max(65536, rate / 8 * 2e-3)
@@ -145,6 +147,5 @@ def test_a_wrong_file_gets_one_sentence(text: str, sentence: str) -> None:
     ],
 )
 def test_a_wrong_name_gets_one_sentence(spec: str, sentence: str) -> None:
-    with pytest.raises(ClusterError, match="[.;?]") as caught:
+    with pytest.raises(ClusterError, match=re.escape(sentence)):
         Cluster.load(spec)
-    assert sentence in str(caught.value)

@@ -12,8 +12,11 @@ from divided import disagreements
 from torch import nn
 
 from partita.errors import PlanError
+from partita.graph.graph import Graph, Parameter
+from partita.graph.operator import Operator, Ref
 from partita.graph.pattern import Monoid, Partial, Replicate, Shard, Window, split
 from partita.graph.patterns import pattern_of
+from partita.graph.tensor import Tensor
 from partita.task import Task
 from partita.zoo.data import Image, Synthetic, Tokens
 from partita.zoo.gpt import Gpt
@@ -140,3 +143,40 @@ def test_heads_of_a_reshape_shard(captured: Any) -> None:
     assert pattern is not None
     heads = pattern.outputs[0].axes[2][0]  # type: ignore[union-attr]
     assert split(pattern, heads).inputs == (Shard(2),)
+
+
+def attention_graph(masked: bool) -> Graph:
+    parameters = tuple(Parameter(name, Tensor((2, 3, 8, 4), "float32")) for name in "qkv")
+    mask = (Parameter("m", Tensor((2, 1, 8, 8), "float32")),) if masked else ()
+    operator = Operator(
+        "op", "aten._scaled_dot_product_flash_attention_for_cpu.default", (*(Ref(name) for name in "qkv"), 0.0, False),
+        (("attn_mask", Ref("m")),) if masked else (),
+        (Tensor((2, 3, 8, 4), "float32"), Tensor((2, 3, 8), "float32")), several=True,
+    )  # fmt: skip
+    return Graph("attention", 2, (operator,), (*parameters, *mask), (), (), (), Ref("op", 0), None, ())
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_over_parts_of_the_keys_joins_by_log_sum_exp(masked: bool) -> None:
+    graph = attention_graph(masked)
+    pattern = pattern_of(graph.operators[0], graph)
+    assert pattern is not None
+    assert split(pattern, "t").outputs == (Partial(Monoid.SOFTMAX), Partial(Monoid.LOGSUMEXP))
+    assert {"n", "h", "s", "t"} <= {label.name for label in pattern.splittable()}
+    assert not disagreements(graph.operators[0], graph, pattern)
+
+
+def test_parts_of_a_vocabulary_mask_what_is_not_theirs(captured: Any) -> None:
+    graph = captured(tiny_gpt())
+    operator = next(o for o in graph.operators if o.target == "aten.embedding.default")
+    pattern = pattern_of(operator, graph)
+    assert pattern is not None
+    assert pattern.label("v").indexed
+    assert split(pattern, "v").outputs == (Partial(Monoid.SUM),)
+    table, places = torch.randn(16, 4), torch.randint(0, 16, (3, 5))
+    total = torch.zeros(3, 5, 4)
+    for offset in (0, 8):
+        own = (places >= offset) & (places < offset + 8)
+        part = torch.nn.functional.embedding((places - offset).clamp(0, 7), table[offset : offset + 8])
+        total += part * own[..., None]
+    assert torch.equal(total, table[places])

@@ -57,6 +57,17 @@ def test_a_literal_or_a_reading_that_differs_ends_the_run() -> None:
     assert [run.count for run in find_repeats(replace(graph, operators=tuple(odd)))] == [2]
 
 
+def test_random_draws_differ_in_their_key_only() -> None:
+    graph = tower(3, 2)
+    dropped = [
+        replace(o, target="partita.dropout", arguments=(o.arguments[0], 0.1, place))
+        if o.target == "aten.relu.default"
+        else o
+        for place, o in enumerate(graph.operators)
+    ]
+    assert [run.count for run in find_repeats(replace(graph, operators=tuple(dropped)))] == [3]
+
+
 def test_twenty_thousand_operators_take_less_than_a_second() -> None:
     graph = tower(200, 100)
     begun = perf_counter()

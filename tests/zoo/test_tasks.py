@@ -46,7 +46,7 @@ def test_sizes_and_samples(name: str) -> None:
     assert len(task.validation) > 0
 
 
-LEARNT = [("digits-cnn", 60, 64, 1.2), ("bytes-gpt", 15, 8, 3.9)]
+LEARNT = [("digits-cnn", 25, 64, 1.2), ("bytes-gpt", 15, 8, 3.9)]
 
 
 def trained(task: Task, steps: int, batch_size: int) -> list[float]:

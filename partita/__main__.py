@@ -1,0 +1,299 @@
+"""The command line: each command calls one verb and answers; `main` says the answer and returns the exit code.
+
+0 done   1 the answer is no   2 bad input   3 the run failed   4 it hung   130 interrupted   143 terminated
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from typer.main import get_command
+
+from partita.errors import ClusterError, OptionError
+from partita.report.answer import Answer, lines_of, say, stdout_kept_free
+from partita.report.failure import attempt, terminable
+from partita.report.progress import telling
+
+TaskSpec = Annotated[
+    str, typer.Argument(metavar="TASK", help="file.py:function, package.module:function, or a built-in name")
+]
+GraphSpec = Annotated[str, typer.Argument(metavar="TASK", help="as for train, or a saved graph.json")]
+ClusterArgument = Annotated[str, typer.Argument(metavar="C", help="a TOML file, a catalogue name, or local:N")]
+ClusterOption = Annotated[str, typer.Option("--cluster", metavar="C", help="a TOML file, a catalogue name, or local:N")]
+PlanOption = Annotated[str, typer.Option("--plan", metavar="P", help="a recipe call, a plan file (.toml), or auto")]
+Allow = Annotated[Literal["exact", "lossy", "delayed", "any"], typer.Option(help="what auto may choose")]
+Objective = Annotated[Literal["time", "memory", "cost", "time-to-loss"], typer.Option(help="what to make small")]
+Output = Annotated[Path | None, typer.Option("-o", metavar="FILE", help="write what was found to a file")]
+Seed = Annotated[int, typer.Option(min=0, help="of the model's weights and the order of samples")]
+Steps = Annotated[int | None, typer.Option(min=1, help="minibatches, counted after warm-up")]
+Trace = Annotated[Path | None, typer.Option(metavar="FILE", help="write a trace for ui.perfetto.dev")]
+# Declared for --help; `main` looks for it itself, since it must also know it where the words cannot be parsed.
+Json = Annotated[bool, typer.Option("--json", help="answer with one JSON object on stdout")]
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False, help="Plan, predict, run and check parallel training.")
+machines = typer.Typer(rich_markup_mode=None, help="Show, measure and rehearse clusters.")
+app.add_typer(machines, name="cluster")
+
+
+def main(words: list[str] | None = None) -> int:
+    """Carry out a command line and return its exit code."""
+    given = sys.argv[1:] if words is None else words
+    as_json = "--json" in (given[: given.index("--")] if "--" in given else given)
+    with stdout_kept_free() if as_json else nullcontext(), terminable(), telling() as tell:
+        answer = attempt(lambda: get_command(app).main(given, prog_name="partita", standalone_mode=False, obj=tell))
+    say(answer, as_json)
+    return answer.code
+
+
+def split_plans(text: str) -> list[str]:
+    """`'ddp,gpipe(microbatches=8)'` -> its plans; commas inside parentheses do not split. Raises OptionError."""
+    plans, depth = [""], 0
+    for letter in text:
+        depth += {"(": 1, ")": -1}.get(letter, 0)
+        if letter == "," and depth == 0:
+            plans.append("")
+        else:
+            plans[-1] += letter
+    if depth or not all(plan.strip() for plan in plans):
+        raise OptionError(f"--plans is {text!r}; give plans between commas, such as ddp,pipe_sgd(staleness=1)")
+    return [plan.strip() for plan in plans]
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="print the version")] = False
+) -> None:
+    """Without a command: the version if asked for, else the help."""
+    if version:
+        from importlib.metadata import version as installed
+
+        typer.echo(f"partita {installed('partita')}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command(epilog="Example: partita plan digits-cnn --cluster lab-4x1g --top 3")
+def plan(
+    context: typer.Context, task: GraphSpec, cluster: ClusterOption, objective: Objective = "time",
+    top: Annotated[int, typer.Option(min=1, help="how many plans to list")] = 5,
+    output: Output = None, allow: Allow = "exact", json: Json = False,
+) -> Answer:  # fmt: skip
+    """Rank the plans for a task on a cluster by prediction."""
+    from partita import api
+    from partita.plan.text import write_plan
+    from partita.report.files import write_file
+    from partita.report.json import search_body, setting_of
+    from partita.report.table import search_table
+
+    graph, where = api.graph_of(task, tell=context.obj), api.cluster_of(cluster)
+    found = api.search(graph, where, objective=objective, top=top, allow=allow, tell=context.obj)
+    body = search_body(found, setting_of(graph, where))
+    if not any(candidate.fits for candidate in found.candidates):
+        return Answer(body, (search_table(found),), 1, f"no plan for {graph.name} fits the memory of {where.name}")
+    if output is not None:
+        write_file(output, write_plan(found.best))
+    return Answer(body, (search_table(found), found.explanation))
+
+
+@app.command(epilog="Example: partita simulate digits-cnn --cluster lab-4x1g --plan ddp")
+def simulate(
+    context: typer.Context, task: GraphSpec, cluster: ClusterOption, plan: PlanOption, trace: Trace = None,
+    allow: Allow = "exact", json: Json = False,
+) -> Answer:  # fmt: skip
+    """Predict a plan's step: seconds, memory, messages."""
+    from partita import api
+    from partita.report.json import setting_of, timeline_body
+    from partita.report.table import timeline_table
+    from partita.report.trace import write_trace
+
+    graph, where = api.graph_of(task, tell=context.obj), api.cluster_of(cluster)
+    made = api.plan_of(plan, graph, where, allow=allow, tell=context.obj)
+    timeline = api.simulate(graph, made, where, tell=context.obj)
+    if trace is not None:
+        write_trace([timeline], trace)
+    return Answer(timeline_body(timeline, setting_of(graph, where)), (timeline_table(timeline),))
+
+
+@app.command(epilog="Example: partita train digits-cnn --cluster local:2 --plan ddp --steps 20 --out run")
+def train(
+    context: typer.Context, task: TaskSpec, cluster: ClusterOption, plan: PlanOption, steps: Steps = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="passes over the data")] = None,
+    seed: Seed = 0,
+    init: Annotated[str, typer.Option(metavar="FILE", help="weights to start from (safetensors)")] = "",
+    out: Annotated[str, typer.Option(metavar="DIR", help="where weights and the manifest go")] = "",
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
+    deterministic: Annotated[bool, typer.Option("--deterministic", help="draw the same under every plan")] = False,
+    timeout: Annotated[float, typer.Option(min=1, help="seconds without progress before giving up")] = 60.0,
+    json: Json = False,
+) -> Answer:  # fmt: skip
+    """Train a task by a plan."""
+    from partita import api
+    from partita.report.json import Setting, timeline_body
+    from partita.report.table import timeline_table
+
+    if (steps is None) == (epochs is None):
+        raise OptionError("train stops after --steps N or --epochs N; give one of them")
+    where, samples = api.cluster_of(cluster), len(api.load(task).data)
+    done = api.train(
+        task, plan, where, steps=steps or 0, epochs=epochs or 0, seed=seed, init=init, out=out, resume=resume,
+        deterministic=deterministic, timeout=timeout, cluster_spec=cluster, tell=context.obj,
+    )  # fmt: skip
+    body = timeline_body(done.timeline, Setting(samples, devices=where.devices)) | {
+        "final_loss": done.final_loss, "steps": done.steps, "loss": done.loss, "weights": done.weights_path,
+    }  # fmt: skip
+    saved = f", weights in {done.weights_path}" if done.weights_path else ""
+    words = f"final loss {done.final_loss:.6g} after {done.steps} steps{saved}"
+    return Answer(body, (timeline_table(done.timeline), words))
+
+
+@app.command(epilog="Example: partita compare digits-cnn --cluster lab-4x1g --plans 'ddp,pipe_sgd(staleness=1)'")
+def compare(
+    context: typer.Context, task: TaskSpec, cluster: ClusterOption,
+    plans: Annotated[str, typer.Option(metavar="P,P,...", help="recipe calls, plan files or auto")],
+    steps: Steps = None,
+    target_loss: Annotated[float | None, typer.Option(help="time how long each plan takes to this loss")] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="repeats, interleaved")] = 1,
+    seed: Seed = 0,
+    report: Annotated[Path | None, typer.Option(metavar="FILE", help="write an HTML page")] = None,
+    trace: Trace = None,
+    json: Json = False,
+) -> Answer:  # fmt: skip
+    """Predict plans, run them, and set the two side by side."""
+    from partita import api
+    from partita.report.comparison import verdict
+    from partita.report.json import Setting, comparison_body
+    from partita.report.page import write_page
+    from partita.report.table import comparison_table
+    from partita.report.trace import write_trace
+
+    chosen, where, loaded = split_plans(plans), api.cluster_of(cluster), api.load(task)
+    enough = 10 if target_loss is None else len(loaded.data) // loaded.batch_size
+    found = api.compare(
+        task, chosen, where, steps=steps or enough, target_loss=target_loss, repeat=repeat, seed=seed,
+        cluster_spec=cluster, tell=context.obj,
+    )  # fmt: skip
+    if report is not None:
+        write_page(found, report)
+    if trace is not None:
+        write_trace([t for row in found.rows for t in (row.predicted, row.measured) if t is not None], trace)
+    body = comparison_body(found, Setting(len(loaded.data), devices=where.devices))
+    text = (comparison_table(found), verdict(found), *found.notes)
+    none = all(row.error for row in found.rows)
+    return Answer(body, text, int(none), "none of the plans could be run; each row says why" if none else "")
+
+
+@app.command(epilog="Example: partita verify digits-cnn --plan ddp --cluster local:2")
+def verify(
+    context: typer.Context, task: TaskSpec, plan: PlanOption,
+    cluster: ClusterOption = "", seed: Seed = 0, json: Json = False,
+) -> Answer:  # fmt: skip
+    """Check that a plan trains as one process does, within a stated tolerance."""
+    from partita import api
+
+    found = api.verify(task, plan, api.cluster_of(cluster) if cluster else None, seed=seed, tell=context.obj)
+    body = {("class" if key == "semantics" else key): value for key, value in asdict(found).items()}
+    measured = f"{found.max_difference:.3g} apart from {found.against}, tolerance {found.tolerance:.3g}"
+    single = f"fp32: {found.fp32_difference:.3g} apart, a reordered control {found.control_difference:.3g}"
+    if not found.equal:
+        return Answer(body, (single,), 1, f"{plan} is not equal ({found.semantics}): {measured}")
+    return Answer(body, (f"{plan} is equal ({found.semantics}): {measured}", single))
+
+
+@app.command(epilog="Example: partita fit gpt2-xl --cluster h100-dgx")
+def fit(
+    context: typer.Context, task: GraphSpec, cluster: ClusterOption, plan: PlanOption = "ddp", json: Json = False
+) -> Answer:
+    """Say whether a plan fits the devices' memory, by how much, and what would."""
+    from partita import api
+    from partita.units import show_bytes
+
+    graph, where = api.graph_of(task, tell=context.obj), api.cluster_of(cluster)
+    if not all(device.memory for device in where.devices):
+        raise ClusterError(f"{where.name} does not say how much memory its devices have; add memory to each device")
+    used = api.simulate(graph, api.plan_of(plan, graph, where, tell=context.obj), where, tell=context.obj).memory
+    margin = min(device.memory - bytes for device, bytes in zip(where.devices, used, strict=False))
+    body = {"plan": plan, "fits": margin >= 0, "margin_bytes": margin, "change": None, "peak_memory_bytes": used}
+    if margin >= 0:
+        return Answer(body, (f"{plan} fits {where.name}, with {show_bytes(margin)} to spare on the fullest device",))
+    ranked = api.search(graph, where, objective="time", top=0, allow="exact", tell=context.obj).candidates
+    change = next((f"use --plan {c.plan.name}" for c in ranked if c.fits), None)
+    missing = f"{plan} does not fit {where.name}: {show_bytes(-margin)} too much on the fullest device"
+    return Answer(body | {"change": change}, (), 1, f"{missing}; {change or 'no plan of the search fits either'}")
+
+
+@app.command(epilog="Example: partita capture digits-cnn -o graph.json")
+def capture(context: typer.Context, task: TaskSpec, output: Output = None, json: Json = False) -> Answer:
+    """Capture a task's training step; a saved graph can be planned for without torch."""
+    from partita import api
+
+    graph = api.capture_to(task, str(output), tell=context.obj) if output else api.graph_of(task, tell=context.obj)
+    body = {
+        "name": graph.name, "operators": len(graph.operators), "parameters": graph.parameter_elements,
+        "batch": graph.global_batch or graph.batch, "samples": graph.samples, "rung": graph.rung, "blind": graph.blind,
+        "symbolic": graph.symbolic, "path": str(output) if output else None,
+    }  # fmt: skip
+    return Answer(body, lines_of(body))
+
+
+@machines.command(epilog="Example: partita cluster show lab-2x2")
+def show(cluster: ClusterArgument, json: Json = False) -> Answer:
+    """Draw a cluster: its switches, links and devices."""
+    from partita.cluster.show import show_cluster
+    from partita.cluster.text import load_cluster
+    from partita.report.json import cluster_body
+
+    found = load_cluster(cluster)
+    return Answer(cluster_body(found), (show_cluster(found),))
+
+
+@machines.command(epilog="Example: partita cluster probe lab-2x2")
+def probe(context: typer.Context, cluster: ClusterArgument = "local:2", json: Json = False) -> Answer:
+    """Measure the links of a cluster on this machine."""
+    from partita import api
+
+    found = api.probe(api.cluster_of(cluster), tell=context.obj)
+    return Answer(found, lines_of(found))
+
+
+@machines.command(epilog="Example: partita cluster lab lab-4x1g -- python peer.py")
+def lab(
+    cluster: ClusterArgument, command: Annotated[list[str], typer.Argument(metavar="-- COMMAND")], json: Json = False
+) -> Answer:
+    """Run a command on every device of an emulated cluster, with RANK, WORLD_SIZE and the like set."""
+    from partita import api
+
+    code = api.lab(api.cluster_of(cluster), command)
+    return Answer({"exit_code": code}, (), code, f"{command[0]} left with exit code {code}" if code else "")
+
+
+@app.command(epilog="Example: partita recipes ddp")
+def recipes(name: Annotated[str, typer.Argument(metavar="[NAME]")] = "", json: Json = False) -> Answer:
+    """List the named methods, their knobs and their papers."""
+    import inspect
+
+    from partita.recipes.catalogue import RECIPES, parse
+    from partita.report.json import recipes_body
+    from partita.report.table import recipes_table
+
+    chosen = {key: RECIPES[key] for key in ([parse(name)[0]] if name else RECIPES)}
+    text = (inspect.getdoc(chosen[name].make) or "",) if name in chosen else ()
+    return Answer(recipes_body(chosen), (recipes_table(chosen), *text))
+
+
+@app.command(epilog="Example: partita doctor")
+def doctor(json: Json = False) -> Answer:
+    """Say what this machine has and lacks for Partita."""
+    from partita import api
+
+    found = api.doctor()
+    return Answer(found, lines_of(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

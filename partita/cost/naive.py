@@ -1,0 +1,42 @@
+"""What one would guess without a simulator: the baselines that a prediction must beat."""
+
+from __future__ import annotations
+
+from partita.cost.costs import Costs, ring_bytes
+from partita.program.instruction import Collective, Compute, Receive, Send, Update
+from partita.program.program import Program
+from partita.units import Seconds
+
+
+def naive(program: Program, costs: Costs) -> dict[str, Seconds]:
+    """Seconds a step of the busiest rank as computing plus communication (`sum`) and as the larger of computing and
+    bytes over nominal bandwidth (`max`)."""
+    computing, talking, bare = 0.0, 0.0, 0.0
+    for role in program.roles:
+        for rank in role.ranks:
+            device = costs.cluster.devices[rank]
+            work = sum(
+                costs.demand(program, i.act, 1).core for i in role.instructions if isinstance(i.act, Compute | Update)
+            )
+            bandwidth = min(port.link.bandwidth for port in costs.cluster.climbs[rank])
+            moved = max(_bytes(program, rank))
+            computing = max(computing, work / (device.cores or 1.0) / program.steps)
+            talking = max(talking, moved / costs.bandwidth(bandwidth) / program.steps)
+            bare = max(bare, moved / bandwidth / program.steps)
+    return {"sum": computing + talking, "max": max(computing, bare)}
+
+
+def _bytes(program: Program, rank: int) -> tuple[float, float]:
+    """(sent, received) payload bytes of a rank in a round."""
+    sent = received = 0.0
+    for i in program.role_of[rank].instructions:
+        if isinstance(i.act, Send):
+            sent += program.bucket[i.act.bucket].size
+        elif isinstance(i.act, Receive):
+            received += program.bucket[i.act.bucket].size
+        elif isinstance(i.act, Collective):
+            group, b = next(g for g in i.act.groups if rank in g), program.bucket[i.act.bucket]
+            parts = ring_bytes(b.elements, b.size // b.elements, len(group))
+            sent += parts[group.index(rank)]
+            received += parts[group.index(rank) - 1]
+    return sent, received

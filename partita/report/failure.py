@@ -1,0 +1,72 @@
+"""Whatever ends a command, as one sentence and an exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import typer
+
+from partita.errors import PartitaError
+from partita.report.answer import Answer
+
+# The base of typer's usage errors; which module holds it differs between versions of typer.
+UsageError: Final[Any] = typer.BadParameter.__mro__[2]
+INTERRUPTED: Final = 130
+TERMINATED: Final = 143
+
+
+def attempt(command: Callable[[], Answer | int | None]) -> Answer:
+    """What a command answers. Raises nothing: an int is an exit code that was already explained, an exception becomes
+    one sentence, with its traceback before it where PARTITA_TRACEBACK=1."""
+    try:
+        found = command()
+        if isinstance(found, Answer):
+            return found
+        return Answer(code=found or 0, error="interrupted" if found == INTERRUPTED else "")
+    except UsageError as error:
+        context = getattr(error, "ctx", None)
+        sentence = " ".join(error.format_message().split()).rstrip(".")
+        return Answer(code=2, error=f"{sentence}; see {context.command_path if context else 'partita'} --help")
+    except SystemExit as stop:
+        return _left(stop)
+    except KeyboardInterrupt:
+        return Answer(code=INTERRUPTED, error="interrupted")
+    except PartitaError as error:
+        _show_traceback()
+        return Answer(code=error.exit_code, error=str(error))
+    except Exception as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        hint = "" if _show_traceback() else "; rerun with PARTITA_TRACEBACK=1 to see where"
+        return Answer(code=3, error=f"this should not have happened ({what}){hint}")
+
+
+def _left(stop: SystemExit) -> Answer:
+    if stop.code == TERMINATED:
+        return Answer(code=TERMINATED, error="terminated")
+    return Answer(code=3, error=f"something that was called left with exit code {stop.code!r} before it was done")
+
+
+def _show_traceback() -> bool:
+    wanted = os.environ.get("PARTITA_TRACEBACK") == "1"
+    if wanted:
+        traceback.print_exc()
+    return wanted
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Let SIGTERM raise SystemExit(143), so that whatever must clean up does."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise SystemExit(TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

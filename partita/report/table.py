@@ -1,0 +1,128 @@
+"""Terminal tables of rich: a comparison, a ranking of plans, the recipes, one timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from rich.box import SIMPLE
+from rich.table import Table
+from rich.text import Text
+
+from partita.program.timeline import Timeline
+from partita.recipes.catalogue import Recipe
+from partita.report.comparison import Comparison, Row, error_of
+from partita.searches.exhaustive import Search
+from partita.units import show_bytes, show_seconds
+
+NOTHING = "-"
+
+
+def printable(name: str) -> str:
+    """A name with everything that a terminal could obey (escapes, newlines) replaced."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name)
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """A line a plan: step predicted and measured, errors, peak memory and wire bytes of the fullest rank, losses."""
+    table = _table(
+        "plan", "predicted", "measured", "error", "naive errors", "memory predicted", "measured", "wire predicted",
+        "measured", "final loss", "loss",
+    )  # fmt: skip
+    for row in comparison.rows:
+        if row.error:
+            table.add_row(Text(printable(row.plan)), Text(printable(row.error), style="red"))
+            continue
+        p, m = row.predicted, row.measured
+        table.add_row(
+            Text(printable(row.plan)), _step(p), _step(m), _percent(error_of(row)), _naive(row),
+            _fullest(p, lambda t: t.memory), _fullest(m, lambda t: t.memory),
+            _fullest(p, lambda t: t.wire_sent), _fullest(m, lambda t: t.wire_sent),
+            NOTHING if row.final_loss is None else f"{row.final_loss:.4g}", _fall(row),
+        )  # fmt: skip
+    return table
+
+
+def search_table(search: Search) -> Table:
+    """A line a candidate, best first."""
+    table = _table("", "plan", "step", "samples/s", "memory", "wire", "fits", "class")
+    for place, candidate in enumerate(search.candidates, 1):
+        t = candidate.timeline
+        table.add_row(
+            str(place), Text(printable(candidate.plan.name)), show_seconds(t.step_seconds),
+            f"{t.batch / t.step_seconds:.4g}" if t.step_seconds else NOTHING,
+            _fullest(t, lambda t: t.memory), _fullest(t, lambda t: t.wire_sent),
+            "yes" if candidate.fits else "no", candidate.semantics,
+        )  # fmt: skip
+    return table
+
+
+def recipes_table(recipes: Mapping[str, Recipe]) -> Table:
+    """A line a recipe: its knobs with their defaults, its group, paper and entries of the catalogue."""
+    table = _table("name", "knobs", "group", "paper", "catalogue")
+    for name, recipe in recipes.items():
+        knobs = ", ".join(f"{knob}={default}" for knob, default in recipe.knobs.items()) or NOTHING
+        table.add_row(Text(name), Text(knobs), recipe.group, Text(recipe.paper), " ".join(recipe.catalogue))
+    return table
+
+
+def timeline_table(timeline: Timeline) -> Table:
+    """One prediction or measurement: the step, where its time goes, memory and messages of the fullest rank."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    b, step = timeline.breakdown, timeline.step_seconds
+    rows = {
+        "plan": printable(timeline.plan),
+        "step": str(_step(timeline)),
+        "samples a second": f"{timeline.batch / step:.4g}" if step else NOTHING,
+        "forward": _share(b.forward, step), "backward": _share(b.backward, step),
+        "optimizer": _share(b.optimizer, step), "codec": _share(b.codec, step), "data": _share(b.data, step),
+        "exposed communication": _share(b.exposed_communication, step), "idle": _share(b.idle, step),
+        "peak memory": _fullest(timeline, lambda t: t.memory),
+        "wire bytes a step": _fullest(timeline, lambda t: t.wire_sent),
+    }  # fmt: skip
+    for name, value in rows.items():
+        if value:
+            table.add_row(name, Text(value))
+    return table
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=SIMPLE, pad_edge=False)
+    for place, heading in enumerate(headings):
+        table.add_column(heading, overflow="fold", justify="left" if place < 2 else "right")
+    return table
+
+
+def _step(timeline: Timeline | None) -> str:
+    if timeline is None:
+        return NOTHING
+    text = show_seconds(timeline.step_seconds)
+    if timeline.n < 2:
+        return text
+    return f"{text} ({show_seconds(timeline.low)} to {show_seconds(timeline.high)}, n={timeline.n})"
+
+
+def _share(seconds: float, step: float) -> str:
+    return f"{show_seconds(seconds)} ({seconds / step:.0%})" if seconds and step else ""
+
+
+def _percent(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:+.1%}"
+
+
+def _naive(row: Row) -> str:
+    if row.measured is None or not row.naive:
+        return NOTHING
+    measured = row.measured.step_seconds
+    return "\n".join(f"{printable(name)} {_percent(seconds / measured - 1)}" for name, seconds in row.naive.items())
+
+
+def _fullest(timeline: Timeline | None, per_rank: Callable[[Timeline], Sequence[int]]) -> str:
+    numbers = per_rank(timeline) if timeline else ()
+    return show_bytes(max(numbers)) if numbers else NOTHING
+
+
+def _fall(row: Row) -> str:
+    if not row.loss:
+        return NOTHING
+    text = f"{row.loss[0][2]:.4g} to {row.loss[-1][2]:.4g}"
+    return text if row.seconds_to_target is None else f"{text}, target after {show_seconds(row.seconds_to_target)}"

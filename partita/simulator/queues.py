@@ -1,0 +1,125 @@
+"""The clock's two kinds of queue, compiled: events by time, and those who wait for a lane by priority.
+
+`part` compiles a function as a part of the one loop that Python may call, drawn into it, without wrappers for Python
+or reference counts: the whole then compiles in a third of the time and runs three times as fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+
+from partita.simulator.activities import Offsets, Reals
+from partita.simulator.workings import EVENTS, NOBODY, State, Work
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+BARE: Any = {"error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": False}
+DRAWN_IN: Any = {"forceinline": True, "no_cpython_wrapper": True}
+
+
+def part(function: Function) -> Function:
+    """The function as a part of a compiled whole."""
+    return untouched(numba.njit(**BARE, **DRAWN_IN), function)
+
+
+def whole(function: Function) -> Function:
+    """The function compiled with its parts, callable from Python, kept on disk."""
+    return untouched(numba.njit(**BARE, cache=True, nogil=True), function)
+
+
+def untouched(compile: Any, function: Function) -> Function:
+    """Compile, and keep a type checker at run time, which wraps all that can be called, from hiding the result."""
+    compiled: Any = compile(function)
+    compiled.__no_type_check__ = True
+    compiled.__call__ = compiled
+    result: Function = compiled
+    return result
+
+
+@part
+def sooner(key: Reals, a: int, b: int) -> bool:
+    return bool(key[a] < key[b] or (key[a] == key[b] and a < b))
+
+
+@part
+def sink(state: State, event: int, at: int) -> None:
+    key, place, heap, size = state.key, state.place, state.heap, state.length[EVENTS]
+    while 2 * at + 1 < size:
+        below = 2 * at + 1
+        if below + 1 < size and sooner(key, heap[below + 1], heap[below]):
+            below += 1
+        if not sooner(key, heap[below], event):
+            break
+        heap[at] = heap[below]
+        place[heap[at]] = at
+        at = below
+    heap[at] = event
+    place[event] = at
+
+
+@part
+def put(state: State, event: int, time: float) -> None:
+    """Set the time of an event, new or known; inf parks it at the end."""
+    key, place, heap = state.key, state.place, state.heap
+    at = place[event]
+    if at < 0:
+        if time == np.inf:
+            return
+        at = state.length[EVENTS]
+        state.length[EVENTS] += 1
+    key[event] = time
+    while at > 0 and sooner(key, event, heap[(at - 1) >> 1]):
+        heap[at] = heap[(at - 1) >> 1]
+        place[heap[at]] = at
+        at = (at - 1) >> 1
+    sink(state, event, at)
+
+
+@part
+def pop(state: State) -> int:
+    heap = state.heap
+    event: int = heap[0]
+    state.place[event] = NOBODY
+    state.length[EVENTS] -= 1
+    if state.length[EVENTS] > 0:
+        sink(state, heap[state.length[EVENTS]], 0)
+    return event
+
+
+@part
+def first(priority: Offsets, ready: Reals, a: int, b: int) -> bool:
+    if priority[a] != priority[b]:
+        return bool(priority[a] < priority[b])
+    return sooner(ready, a, b)
+
+
+@part
+def join_line(work: Work, state: State, lane: int, activity: int) -> None:
+    line, base, at = state.line, work.line_start[lane], state.queue[lane]
+    state.queue[lane] += 1
+    while at > 0:
+        above = line[base + ((at - 1) >> 1)]
+        if not first(work.priority, state.start, activity, above):
+            break
+        line[base + at] = above
+        at = (at - 1) >> 1
+    line[base + at] = activity
+
+
+@part
+def leave_line(work: Work, state: State, lane: int) -> None:
+    line, base, size, at = state.line, work.line_start[lane], state.queue[lane] - 1, 0
+    state.queue[lane] = size
+    last = line[base + size]
+    while 2 * at + 1 < size:
+        below = 2 * at + 1
+        if below + 1 < size and first(work.priority, state.start, line[base + below + 1], line[base + below]):
+            below += 1
+        if not first(work.priority, state.start, line[base + below], last):
+            break
+        line[base + at] = line[base + below]
+        at = below
+    line[base + at] = last

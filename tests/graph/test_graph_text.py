@@ -1,0 +1,73 @@
+"""A graph survives the file, and a file that is no graph is refused with a sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from partita.errors import InputError
+from partita.graph.graph import Buffer, Constant, Graph, Optimizer, Parameter, Repeat
+from partita.graph.operator import Operator, Phase, Ref, Symbol
+from partita.graph.tensor import Affine, Ratio, Tensor
+from partita.graph.text import read_graph, write_graph
+
+ROWS = Tensor((Affine(1), 6), "float32")
+GRAPH = Graph(
+    name="every kind of thing",
+    batch=8,
+    operators=(
+        Operator(
+            "mul_0", "aten.mul.Tensor",
+            (Ref("input.0"), None, True, 3, 2.5, "text", float("inf"), -float("inf"), ((), (1,))),
+            (("dtype", Symbol("dtype", "float32")),), (ROWS,), False, Phase.FORWARD, "layer.0", "model.py:12",
+        ),
+        Operator(
+            "mul_1", "aten.mul.Tensor", (Ref("mul_0", 1), Affine(2, -1), Ratio(0.125, -1)), (), (ROWS, None), True,
+            Phase.BACKWARD, "layer.0", "model.py:12", "mul_0",
+        ),
+    ),
+    parameters=(Parameter("w", Tensor((6,), "float32"), False, ("v", "u")),),
+    buffers=(Buffer("b", Tensor((), "int64"), False),),
+    constants=(Constant("tangent", Tensor((), "float32"), b"\x00\x00\x80?"), Constant("none", Tensor((0,), "bool"))),
+    inputs=(("input.0", Tensor((Affine(1), 6), "float32", (1, Affine(1)))),),
+    loss=Ref("mul_0"),
+    weight=Ref("mul_1", 0),
+    gradients=(("w", Ref("mul_1", 1)),),
+    mutations=(("b", Ref("b")),),
+    optimizer=Optimizer("Adam", (("exp_avg", 1.0, "float32"),), False),
+    repeats=(Repeat(0, 1, 2),),
+    rung="opaque",
+    blind="Nothing is seen.",
+    global_batch=16,
+    samples=100,
+)  # fmt: skip
+
+
+def test_the_round_trip_is_exact(tmp_path: Path) -> None:
+    write_graph(GRAPH, tmp_path / "g.json")
+    assert read_graph(tmp_path / "g.json") == GRAPH
+    assert json.loads((tmp_path / "g.json").read_text())["schema"] == 1
+
+
+def test_what_is_no_graph_is_refused(tmp_path: Path) -> None:
+    write_graph(GRAPH, tmp_path / "g.json")
+    text = (tmp_path / "g.json").read_text()
+    for name, content, words in (
+        ("broken", text[: len(text) // 2], "is not valid JSON"),
+        ("other", "{}", "holds no graph"),
+        ("list", "[]", "holds no graph"),
+        ("newer", text.replace('"schema":1', '"schema":2'), "has schema 2"),
+        ("damaged", text.replace('"tables"', '"chairs"'), "is damaged"),
+        ("base64", text.replace("AACAPw==", "!"), "is damaged"),
+    ):
+        path = tmp_path / f"{name}.json"
+        path.write_text(content)
+        with pytest.raises(InputError, match=words) as raised:
+            read_graph(path)
+        assert str(path) in str(raised.value)
+    with pytest.raises(InputError, match="cannot be read"):
+        read_graph(tmp_path / "absent.json")
+    with pytest.raises(InputError, match="cannot be written"):
+        write_graph(GRAPH, tmp_path / "absent" / "g.json")

@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from partita.cluster.cluster import Cluster, Device, Group, Link
+from partita.cluster.text import load_cluster
+from partita.errors import ClusterError
+from partita.lab.keeper import members
+from partita.lab.network import open_lab
+from partita.lab.record import reap
+from tests.lab.conftest import lab_of
+
+RECEIVE = """
+import os, socket, time
+port = socket.create_server((os.environ.get("BIND", ""), 29600))
+print("ready", flush=True)
+one, _ = port.accept()
+size, start = 0, 0.0
+while part := one.recv(1 << 20):
+    start = start or time.perf_counter()
+    size += len(part)
+print(size / (time.perf_counter() - start), flush=True)
+"""
+SEND = "import socket, sys; s = socket.create_connection((sys.argv[1], 29600)); s.sendall(bytes(int(sys.argv[2])))"
+BUSY = """
+import time
+start, used = time.perf_counter(), time.process_time()
+while time.perf_counter() < start + 0.6: pass
+print((time.process_time() - used) / (time.perf_counter() - start))
+"""
+REDUCE = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+x = torch.full((1000,), float(dist.get_rank() + 1))
+dist.all_reduce(x)
+print(x.sum().item(), flush=True)
+"""
+
+pytestmark = pytest.mark.usefixtures("state")
+
+
+def python(code: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-c", code, *arguments]
+
+
+def rate(name: str, source: int, target: int, size: int) -> float:
+    """Bytes a second of one transfer."""
+    with lab_of(name) as lab:
+        receiver = lab.spawn(target, python(RECEIVE), stdout=subprocess.PIPE, text=True)
+        with receiver.stdout:
+            assert receiver.stdout.readline() == "ready\n"
+            lab.spawn(source, python(SEND, lab.addresses[target], str(size)))
+            measured = float(receiver.stdout.readline())
+        assert lab.counters(source)[0] > size
+        assert lab.counters(target)[1] > size
+        return measured
+
+
+@pytest.mark.lab
+@pytest.mark.usefixtures("namespaces")
+def test_a_transfer_runs_at_the_links_rate() -> None:
+    assert rate("lab-4x100m", 0, 3, 6_000_000) == pytest.approx(12.5e6, rel=0.1)
+
+
+@pytest.mark.lab
+@pytest.mark.usefixtures("namespaces")
+def test_between_nodes_the_port_of_the_node_binds() -> None:
+    assert rate("lab-2x2", 1, 2, 20_000_000) == pytest.approx(125e6, rel=0.15)
+    assert rate("lab-2x2", 0, 1, 50_000_000) > 2 * 125e6
+
+
+@pytest.mark.lab
+@pytest.mark.usefixtures("namespaces")
+def test_bandwidth_and_quota_change_while_it_runs() -> None:
+    with lab_of("lab-4x1g") as lab:
+        lab.set_bandwidth(2, 4e6)
+        lab.set_quota(0, 0.25)
+        receiver = lab.spawn(2, python(RECEIVE), stdout=subprocess.PIPE, text=True)
+        with receiver.stdout:
+            assert receiver.stdout.readline() == "ready\n"
+            lab.spawn(1, python(SEND, lab.addresses[2], "2000000"))
+            assert float(receiver.stdout.readline()) == pytest.approx(4e6, rel=0.15)
+        busy = lab.spawn(0, python(BUSY), stdout=subprocess.PIPE, text=True)
+        assert float(busy.communicate()[0]) == pytest.approx(0.25, abs=0.05)
+
+
+@pytest.mark.lab
+@pytest.mark.usefixtures("namespaces")
+def test_a_device_has_half_a_core_and_its_peak_is_known() -> None:
+    with lab_of("lab-4x1g") as lab:
+        busy = lab.spawn(0, python(BUSY), stdout=subprocess.PIPE, text=True)
+        large = lab.spawn(1, python("x = b'x' * 100_000_000"))
+        assert float(busy.communicate()[0]) == pytest.approx(0.5, abs=0.06)
+        large.wait()
+        assert 100_000_000 < lab.memory_peak(1, reset=True) < 200_000_000
+        assert lab.memory_peak(1) < 100_000_000
+        assert not lab.killed_for_memory(1)
+
+
+@pytest.mark.lab
+@pytest.mark.usefixtures("namespaces")
+def test_two_labs_at_once_do_not_see_each_other() -> None:
+    with lab_of("lab-4x1g") as one, lab_of("lab-4x1g") as other:
+        assert one.addresses == other.addresses
+        receiver = one.spawn(1, python(RECEIVE), stdout=subprocess.PIPE, text=True)
+        with receiver.stdout:
+            assert receiver.stdout.readline() == "ready\n"
+            stranger = other.spawn(0, python(SEND, one.addresses[1], "1000"), stderr=subprocess.DEVNULL)
+            assert stranger.wait() == 1
+            assert one.spawn(0, python(SEND, one.addresses[1], "1000")).wait() == 0
+            assert float(receiver.stdout.readline()) > 0
+
+
+@pytest.mark.parametrize("name", ["lab-4x1g", "local:2"])
+def test_gloo_meets_by_the_environment_alone(name: str) -> None:
+    with lab_of(name) as lab:
+        lab.free_port()
+        ranks = range(lab.cluster.size)
+        workers = [lab.spawn(rank, python(REDUCE), stdout=subprocess.PIPE, text=True) for rank in ranks]
+        sums = [worker.communicate(timeout=90)[0] for worker in workers]
+    assert sums == [f"{1000 * sum(rank + 1 for rank in ranks):.1f}\n"] * lab.cluster.size
+
+
+USER = """
+import subprocess, sys
+from partita.cluster.text import load_cluster
+from partita.lab.network import open_lab
+with open_lab(load_cluster("lab-2x2")) as lab:
+    assert lab.kind == "user namespaces", lab.notes
+    receiver = lab.spawn(3, [sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE, text=True)
+    receiver.stdout.readline()
+    lab.spawn(0, [sys.executable, "-c", sys.argv[2], lab.addresses[3], "10000000"])
+    print(float(receiver.stdout.readline()), lab.notes[0])
+"""
+
+
+@pytest.mark.lab
+def test_without_root_bandwidth_is_emulated_and_the_rest_said() -> None:
+    become = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
+    if not shutil.which("unshare") or subprocess.run([*become, "unshare", "-Urn", "true"], check=False).returncode:
+        pytest.skip("user namespaces are refused here")
+    argv = [*become, *python(USER, RECEIVE, SEND)]
+    measured, _, note = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.partition(" ")
+    assert float(measured) == pytest.approx(125e6, rel=0.15)
+    assert "no CPU quotas" in note
+
+
+def test_loopback_listens_on_loopback_only() -> None:
+    with lab_of("local:2") as lab:
+        assert lab.kind == "loopback"
+        assert lab.listener is not None
+        assert lab.listener.getsockname() == ("127.0.0.1", lab.port)
+        code = "import os, socket; print(socket.socket(fileno=int(os.environ['PARTITA_LISTEN_FD'])).getsockname()[1])"
+        worker = lab.spawn(0, python(code), listen=True, stdout=subprocess.PIPE, text=True)
+        assert int(worker.communicate()[0]) == lab.port
+        with pytest.raises(ClusterError, match="no counters"):
+            lab.counters(0)
+
+
+def test_nothing_is_left_after_closing(state: Path) -> None:
+    with lab_of("lab-4x1g") as lab:
+        directories = [Path(each) for group in lab.groups for each in group.directories]
+        assert all(each.is_dir() for each in directories)
+        sleepers = [lab.spawn(rank, ["sleep", "100"]) for rank in range(4)]
+        lab.spawn(0, ["sh", "-c", "setsid sleep 100 & sleep 100"])
+    assert all(sleeper.returncode == -signal.SIGKILL for sleeper in sleepers)
+    assert not members(lab.keeping.run, [])
+    assert not any(each.exists() for each in directories)
+    assert list(state.iterdir()) == []
+
+
+PARENT = """
+import sys, subprocess
+from partita.cluster.text import load_cluster
+from partita.lab.network import open_lab
+with open_lab(load_cluster(sys.argv[1])) as lab:
+    lab.spawn(0, ["sh", "-c", "setsid sleep 100 & sleep 100"])
+    lab.spawn(1, ["sleep", "100"])
+    print(lab.keeping.run, lab.keeping.process.pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(params=["lab-4x1g", "local:2"])
+def parent(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
+    argv = python(PARENT, request.param)
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        process.kill()
+
+
+def until(seconds: float, pid: int) -> bool:
+    """Whether process `pid` ends within that time."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    ended = bool(select.select([handle], [], [], seconds)[0])
+    os.close(handle)
+    return ended
+
+
+def test_the_keeper_cleans_up_after_a_killed_launcher(parent: subprocess.Popen[str], state: Path) -> None:
+    assert parent.stdout
+    run, keeper = parent.stdout.readline().split()
+    assert members(run, [])
+    parent.kill()
+    assert until(2.0, int(keeper))
+    assert not members(run, [])
+    assert list(state.iterdir()) == []
+    assert not list(Path("/sys/fs/cgroup/cpu").glob(f"partita-{run}-*"))
+
+
+def test_the_next_start_reaps_what_a_killed_keeper_left(parent: subprocess.Popen[str], state: Path) -> None:
+    assert parent.stdout
+    run, keeper = parent.stdout.readline().split()
+    assert reap() == ()
+    os.kill(int(keeper), signal.SIGKILL)
+    parent.kill()
+    parent.wait()
+    assert (state / f"lab-{run}.json").exists()
+    start = time.monotonic()
+    with lab_of("local:1"):
+        assert not members(run, [])
+    assert time.monotonic() - start < 2.0
+    assert list(state.iterdir()) == []
+    assert not list(Path("/sys/fs/cgroup/cpu").glob(f"partita-{run}-*"))
+
+
+def test_a_broken_record_is_thrown_away(state: Path) -> None:
+    state.mkdir(mode=0o700)
+    (state / "lab-x.json").write_text("{")
+    assert reap() == ()
+    assert list(state.iterdir()) == []
+
+
+def test_a_state_directory_of_someone_else_is_refused(state: Path) -> None:
+    state.mkdir(mode=0o777)
+    state.chmod(0o777)
+    with pytest.raises(ClusterError, match="not a directory of yours alone"):
+        reap()
+
+
+def one_device(device: Device, interface: str = "") -> Cluster:
+    return Cluster("one", Group("one", (device,), (Link(1e9),)), interface=interface)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "sentence"),
+    [
+        (load_cluster("h100-dgx-x2"), "is 2 machines; start it there under torchrun"),
+        (one_device(Device(backend="cuda")), "has cuda devices and this machine has none"),
+        (one_device(Device(), "eth77"), "names interface 'eth77'; this machine has lo"),
+    ],
+)
+def test_machines_that_are_not_here_are_refused(cluster: Cluster, sentence: str) -> None:
+    if "cuda" in sentence and Path("/dev/nvidiactl").exists():
+        pytest.skip("this machine has cuda devices")
+    with pytest.raises(ClusterError, match=sentence), open_lab(cluster):
+        pass
+
+
+@pytest.mark.lab
+@pytest.mark.usefixtures("namespaces")
+def test_the_notes_say_what_is_not_emulated() -> None:
+    ghost = Device(ghost=True, cores=64.0)
+    greedy = Device(cores=10_000.0)
+    cluster = load_cluster("lab-4x1g")
+    root = Group("g", (ghost, greedy), (Link(1e9, latency=1e-3, duplex=False), Link(1e9, latency=0.0)))
+    with open_lab(replace(cluster, root=root)) as lab:
+        text = " ".join(lab.notes)
+    assert "ask for 10000 cores" in text
+    assert "ranks 0 are ghosts" in text
+    assert "half-duplex" in text

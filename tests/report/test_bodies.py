@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from partita.cluster.cluster import Cluster, Group
+from partita.recipes.catalogue import RECIPES
+from partita.report.answer import write_json
+from partita.report.json import Setting, cluster_body, comparison_body, recipes_body, setting_of, timeline_body
+from tests.report.timelines import comparison, measured, predicted
+from tests.small import cluster_of, two_layers
+
+KEYS = {
+    "plan", "step_seconds", "samples_per_second", "epoch_seconds", "peak_memory_bytes", "wire_bytes_sent", "breakdown",
+    "mfu", "energy_joules", "money", "n", "low", "high",
+}  # fmt: skip
+PARTS = ["forward", "backward", "optimizer", "codec", "data", "exposed_communication", "idle"]
+
+
+def test_a_prediction_has_the_documented_keys() -> None:
+    body = timeline_body(predicted(), Setting())
+    assert set(body) >= KEYS
+    assert list(body["breakdown"]) == PARTS
+
+
+def test_what_is_not_known_is_null() -> None:
+    body = timeline_body(predicted(), Setting())
+    assert [body[key] for key in ("epoch_seconds", "mfu", "energy_joules", "money")] == [None] * 4
+
+
+def test_numbers_of_a_step() -> None:
+    device = replace(cluster_of(1).devices[0], flops=(("fp32", 100.0),), power=200.0, price=36.0)
+    body = timeline_body(predicted(), Setting(samples=35, flops=50.0, devices=(device,) * 4))
+    assert body["samples_per_second"] == 16
+    assert body["epoch_seconds"] == 0.5 * 4
+    assert body["mfu"] == 50 / (0.5 * 200)  # two ranks of the four devices
+    assert body["energy_joules"] == 0.5 * 400
+    assert body["money"] == pytest.approx(0.5 * 2 * 36 / 3600)
+
+
+def test_one_run_is_its_own_range() -> None:
+    assert (timeline_body(predicted(), Setting())["low"], timeline_body(measured(), Setting())["low"]) == (0.5, 0.39)
+
+
+def test_model_flops_are_those_of_the_products() -> None:
+    """Five products of 8 samples: x a, h b, their gradients but x's."""
+    found = setting_of(two_layers(), cluster_of(2))
+    assert found.flops == 2 * 8 * (4 * 6 + 6 * 2 + 6 * 2 + 6 * 2 + 4 * 6)
+    assert (found.samples, found.dtype, len(found.devices)) == (64, "fp32", 2)
+
+
+def test_rows_keep_their_order_and_say_their_errors() -> None:
+    body = comparison_body(comparison(), Setting())
+    assert [row["plan"] for row in body["rows"]] == ["ddp", "x(<b>\x1b[31m)", "slow"]
+    assert ["error" in row for row in body["rows"]] == [False, True, False]
+    assert body["rows"][0]["step_error"] == pytest.approx(0.25)
+
+
+def test_json_is_one_valid_object_whatever_the_numbers() -> None:
+    body = json.loads(write_json(comparison_body(comparison(), Setting())))
+    assert body["schema"] == 1
+    assert body["rows"][0]["loss"] == [[0, 0.0, 2.5], [1, 0.4, 1.5], [2, 0.8, None]]
+
+
+def test_recipes_say_their_knobs() -> None:
+    entries = {entry["name"]: entry for entry in recipes_body(RECIPES)["recipes"]}
+    assert set(entries["ddp"]) == {"name", "catalogue", "group", "paper", "fields", "simulates", "runs"}
+    assert entries["ddp"]["fields"]["microbatches"] == 1
+
+
+def test_a_cluster_lists_its_devices_by_rank() -> None:
+    inner = cluster_of(2).root
+    body = cluster_body(Cluster("two", Group("root", (inner, inner), inner.ports)))
+    assert body["size"] == len(body["devices"]) == 4
+    assert body["devices"][0]["port"]["bandwidth"] == 1.25e8

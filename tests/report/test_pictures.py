@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from partita.api import Comparison, Row
+from partita.errors import OptionError
+from partita.program.timeline import Timeline
+from partita.recipes.catalogue import RECIPES
+from partita.report.comparison import verdict
+from partita.report.page import comparison_page, loss_svg, write_page
+from partita.report.svg import timeline_svg
+from partita.report.table import comparison_table, printable, recipes_table, search_table, timeline_table
+from partita.report.trace import write_trace
+from partita.searches.exhaustive import Candidate, Search
+from tests.report.timelines import comparison, measured, predicted
+from tests.small import cluster_of
+
+
+def drawn(table: Table) -> str:
+    out = io.StringIO()
+    Console(file=out, width=200).print(table)
+    return out.getvalue()
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> list[dict[str, object]]:
+    write_trace([predicted(), measured()], tmp_path / "trace.json")
+    found: list[dict[str, object]] = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    return found
+
+
+def test_prediction_and_measurement_share_track_names(events: list[dict[str, object]]) -> None:
+    tracks: dict[object, set[object]] = {1: set(), 2: set()}
+    for event in events:
+        if event["name"] == "thread_name":
+            tracks[event["pid"]].add(str(event["args"]))
+    assert len(tracks[1]) == 3
+    assert tracks[2] < tracks[1]
+
+
+def test_spans_start_at_zero_in_microseconds(events: list[dict[str, object]]) -> None:
+    spans = [event for event in events if event["ph"] == "X" and event["pid"] == 1]
+    assert [(s["ts"], s["dur"]) for s in spans] == [(0, 250_000), (250_000, 250_000), (125_000, 375_000)]
+    assert spans[1]["args"] == {"kind": "Collective", "rank": 0, "lane": "wire", "round": 4, "seconds": 0.25}
+
+
+def test_memory_is_a_counter_of_each_rank(events: list[dict[str, object]]) -> None:
+    assert [e["args"] for e in events if e["ph"] == "C" and e["pid"] == 1] == [{"bytes": 2048}, {"bytes": 4096}]
+
+
+def test_a_trace_that_cannot_be_written_is_the_users_to_mend(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="cannot be written"):
+        write_trace([predicted()], tmp_path / "absent" / "trace.json")
+
+
+def test_the_table_shows_both_sides_and_no_escapes() -> None:
+    text = drawn(comparison_table(comparison()))
+    for part in ("500 ms", "400 ms (390 ms to 410 ms, n=3)", "+25.0%", "sum -25.0%", "4 KiB", "300 B", "no recipe <x>"):
+        assert part in text
+    assert "\x1b" not in text
+
+
+def test_unprintable_letters_are_replaced() -> None:
+    assert printable("a\x1b[2Jb\nc é") == "a\ufffd[2Jb\ufffdc é"
+
+
+def test_every_recipe_has_a_line() -> None:
+    text = drawn(recipes_table(RECIPES))
+    assert all(name in text for name in RECIPES)
+
+
+def test_a_timeline_shows_the_parts_that_took_time() -> None:
+    text = drawn(timeline_table(predicted()))
+    assert "backward" in text
+    assert "250 ms (50%)" in text
+    assert "codec" not in text
+
+
+def test_the_ranking_says_what_does_not_fit() -> None:
+    from partita.plan.plan import Plan
+
+    search = Search((Candidate(Plan("ddp"), predicted(), "exact", False),), 0.1, 0.2, 1.5, "words")
+    assert "no" in drawn(search_table(search)).split()
+
+
+def test_the_verdict_names_the_fastest_the_bound_and_the_worst_miss() -> None:
+    assert verdict(comparison()) == (
+        "ddp is fastest at 400 ms a step, 2.50 times as fast as slow. Waiting for messages binds it: 75% of the step. "
+        "The prediction ranked the plans as they ran. "
+        "The prediction missed by 17.5% on average, most for ddp (+25.0%). "
+        "ddp reached the target loss first, after 800 ms."
+    )
+
+
+def test_the_verdict_of_nothing() -> None:
+    assert verdict(Comparison((Row("a", error="no"),), "t", cluster_of(1))) == "No plan could be timed."
+
+
+def test_the_drawing_is_valid_and_of_the_last_round() -> None:
+    root = ElementTree.fromstring(timeline_svg(predicted()))
+    titles = [element.text for element in root.iter("{http://www.w3.org/2000/svg}title")]
+    assert titles == ["A0 (Collective): 250 ms", "F<&> (Compute): 375 ms"]
+
+
+def test_a_timeline_without_spans_draws_words() -> None:
+    assert timeline_svg(Timeline("a<b", "simulated", 1.0, 8)) == "<p>a&lt;b: no spans</p>"
+
+
+def test_the_page_escapes_names_and_holds_every_row(tmp_path: Path) -> None:
+    write_page(comparison(), tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert "a &lt;task&gt;" in text
+    assert "no recipe &lt;x&gt;" in text
+    assert "<b>" not in text
+    assert text.count("<tr>") == 4
+    assert text.count("<rect") == 2 * 2 + 2 * 1
+    assert "a note" in text
+    assert text == comparison_page(comparison())
+
+
+def test_losses_that_are_no_numbers_are_left_out() -> None:
+    assert "nan" not in loss_svg(comparison().rows)
+    assert loss_svg(()) == ""

@@ -1,0 +1,287 @@
+"""A captured graph is the step that eager autograd takes, at any batch size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from partita.errors import CaptureError, InputError, TaskError
+from partita.graph.batch import substitute
+from partita.graph.operator import Phase, Ref
+from partita.graph.tensor import Affine
+from partita.tracing.capture import capture
+from tests.tracing.eager import difference
+from tests.tracing.models import (
+    TASKS,
+    Recurrent,
+    classify,
+    generate,
+    gpt2,
+    hugging_face,
+    images,
+    predict,
+    rows,
+    task,
+    texts,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_graph_equals_eager_autograd_at_other_batch_sizes(name: str) -> None:
+    given = TASKS[name]()
+    graph = capture(given, precision="fp64")
+    assert (graph.rung, graph.symbolic, graph.blind) == ("dispatch", True, "")
+    for batch in (2, 8):
+        assert difference(given, graph, batch) < 1e-12
+
+
+def test_operators_are_in_order_forward_first_and_tell_where_they_come_from() -> None:
+    graph = capture(gpt2())
+    known = set(graph.leaves)
+    for operator in graph.operators:
+        assert all(ref.name in known for ref in operator.reads())
+        known.add(operator.name)
+    phases = [operator.phase for operator in graph.operators]
+    assert phases == sorted(phases, key=[Phase.FORWARD, Phase.BACKWARD].index)
+    made = next(
+        o for o in graph.operators if o.module == "transformer.h.1.mlp.c_fc" and o.target == "aten.addmm.default"
+    )
+    assert made.source.startswith("transformers/pytorch_utils.py:")
+    derivative = next(o for o in graph.operators if o.twin == made.name and o.target == "aten.mm.default")
+    assert (derivative.phase, derivative.module) == (Phase.BACKWARD, made.module)
+
+
+def test_tied_weights_are_one_parameter_with_an_alias() -> None:
+    graph = capture(gpt2())
+    tied = next(p for p in graph.parameters if p.name == "transformer.wte.weight")
+    assert tied.aliases == ("lm_head.weight",)
+    assert "lm_head.weight" not in dict(graph.gradients)
+
+
+def test_what_follows_the_batch_is_affine_and_substitution_gives_numbers() -> None:
+    graph = capture(task("linear", lambda: nn.Linear(6, 3)), batch=16)
+    assert graph.batch == 16
+    assert graph.inputs[0][1].shape == (Affine(1), 6)
+    fixed = substitute(graph, 9)
+    assert (fixed.inputs[0][1].shape, fixed.batch, fixed.symbolic) == ((9, 6), 9, False)
+    with pytest.raises(InputError, match="9 samples only, 10 were asked"):
+        substitute(fixed, 10)
+
+
+class Wide(nn.Module):
+    """A frozen layer, an unused one, a plain tensor that is no buffer, a number read out of a tensor at build time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rates = [x.item() for x in torch.linspace(0, 0.1, 3)]
+        self.scale = torch.arange(6.0).double()
+        self.frozen, self.unused, self.last = nn.Linear(6, 6), nn.Linear(2, 2), nn.Linear(6, 3)
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.frozen(x) * self.scale) * (1 + self.rates[1])
+
+
+class Assigns(nn.Module):
+    """A buffer that is assigned, an integer buffer changed in place, in-place writes through views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(6, 3)
+        self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long), persistent=False)
+
+    def forward(self, x: Any) -> Any:
+        h = self.last(x)
+        self.mean = self.mean * 0.9 + h.detach().mean(0) * 0.1
+        self.steps += 1
+        y = h.clone()
+        y[:, 0] = 0
+        y[:, 1:] *= 2
+        return y
+
+
+def weighted(model: Any, batch: Any) -> Any:
+    return F.cross_entropy(model(batch[0]), batch[1], reduction="sum"), batch[1].numel()
+
+
+def test_frozen_unused_and_plain_tensors() -> None:
+    given = task("wide", Wide)
+    graph = capture(given, precision="fp64")
+    assert set(dict(graph.gradients)) == {"last.weight", "last.bias"}
+    assert {p.name for p in graph.parameters if not p.trainable} == {"frozen.weight", "frozen.bias"}
+    assert difference(given, graph, 3) < 1e-12
+
+
+def test_buffers_become_mutations() -> None:
+    given = task("assigns", Assigns)
+    graph = capture(given, precision="fp64")
+    assert set(dict(graph.mutations)) == {"mean", "steps"}
+    assert {b.name: b.persistent for b in graph.buffers} == {"mean": True, "steps": False}
+    assert difference(given, graph, 3) < 1e-12
+
+
+def test_a_sum_and_weight_loss_has_a_weight_that_follows_the_batch() -> None:
+    given = task("weighted", lambda: nn.Linear(6, 3), weighted)
+    graph = capture(given, precision="fp64")
+    assert graph.symbolic
+    assert graph.weight is not None
+    assert difference(given, graph, 3) < 1e-12
+
+
+def test_a_number_of_samples_made_a_tensor_follows_the_batch() -> None:
+    given = task("counts", lambda: nn.Linear(6, 3), lambda m, b: m(b[0]).sum() / torch.tensor(len(b[0]) * 2.0))
+    assert difference(given, capture(given, precision="fp64"), 3) < 1e-12
+
+
+def test_leaves_that_are_no_tensors_are_closed_over() -> None:
+    data = [{"x": x, "y": y, "note": "text", "k": 3} for x, y in rows()]
+    given = task("dict", lambda: nn.Linear(6, 3), lambda m, b: F.cross_entropy(m(b["x"]), b["y"]), data)
+    graph = capture(given, precision="fp64")
+    assert [name for name, _ in graph.inputs] == ["input.0", "input.1", "input.2"]
+    assert difference(given, graph, 3) < 1e-12
+
+
+def test_activation_checkpointing_is_seen_through() -> None:
+    class Kept(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 3)
+
+        def forward(self, x: Any) -> Any:
+            kept = torch.utils.checkpoint.checkpoint(lambda q: F.gelu(self.first(q)), x, use_reentrant=False)
+            return self.last(kept)
+
+    given = task("kept", Kept)
+    assert difference(given, capture(given, precision="fp64"), 3) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (lambda m, b: (m(b[0]) @ m(b[0]).T).reshape(-1).square().mean(), "does not follow the number of samples"),
+        (lambda m, b: torch.stack([m(row) for row in b[0]]).mean(), "operators on 5 samples"),
+    ],
+)
+def test_a_step_that_no_law_covers_holds_for_one_batch_and_says_so(loss: Any, words: str) -> None:
+    given = task("stiff", lambda: nn.Linear(6, 3), loss)
+    graph = capture(given, precision="fp64")
+    assert not graph.symbolic
+    assert words in graph.blind
+    assert difference(given, graph, 4) < 1e-12
+
+
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last, self.norm = nn.Linear(6, 3), nn.BatchNorm1d(6)
+
+    def forward(self, x: Any) -> Any:
+        x = self.norm(x)
+        return self.last(x) if x.sum() > 0 else self.last(-x)
+
+
+def test_the_opaque_rung_takes_what_cannot_be_traced() -> None:
+    graph = capture(task("branches", Branches))
+    assert (graph.rung, graph.symbolic) == ("opaque", True)
+    assert "_local_scalar_dense" in graph.blind
+    assert [o.target for o in graph.operators] == ["partita.opaque_forward", "partita.opaque_backward"]
+    assert graph.inputs[0][1].shape == (Affine(1), 6)
+    assert dict(graph.gradients)["last.bias"] == Ref("opaque_backward_0", 1)
+    assert set(dict(graph.mutations)) == {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
+    assert all(graph.tensor(ref) for ref in graph.results())
+
+
+def test_attention_and_lstm_stay_whole() -> None:
+    given = hugging_face("LlamaForCausalLM", generate, texts(), vocab_size=61, num_key_value_heads=2, use_cache=False)
+    targets = [o.target for o in capture(given).operators]
+    assert targets.count("aten._scaled_dot_product_flash_attention_for_cpu.default") == 2
+    targets = [o.target for o in capture(task("lstm", Recurrent, predict, texts())).operators]
+    assert targets.count("partita.lstm_layer.default") == 2
+    assert targets.count("partita.lstm_layer_backward.default") == 2
+
+
+def test_capture_leaves_no_trace_in_the_process() -> None:
+    shared = nn.Linear(6, 3)
+    given, before = task("shared", lambda: shared), torch.get_rng_state()
+    capture(given, precision="fp64")
+    assert torch.equal(torch.get_rng_state(), before)
+    assert type(shared.weight) is nn.Parameter
+    assert not shared._forward_hooks
+    assert torch.get_default_dtype() is torch.float32
+    assert not torch.compiler.is_compiling()
+
+
+def test_two_captures_are_equal() -> None:
+    assert capture(TASKS["convnet"]()) == capture(TASKS["convnet"]())
+
+
+def in_place_on_a_parameter(model: Any, batch: Any) -> Any:
+    with torch.no_grad():
+        model.weight.clamp_(-0.1, 0.1)
+    return classify(model, batch)
+
+
+def linear() -> Any:
+    return nn.Linear(6, 3)
+
+
+BAD: dict[str, tuple[Any, Any, Any, type[Exception], str]] = {
+    "no module": (lambda: 3, classify, None, TaskError, "returned int; return a torch.nn.Module"),
+    "no parameters": (nn.ReLU, classify, None, TaskError, "has no parameters"),
+    "all frozen": (lambda: linear().requires_grad_(False), classify, None, TaskError, "no parameter of"),
+    "no scalar": (linear, lambda m, b: m(b[0]), None, TaskError, "shape \\[5, 3\\]"),
+    "detached": (linear, lambda m, b: m(b[0]).detach().mean(), None, TaskError, "detached"),
+    "no tensor": (linear, lambda m, b: 0.5, None, TaskError, "is a float"),
+    "missing input": (linear, lambda m, b: m().mean(), None, CaptureError, "missing 1 required positional argument"),
+    "wrong shape": (lambda: nn.Linear(5, 3), classify, None, CaptureError, "2x6 and 5x3"),
+    "ragged": (linear, classify, [torch.zeros(i + 1) for i in range(8)], TaskError, "could not be made a batch"),
+    "in place": (linear, in_place_on_a_parameter, None, TaskError, "changes parameter 'weight' in place"),
+    "sparse": (
+        lambda: nn.EmbeddingBag(10, 3, sparse=True), lambda m, b: m(b[1][:, None]).mean(), None, TaskError,
+        "sparse gradient",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_mistake_gets_one_sentence(name: str) -> None:
+    model, loss, data, error, words = BAD[name]
+    with pytest.raises(error, match=words) as raised:
+        capture(task(name, model, loss, data))
+    assert "\n" not in str(raised.value)
+
+
+def test_an_unknown_precision_and_a_broken_optimizer_are_refused() -> None:
+    with pytest.raises(TaskError, match="allowed are fp64"):
+        capture(task("linear", linear), precision="fp12")
+    with pytest.raises(TaskError, match="optimizer of 'linear'"):
+        capture(task("linear", linear, optimizer=lambda parameters: None))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "name", "state", "elementwise"),
+    [
+        (lambda p: torch.optim.SGD(p, lr=0.1), "SGD", (), True),
+        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), "SGD", (("momentum_buffer", 1.0, "float32"),), True),
+        (torch.optim.Adam, "Adam", (("exp_avg", 1.0, "float32"), ("exp_avg_sq", 1.0, "float32")), True),
+        (torch.optim.Muon, "Muon", (("momentum_buffer", 1.0, "float32"),), False),
+    ],
+)
+def test_the_optimizer_is_described(optimizer: Any, name: str, state: Any, elementwise: bool) -> None:
+    found = capture(task("linear", linear, optimizer=optimizer)).optimizer
+    assert (found.name, found.state, found.elementwise) == (name, state, elementwise)
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16", "bfloat16"), ("fp16", "float16")])
+def test_short_precisions(precision: str, dtype: str) -> None:
+    graph = capture(TASKS["resnet"](), precision=precision)
+    assert graph.rung == "dispatch"
+    assert graph.tensor(graph.loss).dtype == dtype
+    assert images()[0][0].dtype is torch.float32

@@ -1,0 +1,54 @@
+"""Draws depend on (seed, step, key, sample) and on nothing else."""
+
+from __future__ import annotations
+
+import torch
+
+from partita.tracing.draws import KeyedDraws, keyed_dropout, keyed_uniform
+
+
+def test_rows_follow_their_samples_in_any_company() -> None:
+    whole = keyed_uniform((4, 5), 1, 2, 3, (10, 11, 12, 13))
+    part = keyed_uniform((2, 5), 1, 2, 3, (13, 11))
+    assert torch.equal(part[0], whole[3])
+    assert torch.equal(part[1], whole[1])
+    several = keyed_uniform((4, 5), 1, 2, 3, (10, 11))
+    assert torch.equal(several[2:], keyed_uniform((2, 5), 1, 2, 3, (11,)))
+
+
+def test_every_part_of_the_key_matters() -> None:
+    base = keyed_uniform((1, 50), 1, 2, 3, (4,))
+    others = [
+        keyed_uniform((1, 50), *key, (sample,))
+        for *key, sample in ((0, 2, 3, 4), (1, 0, 3, 4), (1, 2, 0, 4), (1, 2, 3, 0))
+    ]
+    assert not any(torch.equal(base, other) for other in others)
+    assert 0 <= float(base.min()) <= float(base.max()) < 1
+
+
+def test_a_tensor_without_samples_is_the_same_for_all() -> None:
+    assert torch.equal(keyed_uniform((3, 2), 1, 2, 3, (7, 8)), keyed_uniform((3, 2), 1, 2, 3, ()))
+
+
+def test_keyed_dropout_keeps_the_mean_and_scales() -> None:
+    dropped, mask = keyed_dropout(torch.ones(100, 100), 0.25, keyed_uniform((100, 100), 0, 0, 0, ()))
+    assert 0.73 < float(mask.double().mean()) < 0.77
+    assert torch.equal(dropped, mask * (1 / 0.75))
+
+
+def test_eager_pytorch_draws_the_same_twice_and_in_its_own_kind() -> None:
+    def drawn() -> list[torch.Tensor]:
+        with KeyedDraws(0, 0, range(400)):
+            return [
+                torch.rand(400, 8), torch.randn(400, 8), torch.randint(3, 7, (400, 8)), torch.randperm(400),
+                torch.empty(400, 8).exponential_(2.0), torch.empty(400, 8).uniform_(-1, 1),
+                torch.bernoulli(torch.full((400, 8), 0.2)), torch.nn.functional.dropout(torch.ones(400, 8), 0.5),
+            ]  # fmt: skip
+
+    once, again = drawn(), drawn()
+    assert all(torch.equal(a, b) for a, b in zip(once, again, strict=True))
+    means = [float(x.double().mean()) for x in once]
+    for mean, expected in zip(means, (0.5, 0.0, 4.5, 199.5, 0.5, 0.0, 0.2, 1.0), strict=True):
+        assert abs(mean - expected) < 0.1
+    assert 0.9 < float(once[1].std()) < 1.1
+    assert sorted(once[3].tolist()) == list(range(400))

@@ -1,0 +1,39 @@
+"""partita::lstm_layer computes what torch.lstm computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from partita.tracing.fused import Fused
+
+
+def results(model: Any, value: torch.Tensor, fused: bool) -> list[torch.Tensor]:
+    model.zero_grad()
+    value = value.clone().requires_grad_()
+    if fused:
+        with Fused():
+            out, (h, c) = model(value)
+    else:
+        out, (h, c) = model(value)
+    (out.square().mean() + h.sum() * 0.1 + c.square().sum() * 0.01).backward()
+    return [out, h, c, value.grad, *(p.grad for p in model.parameters())]  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True}, {"bias": False}, {"batch_first": True}], ids=str)
+def test_forward_and_gradients_equal_eager(options: Any, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model, value = nn.LSTM(7, 11, 2, **options).to(dtype), torch.randn(5, 3, 7).to(dtype)
+    for ours, theirs in zip(results(model, value, True), results(model, value, False), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-13 if dtype is torch.float64 else 1e-6, atol=1e-13)
+
+
+def test_what_is_no_plain_lstm_is_left_to_torch() -> None:
+    torch.manual_seed(0)
+    model, value = nn.LSTM(7, 11, proj_size=4), torch.randn(5, 3, 7)
+    for ours, theirs in zip(results(model, value, True), results(model, value, False), strict=True):
+        assert torch.equal(ours, theirs)
