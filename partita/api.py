@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -167,21 +168,26 @@ def simulate(graph: Graph, plan: Plan, cluster: Cluster, *, costs: Costs | None 
 def train(
     spec: str, plan_text: str, cluster: Cluster, *, steps: int = 0, epochs: int = 0, seed: int = 0, init: str = "", out: str = "",
     resume: bool = False, deterministic: bool = False, timeout: Seconds = 60.0, cluster_spec: str = "", tell: Tell = quiet,
-) -> Trained:  # fmt: skip
-    """Train on the cluster's devices, which are processes of this machine, or this process's rank under torchrun."""
-    from partita.lab.rehearsal import Rehearsal
-
+) -> Trained | None:  # fmt: skip
+    """Train on the cluster's devices, which are processes of this machine; under torchrun, this process is one rank, and
+    only rank 0 returns a result."""
     task = load(spec)
     graph = graph_of(task, tell=tell)
     plan = plan_of(plan_text, graph, cluster, tell=tell)
     steps = steps or epochs * (len(task.data) // task.batch_size)
     if steps < 1:
         raise OptionError("nothing to do: give --steps N or --epochs N, 1 or more")
-    with Rehearsal(
-        spec, graph, cluster, cluster_spec or cluster.name, seed=seed, init=init, timeout=timeout, tell=tell
-    ) as crew:
-        tell(f"training {steps} steps of {plan.name}")
-        take = crew.run(plan, steps=steps, discard=0, out=out)
+    tell(f"training {steps} steps of {plan.name}")
+    if "RANK" in os.environ:
+        from partita.runtime.torchrun import train_rank
+
+        take = train_rank(task, graph, plan, cluster, steps=steps, seed=seed, init=init, out=out, timeout=timeout)
+        return take and Trained(plan, take.timeline, take.loss, take.final_loss, steps, take.weights)
+    from partita.lab.rehearsal import Rehearsal
+
+    machines = cluster_spec or cluster.name
+    with Rehearsal(spec, graph, cluster, machines, seed=seed, init=init, timeout=timeout, tell=tell) as crew:
+        take = crew.train(plan, steps=steps, out=out)
     return Trained(plan, take.timeline, take.loss, take.final_loss, steps, take.weights)
 
 
@@ -204,7 +210,7 @@ def compare(
         for turn in range(repeat):
             for text, plan in made.items():
                 tell(f"running {text}, repeat {turn + 1} of {repeat}")
-                takes[text].append(crew.run(plan, steps=steps, evaluate=turn == 0))
+                takes[text].append(crew.measure(plan, steps=steps, evaluate=turn == 0))
         notes = crew.notes
     return Comparison(
         tuple(_row(text, rows[text], predicted.get(text), takes.get(text, []), memory.get(text, ()), guesses.get(text, {}), target_loss) for text in plans),

@@ -8,8 +8,9 @@ from beartype.claw import beartype_package
 
 # Numba compiles this file's functions and caches them by their source, which checked ones no longer have.
 COMPILED = ("partita.simulator.clockwork",)
-# Local variables are left to mypy.
-beartype_package("partita", conf=BeartypeConf(claw_is_pep526=False, claw_skip_package_names=COMPILED))
+# As for mypy, an int is a float too; local variables are left to mypy.
+HOW = BeartypeConf(is_pep484_tower=True, claw_is_pep526=False, claw_skip_package_names=COMPILED)
+beartype_package("partita", conf=HOW)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -28,7 +28,7 @@ from partita.graph.tensor import Affine, Ratio, Tensor
 SCHEMA = 1
 FORMAT = "partita graph"
 REMEDY = "give a file that `partita capture -o` wrote"
-SCALARS = ("name", "batch", "rung", "blind", "symbolic", "global_batch", "samples")
+SCALARS = ("name", "batch", "rung", "blind", "symbolic", "global_batch", "samples", "clip_norm")
 
 
 def write_graph(graph: Graph, path: Path | str) -> None:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 from partita.cluster.cluster import Cluster
 from partita.errors import OptionError
@@ -18,8 +18,17 @@ from partita.lab.network import open_lab
 FAREWELL: Final = 2.0
 
 
+@runtime_checkable
+class Sink(Protocol):
+    """Where output goes: a binary file, a buffer."""
+
+    def write(self, data: bytes, /) -> Any: ...
+
+    def flush(self) -> Any: ...
+
+
 def run_command(
-    cluster: Cluster, argv: Sequence[str], *, out: BinaryIO | None = None, err: BinaryIO | None = None
+    cluster: Cluster, argv: Sequence[str], *, out: Sink | None = None, err: Sink | None = None
 ) -> int:
     """Runs `argv` on every device; the exit code of the first that failed, 128 + n for one that signal n ended.
 
@@ -58,7 +67,7 @@ class Passage:
     """A pipe, where its lines go, and what stands before each."""
 
     lines: Lines
-    sink: BinaryIO
+    sink: Sink
     mark: bytes
 
     def carry(self) -> bool:

@@ -22,21 +22,10 @@ from partita.lab.crew import Crew
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.plan.text import write_plan
-from partita.program.program import Program
-from partita.program.timeline import Span, Timeline
+from partita.runtime.take import Take, take_of
 from partita.units import Bytes, Seconds
 
 Tell = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Take:
-    """One measured run of a plan: its Timeline, (step, seconds, loss) of every step, and the loss after the last."""
-
-    timeline: Timeline
-    loss: tuple[tuple[int, Seconds, float], ...]
-    final_loss: float
-    weights: str
 
 
 class Rehearsal:
@@ -113,47 +102,26 @@ class Rehearsal:
     def _wiring(self) -> Wiring:
         return wiring_of(self._ask("wires", 300.0, sizes=list(sizes_for(self.cluster))), self.cluster)
 
-    def run(self, plan: Plan, *, steps: int, discard: int = 3, out: str = "", evaluate: bool = True) -> Take:
-        """Run a plan from the first weights and measure it. `steps` count after `discard` more."""
+    def train(self, plan: Plan, *, steps: int, out: str = "") -> Take:
+        """Exactly `steps` steps from the first weights; the first three do not count for the step's seconds."""
+        return self._run(plan, steps, min(3, steps - 1), out, True)
+
+    def measure(self, plan: Plan, *, steps: int, evaluate: bool = True) -> Take:
+        """At least `steps` whole rounds of the steady state, after three steps and every warm-up of the plan."""
         program = lower(self.graph, plan, self.cluster)[-1].program
-        discard = max(discard, program.slots - 1 + sum(phase.steps for phase in plan.before))
+        discard = max(3, program.slots - 1 + sum(phase.steps for phase in plan.before))
         discard += -discard % program.steps
-        steps += -steps % program.steps
-        replies = self._ask(
-            "run", 3600.0, plan=write_plan(plan), steps=steps, discard=discard, out=out, evaluate=evaluate
-        )
-        return take_of(program, replies, steps, discard)
+        return self._run(plan, steps + -steps % program.steps + discard, discard, "", evaluate)
+
+    def _run(self, plan: Plan, steps: int, discard: int, out: str, evaluate: bool) -> Take:
+        program = lower(self.graph, plan, self.cluster)[-1].program
+        replies = self._ask("run", plan=write_plan(plan), steps=steps, out=out, evaluate=evaluate)
+        return take_of(program, replies, discard)
 
     def memory(self, plan: Plan) -> tuple[Bytes, ...]:
         """Measured peak of live tensor bytes on each rank, from allocator events in a short run of its own."""
         size = lower(self.graph, plan, self.cluster)[-1].program.size
         return tuple(reply["peak"] for reply in self._ask("memory", 600.0, plan=write_plan(plan))[:size])
-
-
-def take_of(program: Program, replies: list[dict[str, Any]], steps: int, discard: int) -> Take:
-    """What the ranks reported, put together."""
-    replies = sorted((r for r in replies if r["ends"]), key=lambda r: int(r["rank"]))
-    spans = tuple(sorted((Span(**s) for r in replies for s in r["spans"]), key=lambda s: (s.rank, s.lane, s.start)))
-    rates = [_rate(dict(map(tuple, r["ends"])), discard) for r in replies]  # type: ignore[arg-type]
-    total: dict[int, float] = {}
-    for reply in replies:
-        for step, loss in reply["losses"]:
-            total[step] = total.get(step, 0.0) + loss
-    clock = {int(step): float(end) for step, end in replies[0]["ends"]}
-    loss = tuple((step, clock.get(step, 0.0), value) for step, value in sorted(total.items()))
-    timeline = Timeline(
-        program.name, "measured", sum(rates) / len(rates), program.batch, spans,
-        resident=tuple(r["resident"] for r in replies),
-        wire_sent=tuple(r["sent"] // (steps + discard) for r in replies),
-    )  # fmt: skip
-    final = next((r["final_loss"] for r in replies if r["final_loss"] is not None), float("nan"))
-    return Take(timeline, loss, final, next((r["weights"] for r in replies if r["weights"]), ""))
-
-
-def _rate(ends: dict[int, float], discard: int) -> Seconds:
-    """Seconds a step from the end of the last discarded step to the end of the last one."""
-    first, last = max(step for step in ends if step < discard), max(ends)
-    return (ends[last] - ends[first]) / (last - first)
 
 
 def _touch(replies: list[dict[str, Any]], name: str) -> Touch:

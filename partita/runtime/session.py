@@ -32,18 +32,15 @@ from partita.task import Task
 from partita.units import Seconds
 
 Report = Callable[[dict[str, Any]], None]
-DISCARDED = 3
 EVERY: Seconds = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to run: `steps` counted steps after `discard` more; `record` keeps spans of the last rounds; `out` is where
-    rank 0 writes the weights."""
+    """What to run: `steps` steps in all; `record` keeps spans of the last rounds; `out` is where rank 0 writes the weights."""
 
     plan: Plan
     steps: int
-    discard: int = DISCARDED
     record: int = 2
     out: str = ""
     evaluate: bool = True
@@ -94,12 +91,11 @@ class Session:
 
     def run(self, order: Order, report: Report) -> dict[str, Any]:
         """Carry out an order; returns this rank's part of the result as plain data."""
-        steps = order.steps + order.discard
         step, state, spans, ends, losses = 0, None, [], [], {}
         assert self.transport is not None
         self.transport.sent = 0
         begun = time.perf_counter()
-        for leg in legs(self.graph, order.plan, self.cluster, steps):
+        for leg in legs(self.graph, order.plan, self.cluster, order.steps):
             if self.rank >= leg.program.size:
                 continue
             rank = self._leg(leg.program, state, step)

@@ -11,13 +11,16 @@ Sharing. A resource r offers every running activity that demands it the same all
     x_i = min(top_i, min over r of phi_r / d_ir)   with   sum_i d_ir x_i <= capacity_r      (x_i: of its work, a second)
 
 where d_ir is what activity i demands of r in all and top_i its speed alone: 1 / least, or what its resources give at
-their peak. This is max-min fairness (Bertsekas & Gallager, Data Networks, 1992, section 6.5) over vector demands, the
-bottleneck fairness of Dolev et al. (No justified complaints, 2012), found by progressive filling: offer what is left
-in equal parts; settle whoever has its top, and all users of a resource that is the tightest to each of them; repeat.
-Where no resource is the tightest to all its users (offers chase each other in a circle), those left grow in proportion
-to what they were offered until a resource is full, as in DRF (Ghodsi et al., 2011), whose users settle. Resources that
-all their users together could not fill bind nobody and couple nobody, so only what hangs together through resources
-that can bind is recomputed.
+their peak. phi_r is inf where the users of r cannot fill it, else r is full: so everyone is held back by its own top
+or by a full resource of which no one gets more. This is max-min fairness (Bertsekas & Gallager, Data Networks, 1992,
+section 6.5) over vector demands, the bottleneck fairness of Dolev et al. (No justified complaints, 2012).
+
+    equal parts: too low -> what then fills each resource: too high -> what fills it given that: higher than the first
+
+The two sides close in on the law. Where they stop short of each other, allotments go halfway instead; and in the end
+all grow in one proportion until they meet a top or a full resource, those who meet none further on (as in DRF, Ghodsi
+et al., 2011), so that no capacity is exceeded or wasted even where no closeness was reached. Resources that all their
+users at their tops could not fill bind nobody: only what hangs together through the others is recomputed.
 """
 
 from __future__ import annotations

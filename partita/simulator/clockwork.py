@@ -126,10 +126,10 @@ def _moments(work: Work, state: State) -> None:
     while True:
         _react(work, state, time)
         share(work, state, time)
-        if state.length[EVENTS] == 0 or state.key[state.heap[0]] == np.inf:
+        if state.length[EVENTS] == 0 or state.key[0] == np.inf:
             break
-        time = state.key[state.heap[0]]
-        while state.length[EVENTS] > 0 and state.key[state.heap[0]] <= time * (1 + MOMENT):
+        time = state.key[0]
+        while state.length[EVENTS] > 0 and state.key[0] <= time * (1 + MOMENT):
             _happen(work, state, pop(state), time)
 
 

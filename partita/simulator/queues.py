@@ -40,29 +40,25 @@ def untouched(compile: Any, function: Function) -> Function:
 
 
 @part
-def sooner(key: Reals, a: int, b: int) -> bool:
-    return bool(key[a] < key[b] or (key[a] == key[b] and a < b))
-
-
-@part
-def sink(state: State, event: int, at: int) -> None:
+def sink(state: State, event: int, time: float, at: int) -> None:
+    """Let an event down from a place in the heap to where it belongs."""
     key, place, heap, size = state.key, state.place, state.heap, state.length[EVENTS]
     while 2 * at + 1 < size:
         below = 2 * at + 1
-        if below + 1 < size and sooner(key, heap[below + 1], heap[below]):
+        if below + 1 < size and key[below + 1] < key[below]:
             below += 1
-        if not sooner(key, heap[below], event):
+        if key[below] >= time:
             break
-        heap[at] = heap[below]
+        key[at], heap[at] = key[below], heap[below]
         place[heap[at]] = at
         at = below
-    heap[at] = event
-    place[event] = at
+    key[at], heap[at], place[event] = time, event, at
 
 
 @part
 def put(state: State, event: int, time: float) -> None:
-    """Set the time of an event, new or known; inf parks it at the end."""
+    """Set the time of an event, new or known; inf parks it at the end. Events of one time come in any order: they are
+    one moment."""
     key, place, heap = state.key, state.place, state.heap
     at = place[event]
     if at < 0:
@@ -70,22 +66,21 @@ def put(state: State, event: int, time: float) -> None:
             return
         at = state.length[EVENTS]
         state.length[EVENTS] += 1
-    key[event] = time
-    while at > 0 and sooner(key, event, heap[(at - 1) >> 1]):
-        heap[at] = heap[(at - 1) >> 1]
+    while at > 0 and time < key[(at - 1) >> 1]:
+        key[at], heap[at] = key[(at - 1) >> 1], heap[(at - 1) >> 1]
         place[heap[at]] = at
         at = (at - 1) >> 1
-    sink(state, event, at)
+    sink(state, event, time, at)
 
 
 @part
 def pop(state: State) -> int:
-    heap = state.heap
-    event: int = heap[0]
-    state.place[event] = NOBODY
-    state.length[EVENTS] -= 1
-    if state.length[EVENTS] > 0:
-        sink(state, heap[state.length[EVENTS]], 0)
+    """Take the first event."""
+    event: int = state.heap[0]
+    last = state.length[EVENTS] - 1
+    state.length[EVENTS], state.place[event] = last, NOBODY
+    if last > 0:
+        sink(state, state.heap[last], state.key[last], 0)
     return event
 
 
@@ -93,7 +88,7 @@ def pop(state: State) -> int:
 def first(priority: Offsets, ready: Reals, a: int, b: int) -> bool:
     if priority[a] != priority[b]:
         return bool(priority[a] < priority[b])
-    return sooner(ready, a, b)
+    return bool(ready[a] < ready[b] or (ready[a] == ready[b] and a < b))
 
 
 @part

@@ -10,8 +10,7 @@ from partita.simulator.workings import BASIN, FLOCK, NOBODY, State, Work
 TIE = 1e-12
 FULL = 1e-11
 SLACK = 1e-9
-FREE = 20
-ROUNDS = 200
+FREE, ROUNDS = 20, 200  # after how many rounds allotments go halfway, and no further
 
 
 @part

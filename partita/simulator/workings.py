@@ -39,7 +39,7 @@ class State(NamedTuple):
 
     activity  `missing` predecessors, `start` (until it starts: when it became ready) and `end` seconds, `top` speed,
               `speed` now (-1 before its demands flow), `wish` the speed being sought, `remaining` work at `since`
-    event     an activity or n + a resource that runs dry: `key` its time, `place` in `heap`
+    event     an activity or n + a resource that runs dry: `place` in `heap`, where `key` is the time
     lane      its `owner` and the heap `line` of the `queue` that wait for it
     resource  `users` in `member`, demands whose place there is `seat`; `tokens` at `counted`, its `use`, whether it
               `couples` its users; while seeking its capacity `left`, the equal `allotment` of each user, and the
@@ -168,7 +168,7 @@ def _shared(activities: Activities, resources: Resources, user: Indices) -> Flag
     only = np.full(activities.size, NOBODY, np.int32)
     single = np.flatnonzero(np.diff(start) == 1)
     only[single] = lane[start[single]]
-    low, high = np.full(resources.size, len(lane) + activities.size + 1), np.full(resources.size, NOBODY)
+    low, high = np.full(resources.size, np.iinfo(np.int32).max, np.int32), np.full(resources.size, NOBODY, np.int32)
     np.minimum.at(low, activities.demand_resource, only[user])
     np.maximum.at(high, activities.demand_resource, only[user])
     plain = (resources.peak == resources.rate) | (resources.burst == 0)

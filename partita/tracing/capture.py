@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ import torch
 
 from partita.errors import PartitaError, TaskError
 from partita.graph.graph import Graph, Optimizer
+from partita.graph.repeats import find_repeats
 from partita.task import PRECISIONS, Task
 from partita.tracing.convert import to_graph
 from partita.tracing.opaque import opaque_graph
@@ -33,7 +35,7 @@ def capture(task: Task, *, batch: int | None = None, precision: str | None = Non
     batch, precision = batch or task.batch_size, precision or task.precision
     if precision not in PRECISIONS:
         raise TaskError(f"the precision {precision!r} is unknown; allowed are {', '.join(PRECISIONS)}")
-    with torch.random.fork_rng(devices=[]), _quiet():
+    with _undisturbed():
         optimizer = optimizer_spec(task, precision)
         try:
             return _traced(task, batch, precision, optimizer, symbolic, real=False)
@@ -52,14 +54,20 @@ def capture(task: Task, *, batch: int | None = None, precision: str | None = Non
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps torch from logging a trace that fails, which is no error here: the next rung follows."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
+def _undisturbed() -> Iterator[None]:
+    """Draws without effect on the caller's; no log of a trace that fails, for the next rung follows; no search for
+    cycles, for a trace only grows (a sixth of the time).
+    """
+    logger, collecting = logging.getLogger("torch._subclasses.fake_tensor"), gc.isenabled()
     before, logger.disabled = logger.disabled, True
+    gc.disable()
     try:
-        yield
+        with torch.random.fork_rng(devices=[]):
+            yield
     finally:
         logger.disabled = before
+        if collecting:
+            gc.enable()
 
 
 def _traced(task: Task, batch: int, precision: str, optimizer: Optimizer, symbolic: bool, *, real: bool) -> Graph:
@@ -67,13 +75,18 @@ def _traced(task: Task, batch: int, precision: str, optimizer: Optimizer, symbol
         return to_graph(task, trace_step(task, size, precision, real=real), size, optimizer)
 
     if not symbolic:
-        return at(batch)
+        return _folded(at(batch))
     one, two = _sizes(task, precision)
     try:
-        return unify(at(one), at(two), batch)
+        return _folded(unify(at(one), at(two), batch))
     except Unlike as error:
         reason = f"The step holds for {batch} samples only, because {error}."
-        return replace(at(batch), blind=reason)
+        return _folded(replace(at(batch), blind=reason))
+
+
+def _folded(graph: Graph) -> Graph:
+    """The graph with its repeated blocks known."""
+    return replace(graph, repeats=find_repeats(graph))
 
 
 def _sizes(task: Task, precision: str) -> tuple[int, int]:

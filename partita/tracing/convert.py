@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from partita.errors import CaptureError
-from partita.graph.graph import Buffer, Constant, Graph, Optimizer, Parameter
+from partita.graph.graph import TANGENT, Buffer, Constant, Graph, Optimizer, Parameter
 from partita.graph.operator import Argument, Operator, Phase, Ref, Symbol, references
 from partita.graph.tensor import Tensor
 from partita.task import Task
@@ -59,7 +59,7 @@ def to_graph(task: Task, trace: Trace, batch: int, optimizer: Optimizer) -> Grap
         names.refs[id(tensor)] = Ref(name)
     for i, tensor in enumerate(trace.inputs):
         names.refs[id(tensor)] = Ref(f"input.{i}")
-    names.refs[id(trace.tangent)] = Ref("tangent")
+    names.refs[id(trace.tangent)] = Ref(TANGENT)
     operators = _operators(trace, names)
     weight = None if trace.weight is None else names.ref(trace.weight)
     aliases = other_names(trace.model)
@@ -68,7 +68,7 @@ def to_graph(task: Task, trace: Trace, batch: int, optimizer: Optimizer) -> Grap
         for name, p in trace.model.named_parameters()
     )
     saved = trace.model.state_dict(keep_vars=True).keys()
-    tangent = Constant("tangent", names.spec(trace.tangent), raw_bytes(torch.ones((), dtype=trace.tangent.dtype)))
+    tangent = Constant(TANGENT, names.spec(trace.tangent), raw_bytes(torch.ones((), dtype=trace.tangent.dtype)))
     graph = Graph(
         name=task.name, batch=batch, operators=tuple(operators), parameters=parameters,
         buffers=tuple(Buffer(name, names.spec(b), name in saved) for name, b in trace.buffers.items()),
@@ -77,7 +77,8 @@ def to_graph(task: Task, trace: Trace, batch: int, optimizer: Optimizer) -> Grap
         loss=names.ref(trace.loss), weight=weight,
         gradients=tuple((name, names.ref(g)) for name, g in trace.gradients.items()),
         mutations=tuple((name, names.ref(b)) for name, b in trace.mutations.items()),
-        optimizer=optimizer, rung="dispatch", symbolic=False, global_batch=task.batch_size, samples=len(task.data),
+        optimizer=optimizer, rung="dispatch", symbolic=False, global_batch=task.batch_size,
+        samples=len(task.data), clip_norm=task.clip_norm or 0.0,
     )  # fmt: skip
     return _tidy(replace(graph, constants=(tangent, *names.constants)))
 

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import psutil
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from partita.errors import CaptureError
-from partita.graph.graph import Buffer, Constant, Graph, Optimizer, Parameter
+from partita.graph.graph import TANGENT, Buffer, Constant, Graph, Optimizer, Parameter
 from partita.graph.operator import Operator, Phase, Ref
 from partita.graph.tensor import Tensor
 from partita.task import Task
 from partita.tracing.convert import other_names, raw_bytes
-from partita.tracing.prepare import DTYPES, build_batch, build_model, first_line, flatten, split_loss
+from partita.tracing.prepare import DTYPES, build_batch, build_model, checked_model, first_line, flatten, split_loss
 from partita.tracing.unify import Points, Unlike
+from partita.units import show_bytes
 
 SIZES = (2, 3)
 FORWARD, BACKWARD = "opaque_forward_0", "opaque_backward_0"
@@ -27,6 +30,7 @@ FORWARD, BACKWARD = "opaque_forward_0", "opaque_backward_0"
 
 def opaque_graph(task: Task, batch: int, precision: str, optimizer: Optimizer, reason: str) -> Graph:
     """A Graph of two operators. Raises CaptureError if not even one real step on two samples works."""
+    _check_memory(task, precision)
     model = build_model(task, precision)
     before = {name: b.clone() for name, b in model.named_buffers()}
     weighted = _step(task, model, precision)
@@ -42,7 +46,7 @@ def opaque_graph(task: Task, batch: int, precision: str, optimizer: Optimizer, r
     made = (scalar,) * first + tuple(_spec(before[name]) for name in changed)
     forward = Operator(FORWARD, "partita.opaque_forward", leaves, (), made, True)
     backward = Operator(
-        BACKWARD, "partita.opaque_backward", (Ref(FORWARD, 0), Ref("tangent"), *leaves), (),
+        BACKWARD, "partita.opaque_backward", (Ref(FORWARD, 0), Ref(TANGENT), *leaves), (),
         tuple(_spec(named[name]) for name in gradients), True, Phase.BACKWARD, twin=FORWARD,
     )  # fmt: skip
     aliases = other_names(model)
@@ -54,13 +58,28 @@ def opaque_graph(task: Task, batch: int, precision: str, optimizer: Optimizer, r
             Parameter(name, _spec(p), p.requires_grad, aliases[id(p)]) for name, p in named.items()
         ),
         buffers=tuple(Buffer(name, _spec(b), name in saved) for name, b in before.items()),
-        constants=(Constant("tangent", scalar, one),), inputs=inputs,
+        constants=(Constant(TANGENT, scalar, one),), inputs=inputs,
         loss=Ref(FORWARD, 0), weight=Ref(FORWARD, 1) if weighted else None,
         gradients=tuple((name, Ref(BACKWARD, i)) for i, name in enumerate(gradients)),
         mutations=tuple((name, Ref(FORWARD, first + i)) for i, name in enumerate(changed)),
         optimizer=optimizer, rung="opaque", blind=reason, symbolic=symbolic, global_batch=task.batch_size,
-        samples=len(task.data),
+        clip_norm=task.clip_norm or 0.0, samples=len(task.data),
     )  # fmt: skip
+
+
+def _check_memory(task: Task, precision: str) -> None:
+    """Raises CaptureError where parameters and gradients would not fit into this machine's memory."""
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            elements = sum(p.numel() for p in checked_model(task).parameters())
+    except Exception:  # a model that looks at data while it is built can only be tried
+        return
+    needed, free = 2 * elements * DTYPES[precision].itemsize, psutil.virtual_memory().available
+    if needed > free:
+        raise CaptureError(
+            f"the step of {task.name!r} could not be traced, and to run it once takes {show_bytes(needed)} where "
+            f"{show_bytes(free)} are free; capture a smaller model or use a machine with more memory"
+        )
 
 
 def _step(task: Task, model: nn.Module, precision: str) -> bool:

@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from partita.errors import CaptureError
 
-OUTSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<frozen", "<eval_with_key", "<string>")
+OUTSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
 
 
 @dataclass(frozen=True, slots=True)

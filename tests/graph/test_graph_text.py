@@ -42,6 +42,7 @@ GRAPH = Graph(
     blind="Nothing is seen.",
     global_batch=16,
     samples=100,
+    clip_norm=1.5,
 )  # fmt: skip
 
 

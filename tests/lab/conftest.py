@@ -1,14 +1,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from partita.cluster.text import load_cluster
-from partita.lab.lab import Lab
 from partita.lab.network import open_lab
 
 
@@ -30,9 +27,3 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A state directory of the test's own, so that it sees its own labs only."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     return tmp_path / "partita"
-
-
-@contextmanager
-def lab_of(name: str) -> Iterator[Lab]:
-    with open_lab(load_cluster(name)) as lab:
-        yield lab

@@ -28,7 +28,8 @@ def test_rank_0_speaks_and_the_others_are_marked() -> None:
 @pytest.mark.lab
 @pytest.mark.usefixtures("namespaces")
 def test_the_environment_is_that_of_torchrun() -> None:
-    code, out, err = run("lab-2x2", 'echo "$RANK $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT $GLOO_SOCKET_IFNAME"')
+    place = "$MASTER_ADDR:$MASTER_PORT $GLOO_SOCKET_IFNAME"
+    code, out, err = run("lab-2x2", f'echo "$RANK $LOCAL_RANK $LOCAL_WORLD_SIZE {place}"')
     assert code == 0
     assert out == ["0 0 2 10.77.0.1:29500 eth0"]
     assert err[2] == "[3] 3 1 2 10.77.0.1:29500 eth0"
@@ -36,7 +37,7 @@ def test_the_environment_is_that_of_torchrun() -> None:
 
 def test_the_first_failure_decides_and_ends_the_others() -> None:
     start = time.monotonic()
-    code, _, err = run("local:2", 'test $RANK = 0 && exec sleep 60; echo bad >&2; exit 5')
+    code, _, err = run("local:2", "test $RANK = 0 && exec sleep 60; echo bad >&2; exit 5")
     assert code == 5
     assert err == ["[1] bad"]
     assert time.monotonic() - start < 10

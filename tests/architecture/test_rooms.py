@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+
+import pytest
+
+from tests.architecture.rooms import ORDER, PACKAGE, TORCH_FREE, imports, imports_of, loads_torch, reaches_up, sources
+
+MOST_LINES = 320
+MOST_FUNCTION_LINES = 60
+
+
+def test_every_room_has_its_place_in_the_order() -> None:
+    rooms = {path.name.removesuffix(".py") for path in PACKAGE.iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert rooms - {"__init__", "__pycache__"} == set(ORDER)
+
+
+def test_imports_point_to_rooms_above() -> None:
+    wrong = [f"{i.file}:{i.line} reaches for {i.target}" for i in imports() if i.room and reaches_up(i)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_rooms_without_torch_do_not_import_it() -> None:
+    wrong = [f"{i.file}:{i.line} imports {i.target}" for i in imports() if i.room in TORCH_FREE and loads_torch(i)]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("room", "line", "caught"),
+    [
+        ("plan", "from partita.runtime.run import run", (True, False)),
+        ("plan", "import partita.lab.lab", (True, False)),
+        ("plan", "def f():\n    from partita import api", (True, False)),
+        ("plan", "from partita.graph.graph import Graph", (False, False)),
+        ("cost", "import torch.nn", (False, True)),
+        ("cost", "from torch import nn", (False, True)),
+        ("cost", "if TYPE_CHECKING:\n    import torch", (False, False)),
+    ],
+)
+def test_the_guard_can_fail(room: str, line: str, caught: tuple[bool, bool]) -> None:
+    (found,) = imports_of(ast.parse(line), "made-up.py", room)
+    assert (reaches_up(found), loads_torch(found)) == caught
+
+
+BLOCKED = """
+import importlib, pkgutil, sys
+sys.modules["torch"] = None
+import partita
+for name in dir(partita):
+    if name != "recipes":
+        getattr(partita, name)
+for room in {rooms!r}:
+    module = importlib.import_module("partita." + room)
+    for found in pkgutil.iter_modules(getattr(module, "__path__", [])):
+        importlib.import_module("partita." + room + "." + found.name)
+"""
+
+
+def test_planning_works_without_torch() -> None:
+    """Every room of the torch-free ones, and every public name, loads on a machine that has no torch."""
+    code = BLOCKED.format(rooms=TORCH_FREE)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_importing_the_package_loads_none_of_it() -> None:
+    code = "import sys, partita; print([m for m in sys.modules if m.startswith(('partita.', 'torch', 'numpy'))])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+def test_public_names_are_what_they_say() -> None:
+    import partita
+
+    assert set(partita.PLACES) | set(partita.ROOMS) == set(partita.__all__)
+    assert partita.Cluster.load("local:2").size == 2
+    assert partita.errors.PlanError.exit_code == 2
+    with pytest.raises(AttributeError, match="has no 'nothing'"):
+        _ = partita.nothing
+
+
+def test_files_and_functions_stay_short() -> None:
+    long = [
+        f"{path.name}: {n} lines" for path, _ in sources() if (n := len(path.read_text().splitlines())) > MOST_LINES
+    ]
+    for path, tree in sources():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                n = (node.end_lineno or node.lineno) - node.lineno + 1
+                long += [f"{path.name}: {node.name} has {n} lines"] if n > MOST_FUNCTION_LINES else []
+    assert not long, "\n".join(long)
+
+
+def test_what_a_room_offers_says_what_it_does() -> None:
+    """Functions that another room uses, and all verbs, have docstrings."""
+    used = {found.target for found in imports() if found.target_room != found.room}
+    bare = []
+    for path, tree in sources():
+        module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and not ast.get_docstring(node):
+                offered = f"{module}.{node.name}" in used or module in ("partita.api", "partita.__main__")
+                bare += [f"{module}.{node.name}"] if offered else []
+    assert not bare, "\n".join(bare)

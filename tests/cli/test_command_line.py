@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from partita import api
+from partita.__main__ import main, split_plans
+from partita.cluster.cluster import Cluster
+from partita.errors import Infeasible, OptionError, PlanError, RunError, RunHung
+from partita.graph.text import write_graph
+from partita.plan.text import read_plan
+from tests.report.timelines import comparison, measured
+from tests.small import two_layers
+
+Say = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def say(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Say:
+    """Run a command line in this process; gives the exit code, stdout and stderr."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.delenv("PARTITA_TRACEBACK", raising=False)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = main(list(words))
+        return code, *capfd.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> str:
+    write_graph(two_layers(), tmp_path / "graph.json")
+    return str(tmp_path / "graph.json")
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def stub(*given: Any, **named: Any) -> Any:
+        print("noise on stdout")
+        os.system("echo more noise")
+        raise error
+
+    return stub
+
+
+ENDS = [
+    (PlanError("bad plan"), 2, "bad plan"),
+    (Infeasible("nothing fits"), 1, "nothing fits"),
+    (RunError("rank 1 failed"), 3, "rank 1 failed"),
+    (RunHung("nothing moved"), 4, "nothing moved"),
+    (KeyboardInterrupt(), 130, "interrupted"),
+    (SystemExit(143), 143, "terminated"),
+    (SystemExit(0), 3, "something that was called left with exit code 0 before it was done"),
+    (ValueError("x\ny"), 3, "this should not have happened (ValueError: x y); "
+     "rerun with PARTITA_TRACEBACK=1 to see where"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("error", "code", "sentence"), ENDS, ids=lambda value: type(value).__name__)
+def test_every_end_has_its_code_and_one_sentence(
+    say: Say, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, sentence: str
+) -> None:
+    monkeypatch.setattr(api, "graph_of", raising(error))
+    words = ("simulate", "t", "--cluster", "local:2", "--plan", "ddp")
+    assert say(*words)[::2] == (code, f"partita: {sentence}\n")
+    given, out, _ = say(*words, "--json")
+    assert given == code
+    assert json.loads(out) == {"schema": 1, "error": sentence}
+
+
+def test_a_traceback_is_shown_on_demand(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "graph_of", raising(ValueError("x")))
+    monkeypatch.setenv("PARTITA_TRACEBACK", "1")
+    assert "Traceback" in say("simulate", "t", "--cluster", "local:2", "--plan", "ddp")[2]
+
+
+def test_sigterm_lets_what_runs_clean_up(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    cleaned = []
+
+    def stub(*given: Any, **named: Any) -> Any:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            signal.pause()
+        finally:
+            cleaned.append(True)
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(api, "graph_of", stub)
+    assert say("capture", "t") == (143, "", "partita: terminated\n")
+    assert cleaned == [True]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+USAGE = [
+    ("nope",), ("plan",), ("plan", "t", "--top", "0", "--cluster", "c"), ("simulate", "t", "--cluster", "c"),
+    ("compare", "t", "--cluster", "c", "--plans", "a,,b"),
+    ("simulate", "t", "--cluster", "c", "--plan", "p", "--allow", "x"),
+    ("train", "t", "--cluster", "local:2", "--plan", "ddp"), ("cluster", "show", "nope"), ("recipes", "nope"),
+    ("train", "t", "--cluster", "local:2", "--plan", "ddp", "--steps", "1", "--epochs", "1"),
+    ("capture", "nope"), ("capture", "absent.py:task"), ("plan", "absent.json", "--cluster", "local:2"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", USAGE, ids=" ".join)
+def test_bad_input_gets_one_sentence_and_two(say: Say, words: tuple[str, ...]) -> None:
+    code, out, err = say(*words)
+    assert (code, out) == (2, "")
+    assert err.startswith("partita: ")
+    assert err.count("\n") == 1
+    code, out, _ = say(*words, "--json")
+    assert code == 2
+    assert set(json.loads(out)) == {"schema", "error"}
+
+
+@pytest.mark.parametrize("words", [("plan", "--top", "2"), ("simulate", "--plan", "ddp"), ("fit",)], ids=" ".join)
+def test_a_saved_graph_is_planned_for(say: Say, graph: str, words: tuple[str, ...]) -> None:
+    command, *options = words
+    code, out, _ = say(command, graph, "--cluster", "lab-4x1g", *options, "--json")
+    assert code == 0
+    body = json.loads(out)
+    assert body["schema"] == 1
+    expected = {
+        "plan": {"candidates", "search_seconds", "lower_bound_seconds", "gap", "explanation"},
+        "simulate": {"plan", "step_seconds", "peak_memory_bytes", "wire_bytes_sent", "breakdown"},
+        "fit": {"fits", "margin_bytes", "change"},
+    }
+    assert set(body) >= expected[command]
+    assert say(command, graph, "--cluster", "lab-4x1g", *options)[0] == 0
+
+
+def test_the_best_plan_is_written_and_read_back(say: Say, graph: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    code, out, _ = say("plan", graph, "--cluster", "lab-4x1g", "-o", str(path), "--json")
+    best = json.loads(out)["candidates"][0]
+    assert (code, read_plan(path.read_text()).name) == (0, best["plan"])
+    code, out, _ = say("simulate", graph, "--cluster", "lab-4x1g", "--plan", str(path), "--json")
+    assert json.loads(out)["plan"] == best["plan"]
+
+
+def test_a_fit_that_fails_names_the_change(say: Say, graph: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    from partita.cluster.text import load_cluster
+
+    roomy = load_cluster("lab-4x1g")
+    device = replace(roomy.devices[0], memory=64)
+    tight = Cluster("tight", replace(roomy.root, members=(device,) * 4))
+    monkeypatch.setattr(api, "cluster_of", lambda spec: tight)
+    code, out, _ = say("fit", graph, "--cluster", "tight", "--json")
+    body = json.loads(out)
+    assert (code, body["fits"], body["change"]) == (1, False, None)
+    assert body["margin_bytes"] < 0
+    assert "does not fit" in body["error"]
+    code, out, _ = say("plan", graph, "--cluster", "tight", "--json")
+    assert code == 1
+    assert json.loads(out)["candidates"]
+
+
+class Numbers:
+    """A task as far as the command line looks at one."""
+
+    data = range(40)
+    batch_size = 8
+
+
+def test_compare_passes_its_options_on(say: Say, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: dict[str, Any] = {}
+
+    def stub(spec: str, plans: list[str], cluster: Cluster, **named: Any) -> api.Comparison:
+        seen.update(named, spec=spec, plans=plans)
+        return comparison()
+
+    monkeypatch.setattr(api, "load", lambda spec: Numbers)
+    monkeypatch.setattr(api, "compare", stub)
+    page, trace = tmp_path / "page.html", tmp_path / "trace.json"
+    words = ("compare", "t", "--cluster", "local:2", "--plans", "ddp,pipe_sgd(staleness=1,warmup=2)", "--seed", "3")
+    code, out, _ = say(*words, "--target-loss", "0.5", "--report", str(page), "--trace", str(trace), "--json")
+    body = json.loads(out)
+    assert (code, seen["plans"]) == (0, ["ddp", "pipe_sgd(staleness=1,warmup=2)"])
+    assert (seen["steps"], seen["target_loss"], seen["seed"], seen["repeat"]) == (5, 0.5, 3, 1)
+    assert body["rows"][0]["measured"]["epoch_seconds"] == pytest.approx(0.4 * 5)
+    assert page.read_text().startswith("<!doctype html>")
+    assert {event["pid"] for event in json.loads(trace.read_text())["traceEvents"]} == {1, 2, 3, 4}
+    code, out, _ = say(*words)
+    assert (code, seen["steps"]) == (0, 10)
+    assert "ddp is fastest" in out
+
+
+def test_train_says_the_final_loss(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    from partita.plan.plan import Plan
+
+    seen: dict[str, Any] = {}
+
+    def stub(spec: str, plan: str, cluster: Cluster, **named: Any) -> api.Trained:
+        seen.update(named)
+        named["tell"]("training")
+        return api.Trained(Plan("ddp"), measured(), ((0, 0.1, 2.0),), 1.5, 7, "run/model.safetensors")
+
+    monkeypatch.setattr(api, "load", lambda spec: Numbers)
+    monkeypatch.setattr(api, "train", stub)
+    words = (
+        "train",
+        "t",
+        "--cluster",
+        "local:2",
+        "--plan",
+        "ddp",
+        "--steps",
+        "7",
+        "--out",
+        "run",
+        "--resume",
+        "--deterministic",
+    )
+    code, out, err = say(*words, "--timeout", "9", "--init", "w", "--json")
+    body = json.loads(out)
+    assert (code, err) == (0, "partita: training\n")
+    assert (body["final_loss"], body["steps"], body["step_seconds"]) == (1.5, 7, 0.4)
+    given = {key: seen[key] for key in ("steps", "epochs", "out", "resume", "deterministic", "timeout", "init")}
+    assert given == {
+        "steps": 7, "epochs": 0, "out": "run", "resume": True, "deterministic": True, "timeout": 9.0, "init": "w",
+    }  # fmt: skip
+    monkeypatch.setenv("RANK", "1")
+    assert say(*words, "--json")[1] == ""
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_verify_answers_yes_or_no(say: Say, monkeypatch: pytest.MonkeyPatch, equal: bool) -> None:
+    found = api.Verdict(equal, "exact", 1e-12, 1e-9, "one process", 1e-7, 2e-7)
+    monkeypatch.setattr(api, "verify", lambda *given, **named: found)
+    code, out, _ = say("verify", "t", "--plan", "ddp", "--json")
+    body = json.loads(out)
+    assert code == (0 if equal else 1)
+    assert (body["equal"], body["class"], body["tolerance"], body["against"]) == (equal, "exact", 1e-9, "one process")
+    assert ("error" in body) is not equal
+
+
+def test_lab_runs_the_words_after_the_dashes(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def stub(cluster: Cluster, argv: list[str]) -> int:
+        seen.extend(argv)
+        return os.system("echo from the devices") or 5
+
+    monkeypatch.setattr(api, "lab", stub)
+    code, out, _ = say("cluster", "lab", "lab-2x2", "--", "python", "-c", "x", "--json")
+    assert (code, seen, out) == (5, ["python", "-c", "x", "--json"], "from the devices\n")
+    code, out, err = say("cluster", "lab", "lab-2x2", "--json", "--", "true")
+    assert json.loads(out) == {"schema": 1, "exit_code": 5, "error": "true left with exit code 5"}
+    assert err.startswith("from the devices\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "plans"),
+    [("ddp", ["ddp"]), ("a(x=1,y=2), b", ["a(x=1,y=2)", "b"]), ("a(x=(1,2),y=3),b", ["a(x=(1,2),y=3)", "b"])],
+)
+def test_commas_inside_parentheses_do_not_split(text: str, plans: list[str]) -> None:
+    assert split_plans(text) == plans
+
+
+@pytest.mark.parametrize("text", ["", "a,", "a(,b"])
+def test_plans_that_cannot_be_split_are_refused(text: str) -> None:
+    with pytest.raises(OptionError, match="--plans"):
+        split_plans(text)
+
+
+LIGHT = "import sys; from partita.__main__ import main; main(['--help']); "
+LOADED = "print([m for m in ('torch', 'numpy', 'pydantic', 'rich', 'numba') if m in sys.modules])"
+
+
+def test_help_is_quick_because_it_loads_little() -> None:
+    out = subprocess.run([sys.executable, "-c", LIGHT + LOADED], capture_output=True, text=True, check=True, timeout=60)
+    assert out.stdout.splitlines()[-1] == "[]"
+    assert "compare" in out.stdout
+
+
+def test_the_module_is_a_command() -> None:
+    words = [sys.executable, "-m", "partita", "recipes", "nope", "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert "error" in json.loads(done.stdout)

@@ -1,0 +1,38 @@
+"""Real processes in the lab end where a plain PyTorch loop ends that knows only the documented data order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from partita import api
+from partita.task import Task
+from safetensors.torch import load_file
+from torch.utils.data import default_collate
+
+
+def plain_loop(task: Task, steps: int, seed: int) -> dict[str, torch.Tensor]:
+    torch.manual_seed(seed)
+    model = task.model()
+    optimizer = task.optimizer(model.parameters())
+    batch = task.batch_size
+    for step in range(steps):
+        epoch, k = divmod(step, len(task.data) // batch)
+        order = torch.randperm(len(task.data), generator=torch.Generator().manual_seed(seed + epoch))
+        samples = [task.data[int(i)] for i in order[k * batch : (k + 1) * batch]]
+        optimizer.zero_grad()
+        task.loss(model, default_collate(samples)).backward()
+        optimizer.step()
+    return {name: p.detach() for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("plan", ["single", "ddp", "ps_sync"])
+@pytest.mark.parametrize("place", ["local:3", pytest.param("lab-4x1g", marks=pytest.mark.lab)])
+def test_weights_equal_a_plain_loop(plan: str, place: str, tmp_path: Path) -> None:
+    done = api.train("digits-cnn", plan, api.cluster_of(place), steps=5, seed=3, out=str(tmp_path), cluster_spec=place)
+    assert done is not None
+    ours, theirs = load_file(done.weights_path), plain_loop(api.load("digits-cnn"), 5, 3)
+    assert ours.keys() == theirs.keys()
+    for name, weight in theirs.items():
+        assert torch.allclose(ours[name], weight, rtol=1e-4, atol=1e-6), name
