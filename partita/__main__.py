@@ -169,7 +169,7 @@ def compare(
     from partita.report.comparison import verdict
     from partita.report.json import Setting, comparison_body
     from partita.report.page import write_page
-    from partita.report.table import comparison_table
+    from partita.report.table import comparison_table, refusals
     from partita.report.trace import write_trace
 
     chosen, where, loaded = split_plans(plans), api.cluster_of(cluster), api.load(task)
@@ -183,7 +183,7 @@ def compare(
     if trace is not None:
         write_trace([t for row in found.rows for t in (row.predicted, row.measured) if t is not None], trace)
     body = comparison_body(found, Setting(len(loaded.data), devices=where.devices))
-    text = (comparison_table(found), verdict(found), *found.notes)
+    text = (comparison_table(found), *refusals(found), verdict(found), *found.notes)
     none = all(row.error for row in found.rows)
     return Answer(body, text, int(none), "none of the plans could be run; each row says why" if none else "")
 

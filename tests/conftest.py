@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 from beartype import BeartypeConf
 from beartype.claw import beartype_package
+from beartype.roar import BeartypeClawDecorWarning, BeartypeDecorHintPep613DeprecationWarning
 
 # Numba compiles this file's functions and caches them by their source, which checked ones no longer have.
 COMPILED = ("partita.simulator.clockwork",)
 # As for mypy, an int is a float too; local variables are left to mypy.
 HOW = BeartypeConf(is_pep484_tower=True, claw_is_pep526=False, claw_skip_package_names=COMPILED)
+# What beartype cannot check passes unchecked: recursive aliases, static protocols.
+for unchecked in (BeartypeClawDecorWarning, BeartypeDecorHintPep613DeprecationWarning):
+    warnings.simplefilter("ignore", unchecked)
 beartype_package("partita", conf=HOW)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let pass, with its annotations unchecked, what beartype cannot check: recursive aliases, static protocols."""
+    """The same while tests are collected and run; and beartype draws at random which item of a tuple it looks at."""
     for name in ("BeartypeClawDecorWarning", "BeartypeDecorHintPep613DeprecationWarning"):
         config.addinivalue_line("filterwarnings", f"ignore::beartype.roar.{name}")
+    config.addinivalue_line("filterwarnings", "ignore:Do not use the `random` module inside strategies")

@@ -129,7 +129,7 @@ def _notes(cluster: Cluster, netem: bool, without: str) -> tuple[str, ...]:
     links = [port.link for climb in cluster.climbs for port in climb]
     asked = sum(device.cores for device in cluster.devices if not device.ghost)
     here = len(os.sched_getaffinity(0))
-    ghosts = [str(rank) for rank, device in enumerate(cluster.devices) if device.ghost]
+    ghosts = sum(device.ghost for device in cluster.devices)
     notes = {
         without: bool(without),
         "latency is not emulated, the kernel has no netem: messages take the kernel's own path, some 20 us": (
@@ -139,7 +139,9 @@ def _notes(cluster: Cluster, netem: bool, without: str) -> tuple[str, ...]:
         f"the devices ask for {asked:g} cores and this machine has {here}: times are longer than the cluster's": (
             asked > here
         ),
-        f"ranks {', '.join(ghosts)} are ghosts: their computing is a timed wait, their messages are real": bool(ghosts),
+        f"{ghosts} of {cluster.size} devices are ghosts: their computing is a timed wait, their messages are real": (
+            ghosts > 0
+        ),
     }
     return tuple(note for note, holds in notes.items() if holds)
 

@@ -18,6 +18,7 @@ INTERFACE: Final = "eth0"
 NETWORK: Final = "10.77"
 QUEUE_SECONDS: Final = 0.05
 LEAST_QUEUE: Final = 1 << 20
+MOST_QUEUE: Final = 1 << 31
 MOST_DEVICES: Final = 4096
 
 
@@ -78,8 +79,8 @@ def shape(interface: str, link: Link, netem: bool, verb: str = "add") -> list[st
 
     The queue holds 50 ms, so that bursts of several senders into one port are delayed rather than dropped.
     """
-    burst = link.burst or default_burst(link.bandwidth)
-    queue = burst + max(LEAST_QUEUE, round(QUEUE_SECONDS * link.bandwidth))
+    burst = min(link.burst or default_burst(link.bandwidth), MOST_QUEUE // 2)
+    queue = min(burst + max(LEAST_QUEUE, round(QUEUE_SECONDS * link.bandwidth)), MOST_QUEUE)
     rate = max(8, round(link.bandwidth * 8))
     lines = [f"qdisc {verb} dev {interface} root handle 1: tbf rate {rate}bit burst {burst}b limit {queue}b"]
     if netem and link.latency:

@@ -26,11 +26,11 @@ def comparison_table(comparison: Comparison) -> Table:
     """A line a plan: step predicted and measured, errors, peak memory and wire bytes of the fullest rank, losses."""
     table = _table(
         "plan", "predicted", "measured", "error", "naive errors", "memory predicted", "measured", "wire predicted",
-        "measured", "final loss", "loss",
+        "measured", "final loss", "loss from",
     )  # fmt: skip
     for row in comparison.rows:
         if row.error:
-            table.add_row(Text(printable(row.plan)), Text(printable(row.error), style="red"))
+            table.add_row(Text(printable(row.plan)), Text("not run", style="red"))
             continue
         p, m = row.predicted, row.measured
         table.add_row(
@@ -40,6 +40,11 @@ def comparison_table(comparison: Comparison) -> Table:
             NOTHING if row.final_loss is None else f"{row.final_loss:.4g}", _fall(row),
         )  # fmt: skip
     return table
+
+
+def refusals(comparison: Comparison) -> tuple[str, ...]:
+    """A sentence for each plan that was not run."""
+    return tuple(f"{printable(row.plan)}: {printable(row.error)}" for row in comparison.rows if row.error)
 
 
 def search_table(search: Search) -> Table:

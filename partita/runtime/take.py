@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from partita.program.breakdown import breakdown
 from partita.program.program import Program
 from partita.program.timeline import Span, Timeline
 from partita.units import Seconds
@@ -35,10 +36,12 @@ def take_of(program: Program, replies: list[dict[str, Any]], discard: int) -> Ta
             total[step] = total.get(step, 0.0) + loss
     clock = {int(step): float(end) for step, end in replies[0]["ends"]}
     loss = tuple((step, clock.get(step, 0.0), value) for step, value in sorted(total.items()))
+    step, kept = sum(rates) / len(rates), len({span.round for span in spans})
     timeline = Timeline(
-        program.name, "measured", sum(rates) / len(rates), program.batch, spans,
+        program.name, "measured", step, program.batch, spans,
         resident=tuple(r["resident"] for r in replies),
         wire_sent=tuple(r["sent"] // r["steps"] for r in replies),
+        breakdown=breakdown(program, spans, step, max(kept, 1)),
     )  # fmt: skip
     final = next((r["final_loss"] for r in replies if r["final_loss"] is not None), float("nan"))
     return Take(timeline, loss, final, next((r["weights"] for r in replies if r["weights"]), ""))

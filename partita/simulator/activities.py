@@ -1,6 +1,6 @@
 """What the clock moves: activities that wait, occupy lanes and draw on resources, all as arrays.
 
-    predecessors ---need---> ready ---its lanes free---> start |-latency-|---- demands flow ----| end ---> successors
+predecessors ---need---> ready ---its lanes free---> start |-latency-|---- demands flow ----| end ---> successors
 """
 
 from __future__ import annotations

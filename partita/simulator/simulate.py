@@ -7,13 +7,14 @@ from numpy.typing import NDArray
 
 from partita.cost.costs import Costs, ring_bytes
 from partita.cost.memory import peak_memory
-from partita.program.instruction import Collective, Compute, Load, Send
+from partita.program.instruction import Collective, Send
 from partita.program.program import Program, Role
-from partita.program.timeline import Breakdown, Span, Timeline
+from partita.program.breakdown import breakdown
+from partita.program.timeline import Span, Timeline
 from partita.simulator.clock import advance
 from partita.simulator.expand import Layout, expand
 from partita.simulator.ports import Ports
-from partita.units import Bytes, Seconds
+from partita.units import Bytes
 
 WARM = 4
 
@@ -70,23 +71,3 @@ def wire_sent(program: Program) -> tuple[Bytes, ...]:
                 b = program.bucket[i.act.bucket]
                 sent[rank] += ring_bytes(b.elements, b.size // b.elements, len(group))[group.index(rank)]
     return tuple(total // program.steps for total in sent)
-
-
-def breakdown(program: Program, spans: tuple[Span, ...], step: Seconds, rounds: int) -> Breakdown:
-    """What the first worker's compute lane did in a step: its gaps are exposed communication or waiting for data."""
-    role = next((role for role in program.roles if role.keeps == "model"), program.roles[0])
-    rank, by_name = role.ranks[0], role.on_name
-    spent = {"forward": 0.0, "backward": 0.0, "optimizer": 0.0, "data": 0.0}
-    for span in spans:
-        if span.rank != rank or span.lane != "compute":
-            continue
-        act = by_name[span.name].act
-        kind = "optimizer" if span.kind in ("Update", "Clip", "Scale") else "backward"
-        if isinstance(act, Compute) and act.segment.startswith("F"):
-            kind = "forward"
-        if isinstance(act, Load):
-            kind = "data"
-        spent[kind] += (span.end - span.start) / (rounds * program.steps)
-    gap = max(step - sum(spent.values()), 0.0)
-    talks = any(isinstance(i.act, Collective | Send) for i in role.instructions)
-    return Breakdown(**spent, exposed_communication=gap if talks else 0.0, idle=0.0 if talks else gap)

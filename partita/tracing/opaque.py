@@ -32,6 +32,7 @@ def opaque_graph(task: Task, batch: int, precision: str, optimizer: Optimizer, r
     """A Graph of two operators. Raises CaptureError if not even one real step on two samples works."""
     _check_memory(task, precision)
     model = build_model(task, precision)
+    model.zero_grad()
     before = {name: b.clone() for name, b in model.named_buffers()}
     weighted = _step(task, model, precision)
     changed = [name for name, b in model.named_buffers() if not torch.equal(b, before[name])]

@@ -73,18 +73,22 @@ def trace_step(task: Task, batch: int, precision: str, *, real: bool) -> Trace:
             fake.backward = True
             seed = FunctionalTensor.to_functional(tangent)
             found = torch.autograd.grad(loss, [leaves[name] for name in trainable], seed, allow_unused=True)
-        for name, gradient in zip(trainable, found, strict=True):
-            if gradient is not None and gradient.layout is not torch.strided:
-                raise TaskError(f"parameter {name!r} gets a sparse gradient; use a layer without `sparse=True`")
-        for name in parameters:
-            if _plain(leaves[name]) is not parameters[name]:
-                raise TaskError(f"the forward pass changes parameter {name!r} in place; keep such state in a buffer")
+        gradients = {name: g for name, g in zip(trainable, found, strict=True) if g is not None}
+        _check(gradients, {name for name in parameters if _plain(leaves[name]) is not parameters[name]})
         return Trace(
             model, fake.calls, parameters, buffers, inputs, tangent, _plain(loss),
-            None if weight is None else _plain(weight),
-            {name: _plain(g) for name, g in zip(trainable, found, strict=True) if g is not None},
+            None if weight is None else _plain(weight), {name: _plain(g) for name, g in gradients.items()},
             {name: new for name, b in changed.items() if (new := _plain(b)) is not buffers[name]},
         )  # fmt: skip
+
+
+def _check(gradients: dict[str, torch.Tensor], overwritten: set[str]) -> None:
+    """Raises TaskError for what no plan could train."""
+    for name, gradient in gradients.items():
+        if gradient.layout is not torch.strided:
+            raise TaskError(f"parameter {name!r} gets a sparse gradient; use a layer without `sparse=True`")
+    for name in sorted(overwritten):
+        raise TaskError(f"the forward pass changes parameter {name!r} in place; keep such state in a buffer")
 
 
 def _model_without_data(task: Task, mode: FakeTensorMode) -> nn.Module:

@@ -289,5 +289,5 @@ def test_the_notes_say_what_is_not_emulated() -> None:
     with open_lab(replace(cluster, root=root)) as lab:
         text = " ".join(lab.notes)
     assert "ask for 10000 cores" in text
-    assert "ranks 0 are ghosts" in text
+    assert "1 of 2 devices are ghosts" in text
     assert "half-duplex" in text

@@ -49,3 +49,9 @@ def test_a_lab_has_its_limits() -> None:
     cluster = load_cluster("h100-dgx-x1024")
     with pytest.raises(ClusterError, match="8192 devices; a lab holds 4096 at most"):
         wire_up(replace(cluster, emulated=True), PATHS, netem=False)
+
+
+def test_even_the_fastest_port_has_a_queue_that_tc_takes() -> None:
+    words = shape("eth0", Link(4e12), netem=False)[0].split()
+    assert int(words[words.index("limit") + 1][:-1]) < 2**32
+    assert int(words[words.index("burst") + 1][:-1]) < 2**32

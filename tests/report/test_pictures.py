@@ -16,7 +16,7 @@ from partita.recipes.catalogue import RECIPES
 from partita.report.comparison import verdict
 from partita.report.page import comparison_page, loss_svg, write_page
 from partita.report.svg import timeline_svg
-from partita.report.table import comparison_table, printable, recipes_table, search_table, timeline_table
+from partita.report.table import comparison_table, printable, recipes_table, refusals, search_table, timeline_table
 from partita.report.trace import write_trace
 from partita.searches.exhaustive import Candidate, Search
 from tests.report.timelines import comparison, measured, predicted
@@ -62,9 +62,10 @@ def test_a_trace_that_cannot_be_written_is_the_users_to_mend(tmp_path: Path) -> 
 
 def test_the_table_shows_both_sides_and_no_escapes() -> None:
     text = drawn(comparison_table(comparison()))
-    for part in ("500 ms", "400 ms (390 ms to 410 ms, n=3)", "+25.0%", "sum -25.0%", "4 KiB", "300 B", "no recipe <x>"):
+    for part in ("500 ms", "400 ms (390 ms to 410 ms, n=3)", "+25.0%", "sum -25.0%", "4 KiB", "300 B", "not run"):
         assert part in text
     assert "\x1b" not in text
+    assert refusals(comparison()) == ("x(<b>\ufffd[31m): no recipe <x>",)
 
 
 def test_unprintable_letters_are_replaced() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from hypothesis import given, settings
@@ -13,30 +14,32 @@ from partita.simulator.clock import advance
 
 SECONDS = st.floats(0.0, 3.0)
 AMOUNT = st.floats(0.01, 3.0)
-RATES = st.tuples(st.floats(0.1, 3.0), st.floats(0.0, 2.0), st.floats(0.0, 2.0)).map(lambda r: (r[0], r[0] + r[1], r[2]))
+RATES = st.tuples(st.floats(0.1, 3.0), st.floats(0.0, 2.0), st.floats(0.0, 2.0))
 
 
 @st.composite
 def programs(draw, apart=False):
-    """(rows, rates) with 3 resources and lanes, or with `apart` a resource for each row and no lanes."""
+    """The fields of some rows, and rates: with 3 resources and lanes, or `apart`, each row its resource and no lane."""
     count = draw(st.integers(1, 12))
     rows = [
-        Activity(
-            after=tuple(draw(st.lists(st.integers(0, i - 1), unique=True, max_size=2))) if i else (),
-            lanes=() if apart else tuple(draw(st.lists(st.integers(0, 2), unique=True, max_size=2))),
-            latency=draw(SECONDS),
-            least=draw(SECONDS),
-            demands=((i if apart else draw(st.integers(0, 2)), draw(AMOUNT)),),
-        )
+        {
+            "after": tuple(draw(st.lists(st.integers(0, i - 1), unique=True, max_size=2))) if i else (),
+            "lanes": () if apart else tuple(draw(st.lists(st.integers(0, 2), unique=True, max_size=2))),
+            "latency": draw(SECONDS),
+            "least": draw(SECONDS),
+            "demands": ((i if apart else draw(st.integers(0, 2)), draw(AMOUNT)),),
+        }
         for i in range(count)
     ]
-    return rows, draw(st.lists(RATES, min_size=count if apart else 3, max_size=count if apart else 3))
+    size = count if apart else 3
+    rates = draw(st.lists(RATES, min_size=size, max_size=size))
+    return rows, [(rate, rate + more, burst) for rate, more, burst in rates]
 
 
 @given(programs())
 @settings(max_examples=150, deadline=None)
 def test_no_schedule_beats_its_longest_path_or_its_busiest_resource(program):
-    rows, rates = program
+    rows, rates = [Activity(**fields) for fields in program[0]], program[1]
     start, end = advance(activities_of(rows), resources_of(rates))
     early = [0.0] * len(rows)
     for i, row in enumerate(rows):
@@ -55,17 +58,17 @@ def test_no_schedule_beats_its_longest_path_or_its_busiest_resource(program):
 @given(programs())
 @settings(max_examples=50, deadline=None)
 def test_a_lane_carries_one_at_a_time(program):
-    rows, rates = program
+    rows, rates = [Activity(**fields) for fields in program[0]], program[1]
     start, end = advance(activities_of(rows), resources_of(rates))
     for lane in range(3):
         spans = sorted((start[i], end[i]) for i, row in enumerate(rows) if lane in row.lanes)
-        assert all(before[1] <= after[0] for before, after in zip(spans, spans[1:], strict=False))
+        assert all(before[1] <= after[0] for before, after in pairwise(spans))
 
 
 @given(programs(apart=True), st.integers(0, 11))
 @settings(max_examples=100, deadline=None)
 def test_where_nothing_is_shared_more_never_slows(program, which):
-    rows, rates = program
+    rows, rates = [Activity(**fields) for fields in program[0]], program[1]
     activities, before = activities_of(rows), resources_of(rates)
     factor = np.ones(before.size)
     factor[which % before.size] = 2.0
@@ -77,7 +80,7 @@ def test_where_nothing_is_shared_more_never_slows(program, which):
 @settings(max_examples=50, deadline=None)
 def test_time_has_no_unit(program):
     """Twice the latencies and leasts at half the rates takes twice as long."""
-    rows, rates = program
+    rows, rates = [Activity(**fields) for fields in program[0]], program[1]
     slow = [replace(row, latency=2 * row.latency, least=2 * row.least) for row in rows]
     half = [(rate / 2, peak / 2, burst) for rate, peak, burst in rates]
     end = advance(activities_of(rows), resources_of(rates))[1]

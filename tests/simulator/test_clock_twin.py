@@ -20,21 +20,21 @@ AMOUNT = st.sampled_from([0.5, 1.0, 2.0]) | ODD
 
 @st.composite
 def instances(draw, resources=3, lanes=3):
-    """Up to ten activities, each after some of those before it; two in three resources may burst."""
+    """The fields of up to ten activities, each after some of those before it, and rates; some resources burst."""
 
     def one(i):
         after = draw(st.lists(st.integers(0, i - 1), unique=True, max_size=3)) if i else []
         demands = draw(st.dictionaries(st.integers(0, resources - 1), AMOUNT, max_size=3))
-        return Activity(
-            after=tuple(after),
-            need=draw(st.integers(0, len(after))),
-            lanes=tuple(draw(st.lists(st.integers(0, lanes - 1), unique=True, max_size=2))),
-            priority=draw(st.integers(0, 2)),
-            latency=draw(SECONDS),
-            least=draw(SECONDS),
-            demands=tuple(sorted(demands.items())),
-            guard=draw(st.integers(-1, count - 1)),
-        )
+        return {
+            "after": tuple(after),
+            "need": draw(st.integers(0, len(after))),
+            "lanes": tuple(draw(st.lists(st.integers(0, lanes - 1), unique=True, max_size=2))),
+            "priority": draw(st.integers(0, 2)),
+            "latency": draw(SECONDS),
+            "least": draw(SECONDS),
+            "demands": tuple(sorted(demands.items())),
+            "guard": draw(st.integers(-1, count - 1)),
+        }
 
     count = draw(st.integers(1, 10))
     rows = [one(i) for i in range(count)]
@@ -45,10 +45,14 @@ def instances(draw, resources=3, lanes=3):
     return rows, rates
 
 
+def built(instance):
+    return activities_of([Activity(**fields) for fields in instance[0]]), resources_of(instance[1])
+
+
 @given(instances())
 @settings(max_examples=400, deadline=None)
 def test_both_agree(instance):
-    activities, resources = activities_of(instance[0]), resources_of(instance[1])
+    activities, resources = built(instance)
     start, end = advance(activities, resources)
     plain_start, plain_end = advance_plainly(activities, resources)
     np.testing.assert_allclose(start, plain_start, rtol=1e-9, atol=1e-12)
@@ -58,7 +62,7 @@ def test_both_agree(instance):
 @given(instances())
 @settings(max_examples=50, deadline=None)
 def test_same_input_same_bits(instance):
-    activities, resources = activities_of(instance[0]), resources_of(instance[1])
+    activities, resources = built(instance)
     first, second = advance(activities, resources), advance(activities, resources)
     assert first[0].tobytes() == second[0].tobytes()
     assert first[1].tobytes() == second[1].tobytes()

@@ -198,6 +198,38 @@ def test_the_opaque_rung_takes_what_cannot_be_traced() -> None:
     assert all(graph.tensor(ref) for ref in graph.results())
 
 
+@torch.library.custom_op("partita_tests::unknown", mutates_args=())
+def unknown(value: torch.Tensor) -> torch.Tensor:
+    """An operator of the user's that has no fake kernel."""
+    return value.sin()
+
+
+unknown.register_autograd(lambda ctx, grad: grad, setup_context=lambda ctx, inputs, output: None)
+
+
+def test_an_operator_without_a_fake_kernel_is_named() -> None:
+    graph = capture(task("custom", lambda: nn.Linear(6, 3), lambda m, b: unknown(m(b[0])).mean()))
+    assert graph.rung == "opaque"
+    assert "unknown" in graph.blind
+
+
+def test_no_memory_is_taken_for_the_model() -> None:
+    def vast() -> Any:
+        return nn.Sequential(nn.Linear(6, 300_000), nn.Linear(300_000, 300_000))
+
+    graph = capture(task("vast", vast, lambda m, b: m(b[0]).mean()))
+    assert graph.rung == "dispatch"
+    assert graph.parameter_elements > 9e10
+
+
+def test_an_opaque_model_beyond_the_memory_is_refused() -> None:
+    def loss(model: Any, batch: Any) -> Any:
+        return model(batch[0]).mean() if batch[0].sum() > 0 else model(-batch[0]).mean()
+
+    with pytest.raises(CaptureError, match="GiB are free"):
+        capture(task("vast", lambda: nn.Sequential(nn.Linear(6, 2_000_000), nn.Linear(2_000_000, 2_000_000)), loss))
+
+
 def test_attention_and_lstm_stay_whole() -> None:
     given = hugging_face("LlamaForCausalLM", generate, texts(), vocab_size=61, num_key_value_heads=2, use_cache=False)
     targets = [o.target for o in capture(given).operators]

@@ -1,0 +1,61 @@
+"""Plain PyTorch and Partita on the same task in the same lab, turn by turn.
+
+    run.py TASK CLUSTER --peers ddp,ps --plans ddp,ps_sync [--repeat 7] [--steps 15]
+
+Prints one line of JSON for each, and a table of medians with the spread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import sys
+from pathlib import Path
+from statistics import median
+
+from partita import api
+from partita.lab.command import run_command
+from partita.lab.rehearsal import Rehearsal
+
+HERE = Path(__file__).resolve().parent
+PEERS = HERE.parents[2] / "shared" / "peers" / "torch_peers.py"
+
+
+def peer_seconds(mode: str, task: str, cluster: str, steps: int) -> float:
+    """Seconds a step of the given plain PyTorch mode on every device of the cluster."""
+    out = io.BytesIO()
+    spec = f"{HERE / 'tasks.py'}:{task.replace('-', '_')}"
+    code = run_command(api.cluster_of(cluster), [sys.executable, str(PEERS), mode, spec, str(steps)], out=out)
+    lines = [line for line in out.getvalue().decode().splitlines() if line.startswith("{")]
+    if code or not lines:
+        raise SystemExit(f"the peer {mode} ended with {code}: {out.getvalue().decode()[-500:]}")
+    return float(json.loads(lines[-1])["step_seconds"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("task")
+    parser.add_argument("cluster")
+    parser.add_argument("--peers", default="single,ddp")
+    parser.add_argument("--plans", default="ddp")
+    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=15)
+    given = parser.parse_args()
+    cluster, graph = api.cluster_of(given.cluster), api.graph_of(given.task)
+    peers, plans = given.peers.split(","), given.plans.split(";")
+    made = {text: api.plan_of(text, graph, cluster) for text in plans}
+    seconds: dict[str, list[float]] = {name: [] for name in [f"torch {p}" for p in peers] + plans}
+    with Rehearsal(given.task, graph, cluster, given.cluster) as crew:
+        for _ in range(given.repeat):
+            for mode in peers:
+                seconds[f"torch {mode}"].append(peer_seconds(mode, given.task, given.cluster, given.steps))
+            for text, plan in made.items():
+                seconds[text].append(crew.measure(plan, steps=given.steps, evaluate=False).timeline.step_seconds)
+            print(json.dumps({name: times[-1] for name, times in seconds.items()}), flush=True)
+    for name, times in seconds.items():
+        print(f"{name:40s} {median(times) * 1e3:8.1f} ms   {min(times) * 1e3:8.1f} .. {max(times) * 1e3:8.1f}   n={len(times)}")
+
+
+if __name__ == "__main__":
+    main()
