@@ -144,12 +144,13 @@ def train(
         task, plan, where, steps=steps or 0, epochs=epochs or 0, seed=seed, init=init, out=out, resume=resume,
         deterministic=deterministic, timeout=timeout, cluster_spec=cluster, tell=context.obj,
     )  # fmt: skip
+    if done is None:  # rank 0 has the result
+        return Answer()
     body = timeline_body(done.timeline, Setting(samples, devices=where.devices)) | {
         "final_loss": done.final_loss, "steps": done.steps, "loss": done.loss, "weights": done.weights_path,
     }  # fmt: skip
-    saved = f", weights in {done.weights_path}" if done.weights_path else ""
-    words = f"final loss {done.final_loss:.6g} after {done.steps} steps{saved}"
-    return Answer(body, (timeline_table(done.timeline), words))
+    words = f"final loss {done.final_loss:.6g} after {done.steps} steps"
+    return Answer(body, (timeline_table(done.timeline), words, *lines_of({"weights": done.weights_path})))
 
 
 @app.command(epilog="Example: partita compare digits-cnn --cluster lab-4x1g --plans 'ddp,pipe_sgd(staleness=1)'")

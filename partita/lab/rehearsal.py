@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -41,7 +40,7 @@ class Rehearsal:
         self.task, self.graph, self.cluster, self.spec = task, graph, cluster, cluster_spec
         self.seed, self.init, self.timeout, self.tell = seed, init, timeout, tell
         self.place = tempfile.TemporaryDirectory(prefix="partita-")
-        self.crew = Crew(cluster, [sys.executable, "-m", "partita.lab.serve"])
+        self.crew = Crew(cluster, env={"TORCH_CPP_LOG_LEVEL": "ERROR"}, listen=True)
 
     def __enter__(self) -> Rehearsal:
         path = Path(self.place.name) / "graph.json"
@@ -158,7 +157,7 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster) -> Wiring:
 
 def probe_links(cluster: Cluster, tell: Tell) -> dict[str, Any]:
     """Latency, payload bandwidth and processor costs of a cluster's links, measured."""
-    with Crew(cluster) as crew:
+    with Crew(cluster, listen=True) as crew:
         tell(f"measuring the links of {cluster.name}")
         crew.ask_all("join", {"timeout": 60.0}, 60.0)
         wiring = wiring_of(crew.ask_all("wires", {"sizes": list(sizes_for(cluster))}, 300.0), cluster)

@@ -30,11 +30,16 @@ def lines_of(body: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(f"{key}: {value}" for key, value in body.items() if value not in ("", None))
 
 
+def speaks() -> bool:
+    """Whether this process is the one that talks: of the ranks that a launcher started, the first."""
+    return os.environ.get("RANK", "0") in ("", "0")
+
+
 def say(answer: Answer, as_json: bool) -> None:
     """Print an answer: results on stdout, an error's sentence on stderr too. Of several ranks, the first speaks."""
     if answer.error:
         print(f"partita: {answer.error}", file=sys.stderr, flush=True)
-    if int(os.environ.get("RANK") or 0):
+    if not speaks():
         return
     try:
         if as_json:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final, TypeAlias
 
+from partita.report.answer import speaks
 from partita.units import Seconds
 
 Tell: TypeAlias = Callable[[str], None]
@@ -17,8 +18,13 @@ EVERY: Final[Seconds] = 3.0
 
 @contextmanager
 def telling(every: Seconds = EVERY) -> Iterator[Tell]:
-    """A `tell(sentence)` for the time of a command. NO_COLOR and TERM=dumb get lines instead of a spinner."""
-    if sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
+    """A `tell(sentence)` for the time of a command, silent on all ranks but the first.
+
+    NO_COLOR and TERM=dumb get lines instead of a spinner.
+    """
+    if not speaks():
+        yield lambda sentence: None
+    elif sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
         with _spinner() as tell:
             yield tell
     else:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -246,13 +247,21 @@ def load_weights(model: Any, path: Path) -> None:
 
 
 def join_world(rank: int, world: int, timeout: Seconds, backend: str = "gloo") -> None:
-    """Meet the other ranks by the torchrun environment variables. Raises RunError with what to check."""
-    from datetime import timedelta
+    """Meet the other ranks by torchrun's environment variables. Raises RunError with what to check.
 
+    PARTITA_LISTEN_FD is a socket that rank 0 inherits, bound to the right interface: TCPStore by itself listens on all.
+    """
+    place = os.environ.get("MASTER_ADDR", ""), int(os.environ.get("MASTER_PORT", "0"))
+    patience, given = timedelta(seconds=timeout), os.environ.get("PARTITA_LISTEN_FD", "")
+    listen = {"master_listen_fd": int(given)} if given and rank == 0 else {}
     try:
-        dist.init_process_group(backend, rank=rank, world_size=world, timeout=timedelta(seconds=timeout))
+        if given:
+            store = dist.TCPStore(*place, world, rank == 0, patience, use_libuv=True, **listen)
+            dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=patience)
+        else:
+            dist.init_process_group(backend, rank=rank, world_size=world, timeout=patience)
     except (RuntimeError, ValueError) as error:
-        place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise RunError(
-            f"rank {rank} could not meet the others at {place} ({error}); check MASTER_ADDR and MASTER_PORT", rank=rank
+            f"rank {rank} could not meet the others at {place[0]}:{place[1]} ({error}); check MASTER_ADDR and MASTER_PORT",
+            rank=rank,
         ) from error

@@ -12,9 +12,9 @@ import partita
 PACKAGE = Path(partita.__file__).parent
 ORDER = (
     "errors", "units", "task", "graph", "cluster", "plan", "program", "wire", "cost", "lowering", "simulator",
-    "recipes", "searches", "tracing", "kernels", "runtime", "lab", "report", "zoo", "api", "__main__",
+    "recipes", "searches", "zoo", "tracing", "kernels", "runtime", "lab", "report", "api", "__main__",
 )  # fmt: skip
-TORCH_FREE = (*ORDER[: ORDER.index("tracing")], "report", "__main__")
+TORCH_FREE = (*ORDER[: ORDER.index("zoo")], "report", "__main__")
 
 
 @dataclass(frozen=True)

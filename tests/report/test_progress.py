@@ -13,6 +13,13 @@ def test_a_line_every_few_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("", "partita: a\npartita: d\n")
 
 
+def test_only_the_first_rank_talks(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    with telling() as tell:
+        tell("working")
+    assert capsys.readouterr() == ("", "")
+
+
 def test_without_a_terminal_lines_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     with telling() as tell:
         tell("working")
