@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -25,6 +25,7 @@ from partita.runtime.take import Take, take_of
 from partita.units import Bytes, Seconds
 
 Tell = Callable[[str], None]
+QUIET: Final = {"TORCH_CPP_LOG_LEVEL": "ERROR", "PARTITA_STORE": "own"}
 
 
 class Rehearsal:
@@ -40,7 +41,7 @@ class Rehearsal:
         self.task, self.graph, self.cluster, self.spec = task, graph, cluster, cluster_spec
         self.seed, self.init, self.timeout, self.tell = seed, init, timeout, tell
         self.place = tempfile.TemporaryDirectory(prefix="partita-")
-        self.crew = Crew(cluster, env={"TORCH_CPP_LOG_LEVEL": "ERROR"}, listen=True)
+        self.crew = Crew(cluster, env=QUIET, listen=True)
 
     def __enter__(self) -> Rehearsal:
         path = Path(self.place.name) / "graph.json"
@@ -157,7 +158,7 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster) -> Wiring:
 
 def probe_links(cluster: Cluster, tell: Tell) -> dict[str, Any]:
     """Latency, payload bandwidth and processor costs of a cluster's links, measured."""
-    with Crew(cluster, listen=True) as crew:
+    with Crew(cluster, env=QUIET, listen=True) as crew:
         tell(f"measuring the links of {cluster.name}")
         crew.ask_all("join", {"timeout": 60.0}, 60.0)
         wiring = wiring_of(crew.ask_all("wires", {"sizes": list(sizes_for(cluster))}, 300.0), cluster)

@@ -249,13 +249,14 @@ def load_weights(model: Any, path: Path) -> None:
 def join_world(rank: int, world: int, timeout: Seconds, backend: str = "gloo") -> None:
     """Meet the other ranks by torchrun's environment variables. Raises RunError with what to check.
 
-    PARTITA_LISTEN_FD is a socket that rank 0 inherits, bound to the right interface: TCPStore by itself listens on all.
+    With PARTITA_STORE=own rank 0 keeps the store, on the socket that it inherits as PARTITA_LISTEN_FD where there is one
+    (TCPStore by itself listens on all interfaces); otherwise whoever launched keeps it.
     """
     place = os.environ.get("MASTER_ADDR", ""), int(os.environ.get("MASTER_PORT", "0"))
     patience, given = timedelta(seconds=timeout), os.environ.get("PARTITA_LISTEN_FD", "")
     listen = {"master_listen_fd": int(given)} if given and rank == 0 else {}
     try:
-        if given:
+        if os.environ.get("PARTITA_STORE") == "own":
             store = dist.TCPStore(*place, world, rank == 0, patience, use_libuv=True, **listen)
             dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=patience)
         else:
