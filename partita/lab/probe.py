@@ -10,13 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 
 from partita.graph.batch import substitute
-from partita.graph.graph import Graph
+from partita.graph.cuts import peak_bytes
+from partita.graph.graph import TANGENT, Graph
 from partita.graph.operator import Operator, Ref
 from partita.graph.signature import signature
 from partita.graph.tensor import Tensor
@@ -26,8 +27,9 @@ from partita.runtime.segment import compile_segment, key, last_reads
 from partita.task import Task
 from partita.units import Bytes, Seconds
 
-LEAST: Seconds = 0.006
-INDICES = {"aten.embedding.default": (0, 0), "aten.embedding_dense_backward.default": (2, -1)}
+LEAST: Final[Seconds] = 0.006
+SETS: Final = 64
+LARGEST: Final[Bytes] = 2**25
 
 
 def thread_seconds(run: Callable[[], Any], least: Seconds = LEAST) -> Seconds:
@@ -55,16 +57,34 @@ def unique_operators(graphs: Iterable[Graph]) -> dict[str, tuple[Graph, int]]:
     return found
 
 
-def operator_seconds(graph: Graph, index: int, device: str = "cpu") -> Seconds:
-    """Core-seconds of one operator on made-up inputs of its shapes, strides and dtypes."""
+def operator_seconds(graph: Graph, index: int, footprint: Bytes = 0, device: str = "cpu") -> Seconds:
+    """Core-seconds of one operator on made-up inputs of its shapes, strides and dtypes.
+
+    In a step an operator reads what was written a while ago and writes to memory that was freed a while ago. So it is
+    run over as many sets of activations, outputs kept, as fill `footprint` bytes, the step's own working set;
+    parameters are the same in all sets, as in a step.
+    """
     operator = graph.operators[index]
-    leaves = {ref.name: made(graph.tensor(ref), operator, graph, device) for ref in operator.reads() if ref.index < 0}
-    environment = {key(ref): made(graph.tensor(ref), operator, graph, device) for ref in operator.reads()}
-    environment[DRAWS] = None
-    code = compile_segment(
-        graph, index, index + 1, device, {**dict.fromkeys(last_reads(graph), len(graph.operators) + 1)}
-    )
-    return thread_seconds(lambda: code(environment, leaves))
+    last = dict.fromkeys(last_reads(graph), len(graph.operators) + 1)
+    code = compile_segment(graph, index, index + 1, device, last)
+    leaves = {
+        r.name: made(graph.tensor(r), operator, graph, device) for r in operator.reads() if r.name in graph.leaves
+    }
+    moved = [
+        ref for ref in dict.fromkeys(operator.reads()) if ref.name not in graph.leaves or ref.name in dict(graph.inputs)
+    ]
+    each = sum(graph.tensor(ref).size(graph.batch) for ref in moved)
+    each += sum(t.size(graph.batch) for t in operator.outputs if t is not None)
+    sets: list[dict[str, Any]] = []
+    for _ in range(max(1, min(SETS, footprint // max(each, 1)))):
+        made_up = {key(ref): made(graph.tensor(ref), operator, graph, device) for ref in moved}
+        sets.append({**{name: value for name, value in leaves.items() if name == TANGENT}, **made_up, DRAWS: None})
+
+    def run() -> None:
+        for environment in sets:
+            code(environment, leaves)
+
+    return thread_seconds(run) / len(sets)
 
 
 def made(tensor: Tensor, operator: Operator, graph: Graph, device: str) -> torch.Tensor:
@@ -203,13 +223,16 @@ def rank_operators(
 ) -> dict[str, Any]:
     """Signature -> core-seconds of every `world`-th operator that is not known yet, and the reference kernel's."""
     torch.manual_seed(0)
-    wanted = unique_operators(substitute(graph, batch) for batch in batches)
+    graphs = [substitute(graph, batch) for batch in batches]
+    wanted = unique_operators(graphs)
+    room = {g.batch: min(peak_bytes(g, 0, len(g.operators), g.batch)[0], LARGEST) for g in graphs}
     known = set(known)
     mine = [name for name in sorted(wanted) if name not in known][rank::world]
     reference, found = reference_seconds(), {}
     with torch.no_grad():
         for n, name in enumerate(mine):
-            found[name] = operator_seconds(*wanted[name])
+            one, index = wanted[name]
+            found[name] = operator_seconds(one, index, room[one.batch])
             if n % 20 == 19:
                 tell({"operators": n + 1, "of": len(mine)})
     return {"operators": found, "reference": (reference + reference_seconds()) / 2}
