@@ -25,7 +25,7 @@ from partita.program.instruction import (
 )
 from partita.runtime.draws import DRAWS, Draws
 from partita.runtime.rank import Rank
-from partita.runtime.segment import Environment, key
+from partita.runtime.segment import BREATHE, Environment, key
 from partita.runtime.state import rows
 from partita.runtime.transport import Pending
 
@@ -38,6 +38,7 @@ def load(rank: Rank, act: Load, name: str, round: int) -> None:
     leaves = rank.feed.leaves(positions, rank.device, rank.floating)
     environment: Environment = {f"input.{i}": leaf for i, leaf in enumerate(leaves) if Ref(f"input.{i}") in rank.reads}
     environment[DRAWS] = None if rank.draws is None else Draws(rank.draws, rank.step(round, act.step), tuple(positions))
+    environment[BREATHE] = rank.pace.breathe
     environment[TANGENT] = torch.tensor(act.weight, dtype=rank.floating or torch.float32, device=rank.device)
     rank.environments[round, act.part] = environment
 
@@ -64,7 +65,7 @@ def gradients(rank: Rank, bucket: str, part: str, round: int) -> list[torch.Tens
     for piece in pieces:
         if piece.last:
             del environment[key(wanted[piece.parameter])]
-    if environment.keys() <= {TANGENT, DRAWS}:
+    if environment.keys() <= {TANGENT, DRAWS, BREATHE}:
         del rank.environments[round, part]
     return found
 

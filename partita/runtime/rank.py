@@ -14,6 +14,7 @@ from partita.program.instruction import After
 from partita.program.program import Program, Role
 from partita.program.timeline import Span
 from partita.runtime.feed import Feed
+from partita.runtime.pace import Pace
 from partita.runtime.segment import Environment, Leaves
 from partita.runtime.state import State
 from partita.runtime.transport import Transport
@@ -64,6 +65,7 @@ class Rank:
     floating: torch.dtype | None = None
     first_step: int = 0
     draws: int | None = None
+    pace: Pace = field(default_factory=Pace)
     board: Board = field(default_factory=Board)
     environments: dict[tuple[int, str], Environment] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from partita.plan.plan import Plan
 from partita.program.program import Program, Role
 from partita.runtime.feed import Feed
 from partita.runtime.inprocess import Hall, InProcess
+from partita.runtime.pace import Pace
 from partita.runtime.rank import Code, Rank
 from partita.runtime.schedules import advance
 from partita.runtime.segment import compile_segment, last_reads
@@ -71,7 +73,9 @@ def values_of(model: Any) -> Values:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
-def compiled(graph: Graph, program: Program, role: Role, device: str) -> tuple[dict[str, Code], set[Ref]]:
+def compiled(
+    graph: Graph, program: Program, role: Role, device: str, breathing: bool = False
+) -> tuple[dict[str, Code], set[Ref]]:
     """The code of every segment that a role runs, and the values that any of it reads."""
     wanted = {i.act.segment for i in role.instructions if hasattr(i.act, "segment")}
     code: dict[str, Code] = {}
@@ -83,33 +87,22 @@ def compiled(graph: Graph, program: Program, role: Role, device: str) -> tuple[d
         for name in wanted:
             segment = program.segment[name]
             if segment.batch == batch:
-                code[name] = compile_segment(concrete, segment.start, segment.stop, device, last)
+                code[name] = compile_segment(concrete, segment.start, segment.stop, device, last, breathing)
     return code, reads
 
 
 def make_rank(
-    task: Task, graph: Graph, program: Program, rank: int, state: State, transport: Transport, *,
-    seed: int, first_step: int = 0, device: str = "cpu", precision: str = "", keyed: bool = False, code: tuple[dict[str, Code], set[Ref]] | None = None,
+    task: Task, graph: Graph, program: Program, rank: int, state: State, transport: Transport, *, seed: int,
+    first_step: int = 0, device: str = "cpu", precision: str = "", keyed: bool = False, cores: float = 0.0,
+    code: tuple[dict[str, Code], set[Ref]] | None = None,
 ) -> Rank:  # fmt: skip
-    """A rank that is ready to be driven from step `first_step` on."""
+    """A rank that is ready to be driven from step `first_step` on; `cores` is its processor quota (0: none)."""
     role = program.role_of[rank]
-    segments, reads = code or compiled(graph, program, role, device)
-    floating = FLOATING[precision] if precision else None
+    segments, reads = code or compiled(graph, program, role, device, 0 < cores < 1)
     return Rank(
-        graph,
-        program,
-        role,
-        rank,
-        state,
-        transport,
-        Feed(task, seed),
-        segments,
-        reads,
-        device,
-        floating,
-        first_step,
-        seed if keyed else None,
-    )
+        graph, program, role, rank, state, transport, Feed(task, seed), segments, reads, device,
+        FLOATING[precision] if precision else None, first_step, seed if keyed else None, Pace(cores),
+    )  # fmt: skip
 
 
 def train_in_process(
@@ -142,15 +135,27 @@ def train_in_process(
                 precision=precision,
                 keyed=keyed,
                 code=code[program.role_of[r].name],
-            )
+            )  # fmt: skip
             for r in range(program.size)
         ]
-        advance(ranks, leg.rounds, order, slow)
+        with default_floats(precision):
+            advance(ranks, leg.rounds, order, slow)
         for rank in ranks:
             for at, loss in rank.losses.items():
                 losses[at] = losses.get(at, 0.0) + float(loss)
         step += leg.rounds * program.steps
     return states, losses
+
+
+@contextmanager
+def default_floats(precision: str) -> Iterator[None]:
+    """Python numbers meet integer tensors in the precision of the graph."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64 if precision == "fp64" else before)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def carry_over(

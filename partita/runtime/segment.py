@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -25,6 +25,7 @@ from partita.runtime.draws import DRAWING
 
 Environment = dict[str, Any]
 Leaves = dict[str, torch.Tensor]
+BREATHE: Final = "breathe"
 
 
 def resolve(target: str) -> Callable[..., Any]:
@@ -51,14 +52,15 @@ def last_reads(graph: Graph) -> dict[Ref, int]:
 
 
 def compile_segment(
-    graph: Graph, start: int, stop: int, device: str, last: dict[Ref, int] | None = None
+    graph: Graph, start: int, stop: int, device: str, last: dict[Ref, int] | None = None, breathing: bool = False
 ) -> Callable[[Environment, Leaves], None]:
     """Operators `start` to `stop` of a graph whose sizes are numbers, as a function over (environment, leaves).
 
-    Values that a later segment or the caller reads are left in the environment, those used up are taken from it.
+    Values that a later segment or the caller reads are left in the environment, those used up are taken from it. With
+    `breathing` the environment's BREATHE is called between operators.
     """
     last = last_reads(graph) if last is None else last
-    writer = _Writer(graph, start, stop, device, last)
+    writer = _Writer(graph, start, stop, device, last, breathing)
     scope: dict[str, Any] = writer.scope
     exec(compile(writer.text(), f"<{graph.name}[{start}:{stop}]>", "exec"), scope)
     return scope["segment"]  # type: ignore[no-any-return]
@@ -67,7 +69,8 @@ def compile_segment(
 class _Writer:
     """Writes the text of one segment; lives for one call of `compile_segment`."""
 
-    def __init__(self, graph: Graph, start: int, stop: int, device: str, last: dict[Ref, int]) -> None:
+    def __init__(self, graph: Graph, start: int, stop: int, device: str, last: dict[Ref, int], breathing: bool) -> None:
+        self.breathing = breathing
         self.graph, self.start, self.stop, self.device, self.last = graph, start, stop, device, last
         self.scope: dict[str, Any] = {"torch": torch}
         self.lines: list[str] = []
@@ -100,6 +103,8 @@ class _Writer:
         self.held |= set(used)
         self.drop(ref for ref in operator.reads() if self.last[ref] == i)
         self.lines += [f"env[{key(ref)!r}] = {_local(ref)}" for ref in used if self.last[ref] >= self.stop]
+        if self.breathing and i + 1 < self.stop:
+            self.lines.append(f"env[{BREATHE!r}]()")
 
     def drop(self, refs: Iterable[Ref]) -> None:
         for ref in dict.fromkeys(refs):

@@ -147,17 +147,11 @@ class Session:
         groups = sorted({g for _, i in program.instructions() if isinstance(i.act, Collective) for g in i.act.groups})
         self.transport.join([g for g in groups if len(g) > 1], self.timeout)
         state = carry_over(self.graph, program, self.rank, self.task, self.values, state, self.device)
+        machine = self.cluster.devices[self.rank]
         return make_rank(
-            self.task,
-            self.graph,
-            program,
-            self.rank,
-            state,
-            self.transport,
-            seed=self.seed,
-            first_step=step,
-            device=self.device,
-        )
+            self.task, self.graph, program, self.rank, state, self.transport, seed=self.seed, first_step=step,
+            device=self.device, cores=0.0 if machine.ghost else machine.cores,
+        )  # fmt: skip
 
     def evaluate(self, state: State) -> float:
         """Mean loss over the validation set, or over the first 256 samples where there is none."""

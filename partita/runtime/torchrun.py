@@ -31,7 +31,16 @@ def place_here(cluster: Cluster) -> tuple[int, int]:
 
 
 def train_rank(
-    task: Task, graph: Graph, plan: Plan, cluster: Cluster, *, steps: int, seed: int, init: str, out: str, timeout: Seconds
+    task: Task,
+    graph: Graph,
+    plan: Plan,
+    cluster: Cluster,
+    *,
+    steps: int,
+    seed: int,
+    init: str,
+    out: str,
+    timeout: Seconds,
 ) -> Take | None:
     """Train as this process's rank; the result on rank 0, None on the others."""
     rank, world = place_here(cluster)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -10,6 +10,7 @@ from partita.program.instruction import Kind
 from partita.units import Seconds
 
 
+@runtime_checkable
 class Pending(Protocol):
     """Something that a lane waits for."""
 
@@ -20,10 +21,13 @@ class Pending(Protocol):
         """Wait until ready; False if `timeout` passed before."""
 
 
+@runtime_checkable
 class Transport(Protocol):
     """Moves tensors for one rank. `key` is the same on all ranks that take part, and unique in its Program."""
 
-    rank: int
+    @property
+    def rank(self) -> int:
+        """The rank whose tensors it moves."""
 
     def collective(self, kind: Kind, tensor: torch.Tensor, group: tuple[int, ...], key: str, round: int) -> Pending:
         """Start `kind` on `tensor` in place among `group`."""

@@ -71,6 +71,7 @@ def _in_order(rank: Rank, lane: Lane, rounds: int, record: Record) -> LaneRun:
                     return
         if lane.name in ("compute", "serve"):
             rank.ends.append(time.perf_counter())
+            rank.pace.round_ends()
 
 
 def _as_ready(rank: Rank, lane: Lane, rounds: int, record: Record) -> LaneRun:
@@ -95,14 +96,19 @@ def last_round(instruction: Instruction, rounds: int) -> int:
 def _instance(rank: Rank, instruction: Instruction, round: int, record: Record) -> LaneRun:
     turn = Turn(rank, ((instruction, round),))
     if not turn.ready():
+        asked = time.perf_counter()
         yield turn
+        if instruction.lane == "compute":
+            rank.pace.waited += time.perf_counter() - asked
     if rank.board.failure is not None:
         return
     start = time.perf_counter()
     if instruction.unless is None or not rank.board.has(instruction.unless, round):
         pending = carry_out(rank, instruction, round)
         if pending is not None:
+            rank.pace.flying += 1
             yield pending
+            rank.pace.flying -= 1
     if record(round):
         kind = type(instruction.act).__name__
         rank.spans.append(Span(rank.rank, instruction.lane, instruction.name, kind, round, start, time.perf_counter()))
