@@ -35,7 +35,9 @@ def main(place: str = "lab-4x1g") -> None:
         row = found.rows[1]
         if row.predicted and row.measured:
             write_trace((row.predicted, row.measured), out / f"{task}.trace.json")
-            console.print(f"predicted and measured timeline of {row.plan}: {out / task}.trace.json (open in ui.perfetto.dev)")
+            console.print(
+                f"predicted and measured timeline of {row.plan}: {out / task}.trace.json (open in ui.perfetto.dev)"
+            )
         write_page(found, out / f"{task}.html")
         console.print(f"report: {out / task}.html")
         for note in found.notes:

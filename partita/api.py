@@ -69,8 +69,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`equal` within `tolerance` in fp64 `against` the named serial training; fp32's difference beside that of a control
-    whose sums are only ordered otherwise."""
+    """`equal` within `tolerance` in fp64 `against` the named serial training.
+
+    fp32's difference stands beside that of a control whose sums are only ordered otherwise.
+    """
 
     equal: bool
     semantics: str
@@ -166,11 +168,14 @@ def simulate(graph: Graph, plan: Plan, cluster: Cluster, *, costs: Costs | None 
 
 
 def train(
-    spec: str, plan_text: str, cluster: Cluster, *, steps: int = 0, epochs: int = 0, seed: int = 0, init: str = "", out: str = "",
-    resume: bool = False, deterministic: bool = False, timeout: Seconds = 60.0, cluster_spec: str = "", tell: Tell = quiet,
+    spec: str, plan_text: str, cluster: Cluster, *, steps: int = 0, epochs: int = 0, seed: int = 0, init: str = "",
+    out: str = "", resume: bool = False, deterministic: bool = False, timeout: Seconds = 60.0, cluster_spec: str = "",
+    tell: Tell = quiet,
 ) -> Trained | None:  # fmt: skip
-    """Train on the cluster's devices, which are processes of this machine; under torchrun, this process is one rank, and
-    only rank 0 returns a result."""
+    """Train on the cluster's devices, which are processes of this machine.
+
+    Under torchrun, this process is one rank, and only rank 0 returns a result.
+    """
     task = load(spec)
     graph = graph_of(task, tell=tell)
     plan = plan_of(plan_text, graph, cluster, tell=tell)
@@ -181,8 +186,8 @@ def train(
     if "RANK" in os.environ:
         from partita.runtime.torchrun import train_rank
 
-        take = train_rank(task, graph, plan, cluster, steps=steps, seed=seed, init=init, out=out, timeout=timeout)
-        return take and Trained(plan, take.timeline, take.loss, take.final_loss, steps, take.weights)
+        own = train_rank(task, graph, plan, cluster, steps=steps, seed=seed, init=init, out=out, timeout=timeout)
+        return None if own is None else Trained(plan, own.timeline, own.loss, own.final_loss, steps, own.weights)
     from partita.lab.rehearsal import Rehearsal
 
     machines = cluster_spec or cluster.name
@@ -192,11 +197,12 @@ def train(
 
 
 def compare(
-    spec: str, plans: Sequence[str], cluster: Cluster, *, steps: int = 10, target_loss: float | None = None, repeat: int = 1, seed: int = 0,
-    cluster_spec: str = "", tell: Tell = quiet,
+    spec: str, plans: Sequence[str], cluster: Cluster, *, steps: int = 10, target_loss: float | None = None,
+    repeat: int = 1, seed: int = 0, cluster_spec: str = "", tell: Tell = quiet,
 ) -> Comparison:  # fmt: skip
     """Predict every plan from micro-benchmarks, then run all of them, repeats interleaved, on one set of workers."""
-    from partita.lab.rehearsal import Rehearsal, Take
+    from partita.lab.rehearsal import Rehearsal
+    from partita.runtime.take import Take
 
     graph = graph_of(spec, tell=tell)
     rows = {text: _planned(text, graph, cluster, tell) for text in plans}
@@ -213,7 +219,18 @@ def compare(
                 takes[text].append(crew.measure(plan, steps=steps, evaluate=turn == 0))
         notes = crew.notes
     return Comparison(
-        tuple(_row(text, rows[text], predicted.get(text), takes.get(text, []), memory.get(text, ()), guesses.get(text, {}), target_loss) for text in plans),
+        tuple(
+            _row(
+                text,
+                rows[text],
+                predicted.get(text),
+                takes.get(text, []),
+                memory.get(text, ()),
+                guesses.get(text, {}),
+                target_loss,
+            )
+            for text in plans
+        ),
         spec,
         cluster,
         notes,
@@ -230,7 +247,13 @@ def _planned(text: str, graph: Graph, cluster: Cluster, tell: Tell) -> Plan | st
 
 
 def _row(
-    text: str, plan: Plan | str, predicted: Timeline | None, takes: Sequence[Any], memory: tuple[int, ...], guesses: dict[str, Seconds], target: float | None
+    text: str,
+    plan: Plan | str,
+    predicted: Timeline | None,
+    takes: Sequence[Any],
+    memory: tuple[int, ...],
+    guesses: dict[str, Seconds],
+    target: float | None,
 ) -> Row:
     if isinstance(plan, str) or predicted is None:
         return Row(text, error=str(plan))

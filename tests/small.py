@@ -1,4 +1,4 @@
-"""Small things that many tests build on: a graph written by hand, a cluster of equal devices, a task of a few numbers."""
+"""Small things that many tests build on: a graph by hand, a cluster of equal devices, a task of a few numbers."""
 
 from __future__ import annotations
 

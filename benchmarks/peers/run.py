@@ -54,7 +54,8 @@ def main() -> None:
                 seconds[text].append(crew.measure(plan, steps=given.steps, evaluate=False).timeline.step_seconds)
             print(json.dumps({name: times[-1] for name, times in seconds.items()}), flush=True)
     for name, times in seconds.items():
-        print(f"{name:40s} {median(times) * 1e3:8.1f} ms   {min(times) * 1e3:8.1f} .. {max(times) * 1e3:8.1f}   n={len(times)}")
+        low, middle, high = (pick(times) * 1e3 for pick in (min, median, max))
+        print(f"{name:40s} {middle:8.1f} ms   {low:8.1f} .. {high:8.1f}   n={len(times)}")
 
 
 if __name__ == "__main__":

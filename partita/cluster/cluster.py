@@ -1,10 +1,10 @@
 """The machines as a value: a tree of switches with devices for leaves.
 
-    lab-2x2            switch                       each member has one port into its group's switch;
-                 1 Gbit/s  |  1 Gbit/s              a message climbs from port to port to the lowest
-                    node 0   node 1                 common group and down again
-           10 Gbit/s / \\       / \\ 10 Gbit/s
-                   0   1     2   3                  ranks count leaves from left to right
+lab-2x2            switch                       each member has one port into its group's switch;
+             1 Gbit/s  |  1 Gbit/s              a message climbs from port to port to the lowest
+                node 0   node 1                 common group and down again
+       10 Gbit/s / \\       / \\ 10 Gbit/s
+               0   1     2   3                  ranks count leaves from left to right
 """
 
 from __future__ import annotations

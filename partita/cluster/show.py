@@ -11,9 +11,9 @@ from partita.units import show_bandwidth, show_bytes, show_flops, show_seconds
 def show_cluster(cluster: Cluster) -> str:
     """The tree of switches and devices, ranks from top to bottom; alike neighbours share a line.
 
-        lab-2x2: 4 devices, emulated
-        └─ node0 and 1 more alike, to rank 3   [1 Gbit/s, no added latency]
-           └─ ranks 0-1: 2 x half-core, 32 GFLOP/s fp32, 4 GiB, 0.5 cores   [10 Gbit/s, no added latency]
+    lab-2x2: 4 devices, emulated
+    └─ node0 and 1 more alike, to rank 3   [1 Gbit/s, no added latency]
+       └─ ranks 0-1: 2 x half-core, 32 GFLOP/s fp32, 4 GiB, 0.5 cores   [10 Gbit/s, no added latency]
     """
     kind = ", emulated" if cluster.emulated else f", on interface {cluster.interface}" if cluster.interface else ""
     plural = "" if cluster.size == 1 else "s"

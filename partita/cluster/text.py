@@ -1,27 +1,27 @@
 """Clusters as TOML, both ways, and the three ways to name one.
 
-    schema = 1
-    name = "two-boxes"
-    emulated = false                                      # true: runs in the lab of this machine
-    interface = "eth1"                                    # what processes may bind; loopback without it
+schema = 1
+name = "two-boxes"
+emulated = false                                      # true: runs in the lab of this machine
+interface = "eth1"                                    # what processes may bind; loopback without it
 
-    [device.gpu]                                          # device kinds by name
-    backend = "cuda"
-    flops = { fp32 = "19.5 TFLOP/s", bf16 = "312 TFLOP/s" }
-    memory = "40 GiB"
+[device.gpu]                                          # device kinds by name
+backend = "cuda"
+flops = { fp32 = "19.5 TFLOP/s", bf16 = "312 TFLOP/s" }
+memory = "40 GiB"
 
-    [network]                                             # the root switch
-    link = { bandwidth = "10 Gbit/s", latency = "15 us" } # every member's port into it
-    [[network.members]]                                   # box0 and box1, each a switch with two devices
-    name = "box"
-    count = 2
-    link = { bandwidth = "31 GB/s", latency = "2 us" }
-    members = [{ device = "gpu", count = 2 }]
-    [[network.members]]                                   # a third one, unequal, with a port of its own
-    name = "old"
-    port = { bandwidth = "1 Gbit/s" }
-    link = { bandwidth = "15 GB/s" }
-    members = [{ device = "gpu" }]
+[network]                                             # the root switch
+link = { bandwidth = "10 Gbit/s", latency = "15 us" } # every member's port into it
+[[network.members]]                                   # box0 and box1, each a switch with two devices
+name = "box"
+count = 2
+link = { bandwidth = "31 GB/s", latency = "2 us" }
+members = [{ device = "gpu", count = 2 }]
+[[network.members]]                                   # a third one, unequal, with a port of its own
+name = "old"
+port = { bandwidth = "1 Gbit/s" }
+link = { bandwidth = "15 GB/s" }
+members = [{ device = "gpu" }]
 """
 
 from __future__ import annotations

@@ -13,7 +13,17 @@ from partita.graph.batch import substitute
 from partita.graph.graph import Graph
 from partita.graph.signature import signature
 from partita.program.instruction import (
-    Act, Clip, Collective, Combine, Compute, Load, Pack, Receive, Scale, Send, Update,
+    Act,
+    Clip,
+    Collective,
+    Combine,
+    Compute,
+    Load,
+    Pack,
+    Receive,
+    Scale,
+    Send,
+    Update,
 )  # fmt: skip
 from partita.program.program import Bucket, Program
 from partita.units import Bytes, BytesPerSecond, Seconds
@@ -58,8 +68,10 @@ class Wiring:
 @final
 @dataclass(frozen=True)
 class Costs:
-    """Costs of a graph on a cluster. `operators` maps signatures to core-seconds on a device of speed 1; `sizes` are the
-    batch sizes that they cover; `source` says where the numbers come from ('measured', 'data sheet')."""
+    """Costs of a graph on a cluster.
+
+    `operators` maps signatures to core-seconds on a device of speed 1; `sizes` are the batch sizes that they cover;
+    `source` says where the numbers come from ('measured', 'data sheet')."""
 
     graph: Graph
     cluster: Cluster
@@ -96,7 +108,7 @@ class Costs:
         return self.operators[key]
 
     def demand(self, program: Program, act: Act, ranks: int) -> Demand:
-        """What an act asks of each rank that carries it out, itself apart from links. `ranks` is the size of its group."""
+        """What an act asks of each rank that carries it out, apart from links. `ranks` is the size of its group."""
         own = self.instruction
         match act:
             case Load():

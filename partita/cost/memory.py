@@ -12,8 +12,8 @@ from partita.units import Bytes
 def peak_memory(program: Program, graph: Graph, rank: int) -> Bytes:
     """Steady-state peak of live tensor bytes on `rank`.
 
-    Parameters + buffers + optimizer state of what it updates + gradient slots + inboxes + the activations' peak over the step; gradients
-    that an update takes straight from backward are in that peak.
+    Parameters + buffers + optimizer state of what it updates + gradient slots + inboxes + the activations' peak over
+    the step; gradients that an update takes straight from backward are in that peak.
     """
     role = program.role_of[rank]
     acts = [i.act for i in role.instructions]

@@ -104,10 +104,8 @@ class Graph:
     @cached_property
     def leaves(self) -> dict[str, Tensor]:
         """Every value that no operator makes: parameters, buffers, constants, inputs."""
-        found: dict[str, Tensor] = {}
-        for leaf in (*self.parameters, *self.buffers, *self.constants):
-            found[leaf.name] = leaf.tensor
-        return found | dict(self.inputs)
+        owned: tuple[Parameter | Buffer | Constant, ...] = (*self.parameters, *self.buffers, *self.constants)
+        return {leaf.name: leaf.tensor for leaf in owned} | dict(self.inputs)
 
     @cached_property
     def forward_length(self) -> int:

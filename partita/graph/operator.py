@@ -25,13 +25,13 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A literal that only torch can build: `dtype:float32`, `device:`, `memory_format:contiguous_format`, `layout:strided`."""
+    """A literal for torch to build: `dtype:float32`, `device:`, `memory_format:contiguous_format`, `layout:strided`."""
 
     kind: str
     value: str
 
 
-Argument: TypeAlias = "None | bool | int | float | str | Affine | Ratio | Ref | Symbol | tuple[Argument, ...]"
+Argument: TypeAlias = "bool | int | float | str | Affine | Ratio | Ref | Symbol | tuple[Argument, ...] | None"
 
 
 def references(argument: Argument) -> Iterator[Ref]:

@@ -27,9 +27,7 @@ class Sink(Protocol):
     def flush(self) -> Any: ...
 
 
-def run_command(
-    cluster: Cluster, argv: Sequence[str], *, out: Sink | None = None, err: Sink | None = None
-) -> int:
+def run_command(cluster: Cluster, argv: Sequence[str], *, out: Sink | None = None, err: Sink | None = None) -> int:
     """Runs `argv` on every device; the exit code of the first that failed, 128 + n for one that signal n ended.
 
     Rank 0's standard output goes to `out`, all else to `err` with the rank before each line (this process's own two by

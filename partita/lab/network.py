@@ -1,7 +1,7 @@
 """Opening the emulated cluster: one network namespace and control group a device, on this machine.
 
-    with open_lab(cluster) as lab:
-        worker = lab.spawn(0, ["python", "train.py"])
+with open_lab(cluster) as lab:
+    worker = lab.spawn(0, ["python", "train.py"])
 """
 
 from __future__ import annotations
@@ -85,8 +85,10 @@ def _namespaces(cluster: Cluster, kind: str, memory_limits: bool) -> Lab:
     keeping = start_keeper(run, record, "user" if user else "root", cluster.size + 1)
     try:
         netem = _connect(cluster, keeping, *tools)
-        groups, without = ((), "without root there are no CPU quotas: times mean nothing") if user else (
-            _control_groups(cluster, keeping, memory_limits)
+        groups, without = (
+            ((), "without root there are no CPU quotas: times mean nothing")
+            if user
+            else (_control_groups(cluster, keeping, memory_limits))
         )
         write_record(record, run, tuple(each for group in groups for each in group.directories))
     except BaseException:
@@ -108,9 +110,7 @@ def _connect(cluster: Cluster, keeping: Keeping, ip: str, tc: str) -> bool:
     return netem
 
 
-def _control_groups(
-    cluster: Cluster, keeping: Keeping, memory_limits: bool
-) -> tuple[tuple[DeviceGroup, ...], str]:
+def _control_groups(cluster: Cluster, keeping: Keeping, memory_limits: bool) -> tuple[tuple[DeviceGroup, ...], str]:
     """The group of each rank, or none and the reason. Recorded and told to the keeper before they are made."""
     hierarchy = find_hierarchy()
     groups = tuple(name_group(hierarchy, f"partita-{keeping.run}-{rank}") for rank in range(cluster.size))

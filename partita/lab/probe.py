@@ -20,7 +20,7 @@ from partita.graph.cuts import peak_bytes
 from partita.graph.graph import TANGENT, Graph
 from partita.graph.operator import Operator, Ref
 from partita.graph.signature import signature
-from partita.graph.tensor import Tensor
+from partita.graph.tensor import Tensor, dim_at
 from partita.runtime.draws import DRAWS
 from partita.runtime.feed import Feed
 from partita.runtime.segment import compile_segment, key, last_reads
@@ -89,7 +89,7 @@ def operator_seconds(graph: Graph, index: int, footprint: Bytes = 0, device: str
 
 def made(tensor: Tensor, operator: Operator, graph: Graph, device: str) -> torch.Tensor:
     """A tensor of the spec with plausible content: normal floats, indices within range, half of the bools true."""
-    shape = [int(d) for d in tensor.shape]  # type: ignore[call-overload]
+    shape = [dim_at(d, 1) for d in tensor.shape]
     dtype = getattr(torch, tensor.dtype)
     if dtype.is_floating_point or dtype.is_complex:
         value = torch.randn(shape, device=device).to(dtype)
@@ -99,7 +99,7 @@ def made(tensor: Tensor, operator: Operator, graph: Graph, device: str) -> torch
         value = torch.randint(0, max(_range(operator, graph), 1), shape, device=device).to(dtype)
     if not tensor.strides:
         return value
-    strides = [int(s) for s in tensor.strides]  # type: ignore[call-overload]
+    strides = [dim_at(s, 1) for s in tensor.strides]
     laid = torch.empty_strided(shape, strides, dtype=dtype, device=device)
     return (
         laid.copy_(value)
@@ -133,8 +133,9 @@ def touch_seconds(
     run: Callable[[list[torch.Tensor]], Any], sizes: tuple[int, int] = (64, 2**20)
 ) -> tuple[Seconds, Seconds]:
     """(seconds a tensor, seconds an element) of `run` over a list of tensors: four small ones against one large one."""
-    small = thread_seconds(lambda tensors=[torch.randn(sizes[0]) for _ in range(8)]: run(tensors))
-    large = thread_seconds(lambda tensors=[torch.randn(sizes[1])]: run(tensors), 0.03)
+    few, one = [torch.randn(sizes[0]) for _ in range(8)], [torch.randn(sizes[1])]
+    small = thread_seconds(lambda: run(few))
+    large = thread_seconds(lambda: run(one), 0.03)
     element = large / sizes[1]
     return max(small / 8 - element * sizes[0], 1e-7), element
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from types import TracebackType
@@ -132,8 +132,8 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster) -> Wiring:
     """Fit the transport's costs to the measured curves.
 
     A message of n bytes takes the sender `start + sent n` and the receiver `start + received n` core-seconds; what an
-    all-reduce takes beyond those of its 2 (p-1)/p n bytes is its sums. Small sizes give latency, the largest the part of
-    the bandwidth that payload gets, unless the processor is what binds it.
+    all-reduce takes beyond those of its 2 (p-1)/p n bytes is its sums. Small sizes give latency, the largest the part
+    of the bandwidth that payload gets, unless the processor is what binds it.
     """
     p = cluster.size
     curve = [

@@ -1,8 +1,8 @@
 """A cluster as input for `ip -batch` and `tc -batch`.
 
-    namespace 0    b0 ──── u1═c1 ── b1 ──── d0 ═ eth0   namespace 1 (rank 0)      bK: the bridge of a switch
-    (switches)      \\               └────── d1 ═ eth0   namespace 2 (rank 1)      ═ : a veth pair, a token bucket
-                     └──── u2═c2 ── b2 ──── d2 ═ eth0   namespace 3 (rank 2)          at both ends: each way its own
+namespace 0    b0 ──── u1═c1 ── b1 ──── d0 ═ eth0   namespace 1 (rank 0)      bK: the bridge of a switch
+(switches)      \\               └────── d1 ═ eth0   namespace 2 (rank 1)      ═ : a veth pair, a token bucket
+                 └──── u2═c2 ── b2 ──── d2 ═ eth0   namespace 3 (rank 2)          at both ends: each way its own
 """
 
 from __future__ import annotations

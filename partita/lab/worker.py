@@ -68,9 +68,7 @@ class Worker:
                 pipe.close()
 
 
-def start_worker(
-    lab: Lab, rank: int, argv: Sequence[str], env: Mapping[str, str], path: Path, listen: bool
-) -> Worker:
+def start_worker(lab: Lab, rank: int, argv: Sequence[str], env: Mapping[str, str], path: Path, listen: bool) -> Worker:
     """Starts `argv` on the device of `rank`, its standard error appended to the file at `path`."""
     log = path.open("ab", buffering=0)
     pipe = subprocess.PIPE

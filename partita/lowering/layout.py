@@ -68,7 +68,7 @@ def _elements(parameter: Parameter, piece: Piece) -> int:
 
 
 def edges_of(graph: Graph, buckets: tuple[Bucket, ...]) -> tuple[int, ...]:
-    """For each bucket the position in the graph's order at which all its gradients are there; the last one is the end."""
+    """For each bucket the place in the graph's order at which all its gradients are there; the last one is the end."""
     at = completion(graph)
     edges = list(accumulate((max(at[piece.parameter] for piece in b.pieces) for b in buckets), max))
     return (*edges[:-1], len(graph.operators))

@@ -7,6 +7,7 @@ updates      Clip, Update after what completes a bucket
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from partita.cluster.cluster import Cluster
@@ -48,7 +49,7 @@ def lower_phase(graph: Graph, plan: Plan) -> Program:
     return verify(_agreement(plan)(started, plan))
 
 
-def _agreement(plan: Plan):  # type: ignore[no-untyped-def]
+def _agreement(plan: Plan) -> Callable[[Draft, Plan], Program]:
     if plan.mesh.size == 1 or not plan.sync:
         return alone
     sync = plan.sync[0]
@@ -82,7 +83,8 @@ def refuse(graph: Graph, plan: Plan) -> None:
     for given, what in cases:
         if given:
             raise LoweringError(
-                f"{plan.name} asks for {what}, which this version cannot carry out yet; `partita recipes` lists what runs"
+                f"{plan.name} asks for {what}, which this version cannot carry out yet; "
+                "`partita recipes` lists what runs"
             )
 
 

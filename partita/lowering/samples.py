@@ -105,10 +105,10 @@ class Work:
 
 
 def passes(draft: Draft, crew: Crew, step: int = 0, of: int = 0) -> list[Work]:
-    """Load, F and B of one minibatch on a crew, in the order of its lanes; gradients are means over `of` samples (0: the
-    whole minibatch).
+    """Load, F and B of one minibatch on a crew, in the order of its lanes.
 
-    The next round's samples are loaded as soon as this round's forward has taken its own.
+    Gradients are means over `of` samples (0: the whole minibatch). The next round's samples are loaded as soon as this
+    round's forward has taken its own.
     """
     counts, tag, found = microbatches(crew.count, draft.plan), f".{step}" if step else "", []
     offset = 0

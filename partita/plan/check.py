@@ -62,7 +62,8 @@ def _agreement(plan: Plan, graph: Graph) -> None:
         tight, wire = sync.tight, sync.wire
         if tight.lag < 0 or tight.staleness < -1 or tight.need < 0:
             raise PlanError(
-                f"{plan.name}: lag {tight.lag}, staleness {tight.staleness}, need {tight.need}; none may be negative (staleness -1: no bound)"
+                f"{plan.name}: lag {tight.lag}, staleness {tight.staleness}, need {tight.need}; none may be negative "
+                "(staleness -1: no bound)"
             )
         if sync.often.period < 0 or sync.often.fragments < 1:
             raise PlanError(
@@ -74,11 +75,13 @@ def _agreement(plan: Plan, graph: Graph) -> None:
             plan.mesh.size, sync.through.count * sync.through.own
         ):
             raise PlanError(
-                f"{plan.name}: {sync.through.count} servers cannot share {plan.mesh.size} workers' devices; use fewer or own=true"
+                f"{plan.name}: {sync.through.count} servers cannot share {plan.mesh.size} workers' devices; "
+                "use fewer or own=true"
             )
         if isinstance(sync.through, Servers) and sync.through.count > 1 and graph.clip_norm:
             raise PlanError(
-                f"{plan.name}: clip_norm needs the norm of the whole gradient and its servers hold parts; use one server or no clip_norm"
+                f"{plan.name}: clip_norm needs the norm of the whole gradient and its servers hold parts; "
+                "use one server or no clip_norm"
             )
         if isinstance(sync.through, SharedMemory) and sync.what is not What.GRADIENT:
             raise PlanError(f"{plan.name}: shared memory takes gradients, not {sync.what}")

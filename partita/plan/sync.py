@@ -99,7 +99,7 @@ class Outer:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """One agreement of the parameters that `parameters` (a glob; the first match holds) names, over mesh axis `over`."""
+    """One agreement, over mesh axis `over`, of what `parameters` names (a glob; the first match holds)."""
 
     over: str = "data"
     parameters: str = "*"

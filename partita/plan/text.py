@@ -1,4 +1,4 @@
-"""Plan <-> TOML. Only what differs from the defaults is written; an unknown key is refused with the nearest known one."""
+"""Plan <-> TOML. Only what differs from the defaults is written; an unknown key is refused with the nearest one."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Operators `start` to `stop` of the graph's order, for `batch` samples, whose loss counts `weight` of the whole."""
+    """Operators `start` to `stop` of the graph's order for `batch` samples, whose loss counts `weight` of the whole."""
 
     name: str
     start: int

@@ -35,8 +35,11 @@ class Breakdown:
 
 @dataclass(frozen=True)
 class Timeline:
-    """`origin` is 'simulated' or 'measured'. `step_seconds` is the steady state; `low` and `high` bound it where there
-    are repeats (`n`). `memory` and `wire_sent` are bytes, one number a rank: peak of live tensors, payload of a step."""
+    """What a plan's steps took; `origin` is 'simulated' or 'measured'.
+
+    `step_seconds` is the steady state; `low` and `high` bound it where there are repeats (`n`). `memory` and
+    `wire_sent` are bytes, one number a rank: peak of live tensors, payload of a step.
+    """
 
     plan: str
     origin: str

@@ -70,7 +70,7 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     except SyntaxError:
         raise PlanError(f"{text!r} is no recipe call; write a name such as ddp or ddp(bucket_bytes=1048576)") from None
     name = tree.func if isinstance(tree, ast.Call) else tree
-    if not isinstance(name, ast.Name) or isinstance(tree, ast.Call) and tree.args:
+    if not isinstance(name, ast.Name) or (isinstance(tree, ast.Call) and tree.args):
         raise PlanError(f"{text!r} is no recipe call; give knobs by name, such as ddp(bucket_bytes=1048576)")
     if name.id not in RECIPES:
         near = difflib.get_close_matches(name.id, RECIPES, 1)

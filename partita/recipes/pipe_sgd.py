@@ -23,8 +23,6 @@ def pipe_sgd(
 ) -> Plan:
     """Pipe-SGD of width K = staleness + 1: the all-reduce of a step hides behind the computing of the next ones, after
     `warmup` synchronous steps (DP-30; Li et al., NeurIPS 2018). One bucket: messages are hidden anyway (PM-17)."""
-    first = ddp(
-        graph, cluster, bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, microbatches=microbatches
-    )
+    first = ddp(graph, cluster, bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, microbatches=microbatches)
     late = replace(first.sync[0], tight=Tight(lag=staleness))
     return replace(first, name="pipe_sgd", sync=(late,), before=(Phase(warmup, first),) if warmup else ())

@@ -22,8 +22,10 @@ def ps_sync(
     bucket_bytes: Bytes = 2**20,
     microbatches: int = 1,
 ) -> Plan:
-    """Synchronous parameter servers, on devices of their own or sharing the first workers' (DP-03; Li et al., OSDI 2014).
-    Keys are sliced, so that weights go out while gradients still come in."""
+    """Synchronous parameter servers, on devices of their own or the first workers' (DP-03; Li et al., OSDI 2014).
+
+    Keys are sliced, so that weights go out while gradients still come in.
+    """
     workers = cluster.size - servers if own else cluster.size
     wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
     sync = Sync(through=Servers(servers, own), wire=wire)

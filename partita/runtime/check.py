@@ -30,8 +30,8 @@ def checked(
 ) -> dict[str, Any]:  # fmt: skip
     """Weights after `steps` steps under the plan against the serial training that its class names.
 
-    fp64 decides (1e-9 relative to each tensor's largest weight); fp32's difference is reported beside that of a control,
-    the serial training fed in two halves, which differs by the order of its sums only.
+    fp64 decides (1e-9 relative to each tensor's largest weight); fp32's difference is reported beside that of a
+    control, the serial training fed in two halves, which differs by the order of its sums only.
     """
     tell(f"capturing {task.name} in fp64")
     found = {}

@@ -1,4 +1,4 @@
-"""Random operators of a segment: keyed by (seed, step, operator, sample) where that is asked for, torch's own if not."""
+"""Random operators of a segment: keyed by (seed, step, operator, sample) where asked for, torch's own if not."""
 
 from __future__ import annotations
 

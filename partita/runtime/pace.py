@@ -33,7 +33,7 @@ class Pace:
     _round: Seconds = 0.0
 
     def breathe(self) -> None:
-        """Between operators: pause so long that computing uses two thirds of the quota, if messages are on their way."""
+        """Between operators: pause so long that computing uses two thirds of the quota, if messages fly."""
         if not self.on or not self.flying:
             return
         now = time.thread_time()

@@ -48,9 +48,12 @@ class Board:
 
 @dataclass
 class Rank:
-    """`code` holds the compiled segments and `reads` the values that any of them takes; `environments` one for each
-    minibatch and microbatch on its way; `first_step` counts the steps of earlier phases and runs; `draws` is the seed of
-    keyed random numbers (None: torch's own)."""
+    """What one rank needs to carry out its role.
+
+    `code` holds the compiled segments and `reads` the values that any of them takes; `environments` one for each
+    minibatch and microbatch on its way; `first_step` counts the steps of earlier phases and runs; `draws` is the seed
+    of keyed random numbers (None: torch's own).
+    """
 
     graph: Graph
     program: Program

@@ -57,14 +57,14 @@ class Reference:
     feed: Feed
 
     def gradients(self, step: int, shares: Sequence[tuple[int, int]], of: int) -> list[torch.Tensor]:
-        """Sum over shares (start, count) of count / of x gradient of the mean loss over it; clipped if the task says so."""
+        """Sum over shares (start, count) of count / of x gradient of the mean loss over it, clipped where asked."""
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         for p in parameters:
             p.grad = None
+        floating = torch.float64 if self.precision == "fp64" else None
         for start, count in shares:
             positions = self.feed.positions(step, start, count)
             batch = (self.task.collate or default_collate)([self.task.data[i] for i in positions])
-            floating = torch.float64 if self.precision == "fp64" else None
             batch = tree_map(lambda leaf: place(leaf, "cpu", floating), batch)
             with ExitStack() as modes:
                 if self.precision == "fp64":

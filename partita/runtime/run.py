@@ -40,7 +40,7 @@ class Leg:
 
 
 def legs(graph: Graph, plan: Plan, cluster: Cluster, steps: int) -> tuple[Leg, ...]:
-    """A run of `steps` steps, phase by phase; steps that do not fill the last period are a shorter period of their own."""
+    """A run of `steps` steps, phase by phase; steps that do not fill the last period are a shorter one."""
     found: list[Leg] = []
     left = steps
     for stretch in lower(graph, plan, cluster):
@@ -106,8 +106,9 @@ def make_rank(
 
 
 def train_in_process(
-    task: Task, graph: Graph, plan: Plan, cluster: Cluster, steps: int, *,
-    seed: int = 0, order: int = 0, slow: dict[int, float] | None = None, precision: str = "", keyed: bool = False, values: Mapping[str, torch.Tensor] | None = None,
+    task: Task, graph: Graph, plan: Plan, cluster: Cluster, steps: int, *, seed: int = 0, order: int = 0,
+    slow: dict[int, float] | None = None, precision: str = "", keyed: bool = False,
+    values: Mapping[str, torch.Tensor] | None = None,
 ) -> tuple[dict[int, State], dict[int, float]]:  # fmt: skip
     """Train `steps` steps with every rank in this thread, lanes advanced in the order that `order` seeds.
 
@@ -135,7 +136,7 @@ def train_in_process(
                 precision=precision,
                 keyed=keyed,
                 code=code[program.role_of[r].name],
-            )  # fmt: skip
+            )
             for r in range(program.size)
         ]
         with default_floats(precision):

@@ -23,8 +23,8 @@ def advance(
 ) -> int:
     """Run the Program to its end; each turn a lane that could go on is drawn, those of rank r with weight `slow[r]`.
 
-    Returns the number of turns. Raises what a lane raised, RunHung where no lane can go on for `patience` seconds (those
-    that wait for other processes may).
+    Returns the number of turns. Raises what a lane raised, RunHung where no lane can go on for `patience` seconds
+    (those that wait for other processes may).
     """
     draw, weights = random.Random(seed), slow or {}
     runs = {(rank.rank, name): run for rank in ranks for name, run in lanes(rank, rounds, lambda _: False).items()}

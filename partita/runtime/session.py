@@ -25,8 +25,8 @@ from partita.program.instruction import Collective
 from partita.program.program import Program
 from partita.runtime.processes import Processes, clock_offset
 from partita.runtime.rank import Rank
-from partita.runtime.schedules import advance
 from partita.runtime.run import Values, carry_over, initial, legs, make_rank, values_of
+from partita.runtime.schedules import advance
 from partita.runtime.state import State
 from partita.runtime.worker import drive
 from partita.task import Task
@@ -38,7 +38,10 @@ EVERY: Seconds = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to run: `steps` steps in all; `record` keeps spans of the last rounds; `out` is where rank 0 writes the weights."""
+    """What to run: `steps` steps in all.
+
+    `record` keeps spans of the last rounds; `out` is where rank 0 writes the weights.
+    """
 
     plan: Plan
     steps: int
@@ -92,7 +95,8 @@ class Session:
 
     def run(self, order: Order, report: Report) -> dict[str, Any]:
         """Carry out an order; returns this rank's part of the result as plain data."""
-        step, state, spans, ends, losses = 0, None, [], [], {}
+        step, state, spans, ends = 0, None, [], []
+        losses: dict[int, float] = {}
         assert self.transport is not None
         self.transport.sent = 0
         begun = time.perf_counter()
@@ -174,11 +178,10 @@ class Session:
 
 
 def peak_of(seen: profile, since: int) -> int:
-    """The most bytes that were live at once after the moment `since` (nanoseconds), of all allocated under a profile."""
+    """The most bytes live at once after the moment `since` (nanoseconds), of all allocated under a profile."""
+    profiler: Any = seen.profiler
     events = sorted(
-        (event.start_ns(), event.nbytes())
-        for event in seen.profiler.kineto_results.events()  # type: ignore[union-attr]
-        if event.name() == "[memory]"
+        (event.start_ns(), event.nbytes()) for event in profiler.kineto_results.events() if event.name() == "[memory]"
     )
     live, peak = 0, 0
     for at, change in events:
@@ -243,20 +246,21 @@ def load_weights(model: Any, path: Path) -> None:
 def join_world(rank: int, world: int, timeout: Seconds, backend: str = "gloo") -> None:
     """Meet the other ranks by torchrun's environment variables. Raises RunError with what to check.
 
-    With PARTITA_STORE=own rank 0 keeps the store, on the socket that it inherits as PARTITA_LISTEN_FD where there is one
-    (TCPStore by itself listens on all interfaces); otherwise whoever launched keeps it.
+    With PARTITA_STORE=own rank 0 keeps the store, on the socket that it inherits as PARTITA_LISTEN_FD where there is
+    one (TCPStore by itself listens on all interfaces); otherwise whoever launched keeps it.
     """
     place = os.environ.get("MASTER_ADDR", ""), int(os.environ.get("MASTER_PORT", "0"))
     patience, given = timedelta(seconds=timeout), os.environ.get("PARTITA_LISTEN_FD", "")
-    listen = {"master_listen_fd": int(given)} if given and rank == 0 else {}
+    listen: dict[str, Any] = {"master_listen_fd": int(given)} if given and rank == 0 else {}
     try:
         if os.environ.get("PARTITA_STORE") == "own":
-            store = dist.TCPStore(*place, world, rank == 0, patience, use_libuv=True, **listen)
+            store = dist.TCPStore(*place, world, rank == 0, patience, use_libuv=True, **listen)  # type: ignore[attr-defined]
             dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=patience)
         else:
             dist.init_process_group(backend, rank=rank, world_size=world, timeout=patience)
     except (RuntimeError, ValueError) as error:
         raise RunError(
-            f"rank {rank} could not meet the others at {place[0]}:{place[1]} ({error}); check MASTER_ADDR and MASTER_PORT",
+            f"rank {rank} could not meet the others at {place[0]}:{place[1]} ({error}); "
+            "check MASTER_ADDR and MASTER_PORT",
             rank=rank,
         ) from error

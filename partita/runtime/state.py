@@ -94,7 +94,8 @@ def _flats(program: Program, device: str) -> dict[str, torch.Tensor]:
     for dtype in dict.fromkeys(b.dtype for b in program.buckets):
         buckets = [b for b in program.buckets if b.dtype == dtype]
         whole = torch.zeros(sum(b.elements for b in buckets), dtype=getattr(torch, dtype), device=device)
-        for bucket, flat in zip(buckets, whole.split([b.elements for b in buckets]), strict=True):
+        parts = torch.split(whole, [b.elements for b in buckets])
+        for bucket, flat in zip(buckets, parts, strict=True):
             found[bucket.name] = flat
     return found
 

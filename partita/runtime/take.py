@@ -29,7 +29,7 @@ def take_of(program: Program, replies: list[dict[str, Any]], discard: int) -> Ta
     """What the ranks reported, put together; the first `discard` steps do not count for the step's seconds."""
     replies = sorted((r for r in replies if r["ends"]), key=lambda r: int(r["rank"]))
     spans = tuple(sorted((Span(**s) for r in replies for s in r["spans"]), key=lambda s: (s.rank, s.lane, s.start)))
-    rates = [_rate(dict(map(tuple, r["ends"])), discard) for r in replies]  # type: ignore[arg-type]
+    rates = [_rate(dict(map(tuple, r["ends"])), discard) for r in replies]
     total: dict[int, float] = {}
     for reply in replies:
         for step, loss in reply["losses"]:

@@ -91,12 +91,16 @@ def exhaustive(
         tell(f"simulated {len(found)} plans")
     if not found:
         raise PlanError("no plan of the grid applies: " + "; ".join(sorted({why for _, why in refused})))
-    key = (lambda c: max(c.timeline.memory)) if objective == "memory" else (lambda c: c.timeline.step_seconds)
-    ranked = tuple(sorted(found, key=lambda c: (not c.fits, key(c))))
+    ranked = tuple(sorted(found, key=lambda c: (not c.fits, _worth(c, objective))))
     bound = _bound(graph, cluster, costs)
     best = ranked[0].timeline
     gap = best.step_seconds / bound - 1 if bound else 0.0
     return Search(ranked, time.perf_counter() - begun, bound, gap, explain(ranked), tuple(refused))
+
+
+def _worth(candidate: Candidate, objective: str) -> float:
+    timeline = candidate.timeline
+    return float(max(timeline.memory)) if objective == "memory" else timeline.step_seconds
 
 
 def _fits(timeline: Timeline, cluster: Cluster) -> bool:
@@ -122,5 +126,6 @@ def explain(ranked: tuple[Candidate, ...]) -> str:
     text = f"{best.plan.name} is bound by {binds} ({parts[binds] / best.timeline.step_seconds:.0%} of its step)"
     other = next((c for c in ranked[1:] if c.plan.name.split("(")[0] != best.plan.name.split("(")[0]), None)
     if other is not None:
-        text += f"; {other.plan.name} would take {other.timeline.step_seconds / best.timeline.step_seconds:.2f} times as long"
+        times = other.timeline.step_seconds / best.timeline.step_seconds
+        text += f"; {other.plan.name} would take {times:.2f} times as long"
     return text

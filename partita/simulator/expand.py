@@ -8,6 +8,7 @@ stands for all. Lanes that go in order become edges; lanes that choose at run ti
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,7 +92,7 @@ def _order(draft: Draft, role: Role) -> None:
     for number, lane in enumerate(role.lanes):
         body = role.on(lane.name)
         if lane.policy is Policy.ORDER:
-            for before, after in zip(body, body[1:], strict=False):
+            for before, after in pairwise(body):
                 draft.join(draft.layout.at(role, before.name), draft.layout.at(role, after.name))
             if body:
                 draft.join(draft.layout.at(role, body[-1].name)[:-1], draft.layout.at(role, body[0].name)[1:])
@@ -142,7 +143,7 @@ def _collectives(draft: Draft, program: Program, costs: Costs, ports: Ports) -> 
             member, resource = loads.setdefault(group, ports.loads(group))
             total = np.bincount(resource, sent[member], ports.resources.size) if len(group) > 1 else np.zeros(1)
             used = np.flatnonzero(total)
-            draft.draw(lead, used[None, :], total[used][None, :])
+            draft.draw(lead, used[None, :], total[used][None, :].astype(np.float64))
 
 
 def _members(layout: Layout, program: Program, name: str, group: tuple[int, ...]) -> Index:

@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from partita.cost.costs import Costs, ring_bytes
 from partita.cost.memory import peak_memory
+from partita.program.breakdown import breakdown
 from partita.program.instruction import Collective, Send
 from partita.program.program import Program, Role
-from partita.program.breakdown import breakdown
 from partita.program.timeline import Span, Timeline
 from partita.simulator.clock import advance
 from partita.simulator.expand import Layout, expand

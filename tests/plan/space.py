@@ -11,7 +11,7 @@ from partita.plan.memory import Memory, Offload, Recompute, Shard
 from partita.plan.mesh import Mesh, Split, Stage
 from partita.plan.plan import Correction, Phase, Plan, Update
 from partita.plan.schedule import Order, Schedule, Versions
-from partita.plan.sync import AllReduce, Gossip, Often, Outer, Servers, SharedMemory, Sync, Tight, What
+from partita.plan.sync import Gossip, Often, Outer, Servers, SharedMemory, Sync, Tight, What
 from partita.plan.wire import Codec, Priority, Wire
 
 FOUR: Final = Mesh((("data", 4),))
@@ -22,7 +22,9 @@ RING: Final = Sync()
 ddp = Plan("ddp", FOUR, sync=(RING,))
 ps_async = Plan("ps_async", FOUR, sync=(Sync(through=Servers(), tight=Tight(staleness=-1)),))
 ssp = Plan("ssp(staleness=3)", FOUR, sync=(Sync(through=Servers(2), what=What.DELTA, tight=Tight(staleness=3)),))
-backup_workers = Plan("backup_workers(backup=1)", FOUR, sync=(Sync(through=Servers(), tight=Tight(need=3, late="drop")),))
+backup_workers = Plan(
+    "backup_workers(backup=1)", FOUR, sync=(Sync(through=Servers(), tight=Tight(need=3, late="drop")),)
+)
 ad_psgd = Plan("ad_psgd", FOUR, sync=(Sync(through=Gossip("pair"), what=What.PARAMETER, tight=Tight(staleness=-1)),))
 easgd = Plan(
     "easgd", FOUR,
@@ -35,7 +37,11 @@ diloco = Plan(
 pipe_sgd = Plan("pipe_sgd(warmup=100)", FOUR, sync=(Sync(tight=Tight(lag=1)),), before=(Phase(100, ddp),))
 zero3 = Plan("zero3", FOUR, sync=(RING,), memory=Memory(Shard.PARAMETERS))
 gpipe = Plan(
-    "gpipe(microbatches=8)", PIPE, STAGES, schedule=Schedule(Order.FILL_DRAIN, 8), memory=Memory(recompute=Recompute.FULL)
+    "gpipe(microbatches=8)",
+    PIPE,
+    STAGES,
+    schedule=Schedule(Order.FILL_DRAIN, 8),
+    memory=Memory(recompute=Recompute.FULL),
 )
 pipedream = Plan(
     "pipedream", Mesh((("pipe", 3),)), (Stage("", (0, 1)), Stage("layers.4", (2,)), Stage("layers.8", (3,))),
@@ -73,21 +79,27 @@ bytescheduler = Plan(
     sync=(Sync(wire=Wire(order=Priority.CREDIT, slice_bytes=4 * 10**6, credit_bytes=16 * 10**6)),),
 )  # fmt: skip
 hogwild = Plan("hogwild(threads=4)", Mesh(), sync=(Sync(through=SharedMemory(4), tight=Tight(staleness=-1)),))
+
+
+def dgc_of(ratio: float) -> Codec:
+    return Codec("dgc", settings=(("ratio", ratio),))
+
+
 dgc = Plan(
     "ddp(codec=dgc)", FOUR,
     sync=(Sync(wire=Wire(codecs=(Codec("dgc", error_feedback=True, settings=(("ratio", 0.001), ("clip", 2.0))),))),),
     update=Update(corrections=(Correction("momentum", (("factor", 0.9),)),)),
     before=tuple(
-        Phase(steps, Plan("ddp(codec=dgc)", FOUR, sync=(Sync(wire=Wire(codecs=(Codec("dgc", settings=(("ratio", r),)),))),)))
+        Phase(steps, Plan("ddp(codec=dgc)", FOUR, sync=(Sync(wire=Wire(codecs=(dgc_of(r),))),)))
         for steps, r in ((50, 0.25), (50, 0.0625))
     ),
 )  # fmt: skip
 powersgd = Plan(
     "ddp(codec=powersgd)", FOUR,
-    sync=(Sync(through=AllReduce(), wire=Wire(codecs=(Codec("powersgd", error_feedback=True, settings=(("rank", 4.0),)),))),),
+    sync=(Sync(wire=Wire(codecs=(Codec("powersgd", error_feedback=True, settings=(("rank", 4.0),)),))),),
 )  # fmt: skip
 
 SPACE: Final = (
-    ddp, ps_async, ssp, backup_workers, ad_psgd, easgd, diloco, pipe_sgd, zero3, gpipe, pipedream, gems, ampnet, megatron,
-    owt, spatial, flexflow, karma, bytescheduler, hogwild, dgc, powersgd,
+    ddp, ps_async, ssp, backup_workers, ad_psgd, easgd, diloco, pipe_sgd, zero3, gpipe, pipedream, gems, ampnet,
+    megatron, owt, spatial, flexflow, karma, bytescheduler, hogwild, dgc, powersgd,
 )  # fmt: skip

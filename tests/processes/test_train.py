@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from partita import api
-from partita.task import Task
 from safetensors.torch import load_file
 from torch.utils.data import default_collate
+
+from partita import api
+from partita.task import Task
 
 
 def plain_loop(task: Task, steps: int, seed: int) -> dict[str, torch.Tensor]:

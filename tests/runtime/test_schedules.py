@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from partita.graph.graph import Graph
 from partita.recipes.catalogue import call
 from partita.runtime.run import train_in_process
@@ -32,7 +33,9 @@ def graph(task: Task) -> Graph:
     return capture(task)
 
 
-def weights(task: Task, graph: Graph, plan: str, order: int, slow: dict[int, float] | None = None) -> dict[str, torch.Tensor]:
+def weights(
+    task: Task, graph: Graph, plan: str, order: int, slow: dict[int, float] | None = None
+) -> dict[str, torch.Tensor]:
     machines = cluster_of(3)
     states, _ = train_in_process(task, graph, call(plan, graph, machines), machines, 4, order=order, slow=slow)
     return states[0].leaves

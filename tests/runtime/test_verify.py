@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from partita.recipes.catalogue import call
 from partita.runtime.check import TOLERANCE, checked
 from tests.small import cluster_of, perceptron

@@ -1,0 +1,103 @@
+"""Operators timed in turn, as a step meets them: none finds its own code and data in the cache.
+
+A loop over one operator flatters it: in a step it reads what was written a while ago, writes to memory that was freed a
+while ago, and a hundred other operators ran since its last turn. So all operators of a list are run one after the other,
+each on made-up inputs, pass after pass, and each one's turns are put together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+
+from partita.graph.graph import TANGENT, Graph
+from partita.lab.inputs import made
+from partita.runtime.draws import DRAWS
+from partita.runtime.segment import Environment, Leaves, compile_segment, key, last_reads
+from partita.units import Bytes, Seconds
+
+TOTAL: Final[Seconds] = 1.5
+PASSES: Final = (5, 40)
+SETS: Final = 16
+HELD: Final[Bytes] = 2**30
+RING: Final[Bytes] = 2**23
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An operator with its code and sets of made-up inputs (`size` bytes in all), used in rotation."""
+
+    name: str
+    code: Callable[[Environment, Leaves], None]
+    leaves: Leaves
+    sets: tuple[Environment, ...]
+    size: Bytes
+
+
+def make_case(name: str, graph: Graph, index: int) -> Case:
+    """As many sets of activations as fill 8 MB, up to 16; parameters are the same in all, as in a step."""
+    operator, inputs = graph.operators[index], dict(graph.inputs)
+    refs = tuple(dict.fromkeys(operator.reads()))
+    leaves = {r.name: made(graph.tensor(r), operator, graph) for r in refs if r.name in graph.leaves}
+    moved = [r for r in refs if r.name not in graph.leaves or r.name in inputs]
+    each = sum(graph.tensor(r).size(graph.batch) for r in moved)
+    each += sum(t.size(graph.batch) for t in operator.outputs if t is not None)
+    count = max(1, min(SETS, RING // max(each, 1)))
+    fixed: Environment = {DRAWS: None} | {n: v for n, v in leaves.items() if n == TANGENT}
+    sets = tuple(fixed | {key(r): made(graph.tensor(r), operator, graph) for r in moved} for _ in range(count))
+    last = dict.fromkeys(last_reads(graph), len(graph.operators) + 1)
+    return Case(name, compile_segment(graph, index, index + 1, "cpu", last), leaves, sets, each * count)
+
+
+def seconds_in_turn(examples: Sequence[tuple[str, Graph, int]], tell: Callable[[int], Any]) -> dict[str, Seconds]:
+    """Core-seconds of each (name, graph, index): the mean over its turns without the slowest and fastest tenths."""
+    found: dict[str, Seconds] = {}
+    for cases in _batches(examples):
+        found |= _run(cases)
+        tell(len(found))
+    return found
+
+
+def _batches(examples: Sequence[tuple[str, Graph, int]]) -> Iterator[list[Case]]:
+    """Cases that fit into memory together."""
+    held: list[Case] = []
+    for example in examples:
+        held.append(make_case(*example))
+        if sum(case.size for case in held) > HELD:
+            yield held
+            held = []
+    if held:
+        yield held
+
+
+def _run(cases: Sequence[Case]) -> dict[str, Seconds]:
+    first = _pass(cases, 0)
+    passes = min(max(round(TOTAL / max(sum(first), 1e-6)), PASSES[0]), PASSES[1])
+    turns = [_pass(cases, n + 1) for n in range(passes)]
+    idle = _clock_cost()
+    return {case.name: max(_middle([turn[i] for turn in turns]) - idle, 1e-8) for i, case in enumerate(cases)}
+
+
+def _pass(cases: Sequence[Case], number: int) -> list[Seconds]:
+    spent = []
+    for case in cases:
+        environment = case.sets[number % len(case.sets)]
+        before = time.thread_time()
+        case.code(environment, case.leaves)
+        spent.append(time.thread_time() - before)
+    return spent
+
+
+def _middle(values: Sequence[Seconds]) -> Seconds:
+    cut = len(values) // 10
+    kept = sorted(values)[cut : len(values) - cut]
+    return sum(kept) / len(kept)
+
+
+def _clock_cost() -> Seconds:
+    """What reading the clock twice costs."""
+    stamps = [time.thread_time() for _ in range(101)]
+    return (stamps[-1] - stamps[0]) / 100
