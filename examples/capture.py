@@ -1,6 +1,6 @@
 """What Partita sees of a model: one training step as a graph of operators, for any number of samples.
 
-    python examples/capture.py [TASK]
+python examples/capture.py [TASK]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Machines as a file: write a cluster down, look at it, and run a command on every device of its emulation.
 
-    python examples/cluster.py
+python examples/cluster.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Prediction against measurement: plans are predicted from micro-benchmarks, then run.
 
-    python examples/compare.py [CLUSTER]
+python examples/compare.py [CLUSTER]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How a step's time follows the network: three plans on three clusters, nothing run.
 
-    python examples/simulate.py [TASK]
+python examples/simulate.py [TASK]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Train real digits by a plan, two processes on this machine, and keep the weights.
 
-    python examples/train.py [PLAN]
+python examples/train.py [PLAN]
 """
 
 from __future__ import annotations

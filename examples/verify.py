@@ -1,6 +1,6 @@
 """Does a plan train as it says? Each against plain PyTorch in fp64, in one process.
 
-    python examples/verify.py [PLAN ...]
+python examples/verify.py [PLAN ...]
 """
 
 from __future__ import annotations

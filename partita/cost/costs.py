@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import log
 from typing import final
 
 from partita.cluster.cluster import Cluster
@@ -53,16 +54,29 @@ class Touch:
 class Wiring:
     """What the transport asks of processors and links, beyond bandwidth.
 
-    `start` is core-seconds a call, `step` seconds of latency a message in a chain, `sent`, `received` and `reduced`
-    core-seconds a byte, `efficiency` the part of a link's bandwidth that payload gets.
+    `start` is core-seconds a call; `sent`, `received` and `reduced` core-seconds a byte; `message` seconds of latency
+    of a message; `curve` (bytes, seconds) what an all-reduce of so many bytes takes beyond its bytes over the bandwidth;
+    `efficiency` the part of a link's bandwidth that payload gets.
     """
 
     start: Seconds = 100e-6
-    step: Seconds = 100e-6
+    message: Seconds = 100e-6
+    curve: tuple[tuple[Bytes, Seconds], ...] = ()
     sent: Seconds = 0.12e-9
     received: Seconds = 0.12e-9
     reduced: Seconds = 0.2e-9
     efficiency: float = 0.95
+
+    def waiting(self, size: Bytes, ranks: int) -> Seconds:
+        """Latency of an all-reduce of `size` bytes: the measured curve, in between by the logarithm of the size;
+        2 (p-1) messages in a chain where there is none (CO-02)."""
+        if not self.curve:
+            return 2 * (ranks - 1) * self.message
+        above = next((k for k, (bytes_, _) in enumerate(self.curve) if bytes_ >= size), len(self.curve))
+        if above in (0, len(self.curve)):
+            return self.curve[min(above, len(self.curve) - 1)][1]
+        (low, first), (high, last) = self.curve[above - 1], self.curve[above]
+        return first + (last - first) * log(size / low) / log(high / low)
 
 
 @final
@@ -134,9 +148,9 @@ class Costs:
         if isinstance(act, Send):
             return Demand(w.start + w.sent * size)
         if isinstance(act, Receive):
-            return Demand(w.start + w.received * size, w.step)
+            return Demand(w.start + w.received * size, w.message)
         share = (ranks - 1) / ranks * size
-        return Demand(w.start + share * (2 * w.sent + 2 * w.received + w.reduced), 2 * (ranks - 1) * w.step)
+        return Demand(w.start + share * (2 * w.sent + 2 * w.received + w.reduced), w.waiting(size, ranks))
 
     def bandwidth(self, nominal: BytesPerSecond) -> BytesPerSecond:
         """Payload bytes a second of a link of `nominal` bytes a second."""

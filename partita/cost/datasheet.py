@@ -30,7 +30,8 @@ def datasheet_costs(graph: Graph, cluster: Cluster, batches: tuple[int, ...], *,
     return Costs(
         graph, cluster, table, copy=Touch(launch, 2 * element), add=Touch(launch, 3 * element),
         update=Touch(launch, 6 * element), load=Touch(0.0, 1e-6), sizes=batches, instruction=2e-6,
-        wiring=Wiring(10e-6, 5e-6, 0.0, 0.0, 0.0, 0.9) if device.backend == "cuda" else Wiring(), source="data sheet",
+        wiring=Wiring(10e-6, 5e-6, (), 0.0, 0.0, 0.0, 0.9) if device.backend == "cuda" else Wiring(),
+        source="data sheet",
     )  # fmt: skip
 
 

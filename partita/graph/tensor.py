@@ -38,6 +38,7 @@ Dim: TypeAlias = int | Affine
 
 
 def dim_at(dim: Dim, batch: int) -> int:
+    """The dimension as a number, for `batch` samples."""
     return dim.at(batch) if isinstance(dim, Affine) else dim
 
 

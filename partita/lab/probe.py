@@ -16,20 +16,15 @@ import torch
 import torch.distributed as dist
 
 from partita.graph.batch import substitute
-from partita.graph.cuts import peak_bytes
-from partita.graph.graph import TANGENT, Graph
-from partita.graph.operator import Operator, Ref
+from partita.graph.graph import Graph
 from partita.graph.signature import signature
-from partita.graph.tensor import Tensor, dim_at
-from partita.runtime.draws import DRAWS
+from partita.lab.turns import seconds_in_turn
 from partita.runtime.feed import Feed
-from partita.runtime.segment import compile_segment, key, last_reads
 from partita.task import Task
 from partita.units import Bytes, Seconds
 
 LEAST: Final[Seconds] = 0.006
-SETS: Final = 64
-LARGEST: Final[Bytes] = 2**25
+FEW: Final = 100
 
 
 def thread_seconds(run: Callable[[], Any], least: Seconds = LEAST) -> Seconds:
@@ -55,67 +50,6 @@ def unique_operators(graphs: Iterable[Graph]) -> dict[str, tuple[Graph, int]]:
         for i, operator in enumerate(graph.operators):
             found.setdefault(signature(operator, graph), (graph, i))
     return found
-
-
-def operator_seconds(graph: Graph, index: int, footprint: Bytes = 0, device: str = "cpu") -> Seconds:
-    """Core-seconds of one operator on made-up inputs of its shapes, strides and dtypes.
-
-    In a step an operator reads what was written a while ago and writes to memory that was freed a while ago. So it is
-    run over as many sets of activations, outputs kept, as fill `footprint` bytes, the step's own working set;
-    parameters are the same in all sets, as in a step.
-    """
-    operator = graph.operators[index]
-    last = dict.fromkeys(last_reads(graph), len(graph.operators) + 1)
-    code = compile_segment(graph, index, index + 1, device, last)
-    leaves = {
-        r.name: made(graph.tensor(r), operator, graph, device) for r in operator.reads() if r.name in graph.leaves
-    }
-    moved = [
-        ref for ref in dict.fromkeys(operator.reads()) if ref.name not in graph.leaves or ref.name in dict(graph.inputs)
-    ]
-    each = sum(graph.tensor(ref).size(graph.batch) for ref in moved)
-    each += sum(t.size(graph.batch) for t in operator.outputs if t is not None)
-    sets: list[dict[str, Any]] = []
-    for _ in range(max(1, min(SETS, footprint // max(each, 1)))):
-        made_up = {key(ref): made(graph.tensor(ref), operator, graph, device) for ref in moved}
-        sets.append({**{name: value for name, value in leaves.items() if name == TANGENT}, **made_up, DRAWS: None})
-
-    def run() -> None:
-        for environment in sets:
-            code(environment, leaves)
-
-    return thread_seconds(run) / len(sets)
-
-
-def made(tensor: Tensor, operator: Operator, graph: Graph, device: str) -> torch.Tensor:
-    """A tensor of the spec with plausible content: normal floats, indices within range, half of the bools true."""
-    shape = [dim_at(d, 1) for d in tensor.shape]
-    dtype = getattr(torch, tensor.dtype)
-    if dtype.is_floating_point or dtype.is_complex:
-        value = torch.randn(shape, device=device).to(dtype)
-    elif dtype is torch.bool:
-        value = torch.rand(shape, device=device) < 0.5
-    else:
-        value = torch.randint(0, max(_range(operator, graph), 1), shape, device=device).to(dtype)
-    if not tensor.strides:
-        return value
-    strides = [dim_at(s, 1) for s in tensor.strides]
-    laid = torch.empty_strided(shape, strides, dtype=dtype, device=device)
-    return (
-        laid.copy_(value)
-        if 0 not in strides or not shape
-        else value[tuple(slice(0, 1) if s == 0 else slice(None) for s in strides)].expand(shape)
-    )
-
-
-def _range(operator: Operator, graph: Graph) -> int:
-    """How many values the indices of an operator may take."""
-    if operator.target.startswith("aten.embedding_dense_backward"):
-        return int(operator.arguments[2])  # type: ignore[arg-type]
-    if operator.target.startswith("aten.embedding"):
-        first = operator.arguments[0]
-        return int(graph.tensor(first).shape[0]) if isinstance(first, Ref) else 1  # type: ignore[arg-type]
-    return 2
 
 
 def reference_seconds() -> Seconds:
@@ -222,20 +156,16 @@ def rank_operators(
     world: int,
     tell: Callable[[dict[str, Any]], None],
 ) -> dict[str, Any]:
-    """Signature -> core-seconds of every `world`-th operator that is not known yet, and the reference kernel's."""
+    """Signature -> core-seconds of this rank's share of the operators that are not known yet, and the reference
+    kernel's. A few operators are timed by every rank: too short a list would stay in the cache."""
     torch.manual_seed(0)
-    graphs = [substitute(graph, batch) for batch in batches]
-    wanted = unique_operators(graphs)
-    room = {g.batch: min(peak_bytes(g, 0, len(g.operators), g.batch)[0], LARGEST) for g in graphs}
+    wanted = unique_operators([substitute(graph, batch) for batch in batches])
     known = set(known)
-    mine = [name for name in sorted(wanted) if name not in known][rank::world]
-    reference, found = reference_seconds(), {}
+    names = [name for name in wanted if name not in known]
+    mine = names if len(names) < FEW else names[rank::world]
+    reference = reference_seconds()
     with torch.no_grad():
-        for n, name in enumerate(mine):
-            one, index = wanted[name]
-            found[name] = operator_seconds(one, index, room[one.batch])
-            if n % 20 == 19:
-                tell({"operators": n + 1, "of": len(mine)})
+        found = seconds_in_turn([(n, *wanted[n]) for n in mine], lambda n: tell({"operators": n, "of": len(mine)}))
     return {"operators": found, "reference": (reference + reference_seconds()) / 2}
 
 

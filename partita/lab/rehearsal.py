@@ -132,28 +132,28 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster) -> Wiring:
     """Fit the transport's costs to the measured curves.
 
     A message of n bytes takes the sender `start + sent n` and the receiver `start + received n` core-seconds; what an
-    all-reduce takes beyond those of its 2 (p-1)/p n bytes is its sums. Small sizes give latency, the largest the part
-    of the bandwidth that payload gets, unless the processor is what binds it.
+    all-reduce takes beyond those of its 2 (p-1)/p n bytes is its sums. The largest size gives the part of the bandwidth
+    that payload gets, unless the processor binds it; what a size takes beyond that is its waiting.
     """
     p = cluster.size
-    curve = [
-        tuple(median(r["reduce"][i][k] for r in replies) for k in range(3)) for i in range(len(replies[0]["reduce"]))
-    ]
+    steps = range(len(replies[0]["reduce"]))
+    curve = [tuple(median(r["reduce"][i][k] for r in replies) for k in range(3)) for i in steps]
     (_, tiny_wall, tiny_core), (size, wall, core) = curve[0], curve[-1]
     sender, receiver = replies[0]["message"], replies[1]["message"]
     sent = max(sender[-1][2] - sender[0][2], 0.0) / sender[-1][0]
     received = max(receiver[-1][2] - receiver[0][2], 0.0) / receiver[-1][0]
-    moved = 2 * (p - 1) / p * size
-    reduced = max((core - tiny_core) - moved * (sent + received), 0.0) / (moved / 2)
+    share = 2 * (p - 1) / p
+    reduced = max((core - tiny_core) - share * size * (sent + received), 0.0) / (share * size / 2)
     slowest = min(port.link.bandwidth for climb in cluster.climbs for port in climb)
-    cores = min((d.cores or 1.0) for d in cluster.devices)
     burst = min(port.link.burst for climb in cluster.climbs for port in climb)
-    achieved = max(moved - burst, 1.0) / max(wall - tiny_wall, 1e-6) / slowest
-    bound_by_processor = core / cores > 0.9 * wall
-    return Wiring(
-        start=tiny_core, step=max(tiny_wall - tiny_core / cores, 1e-6) / (2 * (p - 1)), sent=sent, received=received,
-        reduced=reduced, efficiency=0.95 if bound_by_processor else min(max(achieved, 0.5), 1.0),
-    )  # fmt: skip
+    cores = min((d.cores or 1.0) for d in cluster.devices)
+    achieved = max(share * size - burst, 1.0) / max(wall - tiny_wall, 1e-6) / slowest
+    efficiency = 0.95 if core / cores > 0.9 * wall else min(max(achieved, 0.5), 1.0)
+    waits = tuple(
+        (int(n), max(w - max((share * n - burst) / (slowest * efficiency), c / cores, 0.0), 1e-6)) for n, w, c in curve
+    )
+    message = max(sender[0][1] - tiny_core, 1e-6)
+    return Wiring(tiny_core, message, waits, sent, received, reduced, efficiency)
 
 
 def probe_links(cluster: Cluster, tell: Tell) -> dict[str, Any]:
@@ -168,4 +168,5 @@ def probe_links(cluster: Cluster, tell: Tell) -> dict[str, Any]:
 def sizes_for(cluster: Cluster) -> tuple[Bytes, ...]:
     """Message sizes whose largest takes about a tenth of a second."""
     slowest = min(port.link.bandwidth for climb in cluster.climbs for port in climb)
-    return (4, 2**16, 2**20, int(min(max(slowest * 0.1, 2**20), 2**25)))
+    largest = int(min(max(slowest * 0.1, 2**20), 2**25))
+    return (4, *(size for size in (2**14, 2**16, 2**18, 2**20, 2**22) if size < largest), largest)

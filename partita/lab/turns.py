@@ -1,8 +1,8 @@
 """Operators timed in turn, as a step meets them: none finds its own code and data in the cache.
 
-A loop over one operator flatters it: in a step it reads what was written a while ago, writes to memory that was freed a
-while ago, and a hundred other operators ran since its last turn. So all operators of a list are run one after the other,
-each on made-up inputs, pass after pass, and each one's turns are put together.
+A loop over one operator flatters it: in a step it reads what was written a while ago, writes to memory that was freed
+a while ago, and a hundred other operators ran since its last turn. So all operators of a list are run one after the
+other, each on made-up inputs, pass after pass, and each one's turns are put together.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-
 
 from partita.graph.graph import TANGENT, Graph
 from partita.lab.inputs import made

@@ -1,0 +1,40 @@
+"""Made-up inputs for operators: right shapes, strides and dtypes, plausible content."""
+
+from __future__ import annotations
+
+import torch
+
+from partita.graph.graph import Graph
+from partita.graph.operator import Operator, Ref
+from partita.graph.tensor import Tensor, dim_at
+
+
+def made(tensor: Tensor, operator: Operator, graph: Graph, device: str = "cpu") -> torch.Tensor:
+    """A tensor of the spec with plausible content: normal floats, indices within range, half of the bools true."""
+    shape = [dim_at(d, 1) for d in tensor.shape]
+    dtype = getattr(torch, tensor.dtype)
+    if dtype.is_floating_point or dtype.is_complex:
+        value = torch.randn(shape, device=device).to(dtype)
+    elif dtype is torch.bool:
+        value = torch.rand(shape, device=device) < 0.5
+    else:
+        value = torch.randint(0, max(_range(operator, graph), 1), shape, device=device).to(dtype)
+    if not tensor.strides:
+        return value
+    strides = [dim_at(s, 1) for s in tensor.strides]
+    laid = torch.empty_strided(shape, strides, dtype=dtype, device=device)
+    return (
+        laid.copy_(value)
+        if 0 not in strides or not shape
+        else value[tuple(slice(0, 1) if s == 0 else slice(None) for s in strides)].expand(shape)
+    )
+
+
+def _range(operator: Operator, graph: Graph) -> int:
+    """How many values the indices of an operator may take."""
+    if operator.target.startswith("aten.embedding_dense_backward"):
+        return int(operator.arguments[2])  # type: ignore[arg-type]
+    if operator.target.startswith("aten.embedding"):
+        first = operator.arguments[0]
+        return int(graph.tensor(first).shape[0]) if isinstance(first, Ref) else 1  # type: ignore[arg-type]
+    return 2

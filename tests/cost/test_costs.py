@@ -1,0 +1,98 @@
+"""Bytes of a ring, bytes of memory, and what is not priced."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partita.cost.costs import Touch, ring_bytes
+from partita.cost.memory import peak_memory
+from partita.cost.naive import naive
+from partita.errors import CostError
+from partita.graph.graph import Graph, Optimizer
+from partita.lowering.lower import lower
+from partita.program.instruction import Combine, Pack
+from partita.program.program import Program
+from partita.recipes.catalogue import call
+from tests.priced import priced, whole_cores
+from tests.small import cluster_of, two_layers
+
+PARAMETERS, TANGENT = (4 * 6 + 6 * 2) * 4, 4
+ADAM = Optimizer("Adam", (("exp_avg", 1.0, "float32"), ("exp_avg_sq", 1.0, "float32")))
+
+
+def program_of(graph: Graph, text: str, size: int) -> Program:
+    machines = cluster_of(size)
+    return lower(graph, call(text, graph, machines), machines)[-1].program
+
+
+@given(st.integers(1, 10**6), st.sampled_from([1, 2, 4, 8]), st.integers(1, 40))
+def test_a_ring_moves_what_it_must(elements: int, item: int, ranks: int) -> None:
+    """CO-02: rank i sends 2n - size(c_{i+1}) - size(c_{i+2}), all together 2(p-1)n."""
+    sent = ring_bytes(elements, item, ranks)
+    assert sum(sent) == 2 * (ranks - 1) * elements * item
+    chunks = [elements // ranks + (i < elements % ranks) for i in range(ranks)]
+    assert sum(chunks) == elements
+    if ranks > 1:
+        n = 2 * elements
+        assert sent == [item * (n - chunks[(i + 1) % ranks] - chunks[(i + 2) % ranks]) for i in range(ranks)]
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_memory_of_workers_and_servers(servers: int) -> None:
+    """A worker keeps no optimizer state, a server no activations; a server has an inbox for each worker."""
+    graph = replace(two_layers(), optimizer=ADAM)
+    program = program_of(graph, f"ps_sync(servers={servers},bucket_bytes=40)", 2 + servers)
+    worker = peak_memory(program, graph, 0)
+    owned = [
+        sum(
+            program.bucket[i.act.bucket].size for i in program.role_of[2 + s].instructions if isinstance(i.act, Combine)
+        )
+        for s in range(servers)
+    ]
+    assert sum(owned) == PARAMETERS
+    for s, mine in enumerate(owned):
+        assert peak_memory(program, graph, 2 + s) == PARAMETERS + TANGENT + 2 * mine + mine + 2 * mine
+    lone = peak_memory(program_of(graph, "single", 1), graph, 0)
+    half = peak_memory(program_of(replace(graph, global_batch=4), "single", 1), graph, 0)
+    assert lone > half
+    assert worker == half - 2 * PARAMETERS + PARAMETERS
+
+
+def test_memory_of_pipelining_grows_by_a_slot() -> None:
+    graph = two_layers()
+    used = [peak_memory(program_of(graph, f"pipe_sgd(staleness={k})", 2), graph, 0) for k in range(4)]
+    assert [after - before for before, after in pairwise(used)] == [PARAMETERS] * 3
+
+
+def test_an_operator_without_a_price_is_named() -> None:
+    graph, machines = two_layers(), whole_cores(2, 1e8)
+    costs = priced(graph, machines, [4])
+    assert costs.segment(0, 10, 4) == pytest.approx(10e-3)
+    with pytest.raises(CostError, match=r"aten\.mm.*float32\[3x4\]"):
+        costs.segment(0, 1, 3)
+
+
+def test_copies_are_priced_by_pieces_and_elements() -> None:
+    graph, machines = two_layers(), whole_cores(2, 1e8)
+    program = program_of(graph, "ddp", 2)
+    costs = priced(graph, machines, [4], copy=Touch(1.0, 0.125))
+    pack = next(i.act for _, i in program.instructions() if isinstance(i.act, Pack))
+    assert costs.demand(program, pack, 1).core == 2 * 1.0 + 36 * 0.125
+    assert costs.demand(program, Combine("b0", (0, 1)), 1).core == 2 * (2 * 1.0 + 36 * 0.125)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_naive_guess_is_computing_and_bytes(size: int) -> None:
+    graph, bandwidth = two_layers(), 1e3
+    machines = whole_cores(size, bandwidth)
+    program = program_of(graph, "ddp", size)
+    costs = priced(graph, machines, sorted({s.batch for s in program.segments}))
+    slowest = max(ring_bytes(36, 4, size)) / bandwidth
+    found = naive(program, costs)
+    assert found["sum"] == pytest.approx(10e-3 + slowest)
+    assert found["max"] == pytest.approx(max(10e-3, slowest))

@@ -1,0 +1,213 @@
+"""What travels together, who takes which samples, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from partita.errors import LoweringError, PartitaError, PlanError
+from partita.graph.graph import Graph, Parameter
+from partita.graph.operator import Ref
+from partita.graph.tensor import Tensor
+from partita.lowering.layout import buckets_of, completion, edges_of, slices
+from partita.lowering.lower import lower
+from partita.lowering.samples import crews_of
+from partita.plan.memory import Memory, Shard
+from partita.plan.mesh import Mesh, Split, Stage
+from partita.plan.plan import Correction, Kernel, Phase, Plan, Update
+from partita.plan.schedule import Schedule
+from partita.plan.sync import Neighbours, Often, Outer, Servers, Sync, Tight, What
+from partita.plan.wire import Codec, Priority, Wire
+from partita.program.instruction import Load
+from partita.program.program import Program
+from partita.recipes.catalogue import call
+from tests.small import cluster_of, two_layers
+
+TOTAL = (4 * 6 + 6 * 2) * 4
+FOUR = Mesh((("data", 4),))
+sizes = st.integers(0, 200)
+
+
+def wires() -> st.SearchStrategy[Wire]:
+    return st.builds(Wire, bucket_bytes=sizes, first_bucket_bytes=sizes, slice_bytes=sizes)
+
+
+def rows_of(graph: Graph, parameter: str) -> int:
+    return int(next(p for p in graph.parameters if p.name == parameter).tensor.at(1).shape[0])  # type: ignore[arg-type]
+
+
+@given(wires())
+@example(Wire(bucket_bytes=1, slice_bytes=1))
+def test_pieces_cover_every_trainable_parameter_once(wire: Wire) -> None:
+    graph = two_layers()
+    covered: dict[str, list[int]] = {}
+    for bucket in buckets_of(graph, wire):
+        for piece in bucket.pieces:
+            rows = rows_of(graph, piece.parameter)
+            stop = rows if piece.stop < 0 else piece.stop
+            covered.setdefault(piece.parameter, []).extend(range(piece.start, stop))
+            assert piece.last == (stop == rows)
+    assert covered == {p.name: list(range(rows_of(graph, p.name))) for p in graph.trainable[::-1]}
+    assert sum(bucket.size for bucket in buckets_of(graph, wire)) == TOTAL
+
+
+@given(wires())
+@example(Wire(bucket_bytes=72, first_bucket_bytes=1, slice_bytes=1))
+def test_a_bucket_closes_once_it_is_full(wire: Wire) -> None:
+    """CS-02: at most ceil(n / B) messages, one more if the first bucket is smaller."""
+    buckets = buckets_of(two_layers(), wire)
+    if not wire.bucket_bytes:
+        assert all(len(bucket.pieces) == 1 for bucket in buckets)
+        return
+    smaller = 0 < wire.first_bucket_bytes < wire.bucket_bytes
+    assert len(buckets) <= ceil(TOTAL / wire.bucket_bytes) + smaller
+    assert all(bucket.size >= wire.bucket_bytes for bucket in buckets[smaller:-1])
+    assert len(buckets) == 1 or buckets[0].size >= (wire.first_bucket_bytes if smaller else wire.bucket_bytes)
+
+
+@given(st.integers(1, 40), st.integers(1, 9), st.integers(0, 2000))
+def test_a_parameter_is_sliced_by_rows(rows: int, columns: int, limit: int) -> None:
+    """As many runs of rows as the limit asks for, none without a row, even but for one row."""
+    parts = list(slices(Parameter("w", Tensor((rows, columns), "float32")), limit))
+    size = 4 * rows * columns
+    assert len(parts) == (min(rows, max(ceil(size / limit), 1)) if limit else 1)
+    if len(parts) > 1:
+        heights = [part.stop - part.start for part in parts]
+        assert sum(heights) == rows
+        assert 1 <= min(heights) <= max(heights) <= min(heights) + 1
+        assert [part.start for part in parts[1:]] == [part.stop for part in parts[:-1]]
+
+
+@given(wires())
+def test_backward_is_cut_where_a_bucket_is_complete(wire: Wire) -> None:
+    graph = two_layers()
+    buckets = buckets_of(graph, wire)
+    edges, at = edges_of(graph, buckets), completion(graph)
+    assert len(edges) == len(buckets)
+    assert list(edges) == sorted(edges)
+    assert graph.forward_length <= edges[0]
+    assert edges[-1] == len(graph.operators)
+    for bucket, edge in zip(buckets, edges, strict=True):
+        assert all(at[piece.parameter] <= edge for piece in bucket.pieces)
+
+
+def test_dtypes_do_not_share_a_bucket() -> None:
+    graph = two_layers()
+    a, b = graph.parameters
+    mixed = replace(graph, parameters=(replace(a, tensor=replace(a.tensor, dtype="bfloat16")), b))
+    assert [(b.dtype, b.size) for b in buckets_of(mixed, Wire())] == [("float32", 48), ("bfloat16", 48)]
+
+
+@given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 4))
+def test_parts_cover_the_minibatch(batch: int, workers: int, microbatches: int) -> None:
+    if batch < workers * microbatches:
+        with pytest.raises(PlanError, match="cannot be divided"):
+            crews_of(batch, workers, microbatches)
+        return
+    crews = crews_of(batch, workers, microbatches)
+    assert sorted(rank for crew in crews for rank in crew.ranks) == list(range(workers))
+    taken = [s for crew in crews for start in crew.starts for s in range(start, start + crew.count)]
+    assert sorted(taken) == list(range(batch))
+    counts = [crew.count for crew in crews]
+    assert max(counts) - min(counts) <= 1
+
+
+def loads(program: Program) -> list[tuple[int, int, float]]:
+    """(start, count, weight) of every Load on every rank of the first minibatch of a round."""
+    return [
+        (role.mine(i.act.start, rank), i.act.count, i.act.weight)
+        for role, i in program.instructions()
+        for rank in role.ranks
+        if isinstance(i.act, Load) and i.act.step == 0
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["single(microbatches=3)", "ddp", "ddp(microbatches=2)", "ps_sync", "ps_sync(servers=2,own=false)", "pipe_sgd"],
+)
+@pytest.mark.parametrize("size", [3, 5])
+def test_every_sample_is_loaded_once_and_weighs_the_same(text: str, size: int) -> None:
+    graph, machines = replace(two_layers(), global_batch=11), cluster_of(size)
+    found = loads(lower(graph, call(text, graph, machines), machines)[-1].program)
+    assert sorted(s for start, count, _ in found for s in range(start, start + count)) == list(range(11))
+    assert [weight for _, _, weight in found] == pytest.approx([count / 11 for _, count, _ in found])
+
+
+def test_phases_become_programs_in_order() -> None:
+    graph, machines = two_layers(), cluster_of(4)
+    stretches = lower(graph, call("pipe_sgd(staleness=2,warmup=3)", graph, machines), machines)
+    assert [(s.steps, s.program.slots, s.program.semantics) for s in stretches] == [(3, 1, "exact"), (0, 3, "delayed")]
+
+
+def plan(**parts: object) -> Plan:
+    return replace(Plan("mine", FOUR, sync=(Sync(),)), **parts)  # type: ignore[arg-type]
+
+
+REFUSED = [
+    (plan(stages=(Stage(), Stage("b"))), "pipeline stages"),
+    (plan(mesh=Mesh((("data", 2), ("tensor", 2)))), "the mesh axis 'tensor'"),
+    (plan(sync=(Sync(), Sync())), "more than one agreement"),
+    (plan(splits=(Split(dim="output"),)), "other dimensions than samples"),
+    (plan(sync=(Sync(through=Neighbours()),)), "agreement through Neighbours"),
+    (plan(sync=(Sync(what=What.ELASTIC),)), "agreement on elastic"),
+    (plan(sync=(Sync(through=Servers(), tight=Tight(staleness=2)),), mesh=Mesh((("data", 3),))), "stale or partial"),
+    (plan(sync=(Sync(wire=Wire(codecs=(Codec("q8"),))),)), "codecs"),
+    (plan(sync=(Sync(wire=Wire(collective="tree")),)), "the collective 'tree'"),
+    (plan(sync=(Sync(wire=Wire(order=Priority.TIC)),)), "message order tic"),
+    (plan(sync=(Sync(what=What.PARAMETER, often=Often(4), outer=Outer(momentum=0.9)),)), "outer optimizers"),
+    (plan(memory=Memory(shard=Shard.OPTIMIZER)), "memory plans"),
+    (plan(update=Update(corrections=(Correction("delay"),))), "corrections of the update rule"),
+    (plan(kernels=(Kernel("*", "winograd"),)), "kernel choices"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "words"), REFUSED, ids=[words for _, words in REFUSED])
+def test_what_cannot_be_carried_out_is_refused(asked: Plan, words: str) -> None:
+    with pytest.raises(LoweringError) as refusal:
+        lower(two_layers(), asked, cluster_of(4))
+    one_sentence(refusal.value, asked, words)
+
+
+CONTRADICTIONS = [
+    (plan(mesh=Mesh((("data", 5),))), "needs 5 devices"),
+    (plan(mesh=Mesh((("data", 0),))), "length 0"),
+    (plan(sync=(Sync(over="pipe"),)), "mesh axis 'pipe'"),
+    (plan(schedule=Schedule(microbatches=0)), "0 microbatches"),
+    (plan(schedule=Schedule(microbatches=3)), "does not divide"),
+    (plan(sync=(Sync(tight=Tight(lag=-1)),)), "lag -1"),
+    (plan(sync=(Sync(often=Often(-1)),)), "period -1"),
+    (plan(sync=(Sync(wire=Wire(slice_bytes=-1)),)), "0 or more"),
+    (plan(sync=(Sync(through=Servers(5, own=False)),)), "5 servers"),
+    (plan(before=(Phase(0, Plan("first")),)), "0 steps"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "words"), CONTRADICTIONS, ids=[words for _, words in CONTRADICTIONS])
+def test_a_contradiction_is_refused(asked: Plan, words: str) -> None:
+    with pytest.raises(PlanError) as refusal:
+        lower(two_layers(), asked, cluster_of(4))
+    one_sentence(refusal.value, asked, words)
+
+
+def test_a_graph_of_one_batch_size_is_not_divided() -> None:
+    fixed = replace(two_layers(), symbolic=False, blind="it branches on its data")
+    with pytest.raises(PlanError, match="it branches on its data"):
+        lower(fixed, plan(), cluster_of(4))
+    assert lower(fixed, Plan("single"), cluster_of(4))[-1].program.size == 1
+
+
+def test_a_weighted_loss_is_not_divided() -> None:
+    with pytest.raises(LoweringError, match="weighted losses in parts"):
+        lower(replace(two_layers(), weight=Ref("loss")), plan(), cluster_of(4))
+
+
+def one_sentence(error: PartitaError, asked: Plan, words: str) -> None:
+    assert asked.name in str(error)
+    assert words in str(error)
+    assert "\n" not in str(error)
+    assert error.exit_code == 2

@@ -1,0 +1,38 @@
+"""Costs made up by hand: operators at a price, messages at latency and bandwidth, everything else for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from partita.cluster.cluster import Cluster, Device, Group, Link
+from partita.cost.costs import Costs, Touch, Wiring
+from partita.graph.batch import substitute
+from partita.graph.graph import Graph
+from partita.graph.signature import signature
+from partita.units import BytesPerSecond, Seconds
+
+FREE = Touch(0.0, 0.0)
+
+
+def whole_cores(size: int, bandwidth: BytesPerSecond) -> Cluster:
+    """Devices of one whole core each at one switch, without token buckets."""
+    return Cluster(f"whole-{size}", Group("root", (Device(cores=1.0),) * size, (Link(bandwidth, 0.0),) * size))
+
+
+def signatures(graph: Graph, batch: int) -> list[str]:
+    """The signature of each operator for `batch` samples."""
+    concrete = substitute(graph, batch)
+    return [signature(operator, concrete) for operator in concrete.operators]
+
+
+def priced(
+    graph: Graph, cluster: Cluster, batches: Sequence[int], *, operator: Seconds = 1e-3, latency: Seconds = 0.0,
+    copy: Touch = FREE, update: Touch = FREE, sent: float = 0.0,
+) -> Costs:  # fmt: skip
+    """`operator` seconds for each operator whatever the batch, `latency` seconds for each message of a chain."""
+    table = {name: operator for batch in batches for name in signatures(graph, batch)}
+    wiring = Wiring(start=0.0, message=latency, sent=sent, received=sent, reduced=0.0, efficiency=1.0)
+    return Costs(
+        graph, cluster, table, copy=copy, add=copy, update=update, load=FREE, sizes=tuple(batches), instruction=0.0,
+        wiring=wiring,
+    )  # fmt: skip

@@ -1,0 +1,149 @@
+"""Every recipe on a cluster, and every way to misspell one."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from partita.cluster.text import load_cluster
+from partita.errors import InputError, PlanError
+from partita.graph.graph import Graph
+from partita.lowering.lower import lower
+from partita.plan.plan import ranks_of
+from partita.plan.sync import Servers
+from partita.plan.text import read_plan, write_plan
+from partita.recipes.catalogue import RECIPES, call, parse
+from tests.small import cluster_of, two_layers
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return two_layers()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("place", ["local:1", "local:4", "lab-2x2"])
+def test_every_recipe_is_lowered_or_says_why(graph: Graph, name: str, place: str) -> None:
+    machines = load_cluster(place)
+    try:
+        plan = call(name, graph, machines)
+        programs = [stretch.program for stretch in lower(graph, plan, machines)]
+    except InputError as refusal:
+        assert place == "local:1"
+        said = str(refusal)
+    else:
+        said = f"{plan.name} runs"
+        assert all(program.size == ranks_of(plan) <= machines.size for program in programs)
+    assert name in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_knob_can_be_given_its_default(graph: Graph, name: str) -> None:
+    machines, knobs = cluster_of(4), RECIPES[name].knobs
+    text = f"{name}({','.join(f'{knob}={value}' for knob, value in knobs.items())})"
+    assert replace(call(text, graph, machines), name="") == replace(call(name, graph, machines), name="")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_plan_keeps_its_call_for_a_name_and_survives_toml(graph: Graph, name: str) -> None:
+    plan = call(f" {name}( microbatches = 2 )", graph, cluster_of(4))
+    assert plan.name == f"{name}(microbatches=2)"
+    assert read_plan(write_plan(plan)) == plan
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_says_what_it_reproduces(name: str) -> None:
+    recipe = RECIPES[name]
+    assert recipe.make.__name__ == name
+    assert all(entry in (recipe.make.__doc__ or "") for entry in recipe.catalogue[:1])
+    assert recipe.paper
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("ddp", ("ddp", {})),
+        ("ddp()", ("ddp", {})),
+        ("ps_sync(servers=2, own=false)", ("ps_sync", {"servers": 2, "own": False})),
+        ("ps_sync(own=True)", ("ps_sync", {"own": True})),
+        ("ddp(bucket_bytes=-1)", ("ddp", {"bucket_bytes": -1})),
+        ("ddp(order=fifo)", ("ddp", {"order": "fifo"})),
+        ("ddp(codec='q8')", ("ddp", {"codec": "q8"})),
+    ],
+)
+def test_a_call_is_a_name_and_literals(text: str, parsed: tuple[str, dict[str, object]]) -> None:
+    assert parse(text) == parsed
+
+
+MISTAKES = [
+    ("dpd", "did you mean 'ddp'?"),
+    ("local-sgd", "no recipe call"),
+    ("warp_drive", "there are single, ddp"),
+    ("ddp(bucket_byte=1)", "did you mean 'bucket_bytes'?"),
+    ("single(servers=1)", "it has microbatches"),
+    ("ddp(bucket_bytes=1.5)", "a value such as 4194304 belongs there"),
+    ("ddp(bucket_bytes=large)", "a value such as 4194304 belongs there"),
+    ("ddp(microbatches=true)", "a value such as 1 belongs there"),
+    ("ps_sync(own=1)", "a value such as True belongs there"),
+    ("ddp(bucket_bytes=-1)", "0 or more is allowed"),
+    ("ddp(", "no recipe call"),
+    ("", "no recipe call"),
+    ("ddp(1048576)", "give knobs by name"),
+    ("ddp(**{'bucket_bytes': 1})", "no knob 'None'"),
+    ("ddp(bucket_bytes=1)(2)", "give knobs by name"),
+    ("ddp; single", "no recipe call"),
+    ("ddp(bucket_bytes={[]: 1})", "no number, word or true/false"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), MISTAKES, ids=[text for text, _ in MISTAKES])
+def test_a_mistake_gets_one_sentence(graph: Graph, text: str, words: str) -> None:
+    with pytest.raises(PlanError) as refusal:
+        call(text, graph, cluster_of(4))
+    assert words in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "value", ["__import__('os').putenv('PARTITA_RAN', '1')", "(lambda: 1)()", "2**20", "[i for i in (1,)]", "graph.name"]
+)
+def test_no_code_of_a_call_is_run(graph: Graph, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[object] = []
+    monkeypatch.setattr(os, "putenv", lambda *given: ran.append(given))
+    with pytest.raises(PlanError, match="no number, word or true/false"):
+        call(f"ddp(bucket_bytes={value})", graph, cluster_of(4))
+    assert not ran
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("ps_sync(servers=4)", "length 0"),
+        ("ps_sync(servers=0)", "0 servers"),
+        ("ps_sync(servers=5,own=false)", "5 servers"),
+        ("ddp(microbatches=3)", "does not divide"),
+        ("ddp(microbatches=0)", "0 microbatches"),
+        ("local_sgd(period=0)", "period 0"),
+    ],
+)
+def test_a_knob_that_asks_too_much(graph: Graph, text: str, words: str) -> None:
+    machines = cluster_of(4)
+    with pytest.raises(InputError) as refusal:
+        lower(graph, call(text, graph, machines), machines)
+    assert words in str(refusal.value)
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_a_plan_takes_the_whole_cluster(graph: Graph, size: int) -> None:
+    machines = cluster_of(size)
+    assert {name: ranks_of(call(name, graph, machines)) for name in RECIPES if name != "single"} == dict.fromkeys(
+        RECIPES.keys() - {"single"}, size
+    )
+
+
+def test_servers_of_their_own_come_on_top_of_workers(graph: Graph) -> None:
+    plan = call("ps_sync(servers=2)", graph, cluster_of(5))
+    assert (plan.mesh.size, plan.sync[0].through) == (3, Servers(2, own=True))

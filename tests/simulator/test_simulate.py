@@ -1,0 +1,150 @@
+"""What the prediction of a whole program must equal or obey, with costs made up by hand."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from partita.cost.costs import Costs, Touch, ring_bytes
+from partita.lowering.lower import lower
+from partita.plan.mesh import Mesh
+from partita.plan.plan import Plan
+from partita.plan.sync import Sync
+from partita.plan.wire import Wire
+from partita.program.program import Program
+from partita.program.timeline import Span, Timeline
+from partita.recipes.catalogue import RECIPES, call
+from partita.simulator.simulate import simulate
+from tests.priced import priced, signatures, whole_cores
+from tests.small import two_layers
+
+PARAMETERS = (4 * 6 + 6 * 2) * 4
+COMPUTE = 10e-3
+NONE = 1e12
+
+
+def program_of(text: str, size: int) -> Program:
+    graph, machines = two_layers(), whole_cores(size, 1.0)
+    return lower(graph, call(text, graph, machines), machines)[-1].program
+
+
+def costs_of(program: Program, size: int, bandwidth: float, **prices: float) -> Costs:
+    """Ten operators that take `COMPUTE` seconds in all."""
+    batches = sorted({segment.batch for segment in program.segments})
+    return priced(two_layers(), whole_cores(size, bandwidth), batches, operator=COMPUTE / 10, **prices)  # type: ignore[arg-type]
+
+
+def step_of(text: str, size: int, bandwidth: float, **prices: float) -> float:
+    program = program_of(text, size)
+    return simulate(program, costs_of(program, size, bandwidth, **prices)).step_seconds
+
+
+def ring_seconds(size: int, bandwidth: float) -> float:
+    """Seconds of the whole gradient's ring on ports of `bandwidth` bytes a second."""
+    return max(ring_bytes(PARAMETERS // 4, 4, size)) / bandwidth
+
+
+def test_a_lone_step_is_the_sum_of_its_operators() -> None:
+    graph, machines = two_layers(), whole_cores(1, NONE)
+    names = signatures(graph, 8)
+    table = {name: (k + 1) * 1e-3 for k, name in enumerate(dict.fromkeys(names))}
+    costs = Costs(graph, machines, table, *(Touch(0.0, 0.0),) * 4, sizes=(8,), instruction=0.0)
+    program = lower(graph, call("single", graph, machines), machines)[-1].program
+    assert simulate(program, costs).step_seconds == pytest.approx(sum(table[name] for name in names), rel=1e-12)
+
+
+@pytest.mark.parametrize("ratio", [0.01, 0.3, 1.0, 3.0, 100.0])
+@pytest.mark.parametrize("text", ["ddp", "ddp(bucket_bytes=24)", "ps_sync(servers=2,own=false,bucket_bytes=24)"])
+def test_a_step_lasts_as_long_as_its_computing_and_its_bytes(text: str, ratio: float) -> None:
+    """max(c, m) <= step <= c + m where nothing has latency; servers send only after all have pushed: c + 2 m."""
+    m = COMPUTE * ratio
+    program = program_of(text, 4)
+    moved = max(simulate(program, costs_of(program, 4, NONE)).wire_sent)
+    found = simulate(program, costs_of(program, 4, moved / m)).step_seconds
+    ways = 2 if text.startswith("ps_sync") else 1
+    assert max(COMPUTE, m) * (1 - 1e-9) <= found <= (COMPUTE + ways * m) * (1 + 1e-9)
+
+
+def test_one_bucket_leaves_when_backward_ends() -> None:
+    """c + m exactly: nothing is left to hide behind."""
+    bandwidth = 3e4
+    assert step_of("ddp", 4, bandwidth) == pytest.approx(COMPUTE + ring_seconds(4, bandwidth), rel=1e-9)
+
+
+@pytest.mark.parametrize("ratio", [0.3, 1.0, 2.5])
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_the_period_of_pipe_sgd(width: int, ratio: float) -> None:
+    """PM-17: max(c, m, (c + m) / K)."""
+    c, m = COMPUTE, COMPUTE * ratio
+    bandwidth = ring_seconds(4, 1.0) / m
+    period = max(c, m, (c + m) / width)
+    assert step_of(f"pipe_sgd(staleness={width - 1})", 4, bandwidth) == pytest.approx(period, rel=0.02)
+
+
+def last_round(found: Timeline, rank: int = 0) -> dict[str, Span]:
+    newest = max(span.round for span in found.spans)
+    return {span.name: span for span in found.spans if span.rank == rank and span.round == newest}
+
+
+@pytest.mark.parametrize("bandwidth", [3e3, 1e4, 4e4, 1e6])
+@pytest.mark.parametrize("latency", [0.0, 0.4e-3])
+@pytest.mark.parametrize("size", [2, 4])
+def test_buckets_leave_one_after_the_other(bandwidth: float, latency: float, size: int) -> None:
+    """DP-34: e_j = max(ready_j, e_{j-1}) + c_j, and what is exposed is e_last less the end of backward."""
+    graph, machines = two_layers(), whole_cores(size, bandwidth)
+    wire = Wire(bucket_bytes=24, first_bucket_bytes=16, slice_bytes=16)
+    plan = Plan("sliced", Mesh((("data", size),)), sync=(Sync(wire=wire),))
+    program = lower(graph, plan, machines)[-1].program
+    assert len(program.buckets) >= 4
+    found = simulate(program, costs_of(program, size, bandwidth, latency=latency))
+    spans = last_round(found)
+    before = 0.0
+    for i, bucket in enumerate(program.buckets):
+        ready, lasts = spans[f"P{i}"].end, max(ring_bytes(bucket.elements, 4, size)) / bandwidth
+        before = max(ready, before) + 2 * (size - 1) * latency + lasts
+        assert spans[f"A{i}"].end == pytest.approx(before, rel=1e-9)
+    backward = spans[f"B{len(program.buckets) - 1}"].end
+    assert found.step_seconds == pytest.approx(COMPUTE + before - backward, rel=1e-9)
+    assert found.breakdown is not None
+    assert found.breakdown.exposed_communication == pytest.approx(before - backward, rel=1e-6)
+
+
+CALLS = (*RECIPES, "ddp(bucket_bytes=24,microbatches=2)", "ps_sync(servers=2,own=false,bucket_bytes=24)")
+
+
+@pytest.mark.parametrize("text", CALLS)
+def test_more_bandwidth_never_slows(text: str) -> None:
+    steps = [step_of(text, 4, bandwidth, latency=1e-4) for bandwidth in (1e3, 3e3, 1e4, 3e4, 1e5, 1e6, 1e9)]
+    assert all(faster <= slower * (1 + 1e-9) for slower, faster in pairwise(steps))
+
+
+@pytest.mark.parametrize("text", CALLS)
+def test_what_is_simulated_obeys_the_program(text: str) -> None:
+    """Spans of a lane do not overlap, what is waited for comes first, and the same input gives the same numbers."""
+    program = program_of(text, 4)
+    found = simulate(program, costs_of(program, 4, 2e4, latency=1e-4, sent=1e-6))
+    assert simulate(program, costs_of(program, 4, 2e4, latency=1e-4, sent=1e-6)) == found
+    for rank in range(program.size):
+        spans, role = last_round(found, rank), program.role_of[rank]
+        assert spans.keys() == role.on_name.keys()
+        for i in role.instructions:
+            for after in (a for a in i.after if not a.rounds):
+                assert spans[after.name].end <= spans[i.name].start + 1e-12
+        for lane in role.lanes:
+            mine = [spans[i.name] for i in role.on(lane.name)]
+            assert all(before.end <= after.start + 1e-12 for before, after in pairwise(mine))
+
+
+def test_local_steps_share_the_cost_of_agreeing() -> None:
+    """DP-26: (c + m / tau) a step; the agreement hides behind nothing."""
+    bandwidth, period = 2e4, 4
+    expected = COMPUTE + ring_seconds(4, bandwidth) / period
+    assert step_of(f"local_sgd(period={period})", 4, bandwidth) == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_processor_that_sends_does_not_compute() -> None:
+    """Sending costs core-seconds of the one core that computes, so that pipelining hides the wire but not this."""
+    sent = 2e-5
+    core = 2 * (4 - 1) / 4 * PARAMETERS * (sent + sent)
+    assert step_of("pipe_sgd", 4, NONE, sent=sent) == pytest.approx(COMPUTE + core, rel=0.01)
