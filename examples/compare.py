@@ -21,7 +21,7 @@ PLANS = ("ddp", "pipe_sgd(staleness=1)", "local_sgd(period=4)")
 def main(place: str = "local:2") -> None:
     """Print the comparison and write it as a page."""
     found = pt.compare("digits-cnn", PLANS, pt.Cluster.load(place), steps=20)
-    console, page = Console(), Path("runs/compare.html")
+    console, page = Console(width=160), Path("runs/compare.html")
     console.print(comparison_table(found))
     console.print(verdict(found))
     page.parent.mkdir(exist_ok=True)

@@ -50,7 +50,7 @@ def main() -> None:
     print(pt.search(pt.capture(task()), cluster).explanation)
     verdict = pt.verify(spec, "ddp", cluster)
     print(f"ddp: {verdict.max_difference:.1e} from {verdict.against}")
-    Console().print(comparison_table(pt.compare(spec, ("ddp", "pipe_sgd"), cluster, steps=20)))
+    Console(width=160).print(comparison_table(pt.compare(spec, ("ddp", "pipe_sgd"), cluster, steps=20)))
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ from partita.plan.text import write_plan
 from partita.report.table import search_table
 
 
-def main(task: str = "convnet-8m", place: str = "lab-4x1g", allow: str = "exact") -> None:
+def main(task: str = "digits-cnn", place: str = "lab-4x1g", allow: str = "exact") -> None:
     """Rank what `allow` lets through; print the best plan as the text that `--plan FILE` reads."""
-    console = Console()
+    console = Console(width=160)
     found = pt.search(pt.capture(task), pt.Cluster.load(place), allow=allow, top=5)
     console.print(search_table(found))
     console.print(f"{found.explanation}; searched in {found.search_seconds:.1f} s\n")

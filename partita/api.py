@@ -182,17 +182,23 @@ def train(
     steps = steps or epochs * (len(task.data) // task.batch_size)
     if steps < 1:
         raise OptionError("nothing to do: give --steps N or --epochs N, 1 or more")
+    if resume:
+        raise OptionError(
+            "--resume needs a checkpoint, and runs do not write any yet; start with --init WEIGHTS instead"
+        )
     tell(f"training {steps} steps of {plan.name}")
     if "RANK" in os.environ:
         from partita.runtime.torchrun import train_rank
 
-        own = train_rank(task, graph, plan, cluster, steps=steps, seed=seed, init=init, out=out, timeout=timeout)
+        own = train_rank(
+            task, graph, plan, cluster, steps=steps, seed=seed, init=init, out=out, keyed=deterministic, timeout=timeout
+        )
         return None if own is None else Trained(plan, own.timeline, own.loss, own.final_loss, steps, own.weights)
     from partita.lab.rehearsal import Rehearsal
 
     machines = cluster_spec or cluster.name
     with Rehearsal(spec, graph, cluster, machines, seed=seed, init=init, timeout=timeout, tell=tell) as crew:
-        take = crew.train(plan, steps=steps, out=out)
+        take = crew.train(plan, steps=steps, out=out, keyed=deterministic)
     return Trained(plan, take.timeline, take.loss, take.final_loss, steps, take.weights)
 
 

@@ -35,8 +35,8 @@ def peer_seconds(mode: str, task: str, cluster: str, steps: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("task")
-    parser.add_argument("cluster")
+    parser.add_argument("task", nargs="?", default="convnet-8m")
+    parser.add_argument("cluster", nargs="?", default="lab-4x1g")
     parser.add_argument("--peers", default="single,ddp")
     parser.add_argument("--plans", default="ddp")
     parser.add_argument("--repeat", type=int, default=7)

@@ -55,8 +55,8 @@ class Wiring:
     """What the transport asks of processors and links, beyond bandwidth.
 
     `start` is core-seconds a call; `sent`, `received` and `reduced` core-seconds a byte; `message` seconds of latency
-    of a message; `curve` (bytes, seconds) what an all-reduce of so many bytes takes beyond its bytes over the bandwidth;
-    `efficiency` the part of a link's bandwidth that payload gets.
+    of a message; `curve` (bytes, seconds) what an all-reduce of so many bytes takes beyond its bytes over the
+    bandwidth; `efficiency` the part of a link's bandwidth that payload gets.
     """
 
     start: Seconds = 100e-6

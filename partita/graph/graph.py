@@ -70,7 +70,7 @@ class Graph:
     `inputs` are the batch's leaves in pytree order, named `input.0`, `input.1`, ...
     `loss` is a scalar: the mean over the samples, or with `weight` set their weighted sum.
     `gradients` maps parameter names to values, `mutations` maps buffers to their new values.
-    `rung` says which way of capture worked ('export', 'dispatch' or 'opaque') and `blind` what it cannot see.
+    `rung` says which way of capture worked ('dispatch' or 'opaque') and `blind` what it cannot see.
     The constant named `TANGENT` seeds the backward pass; the worker gives it the sample's share of the whole minibatch.
     `clip_norm` bounds the norm of the global gradient (0: no bound).
     `symbolic` is False where the graph holds for `batch` samples only.
@@ -89,7 +89,7 @@ class Graph:
     mutations: tuple[tuple[str, Ref], ...] = ()
     optimizer: Optimizer = Optimizer()
     repeats: tuple[Repeat, ...] = ()
-    rung: str = "export"
+    rung: str = "dispatch"
     blind: str = ""
     symbolic: bool = True
     global_batch: int = 0

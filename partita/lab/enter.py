@@ -1,7 +1,8 @@
 """The first instruction of every process in the lab: `enter.py SETTINGS COMMAND ...`.
 
 Runs as a script before anything heavy is loaded. SETTINGS is JSON: `parent` the launcher's pid, `namespaces` paths to
-enter in order with their kind, `groups` files of control groups to write oneself into. Then COMMAND takes its place.
+enter in order with their kind, `groups` files of control groups to write oneself into, `core` the one to stay on (-1:
+any). Then COMMAND takes its place.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ PR_SET_PDEATHSIG = 1
 NOT_FOUND = 127
 
 
-def enter(parent: int, namespaces: list[tuple[str, int]], groups: list[str]) -> None:
+def enter(parent: int, namespaces: list[tuple[str, int]], groups: list[str], core: int) -> None:
     """Dies with `parent` from now on, and belongs to the namespaces and control groups. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -25,6 +26,8 @@ def enter(parent: int, namespaces: list[tuple[str, int]], groups: list[str]) -> 
     for path in groups:
         with open(path, "w") as file:
             file.write("0")
+    if core >= 0:
+        os.sched_setaffinity(0, {core})
     handles = [(os.open(path, os.O_RDONLY | os.O_CLOEXEC), kind) for path, kind in namespaces]
     for handle, kind in handles:
         if libc.setns(handle, kind) != 0:
@@ -33,7 +36,7 @@ def enter(parent: int, namespaces: list[tuple[str, int]], groups: list[str]) -> 
 
 if __name__ == "__main__":
     settings = json.loads(sys.argv[1])
-    enter(settings["parent"], settings["namespaces"], settings["groups"])
+    enter(settings["parent"], settings["namespaces"], settings["groups"], settings["core"])
     try:
         os.execvp(sys.argv[2], sys.argv[2:])
     except OSError as error:

@@ -85,6 +85,7 @@ class Lab:
             "parent": os.getpid(),
             "namespaces": self.keeping.entrance(rank + 1),
             "groups": process_files(self.groups[rank]) if self.groups else [],
+            "core": core_of(self.cluster, rank, sorted(os.sched_getaffinity(0))) if self.groups else -1,
         }
         shim = [sys.executable, "-I", "-S", str(enter.__file__), json.dumps(settings), *argv]
         whole = {**os.environ, **self.environment(rank), **(env or {})}
@@ -163,6 +164,22 @@ def _kill(process: subprocess.Popen[Any]) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.kill()
+
+
+def core_of(cluster: Cluster, rank: int, cores: Sequence[int]) -> int:
+    """The core that a device's quota is a part of: the least loaded one, lower ranks first (-1: any).
+
+    The kernel hands a quota out in slices, one core at a time; threads on two cores each hold a slice that the other
+    one lacks, and the device gets less than its share.
+    """
+    load = dict.fromkeys(cores, 0.0)
+    for device in cluster.devices[: rank + 1]:
+        if device.ghost or not 0 < device.cores <= 1:
+            chosen = -1
+            continue
+        chosen = min(load, key=lambda core: load[core])
+        load[chosen] += device.cores
+    return chosen
 
 
 def find_tool(name: str) -> str:

@@ -102,21 +102,20 @@ class Rehearsal:
     def _wiring(self) -> Wiring:
         return wiring_of(self._ask("wires", 300.0, sizes=list(sizes_for(self.cluster))), self.cluster)
 
-    def train(self, plan: Plan, *, steps: int, out: str = "") -> Take:
+    def train(self, plan: Plan, *, steps: int, out: str = "", keyed: bool = False) -> Take:
         """Exactly `steps` steps from the first weights; the first three do not count for the step's seconds."""
-        return self._run(plan, steps, min(3, steps - 1), out, True)
+        return self._run(plan, steps, min(3, steps - 1), out=out, keyed=keyed)
 
     def measure(self, plan: Plan, *, steps: int, evaluate: bool = True) -> Take:
         """At least `steps` whole rounds of the steady state, after three steps and every warm-up of the plan."""
         program = lower(self.graph, plan, self.cluster)[-1].program
         discard = max(3, program.slots - 1 + sum(phase.steps for phase in plan.before))
         discard += -discard % program.steps
-        return self._run(plan, steps + -steps % program.steps + discard, discard, "", evaluate)
+        return self._run(plan, steps + -steps % program.steps + discard, discard, evaluate=evaluate)
 
-    def _run(self, plan: Plan, steps: int, discard: int, out: str, evaluate: bool) -> Take:
+    def _run(self, plan: Plan, steps: int, discard: int, **order: Any) -> Take:
         program = lower(self.graph, plan, self.cluster)[-1].program
-        replies = self._ask("run", plan=write_plan(plan), steps=steps, out=out, evaluate=evaluate)
-        return take_of(program, replies, discard)
+        return take_of(program, self._ask("run", plan=write_plan(plan), steps=steps, **order), discard)
 
     def memory(self, plan: Plan) -> tuple[Bytes, ...]:
         """Measured peak of live tensor bytes on each rank, from allocator events in a short run of its own."""

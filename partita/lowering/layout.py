@@ -23,13 +23,13 @@ def buckets_of(graph: Graph, wire: Wire) -> tuple[Bucket, ...]:
     """Trainable parameters in the order in which backward completes them, in buckets that close once they hold
     `bucket_bytes` (the first one `first_bucket_bytes`); larger tensors are cut by rows into slices (CS-02).
 
-    One bucket holds one dtype. `bucket_bytes` 0 gives every tensor its own.
+    Tensors stay whole where the optimizer mixes their elements. One bucket holds one dtype. `bucket_bytes` 0 gives every tensor its own.
     """
     parameters = {p.name: p for p in graph.parameters}
     found: list[list[tuple[Piece, int, str]]] = [[]]
     for name in completion(graph):
         parameter = parameters[name]
-        for piece in slices(parameter, wire.slice_bytes):
+        for piece in slices(parameter, wire.slice_bytes if graph.optimizer.elementwise else 0):
             limit = wire.first_bucket_bytes or wire.bucket_bytes if len(found) == 1 else wire.bucket_bytes
             held = sum(elements * ITEMSIZE[dtype] for _, elements, dtype in found[-1])
             other = found[-1] and found[-1][-1][2] != parameter.tensor.dtype

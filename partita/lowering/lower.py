@@ -71,6 +71,7 @@ def refuse(graph: Graph, plan: Plan) -> None:
         (not isinstance(sync.through, AllReduce | Servers), f"agreement through {type(sync.through).__name__}"),
         (sync.what not in (What.GRADIENT, What.PARAMETER), f"agreement on {sync.what}"),
         (bool(sync.tight.staleness or sync.tight.need), "stale or partial agreement"),
+        (sync.often.period == 0, "agreement once at the end (period 0)"),
         (bool(sync.wire.codecs), "codecs"),
         (sync.wire.collective != "backend", f"the collective {sync.wire.collective!r}"),
         (sync.wire.order != nothing.wire.order or sync.wire.credit_bytes > 0, f"message order {sync.wire.order}"),

@@ -83,7 +83,7 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
 def _literal(node: ast.expr, text: str) -> Any:
     try:
         return ast.literal_eval(node)
-    except ValueError:
+    except (ValueError, TypeError):
         # A bare word is a name such as none, gradients or fifo.
         if isinstance(node, ast.Name):
             return {"true": True, "false": False}.get(node.id, node.id)

@@ -12,7 +12,7 @@ from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.runtime.reference import reference
-from partita.runtime.run import train_in_process
+from partita.runtime.run import legs, train_in_process
 from partita.task import Task
 from partita.tracing.capture import capture
 
@@ -38,17 +38,18 @@ def checked(
     for precision in ("fp64", "fp32"):
         graph = capture(task, precision=precision)
         plan = planned(graph)
+        parts = legs(graph, plan, cluster, steps)
         program = lower(graph, plan, cluster)[-1].program
         tell(f"training {steps} steps of {plan.name} in {precision}")
         states, _ = train_in_process(task, graph, plan, cluster, steps, seed=seed, precision=precision, keyed=True)
         whole = not graph.mutations
         tell(f"training the same serially in {precision}")
-        serial = reference(task, program, steps, seed=seed, precision=precision, whole=whole)
+        serial = reference(task, parts, seed=seed, precision=precision, whole=whole)
         worker = next(rank for rank in states if program.role_of[rank].keeps == "model")
         found[precision] = difference(states[worker].leaves, serial)
         if precision == "fp32":
             halves = (
-                reference(task, program, steps, seed=seed, precision=precision, whole=not whole) if whole else serial
+                reference(task, parts, seed=seed, precision=precision, whole=not whole) if whole else serial
             )
             found["control"] = difference({name: w.detach() for name, w in halves.items()}, serial)
     return {

@@ -23,6 +23,7 @@ from torch.utils.data import default_collate
 from partita.program.instruction import Load
 from partita.program.program import Program
 from partita.runtime.feed import Feed, place
+from partita.runtime.run import Leg
 from partita.task import Task
 from partita.tracing.draws import KeyedDraws
 from partita.tracing.promote import Promoted
@@ -79,39 +80,42 @@ class Reference:
 
 
 def reference(
-    task: Task, program: Program, steps: int, *, seed: int, precision: str, whole: bool
-) -> dict[str, torch.Tensor]:
-    """Parameters by name after `steps` steps of the serial recurrence that `program`'s class names.
+    task: Task, legs: Sequence[Leg], *, seed: int, precision: str, whole: bool
+) -> dict[str, torch.Tensor]:  # fmt: skip
+    """Parameters by name after the serial recurrences that the classes of the legs' programs name, one after the other.
 
-    `whole` feeds every minibatch at once; otherwise in the program's own parts.
+    `whole` feeds every minibatch at once; otherwise in the programs' own parts.
     """
     torch.manual_seed(seed)
     model = task.model().double() if precision == "fp64" else task.model()
     model.train()
-    shares = shares_of(program)
-    if program.semantics == "consensus":
-        return _averaged(task, program, model, shares, steps, seed, precision)
-    parts = [(0, program.batch)] if whole else [(s.start, s.count) for s in shares]
-    one = Reference(task, model, seed, precision, Feed(task, seed))
-    _recurrence(one, steps, program.slots - 1, lambda step: one.gradients(step, parts, program.batch))
+    if legs[0].program.semantics == "consensus":
+        steps = sum(leg.rounds * leg.program.steps for leg in legs)
+        return _averaged(task, legs[0].program, model, shares_of(legs[0].program), steps, seed, precision)
+    _recurrences(Reference(task, model, seed, precision, Feed(task, seed)), legs, whole)
     return dict(model.named_parameters())
 
 
-def _recurrence(one: Reference, steps: int, lag: int, gradients: Any) -> None:
-    """w(t+1) = w(t) - rule(g(t - lag)); nothing for t < lag; the last `lag` gradients are applied at the end."""
+def _recurrences(one: Reference, legs: Sequence[Leg], whole: bool) -> None:
+    """w(t+1) = w(t) - rule(g(t - lag)); nothing for t < lag; a leg's last `lag` gradients are applied at its end."""
     parameters = [p for p in one.model.parameters() if p.requires_grad]
     optimizer = one.task.optimizer(parameters)
     schedule = one.task.schedule(optimizer) if one.task.schedule else None
-    flying: deque[list[torch.Tensor]] = deque()
-    for step in range(steps + lag):
-        if step < steps:
-            flying.append(gradients(step))
-        if step >= lag:
-            for p, gradient in zip(parameters, flying.popleft(), strict=True):
-                p.grad = gradient
-            optimizer.step()
-            if schedule is not None:
-                schedule.step()
+    step = 0
+    for leg in legs:
+        program, steps, lag = leg.program, leg.rounds * leg.program.steps, leg.program.slots - 1
+        parts = [(0, program.batch)] if whole else [(s.start, s.count) for s in shares_of(program)]
+        flying: deque[list[torch.Tensor]] = deque()
+        for t in range(steps + lag):
+            if t < steps:
+                flying.append(one.gradients(step, parts, program.batch))
+                step += 1
+            if t >= lag:
+                for p, gradient in zip(parameters, flying.popleft(), strict=True):
+                    p.grad = gradient
+                optimizer.step()
+                if schedule is not None:
+                    schedule.step()
 
 
 def _averaged(

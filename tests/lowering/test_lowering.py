@@ -156,6 +156,7 @@ REFUSED = [
     (plan(sync=(Sync(through=Neighbours()),)), "agreement through Neighbours"),
     (plan(sync=(Sync(what=What.ELASTIC),)), "agreement on elastic"),
     (plan(sync=(Sync(through=Servers(), tight=Tight(staleness=2)),), mesh=Mesh((("data", 3),))), "stale or partial"),
+    (plan(sync=(Sync(what=What.PARAMETER, often=Often(0)),)), "agreement once at the end"),
     (plan(sync=(Sync(wire=Wire(codecs=(Codec("q8"),))),)), "codecs"),
     (plan(sync=(Sync(wire=Wire(collective="tree")),)), "the collective 'tree'"),
     (plan(sync=(Sync(wire=Wire(order=Priority.TIC)),)), "message order tic"),

@@ -108,7 +108,8 @@ def test_a_mistake_gets_one_sentence(graph: Graph, text: str, words: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "value", ["__import__('os').putenv('PARTITA_RAN', '1')", "(lambda: 1)()", "2**20", "[i for i in (1,)]", "graph.name"]
+    "value",
+    ["__import__('os').putenv('PARTITA_RAN', '1')", "(lambda: 1)()", "2**20", "[i for i in (1,)]", "graph.name"],
 )
 def test_no_code_of_a_call_is_run(graph: Graph, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[object] = []

@@ -8,8 +8,10 @@ from partita.recipes.catalogue import call
 from partita.runtime.check import TOLERANCE, checked
 from tests.small import cluster_of, perceptron
 
-PLANS = ("single", "single(microbatches=3)", "ddp", "ddp(bucket_bytes=100)", "ps_sync", "ps_sync(servers=2,own=false)",
-         "pipe_sgd", "pipe_sgd(staleness=2)", "local_sgd(period=2)", "local_sgd(period=1)")  # fmt: skip
+PLANS = (
+    "single", "single(microbatches=3)", "ddp", "ddp(bucket_bytes=100)", "ps_sync", "ps_sync(servers=2,own=false)",
+    "pipe_sgd", "pipe_sgd(staleness=2)", "pipe_sgd(warmup=2)", "local_sgd(period=2)", "local_sgd(period=1)",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("plan", PLANS)
