@@ -1,8 +1,9 @@
 """Prediction before the run over tasks x clusters x plans, beside three naive baselines.
 
-    run.py [--tasks digits-cnn,bytes-gpt,vgg16-32,llama-5m] [--clusters lab-4x1g,...] [--steps 12] [--repeat 3]
+    run.py [--tasks digits-cnn,bytes-gpt,...] [--clusters lab-4x1g,...] [--steps 12] [--repeat 3]
 
-One line of JSON a case as it is done, then |ln(predicted / measured)|: mean, 90th percentile and bias of each predictor.
+One line of JSON a case as it is done, then |ln(predicted / measured)|: mean, 90th percentile and bias of each
+predictor.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def cases(task: str, cluster: str, steps: int, repeat: int) -> list[Case]:
             f"{task} {cluster} {row.plan}",
             row.measured.step_seconds,
             {"partita": row.predicted.step_seconds, **row.naive},
-        )  # fmt: skip
+        )
         for row in found.rows
         if row.predicted and row.measured
     ]

@@ -167,12 +167,15 @@ def _kill(process: subprocess.Popen[Any]) -> None:
 
 
 def core_of(cluster: Cluster, rank: int, cores: Sequence[int]) -> int:
-    """The core that a device's quota is a part of: the least loaded one, lower ranks first (-1: any).
+    """The core that a device's quota is a part of: the least loaded one, lower ranks first (-1: any, also where the
+    devices ask for more cores than there are).
 
     The kernel hands a quota out in slices, one core at a time; threads on two cores each hold a slice that the other
     one lacks, and the device gets less than its share.
     """
     load = dict.fromkeys(cores, 0.0)
+    if sum(device.cores for device in cluster.devices if not device.ghost) > len(cores):
+        return -1
     for device in cluster.devices[: rank + 1]:
         if device.ghost or not 0 < device.cores <= 1:
             chosen = -1

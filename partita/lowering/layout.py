@@ -23,7 +23,8 @@ def buckets_of(graph: Graph, wire: Wire) -> tuple[Bucket, ...]:
     """Trainable parameters in the order in which backward completes them, in buckets that close once they hold
     `bucket_bytes` (the first one `first_bucket_bytes`); larger tensors are cut by rows into slices (CS-02).
 
-    Tensors stay whole where the optimizer mixes their elements. One bucket holds one dtype. `bucket_bytes` 0 gives every tensor its own.
+    Tensors stay whole where the optimizer mixes their elements. One bucket holds one dtype. `bucket_bytes` 0 gives
+    every tensor its own.
     """
     parameters = {p.name: p for p in graph.parameters}
     found: list[list[tuple[Piece, int, str]]] = [[]]

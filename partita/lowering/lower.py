@@ -7,8 +7,8 @@ updates      Clip, Update after what completes a bucket
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 from partita.cluster.cluster import Cluster
 from partita.errors import LoweringError
@@ -17,7 +17,9 @@ from partita.lowering.agreement import all_reduced, alone, averaged
 from partita.lowering.samples import Draft, draft
 from partita.lowering.servers import served
 from partita.plan.check import check
+from partita.plan.mesh import Split
 from partita.plan.plan import Plan
+from partita.plan.schedule import Schedule
 from partita.plan.sync import AllReduce, Servers, Sync, What
 from partita.program.program import Program
 from partita.program.verify import verify
@@ -60,22 +62,16 @@ def _agreement(plan: Plan) -> Callable[[Draft, Plan], Program]:
 
 def refuse(graph: Graph, plan: Plan) -> None:
     """Raises LoweringError naming the first part of the plan that cannot be carried out yet."""
-    nothing = Sync()
-    sync = plan.sync[0] if plan.sync else nothing
+    sync = plan.sync[0] if plan.sync else Sync()
     others = [axis for axis, length in plan.mesh.axes if axis != "data" and length > 1]
     cases: tuple[tuple[bool, str], ...] = (
         (bool(plan.stages), "pipeline stages"),
         (bool(others), f"the mesh axis {others[0]!r}" if others else ""),
         (len(plan.sync) > 1, "more than one agreement"),
         (any(split.dim != "sample" for split in plan.splits), "splits of other dimensions than samples"),
-        (not isinstance(sync.through, AllReduce | Servers), f"agreement through {type(sync.through).__name__}"),
-        (sync.what not in (What.GRADIENT, What.PARAMETER), f"agreement on {sync.what}"),
-        (bool(sync.tight.staleness or sync.tight.need), "stale or partial agreement"),
-        (sync.often.period == 0, "agreement once at the end (period 0)"),
-        (bool(sync.wire.codecs), "codecs"),
-        (sync.wire.collective != "backend", f"the collective {sync.wire.collective!r}"),
-        (sync.wire.order != nothing.wire.order or sync.wire.credit_bytes > 0, f"message order {sync.wire.order}"),
-        (sync.outer != nothing.outer, "outer optimizers"),
+        (plan.splits != (Split(),), "samples divided for some operators or ranks only"),
+        *_gaps(sync),
+        (replace(plan.schedule, microbatches=1) != Schedule(), "the order of passes of a pipeline"),
         (plan.memory != type(plan.memory)(), "memory plans"),
         (plan.update != type(plan.update)(), "corrections of the update rule"),
         (bool(plan.kernels), "kernel choices"),
@@ -87,6 +83,26 @@ def refuse(graph: Graph, plan: Plan) -> None:
                 f"{plan.name} asks for {what}, which this version cannot carry out yet; "
                 "`partita recipes` lists what runs"
             )
+
+
+def _gaps(sync: Sync) -> Iterator[tuple[bool, str]]:
+    """(whether the agreement asks for it, what) of all that no pass brings about yet."""
+    nothing, through, tight, often, wire = Sync(), sync.through, sync.tight, sync.often, sync.wire
+    served, gradients = isinstance(through, Servers), sync.what is What.GRADIENT
+    yield not isinstance(through, AllReduce | Servers), f"agreement through {type(through).__name__}"
+    yield not gradients and (served or sync.what is not What.PARAMETER), f"agreement on {sync.what}"
+    yield sync.parameters != "*", f"agreement on the parameters {sync.parameters!r} only"
+    yield isinstance(through, Servers) and through.levels * through.replicas > 1, "servers in levels or replicas"
+    yield bool(tight.staleness or tight.need), "stale or partial agreement"
+    yield tight.lag > 0 and (served or not gradients), f"lag {tight.lag} where no gradients are all-reduced"
+    yield often.period == 0, "agreement once at the end (period 0)"
+    yield often.period > 1 and gradients, f"gradients agreed on every {often.period} steps"
+    yield often.fragments > 1, "agreement in fragments"
+    yield bool(wire.codecs), "codecs"
+    yield wire.collective != "backend", f"the collective {wire.collective!r}"
+    yield wire.order != nothing.wire.order or wire.credit_bytes > 0, f"message order {wire.order}"
+    yield wire.negotiate, "negotiated messages"
+    yield sync.outer != nothing.outer, "outer optimizers"
 
 
 __all__ = ["Draft", "Stretch", "lower", "lower_phase"]

@@ -48,9 +48,7 @@ def checked(
         worker = next(rank for rank in states if program.role_of[rank].keeps == "model")
         found[precision] = difference(states[worker].leaves, serial)
         if precision == "fp32":
-            halves = (
-                reference(task, parts, seed=seed, precision=precision, whole=not whole) if whole else serial
-            )
+            halves = reference(task, parts, seed=seed, precision=precision, whole=not whole) if whole else serial
             found["control"] = difference({name: w.detach() for name, w in halves.items()}, serial)
     return {
         "equal": found["fp64"] <= TOLERANCE,

@@ -19,7 +19,7 @@ from partita.lowering.samples import crews_of
 from partita.plan.memory import Memory, Shard
 from partita.plan.mesh import Mesh, Split, Stage
 from partita.plan.plan import Correction, Kernel, Phase, Plan, Update
-from partita.plan.schedule import Schedule
+from partita.plan.schedule import Schedule, Versions
 from partita.plan.sync import Neighbours, Often, Outer, Servers, Sync, Tight, What
 from partita.plan.wire import Codec, Priority, Wire
 from partita.program.instruction import Load
@@ -157,6 +157,19 @@ REFUSED = [
     (plan(sync=(Sync(what=What.ELASTIC),)), "agreement on elastic"),
     (plan(sync=(Sync(through=Servers(), tight=Tight(staleness=2)),), mesh=Mesh((("data", 3),))), "stale or partial"),
     (plan(sync=(Sync(what=What.PARAMETER, often=Often(0)),)), "agreement once at the end"),
+    (plan(sync=(Sync(what=What.PARAMETER, often=Often(4, fragments=2)),)), "agreement in fragments"),
+    (plan(sync=(Sync(often=Often(4)),)), "gradients agreed on every 4 steps"),
+    (plan(sync=(Sync(parameters="layers.*"),)), "the parameters 'layers.*' only"),
+    (plan(sync=(Sync(what=What.PARAMETER, tight=Tight(lag=1)),)), "lag 1 where"),
+    (plan(sync=(Sync(through=Servers(own=False), tight=Tight(lag=2)),)), "lag 2 where"),
+    (plan(sync=(Sync(through=Servers(own=False), what=What.PARAMETER),)), "agreement on parameter"),
+    (plan(sync=(Sync(through=Servers(own=False, levels=2)),)), "servers in levels"),
+    (plan(sync=(Sync(through=Servers(own=False, replicas=2)),)), "servers in levels or replicas"),
+    (plan(sync=(Sync(wire=Wire(negotiate=True)),)), "negotiated messages"),
+    (plan(schedule=Schedule(chunks=2)), "the order of passes of a pipeline"),
+    (plan(schedule=Schedule(versions=Versions.STASH)), "the order of passes of a pipeline"),
+    (plan(splits=(Split(operators="aten.mm*"),)), "some operators or ranks only"),
+    (plan(splits=()), "some operators or ranks only"),
     (plan(sync=(Sync(wire=Wire(codecs=(Codec("q8"),))),)), "codecs"),
     (plan(sync=(Sync(wire=Wire(collective="tree")),)), "the collective 'tree'"),
     (plan(sync=(Sync(wire=Wire(order=Priority.TIC)),)), "message order tic"),
