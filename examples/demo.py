@@ -24,7 +24,7 @@ TASKS = {"digits-cnn": 40, "bytes-gpt": 24}
 
 def main(place: str = "lab-4x1g") -> None:
     """Compare, print, write a trace and a page for each task."""
-    console, out = Console(), Path("runs/demo")
+    console, out = Console(width=150), Path("runs/demo")
     out.mkdir(parents=True, exist_ok=True)
     for task, steps in TASKS.items():
         with telling() as tell:

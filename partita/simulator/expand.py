@@ -118,8 +118,14 @@ def _instruction(
         guard[mine[i.unless.rounds :]] = draft.layout.at(role, i.unless.name)[: rounds - i.unless.rounds]
     if not isinstance(i.act, Collective | Send | Receive):
         demand = costs.demand(draft.layout.program, i.act, 1)
-        draft.latency[mine], draft.least[mine] = demand.latency, demand.core
-        draft.draw(mine, np.array(role.ranks)[None, :], demand.core)
+        work = demand.core / speeds(costs, role.ranks)
+        draft.latency[mine], draft.least[mine] = demand.latency, work
+        draft.draw(mine, np.array(role.ranks)[None, :], work)
+
+
+def speeds(costs: Costs, ranks: tuple[int, ...]) -> NDArray[np.float64]:
+    """How fast each rank's device is beside the one that the costs were measured on."""
+    return np.array([costs.cluster.devices[rank].speed for rank in ranks], np.float64)
 
 
 def _collectives(draft: Draft, program: Program, costs: Costs, ports: Ports) -> None:
@@ -136,8 +142,10 @@ def _collectives(draft: Draft, program: Program, costs: Costs, ports: Ports) -> 
             lead = members[:, :1]
             draft.alias[members] = lead
             demand = costs.demand(program, i.act, len(group))
-            draft.latency[lead], draft.least[lead] = demand.latency, demand.core
-            draft.draw(lead, np.array(group)[None, :], demand.core)
+            work = demand.core / speeds(costs, group)
+            hops = 2 * (len(group) - 1) * ports.latency(group)
+            draft.latency[lead], draft.least[lead] = demand.latency + hops, work.max()
+            draft.draw(lead, np.array(group)[None, :], work)
             bucket = program.bucket[i.act.bucket]
             sent = np.array(ring_bytes(bucket.elements, bucket.size // bucket.elements, len(group)), np.float64)
             member, resource = loads.setdefault(group, ports.loads(group))
@@ -173,11 +181,13 @@ def _messages(draft: Draft, program: Program, costs: Costs, ports: Ports) -> Non
         for column, (_, i, rank) in zip(columns, both, strict=True):
             draft.alias[column] = lead
             demand = costs.demand(program, i.act, 2)
+            work = demand.core / costs.cluster.devices[rank].speed
             draft.latency[lead] += demand.latency
-            draft.least[lead] = np.maximum(draft.least[lead], demand.core)
-            draft.draw(lead, np.array([[rank]]), demand.core)
+            draft.least[lead] = np.maximum(draft.least[lead], work)
+            draft.draw(lead, np.array([[rank]]), work)
         act = both[0][1].act
         assert isinstance(act, Send)
+        draft.latency[lead] += ports.latency((source, target))
         draft.draw(lead, np.array([ports.hops(source, target)], np.int64), float(program.bucket[act.bucket].size))
 
 

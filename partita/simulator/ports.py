@@ -53,6 +53,11 @@ class Ports:
         climb, descent = self.cluster.route(source, target)
         return [up[port.path] for port in climb] + [down[port.path] for port in descent]
 
+    def latency(self, ring: tuple[int, ...]) -> float:
+        """The longest way, in seconds, from a member of a ring to the next one."""
+        ways = [self.cluster.route(rank, ring[(i + 1) % len(ring)]) for i, rank in enumerate(ring)]
+        return max(sum(port.link.latency for port in (*up, *down)) for up, down in ways)
+
     def loads(self, ring: tuple[int, ...]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """(member, resource) pairs: what the message of each member of a ring to the next one passes."""
         pairs = [(i, hop) for i, rank in enumerate(ring) for hop in self.hops(rank, ring[(i + 1) % len(ring)])]

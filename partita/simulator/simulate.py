@@ -28,7 +28,7 @@ def simulate(program: Program, costs: Costs, *, rounds: int = 4, keep: int = 2) 
     layout, activities, alias = expand(program, costs, ports, rounds + WARM)
     start, end = advance(activities, ports.resources)
     start, end = start[alias], end[alias]
-    ends = np.array([_round_ends(layout, role, end) for role in program.roles for _ in [0]])
+    ends = np.array([_round_ends(layout, role, end) for role in program.roles])
     seconds = float(np.mean(ends[:, -1] - ends[:, WARM - 1])) / (rounds * program.steps)
     spans = _spans(layout, start, end, keep)
     return Timeline(
