@@ -80,7 +80,9 @@ class Rehearsal:
         programs = [s.program for plan in plans for s in lower(self.graph, plan, self.cluster)]
         batches = sorted({segment.batch for program in programs for segment in program.segments})
         self.tell(f"timing operators for {', '.join(map(str, batches))} samples")
-        operators = self._operators(batches)
+        alone = {s.batch for program in programs if program.size == 1 for s in program.segments}
+        busy = {s.batch for program in programs if program.size > 1 for s in program.segments}
+        operators = self._operators(sorted(alone - busy), 1) | self._operators(sorted(busy), self.cluster.size)
         self.tell("timing copies, updates and links")
         touches = self._ask("touches", 120.0, count=max(batches))
         wiring = self._wiring() if self.cluster.size > 1 else Wiring()
@@ -89,13 +91,17 @@ class Rehearsal:
             update=_touch(touches, "update"), load=_touch(touches, "load"), sizes=tuple(batches), wiring=wiring,
         )  # fmt: skip
 
-    def _operators(self, batches: Sequence[int]) -> dict[str, Seconds]:
+    def _operators(self, batches: Sequence[int], ranks: int) -> dict[str, Seconds]:
+        """Signature -> core-seconds with `ranks` devices at work: neighbours share caches and memory."""
+        if not batches:
+            return {}
         cores = min(device.cores for device in self.cluster.devices)
-        place = cache_place(torch.__version__, cores, self.cluster.size > 1)
+        place = cache_place(torch.__version__, cores, ranks > 1)
         cached = read_cache(place)
-        replies = self._ask("operators", 600.0, batches=list(batches), known=list(cached))
+        replies = self._ask("operators", 600.0, batches=list(batches), known=list(cached), ranks=ranks)[:ranks]
         reference = median(reply["reference"] for reply in replies)
-        fresh = {name: value for reply in replies for name, value in reply["operators"].items()}
+        names = dict.fromkeys(name for reply in replies for name in reply["operators"])
+        fresh = {n: median(r["operators"][n] for r in replies if n in r["operators"]) for n in names}
         write_cache(place, fresh, reference)
         return {name: value * reference for name, value in cached.items()} | fresh
 

@@ -76,8 +76,10 @@ class Service:
     def operators(self, request: Request, tell: Tell) -> dict[str, Any]:
         """Micro-benchmarks of this rank's part of the operators that the batches need."""
         assert self.session is not None
+        if self.rank >= request["ranks"]:
+            return {}
         return probe.rank_operators(
-            self.session.graph, request["batches"], request["known"], self.rank, self.world, tell
+            self.session.graph, request["batches"], request["known"], self.rank, request["ranks"], tell
         )
 
     def touches(self, request: Request, tell: Tell) -> dict[str, Any]:
