@@ -116,6 +116,11 @@ class Graph:
     def trainable(self) -> tuple[Parameter, ...]:
         return tuple(p for p in self.parameters if p.trainable)
 
+    @cached_property
+    def last_reader(self) -> dict[Ref, int]:
+        """Value -> place of the last operator that reads it."""
+        return {ref: i for i, operator in enumerate(self.operators) for ref in operator.reads()}
+
     def tensor(self, ref: Ref) -> Tensor:
         """The spec of a value. Raises KeyError for a value that the graph does not have."""
         if ref.name in self.leaves:

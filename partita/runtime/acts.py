@@ -46,12 +46,14 @@ def load(rank: Rank, act: Load, name: str, round: int) -> None:
 def compute(rank: Rank, act: Compute, name: str, round: int) -> None:
     environment = rank.environments[round, act.part]
     rank.code[act.segment](environment, rank.state.leaves)
+    segment = rank.program.segment[act.segment]
     for buffer, ref in rank.graph.mutations:
-        if key(ref) in environment:
-            rank.state.leaves[buffer].copy_(environment.pop(key(ref)))
+        if key(ref) in environment and segment.start <= rank.graph.index[ref.name] < segment.stop:
+            rank.state.leaves[buffer].copy_(environment[key(ref)])
+            if rank.graph.last_reader.get(ref, 0) < segment.stop:
+                del environment[key(ref)]
     loss = environment.pop(key(rank.graph.loss), None)
     if loss is not None:
-        segment = rank.program.segment[act.segment]
         step = rank.step(round, act.step)
         rank.losses[step] = rank.losses.get(step, 0.0) + loss.detach() * segment.weight
 

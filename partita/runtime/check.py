@@ -30,7 +30,7 @@ def checked(
 ) -> dict[str, Any]:  # fmt: skip
     """Weights after `steps` steps under the plan against the serial training that its class names.
 
-    fp64 decides (1e-9 relative to each tensor's largest weight); fp32's difference is reported beside that of a
+    fp64 decides (1e-9 relative to a tensor's largest weight); fp32's difference is reported beside that of a
     control, the serial training fed in two halves, which differs by the order of its sums only.
     """
     tell(f"capturing {task.name} in fp64")
@@ -63,10 +63,15 @@ def checked(
 
 
 def difference(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> float:
-    """The largest difference of any weight, relative to the largest weight of its tensor."""
+    """The largest difference of any weight, relative to the largest weight of its tensor.
+
+    A tensor that is zero up to round-off (a key's bias, whose gradient is zero in exact arithmetic) has no scale of its
+    own; it is held to the largest weight of the model.
+    """
+    largest = {name: float(w.detach().abs().max()) for name, w in theirs.items() if w.numel()}
+    model = max(largest.values(), default=1.0)
     worst = 0.0
-    for name, weight in theirs.items():
-        scale = float(weight.detach().abs().max()) if weight.numel() else 0.0
-        gap = float((ours[name] - weight.detach()).abs().max()) if weight.numel() else 0.0
-        worst = max(worst, gap / scale if scale else gap)
+    for name, scale in largest.items():
+        gap = float((ours[name] - theirs[name].detach()).abs().max())
+        worst = max(worst, gap / (scale if scale > TOLERANCE * model else model or 1.0))
     return worst

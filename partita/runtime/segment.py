@@ -43,12 +43,11 @@ def resolve(target: str) -> Callable[..., Any]:
 
 
 def last_reads(graph: Graph) -> dict[Ref, int]:
-    """For every value, the index of the last operator that reads it; results stay (the number of operators)."""
-    last: dict[Ref, int] = {}
-    for i, operator in enumerate(graph.operators):
-        for ref in operator.reads():
-            last[ref] = i
-    return last | {ref: len(graph.operators) for ref in graph.results()}
+    """For every value, the index of the last operator that reads it; results stay (the number of operators), new
+    buffers until the forward pass is over and nobody reads them."""
+    last = graph.last_reader
+    new = {ref: max(last.get(ref, 0), graph.forward_length) for _, ref in graph.mutations}
+    return last | {ref: len(graph.operators) for ref in graph.results()} | new
 
 
 def compile_segment(
