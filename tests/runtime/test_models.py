@@ -1,4 +1,4 @@
-"""The plans against their serial trainings on real architectures: tied weights, rotary embeddings, experts, BatchNorm."""
+"""The plans against their serial trainings on real architectures: tied, rotary, with experts, with BatchNorm."""
 
 from __future__ import annotations
 
