@@ -29,7 +29,7 @@ def main(place: str = "lab-4x1g") -> None:
     for task, steps in TASKS.items():
         with telling() as tell:
             found = api.compare(task, PLANS, api.cluster_of(place), steps=steps, cluster_spec=place, tell=tell)
-        console.print(f"\n{task} on {place}, one step of 64 or 32 samples; loss falls over {steps} steps of real data")
+        console.print(f"\n{task} on {place}, {steps} steps of real data")
         console.print(comparison_table(found))
         console.print(verdict(found))
         row = found.rows[1]

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from partita.errors import CaptureError
+
 EVERYONE = -1
 BITS = 24
 
@@ -49,7 +51,7 @@ def keyed_dropout(value: Tensor, probability: float, uniform: Tensor) -> tuple[T
 def keyed_random(target: str, arguments: Sequence[Any], empty: Tensor, uniform: Tensor) -> Tensor:
     """What `partita.random` computes: the distribution of `target`, with its `arguments`, out of uniform numbers.
 
-    `empty` has the result's dtype and device, `uniform` its shape. Raises NotImplementedError for a distribution that
+    `empty` has the result's dtype and device, `uniform` its shape. Raises CaptureError for a distribution that
     has no such form here (multinomial, poisson, ...).
     """
     kind, u = target.split(".")[1].removesuffix("_functional").rstrip("_"), uniform.to(empty.device).double()
@@ -73,7 +75,9 @@ def keyed_random(target: str, arguments: Sequence[Any], empty: Tensor, uniform: 
     elif kind == "randperm":
         drawn = u.argsort()
     else:
-        raise NotImplementedError(f"random operator {target} has no keyed form")
+        raise CaptureError(
+            f"{target} has no keyed form; train without --deterministic, or draw with rand, randn or bernoulli"
+        )
     return drawn.to(empty.dtype)
 
 
