@@ -115,7 +115,7 @@ class Rehearsal:
     def measure(self, plan: Plan, *, steps: int, evaluate: bool = True) -> Take:
         """At least `steps` whole rounds of the steady state, after three steps and every warm-up of the plan."""
         program = lower(self.graph, plan, self.cluster)[-1].program
-        discard = max(3, program.slots - 1 + sum(phase.steps for phase in plan.before))
+        discard = max(3, program.drain + sum(phase.steps for phase in plan.before))
         discard += -discard % program.steps
         return self._run(plan, steps + -steps % program.steps + discard, discard, evaluate=evaluate)
 

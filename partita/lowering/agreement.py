@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from partita.lowering.layout import urgent_from
 from partita.lowering.samples import Crew, Draft, packed, passes
 from partita.plan.plan import Plan
 from partita.program.instruction import After, Clip, Collective, Instruction, Kind, Scale, Space, Update
@@ -43,28 +44,41 @@ def alone(draft: Draft, plan: Plan) -> Program:
 
 
 def all_reduced(draft: Draft, plan: Plan) -> Program:
-    """Gradients summed over all workers, bucket by bucket while backward goes on (DP-02, DP-34).
+    """Gradients summed over all workers, bucket by bucket while backward goes on (DP-02, DP-34), each applied just
+    before the next forward pass reads it.
 
-    compute   F  B0 P0 B1 P1 B2 P2        U0 U1 U2 | F ...
-    wire            A0----A1-------A2----          |            lag 0
-    wire      A1--- A2--- A0---                    |            lag 1: U waits for the A of the round before (DP-30)
+    compute   U1 F0 ..... U0 F1 B0 P0 B1 P1 | U1 F0 .. U0 F1       forward reads bucket 1 first
+    wire      ------A0-----------     A1----|---A0--------         A0 is due when F1 needs it, not when backward ends
+    lag 1     the same, each U with the sum of one round earlier (DP-30)
     """
     lag = draft.sync.tight.lag
     return program_of(
         draft,
-        tuple(_summing(draft, crew, lag) for crew in draft.crews),
+        tuple(_summing(draft, crew, lag, wires_of(draft)) for crew in draft.crews),
         lag=lag,
         semantics="delayed" if lag else "exact",
     )
 
 
-def _summing(draft: Draft, crew: Crew, lag: int) -> Role:
-    groups = (draft.workers,)
-    body = packed(draft, passes(draft, crew), {i: After(f"A{i}", lag + 1) for i in range(len(draft.buckets))})
+def wires_of(draft: Draft) -> tuple[str, ...]:
+    """The lane of each bucket's messages: with order 'priority' those of the first layers overtake in one of their
+    own, for backward makes them last and forward wants them first."""
+    first = urgent_from(draft.graph, draft.buckets, draft.sync.wire)
+    return tuple("urgent" if i >= first else "wire" for i in range(len(draft.buckets)))
+
+
+def _summing(draft: Draft, crew: Crew, lag: int, wires: tuple[str, ...]) -> Role:
+    groups, works, lag = (draft.workers,), passes(draft, crew), lag + 1
+    fresh = updates(draft, {i: (After(f"A{i}", lag),) for i in range(len(draft.buckets))}, lag)
+    body = [] if not draft.graph.clip_norm else fresh
+    needs = {} if draft.graph.clip_norm else {work.instruction.name: work.needs for work in works}
+    for one in packed(draft, works, {}):
+        body += [fresh[i] for i in needs.get(one.name, ())]
+        body.append(one)
     for i, bucket in enumerate(draft.buckets):
-        body.append(Instruction(f"A{i}", Collective(Kind.ALL_REDUCE, bucket.name, groups), "wire", (After(f"P{i}"),)))
-    body += updates(draft, {i: (After(f"A{i}", lag),) for i in range(len(draft.buckets))}, lag)
-    return Role(crew.name, crew.ranks, tuple(body), (COMPUTE, DATA, WIRE))
+        reduce = Collective(Kind.ALL_REDUCE, bucket.name, groups)
+        body.append(Instruction(f"A{i}", reduce, wires[i], (After(f"P{i}"),)))
+    return Role(crew.name, crew.ranks, tuple(body), (COMPUTE, DATA, *map(Lane, dict.fromkeys(wires))))
 
 
 def averaged(draft: Draft, plan: Plan) -> Program:

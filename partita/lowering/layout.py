@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate
+from typing import Final
 
 from partita.graph.graph import Graph, Parameter
 from partita.graph.tensor import ITEMSIZE
-from partita.plan.wire import Wire
+from partita.plan.wire import Priority, Wire
 from partita.program.program import Bucket, Piece
 from partita.units import Bytes
+
+URGENT: Final = 1 / 8
 
 
 def completion(graph: Graph) -> dict[str, int]:
@@ -28,13 +31,14 @@ def buckets_of(graph: Graph, wire: Wire) -> tuple[Bucket, ...]:
     """
     parameters = {p.name: p for p in graph.parameters}
     found: list[list[tuple[Piece, int, str]]] = [[]]
+    urgent = _first_urgent(graph, wire)
     for name in completion(graph):
         parameter = parameters[name]
         for piece in slices(parameter, wire.slice_bytes if graph.optimizer.elementwise else 0):
             limit = wire.first_bucket_bytes or wire.bucket_bytes if len(found) == 1 else wire.bucket_bytes
             held = sum(elements * ITEMSIZE[dtype] for _, elements, dtype in found[-1])
             other = found[-1] and found[-1][-1][2] != parameter.tensor.dtype
-            if found[-1] and (held >= min(limit, wire.bucket_bytes) or other):
+            if found[-1] and (held >= min(limit, wire.bucket_bytes) or other or name == urgent):
                 found.append([])
             found[-1].append((piece, _elements(parameter, piece), parameter.tensor.dtype))
     return tuple(
@@ -44,6 +48,27 @@ def buckets_of(graph: Graph, wire: Wire) -> tuple[Bucket, ...]:
         for i, pieces in enumerate(found)
         if pieces
     )
+
+
+def _first_urgent(graph: Graph, wire: Wire) -> str:
+    """With order 'priority' the parameter from which on, in the order of completion, at most an eighth of all bytes is
+    left ("": none, nor where all fit one bucket: there is nothing to overtake)."""
+    sizes = {p.name: p.tensor.size() for p in graph.parameters}
+    left = total = sum(sizes[name] for name in completion(graph))
+    if wire.order is not Priority.PRIORITY or total <= wire.bucket_bytes:
+        return ""
+    for name in completion(graph):
+        if left <= URGENT * total:
+            return name
+        left -= sizes[name]
+    return ""
+
+
+def urgent_from(graph: Graph, buckets: tuple[Bucket, ...], wire: Wire) -> int:
+    """The first of the buckets that overtake others: those of the last eighth of bytes that backward completes."""
+    first = _first_urgent(graph, wire)
+    starts = (i for i, bucket in enumerate(buckets) if bucket.pieces[0].parameter == first)
+    return next(starts, len(buckets))
 
 
 def slices(parameter: Parameter, limit: Bytes) -> Iterator[Piece]:
@@ -73,6 +98,16 @@ def edges_of(graph: Graph, buckets: tuple[Bucket, ...]) -> tuple[int, ...]:
     at = completion(graph)
     edges = list(accumulate((max(at[piece.parameter] for piece in b.pieces) for b in buckets), max))
     return (*edges[:-1], len(graph.operators))
+
+
+def readers_of(graph: Graph, buckets: tuple[Bucket, ...]) -> tuple[int, ...]:
+    """For each bucket the place of the first forward operator that reads any of it; forward's end if none does."""
+    first: dict[str, int] = {}
+    for i, operator in enumerate(graph.operators[: graph.forward_length]):
+        for ref in operator.reads():
+            first.setdefault(ref.name, i)
+    end = graph.forward_length
+    return tuple(min(first.get(piece.parameter, end) for piece in bucket.pieces) for bucket in buckets)
 
 
 def whole_model(buckets: tuple[Bucket, ...]) -> tuple[Bucket, ...]:

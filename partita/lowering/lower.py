@@ -21,6 +21,7 @@ from partita.plan.mesh import Split
 from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule
 from partita.plan.sync import AllReduce, Servers, Sync, What
+from partita.plan.wire import Priority
 from partita.program.program import Program
 from partita.program.verify import verify
 
@@ -47,8 +48,8 @@ def lower(graph: Graph, plan: Plan, cluster: Cluster) -> tuple[Stretch, ...]:
 def lower_phase(graph: Graph, plan: Plan) -> Program:
     """The Program of one phase."""
     refuse(graph, plan)
-    started = draft(graph, plan)
-    return verify(_agreement(plan)(started, plan))
+    agreement = _agreement(plan)
+    return verify(agreement(draft(graph, plan, cut=agreement in (all_reduced, served)), plan))
 
 
 def _agreement(plan: Plan) -> Callable[[Draft, Plan], Program]:
@@ -100,7 +101,9 @@ def _gaps(sync: Sync) -> Iterator[tuple[bool, str]]:
     yield often.fragments > 1, "agreement in fragments"
     yield bool(wire.codecs), "codecs"
     yield wire.collective != "backend", f"the collective {wire.collective!r}"
-    yield wire.order != nothing.wire.order or wire.credit_bytes > 0, f"message order {wire.order}"
+    ordered = not served and gradients and wire.order is Priority.PRIORITY
+    yield wire.order is not Priority.FIFO and not ordered, f"message order {wire.order}"
+    yield wire.credit_bytes > 0, "a credit of messages in flight"
     yield wire.negotiate, "negotiated messages"
     yield sync.outer != nothing.outer, "outer optimizers"
 

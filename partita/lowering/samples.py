@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 from partita.errors import PlanError
 from partita.graph.graph import Graph
-from partita.lowering.layout import buckets_of, edges_of
+from partita.lowering.layout import buckets_of, edges_of, readers_of
 from partita.plan.plan import Plan, own_servers
 from partita.plan.sync import Sync
 from partita.program.instruction import After, Compute, Instruction, Load, Pack
 from partita.program.program import Bucket, Segment
+
+Places = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,10 @@ class Crew:
 
 @dataclass(frozen=True)
 class Draft:
-    """What later passes add to: the layouts, the crews, and how a crew computes."""
+    """What later passes add to: the layouts, the crews, and how a crew computes.
+
+    `needs` has for each forward segment the buckets that it is the first to read.
+    """
 
     graph: Graph
     plan: Plan
@@ -36,6 +41,7 @@ class Draft:
     crews: tuple[Crew, ...]
     segments: tuple[Segment, ...]
     batch: int
+    needs: tuple[Places, ...]
 
     @property
     def workers(self) -> tuple[int, ...]:
@@ -51,19 +57,23 @@ class Draft:
         return self.plan.sync[0] if self.plan.sync else Sync()
 
 
-def draft(graph: Graph, plan: Plan) -> Draft:
-    """Crews and segments for the plan's mesh. Raises PlanError where a rank would get no sample."""
+def draft(graph: Graph, plan: Plan, *, cut: bool = False) -> Draft:
+    """Crews and segments for the plan's mesh; with `cut`, forward is cut where it first reads a bucket.
+
+    Raises PlanError where a rank would get no sample.
+    """
     sync = plan.sync[0] if plan.sync else Sync()
     buckets = buckets_of(graph, sync.wire)
     batch = graph.global_batch or graph.batch
     crews = crews_of(batch, plan.mesh.size, plan.schedule.microbatches)
+    forward, needs = _forward(graph, buckets, cut)
     found = {
         s.name: s
         for crew in crews
         for count in microbatches(crew.count, plan)
-        for s in _segments(graph, buckets, count, batch)
+        for s in _segments(graph, buckets, forward, count, batch)
     }
-    return Draft(graph, plan, buckets, crews, tuple(found.values()), batch)
+    return Draft(graph, plan, buckets, crews, tuple(found.values()), batch, needs)
 
 
 def crews_of(batch: int, workers: int, microbatches: int) -> tuple[Crew, ...]:
@@ -86,22 +96,47 @@ def microbatches(count: int, plan: Plan) -> tuple[int, ...]:
     return tuple(count * (i + 1) // m - count * i // m for i in range(m))
 
 
-def _segments(graph: Graph, buckets: tuple[Bucket, ...], count: int, batch: int) -> list[Segment]:
-    edges = (0, graph.forward_length, *edges_of(graph, buckets))
-    names = [f"F/{count}", *(f"B{i}/{count}" for i in range(len(buckets)))]
+def _forward(graph: Graph, buckets: tuple[Bucket, ...], cut: bool) -> tuple[Places, tuple[Places, ...]]:
+    """Where forward segments start, and for each the buckets that it needs.
+
+    operators   0 ........ 7 ............ 15 ... forward's end
+    reads       b2         b0 b1          b0     b3 (never)
+    segments    F0 {b2}    F1 {b0, b1, b3}
+    """
+    if not cut:
+        return (0,), (tuple(range(len(buckets))),)
+    readers = readers_of(graph, buckets)
+    starts = sorted({at for at in readers if at < graph.forward_length}) or [0]
+    needs = [[i for i, at in enumerate(readers) if at == start] for start in starts]
+    needs[-1] += [i for i, at in enumerate(readers) if at >= graph.forward_length]
+    return (0, *starts[1:]), tuple(map(tuple, needs))
+
+
+def forward_name(i: int, of: int) -> str:
+    """What the i-th of `of` forward segments is called."""
+    return f"F{i}" if of > 1 else "F"
+
+
+def _segments(
+    graph: Graph, buckets: tuple[Bucket, ...], forward: tuple[int, ...], count: int, batch: int
+) -> list[Segment]:
+    edges = (*forward, graph.forward_length, *edges_of(graph, buckets))
+    names = [f"{forward_name(i, len(forward))}/{count}" for i in range(len(forward))]
+    names += [f"B{i}/{count}" for i in range(len(buckets))]
     spans = zip(names, edges, edges[1:], strict=False)
     return [Segment(name, start, stop, count, count / batch) for name, start, stop in spans]
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A compute instruction; `bucket` >= 0 if it completes that bucket's gradients of a microbatch, `last` if it is the
-    minibatch's last microbatch."""
+    """A compute instruction; `needs` are the buckets that it is the first of its minibatch to read; `bucket` >= 0 if it
+    completes that bucket's gradients of a microbatch, `last` if it is the minibatch's last microbatch."""
 
     instruction: Instruction
     bucket: int = -1
     part: str = ""
     last: bool = False
+    needs: tuple[int, ...] = ()
 
 
 def passes(draft: Draft, crew: Crew, step: int = 0, of: int = 0) -> list[Work]:
@@ -115,10 +150,15 @@ def passes(draft: Draft, crew: Crew, step: int = 0, of: int = 0) -> list[Work]:
     for m, count in enumerate(counts):
         part, mark, last = f"{step}.{m}", f"{tag}#{m}" if len(counts) > 1 else tag, m == len(counts) - 1
         load = Load(tuple(start + offset for start in crew.starts), count, part, count / (of or draft.batch), step)
-        found.append(Work(Instruction(f"L{mark}", load, "data", (After(f"F{mark}", 1),))))
-        found.append(Work(Instruction(f"F{mark}", Compute(f"F/{count}", part, step), "compute", (After(f"L{mark}"),))))
+        names = [forward_name(i, len(draft.needs)) for i in range(len(draft.needs))]
+        found.append(Work(Instruction(f"L{mark}", load, "data", (After(f"{names[-1]}{mark}", 1),))))
+        before = f"L{mark}"
+        for name, needs in zip(names, draft.needs, strict=True):
+            forward = Instruction(f"{name}{mark}", Compute(f"{name}/{count}", part, step), "compute", (After(before),))
+            found.append(Work(forward, needs=() if m else needs))
+            before = forward.name
         for i in range(len(draft.buckets)):
-            backward = Instruction(f"B{i}{mark}", Compute(f"B{i}/{count}", part, step), "compute", (After(f"F{mark}"),))
+            backward = Instruction(f"B{i}{mark}", Compute(f"B{i}/{count}", part, step), "compute", (After(before),))
             found.append(Work(backward, i, part, last))
         offset += count
     return found

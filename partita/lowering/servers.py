@@ -1,6 +1,6 @@
 """Agreement through parameter servers, in lockstep: push gradients, sum, update, pull weights.
 
-worker  compute  F B0 P0 B1 P1                | F next round, after every R
+worker  compute  F0 F1 B0 P0 B1 P1            | F of the next round, each part after the R of what it reads
         push           S0-- S1----
         pull                    R0-- R1----
 server  from w         I0-- I1----                 one lane for each worker: links are full duplex
@@ -56,10 +56,13 @@ def _worker(draft: Draft, crew: Crew, owners: Owners) -> Role:
     me = crew.ranks[0] if crew.ranks[0] in owners else -1
     everything = range(len(draft.buckets))
     free = {i: After(f"U{i}" if owners[i] == me else f"S{i}", 1) for i in everything}
-    body = packed(draft, passes(draft, crew), free)
+    works = passes(draft, crew)
+    fresh = {
+        work.instruction.name: tuple(After(f"U{i}" if owners[i] == me else f"R{i}", 1) for i in work.needs)
+        for work in works
+    }
+    body = [replace(i, after=i.after + fresh.get(i.name, ())) for i in packed(draft, works, free)]
     back = After(body[-1].name)
-    fresh = tuple(After(f"U{i}" if owners[i] == me else f"R{i}", 1) for i in everything)
-    body = [replace(i, after=i.after + fresh) if i.name.startswith("F") else i for i in body]
     for i, bucket in enumerate(draft.buckets):
         if owners[i] != me:
             up, down = f"{bucket.name}.up", f"{bucket.name}.down"

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from partita.graph.tensor import ITEMSIZE
-from partita.program.instruction import Instruction
+from partita.program.instruction import Instruction, Update
 from partita.units import Bytes
 
 T = TypeVar("T")
@@ -116,6 +116,11 @@ class Program:
     @cached_property
     def role_of(self) -> dict[int, Role]:
         return {rank: role for role in self.roles for rank in role.ranks}
+
+    @cached_property
+    def drain(self) -> int:
+        """Rounds after the last one in which updates apply what is still in flight."""
+        return max((i.act.lag for _, i in self.instructions() if isinstance(i.act, Update)), default=0)
 
     @cached_property
     def bucket(self) -> dict[str, Bucket]:

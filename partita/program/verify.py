@@ -76,7 +76,7 @@ def _progress(program: Program) -> None:
     finds the same for larger ones)."""
     if program.size > 64:
         return
-    rounds = program.slots + 2
+    rounds = program.drain + 3
     done: dict[tuple[int, str], int] = {}
     lanes = {
         (r, lane.name): (role, role.on(lane.name), lane.policy)

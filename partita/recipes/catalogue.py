@@ -7,6 +7,7 @@ import difflib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any, Final
 
 from partita.cluster.cluster import Cluster
@@ -56,11 +57,19 @@ def call(text: str, graph: Graph, cluster: Cluster, costs: Any = None) -> Plan:
             hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(recipe.knobs)}"
             raise PlanError(f"{name} has no knob {knob!r}; {hint}")
         default = recipe.knobs[knob]
+        if isinstance(default, StrEnum):
+            value = knobs[knob] = _word(name, knob, value, type(default))
         if type(value) is not type(default) and not (isinstance(default, float) and isinstance(value, int)):
             raise PlanError(f"{name}({knob}={value!r}): a value such as {default!r} belongs there")
         if isinstance(value, int) and not isinstance(value, bool) and value < 0:
             raise PlanError(f"{name}({knob}={value}): 0 or more is allowed")
     return replace(recipe.make(graph, cluster, costs, **knobs), name=text.replace(" ", ""))
+
+
+def _word(name: str, knob: str, value: Any, words: type[StrEnum]) -> StrEnum:
+    if value not in list(words):
+        raise PlanError(f"{name}({knob}={value}): one of {', '.join(words)} belongs there")
+    return words(value)
 
 
 def parse(text: str) -> tuple[str, dict[str, Any]]:

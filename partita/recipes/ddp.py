@@ -8,7 +8,7 @@ from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule
 from partita.plan.sync import Sync
-from partita.plan.wire import Wire
+from partita.plan.wire import Priority, Wire
 from partita.units import Bytes
 
 
@@ -19,11 +19,18 @@ def ddp(
     *,
     bucket_bytes: Bytes = 4 * 2**20,
     first_bucket_bytes: Bytes = 2**20,
+    order: Priority = Priority.PRIORITY,
     microbatches: int = 1,
 ) -> Plan:
     """Synchronous data parallelism: buckets of gradients all-reduced while backward goes on (DP-02, DP-34; Li et al.,
-    VLDB 2020). PyTorch's own buckets are 25 MB; smaller ones leave sooner and are updated while others travel."""
-    wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=first_bucket_bytes, slice_bytes=bucket_bytes)
+    VLDB 2020). Smaller buckets than PyTorch's 25 MB leave sooner and are updated while others travel; gradients of
+    the first layers overtake, and each weight is updated when the next forward pass needs it."""
+    wire = Wire(
+        bucket_bytes=bucket_bytes,
+        first_bucket_bytes=first_bucket_bytes,
+        slice_bytes=bucket_bytes,
+        order=order,
+    )
     return Plan(
         "ddp", Mesh((("data", cluster.size),)), schedule=Schedule(microbatches=microbatches), sync=(Sync(wire=wire),)
     )

@@ -7,6 +7,7 @@ from partita.cluster.cluster import Cluster
 from partita.graph.graph import Graph
 from partita.plan.plan import Phase, Plan
 from partita.plan.sync import Tight
+from partita.plan.wire import Priority
 from partita.recipes.ddp import ddp
 from partita.units import Bytes
 
@@ -23,6 +24,13 @@ def pipe_sgd(
 ) -> Plan:
     """Pipe-SGD of width K = staleness + 1: the all-reduce of a step hides behind the computing of the next ones, after
     `warmup` synchronous steps (DP-30; Li et al., NeurIPS 2018). One bucket: messages are hidden anyway (PM-17)."""
-    first = ddp(graph, cluster, bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, microbatches=microbatches)
+    first = ddp(
+        graph,
+        cluster,
+        bucket_bytes=bucket_bytes,
+        first_bucket_bytes=bucket_bytes,
+        order=Priority.FIFO,
+        microbatches=microbatches,
+    )
     late = replace(first.sync[0], tight=Tight(lag=staleness))
     return replace(first, name="pipe_sgd", sync=(late,), before=(Phase(warmup, first),) if warmup else ())

@@ -84,7 +84,7 @@ def pack(rank: Rank, act: Pack, name: str, round: int) -> None:
 def collective(rank: Rank, act: Collective, name: str, round: int) -> Pending:
     group = next(group for group in act.groups if rank.rank in group)
     flat = rank.state.flat(act.space, act.bucket, rank.slot(round))
-    return rank.transport.collective(act.kind, flat, group, name, round)
+    return rank.transport.collective(act.kind, flat, group, rank.role.on_name[name].lane, name, round)
 
 
 def send(rank: Rank, act: Send, name: str, round: int) -> Pending:
@@ -138,6 +138,7 @@ def update(rank: Rank, act: Update, name: str, round: int) -> None:
         found = gradients(rank, act.bucket, act.part, round)
     else:
         found = rank.state.gradient_views[act.bucket][rank.slot(round - act.lag)]
+    rank.pace.breathe()
     for view, gradient in zip(rank.state.views[act.bucket], found, strict=True):
         view.grad = gradient
     rank.state.optimizer[act.bucket].step()

@@ -64,7 +64,9 @@ class InProcess:
     rank: int
     hall: Hall
 
-    def collective(self, kind: Kind, tensor: torch.Tensor, group: tuple[int, ...], key: str, round: int) -> Pending:
+    def collective(
+        self, kind: Kind, tensor: torch.Tensor, group: tuple[int, ...], lane: str, key: str, round: int
+    ) -> Pending:
         meeting = self.hall.meet(key, round, group, SETTLE[kind])
         meeting.bring(self.rank, tensor)
         return meeting

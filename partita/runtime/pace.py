@@ -18,7 +18,7 @@ from partita.units import Seconds
 
 GRAIN: Final[Seconds] = 0.001
 SHARE: Final = 2 / 3
-WAITED: Final = 0.1
+WAITED: Final = 0.5
 
 
 @dataclass

@@ -42,32 +42,30 @@ class Work:
 
 @dataclass
 class Processes:
-    """The Transport of this process. Every rank must be made with the same `groups`, in the same order.
+    """The Transport of this process. Every rank must be made with the same `groups`, in the same order: one for each
+    lane and set of ranks, so that the collectives of a lane keep their order and overtake those of others.
 
     Counts the payload that is handed to the transport: `sent` bytes, as the algorithms of the backends move them.
     """
 
     rank: int
-    groups: dict[tuple[int, ...], Any] = field(default_factory=dict)
+    groups: dict[tuple[str, tuple[int, ...]], Any] = field(default_factory=dict)
     sent: int = 0
 
-    def join(self, groups: list[tuple[int, ...]], timeout: Seconds) -> None:
+    def join(self, groups: list[tuple[str, tuple[int, ...]]], timeout: Seconds) -> None:
         """Make the process groups that are not there yet; every rank of the world must call it alike."""
-        world = tuple(range(dist.get_world_size()))
-        for group in groups:
-            if group not in self.groups:
-                self.groups[group] = (
-                    dist.group.WORLD
-                    if group == world
-                    else dist.new_group(list(group), timeout=timedelta(seconds=timeout))
-                )
+        for lane, group in groups:
+            if (lane, group) not in self.groups:
+                self.groups[lane, group] = dist.new_group(list(group), timeout=timedelta(seconds=timeout))
 
-    def collective(self, kind: Kind, tensor: torch.Tensor, group: tuple[int, ...], key: str, round: int) -> Pending:
+    def collective(
+        self, kind: Kind, tensor: torch.Tensor, group: tuple[int, ...], lane: str, key: str, round: int
+    ) -> Pending:
         if kind is Kind.ALL_REDUCE:
             self.sent += ring_bytes(tensor.numel(), tensor.element_size(), len(group))[group.index(self.rank)]
-            return Work(dist.all_reduce(tensor, group=self.groups[group], async_op=True))
+            return Work(dist.all_reduce(tensor, group=self.groups[lane, group], async_op=True))
         if kind is Kind.BROADCAST:
-            return Work(dist.broadcast(tensor, group[0], group=self.groups[group], async_op=True))
+            return Work(dist.broadcast(tensor, group[0], group=self.groups[lane, group], async_op=True))
         raise LoweringError(f"{kind} is not carried out over torch.distributed yet; use all_reduce")
 
     def send(self, tensor: torch.Tensor, to: int, key: str, round: int) -> Pending:

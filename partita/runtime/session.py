@@ -141,16 +141,16 @@ class Session:
     def _peak(self, program: Program) -> int:
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
             rank = self._leg(program, None, 0)
-            advance([rank], program.slots + 1, patience=self.timeout)
+            advance([rank], program.drain + 2, patience=self.timeout)
             steady = time.time_ns()
             rank.board.done.clear()
-            advance([rank], program.slots + 1, patience=self.timeout)
+            advance([rank], program.drain + 2, patience=self.timeout)
         return peak_of(seen, steady)
 
     def _leg(self, program: Program, state: State | None, step: int, keyed: bool = False) -> Rank:
         assert self.transport is not None
-        groups = sorted({g for _, i in program.instructions() if isinstance(i.act, Collective) for g in i.act.groups})
-        self.transport.join([g for g in groups if len(g) > 1], self.timeout)
+        crowds = {(i.lane, g) for _, i in program.instructions() if isinstance(i.act, Collective) for g in i.act.groups}
+        self.transport.join(sorted((lane, g) for lane, g in crowds if len(g) > 1), self.timeout)
         state = carry_over(self.graph, program, self.rank, self.task, self.values, state, self.device)
         machine = self.cluster.devices[self.rank]
         return make_rank(

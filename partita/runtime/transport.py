@@ -29,8 +29,10 @@ class Transport(Protocol):
     def rank(self) -> int:
         """The rank whose tensors it moves."""
 
-    def collective(self, kind: Kind, tensor: torch.Tensor, group: tuple[int, ...], key: str, round: int) -> Pending:
-        """Start `kind` on `tensor` in place among `group`."""
+    def collective(
+        self, kind: Kind, tensor: torch.Tensor, group: tuple[int, ...], lane: str, key: str, round: int
+    ) -> Pending:
+        """Start `kind` on `tensor` in place among `group`; lanes do not wait for each other."""
 
     def send(self, tensor: torch.Tensor, to: int, key: str, round: int) -> Pending:
         """Start sending `tensor`; it must not change before the Pending is ready."""

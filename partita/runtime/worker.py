@@ -63,7 +63,7 @@ def lanes(rank: Rank, rounds: int, record: Record) -> dict[str, LaneRun]:
 
 def _in_order(rank: Rank, lane: Lane, rounds: int, record: Record) -> LaneRun:
     instructions = rank.role.on(lane.name)
-    for round in range(rounds + rank.program.slots - 1):
+    for round in range(rounds + rank.program.drain):
         for instruction in instructions:
             if round < last_round(instruction, rounds):
                 yield from _instance(rank, instruction, round, record)

@@ -13,7 +13,7 @@ from partita.errors import LoweringError, PartitaError, PlanError
 from partita.graph.graph import Graph, Parameter
 from partita.graph.operator import Ref
 from partita.graph.tensor import Tensor
-from partita.lowering.layout import buckets_of, completion, edges_of, slices
+from partita.lowering.layout import buckets_of, completion, edges_of, slices, urgent_from
 from partita.lowering.lower import lower
 from partita.lowering.samples import crews_of
 from partita.plan.memory import Memory, Shard
@@ -225,3 +225,25 @@ def one_sentence(error: PartitaError, asked: Plan, words: str) -> None:
     assert words in str(error)
     assert "\n" not in str(error)
     assert error.exit_code == 2
+
+
+def test_a_weight_is_updated_just_before_forward_reads_it() -> None:
+    graph = two_layers()
+    program = lower(graph, call("ddp(bucket_bytes=48,first_bucket_bytes=48)", graph, cluster_of(4)), cluster_of(4))[
+        0
+    ].program
+    assert [{p.parameter for p in b.pieces} for b in program.buckets] == [{"b"}, {"a"}, {"a"}]
+    compute = [i.name for i in program.roles[0].on("compute")]
+    assert compute[:5] == ["U1", "U2", "F0", "U0", "F1"]
+
+
+def test_gradients_of_the_first_layers_overtake_where_there_is_more_than_a_bucket() -> None:
+    graph = two_layers()
+    wire = Wire(bucket_bytes=48, order=Priority.PRIORITY)
+    small = Wire(bucket_bytes=10**6, order=Priority.PRIORITY)
+    assert urgent_from(graph, buckets_of(graph, small), small) == len(buckets_of(graph, small))
+    assert urgent_from(graph, buckets_of(graph, wire), wire) == len(buckets_of(graph, wire)), "a is most of all bytes"
+    first = graph.parameters[0]
+    thin = replace(graph, parameters=(replace(first, tensor=Tensor((1, 1), "float32")), *graph.parameters[1:]))
+    buckets = buckets_of(thin, wire)
+    assert [b.pieces[0].parameter for b in buckets[urgent_from(thin, buckets, wire) :]] == ["a"]

@@ -154,4 +154,4 @@ def test_an_exchange_that_ends(second: tuple[str, str], lanes: tuple[Lane, ...])
 def test_pipelined_updates_have_a_slot_for_each_round_that_they_look_back() -> None:
     program = program_of("pipe_sgd(staleness=2)")
     assert program.slots == 3
-    assert [a.rounds for i in program.roles[0].instructions if i.name == "U0" for a in i.after] == [2]
+    assert [a.rounds for i in program.roles[0].instructions if i.name == "U0" for a in i.after] == [3]
