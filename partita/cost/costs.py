@@ -79,13 +79,23 @@ class Wiring:
         return first + (last - first) * log(size / low) / log(high / low)
 
 
+@dataclass(frozen=True, slots=True)
+class Host:
+    """`cores` whole cores of one machine that the devices of `ranks` stand on: what they use in the same moment they
+    share, whatever each one's quota."""
+
+    ranks: tuple[int, ...]
+    cores: float
+
+
 @final
 @dataclass(frozen=True)
 class Costs:
     """Costs of a graph on a cluster.
 
     `operators` maps signatures to core-seconds on a device of speed 1; `sizes` are the batch sizes that they cover;
-    `source` says where the numbers come from ('measured', 'data sheet')."""
+    `source` says where the numbers come from ('measured', 'data sheet'), `hosts` which emulated devices share cores.
+    """
 
     graph: Graph
     cluster: Cluster
@@ -98,6 +108,7 @@ class Costs:
     instruction: Seconds = 20e-6
     wiring: Wiring = Wiring()
     source: str = "measured"
+    hosts: tuple[Host, ...] = ()
     _sums: dict[tuple[int, int, int], Seconds] = field(default_factory=dict, repr=False, compare=False)
 
     def segment(self, start: int, stop: int, batch: int) -> Seconds:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from partita.cluster.cluster import Cluster, Link
+from partita.cost.costs import Host
 from partita.errors import ClusterError
 from partita.lab import enter
 from partita.lab.keeper import MARK
@@ -52,6 +53,11 @@ class Lab:
     listener: socket.socket | None = None
     processes: list[subprocess.Popen[Any]] = field(default_factory=list)
     watches: list[int] = field(default_factory=list)
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """The cores of this machine that the devices share."""
+        return hosts_of(self.cluster, sorted(os.sched_getaffinity(0)), bool(self.groups))
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -183,6 +189,16 @@ def core_of(cluster: Cluster, rank: int, cores: Sequence[int]) -> int:
         chosen = min(load, key=lambda core: load[core])
         load[chosen] += device.cores
     return chosen
+
+
+def hosts_of(cluster: Cluster, cores: Sequence[int], quotas: bool) -> tuple[Host, ...]:
+    """Which devices stand on the same cores: those on one core each by core, otherwise all on all `cores`."""
+    computing = [rank for rank, device in enumerate(cluster.devices) if not device.ghost]
+    chosen = {rank: core_of(cluster, rank, cores) if quotas else -1 for rank in computing}
+    if -1 in chosen.values():
+        return (Host(tuple(computing), float(len(cores))),)
+    by_core = {core: tuple(r for r in computing if chosen[r] == core) for core in sorted(set(chosen.values()))}
+    return tuple(Host(ranks, 1.0) for ranks in by_core.values())
 
 
 def find_tool(name: str) -> str:

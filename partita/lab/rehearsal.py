@@ -89,6 +89,7 @@ class Rehearsal:
         return Costs(
             self.graph, self.cluster, operators, copy=_touch(touches, "copy"), add=_touch(touches, "add"),
             update=_touch(touches, "update"), load=_touch(touches, "load"), sizes=tuple(batches), wiring=wiring,
+            hosts=self.crew.lab.hosts,
         )  # fmt: skip
 
     def _operators(self, batches: Sequence[int], ranks: int) -> dict[str, Seconds]:

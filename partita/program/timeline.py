@@ -38,7 +38,7 @@ class Timeline:
     """What a plan's steps took; `origin` is 'simulated' or 'measured'.
 
     `step_seconds` is the steady state; `low` and `high` bound it where there are repeats (`n`). `memory` and
-    `wire_sent` are bytes, one number a rank: peak of live tensors, payload of a step.
+    `wire_sent` are bytes, one number a rank: peak of live tensors, payload of a step; `cores` core-seconds of a step.
     """
 
     plan: str
@@ -49,6 +49,7 @@ class Timeline:
     memory: tuple[Bytes, ...] = ()
     resident: tuple[Bytes, ...] = ()
     wire_sent: tuple[Bytes, ...] = ()
+    cores: tuple[Seconds, ...] = ()
     breakdown: Breakdown = Breakdown()
     n: int = 1
     low: Seconds = 0.0

@@ -52,7 +52,8 @@ class Rank:
 
     `code` holds the compiled segments and `reads` the values that any of them takes; `environments` one for each
     minibatch and microbatch on its way; `first_step` counts the steps of earlier phases and runs; `draws` is the seed
-    of keyed random numbers (None: torch's own).
+    of keyed random numbers (None: torch's own). `ends` has wall clock and core-seconds of the process at each round's
+    end.
     """
 
     graph: Graph
@@ -72,7 +73,7 @@ class Rank:
     board: Board = field(default_factory=Board)
     environments: dict[tuple[int, str], Environment] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
-    ends: list[Seconds] = field(default_factory=list)
+    ends: list[tuple[Seconds, Seconds]] = field(default_factory=list)
     losses: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def slot(self, round: int) -> int:

@@ -115,7 +115,8 @@ class Session:
             dist.barrier()
         return {
             "rank": self.rank,
-            "ends": [[at, end + self.offset - begun] for at, end in ends],
+            "ends": [[at, end + self.offset - begun] for at, (end, _) in ends],
+            "cores": [[at, core] for at, (_, core) in ends],
             "losses": [[at, loss] for at, loss in sorted(losses.items())],
             "spans": [
                 span | {"start": span["start"] + self.offset, "end": span["end"] + self.offset} for span in spans

@@ -40,6 +40,7 @@ def take_of(program: Program, replies: list[dict[str, Any]], discard: int) -> Ta
     timeline = Timeline(
         program.name, "measured", step, program.batch, spans,
         resident=tuple(r["resident"] for r in replies),
+        cores=tuple(_rate(dict(map(tuple, r["cores"])), discard) for r in replies),
         wire_sent=tuple(r["sent"] // r["steps"] for r in replies),
         breakdown=breakdown(program, spans, step, max(kept, 1)),
     )  # fmt: skip

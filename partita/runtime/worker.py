@@ -70,7 +70,7 @@ def _in_order(rank: Rank, lane: Lane, rounds: int, record: Record) -> LaneRun:
                 if rank.board.failure is not None:
                     return
         if lane.name in ("compute", "serve"):
-            rank.ends.append(time.perf_counter())
+            rank.ends.append((time.perf_counter(), time.process_time()))
             rank.pace.round_ends()
 
 

@@ -57,6 +57,18 @@ class Draft:
         activity, resource, amounts = np.broadcast_arrays(activity, resource, np.asarray(amount, np.float64))
         self.demands.append((activity.ravel(), resource.ravel(), amounts.ravel()))
 
+    def compute(self, activity: Index, ranks: tuple[int, ...], work: NDArray[np.float64], ports: Ports) -> None:
+        """Core-seconds on the processors of ranks, and on the cores that these share: an activity a rank, or one of
+        all, which draws the sum of those that share cores."""
+        self.draw(activity, np.array(ranks)[None, :], work)
+        hosts = ports.host_of[list(ranks)]
+        if activity.shape[1] == len(ranks):
+            shared = np.flatnonzero(hosts >= 0)
+            self.draw(activity[:, shared], hosts[shared][None, :], work[shared])
+        else:
+            for host in np.unique(hosts[hosts >= 0]):
+                self.draw(activity, np.array([[host]]), work[hosts == host].sum())
+
     def join(self, a: Index, b: Index) -> None:
         """Edges from every activity of `a` to that of `b` at the same place."""
         self.edges.append((a.ravel(), b.ravel()))
@@ -80,7 +92,7 @@ def expand(program: Program, costs: Costs, ports: Ports, rounds: int) -> tuple[L
     for role in program.roles:
         _order(draft, role)
         for i in role.instructions:
-            _instruction(draft, role, i, costs, need, guard)
+            _instruction(draft, role, i, costs, ports, need, guard)
     _collectives(draft, program, costs, ports)
     _messages(draft, program, costs, ports)
     return layout, _assembled(draft, need, guard), draft.alias
@@ -104,8 +116,9 @@ def _order(draft: Draft, role: Role) -> None:
 
 
 def _instruction(
-    draft: Draft, role: Role, i: Instruction, costs: Costs, need: NDArray[np.int32], guard: NDArray[np.int32]
-) -> None:
+    draft: Draft, role: Role, i: Instruction, costs: Costs, ports: Ports, need: NDArray[np.int32],
+    guard: NDArray[np.int32],
+) -> None:  # fmt: skip
     mine = draft.layout.at(role, i.name)
     draft.priority[mine] = i.priority
     rounds = draft.layout.rounds
@@ -120,7 +133,7 @@ def _instruction(
         demand = costs.demand(draft.layout.program, i.act, 1)
         work = demand.core / speeds(costs, role.ranks)
         draft.latency[mine], draft.least[mine] = demand.latency, work
-        draft.draw(mine, np.array(role.ranks)[None, :], work)
+        draft.compute(mine, role.ranks, work, ports)
 
 
 def speeds(costs: Costs, ranks: tuple[int, ...]) -> NDArray[np.float64]:
@@ -145,7 +158,7 @@ def _collectives(draft: Draft, program: Program, costs: Costs, ports: Ports) -> 
             work = demand.core / speeds(costs, group)
             hops = 2 * (len(group) - 1) * ports.latency(group)
             draft.latency[lead], draft.least[lead] = demand.latency + hops, work.max()
-            draft.draw(lead, np.array(group)[None, :], work)
+            draft.compute(lead, group, work, ports)
             bucket = program.bucket[i.act.bucket]
             sent = np.array(ring_bytes(bucket.elements, bucket.size // bucket.elements, len(group)), np.float64)
             member, resource = loads.setdefault(group, ports.loads(group))
@@ -177,14 +190,14 @@ def _messages(draft: Draft, program: Program, costs: Costs, ports: Ports) -> Non
                 ends.setdefault((i.act.key, role.mine(i.act.source, rank), rank), []).append((role, i, rank))
     for (_, source, target), both in ends.items():
         columns = [draft.layout.at(role, i.name, np.array([role.place[rank]])) for role, i, rank in both]
-        lead = columns[0]
-        for column, (_, i, rank) in zip(columns, both, strict=True):
+        lead, ends_of = columns[0], (source, target)
+        asked = [costs.demand(program, i.act, 2) for _, i, _ in both]
+        work = np.array([one.core for one in asked]) / speeds(costs, ends_of)
+        draft.latency[lead] += sum(one.latency for one in asked)
+        draft.least[lead] = work.max()
+        draft.compute(lead, ends_of, work, ports)
+        for column in columns:
             draft.alias[column] = lead
-            demand = costs.demand(program, i.act, 2)
-            work = demand.core / costs.cluster.devices[rank].speed
-            draft.latency[lead] += demand.latency
-            draft.least[lead] = np.maximum(draft.least[lead], work)
-            draft.draw(lead, np.array([[rank]]), work)
         act = both[0][1].act
         assert isinstance(act, Send)
         draft.latency[lead] += ports.latency((source, target))

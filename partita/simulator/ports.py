@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partita.cluster.cluster import Cluster, Device, Link
+from partita.cost.costs import Host
 from partita.simulator.activities import Resources, resources_of
 
 QUOTA_PERIOD: Final = 0.02
@@ -18,13 +19,15 @@ Row = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Ports:
-    """Resource r < cluster.size is the processor of rank r, in cores; the others are ports, in payload bytes.
+    """Resource r < cluster.size is the processor of rank r, in cores; then come ports, in payload bytes, and at the end
+    the cores that emulated devices share.
 
     `efficiency` is the part of a link's bandwidth that payload gets.
     """
 
     cluster: Cluster
     efficiency: float
+    hosts: tuple[Host, ...] = ()
 
     @cached_property
     def table(self) -> tuple[tuple[Row, ...], dict[tuple[int, ...], int], dict[tuple[int, ...], int]]:
@@ -45,7 +48,15 @@ class Ports:
 
     @property
     def resources(self) -> Resources:
-        return resources_of(self.table[0])
+        return resources_of((*self.table[0], *((host.cores, host.cores, 0.0) for host in self.hosts)))
+
+    @cached_property
+    def host_of(self) -> NDArray[np.int64]:
+        """The resource of the cores that each rank's device stands on (-1: its own)."""
+        found = np.full(self.cluster.size, -1, np.int64)
+        for place, host in enumerate(self.hosts):
+            found[list(host.ranks)] = len(self.table[0]) + place
+        return found
 
     def hops(self, source: int, target: int) -> list[int]:
         """The resources that a message from `source` to `target` passes."""

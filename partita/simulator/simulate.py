@@ -14,7 +14,7 @@ from partita.program.timeline import Span, Timeline
 from partita.simulator.clock import advance
 from partita.simulator.expand import Layout, expand
 from partita.simulator.ports import Ports
-from partita.units import Bytes
+from partita.units import Bytes, Seconds
 
 WARM = 4
 
@@ -24,7 +24,7 @@ def simulate(program: Program, costs: Costs, *, rounds: int = 4, keep: int = 2) 
 
     Deterministic. Raises CostError for an operator without a cost.
     """
-    ports = Ports(costs.cluster, costs.wiring.efficiency)
+    ports = Ports(costs.cluster, costs.wiring.efficiency, costs.hosts)
     layout, activities, alias = expand(program, costs, ports, rounds + WARM)
     start, end = advance(activities, ports.resources)
     start, end = start[alias], end[alias]
@@ -34,7 +34,8 @@ def simulate(program: Program, costs: Costs, *, rounds: int = 4, keep: int = 2) 
     return Timeline(
         program.name, "simulated", seconds, program.batch, spans,
         memory=tuple(peak_memory(program, costs.graph, rank) for rank in range(program.size)),
-        wire_sent=wire_sent(program), breakdown=breakdown(program, spans, seconds, keep),
+        wire_sent=wire_sent(program), cores=core_seconds(program, costs),
+        breakdown=breakdown(program, spans, seconds, keep),
     )  # fmt: skip
 
 
@@ -57,6 +58,16 @@ def _spans(layout: Layout, start: NDArray[np.float64], end: NDArray[np.float64],
                     at = mine[t, place]
                     found.append(Span(rank, i.lane, i.name, type(i.act).__name__, t, float(start[at]), float(end[at])))
     return tuple(sorted(found, key=lambda span: (span.rank, span.lane, span.start)))
+
+
+def core_seconds(program: Program, costs: Costs) -> tuple[Seconds, ...]:
+    """Core-seconds that each rank's instructions take in one step, on its own device."""
+    spent = [0.0] * program.size
+    for role, i in program.instructions():
+        for rank in role.ranks:
+            among = len(next(g for g in i.act.groups if rank in g)) if isinstance(i.act, Collective) else 2
+            spent[rank] += costs.demand(program, i.act, among).core / costs.cluster.devices[rank].speed
+    return tuple(total / program.steps for total in spent)
 
 
 def wire_sent(program: Program) -> tuple[Bytes, ...]:
