@@ -47,8 +47,8 @@ class State(NamedTuple):
     event     an activity or n + a resource that runs dry: `place` in `heap`, where `key` is the time
     lane      its `owner` and the heap `line` of the `queue` that wait for it
     resource  `users` in `member` (a `crowd` of so many), demands whose place there is `seat`; `tokens` at `counted`,
-              its `use`, whether it `couples` its users; while seeking its capacity `left`, the equal `allotment` of each
-              user, and the `load` of those that are not settled, for whom there is `room`
+              its `use`, whether it `couples` its users; while seeking its capacity `left`, the equal `allotment` of
+              each user, and the `load` of those that are not settled, for whom there is `room`
     lists     `ended` and `ready` in order; `flock` and `basin` whose rates change, `found`
     """
 
