@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from partita.program.instruction import Collective, Compute, Load, Send
 from partita.program.program import Program
 from partita.program.timeline import Breakdown, Span
 from partita.units import Seconds
 
 
-def breakdown(program: Program, spans: tuple[Span, ...], step: Seconds, rounds: int) -> Breakdown:
+def breakdown(program: Program, spans: Sequence[Span], step: Seconds, rounds: int) -> Breakdown:
     """What the first worker's compute lane did in a step: its gaps are exposed communication or waiting for data."""
     role = next((role for role in program.roles if role.keeps == "model"), program.roles[0])
     rank, by_name = role.ranks[0], role.on_name

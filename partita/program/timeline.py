@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from partita.units import Bytes, Seconds
@@ -45,7 +46,7 @@ class Timeline:
     origin: str
     step_seconds: Seconds
     batch: int
-    spans: tuple[Span, ...] = ()
+    spans: Sequence[Span] = ()
     memory: tuple[Bytes, ...] = ()
     resident: tuple[Bytes, ...] = ()
     wire_sent: tuple[Bytes, ...] = ()

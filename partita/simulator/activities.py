@@ -28,7 +28,9 @@ class Activities:
     `need` predecessors must have finished before it is ready. `lane` are the lanes that it occupies alone while it
     runs. `priority` orders those that wait for a lane, lowest first. `latency` seconds pass with the lanes held before
     the demands flow; they then take `least` seconds or more. `demand_amount` is what it consumes in all of
-    `demand_resource` (in that resource's units, each resource once); it moves through all its demands at one rate.
+    `demand_resource` (in that resource's units); it moves through all its demands at one rate. It may stand for others
+    that are alike: then it counts `demand_times` users of a resource, and demands of one resource that differ come
+    side by side. The resource may stand for others: `demand_again` says that it draws as much on another one like it.
     `guard` is -1 or an activity: if that one has finished when this becomes ready, this ends at once, without lanes.
     Raises ProgramError where the arrays contradict each other.
     """
@@ -44,6 +46,8 @@ class Activities:
     demand_start: Offsets
     demand_resource: Indices
     demand_amount: Reals
+    demand_times: Reals
+    demand_again: Flags
     guard: Indices
 
     def __post_init__(self) -> None:
@@ -54,7 +58,10 @@ class Activities:
             ("lane", self.lane_start, self.lane, None),
             ("demand", self.demand_start, self.demand_resource, None),
         )
-        if any(len(values) != n for values in per_activity) or len(self.demand_amount) != len(self.demand_resource):
+        if any(len(values) != n for values in per_activity) or any(
+            len(values) != len(self.demand_resource)
+            for values in (self.demand_amount, self.demand_times, self.demand_again)
+        ):
             raise ProgramError(f"{n} activities have arrays of other lengths; give each array one entry an activity")
         for name, start, entries, below in lists:
             if len(start) != n + 1 or start[0] != 0 or start[-1] != len(entries) or (np.diff(start) < 0).any():
@@ -65,6 +72,8 @@ class Activities:
             raise ProgramError("a latency or a least duration is negative or not finite; give seconds of 0 or more")
         if not ((self.demand_amount > 0).all() and np.isfinite(self.demand_amount).all()):
             raise ProgramError("a demanded amount is not above 0 and finite; leave out demands of nothing")
+        if not ((self.demand_times >= 1).all() and np.isfinite(self.demand_times).all()):
+            raise ProgramError("a demand counts fewer than one user; give 1 or more")
 
     @property
     def size(self) -> int:
@@ -99,7 +108,8 @@ class Resources:
 @dataclass(frozen=True, slots=True)
 class Activity:
     """One activity for `activities_of`: `after` are predecessors, `need` of which must have finished (-1: all of
-    them); `demands` are (resource, amount) pairs; the rest as in Activities."""
+    them); `demands` are (resource, amount) pairs, each with its `times` and `again` where these are given; the rest as
+    in Activities."""
 
     after: tuple[int, ...] = ()
     need: int = -1
@@ -108,6 +118,8 @@ class Activity:
     latency: Seconds = 0.0
     least: Seconds = 0.0
     demands: tuple[tuple[int, float], ...] = ()
+    times: tuple[float, ...] = ()
+    again: tuple[bool, ...] = ()
     guard: int = -1
 
 
@@ -117,6 +129,8 @@ def assemble(
     edges: tuple[Indices, Indices],
     lanes: tuple[Indices, Indices],
     demands: tuple[Indices, Indices, Reals],
+    times: Reals | None = None,
+    again: Flags | None = None,
     need: Indices | None = None,
     priority: Offsets | None = None,
     latency: Reals | None = None,
@@ -124,11 +138,15 @@ def assemble(
     guard: Indices | None = None,
 ) -> Activities:
     """`count` activities from pairs in any order: `edges` (predecessor, successor), `lanes` (activity, lane),
-    `demands` (activity, resource, amount); amounts of 0 are left out. Defaults: need all, 0, 0 s, 0 s, no guard."""
+    `demands` (activity, resource, amount) that count `times` users; amounts of 0 are left out. Defaults: one user, not
+    again, need all, 0, 0 s, 0 s, no guard."""
     flows = demands[2] != 0
     successor_start, (successor,) = _rows(count, edges[0], edges[1])
     lane_start, (lane,) = _rows(count, lanes[0], lanes[1])
-    demand_start, (resource, amount) = _rows(count, demands[0][flows], demands[1][flows], demands[2][flows])
+    users = np.ones(len(flows)) if times is None else times
+    more = np.zeros(len(flows), np.bool_) if again is None else again
+    columns = [column[flows] for column in (*demands, users, more)]
+    demand_start, (resource, amount, users_, more_) = _rows(count, *columns)
     return Activities(
         need=np.bincount(edges[1], minlength=count).astype(np.int32) if need is None else need,
         successor_start=successor_start,
@@ -141,6 +159,8 @@ def assemble(
         demand_start=demand_start,
         demand_resource=resource.astype(np.int32),
         demand_amount=amount.astype(np.float64),
+        demand_times=users_.astype(np.float64),
+        demand_again=more_.astype(np.bool_),
         guard=np.full(count, -1, np.int32) if guard is None else guard,
     )
 
@@ -150,6 +170,7 @@ def activities_of(rows: Sequence[Activity]) -> Activities:
     edges = np.array([(before, i) for i, row in enumerate(rows) for before in row.after], np.int32).reshape(-1, 2)
     lanes = np.array([(i, lane) for i, row in enumerate(rows) for lane in row.lanes], np.int32).reshape(-1, 2)
     demands = [(i, resource, amount) for i, row in enumerate(rows) for resource, amount in row.demands]
+    times = [users for row in rows for users in row.times or (1.0,) * len(row.demands)]
     return assemble(
         len(rows),
         edges=(edges[:, 0], edges[:, 1]),
@@ -159,6 +180,8 @@ def activities_of(rows: Sequence[Activity]) -> Activities:
             np.array([demand[1] for demand in demands], np.int32),
             np.array([demand[2] for demand in demands], np.float64),
         ),
+        times=np.array(times, np.float64),
+        again=np.array([more for row in rows for more in row.again or (False,) * len(row.demands)], np.bool_),
         need=np.array([len(row.after) if row.need < 0 else row.need for row in rows], np.int32),
         priority=np.array([row.priority for row in rows], np.int64),
         latency=np.array([row.latency for row in rows], np.float64),
@@ -178,6 +201,8 @@ def _rows(count: int, row: Indices, *columns: NDArray[np.generic]) -> tuple[Offs
     _check_range("activity", row, 0, count)
     start = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(row, minlength=count), out=start[1:])
+    if (row[1:] >= row[:-1]).all():
+        return start, list(columns)
     order = np.argsort(row, kind="stable")
     return start, [column[order] for column in columns]
 

@@ -1,228 +1,197 @@
 """A Program over several rounds as arrays of activities for the clock.
 
-Instruction j of a role, in round t on its i-th rank, has index base + (t * instructions + j) * ranks + i. What moves
-together, a collective on its members or a send with its receive, is one activity: `alias` maps each to the one that
-stands for all. Lanes that go in order become edges; lanes that choose at run time are lanes to the clock as well.
+One round is laid out, then repeated. Seat base + j * width + k is instruction j of a role on its k-th kind of rank:
+ranks that are alike have one seat. What moves together, a collective on its members or a send with its receive, is one
+activity. Lanes that go in order become edges; lanes that choose at run time are lanes to the clock as well.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from partita.cost.costs import Costs, ring_bytes
-from partita.program.instruction import Collective, Instruction, Receive, Send
+from partita.cost.costs import Costs, Demand
+from partita.program.instruction import Collective, Receive, Send
 from partita.program.program import Policy, Program, Role
 from partita.simulator.activities import Activities, assemble
+from partita.simulator.kin import Kin, folded
+from partita.simulator.meetings import Flags, Index, Meetings, Reals, speeds
 from partita.simulator.ports import Ports
 
-Index = NDArray[np.int64]
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Layout:
-    """Where the activities lie: by role the index of its first one and the place of each instruction."""
+    """Where the activities lie: activity `number[seat]` + t * `count` is that of a seat in round t."""
 
     program: Program
     rounds: int
-    base: dict[str, int]
-    place: dict[str, dict[str, int]]
+    kin: Kin
+    number: Index
     count: int
 
-    def at(self, role: Role, name: str, ranks: NDArray[np.int64] | slice = slice(None)) -> Index:
-        """Activities of an instruction, shape [rounds, ranks]; `ranks` are places in the role."""
-        width = len(role.ranks)
-        first = self.base[role.name] + self.place[role.name][name] * width
-        per_rank = first + np.arange(width)[ranks]
-        return per_rank[None, :] + np.arange(self.rounds)[:, None] * (len(role.instructions) * width)
+    @cached_property
+    def base(self) -> dict[str, int]:
+        sizes = [len(role.instructions) * len(self.kinds[role.name]) for role in self.program.roles]
+        starts = np.cumsum([0, *sizes])[:-1]
+        return {role.name: int(start) for role, start in zip(self.program.roles, starts, strict=True)}
+
+    @cached_property
+    def kinds(self) -> dict[str, Index]:
+        """The first rank of each kind of a role."""
+        return {role.name: np.unique(self.kin.rank[list(role.ranks)]) for role in self.program.roles}
+
+    def kind(self, role: Role) -> Index:
+        """Which kind each rank of the role is of."""
+        return np.searchsorted(self.kinds[role.name], self.kin.rank[list(role.ranks)])
+
+    def seats(self, role: Role) -> Index:
+        """Seats of a role, shape [instructions, kinds]."""
+        shape = len(role.instructions), len(self.kinds[role.name])
+        return self.base[role.name] + np.arange(shape[0] * shape[1]).reshape(shape)
+
+    def at(self, role: Role) -> Index:
+        """Activities of a role, shape [rounds, instructions, kinds]."""
+        return self.number[self.seats(role)] + np.arange(self.rounds)[:, None, None] * self.count
 
 
-@dataclass
+@dataclass(eq=False)
 class Draft:
-    """Arrays being filled, private to one call of `expand`."""
+    """One round by seats, being filled, private to one call of `expand`: numbers of each seat, and lists of columns.
 
-    layout: Layout
-    alias: Index
-    latency: NDArray[np.float64]
-    least: NDArray[np.float64]
-    priority: NDArray[np.int64]
-    edges: list[tuple[Index, Index]] = field(default_factory=list)
+    edges (before, after, rounds between), guards (seat, its guard, rounds between), lanes (seat, lane), demands (seat,
+    resource, amount, times, again).
+    """
+
+    latency: Reals
+    least: Reals
+    priority: Index
+    need: Index
+    edges: list[tuple[Index, Index, Index]] = field(default_factory=list)
+    guards: list[tuple[Index, Index, Index]] = field(default_factory=list)
     lanes: list[tuple[Index, Index]] = field(default_factory=list)
-    demands: list[tuple[Index, Index, NDArray[np.float64]]] = field(default_factory=list)
-
-    def draw(self, activity: Index, resource: Index, amount: NDArray[np.float64] | float) -> None:
-        activity, resource, amounts = np.broadcast_arrays(activity, resource, np.asarray(amount, np.float64))
-        self.demands.append((activity.ravel(), resource.ravel(), amounts.ravel()))
-
-    def compute(self, activity: Index, ranks: tuple[int, ...], work: NDArray[np.float64], ports: Ports) -> None:
-        """Core-seconds on the processors of ranks, and on the cores that these share: an activity a rank, or one of
-        all, which draws the sum of those that share cores."""
-        self.draw(activity, np.array(ranks)[None, :], work)
-        hosts = ports.host_of[list(ranks)]
-        if activity.shape[1] == len(ranks):
-            shared = np.flatnonzero(hosts >= 0)
-            self.draw(activity[:, shared], hosts[shared][None, :], work[shared])
-        else:
-            for host in np.unique(hosts[hosts >= 0]):
-                self.draw(activity, np.array([[host]]), work[hosts == host].sum())
-
-    def join(self, a: Index, b: Index) -> None:
-        """Edges from every activity of `a` to that of `b` at the same place."""
-        self.edges.append((a.ravel(), b.ravel()))
+    demands: list[tuple[Index, Index, Reals, Reals, Flags]] = field(default_factory=list)
 
 
-def lay_out(program: Program, rounds: int) -> Layout:
-    base, count = {}, 0
+def expand(
+    program: Program, costs: Costs, ports: Ports, meetings: Meetings, kin: Kin, rounds: int
+) -> tuple[Layout, Activities]:
+    """`rounds` rounds of a program, of which the first rank of each kind is moved for all."""
+    seats = sum(len(role.instructions) * len(np.unique(kin.rank[list(role.ranks)])) for role in program.roles)
+    layout = Layout(program, rounds, kin, np.arange(seats), seats)
+    draft = Draft(np.zeros(seats), np.zeros(seats), np.zeros(seats, np.int64), np.zeros(seats, np.int64))
+    lanes = 0
     for role in program.roles:
-        base[role.name] = count
-        count += rounds * len(role.instructions) * len(role.ranks)
-    place = {role.name: {i.name: j for j, i in enumerate(role.instructions)} for role in program.roles}
-    return Layout(program, rounds, base, place, count)
+        _work(draft, layout, role, costs, ports)
+        _waits(draft, layout, role)
+        lanes = _choices(draft, layout, role, lanes)
+    host, number = _together(draft, layout, meetings)
+    return Layout(program, rounds, kin, number, len(host)), _repeated(draft, host, number, rounds)
 
 
-def expand(program: Program, costs: Costs, ports: Ports, rounds: int) -> tuple[Layout, Activities, Index]:
-    """Layout, activities and alias of `rounds` rounds of a program."""
-    layout = lay_out(program, rounds)
-    n = layout.count
-    draft = Draft(layout, np.arange(n), np.zeros(n), np.zeros(n), np.zeros(n, np.int64))
-    need, guard = np.zeros(n, np.int32), np.full(n, -1, np.int32)
+def _work(draft: Draft, layout: Layout, role: Role, costs: Costs, ports: Ports) -> None:
+    """What each instruction asks of its own processor and of the cores that this shares with others."""
+    seats, ranks = layout.seats(role), layout.kinds[role.name]
+    alone = [not isinstance(i.act, Collective | Send | Receive) for i in role.instructions]
+    priced = [
+        costs.demand(layout.program, i.act, 1) if own else Demand()
+        for i, own in zip(role.instructions, alone, strict=True)
+    ]
+    core, latency = np.array([(demand.core, demand.latency) for demand in priced], np.float64).reshape(-1, 2).T
+    work = core[:, None] / speeds(costs, layout.program)[ranks]
+    draft.latency[seats], draft.least[seats] = latency[:, None], work
+    own = work[alone].ravel()
+    for place in (ranks, ports.host_of[ranks]):
+        resource = np.tile(place, sum(alone))
+        drawn = resource >= 0
+        once = np.ones(int(drawn.sum()))
+        draft.demands.append((seats[alone].ravel()[drawn], resource[drawn], own[drawn], once, once < 1))
+
+
+def _waits(draft: Draft, layout: Layout, role: Role) -> None:
+    """What each instruction waits for: `after`, and in lanes that go in order the one before it, through all rounds."""
+    place, seats = {i.name: j for j, i in enumerate(role.instructions)}, layout.seats(role)
+    edges = [(place[a.name], j, a.rounds) for j, i in enumerate(role.instructions) for a in i.after]
+    for lane in role.lanes:
+        body = [place[i.name] for i in role.on(lane.name)] if lane.policy is Policy.ORDER else []
+        edges += [(before, after, 0) for before, after in pairwise(body)]
+        edges += [(body[-1], body[0], 1)] if body else []
+    guards = [(j, place[i.unless.name], i.unless.rounds) for j, i in enumerate(role.instructions) if i.unless]
+    for rows, found in ((edges, draft.edges), (guards, draft.guards)):
+        one, other, rounds = np.array(rows, np.int64).reshape(-1, 3).T
+        found.append((seats[one].ravel(), seats[other].ravel(), np.repeat(rounds, seats.shape[1])))
+    draft.priority[seats] = np.array([i.priority for i in role.instructions], np.int64)[:, None]
+    draft.need[seats] = np.array([i.need for i in role.instructions], np.int64)[:, None]
+
+
+def _choices(draft: Draft, layout: Layout, role: Role, lanes: int) -> int:
+    """Lanes that choose at run time, one for each kind, numbered from `lanes`; the next free number."""
+    place, seats = {i.name: j for j, i in enumerate(role.instructions)}, layout.seats(role)
+    for lane in role.lanes:
+        if lane.policy is not Policy.ORDER:
+            mine = seats[[place[i.name] for i in role.on(lane.name)]]
+            draft.lanes.append((mine.ravel(), np.tile(lanes + np.arange(mine.shape[1]), len(mine))))
+            lanes += mine.shape[1]
+    return lanes
+
+
+def _together(draft: Draft, layout: Layout, meetings: Meetings) -> tuple[Index, Index]:
+    """Add what meetings take. The seats that stand for all who meet, one for each activity; each seat's activity."""
+    program, met = layout.program, folded(meetings, layout.kin)
+    ranks, slots = np.zeros(program.size, np.int64), []
     for role in program.roles:
-        _order(draft, role)
-        for i in role.instructions:
-            _instruction(draft, role, i, costs, ports, need, guard)
-    _collectives(draft, program, costs, ports)
-    _messages(draft, program, costs, ports)
-    return layout, _assembled(draft, need, guard), draft.alias
+        ranks[list(role.ranks)] = layout.kind(role)
+        slots += layout.seats(role)[:, 0].tolist()
+    seat = np.array(slots, np.int64)[met.slot] + ranks[met.rank]
+    host = np.full(len(met.latency), -1)
+    host[met.who[::-1]] = seat[::-1]
+    held = np.flatnonzero(host >= 0)
+    draft.latency[host[held]], draft.least[host[held]] = met.latency[held], met.least[held]
+    draft.demands.append((host[met.at], met.resource, met.amount, met.times, met.again))
+    stands = np.arange(layout.count)
+    stands[seat] = host[met.who]
+    return np.unique(stands, return_inverse=True)
 
 
-def _order(draft: Draft, role: Role) -> None:
-    """In-order lanes are chains through all rounds; the others are lanes that the clock hands out."""
-    lane_base = len(draft.lanes) * max(len(r.ranks) for r in draft.layout.program.roles)
-    for number, lane in enumerate(role.lanes):
-        body = role.on(lane.name)
-        if lane.policy is Policy.ORDER:
-            for before, after in pairwise(body):
-                draft.join(draft.layout.at(role, before.name), draft.layout.at(role, after.name))
-            if body:
-                draft.join(draft.layout.at(role, body[-1].name)[:-1], draft.layout.at(role, body[0].name)[1:])
-        else:
-            for i in body:
-                mine = draft.layout.at(role, i.name)
-                ids = lane_base + number * len(role.ranks) + np.arange(len(role.ranks))
-                draft.lanes.append((mine.ravel(), np.broadcast_to(ids, mine.shape).ravel()))
-
-
-def _instruction(
-    draft: Draft, role: Role, i: Instruction, costs: Costs, ports: Ports, need: NDArray[np.int32],
-    guard: NDArray[np.int32],
-) -> None:  # fmt: skip
-    mine = draft.layout.at(role, i.name)
-    draft.priority[mine] = i.priority
-    rounds = draft.layout.rounds
-    for after in i.after:
-        if after.rounds < rounds:
-            draft.join(draft.layout.at(role, after.name)[: rounds - after.rounds], mine[after.rounds :])
-    if i.need:
-        need[mine] = i.need
-    if i.unless is not None:
-        guard[mine[i.unless.rounds :]] = draft.layout.at(role, i.unless.name)[: rounds - i.unless.rounds]
-    if not isinstance(i.act, Collective | Send | Receive):
-        demand = costs.demand(draft.layout.program, i.act, 1)
-        work = demand.core / speeds(costs, role.ranks)
-        draft.latency[mine], draft.least[mine] = demand.latency, work
-        draft.compute(mine, role.ranks, work, ports)
-
-
-def speeds(costs: Costs, ranks: tuple[int, ...]) -> NDArray[np.float64]:
-    """How fast each rank's device is beside the one that the costs were measured on."""
-    return np.array([costs.cluster.devices[rank].speed for rank in ranks], np.float64)
-
-
-def _collectives(draft: Draft, program: Program, costs: Costs, ports: Ports) -> None:
-    loads: dict[tuple[int, ...], tuple[NDArray[np.int32], NDArray[np.int32]]] = {}
-    seen: set[tuple[str, tuple[int, ...]]] = set()
-    for _, i in program.instructions():
-        if not isinstance(i.act, Collective):
-            continue
-        for group in i.act.groups:
-            if (i.name, group) in seen:
-                continue
-            seen.add((i.name, group))
-            members = _members(draft.layout, program, i.name, group)
-            lead = members[:, :1]
-            draft.alias[members] = lead
-            demand = costs.demand(program, i.act, len(group))
-            work = demand.core / speeds(costs, group)
-            hops = 2 * (len(group) - 1) * ports.latency(group)
-            draft.latency[lead], draft.least[lead] = demand.latency + hops, work.max()
-            draft.compute(lead, group, work, ports)
-            bucket = program.bucket[i.act.bucket]
-            sent = np.array(ring_bytes(bucket.elements, bucket.size // bucket.elements, len(group)), np.float64)
-            member, resource = loads.setdefault(group, ports.loads(group))
-            total = np.bincount(resource, sent[member], ports.resources.size) if len(group) > 1 else np.zeros(1)
-            used = np.flatnonzero(total)
-            draft.draw(lead, used[None, :], total[used][None, :].astype(np.float64))
-
-
-def _members(layout: Layout, program: Program, name: str, group: tuple[int, ...]) -> Index:
-    """Activities of a collective, shape [rounds, members], lowest rank first."""
-    inside = set(group)
-    parts, ranks = [], []
-    for role in program.roles:
-        places = np.array([p for p, rank in enumerate(role.ranks) if rank in inside], np.int64)
-        if len(places):
-            parts.append(layout.at(role, name, places))
-            ranks += [role.ranks[p] for p in places]
-    return np.concatenate(parts, axis=1)[:, np.argsort(ranks)]
-
-
-def _messages(draft: Draft, program: Program, costs: Costs, ports: Ports) -> None:
-    """A send and its receive are one activity of both processors and of every port between them."""
-    ends: dict[tuple[str, int, int], list[tuple[Role, Instruction, int]]] = {}
-    for role, i in program.instructions():
-        for rank in role.ranks:
-            if isinstance(i.act, Send):
-                ends.setdefault((i.act.key, rank, role.mine(i.act.to, rank)), []).insert(0, (role, i, rank))
-            elif isinstance(i.act, Receive):
-                ends.setdefault((i.act.key, role.mine(i.act.source, rank), rank), []).append((role, i, rank))
-    for (_, source, target), both in ends.items():
-        columns = [draft.layout.at(role, i.name, np.array([role.place[rank]])) for role, i, rank in both]
-        lead, ends_of = columns[0], (source, target)
-        asked = [costs.demand(program, i.act, 2) for _, i, _ in both]
-        work = np.array([one.core for one in asked]) / speeds(costs, ends_of)
-        draft.latency[lead] += sum(one.latency for one in asked)
-        draft.least[lead] = work.max()
-        draft.compute(lead, ends_of, work, ports)
-        for column in columns:
-            draft.alias[column] = lead
-        act = both[0][1].act
-        assert isinstance(act, Send)
-        draft.latency[lead] += ports.latency((source, target))
-        draft.draw(lead, np.array([ports.hops(source, target)], np.int64), float(program.bucket[act.bucket].size))
-
-
-def _assembled(draft: Draft, need: NDArray[np.int32], guard: NDArray[np.int32]) -> Activities:
-    alias, n = draft.alias, draft.layout.count
-    before, after = (
-        np.concatenate([e[k] for e in draft.edges]) if draft.edges else np.zeros(0, np.int64) for k in (0, 1)
-    )
-    before, after = alias[before], alias[after]
-    pairs = np.unique(before * n + after)
-    before, after = pairs // n, pairs % n
-    all_of = np.bincount(after, minlength=n).astype(np.int32)
-    lanes = [np.concatenate([x[k] for x in draft.lanes]) if draft.lanes else np.zeros(0, np.int64) for k in (0, 1)]
-    activity, resource, amount = (np.concatenate([d[k] for d in draft.demands]) for k in (0, 1, 2))
+def _repeated(draft: Draft, host: Index, number: Index, rounds: int) -> Activities:
+    """The round as activities, `rounds` times, those of each round after those of the one before."""
+    turn, count = np.arange(rounds)[:, None], len(host)
+    before, after, ago = _columns(draft.edges, 3)
+    codes = np.unique((number[before] * count + number[after]) * (rounds + 1) + np.minimum(ago, rounds))
+    before, after, ago = codes // (rounds + 1) // count, codes // (rounds + 1) % count, codes % (rounds + 1)
+    kept = (turn + ago < rounds).ravel()
+    edges = [(x + turn * count).ravel()[kept].astype(np.int32) for x in (before, after + ago * count)]
+    one, guard, ago = _columns(draft.guards, 3)
+    guards = np.full(rounds * count, -1, np.int32)
+    ours, past = np.broadcast_to(number[one] + turn * count, (rounds, len(one))), turn >= ago
+    guards[ours[past]] = (number[guard] + (turn - ago) * count)[past]
+    all_of, need = np.bincount(edges[1], minlength=rounds * count), np.tile(draft.need[host], rounds)
+    lane, resource = _columns(draft.lanes, 2), _columns(draft.demands, 5)
+    order = np.argsort(number[resource[0]], kind="stable")
+    mine = number[resource[0][order]]
     return assemble(
-        n,
-        edges=(before.astype(np.int32), after.astype(np.int32)),
-        lanes=(alias[lanes[0]].astype(np.int32), lanes[1].astype(np.int32)),
-        demands=(activity.astype(np.int32), resource.astype(np.int32), amount.astype(np.float64)),
+        rounds * count,
+        edges=(edges[0], edges[1]),
+        lanes=((number[lane[0]] + turn * count).ravel().astype(np.int32), np.tile(lane[1], rounds).astype(np.int32)),
+        demands=(
+            (mine + turn * count).ravel().astype(np.int32),
+            np.tile(resource[1][order], rounds).astype(np.int32),
+            np.tile(resource[2][order], rounds).astype(np.float64),
+        ),
+        times=np.tile(resource[3][order], rounds).astype(np.float64),
+        again=np.tile(resource[4][order], rounds).astype(np.bool_),
         need=np.where(need > 0, np.minimum(need, all_of), all_of).astype(np.int32),
-        priority=draft.priority,
-        latency=draft.latency,
-        least=draft.least,
-        guard=guard,
+        priority=np.tile(draft.priority[host], rounds),
+        latency=np.tile(draft.latency[host], rounds),
+        least=np.tile(draft.least[host], rounds),
+        guard=guards,
     )
+
+
+def _columns(parts: list[Any], width: int) -> list[NDArray[Any]]:
+    """Columns of lists of columns, end to end."""
+    return [np.concatenate([part[k] for part in parts]) if parts else np.zeros(0, np.int64) for k in range(width)]

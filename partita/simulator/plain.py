@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from partita.errors import ProgramError
-from partita.simulator.activities import Activities, Indices, Offsets, Reals, Resources
+from partita.simulator.activities import Activities, Flags, Indices, Offsets, Reals, Resources
 from partita.units import Seconds
 
 MOMENT = 1e-12
@@ -31,7 +31,7 @@ class Twin:
     priority: int
     latency: Seconds
     least: Seconds
-    demands: dict[int, float]
+    demands: list[tuple[int, float, float, bool]]
     guard: int
     state: str = "blocked"
     start: Seconds = inf
@@ -109,7 +109,7 @@ def advance_plainly(activities: Activities, resources: Resources) -> tuple[Reals
 
 
 def _twin(activities: Activities, i: int) -> Twin:
-    def entries(start: Offsets, values: Indices | Reals) -> list[Any]:
+    def entries(start: Offsets, values: Indices | Reals | Flags) -> list[Any]:
         return [value.item() for value in values[start[i] : start[i + 1]]]
 
     return Twin(
@@ -120,10 +120,12 @@ def _twin(activities: Activities, i: int) -> Twin:
         priority=int(activities.priority[i]),
         latency=float(activities.latency[i]),
         least=float(activities.least[i]),
-        demands=dict(
+        demands=list(
             zip(
                 entries(activities.demand_start, activities.demand_resource),
                 entries(activities.demand_start, activities.demand_amount),
+                entries(activities.demand_start, activities.demand_times),
+                entries(activities.demand_start, activities.demand_again),
                 strict=True,
             )
         ),
@@ -176,34 +178,41 @@ def _dispatch(twins: list[Twin], time: Seconds) -> list[Twin]:
 
 def share(flowing: list[Twin], buckets: list[Bucket]) -> None:
     """Give every flowing twin its speed and every bucket its use, by the sharing law of `clock`."""
-    used = [r for r in range(len(buckets)) if any(r in twin.demands for twin in flowing)]
-    users = {r: [twin for twin in flowing if r in twin.demands] for r in used}
-    tops = {t.index: min([1 / t.least if t.least else inf, *(buckets[r].peak / d for r, d in t.demands.items())])
+    users: dict[int, list[tuple[Twin, float, float]]] = {}
+    for t in flowing:
+        for r, d, k, _ in t.demands:
+            users.setdefault(r, []).append((t, d, k))
+    tops = {t.index: min([1 / t.least if t.least else inf, *(buckets[r].peak / d for r, d, *_ in t.demands)])
             for t in flowing}  # fmt: skip
-    allotment = {r: buckets[r].capacity / len(users[r]) for r in used}
+    allotment = {r: buckets[r].capacity / sum(k for *_, k in users[r]) for r in users}
     before: dict[int, float] = {}
     for turn in range(1 + ROUNDS):
         for t in flowing:
-            t.speed = min([tops[t.index], *(allotment[r] / d for r, d in t.demands.items())])
+            t.speed = min([tops[t.index], *(allotment[r] / d for r, d, *_ in t.demands)])
         if before and all(abs(t.speed - before[t.index]) <= TIE * t.speed for t in flowing):
             break
         before = {twin.index: twin.speed for twin in flowing}
-        limits = {r: [min([tops[t.index], *(allotment[s] / d for s, d in t.demands.items() if s != r)]) * t.demands[r]
-                      for t in users[r]] for r in used}  # fmt: skip
-        target = {r: level(limits[r], buckets[r].capacity) for r in used}
-        allotment = target if turn < FREE else {r: halfway(allotment[r], target[r]) for r in used}
-    growing, left = list(flowing), {r: buckets[r].capacity for r in used}
+        limits: dict[int, list[tuple[float, float]]] = {r: [] for r in users}
+        for t in flowing:
+            offers = [allotment[r] / d for r, d, *_ in t.demands]
+            for place, (r, d, k, again) in enumerate(t.demands):
+                others = offers if again else offers[:place] + offers[place + 1 :]
+                limits[r].append((min([tops[t.index], *others]) * d, k))
+        target = {r: level(limits[r], buckets[r].capacity) for r in users}
+        allotment = target if turn < FREE else {r: halfway(allotment[r], target[r]) for r in users}
+    growing, left = list(flowing), {r: buckets[r].capacity for r in users}
     while growing:
-        load = {r: sum(t.demands[r] * t.speed for t in users[r] if t in growing) for r in used}
-        growth = min([*(left[r] / load[r] for r in used if load[r]), *(tops[t.index] / t.speed for t in growing)])
-        full = [r for r in used if left[r] <= growth * load[r] * (1 + FULL)]
+        load = {r: sum(d * k * t.speed for t, d, k in users[r] if t in growing) for r in users}
+        growth = min([*(left[r] / load[r] for r in users if load[r]), *(tops[t.index] / t.speed for t in growing)])
+        full = {r for r in users if left[r] <= growth * load[r] * (1 + FULL)}
         for t in growing:
             t.speed *= growth
-        settled = [t for t in growing if t.speed >= tops[t.index] * (1 - FULL) or not t.demands.keys().isdisjoint(full)]
+        settled = [t for t in growing
+                   if t.speed >= tops[t.index] * (1 - FULL) or any(r in full for r, *_ in t.demands)]  # fmt: skip
         growing = [t for t in growing if t not in settled]
-        left = {r: left[r] - sum(t.demands[r] * t.speed for t in settled if r in t.demands) for r in used}
+        left = {r: left[r] - sum(d * k * t.speed for t, d, k in users[r] if t in settled) for r in users}
     for r, bucket in enumerate(buckets):
-        bucket.use = sum(t.demands[r] * t.speed for t in users.get(r, []))
+        bucket.use = sum(d * k * t.speed for t, d, k in users.get(r, []))
 
 
 def halfway(a: float, b: float) -> float:
@@ -211,11 +220,13 @@ def halfway(a: float, b: float) -> float:
     return inf if a == b == inf else 2 / (1 / a + 1 / b)
 
 
-def level(limits: list[float], capacity: float) -> float:
-    """The allotment that, each taking no more than its limit, uses up the capacity; inf if all limits fit in it."""
-    for taken, limit in enumerate(sorted(limits)):
-        allotment = capacity / (len(limits) - taken)
-        if limit >= allotment:
+def level(limits: list[tuple[float, float]], capacity: float) -> float:
+    """The allotment that, each (of so many) taking no more than its limit, uses up the capacity; inf if all limits fit
+    in it."""
+    open = sum(times for _, times in limits)
+    for limit, times in sorted(limits):
+        allotment = capacity / open
+        if limit >= allotment * (1 - TIE):
             return allotment
-        capacity -= limit
+        capacity, open = capacity - limit * times, open - times
     return inf

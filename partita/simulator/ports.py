@@ -15,6 +15,7 @@ from partita.simulator.activities import Resources, resources_of
 
 QUOTA_PERIOD: Final = 0.02
 Row = tuple[float, float, float]
+Ranks = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Ports:
         rate = link.bandwidth * self.efficiency
         return rate, 10 * rate if link.burst else rate, float(link.burst)
 
-    @property
+    @cached_property
     def resources(self) -> Resources:
         return resources_of((*self.table[0], *((host.cores, host.cores, 0.0) for host in self.hosts)))
 
@@ -58,22 +59,29 @@ class Ports:
             found[list(host.ranks)] = len(self.table[0]) + place
         return found
 
-    def hops(self, source: int, target: int) -> list[int]:
-        """The resources that a message from `source` to `target` passes."""
+    @cached_property
+    def climbs(self) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float64]]:
+        """Per rank and level from the root down: its port's resources upwards and downwards (-1: none), seconds."""
         _, up, down = self.table
-        climb, descent = self.cluster.route(source, target)
-        return [up[port.path] for port in climb] + [down[port.path] for port in descent]
+        climbs = self.cluster.climbs
+        depth = max(len(climb) for climb in climbs)
+        upwards, downwards = (np.full((len(climbs), depth), -1, np.int32) for _ in range(2))
+        seconds = np.zeros((len(climbs), depth))
+        for rank, climb in enumerate(climbs):
+            upwards[rank, : len(climb)] = [up[port.path] for port in climb]
+            downwards[rank, : len(climb)] = [down[port.path] for port in climb]
+            seconds[rank, : len(climb)] = [port.link.latency for port in climb]
+        return upwards, downwards, seconds
 
-    def latency(self, ring: tuple[int, ...]) -> float:
-        """The longest way, in seconds, from a member of a ring to the next one."""
-        ways = [self.cluster.route(rank, ring[(i + 1) % len(ring)]) for i, rank in enumerate(ring)]
-        return max(sum(port.link.latency for port in (*up, *down)) for up, down in ways)
-
-    def loads(self, ring: tuple[int, ...]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """(member, resource) pairs: what the message of each member of a ring to the next one passes."""
-        pairs = [(i, hop) for i, rank in enumerate(ring) for hop in self.hops(rank, ring[(i + 1) % len(ring)])]
-        table = np.array(pairs, np.int32).reshape(-1, 2)
-        return table[:, 0], table[:, 1]
+    def routes(self, source: Ranks, target: Ranks) -> tuple[NDArray[np.intp], NDArray[np.int32], NDArray[np.float64]]:
+        """(message, resource) pairs of all that the messages from `source` to `target` pass, and each one's latency."""
+        upwards, downwards, seconds = self.climbs
+        apart = ~np.logical_and.accumulate(upwards[source] == upwards[target], axis=1)
+        climbed, descended = apart & (upwards[source] >= 0), apart & (downwards[target] >= 0)
+        (up, level), (down, floor) = np.nonzero(climbed), np.nonzero(descended)
+        resource = np.concatenate([upwards[source[up], level], downwards[target[down], floor]])
+        latency = (seconds[source] * climbed).sum(axis=1) + (seconds[target] * descended).sum(axis=1)
+        return np.concatenate([up, down]), resource, latency
 
 
 def processor(device: Device) -> Row:

@@ -66,11 +66,13 @@ def _binds(work: Work, state: State, resource: int, time: float) -> bool:
         state.counted[resource] = time
         if state.tokens[resource] > 0:
             capacity = work.peak[resource]
-    load, base, before = 0.0, work.member_start[resource], state.couples[resource]
+    load, crowd, base, before = 0.0, 0.0, work.member_start[resource], state.couples[resource]
     for k in range(base, base + state.users[resource]):
-        load += work.amount[state.member[k]] * state.top[work.user[state.member[k]]]
+        load += work.load[state.member[k]] * state.top[work.user[state.member[k]]]
+        crowd += work.times[state.member[k]]
     state.left[resource] = capacity
-    state.allotment[resource] = capacity / state.users[resource]
+    state.crowd[resource] = crowd
+    state.allotment[resource] = capacity / crowd
     state.couples[resource] = load > capacity * (1 + SLACK)
     return bool(before or state.couples[resource])
 
@@ -105,7 +107,7 @@ def _offer(work: Work, state: State) -> bool:
             if state.couples[resource]:
                 offer = state.allotment[resource] / work.amount[demand]
                 if offer < wish:
-                    wish, otherwise, tightest = offer, wish, resource
+                    wish, otherwise, tightest = offer, offer if work.again[demand] else wish, demand
                 elif offer < otherwise:
                     otherwise = offer
         same = same and abs(wish - state.wish[activity]) <= TIE * wish
@@ -120,16 +122,17 @@ def _allot(work: Work, state: State, halfway: bool) -> None:
     for k in range(state.length[BASIN]):
         resource = state.basin[k]
         first, users = work.member_start[resource], state.users[resource]
-        allotment, open, before = state.left[resource] / users, users, users + 1
+        open, before = state.crowd[resource], np.inf
+        allotment = state.left[resource] / open
         while state.couples[resource] and open < before:
-            left, before, open = state.left[resource], open, 0
+            left, before, open = state.left[resource], open, 0.0
             for j in range(first, first + users):
                 user = work.user[state.member[j]]
-                limit = state.otherwise[user] if state.tightest[user] == resource else state.wish[user]
-                if limit * work.amount[state.member[j]] < allotment:
-                    left -= limit * work.amount[state.member[j]]
+                limit = state.otherwise[user] if state.tightest[user] == state.member[j] else state.wish[user]
+                if limit * work.amount[state.member[j]] < allotment * (1 - TIE):
+                    left -= limit * work.load[state.member[j]]
                 else:
-                    open += 1
+                    open += work.times[state.member[j]]
             allotment = left / open if open > 0 else np.inf
         state.allotment[resource] = 2 / (1 / state.allotment[resource] + 1 / allotment) if halfway else allotment
 
@@ -144,7 +147,7 @@ def _grow(work: Work, state: State) -> bool:
     for k in range(state.length[FLOCK]):
         activity = state.flock[k]
         for demand in range(work.demand_start[activity], work.demand_start[activity + 1]):
-            use = work.amount[demand] * state.wish[activity]
+            use = work.load[demand] * state.wish[activity]
             if state.settled[activity]:
                 state.room[work.resource[demand]] -= use
             else:
@@ -188,7 +191,7 @@ def _apply(work: Work, state: State, time: float) -> None:
         if work.burst[resource] > 0 and work.peak[resource] > work.rate[resource]:
             use, base = 0.0, work.member_start[resource]
             for j in range(base, base + state.users[resource]):
-                use += work.amount[state.member[j]] * state.speed[work.user[state.member[j]]]
+                use += work.load[state.member[j]] * state.speed[work.user[state.member[j]]]
             state.use[resource], spill = use, use - work.rate[resource]
             dries = spill > SLACK * work.rate[resource] and state.tokens[resource] > 0
             put(state, n + resource, time + state.tokens[resource] / spill if dries else np.inf)

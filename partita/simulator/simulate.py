@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from partita.cost.costs import Costs, ring_bytes
+from partita.cost.costs import Costs
 from partita.cost.memory import peak_memory
 from partita.program.breakdown import breakdown
-from partita.program.instruction import Collective, Send
+from partita.program.instruction import Collective
 from partita.program.program import Program, Role
-from partita.program.timeline import Span, Timeline
+from partita.program.spans import Spans, Times
+from partita.program.timeline import Timeline
+from partita.simulator.activities import Reals
 from partita.simulator.clock import advance
 from partita.simulator.expand import Layout, expand
+from partita.simulator.kin import kin_of, tight
+from partita.simulator.meetings import meetings_of, sent_by
 from partita.simulator.ports import Ports
 from partita.units import Bytes, Seconds
 
@@ -25,60 +28,51 @@ def simulate(program: Program, costs: Costs, *, rounds: int = 4, keep: int = 2) 
     Deterministic. Raises CostError for an operator without a cost.
     """
     ports = Ports(costs.cluster, costs.wiring.efficiency, costs.hosts)
-    layout, activities, alias = expand(program, costs, ports, rounds + WARM)
+    meetings = meetings_of(program, costs, ports)
+    held = tight(meetings, ports)
+    layout, activities = expand(program, costs, ports, held, kin_of(program, costs, ports, held), rounds + WARM)
     start, end = advance(activities, ports.resources)
-    start, end = start[alias], end[alias]
     ends = np.array([_round_ends(layout, role, end) for role in program.roles])
     seconds = float(np.mean(ends[:, -1] - ends[:, WARM - 1])) / (rounds * program.steps)
-    spans = _spans(layout, start, end, keep)
+    spans = Spans([_times(layout, role, start, end, keep) for role in program.roles])
+    worker = next((role for role in program.roles if role.keeps == "model"), program.roles[0])
+    peaks = {rank: peak for role in program.roles for rank, peak in _peaks(program, costs, role)}
     return Timeline(
         program.name, "simulated", seconds, program.batch, spans,
-        memory=tuple(peak_memory(program, costs.graph, rank) for rank in range(program.size)),
-        wire_sent=wire_sent(program), cores=core_seconds(program, costs),
-        breakdown=breakdown(program, spans, seconds, keep),
+        memory=tuple(peaks[rank] for rank in range(program.size)), wire_sent=sent_by(program, meetings),
+        cores=core_seconds(program, costs),
+        breakdown=breakdown(program, spans.of(worker.ranks[0]), seconds, keep),
     )  # fmt: skip
-
-
-def _round_ends(layout: Layout, role: Role, end: NDArray[np.float64]) -> NDArray[np.float64]:
-    """When each round's last instruction of the role's leading lane ends, averaged over its ranks."""
-    lane = "compute" if any(lane.name == "compute" for lane in role.lanes) else "serve"
-    ends: NDArray[np.float64] = end[layout.at(role, role.on(lane)[-1].name)].mean(axis=1)
-    return ends
-
-
-def _spans(layout: Layout, start: NDArray[np.float64], end: NDArray[np.float64], keep: int) -> tuple[Span, ...]:
-    found = []
-    for role in layout.program.roles:
-        if len(role.ranks) * len(role.instructions) > 100_000:
-            continue
-        for i in role.instructions:
-            mine = layout.at(role, i.name)
-            for t in range(layout.rounds - keep, layout.rounds):
-                for place, rank in enumerate(role.ranks[:64]):
-                    at = mine[t, place]
-                    found.append(Span(rank, i.lane, i.name, type(i.act).__name__, t, float(start[at]), float(end[at])))
-    return tuple(sorted(found, key=lambda span: (span.rank, span.lane, span.start)))
 
 
 def core_seconds(program: Program, costs: Costs) -> tuple[Seconds, ...]:
     """Core-seconds that each rank's instructions take in one step, on its own device."""
     spent = [0.0] * program.size
-    for role, i in program.instructions():
+    for role in program.roles:
+        total = 0.0
+        for i in role.instructions:
+            among = len(i.act.groups[0]) if isinstance(i.act, Collective) else 2
+            total += costs.demand(program, i.act, among).core
         for rank in role.ranks:
-            among = len(next(g for g in i.act.groups if rank in g)) if isinstance(i.act, Collective) else 2
-            spent[rank] += costs.demand(program, i.act, among).core / costs.cluster.devices[rank].speed
-    return tuple(total / program.steps for total in spent)
+            spent[rank] = total / costs.cluster.devices[rank].speed / program.steps
+    return tuple(spent)
 
 
-def wire_sent(program: Program) -> tuple[Bytes, ...]:
-    """Payload bytes that each rank sends in one step."""
-    sent = [0] * program.size
-    for role, i in program.instructions():
-        for rank in role.ranks:
-            if isinstance(i.act, Send):
-                sent[rank] += program.bucket[i.act.bucket].size
-            elif isinstance(i.act, Collective):
-                group = next(g for g in i.act.groups if rank in g)
-                b = program.bucket[i.act.bucket]
-                sent[rank] += ring_bytes(b.elements, b.size // b.elements, len(group))[group.index(rank)]
-    return tuple(total // program.steps for total in sent)
+def _round_ends(layout: Layout, role: Role, end: Reals) -> Reals:
+    """When each round's last instruction of the role's leading lane ends, averaged over its ranks."""
+    lane = "compute" if any(lane.name == "compute" for lane in role.lanes) else "serve"
+    last = role.instructions.index(role.on(lane)[-1])
+    found: Reals = end[layout.at(role)[:, last]][:, layout.kind(role)].mean(axis=1)
+    return found
+
+
+def _times(layout: Layout, role: Role, start: Reals, end: Reals, keep: int) -> Times:
+    """The last `keep` rounds of a role."""
+    at = layout.at(role)[-keep:]
+    return Times(role, layout.rounds - keep, start[at], end[at], layout.kind(role))
+
+
+def _peaks(program: Program, costs: Costs, role: Role) -> list[tuple[int, Bytes]]:
+    """Peak memory of each rank of a role, which is that of its first."""
+    peak = peak_memory(program, costs.graph, role.ranks[0])
+    return [(rank, peak) for rank in role.ranks]

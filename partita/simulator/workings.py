@@ -13,7 +13,8 @@ EVENTS, ENDED, READY, SWEPT_ENDED, SWEPT_READY, FLOCK, BASIN, DIGEST, LENGTHS = 
 
 class Work(NamedTuple):
     """Activities and resources, less the resources that are never shared; `line_start` gives each lane room for all
-    that ever wait for it, `member_start` each resource for all that ever use it, `user` is the activity of a demand."""
+    that ever wait for it, `member_start` each resource for all that ever use it, `user` is the activity of a demand,
+    which takes `load` of the resource as `times` users of `amount` each, and `again` as much of another like it."""
 
     successor_start: Offsets
     successor: Indices
@@ -26,6 +27,9 @@ class Work(NamedTuple):
     demand_start: Offsets
     resource: Indices
     amount: Reals
+    times: Reals
+    load: Reals
+    again: Flags
     user: Indices
     rate: Reals
     peak: Reals
@@ -38,12 +42,13 @@ class State(NamedTuple):
     """What changes; `length` holds the lengths of lists.
 
     activity  `missing` predecessors, `start` (until it starts: when it became ready) and `end` seconds, `top` speed,
-              `speed` now (-1 before its demands flow), `wish` the speed being sought, `remaining` work at `since`
+              `speed` now (-1 before its demands flow), `wish` the speed being sought, which its `tightest` demand
+              allows, `otherwise` what the others would, `remaining` work at `since`
     event     an activity or n + a resource that runs dry: `place` in `heap`, where `key` is the time
     lane      its `owner` and the heap `line` of the `queue` that wait for it
-    resource  `users` in `member`, demands whose place there is `seat`; `tokens` at `counted`, its `use`, whether it
-              `couples` its users; while seeking its capacity `left`, the equal `allotment` of each user, and the
-              `load` of those that are not settled, for whom there is `room`
+    resource  `users` in `member` (a `crowd` of so many), demands whose place there is `seat`; `tokens` at `counted`,
+              its `use`, whether it `couples` its users; while seeking its capacity `left`, the equal `allotment` of
+              each user, and the `load` of those that are not settled, for whom there is `room`
     lists     `ended` and `ready` in order; `flock` and `basin` whose rates change, `found`
     """
 
@@ -66,6 +71,7 @@ class State(NamedTuple):
     line: Indices
     queue: Indices
     users: Indices
+    crowd: Reals
     member: Indices
     seat: Indices
     tokens: Reals
@@ -86,16 +92,23 @@ class State(NamedTuple):
 def work_of(activities: Activities, resources: Resources) -> Work:
     """The work of the clock. A plain resource all of whose users hold one same lane is never shared: the time that it
     takes goes into `least`. Raises ProgramError for a demand of a resource that is not there."""
-    resource, amount, m = activities.demand_resource, activities.demand_amount, resources.size
+    resource, amount, times, m = (
+        activities.demand_resource,
+        activities.demand_amount,
+        activities.demand_times,
+        resources.size,
+    )
+    again = activities.demand_again
     if len(resource) and resource.max() >= m:
         raise ProgramError(f"resource {resource.max()} is demanded, but there are {m}; give a rate for each resource")
     user = np.repeat(np.arange(activities.size, dtype=np.int32), np.diff(activities.demand_start))
     shared = _shared(activities, resources, user)[resource]
     least = activities.least.copy()
     alone = user[~shared]
-    np.maximum.at(least, alone, amount[~shared] / resources.rate[resource[~shared]])
+    np.maximum.at(least, alone, (amount * times)[~shared] / resources.rate[resource[~shared]])
     demand_start = activities.demand_start - _starts(np.bincount(alone, minlength=activities.size))
-    resource, amount, user = resource[shared], amount[shared], user[shared]
+    resource, amount, times, user = resource[shared], amount[shared], times[shared], user[shared]
+    again = again[shared]
     return Work(
         activities.successor_start,
         activities.successor,
@@ -108,6 +121,9 @@ def work_of(activities: Activities, resources: Resources) -> Work:
         demand_start,
         resource,
         amount,
+        times,
+        amount * times,
+        again,
         user,
         resources.rate,
         resources.peak,
@@ -140,6 +156,7 @@ def state_of(work: Work, need: Indices) -> State:
         line=np.zeros(len(work.lane), np.int32),
         queue=np.zeros(lanes, np.int32),
         users=np.zeros(m, np.int32),
+        crowd=np.zeros(m),
         member=np.zeros(demands, np.int32),
         seat=np.zeros(demands, np.int32),
         tokens=work.burst.copy(),
@@ -173,4 +190,6 @@ def _shared(activities: Activities, resources: Resources, user: Indices) -> Flag
     np.maximum.at(high, activities.demand_resource, only[user])
     plain = (resources.peak == resources.rate) | (resources.burst == 0)
     flags: Flags = ~plain | (low != high) | (low < 0)
+    resource = activities.demand_resource
+    flags[resource[1:][(resource[1:] == resource[:-1]) & (user[1:] == user[:-1])]] = True
     return flags

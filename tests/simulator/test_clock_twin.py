@@ -16,6 +16,7 @@ ROUND = st.sampled_from([0.0, 0.5, 1.0, 2.0])
 ODD = st.floats(0.01, 3.0, allow_nan=False)
 SECONDS = ROUND | ODD
 AMOUNT = st.sampled_from([0.5, 1.0, 2.0]) | ODD
+TIMES = st.sampled_from([1.0, 1.0, 2.0, 3.5])
 
 
 @st.composite
@@ -33,6 +34,8 @@ def instances(draw, resources=3, lanes=3):
             "latency": draw(SECONDS),
             "least": draw(SECONDS),
             "demands": tuple(sorted(demands.items())),
+            "times": tuple(draw(TIMES) for _ in demands),
+            "again": tuple(draw(st.booleans()) for _ in demands),
             "guard": draw(st.integers(-1, count - 1)),
         }
 

@@ -1,0 +1,155 @@
+"""What is alike in a Program on a cluster: ranks, meetings and resources that go through the same at the same times.
+
+Ranks are alike that have one role and equal processors, and whose meetings are alike, instruction by instruction;
+meetings that have alike ranks and resources; resources that have alike users. Colours are refined until they tell
+apart no more (Weisfeiler & Leman 1968; partitions of this kind are equitable: Godsil & Royle, Algebraic Graph Theory,
+2001, section 9.3). Who has one colour sees the same around it, so the clock, which knows no names, gives it the same
+times. It suffices to move one rank of each colour: a single straggler among a thousand makes two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partita.cost.costs import Costs
+from partita.program.program import Policy, Program
+from partita.simulator.meetings import Index, Meetings, Reals, role_of, speeds
+from partita.simulator.ports import Ports
+
+Colours = NDArray[np.uint64]
+FRONT = 16  # resources of one set of users that are compared with all others
+
+
+@dataclass(frozen=True, eq=False)
+class Kin:
+    """For each rank, meeting and resource the first one that is like it."""
+
+    rank: Index
+    meeting: Index
+    resource: Index
+
+
+def apart(program: Program, ports: Ports, meetings: Meetings) -> Kin:
+    """Nobody is like another."""
+    return Kin(np.arange(program.size), np.arange(len(meetings.latency)), np.arange(ports.resources.size))
+
+
+def kin_of(program: Program, costs: Costs, ports: Ports, meetings: Meetings) -> Kin:
+    """Where anything is decided by who comes first, ties are broken by number, and so nobody is like another; nor on
+    emulated clusters, which are small and whose devices share cores."""
+    chooses = any(lane.policy is not Policy.ORDER for role in program.roles for lane in role.lanes)
+    if chooses or ports.hosts or any(i.need for _, i in program.instructions()):
+        return apart(program, ports, meetings)
+    table, ranks = ports.resources, program.size
+    resource = _mix(table.rate, table.peak, table.burst)
+    rank = _mix(role_of(program), speeds(costs, program), resource[:ranks])
+    meeting = _mix(meetings.latency, meetings.least)
+    count = 0
+    while count < (count := sum(len(np.unique(colours)) for colours in (rank, meeting, resource))):
+        if count == ranks + len(meeting) + len(resource):
+            return apart(program, ports, meetings)
+        seen = _sum(meetings.who, _mix(rank[meetings.rank], meetings.slot), len(meeting))
+        drawn = _sum(meetings.at, _mix(resource[meetings.resource], meetings.amount), len(meeting))
+        meeting = _mix(meeting, seen, drawn)
+        used = _sum(meetings.resource, _mix(meeting[meetings.at], meetings.amount), len(resource))
+        met = _sum(meetings.rank, _mix(meeting[meetings.who], meetings.slot), ranks)
+        rank, resource = _mix(rank, met, used[:ranks]), _mix(resource, used)
+        resource[:ranks] = rank
+    return Kin(_first(rank), _first(meeting), _first(resource))
+
+
+def tight(meetings: Meetings, ports: Ports) -> Meetings:
+    """Without the demands of ports that can hold nobody back: some other port has the same users, and each of them
+    takes at least as much of that one's rate. Of a ring's ports about one is left."""
+    table, own = ports.resources, ports.cluster.size
+    chosen = np.flatnonzero((meetings.resource >= own) & (meetings.resource < len(ports.table[0])))
+    chosen = chosen[np.lexsort((meetings.at[chosen], meetings.resource[chosen]))]
+    at, (port, start, users) = meetings.at[chosen], np.unique(
+        meetings.resource[chosen], return_index=True, return_counts=True
+    )  # fmt: skip
+    if not len(port):
+        return meetings
+    plain = (table.peak == table.rate) | (table.burst == 0)
+    part = meetings.amount[chosen] / table.rate[meetings.resource[chosen]]
+    kind = np.where(plain, 0, _mix(table.rate, table.peak, table.burst))[port]
+    _, same = np.unique(_mix(kind, np.add.reduceat(_mix(at), start), users), return_inverse=True)
+    order = np.argsort(same, kind="stable")
+    dropped = np.zeros(len(chosen), np.bool_)
+    for ours in np.split(order, np.flatnonzero(np.diff(same[order])) + 1):
+        if len(ours) > 1:
+            entries = start[ours][:, None] + np.arange(users[ours[0]])
+            dropped[entries[_exceeded(part[entries])]] = True
+    kept = np.ones(len(meetings.at), np.bool_)
+    kept[chosen[dropped]] = False
+    return replace(
+        meetings, **{name: getattr(meetings, name)[kept] for name in ("at", "resource", "amount", "times", "again")}
+    )
+
+
+def _exceeded(rows: Reals) -> NDArray[np.intp]:
+    """The rows that another one, which is not among them, is nowhere below."""
+    open = np.arange(len(rows))
+    kept: list[np.intp] = []
+    while len(open) and len(kept) < FRONT:
+        best = open[np.argmax(rows[open].sum(axis=1))]
+        kept.append(best)
+        open = open[(rows[open] > rows[best]).any(axis=1)]
+    return np.setdiff1d(np.arange(len(rows)), [*kept, *open])
+
+
+def folded(meetings: Meetings, kin: Kin) -> Meetings:
+    """The first meeting of each kind only, as the first ranks and resources of each kind see it.
+
+    There a meeting counts as often as its kin draw as much on that resource; and it draws on it again if it draws as
+    much on others that are like it. So the clock takes the same steps as for all of them.
+    """
+    seen = kin.rank[meetings.rank] == meetings.rank
+    drawn = kin.resource[meetings.resource] == meetings.resource
+    at, resource, amount = kin.meeting[meetings.at], kin.resource[meetings.resource], meetings.amount
+    first, times = _counted(at[drawn], resource[drawn], amount[drawn])
+    sole = kin.meeting[meetings.at] == meetings.at
+    _, copies = _counted(at[sole], resource[sole], amount[sole])
+    return replace(
+        meetings,
+        who=kin.meeting[meetings.who[seen]], rank=meetings.rank[seen], slot=meetings.slot[seen],
+        at=at[drawn][first], resource=resource[drawn][first], amount=amount[drawn][first], times=times,
+        again=copies > 1,
+    )  # fmt: skip
+
+
+def _counted(at: Index, resource: Index, amount: Reals) -> tuple[Index, Reals]:
+    """Where each (meeting, resource, amount) comes first, sorted by these, and how often it comes."""
+    order = np.lexsort((amount, resource, at))
+    fresh = np.ones(len(order), np.bool_)
+    fresh[1:] = np.logical_or.reduce([np.diff(column[order]) != 0 for column in (at, resource, amount)])
+    start = np.flatnonzero(fresh)
+    return order[start], np.diff(np.append(start, len(order))).astype(np.float64)
+
+
+def _mix(*columns: NDArray[np.generic]) -> Colours:
+    """A 64-bit hash of each row (the finalizer of splitmix64, Steele et al. 2014)."""
+    found = np.full(len(columns[0]), 0x9E3779B97F4A7C15, np.uint64)
+    for column in columns:
+        whole = column if column.dtype.kind in "fu" else column.astype(np.int64)
+        bits: Colours = whole.view(np.uint64)
+        found = found * np.uint64(0xD1342543DE82EF95) + bits
+        found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        found = found ^ (found >> np.uint64(31))
+    return found
+
+
+def _sum(place: Index, colours: Colours, size: int) -> Colours:
+    """The sum of the colours at each place: a hash of them in any order."""
+    found = np.zeros(size, np.uint64)
+    np.add.at(found, place, colours)
+    return found
+
+
+def _first(colours: Colours) -> Index:
+    """For each colour the place of the first one that has it."""
+    _, first, inverse = np.unique(colours, return_index=True, return_inverse=True)
+    return first[inverse]

@@ -1,0 +1,228 @@
+"""What ranks do together in one round: collectives and messages, each one activity of all who take part, as arrays.
+
+Send on rank 0 ------+                     Collective on ranks 0, 1, 2 ---+
+                     meeting                                              meeting
+Receive on rank 1 ---+                     its processors and ports   ----+
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partita.cost.costs import Costs, ring_bytes
+from partita.errors import ProgramError
+from partita.program.instruction import Collective, Instruction, Receive, Send
+from partita.program.program import Program, Role
+from partita.simulator.ports import Ports
+
+Index = NDArray[np.int64]
+Reals = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Groups = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Meetings:
+    """`latency` and `least` seconds of every meeting, in one round.
+
+    Entry k of `who`, `rank`, `slot`: meeting who[k] is the instruction slot[k] of rank[k]; the first entry of a meeting
+    stands for it. Entry k of `at`, `resource`, `amount`, `times`, `again`: what meeting at[k]
+    demands, as in Activities. Entry k of `source`, `target`,
+    `size`: payload bytes that a rank sends to another. Slots number the instructions role by role.
+    """
+
+    latency: Reals
+    least: Reals
+    who: Index
+    rank: Index
+    slot: Index
+    at: Index
+    resource: Index
+    amount: Reals
+    times: Reals
+    again: Flags
+    source: Index
+    target: Index
+    size: Reals
+
+
+Columns = dict[str, NDArray[np.generic]]
+
+
+def meetings_of(program: Program, costs: Costs, ports: Ports) -> Meetings:
+    """The meetings of one round. Raises ProgramError for a message with one end."""
+    slots, first = {}, 0
+    for role in program.roles:
+        slots[role.name] = {i.name: first + j for j, i in enumerate(role.instructions)}
+        first += len(role.instructions)
+    parts, count = [], 0
+    for part in (*_collectives(program, costs, ports, slots), _messages(program, costs, ports, slots)):
+        parts.append(part | {"who": part["who"] + count, "at": part["at"] + count})
+        count += len(part["latency"])
+    columns = {
+        name: np.concatenate([part[name] for part in parts])
+        for name in Meetings.__annotations__
+        if name not in ("times", "again")
+    }
+    columns |= _on_hosts(columns, ports)
+    columns |= {"times": np.ones(len(columns["amount"])), "again": np.zeros(len(columns["amount"]), np.bool_)}
+    flows = columns["amount"] > 0
+    return Meetings(**columns | {name: columns[name][flows] for name in ("at", "resource", "amount", "times", "again")})
+
+
+def _on_hosts(columns: Columns, ports: Ports) -> Columns:
+    """The demands, and on cores that several devices share the sum of what each meeting asks of their processors."""
+    at, resource = (columns[name].astype(np.int64) for name in ("at", "resource"))
+    amount = columns["amount"].astype(np.float64)
+    processors = np.flatnonzero(resource < ports.cluster.size)
+    host = ports.host_of[resource[processors]]
+    ours, host = processors[host >= 0], host[host >= 0]
+    total = ports.resources.size
+    pairs, entry = np.unique(at[ours] * total + host, return_inverse=True)
+    summed = np.bincount(entry, amount[ours], len(pairs))
+    return {
+        "at": np.concatenate([at, pairs // total]), "resource": np.concatenate([resource, pairs % total]),
+        "amount": np.concatenate([amount, summed]),
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Rings:
+    """Rings of ranks: entry k says that `rank[k]` is `place[k]` in ring `ring[k]`, sending to `target[k]`."""
+
+    groups: Groups
+    ports: Ports
+
+    @cached_property
+    def members(self) -> tuple[Index, Index, Index, Index]:
+        sizes = self.sizes
+        ring = np.repeat(np.arange(len(sizes)), sizes)
+        rank = np.array([rank for group in self.groups for rank in group], np.int64)
+        start = np.cumsum(sizes) - sizes
+        place = np.arange(len(rank)) - start[ring]
+        return ring, rank, place, rank[start[ring] + (place + 1) % sizes[ring]]
+
+    @cached_property
+    def sizes(self) -> Index:
+        return np.array([len(group) for group in self.groups], np.int64)
+
+    @cached_property
+    def loads(self) -> tuple[Reals, Index, Index, Index, Index]:
+        """Longest way between neighbours of each ring; (ring, resource) of all that they pass, and by (member, entry)
+        pairs which of these each message passes."""
+        ring, rank, _, target = self.members
+        member, resource, latency = self.ports.routes(rank, target)
+        longest = np.zeros(len(self.groups))
+        np.maximum.at(longest, ring, latency)
+        total = self.ports.resources.size
+        passed, entry = np.unique(ring[member] * total + resource, return_inverse=True)
+        return longest, passed // total, passed % total, member, entry
+
+
+def _collectives(program: Program, costs: Costs, ports: Ports, slots: dict[str, dict[str, int]]) -> Iterator[Columns]:
+    speed, roles = speeds(costs, program), role_of(program)
+    by_name: dict[str, list[tuple[Role, Collective]]] = {}
+    for role, i in program.instructions():
+        if isinstance(i.act, Collective):
+            by_name.setdefault(i.name, []).append((role, i.act))
+    known: dict[tuple[Groups, ...], Rings] = {}
+    for name, acts in by_name.items():
+        key = tuple(dict.fromkeys(act.groups for _, act in acts))
+        if key not in known:
+            known[key] = Rings(tuple(dict.fromkeys(group for groups in key for group in groups)), ports)
+        rings, act = known[key], acts[0][1]
+        slot = np.array([slots[role.name].get(name, -1) for role in program.roles])
+        ring, rank, place, target = rings.members
+        longest, at, resource, member, entry = rings.loads
+        bucket = program.bucket[act.bucket]
+        demands = {int(p): costs.demand(program, act, int(p)) for p in np.unique(rings.sizes)}
+        sent = np.zeros(len(rank))
+        for p in demands:
+            ours = rings.sizes[ring] == p
+            sent[ours] = np.array(ring_bytes(bucket.elements, bucket.size // bucket.elements, p))[place[ours]]
+        core = np.array([demands[p].core for p in rings.sizes.tolist()])
+        wait = np.array([demands[p].latency for p in rings.sizes.tolist()])
+        work = core[ring] / speed[rank]
+        least = np.zeros(len(core))
+        np.maximum.at(least, ring, work)
+        order = np.lexsort((rank, ring))
+        yield {
+            "latency": wait + 2 * (rings.sizes - 1) * longest, "least": least,
+            "who": ring[order], "rank": rank[order], "slot": slot[roles[rank[order]]],
+            "at": np.concatenate([ring, at]), "resource": np.concatenate([rank, resource]),
+            "amount": np.concatenate([work, np.bincount(entry, sent[member], len(at))]),
+            "source": rank, "target": target, "size": sent,
+        }  # fmt: skip
+
+
+def _messages(program: Program, costs: Costs, ports: Ports, slots: dict[str, dict[str, int]]) -> Columns:
+    """A send and its receive are one activity of both processors and of every port between them."""
+    speed = speeds(costs, program)
+    keys: dict[str, int] = {}
+    sends, receives = ([(role, i) for role, i in program.instructions() if isinstance(i.act, kind)]
+                       for kind in (Send, Receive))  # fmt: skip
+    key, source, target, slot, core, latency, size = _ends(program, costs, sends, slots, keys)
+    key2, target2, source2, slot2, core2, latency2, _ = _ends(program, costs, receives, slots, keys)
+    p = program.size
+    one, other = (key * p + source) * p + target, (key2 * p + source2) * p + target2
+    mine, yours = np.argsort(one, kind="stable"), np.argsort(other, kind="stable")
+    if not np.array_equal(one[mine], other[yours]):
+        raise ProgramError(f"{program.name}: a message is sent and not received, or received and not sent")
+    match = np.empty_like(mine)
+    match[mine] = yours
+    who = np.arange(len(source))
+    message, resource, way = ports.routes(source, target)
+    work, work2 = core / speed[source], core2[match] / speed[target]
+    return {
+        "latency": latency + latency2[match] + way, "least": np.maximum(work, work2),
+        "who": np.concatenate([who, who]), "rank": np.concatenate([source, target]),
+        "slot": np.concatenate([slot, slot2[match]]),
+        "at": np.concatenate([who, who, message]), "resource": np.concatenate([source, target, resource]),
+        "amount": np.concatenate([work, work2, size[message]]),
+        "source": source, "target": target, "size": size,
+    }  # fmt: skip
+
+
+def _ends(
+    program: Program, costs: Costs, found: Sequence[tuple[Role, Instruction]], slots: dict[str, dict[str, int]],
+    keys: dict[str, int],
+) -> tuple[Index, Index, Index, Index, Reals, Reals, Reals]:  # fmt: skip
+    """Of one end of every message: key, its rank, the other's, slot, core-seconds, latency, bytes."""
+    ranks = {role.name: np.array(role.ranks, np.int64) for role in program.roles}
+    width = [len(role.ranks) for role, _ in found]
+    peers, numbers, prices = [np.zeros(0, np.int64)], [], []
+    for role, i in found:
+        act = i.act
+        assert isinstance(act, Send | Receive)
+        demand = costs.demand(program, act, 2)
+        peers.append(np.broadcast_to(act.to if isinstance(act, Send) else act.source, len(role.ranks)))
+        numbers.append((keys.setdefault(act.key, len(keys)), slots[role.name][i.name]))
+        prices.append((demand.core, demand.latency, program.bucket[act.bucket].size))
+    key, slot = np.repeat(np.array(numbers, np.int64).reshape(-1, 2), width, axis=0).T
+    core, latency, size = np.repeat(np.array(prices, np.float64).reshape(-1, 3), width, axis=0).T
+    mine = np.concatenate([np.zeros(0, np.int64), *(ranks[role.name] for role, _ in found)])
+    return key, mine, np.concatenate(peers), slot, core, latency, size
+
+
+def speeds(costs: Costs, program: Program) -> Reals:
+    """How fast each rank's device is beside the one that the costs were measured on."""
+    return np.array([device.speed for device in costs.cluster.devices[: program.size]], np.float64)
+
+
+def role_of(program: Program) -> Index:
+    """The number of each rank's role."""
+    found = np.zeros(program.size, np.int64)
+    for number, role in enumerate(program.roles):
+        found[list(role.ranks)] = number
+    return found
+
+
+def sent_by(program: Program, meetings: Meetings) -> tuple[int, ...]:
+    """Payload bytes that each rank sends in one step."""
+    total = np.bincount(meetings.source, meetings.size, program.size)
+    return tuple(int(bytes_) // program.steps for bytes_ in total)
