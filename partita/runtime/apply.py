@@ -24,7 +24,7 @@ from partita.graph.graph import Graph, Parameter
 from partita.graph.operator import Ref
 from partita.graph.tensor import Tensor
 from partita.plan.plan import Plan
-from partita.plan.sync import AllReduce, Sync, What
+from partita.plan.sync import Sync, What
 from partita.recipes.reading import read_text
 from partita.units import Bytes
 
@@ -201,11 +201,8 @@ def _plan_of(plan: Plan | str, model: Any, world: int) -> Plan:
 
 
 def _refuse(plan: Plan, sync: Sync, world: int) -> None:
-    plain = Sync(
-        over=sync.over, through=AllReduce(), what=sync.what, often=sync.often,
-        wire=replace(Sync().wire, bucket_bytes=sync.wire.bucket_bytes, slice_bytes=sync.wire.slice_bytes,
-                     first_bucket_bytes=sync.wire.first_bucket_bytes),
-    )  # fmt: skip
+    # Order, slices and algorithms say when messages go, which is the backend's affair here; codecs what they hold.
+    plain = Sync(over=sync.over, what=sync.what, often=sync.often, wire=replace(sync.wire, codecs=()))
     shape = Plan(plan.name, plan.mesh, sync=plan.sync)
     gradients = sync.what is What.GRADIENT and sync.often.period == 1
     weights = sync.what is What.PARAMETER and sync.often.period >= 1
