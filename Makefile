@@ -18,7 +18,7 @@ test: install
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
 check: install
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow -p tests.check
 
 lint: install
 	$(BIN)/ruff check .

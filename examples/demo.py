@@ -28,7 +28,7 @@ def main(place: str = "lab-4x1g") -> None:
     out.mkdir(parents=True, exist_ok=True)
     for task, steps in TASKS.items():
         with telling() as tell:
-            found = api.compare(task, PLANS, api.cluster_of(place), steps=steps, cluster_spec=place, tell=tell)
+            found = api.compare(task, PLANS, api.cluster_of(place), steps=steps, tell=tell)
         console.print(f"\n{task} on {place}, {steps} steps of real data")
         console.print(comparison_table(found))
         console.print(verdict(found))

@@ -1,4 +1,5 @@
-"""Which plan is best here: every recipe with every setting of its knobs, simulated and ranked.
+"""Which plan is best here: every recipe with every setting of its knobs, simulated and ranked; where this machine can
+stand for the cluster, the best of them once more with measured costs.
 
 python examples/plan.py [TASK [CLUSTER [exact|delayed|any]]]
 """
@@ -17,9 +18,9 @@ from partita.report.table import search_table
 def main(task: str = "digits-cnn", place: str = "lab-4x1g", allow: str = "exact") -> None:
     """Rank what `allow` lets through; print the best plan as the text that `--plan FILE` reads."""
     console = Console(width=160)
-    found = pt.search(pt.capture(task), pt.Cluster.load(place), allow=allow, top=5)
+    found = pt.search(pt.capture(task), pt.Cluster.load(place), task=task, allow=allow, top=5)
     console.print(search_table(found))
-    console.print(f"{found.explanation}; searched in {found.search_seconds:.1f} s\n")
+    console.print(f"{found.explanation}; searched in {found.search_seconds:.1f} s, costs: {found.costs}\n")
     console.print(write_plan(found.best), markup=False)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from partita import errors, recipes
-    from partita.api import compare, search, simulate, train, verify
+    from partita.api import apply, compare, search, simulate, train, verify
     from partita.api import graph_of as capture
     from partita.cluster.cluster import Cluster
     from partita.graph.graph import Graph
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from partita.task import Task
 
 __all__ = [
-    "Cluster", "Graph", "Plan", "Task", "Timeline", "capture", "compare", "errors", "recipes", "search", "simulate",
-    "train", "verify",
+    "Cluster", "Graph", "Plan", "Task", "Timeline", "apply", "capture", "compare", "errors", "recipes", "search",
+    "simulate", "train", "verify",
 ]  # fmt: skip
 
 PLACES: Final = {
@@ -30,6 +30,7 @@ PLACES: Final = {
     "Plan": ("partita.plan.plan", "Plan"),
     "Task": ("partita.task", "Task"),
     "Timeline": ("partita.program.timeline", "Timeline"),
+    "apply": ("partita.api", "apply"),
     "capture": ("partita.api", "graph_of"),
     "compare": ("partita.api", "compare"),
     "search": ("partita.api", "search"),

@@ -17,6 +17,7 @@ from typer.main import get_command
 from partita.errors import ClusterError, OptionError
 from partita.report.answer import Answer, lines_of, say, stdout_kept_free
 from partita.report.failure import attempt, terminable
+from partita.report.given import given
 from partita.report.progress import telling
 
 TaskSpec = Annotated[
@@ -28,6 +29,10 @@ ClusterOption = Annotated[str, typer.Option("--cluster", metavar="C", help="a TO
 PlanOption = Annotated[str, typer.Option("--plan", metavar="P", help="a recipe call, a plan file (.toml), or auto")]
 Allow = Annotated[Literal["exact", "lossy", "delayed", "any"], typer.Option(help="what auto may choose")]
 Objective = Annotated[Literal["time", "memory", "cost", "time-to-loss"], typer.Option(help="what to make small")]
+Source = Annotated[
+    Literal["measured", "datasheet"] | None,
+    typer.Option("--costs", help="measured here, or from data sheets [default: measured where that is possible]"),
+]
 Output = Annotated[Path | None, typer.Option("-o", metavar="FILE", help="write what was found to a file")]
 Seed = Annotated[int, typer.Option(min=0, help="of the model's weights and the order of samples")]
 Steps = Annotated[int | None, typer.Option(min=1, help="minibatches, counted after warm-up")]
@@ -50,20 +55,6 @@ def main(words: list[str] | None = None) -> int:
     return answer.code
 
 
-def split_plans(text: str) -> list[str]:
-    """`'ddp,gpipe(microbatches=8)'` -> its plans; commas inside parentheses do not split. Raises OptionError."""
-    plans, depth = [""], 0
-    for letter in text:
-        depth += {"(": 1, ")": -1}.get(letter, 0)
-        if letter == "," and depth == 0:
-            plans.append("")
-        else:
-            plans[-1] += letter
-    if depth or not all(plan.strip() for plan in plans):
-        raise OptionError(f"--plans is {text!r}; give plans between commas, such as ddp,pipe_sgd(staleness=1)")
-    return [plan.strip() for plan in plans]
-
-
 @app.callback(invoke_without_command=True)
 def root(
     context: typer.Context, version: Annotated[bool, typer.Option("--version", help="print the version")] = False
@@ -82,42 +73,51 @@ def root(
 def plan(
     context: typer.Context, task: GraphSpec, cluster: ClusterOption, objective: Objective = "time",
     top: Annotated[int, typer.Option(min=1, help="how many plans to list")] = 5,
-    output: Output = None, allow: Allow = "exact", json: Json = False,
+    output: Output = None, allow: Allow = "exact", costs: Source = None, json: Json = False,
 ) -> Answer:  # fmt: skip
     """Rank the plans for a task on a cluster by prediction."""
+    from partita.searches.objective import check_objective
+
+    where = given(cluster, files=(output,))
+    check_objective(objective, allow, where)
     from partita import api
     from partita.plan.text import write_plan
     from partita.report.files import write_file
     from partita.report.json import search_body, setting_of
-    from partita.report.table import search_table
+    from partita.report.table import costs_line, search_table
 
-    graph, where = api.graph_of(task, tell=context.obj), api.cluster_of(cluster)
-    found = api.search(graph, where, objective=objective, top=top, allow=allow, tell=context.obj)
+    graph = api.graph_of(task, tell=context.obj)
+    found = api.search(
+        graph, where, task=task, source=costs or "", objective=objective, top=top, allow=allow, tell=context.obj
+    )
     body = search_body(found, setting_of(graph, where))
     if not any(candidate.fits for candidate in found.candidates):
         return Answer(body, (search_table(found),), 1, f"no plan for {graph.name} fits the memory of {where.name}")
     if output is not None:
         write_file(output, write_plan(found.best))
-    return Answer(body, (search_table(found), found.explanation))
+    return Answer(body, (search_table(found), found.explanation, costs_line(found.costs, found.because)))
 
 
 @app.command(epilog="Example: partita simulate digits-cnn --cluster lab-4x1g --plan ddp")
 def simulate(
     context: typer.Context, task: GraphSpec, cluster: ClusterOption, plan: PlanOption, trace: Trace = None,
-    allow: Allow = "exact", json: Json = False,
+    allow: Allow = "exact", costs: Source = None, json: Json = False,
 ) -> Answer:  # fmt: skip
     """Predict a plan's step: seconds, memory, messages."""
+    where = given(cluster, plan, files=(trace,))
     from partita import api
     from partita.report.json import setting_of, timeline_body
-    from partita.report.table import timeline_table
+    from partita.report.table import costs_line, timeline_table
     from partita.report.trace import write_trace
 
-    graph, where = api.graph_of(task, tell=context.obj), api.cluster_of(cluster)
-    made = api.plan_of(plan, graph, where, allow=allow, tell=context.obj)
-    timeline = api.simulate(graph, made, where, tell=context.obj)
+    graph = api.graph_of(task, tell=context.obj)
+    made = api.plan_of(plan, graph, where, task=task, allow=allow, tell=context.obj)
+    known = api.costs_of(graph, where, [made], task=task, source=costs or "", tell=context.obj)
+    timeline = api.simulate(graph, made, where, costs=known, tell=context.obj)
     if trace is not None:
         write_trace([timeline], trace)
-    return Answer(timeline_body(timeline, setting_of(graph, where)), (timeline_table(timeline),))
+    body = timeline_body(timeline, setting_of(graph, where)) | {"costs": known.source, "costs_because": known.because}
+    return Answer(body, (timeline_table(timeline), costs_line(known.source, known.because)))
 
 
 @app.command(epilog="Example: partita train digits-cnn --cluster local:2 --plan ddp --steps 20 --out run")
@@ -133,16 +133,17 @@ def train(
     json: Json = False,
 ) -> Answer:  # fmt: skip
     """Train a task by a plan."""
+    if (steps is None) == (epochs is None):
+        raise OptionError("train stops after --steps N or --epochs N; give one of them")
+    where = given(cluster, plan)
     from partita import api
     from partita.report.json import Setting, timeline_body
     from partita.report.table import timeline_table
 
-    if (steps is None) == (epochs is None):
-        raise OptionError("train stops after --steps N or --epochs N; give one of them")
-    where, samples = api.cluster_of(cluster), len(api.load(task).data)
+    samples = len(api.load(task).data)
     done = api.train(
         task, plan, where, steps=steps or 0, epochs=epochs or 0, seed=seed, init=init, out=out, resume=resume,
-        deterministic=deterministic, timeout=timeout, cluster_spec=cluster, tell=context.obj,
+        deterministic=deterministic, timeout=timeout, tell=context.obj,
     )  # fmt: skip
     if done is None:  # rank 0 has the result
         return Answer()
@@ -166,6 +167,10 @@ def compare(
     json: Json = False,
 ) -> Answer:  # fmt: skip
     """Predict plans, run them, and set the two side by side."""
+    from partita.recipes.reading import split_plans
+
+    chosen = split_plans(plans)
+    where = given(cluster, *chosen, files=(report, trace))
     from partita import api
     from partita.report.comparison import verdict
     from partita.report.json import Setting, comparison_body
@@ -173,11 +178,11 @@ def compare(
     from partita.report.table import comparison_table, refusals
     from partita.report.trace import write_trace
 
-    chosen, where, loaded = split_plans(plans), api.cluster_of(cluster), api.load(task)
+    loaded = api.load(task)
     enough = 10 if target_loss is None else len(loaded.data) // loaded.batch_size
     found = api.compare(
         task, chosen, where, steps=steps or enough, target_loss=target_loss, repeat=repeat, seed=seed,
-        cluster_spec=cluster, tell=context.obj,
+        tell=context.obj,
     )  # fmt: skip
     if report is not None:
         write_page(found, report)
@@ -195,9 +200,10 @@ def verify(
     cluster: ClusterOption = "", seed: Seed = 0, json: Json = False,
 ) -> Answer:  # fmt: skip
     """Check that a plan trains as one process does, within a stated tolerance."""
+    where = given(cluster or "local:4", plan)
     from partita import api
 
-    found = api.verify(task, plan, api.cluster_of(cluster) if cluster else None, seed=seed, tell=context.obj)
+    found = api.verify(task, plan, where, seed=seed, tell=context.obj)
     body = {("class" if key == "semantics" else key): value for key, value in asdict(found).items()}
     measured = f"{found.max_difference:.3g} apart from {found.against}, tolerance {found.tolerance:.3g}"
     single = f"fp32: {found.fp32_difference:.3g} apart, a reordered control {found.control_difference:.3g}"
@@ -211,18 +217,19 @@ def fit(
     context: typer.Context, task: GraphSpec, cluster: ClusterOption, plan: PlanOption = "ddp", json: Json = False
 ) -> Answer:
     """Say whether a plan fits the devices' memory, by how much, and what would."""
+    where = given(cluster, plan)
     from partita import api
     from partita.units import show_bytes
 
-    graph, where = api.graph_of(task, tell=context.obj), api.cluster_of(cluster)
     if not all(device.memory for device in where.devices):
         raise ClusterError(f"{where.name} does not say how much memory its devices have; add memory to each device")
-    used = api.simulate(graph, api.plan_of(plan, graph, where, tell=context.obj), where, tell=context.obj).memory
+    graph = api.graph_of(task, tell=context.obj)
+    used = api.simulate(graph, plan, where, tell=context.obj).memory  # seconds may come from anywhere
     margin = min(device.memory - bytes for device, bytes in zip(where.devices, used, strict=False))
     body = {"plan": plan, "fits": margin >= 0, "margin_bytes": margin, "change": None, "peak_memory_bytes": used}
     if margin >= 0:
         return Answer(body, (f"{plan} fits {where.name}, with {show_bytes(margin)} to spare on the fullest device",))
-    ranked = api.search(graph, where, objective="time", top=0, allow="exact", tell=context.obj).candidates
+    ranked = api.search(graph, where, tell=context.obj).candidates
     change = next((f"use --plan {c.plan.name}" for c in ranked if c.fits), None)
     missing = f"{plan} does not fit {where.name}: {show_bytes(-margin)} too much on the fullest device"
     return Answer(body | {"change": change}, (), 1, f"{missing}; {change or 'no plan of the search fits either'}")
@@ -231,6 +238,9 @@ def fit(
 @app.command(epilog="Example: partita capture digits-cnn -o graph.json")
 def capture(context: typer.Context, task: TaskSpec, output: Output = None, json: Json = False) -> Answer:
     """Capture a task's training step; a saved graph can be planned for without torch."""
+    from partita.report.files import check_writable
+
+    check_writable(output)
     from partita import api
 
     graph = api.capture_to(task, str(output), tell=context.obj) if output else api.graph_of(task, tell=context.obj)
@@ -256,9 +266,10 @@ def show(cluster: ClusterArgument, json: Json = False) -> Answer:
 @machines.command(epilog="Example: partita cluster probe lab-2x2")
 def probe(context: typer.Context, cluster: ClusterArgument = "local:2", json: Json = False) -> Answer:
     """Measure the links of a cluster on this machine."""
+    where = given(cluster)
     from partita import api
 
-    found = api.probe(api.cluster_of(cluster), tell=context.obj)
+    found = api.probe(where, tell=context.obj)
     return Answer(found, lines_of(found))
 
 
@@ -267,9 +278,10 @@ def lab(
     cluster: ClusterArgument, command: Annotated[list[str], typer.Argument(metavar="-- COMMAND")], json: Json = False
 ) -> Answer:
     """Run a command on every device of an emulated cluster, with RANK, WORLD_SIZE and the like set."""
+    where = given(cluster)
     from partita import api
 
-    code = api.lab(api.cluster_of(cluster), command)
+    code = api.lab(where, command)
     return Answer({"exit_code": code}, (), code, f"{command[0]} left with exit code {code}" if code else "")
 
 

@@ -4,31 +4,38 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 from partita.cluster.cluster import Cluster
 from partita.cluster.text import load_cluster
 from partita.cost.costs import Costs
 from partita.cost.datasheet import datasheet_costs
+from partita.cost.measurable import unmeasurable
 from partita.cost.naive import naive
-from partita.errors import InputError, OptionError, PartitaError, PlanError
+from partita.errors import OptionError, PartitaError
 from partita.graph.graph import Graph
 from partita.graph.text import read_graph, write_graph
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
-from partita.plan.text import read_plan
 from partita.program.timeline import Timeline
-from partita.recipes.catalogue import call
-from partita.searches.exhaustive import Search, exhaustive, grid
+from partita.recipes.reading import read_text
+from partita.report.comparison import Comparison, Row
+from partita.report.manifest import write_manifest
+from partita.report.notebook import Shown, shown
+from partita.searches.exhaustive import Search, applicable, exhaustive
+from partita.searches.finals import finalists, judged
+from partita.searches.objective import check_objective
 from partita.simulator.simulate import simulate as simulate_program
-from partita.task import Task, load_task
+from partita.task import Task, load_task, spec_of
 from partita.units import Seconds
 
 Tell = Callable[[str], None]
+SOURCES: Final = ("", "measured", "datasheet")
 
 
 def quiet(sentence: str) -> None:
@@ -43,28 +50,6 @@ class Trained:
     final_loss: float
     steps: int
     weights_path: str
-
-
-@dataclass(frozen=True)
-class Row:
-    """A plan in a comparison: what was predicted before it ran, and the median of its measured repeats."""
-
-    plan: str
-    predicted: Timeline | None = None
-    measured: Timeline | None = None
-    naive: dict[str, Seconds] = field(default_factory=dict)
-    loss: tuple[tuple[int, Seconds, float], ...] = ()
-    seconds_to_target: float | None = None
-    final_loss: float | None = None
-    error: str = ""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    rows: tuple[Row, ...]
-    task: str
-    cluster: Cluster
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,6 +70,8 @@ class Verdict:
 
 def load(spec: str) -> Task:
     """The Task of `file.py:function`, `package.module:function` or a built-in name."""
+    if ":" in spec:
+        return load_task(spec)
     from partita.zoo.tasks import built_in
 
     return load_task(spec, built_in)
@@ -99,23 +86,30 @@ def graph_of(task: Task | str, *, tell: Tell = quiet) -> Graph:
     """The captured training step of a task, or what a `graph.json` holds."""
     if isinstance(task, str) and task.endswith(".json"):
         return read_graph(Path(task))
+    loaded = load(task) if isinstance(task, str) else task
     from partita.tracing.capture import capture
 
-    loaded = load(task) if isinstance(task, str) else task
     tell(f"capturing {loaded.name}")
     return capture(loaded)
 
 
-def plan_of(text: str, graph: Graph, cluster: Cluster, *, allow: str = "exact", tell: Tell = quiet) -> Plan:
-    """The Plan of a recipe call, a plan file (`*.toml`), or `auto`."""
-    if text.endswith(".toml"):
-        path = Path(text)
-        if not path.is_file():
-            raise PlanError(f"there is no plan file {text}; give an existing one, a recipe call or auto")
-        return read_plan(path.read_text())
-    if text == "auto":
-        return search(graph, cluster, allow=allow, tell=tell).best
-    return call(text, graph, cluster)
+def check_plans(*plans: Plan | str) -> None:
+    """Raises PlanError for a plan's text that cannot be read, before a task is loaded."""
+    for plan in plans:
+        if isinstance(plan, str):
+            read_text(plan)
+
+
+def plan_of(
+    plan: str | Plan, graph: Graph, cluster: Cluster, *, task: Task | str = "", allow: str = "exact", tell: Tell = quiet
+) -> Plan:
+    """The Plan of a recipe call, a plan file (`*.toml`), or `auto`: what `search` finds best."""
+    wanted = plan if isinstance(plan, Plan) else read_text(plan)
+    if isinstance(wanted, Plan):
+        return wanted
+    if wanted is None:
+        return search(graph, cluster, task=task, allow=allow, tell=tell).best
+    return wanted.plan(graph, cluster)
 
 
 def batches_of(graph: Graph, cluster: Cluster, plans: Sequence[Plan]) -> tuple[int, ...]:
@@ -124,97 +118,119 @@ def batches_of(graph: Graph, cluster: Cluster, plans: Sequence[Plan]) -> tuple[i
     return tuple(sorted({segment.batch for program in programs for segment in program.segments}))
 
 
-def costs_of(graph: Graph, cluster: Cluster, plans: Sequence[Plan]) -> Costs:
-    """Data-sheet costs of what the plans do; `compare` and `train` measure instead."""
-    return datasheet_costs(graph, cluster, batches_of(graph, cluster, plans))
+def costs_of(
+    graph: Graph, cluster: Cluster, plans: Sequence[Plan], *, task: Task | str = "", source: str = "",
+    tell: Tell = quiet,
+) -> Costs:  # fmt: skip
+    """Costs of what the plans do: measured where this machine can stand for the cluster and `task` can be loaded by
+    workers, from data sheets otherwise (`because` says why). `source` 'measured' or 'datasheet' insists on one.
 
+    Raises InputError where it insists on measuring what cannot be measured.
+    """
+    if source not in SOURCES:
+        raise OptionError(f"--costs is {source!r}; allowed are {' and '.join(SOURCES[1:])}")
+    because = "--costs asks for it" if source == "datasheet" else unmeasurable(task, cluster)
+    if because and source == "measured":
+        raise OptionError(f"costs cannot be measured: {because}; leave --costs measured out")
+    if not because:
+        from partita.lab.costing import measured_costs
 
-def applicable(graph: Graph, cluster: Cluster) -> list[Plan]:
-    """The plans of the grid that apply here."""
-    found = []
-    for text in grid():
-        try:
-            plan = call(text, graph, cluster)
-            lower(graph, plan, cluster)
-            found.append(plan)
-        except InputError:
-            continue
-    return found
+        found = measured_costs(spec_of(task), graph, cluster, plans, insist=source == "measured", tell=tell)
+        if isinstance(found, Costs):
+            return found
+        because = found
+    return datasheet_costs(graph, cluster, batches_of(graph, cluster, plans), because=because)
 
 
 def search(
-    graph: Graph,
-    cluster: Cluster,
-    *,
-    costs: Costs | None = None,
-    objective: str = "time",
-    top: int = 0,
-    allow: str = "exact",
-    tell: Tell = quiet,
-) -> Search:
-    """Rank every recipe and knob setting by simulation; `top` keeps so many (0: all)."""
-    if objective not in ("time", "memory"):
-        raise OptionError(f"--objective is {objective!r}; time and memory are known so far")
+    graph: Graph, cluster: Cluster, *, task: Task | str = "", costs: Costs | None = None, source: str = "",
+    objective: str = "time", top: int = 0, allow: str = "exact", tell: Tell = quiet,
+) -> Search:  # fmt: skip
+    """Rank every recipe and knob setting by simulation; `top` keeps so many (0: all). Costs are those of `costs_of`
+    unless given: data sheets rank all, and where costs can be measured the best of them are timed and ranked anew."""
+    begun = time.perf_counter()
+    check_objective(objective, allow, cluster)
     tell("costing operators")
-    known = costs or costs_of(graph, cluster, applicable(graph, cluster))
+    known = costs or costs_of(graph, cluster, applicable(graph, cluster), source="datasheet")
     found = exhaustive(graph, cluster, known, objective=objective, allow=allow, tell=tell)
-    return replace(found, candidates=found.candidates[:top]) if top else found
+    if costs is None and source != "datasheet":
+        few = finalists(found)
+        known = costs_of(graph, cluster, [c.plan for c in few], task=task, source=source, tell=tell)
+        found = judged(found, few, known, objective=objective, allow=allow, tell=tell)
+    kept = found.candidates[:top] if top else found.candidates
+    return replace(found, candidates=kept, search_seconds=time.perf_counter() - begun)
 
 
-def simulate(graph: Graph, plan: Plan, cluster: Cluster, *, costs: Costs | None = None, tell: Tell = quiet) -> Timeline:
-    """The predicted Timeline of a plan's steady state."""
-    tell(f"simulating {plan.name}")
-    return simulate_program(lower(graph, plan, cluster)[-1].program, costs or costs_of(graph, cluster, [plan]))
+def simulate(
+    graph: Graph, plan: str | Plan, cluster: Cluster, *, task: Task | str = "", costs: Costs | None = None,
+    tell: Tell = quiet,
+) -> Shown:  # fmt: skip
+    """The predicted Timeline of a plan's steady state, which notebooks draw; costs are `costs_of`'s unless given."""
+    made = plan_of(plan, graph, cluster, task=task, tell=tell)
+    known = costs or costs_of(graph, cluster, [made], task=task, tell=tell)
+    tell(f"simulating {made.name}")
+    return shown(simulate_program(lower(graph, made, cluster)[-1].program, known))
 
 
 def train(
-    spec: str, plan_text: str, cluster: Cluster, *, steps: int = 0, epochs: int = 0, seed: int = 0, init: str = "",
-    out: str = "", resume: bool = False, deterministic: bool = False, timeout: Seconds = 60.0, cluster_spec: str = "",
+    task: Task | str, plan: Plan | str, cluster: Cluster, *, steps: int = 0, epochs: int = 0, seed: int = 0,
+    init: str = "", out: str = "", resume: bool = False, deterministic: bool = False, timeout: Seconds = 60.0,
     tell: Tell = quiet,
 ) -> Trained | None:  # fmt: skip
-    """Train on the cluster's devices, which are processes of this machine.
+    """Train on the cluster's devices, which are processes of this machine, by a Plan or a plan's text. The processes
+    load the task themselves: give what they load it by, or the Task that a function at the top of a file returned.
 
-    Under torchrun, this process is one rank, and only rank 0 returns a result.
+    Under torchrun, this process is one rank, and only rank 0 returns a result. With `out`, what the run is stands in
+    its manifest before it begins. Raises InputError, RunError.
     """
-    task = load(spec)
-    graph = graph_of(task, tell=tell)
-    plan = plan_of(plan_text, graph, cluster, tell=tell)
-    steps = steps or epochs * (len(task.data) // task.batch_size)
+    ranked = "RANK" in os.environ
+    check_plans(plan)
+    loaded, spec = (load(task), task) if isinstance(task, str) else (task, task.origin if ranked else spec_of(task))
+    graph = graph_of(loaded, tell=tell)
+    made = plan_of(plan, graph, cluster, task="" if ranked else spec, tell=tell)
+    steps = steps or epochs * (len(loaded.data) // loaded.batch_size)
     if steps < 1:
         raise OptionError("nothing to do: give --steps N or --epochs N, 1 or more")
     if resume:
         raise OptionError(
             "--resume needs a checkpoint, and runs do not write any yet; start with --init WEIGHTS instead"
         )
-    tell(f"training {steps} steps of {plan.name}")
-    if "RANK" in os.environ:
+    if out and os.environ.get("RANK", "0") == "0":
+        write_manifest(out, spec, made, cluster, seed=seed, steps=steps, init=init, deterministic=deterministic)
+    tell(f"training {steps} steps of {made.name}")
+    if ranked:
         from partita.runtime.torchrun import train_rank
 
         own = train_rank(
-            task, graph, plan, cluster, steps=steps, seed=seed, init=init, out=out, keyed=deterministic, timeout=timeout
-        )
-        return None if own is None else Trained(plan, own.timeline, own.loss, own.final_loss, steps, own.weights)
+            loaded, graph, made, cluster, steps=steps, seed=seed, init=init, out=out, keyed=deterministic,
+            timeout=timeout,
+        )  # fmt: skip
+        return None if own is None else Trained(made, own.timeline, own.loss, own.final_loss, steps, own.weights)
     from partita.lab.rehearsal import Rehearsal
 
-    machines = cluster_spec or cluster.name
-    with Rehearsal(spec, graph, cluster, machines, seed=seed, init=init, timeout=timeout, tell=tell) as crew:
-        take = crew.train(plan, steps=steps, out=out, keyed=deterministic)
-    return Trained(plan, take.timeline, take.loss, take.final_loss, steps, take.weights)
+    with Rehearsal(spec, graph, cluster, seed=seed, init=init, timeout=timeout, tell=tell) as crew:
+        take = crew.train(made, steps=steps, out=out, keyed=deterministic)
+    return Trained(made, take.timeline, take.loss, take.final_loss, steps, take.weights)
 
 
 def compare(
-    spec: str, plans: Sequence[str], cluster: Cluster, *, steps: int = 10, target_loss: float | None = None,
-    repeat: int = 1, seed: int = 0, cluster_spec: str = "", tell: Tell = quiet,
+    task: Task | str, plans: Sequence[Plan | str], cluster: Cluster, *, steps: int = 10,
+    target_loss: float | None = None, repeat: int = 1, seed: int = 0, tell: Tell = quiet,
 ) -> Comparison:  # fmt: skip
-    """Predict every plan from micro-benchmarks, then run all of them, repeats interleaved, on one set of workers."""
+    """Predict every plan from micro-benchmarks, then run all of them, repeats interleaved, on one set of workers.
+
+    A plan that cannot apply becomes a row that says why. Raises PlanError for a text that is no plan.
+    """
     from partita.lab.rehearsal import Rehearsal
     from partita.runtime.take import Take
 
-    graph = graph_of(spec, tell=tell)
-    rows = {text: _planned(text, graph, cluster, tell) for text in plans}
+    check_plans(*plans)
+    spec, names = spec_of(task), [plan if isinstance(plan, str) else plan.name for plan in plans]
+    graph = graph_of(task, tell=tell)
+    rows = {name: _planned(plan, graph, cluster, spec, tell) for name, plan in zip(names, plans, strict=True)}
     made = {text: plan for text, plan in rows.items() if isinstance(plan, Plan)}
     takes: dict[str, list[Take]] = {text: [] for text in made}
-    with Rehearsal(spec, graph, cluster, cluster_spec or cluster.name, seed=seed, tell=tell) as crew:
+    with Rehearsal(spec, graph, cluster, seed=seed, tell=tell) as crew:
         costs = crew.probe(list(made.values()))
         predicted = {text: simulate(graph, plan, cluster, costs=costs, tell=tell) for text, plan in made.items()}
         guesses = {text: naive(lower(graph, plan, cluster)[-1].program, costs) for text, plan in made.items()}
@@ -224,43 +240,27 @@ def compare(
                 tell(f"running {text}, repeat {turn + 1} of {repeat}")
                 takes[text].append(crew.measure(plan, steps=steps, evaluate=turn == 0))
         notes = crew.notes
-    return Comparison(
-        tuple(
-            _row(
-                text,
-                rows[text],
-                predicted.get(text),
-                takes.get(text, []),
-                memory.get(text, ()),
-                guesses.get(text, {}),
-                target_loss,
-            )
-            for text in plans
-        ),
-        spec,
-        cluster,
-        notes,
-    )
+    found = [
+        _row(name, rows[name], predicted.get(name), takes.get(name, []), memory.get(name, ()), guesses.get(name, {}),
+             target_loss)
+        for name in names
+    ]  # fmt: skip
+    return Comparison(tuple(found), spec, cluster, notes)
 
 
-def _planned(text: str, graph: Graph, cluster: Cluster, tell: Tell) -> Plan | str:
+def _planned(plan: Plan | str, graph: Graph, cluster: Cluster, spec: str, tell: Tell) -> Plan | str:
     try:
-        plan = plan_of(text, graph, cluster, tell=tell)
-        lower(graph, plan, cluster)
-        return plan
+        made = plan_of(plan, graph, cluster, task=spec, tell=tell)
+        lower(graph, made, cluster)
+        return made
     except PartitaError as error:
         return str(error)
 
 
 def _row(
-    text: str,
-    plan: Plan | str,
-    predicted: Timeline | None,
-    takes: Sequence[Any],
-    memory: tuple[int, ...],
-    guesses: dict[str, Seconds],
-    target: float | None,
-) -> Row:
+    text: str, plan: Plan | str, predicted: Timeline | None, takes: Sequence[Any], memory: tuple[int, ...],
+    guesses: dict[str, Seconds], target: float | None,
+) -> Row:  # fmt: skip
     if isinstance(plan, str) or predicted is None:
         return Row(text, error=str(plan))
     seconds = sorted(take.timeline.step_seconds for take in takes)
@@ -272,17 +272,24 @@ def _row(
 
 
 def verify(
-    spec: str, plan_text: str, cluster: Cluster | None = None, *, seed: int = 0, steps: int = 3, tell: Tell = quiet
-) -> Verdict:
+    task: Task | str, plan: Plan | str, cluster: Cluster | None = None, *, seed: int = 0, steps: int = 3,
+    tell: Tell = quiet,
+) -> Verdict:  # fmt: skip
     """Whether a plan trains as its class says: in one process, in fp64, against plain PyTorch."""
+    check_plans(plan)
     from partita.runtime.check import checked
 
-    machines = cluster or load_cluster("local:4")
+    machines, loaded = cluster or load_cluster("local:4"), load(task) if isinstance(task, str) else task
     return Verdict(
-        **checked(
-            load(spec), lambda graph: plan_of(plan_text, graph, machines), machines, seed=seed, steps=steps, tell=tell
-        )
+        **checked(loaded, lambda graph: plan_of(plan, graph, machines), machines, seed=seed, steps=steps, tell=tell)
     )
+
+
+def apply(plan: Plan | str, model: Any, optimizer: Any, loader: Any) -> tuple[Any, Any, Any]:
+    """Data parallelism for a training loop of one's own, under torchrun: see `partita.runtime.apply.apply`."""
+    from partita.runtime.apply import apply as applied
+
+    return applied(plan, model, optimizer, loader)
 
 
 def capture_to(spec: str, path: str, *, tell: Tell = quiet) -> Graph:

@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,8 @@ class Task:
     pair; `data` is a map-style dataset of samples (tuples or dicts of tensors); `optimizer(parameters)` builds a torch
     optimizer; `batch_size` counts the samples of one global minibatch; `schedule(optimizer)` builds an LR scheduler
     that is stepped once a step; `clip_norm` bounds the norm of the global gradient; `collate(samples)` makes a batch
-    (torch's default_collate if None). Raises TaskError for a field that cannot be right.
+    (torch's default_collate if None). `origin` is what other processes load it by, empty where nothing is known that
+    they could. Raises TaskError for a field that cannot be right.
     """
 
     name: str
@@ -41,11 +42,13 @@ class Task:
     clip_norm: float | None = None
     collate: Callable[[list[Any]], Any] | None = None
     precision: str = "fp32"
+    origin: str = field(default="", init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for field in ("model", "loss", "optimizer"):
-            if not callable(getattr(self, field)):
-                raise TaskError(f"Task.{field} is {getattr(self, field)!r}; give a function")
+        object.__setattr__(self, "origin", _origin())
+        for name in ("model", "loss", "optimizer"):
+            if not callable(getattr(self, name)):
+                raise TaskError(f"Task.{name} is {getattr(self, name)!r}; give a function")
         if not isinstance(self.batch_size, int) or self.batch_size < 1:
             raise TaskError(
                 f"Task.batch_size is {self.batch_size!r}; give the samples of one global minibatch, 1 or more"
@@ -61,6 +64,39 @@ class Task:
                 f"the data of {self.name!r} holds {length} samples, fewer than one minibatch of {self.batch_size}; "
                 f"lower batch_size to {length} or less"
             )
+
+
+def spec_of(task: Task | str) -> str:
+    """What other processes load a task by. Raises TaskError for one that was made where they cannot make it again."""
+    if isinstance(task, str):
+        return task
+    frame, running = sys._getframe(1), []
+    while frame := frame.f_back:  # type: ignore[assignment]
+        running.append(f"{Path(frame.f_code.co_filename).resolve()}:{frame.f_code.co_name}")
+    if not task.origin or task.origin in running:
+        raise TaskError(
+            f"the Task {task.name!r} was made where other processes cannot make it again; put a function without "
+            "arguments that returns it into a file, and give 'file.py:function' or what that function returns"
+        )
+    return task.origin
+
+
+def _origin() -> str:
+    """`file.py:function` of the function that makes a Task just now, if it stands at the top of a file and takes no
+    arguments, or what `load_task` was asked for; empty where neither holds (a notebook, a lambda)."""
+    frame = sys._getframe(2)
+    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in ("dataclasses", "partita"):
+        if frame.f_code.co_name == "load_task":
+            return str(frame.f_locals["spec"])
+        frame = frame.f_back
+    place, here = frame.f_code.co_filename, frame
+    while here and here.f_code.co_filename == place and Path(place).is_file():
+        code = here.f_code
+        made = getattr(here.f_globals.get(code.co_name), "__code__", None) is code
+        if made and not code.co_argcount and not code.co_kwonlyargcount:
+            return f"{Path(place).resolve()}:{code.co_name}"
+        here = here.f_back  # type: ignore[assignment]
+    return ""
 
 
 def load_task(spec: str, built_in: Callable[[str], Task | None] = lambda name: None) -> Task:

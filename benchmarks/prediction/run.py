@@ -29,7 +29,7 @@ class Case:
 
 
 def cases(task: str, cluster: str, steps: int, repeat: int) -> list[Case]:
-    found = api.compare(task, PLANS, api.cluster_of(cluster), steps=steps, repeat=repeat, cluster_spec=cluster)
+    found = api.compare(task, PLANS, api.cluster_of(cluster), steps=steps, repeat=repeat)
     return [
         Case(
             f"{task} {cluster} {row.plan}",

@@ -22,7 +22,7 @@ class Device:
 
     `flops` maps dtype to peak FLOP/s, `memory_bandwidth` is bytes a second, `cores` the share of host cores that it may
     use (0.5 is half a core; 0: not limited), `ghost` a device whose computing is a timed wait, `speed` a factor on
-    everything it computes, `power` watts under load, `price` money an hour.
+    everything it computes, `power` watts under load, `price` dollars an hour.
     """
 
     kind: str = "cpu"

@@ -94,7 +94,8 @@ class Costs:
     """Costs of a graph on a cluster.
 
     `operators` maps signatures to core-seconds on a device of speed 1; `sizes` are the batch sizes that they cover;
-    `source` says where the numbers come from ('measured', 'data sheet'), `hosts` which emulated devices share cores.
+    `source` says where the numbers come from ('measured', 'datasheet'), `because` why not from elsewhere, `hosts` which
+    emulated devices share cores.
     """
 
     graph: Graph
@@ -108,6 +109,7 @@ class Costs:
     instruction: Seconds = 20e-6
     wiring: Wiring = Wiring()
     source: str = "measured"
+    because: str = ""
     hosts: tuple[Host, ...] = ()
     _sums: dict[tuple[int, int, int], Seconds] = field(default_factory=dict, repr=False, compare=False)
 

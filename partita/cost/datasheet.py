@@ -14,9 +14,11 @@ from partita.units import Seconds
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
 
 
-def datasheet_costs(graph: Graph, cluster: Cluster, batches: tuple[int, ...], *, dtype: str = "fp32") -> Costs:
+def datasheet_costs(
+    graph: Graph, cluster: Cluster, batches: tuple[int, ...], *, dtype: str = "fp32", because: str = ""
+) -> Costs:
     """Roofline costs: an operator lasts as long as the slower of its FLOPs at 60 % of peak and its bytes at 80 % of the
-    memory bandwidth, and a launch (PM-01's form with fixed efficiencies)."""
+    memory bandwidth, and a launch (PM-01's form with fixed efficiencies). `because` says why nothing was measured."""
     device = cluster.devices[0]
     table: dict[str, Seconds] = {}
     for batch in batches:
@@ -31,7 +33,7 @@ def datasheet_costs(graph: Graph, cluster: Cluster, batches: tuple[int, ...], *,
         graph, cluster, table, copy=Touch(launch, 2 * element), add=Touch(launch, 3 * element),
         update=Touch(launch, 6 * element), load=Touch(0.0, 1e-6), sizes=batches, instruction=2e-6,
         wiring=Wiring(10e-6, 5e-6, (), 0.0, 0.0, 0.0, 0.9) if device.backend == "cuda" else Wiring(),
-        source="data sheet",
+        source="datasheet", because=because,
     )  # fmt: skip
 
 

@@ -10,9 +10,7 @@ Nothing is polled: the crew sleeps until a pipe or a process moves.
 from __future__ import annotations
 
 import selectors
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -25,6 +23,7 @@ from partita.errors import RunError
 from partita.lab.deaths import Trouble, complaint, ending, hang, worst
 from partita.lab.lab import Lab
 from partita.lab.network import open_lab
+from partita.lab.record import scratch
 from partita.lab.worker import Worker, start_worker
 from partita.units import Seconds
 
@@ -56,8 +55,7 @@ class Crew:
         with ExitStack() as stack:
             logs = self.logs
             if logs is None:
-                logs = Path(tempfile.mkdtemp(prefix="partita-logs-"))
-                stack.callback(shutil.rmtree, logs, ignore_errors=True)
+                logs = stack.enter_context(scratch())
             logs.mkdir(parents=True, exist_ok=True)
             self.lab: Lab = stack.enter_context(open_lab(self.cluster, memory_limits=self.memory_limits))
             self.selector = stack.enter_context(selectors.DefaultSelector())

@@ -5,24 +5,32 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Final
 
 from partita.errors import ClusterError
 from partita.lab.keeper import alive, started, sweep
+
+SCRATCH: Final = "partita-run-"
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
     """`run` marks the lab's processes, `owner` is its launcher (pid, start in ticks), `place` the boot and pid
-    namespace in which pids mean something, `groups` the directories of its control groups."""
+    namespace in which pids mean something, `groups` the directories of its control groups, `folders` its temporary
+    ones."""
 
     run: str
     place: str
     owner: tuple[int, int]
     groups: tuple[str, ...]
+    folders: tuple[str, ...] = ()
 
 
 def new_run() -> str:
@@ -49,12 +57,32 @@ def place() -> str:
     return f"{boot} {os.readlink('/proc/self/ns/pid')}"
 
 
-def write_record(path: Path, run: str, groups: tuple[str, ...]) -> None:
+def write_record(path: Path, run: str, groups: tuple[str, ...], folders: tuple[str, ...] = ()) -> None:
     """Writes the record of this process's lab `run`, whole or not at all."""
-    record = Record(run, place(), (os.getpid(), started(os.getpid())), groups)
+    record = Record(run, place(), (os.getpid(), started(os.getpid())), groups, folders)
     fresh = path.with_suffix(".new")
     fresh.write_text(json.dumps(asdict(record)))
     fresh.replace(path)
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A temporary folder, recorded before it is made: where this process is killed, the next start removes it."""
+    run = new_run()
+    folder, record = Path(tempfile.gettempdir()) / f"{SCRATCH}{run}", state_directory() / f"lab-{run}.json"
+    write_record(record, run, (), (str(folder),))
+    try:
+        folder.mkdir(mode=0o700)
+        yield folder
+    finally:
+        _remove(str(folder))
+        record.unlink(missing_ok=True)
+
+
+def _remove(folder: str) -> None:
+    """Only what `scratch` could have made is removed, whatever a record says; a link is not followed."""
+    if Path(folder).name.startswith(SCRATCH):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def reap() -> tuple[str, ...]:
@@ -65,6 +93,8 @@ def reap() -> tuple[str, ...]:
         if record is None or (record.place == place() and not alive(record.owner)):
             if record:
                 sweep(record.run, list(record.groups))
+                for folder in record.folders:
+                    _remove(folder)
                 reaped.append(record.run)
             path.unlink(missing_ok=True)
     return tuple(reaped)
@@ -74,6 +104,7 @@ def _read(path: Path) -> Record | None:
     try:
         raw = json.loads(path.read_text())
         pid, start = raw["owner"]
-        return Record(str(raw["run"]), str(raw["place"]), (int(pid), int(start)), tuple(map(str, raw["groups"])))
+        groups, folders = (tuple(map(str, raw.get(name, ()))) for name in ("groups", "folders"))
+        return Record(str(raw["run"]), str(raw["place"]), (int(pid), int(start)), groups, folders)
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
-from pathlib import Path
 from statistics import median
 from types import TracebackType
 from typing import Any, Final
@@ -13,11 +12,13 @@ from typing import Any, Final
 import torch
 
 from partita.cluster.cluster import Cluster
+from partita.cluster.writing import write_cluster
 from partita.cost.cache import cache_place, read_cache, write_cache
 from partita.cost.costs import Costs, Touch, Wiring
 from partita.graph.graph import Graph
 from partita.graph.text import write_graph
 from partita.lab.crew import Crew
+from partita.lab.record import scratch
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.plan.text import write_plan
@@ -35,42 +36,44 @@ class Rehearsal:
     """
 
     def __init__(
-        self, task: str, graph: Graph, cluster: Cluster, cluster_spec: str, *, seed: int = 0, init: str = "",
+        self, task: str, graph: Graph, cluster: Cluster, *, seed: int = 0, init: str = "",
         timeout: Seconds = 60.0, tell: Tell = lambda sentence: None,
     ) -> None:  # fmt: skip
-        self.task, self.graph, self.cluster, self.spec = task, graph, cluster, cluster_spec
+        self.task, self.graph, self.cluster = task, graph, cluster
         self.seed, self.init, self.timeout, self.tell = seed, init, timeout, tell
-        self.place = tempfile.TemporaryDirectory(prefix="partita-")
         self.crew = Crew(cluster, env=QUIET, listen=True)
+        self._stack = ExitStack()
 
     def __enter__(self) -> Rehearsal:
-        path = Path(self.place.name) / "graph.json"
-        write_graph(self.graph, path)
-        self.crew.__enter__()
-        self.tell(f"starting {self.cluster.size} workers on {self.cluster.name}")
-        self._ask(
-            "open",
-            task=self.task,
-            graph=str(path),
-            cluster=self.spec,
-            seed=self.seed,
-            init=self.init,
-            timeout=self.timeout,
-        )
+        with ExitStack() as stack:
+            place = stack.enter_context(scratch())
+            graph, cluster = place / "graph.json", place / "cluster.toml"
+            write_graph(self.graph, graph)
+            cluster.write_text(write_cluster(self.cluster), encoding="utf-8")
+            self.tell(f"starting {self.cluster.size} workers on {self.cluster.name}")
+            stack.enter_context(self.crew)
+            self._ask(
+                "open", task=self.task, graph=str(graph), cluster=str(cluster), seed=self.seed, init=self.init,
+                timeout=self.timeout,
+            )  # fmt: skip
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self.crew.__exit__(kind, error, trace)
-        finally:
-            self.place.cleanup()
+        self._stack.__exit__(kind, error, trace)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What the lab does not emulate here."""
         return tuple(self.crew.lab.notes)
+
+    @property
+    def lame(self) -> str:
+        """Why times taken here would not be the cluster's: its devices have quotas and this lab has none."""
+        quotas = self.cluster.emulated and any(device.cores for device in self.cluster.devices)
+        return "; ".join(self.notes) or "no CPU quotas here" if quotas and not self.crew.lab.groups else ""
 
     def _ask(self, verb: str, limit: Seconds = 0.0, **payload: Any) -> list[dict[str, Any]]:
         return self.crew.ask_all(verb, payload, limit or self.timeout * 2, lambda rank, event: None)
@@ -135,7 +138,7 @@ def _touch(replies: list[dict[str, Any]], name: str) -> Touch:
 
 
 def wiring_of(replies: list[dict[str, Any]], cluster: Cluster) -> Wiring:
-    """Fit the transport's costs to the measured curves.
+    """Fit the transport's costs to the measured curves of two devices or more.
 
     A message of n bytes takes the sender `start + sent n` and the receiver `start + received n` core-seconds; what an
     all-reduce takes beyond those of its 2 (p-1)/p n bytes is its sums. The largest size gives the part of the bandwidth
@@ -163,7 +166,9 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster) -> Wiring:
 
 
 def probe_links(cluster: Cluster, tell: Tell) -> dict[str, Any]:
-    """Latency, payload bandwidth and processor costs of a cluster's links, measured."""
+    """Latency, payload bandwidth and processor costs of a cluster's links, measured; None where there is one device."""
+    if cluster.size == 1:
+        return {"cluster": cluster.name, "wiring": None, "notes": ["one device sends no messages: nothing to measure"]}
     with Crew(cluster, env=QUIET, listen=True) as crew:
         tell(f"measuring the links of {cluster.name}")
         crew.ask_all("join", {"timeout": 60.0}, 60.0)

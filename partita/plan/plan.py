@@ -67,6 +67,14 @@ class Plan:
     kernels: tuple[Kernel, ...] = ()
     before: tuple[Phase, ...] = ()
 
+    def _repr_html_(self) -> str:
+        """For notebooks: the text that `--plan FILE` reads."""
+        from html import escape
+
+        from partita.plan.text import write_plan
+
+        return f"<pre>{escape(write_plan(self))}</pre>"
+
 
 def ranks_of(plan: Plan) -> int:
     """Ranks that the plan occupies: its mesh and the servers that have devices of their own."""

@@ -46,9 +46,29 @@ RECIPES: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A recipe call that has been read: `name` is its text, `knobs` are ones that the recipe has, of the right kind."""
+
+    name: str
+    recipe: Recipe
+    knobs: dict[str, Any]
+
+    def plan(self, graph: Graph, cluster: Cluster, costs: Any = None) -> Plan:
+        """The plan that it makes. Raises PlanError where it cannot apply."""
+        return replace(self.recipe.make(graph, cluster, costs, **self.knobs), name=self.name)
+
+
 def call(text: str, graph: Graph, cluster: Cluster, costs: Any = None) -> Plan:
-    """The plan of a recipe call such as `ddp` or `pipe_sgd(staleness=2)`. Runs no code from the text: arguments are
-    literals. Raises PlanError naming what is allowed."""
+    """The plan of a recipe call such as `ddp` or `pipe_sgd(staleness=2)`. Raises PlanError naming what is allowed."""
+    return read_call(text).plan(graph, cluster, costs)
+
+
+def read_call(text: str) -> Call:
+    """A recipe call, read as far as no graph is needed. Runs no code from the text: arguments are literals.
+
+    Raises PlanError naming what is allowed.
+    """
     name, knobs = parse(text)
     recipe = RECIPES[name]
     for knob, value in knobs.items():
@@ -63,7 +83,7 @@ def call(text: str, graph: Graph, cluster: Cluster, costs: Any = None) -> Plan:
             raise PlanError(f"{name}({knob}={value!r}): a value such as {default!r} belongs there")
         if isinstance(value, int) and not isinstance(value, bool) and value < 0:
             raise PlanError(f"{name}({knob}={value}): 0 or more is allowed")
-    return replace(recipe.make(graph, cluster, costs, **knobs), name=text.replace(" ", ""))
+    return Call(text.replace(" ", ""), recipe, knobs)
 
 
 def _word(name: str, knob: str, value: Any, words: type[StrEnum]) -> StrEnum:
@@ -86,6 +106,9 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(RECIPES)}"
         raise PlanError(f"there is no recipe {name.id!r}; {hint}")
     keywords = tree.keywords if isinstance(tree, ast.Call) else []
+    names = [str(keyword.arg) for keyword in keywords]
+    if twice := next((knob for knob in names if names.count(knob) > 1), ""):
+        raise PlanError(f"{text!r} gives {twice} {names.count(twice)} times; give each knob once")
     return name.id, {str(k.arg): _literal(k.value, text) for k in keywords}
 
 

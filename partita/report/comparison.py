@@ -2,51 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from partita.cluster.cluster import Cluster
 from partita.program.timeline import Timeline
 from partita.units import Seconds, show_seconds
 
 
-@runtime_checkable
-class Row(Protocol):
-    """One plan: predicted before it ran, measured while it ran, or the sentence that says why not.
+@dataclass(frozen=True)
+class Row:
+    """One plan: predicted before it ran, the median of its measured repeats, or the sentence that says why not.
 
     `naive` maps the name of a simpler predictor to its step in seconds; `loss` holds (step, seconds, loss).
     """
 
-    @property
-    def plan(self) -> str: ...
-    @property
-    def predicted(self) -> Timeline | None: ...
-    @property
-    def measured(self) -> Timeline | None: ...
-    @property
-    def naive(self) -> Mapping[str, Seconds]: ...
-    @property
-    def loss(self) -> Sequence[tuple[int, Seconds, float]]: ...
-    @property
-    def seconds_to_target(self) -> Seconds | None: ...
-    @property
-    def final_loss(self) -> float | None: ...
-    @property
-    def error(self) -> str: ...
+    plan: str
+    predicted: Timeline | None = None
+    measured: Timeline | None = None
+    naive: dict[str, Seconds] = field(default_factory=dict)
+    loss: tuple[tuple[int, Seconds, float], ...] = ()
+    seconds_to_target: float | None = None
+    final_loss: float | None = None
+    error: str = ""
 
 
-@runtime_checkable
-class Comparison(Protocol):
+@dataclass(frozen=True)
+class Comparison:
     """Plans for one task on one cluster, in the order in which they were given."""
 
-    @property
-    def rows(self) -> Sequence[Row]: ...
-    @property
-    def task(self) -> str: ...
-    @property
-    def cluster(self) -> Cluster: ...
-    @property
-    def notes(self) -> Sequence[str]: ...
+    rows: tuple[Row, ...]
+    task: str
+    cluster: Cluster
+    notes: tuple[str, ...] = ()
 
 
 def error_of(row: Row) -> float | None:

@@ -70,13 +70,17 @@ def search_body(search: Search, setting: Setting) -> dict[str, Any]:
     """The ranked candidates, best first, and how the search went."""
     return {
         "candidates": [
-            timeline_body(c.timeline, setting) | {"plan": c.plan.name, "class": c.semantics, "fits": c.fits}
+            timeline_body(c.timeline, setting)
+            | {"plan": c.plan.name, "class": c.semantics, "fits": c.fits}
+            | {"lower_bound_seconds": search.lower_bound_seconds, "gap": c.gap, "explanation": c.explanation}
             for c in search.candidates
         ],
         "search_seconds": search.search_seconds,
         "lower_bound_seconds": search.lower_bound_seconds,
         "gap": search.gap,
         "explanation": search.explanation,
+        "costs": search.costs,
+        "costs_because": search.because,
         "refused": [{"plan": plan, "error": why} for plan, why in search.refused],
     }
 

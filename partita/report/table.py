@@ -61,6 +61,11 @@ def search_table(search: Search) -> Table:
     return table
 
 
+def costs_line(source: str, because: str) -> str:
+    """Where the costs of a prediction come from."""
+    return f"costs: {source}" + (f" ({because})" if because else "")
+
+
 def recipes_table(recipes: Mapping[str, Recipe]) -> Table:
     """A line a recipe: its knobs with their defaults, its group, paper and entries of the catalogue."""
     table = _table("name", "knobs", "group", "paper", "catalogue")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, Final
 
@@ -16,8 +16,10 @@ from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import RECIPES, call
+from partita.searches.explaining import MOST_RANKS, binding, break_even, loss, narrowest_link, widened
+from partita.searches.objective import check_objective, refusal, worth
 from partita.simulator.simulate import simulate
-from partita.units import Seconds
+from partita.units import Seconds, show_bandwidth
 
 GRID: Final[dict[str, tuple[Any, ...]]] = {
     "bucket_bytes": (2**18, 2**20, 2**22, 25 * 2**20),
@@ -26,21 +28,25 @@ GRID: Final[dict[str, tuple[Any, ...]]] = {
     "period": (2, 4, 16),
     "staleness": (1,),
 }
-CLASSES: Final = {"exact": 0, "delayed": 1, "lossy": 2, "consensus": 2, "racy": 2}
 
 
 @dataclass(frozen=True)
 class Candidate:
+    """A plan with its prediction; `gap` is how far its step is above the bound, `explanation` what binds it and how it
+    stands to the best."""
+
     plan: Plan
     timeline: Timeline
     semantics: str
     fits: bool
+    gap: float = 0.0
+    explanation: str = ""
 
 
 @dataclass(frozen=True)
 class Search:
     """Candidates, best first; `refused` says why points of the grid are none. `gap` is how far the best one's step may
-    be above the bound: computing alone, perfectly divided."""
+    be above the bound: computing alone, perfectly divided. `costs` says where costs come from, `because` why so."""
 
     candidates: tuple[Candidate, ...]
     search_seconds: Seconds
@@ -48,6 +54,8 @@ class Search:
     gap: float
     explanation: str
     refused: tuple[tuple[str, str], ...] = field(default=())
+    costs: str = ""
+    because: str = ""
 
     @property
     def best(self) -> Plan:
@@ -68,21 +76,24 @@ def exhaustive(
     cluster: Cluster,
     costs: Costs,
     *,
+    calls: Iterable[str] = (),
     objective: str = "time",
     allow: str = "exact",
     tell: Callable[[str], None] = lambda s: None,
 ) -> Search:
-    """Simulate the whole grid and rank it by `objective` ('time' a sample, or 'memory' of the fullest rank).
+    """Simulate the recipe calls (the whole grid where none are given) and rank them by `objective`; `allow` bounds the
+    semantic class.
 
-    `allow` bounds the semantic class: exact, delayed, or any. Raises PlanError where nothing of the grid applies.
+    Raises OptionError for an objective that is not known here, PlanError where nothing applies.
     """
+    check_objective(objective, allow, cluster)
     begun, found, refused = time.perf_counter(), [], []
-    for text in grid():
+    for text in tuple(calls) or grid():
         try:
             plan = call(text, graph, cluster, costs)
             program = lower(graph, plan, cluster)[-1].program
-            if CLASSES[program.semantics] > {"exact": 0, "delayed": 1, "lossy": 2, "any": 3}[allow]:
-                refused.append((text, f"its class is {program.semantics} and --allow is {allow}"))
+            if why := refusal(program.semantics, objective, allow):
+                refused.append((text, why))
                 continue
             timeline = simulate(program, costs)
             found.append(Candidate(plan, timeline, program.semantics, _fits(timeline, cluster)))
@@ -91,16 +102,33 @@ def exhaustive(
         tell(f"simulated {len(found)} plans")
     if not found:
         raise PlanError("no plan of the grid applies: " + "; ".join(sorted({why for _, why in refused})))
-    ranked = tuple(sorted(found, key=lambda c: (not c.fits, _worth(c, objective))))
+    ranked = sorted(found, key=lambda c: (not c.fits, worth(c.timeline, cluster, objective)))
     bound = _bound(graph, cluster, costs)
-    best = ranked[0].timeline
-    gap = best.step_seconds / bound - 1 if bound else 0.0
-    return Search(ranked, time.perf_counter() - begun, bound, gap, explain(ranked), tuple(refused))
+    explained = tuple(_explained(c, ranked[0], cluster, objective, bound) for c in ranked)
+    words = explained[0].explanation + _turn(graph, ranked, costs, objective)
+    first = replace(explained[0], explanation=words)
+    return Search(
+        (first, *explained[1:]), time.perf_counter() - begun, bound, first.gap, f"{first.plan.name} is {words}",
+        tuple(refused), costs.source, costs.because,
+    )  # fmt: skip
 
 
-def _worth(candidate: Candidate, objective: str) -> float:
-    timeline = candidate.timeline
-    return float(max(timeline.memory)) if objective == "memory" else timeline.step_seconds
+def applicable(graph: Graph, cluster: Cluster) -> list[Plan]:
+    """The plans of the grid that apply here."""
+    found = []
+    for text in grid():
+        try:
+            plan = call(text, graph, cluster)
+            lower(graph, plan, cluster)
+            found.append(plan)
+        except InputError:
+            continue
+    return found
+
+
+def recipe_of(candidate: Candidate) -> str:
+    """The name of the recipe whose call made it."""
+    return candidate.plan.name.split("(")[0]
 
 
 def _fits(timeline: Timeline, cluster: Cluster) -> bool:
@@ -114,18 +142,30 @@ def _bound(graph: Graph, cluster: Cluster, costs: Costs) -> Seconds:
     return min(works, default=0.0) / sum(d.cores or 1.0 for d in cluster.devices)
 
 
-def explain(ranked: tuple[Candidate, ...]) -> str:
-    """What binds the best plan, and what the runner-up loses, in words."""
-    best, b = ranked[0], ranked[0].timeline.breakdown
-    parts = {
-        "computing": b.forward + b.backward,
-        "waiting for messages": b.exposed_communication,
-        "updating": b.optimizer,
-    }
-    binds = max(parts, key=lambda name: parts[name])
-    text = f"{best.plan.name} is bound by {binds} ({parts[binds] / best.timeline.step_seconds:.0%} of its step)"
-    other = next((c for c in ranked[1:] if c.plan.name.split("(")[0] != best.plan.name.split("(")[0]), None)
-    if other is not None:
-        times = other.timeline.step_seconds / best.timeline.step_seconds
-        text += f"; {other.plan.name} would take {times:.2f} times as long"
-    return text
+def _explained(each: Candidate, best: Candidate, cluster: Cluster, objective: str, bound: Seconds) -> Candidate:
+    words = binding(each.timeline)
+    if each is not best:
+        mine, least = (worth(c.timeline, cluster, objective) for c in (each, best))
+        words += f"; it would {loss(mine, least, objective)} as {best.plan.name}"
+        words += "" if each.fits else ", and does not fit"
+    return replace(each, explanation=words, gap=each.timeline.step_seconds / bound - 1 if bound else 0.0)
+
+
+def _turn(graph: Graph, ranked: Sequence[Candidate], costs: Costs, objective: str) -> str:
+    """What the best plan of another recipe loses, and the bandwidth at which it would win."""
+    best, cluster = ranked[0], costs.cluster
+    other = next((c for c in ranked[1:] if recipe_of(c) != recipe_of(best)), None)
+    if other is None:
+        return ""
+    mine, least = (worth(c.timeline, cluster, objective) for c in (other, best))
+    words = f"; {other.plan.name} would {loss(mine, least, objective)}"
+    if objective == "memory" or not other.fits or cluster.size > MOST_RANKS:
+        return words
+
+    def at(candidate: Candidate, factor: float) -> float:
+        there = replace(costs, cluster=widened(cluster, factor))
+        program = lower(graph, candidate.plan, cluster)[-1].program
+        return worth(simulate(program, there), cluster, objective)
+
+    turn = break_even(lambda f: at(best, f), lambda f: at(other, f), narrowest_link(cluster))
+    return words + (f" and wins {'above' if turn[1] else 'below'} {show_bandwidth(turn[0])}" if turn else "")

@@ -10,8 +10,8 @@ from typer.main import get_command
 from partita.__main__ import app
 
 CONTRACT = {
-    "plan": {"task", "--cluster", "--objective", "--top", "-o", "--allow", "--json"},
-    "simulate": {"task", "--cluster", "--plan", "--trace", "--allow", "--json"},
+    "plan": {"task", "--cluster", "--objective", "--top", "-o", "--allow", "--costs", "--json"},
+    "simulate": {"task", "--cluster", "--plan", "--trace", "--allow", "--costs", "--json"},
     "train": {
         "task", "--cluster", "--plan", "--steps", "--epochs", "--seed", "--init", "--out", "--resume",
         "--deterministic", "--timeout", "--json",

@@ -6,17 +6,21 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from partita import api
-from partita.__main__ import main, split_plans
+from partita.__main__ import main
 from partita.cluster.cluster import Cluster
+from partita.cluster.text import load_cluster
+from partita.cluster.writing import write_cluster
 from partita.errors import Infeasible, OptionError, PlanError, RunError, RunHung
 from partita.graph.text import write_graph
 from partita.plan.text import read_plan
+from partita.recipes.reading import split_plans
 from tests.report.timelines import comparison, measured
 from tests.small import two_layers
 
@@ -146,21 +150,17 @@ def test_the_best_plan_is_written_and_read_back(say: Say, graph: str, tmp_path: 
     assert json.loads(out)["plan"] == best["plan"]
 
 
-def test_a_fit_that_fails_names_the_change(say: Say, graph: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
-    from partita.cluster.text import load_cluster
-
+def test_a_fit_that_fails_names_the_change(say: Say, graph: str, tmp_path: Path) -> None:
     roomy = load_cluster("lab-4x1g")
     device = replace(roomy.devices[0], memory=64)
-    tight = Cluster("tight", replace(roomy.root, members=(device,) * 4))
-    monkeypatch.setattr(api, "cluster_of", lambda spec: tight)
-    code, out, _ = say("fit", graph, "--cluster", "tight", "--json")
+    tight = str(tmp_path / "tight.toml")
+    Path(tight).write_text(write_cluster(Cluster("tight", replace(roomy.root, members=(device,) * 4))))
+    code, out, _ = say("fit", graph, "--cluster", tight, "--json")
     body = json.loads(out)
     assert (code, body["fits"], body["change"]) == (1, False, None)
     assert body["margin_bytes"] < 0
     assert "does not fit" in body["error"]
-    code, out, _ = say("plan", graph, "--cluster", "tight", "--json")
+    code, out, _ = say("plan", graph, "--cluster", tight, "--json")
     assert code == 1
     assert json.loads(out)["candidates"]
 

@@ -31,7 +31,7 @@ def plain_loop(task: Task, steps: int, seed: int) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("plan", ["single", "ddp", "ps_sync"])
 @pytest.mark.parametrize("place", ["local:3", pytest.param("lab-4x1g", marks=pytest.mark.lab)])
 def test_weights_equal_a_plain_loop(plan: str, place: str, tmp_path: Path) -> None:
-    done = api.train("digits-cnn", plan, api.cluster_of(place), steps=5, seed=3, out=str(tmp_path), cluster_spec=place)
+    done = api.train("digits-cnn", plan, api.cluster_of(place), steps=5, seed=3, out=str(tmp_path))
     assert done is not None
     ours, theirs = load_file(done.weights_path), plain_loop(api.load("digits-cnn"), 5, 3)
     assert ours.keys() == theirs.keys()

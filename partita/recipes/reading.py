@@ -1,0 +1,46 @@
+"""A plan as it is asked for: a recipe call, a plan file (`*.toml`) or `auto`; read before anything slow begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from partita.errors import OptionError, PlanError
+from partita.plan.plan import Plan
+from partita.plan.text import read_plan
+from partita.recipes.catalogue import Call, read_call
+
+AUTO: Final = "auto"
+
+
+def read_text(text: str) -> Plan | Call | None:
+    """The Plan of a file, a recipe call, or None for `auto`. Raises PlanError for a text that is none of them."""
+    if text.endswith(".toml"):
+        return _of_file(text)
+    return None if text == AUTO else read_call(text)
+
+
+def _of_file(text: str) -> Plan:
+    try:
+        written = Path(text).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise PlanError(f"there is no plan file {text}; give an existing one, a recipe call or auto") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(
+            f"the plan file {text} cannot be read ({error}); give one that `partita plan -o` wrote"
+        ) from None
+    return read_plan(written)
+
+
+def split_plans(text: str) -> list[str]:
+    """`'ddp,gpipe(microbatches=8)'` -> its plans; commas inside parentheses do not split. Raises OptionError."""
+    plans, depth = [""], 0
+    for letter in text:
+        depth += {"(": 1, ")": -1}.get(letter, 0)
+        if letter == "," and depth == 0:
+            plans.append("")
+        else:
+            plans[-1] += letter
+    if depth or not all(plan.strip() for plan in plans):
+        raise OptionError(f"--plans is {text!r}; give plans between commas, such as ddp,pipe_sgd(staleness=1)")
+    return [plan.strip() for plan in plans]

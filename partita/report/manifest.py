@@ -1,0 +1,53 @@
+"""What a run is, written down before it begins: DIR/manifest.json.
+
+{"schema": 1, "format": "partita run", "task": "file.py:function", "plan": TOML, "cluster": TOML, "seed": 0,
+ "steps": 100, "init": "", "deterministic": false, "versions": {...}, "command": [...], "begun": "2026-01-01T00:00:00"}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+from partita.cluster.cluster import Cluster
+from partita.cluster.writing import write_cluster
+from partita.errors import OptionError
+from partita.plan.plan import Plan
+from partita.plan.text import write_plan
+
+SCHEMA: Final = 1
+NAME: Final = "manifest.json"
+PACKAGES: Final = ("partita", "torch", "numpy", "safetensors")
+
+
+def write_manifest(out: str, task: str, plan: Plan, cluster: Cluster, *, seed: int, steps: int, **more: Any) -> None:
+    """Write the manifest into the folder `out`, which is made, whole or not at all. Raises OptionError."""
+    body = {
+        "schema": SCHEMA, "format": "partita run", "task": task, "plan": write_plan(plan),
+        "cluster": write_cluster(cluster), "seed": seed, "steps": steps, **more, "versions": _versions(),
+        "command": sys.argv, "begun": datetime.now(UTC).isoformat(timespec="seconds"),
+    }  # fmt: skip
+    path = Path(out) / NAME
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_suffix(f".{os.getpid()}")
+        fresh.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+        fresh.replace(path)
+    except OSError as error:
+        raise OptionError(f"--out is {out!r}, where nothing can be written ({error.strerror}); give a folder") from None
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = ""
+    return found

@@ -1,0 +1,39 @@
+"""A Timeline that notebooks can draw and terminals can print."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from html import escape
+from typing import final
+
+from partita.program.timeline import Timeline
+from partita.report.svg import timeline_svg
+from partita.units import show_bytes, show_seconds
+
+
+@final
+class Shown(Timeline):
+    """A Timeline with `_repr_html_` (inline SVG, nothing from elsewhere) and a `str` of a few lines."""
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+    def _repr_html_(self) -> str:
+        return f"<div>{timeline_svg(self)}<pre>{escape(str(self))}</pre></div>"
+
+
+def shown(timeline: Timeline) -> Shown:
+    """The same Timeline with its picture."""
+    return Shown(**{field.name: getattr(timeline, field.name) for field in fields(timeline)})
+
+
+def _lines(timeline: Timeline) -> list[str]:
+    step = timeline.step_seconds
+    rate = f", {timeline.batch / step:.4g} samples/s" if step else ""
+    lines = [f"{timeline.plan}, {timeline.origin}: {show_seconds(step)} a step{rate}"]
+    spent = {field.name: getattr(timeline.breakdown, field.name) for field in fields(timeline.breakdown)}
+    parts = [f"{name.replace('_', ' ')} {show_seconds(s)} ({s / step:.0%})" for name, s in spent.items() if s and step]
+    lines += [", ".join(parts)] if parts else []
+    lines += [f"memory of the fullest rank {show_bytes(max(timeline.memory))}"] if timeline.memory else []
+    lines += [f"sent by the busiest rank {show_bytes(max(timeline.wire_sent))}"] if any(timeline.wire_sent) else []
+    return lines

@@ -1,0 +1,250 @@
+"""Data parallelism for people who keep their own training loop.
+
+backward   hooks: .grad times the share of the minibatch that was here -> bucket -> all-reduce, while backward goes on
+           at its end: every bucket waited for, .grad is the whole minibatch's
+step       local_sgd: after every `period`-th step the weights are averaged
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, IterableDataset
+
+from partita.cluster.cluster import Cluster
+from partita.cluster.text import load_cluster
+from partita.errors import InputError, OptionError, PlanError, RunError
+from partita.graph.graph import Graph, Parameter
+from partita.graph.operator import Ref
+from partita.graph.tensor import Tensor
+from partita.plan.plan import Plan
+from partita.plan.sync import Sync, What
+from partita.recipes.reading import read_text
+from partita.units import Bytes
+
+
+@dataclass
+class Slices:
+    """A DataLoader over this rank's part of every minibatch of another one; `share` is the current part of the whole.
+
+    All ranks draw the same minibatches, from `seed` and the epoch, and take their positions of each in turn; a last
+    minibatch with fewer samples than ranks is left out.
+    """
+
+    whole: DataLoader[Any]
+    rank: int
+    world: int
+    seed: int
+    epoch: int = 0
+    share: float = 1.0
+
+    def __iter__(self) -> Iterator[Any]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed + self.epoch)
+            batches = [list(batch) for batch in self.whole.batch_sampler or ()]
+        self.epoch += 1
+        batches = [batch for batch in batches if len(batch) >= self.world]
+        own = [self._part(batch) for batch in batches]
+        w = self.whole
+        loader: DataLoader[Any] = DataLoader(
+            w.dataset, batch_sampler=own, num_workers=w.num_workers, collate_fn=w.collate_fn, pin_memory=w.pin_memory,
+            timeout=w.timeout, worker_init_fn=w.worker_init_fn, multiprocessing_context=w.multiprocessing_context,
+        )  # fmt: skip
+        for batch, part, samples in zip(batches, own, loader, strict=True):
+            self.share = len(part) / len(batch)
+            yield samples
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+    def _part(self, batch: list[Any]) -> list[Any]:
+        edges = [len(batch) * r // self.world for r in (self.rank, self.rank + 1)]
+        return batch[edges[0] : edges[1]]
+
+
+@dataclass
+class Reducer:
+    """Sums gradients of `buckets` over all ranks as backward completes them; buckets leave in the same order on all."""
+
+    buckets: list[list[torch.Tensor]]
+    loader: Slices
+    missing: list[set[int]] = field(default_factory=list)
+    sent: list[tuple[Any, torch.Tensor]] = field(default_factory=list)
+    done: bool = False
+
+    def watch(self) -> None:
+        """Hook every parameter."""
+        self.rest()
+        for i, bucket in enumerate(self.buckets):
+            for parameter in bucket:
+                hooked: Any = parameter
+                hooked.register_post_accumulate_grad_hook(partial(self.ready, i))
+
+    def rest(self, *_: Any) -> None:
+        """Wait for the next backward."""
+        self.missing = [{id(p) for p in bucket} for bucket in self.buckets]
+        self.sent, self.done = [], False
+
+    def ready(self, i: int, parameter: torch.Tensor) -> None:
+        """A gradient is there: send what is complete, as far as all buckets before it are sent."""
+        if self.done:
+            raise RunError(
+                "backward ran twice before step; partita.apply sums gradients over ranks at the end of each backward, "
+                "so call optimizer.step() after every backward"
+            )
+        if not self.sent and all(len(m) == len(b) for m, b in zip(self.missing, self.buckets, strict=True)):
+            engine: Any = torch.autograd.Variable._execution_engine
+            engine.queue_callback(self.finish)
+        self.missing[i].discard(id(parameter))
+        while len(self.sent) < len(self.buckets) and not self.missing[len(self.sent)]:
+            self.send()
+
+    def send(self) -> None:
+        """Start the next bucket's all-reduce; a parameter that backward did not reach counts as zero."""
+        bucket = self.buckets[len(self.sent)]
+        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
+        flat = torch.cat([part.reshape(-1) for part in parts]) * self.loader.share
+        self.sent.append((dist.all_reduce(flat, async_op=True), flat))
+
+    def finish(self) -> None:
+        """The end of backward: send what is left, wait for all, and put the sums where gradients belong."""
+        while len(self.sent) < len(self.buckets):
+            self.send()
+        for (work, flat), bucket in zip(self.sent, self.buckets, strict=True):
+            work.wait()
+            for parameter, part in zip(bucket, torch.split(flat, [p.numel() for p in bucket]), strict=True):
+                if parameter.grad is None:
+                    parameter.grad = torch.empty_like(parameter)
+                parameter.grad.copy_(part.view_as(parameter))
+        self.done = True
+
+
+def apply(plan: Plan | str, model: Any, optimizer: Any, loader: Any) -> tuple[Any, Any, Any]:
+    """(model, optimizer, loader) for a loop of one's own under torchrun, the same objects but the loader.
+
+        for batch in loader: loss(model, batch).backward(); optimizer.step(); optimizer.zero_grad()
+
+    The loader gives this rank's part of each minibatch. Three kinds of plan mean what a loop says, others are refused:
+    - one rank (`single`): nothing changes;
+    - gradients all-reduced in lockstep (`ddp`): backward() leaves in .grad the mean over the whole minibatch on every
+      rank, so that clipping and step() are those of one process; one backward a step;
+    - weights averaged every `period` steps (`local_sgd`): backward() and step() are this rank's own, and the step that
+      ends a period also averages the weights over ranks. Optimizer state stays with the rank.
+    The loss must be the mean over its samples. Weights and buffers begin as rank 0's; buffers then go their own way.
+    A parameter that no sample reaches has a gradient of zeros instead of none. Raises OptionError outside torchrun,
+    PlanError for a plan that a loop cannot carry out.
+    """
+    rank, world = _place()
+    made = _plan_of(plan, model, world)
+    sync = made.sync[0] if made.sync else Sync()
+    _refuse(made, sync, world)
+    if world == 1:
+        return model, optimizer, loader
+    if (
+        not isinstance(loader, DataLoader)
+        or loader.batch_sampler is None
+        or isinstance(loader.dataset, IterableDataset)
+    ):
+        raise OptionError(
+            f"the loader is {type(loader).__name__}; give a DataLoader with batches of a map-style dataset"
+        )
+    seed = torch.randint(2**31, (1,), device=next(model.parameters()).device)
+    with torch.no_grad():
+        for tensor in (seed, *model.parameters(), *model.buffers()):
+            dist.broadcast(tensor, 0)
+    slices = Slices(loader, rank, world, int(seed))
+    if sync.what is What.PARAMETER:
+        _average(model, optimizer, sync.often.period, world)
+        return model, optimizer, slices
+    reducer = Reducer(_buckets(model, sync.wire.first_bucket_bytes, sync.wire.bucket_bytes), slices)
+    reducer.watch()
+    optimizer.register_step_post_hook(reducer.rest)
+    return model, optimizer, slices
+
+
+def _place() -> tuple[int, int]:
+    """(rank, world size); joins the other ranks where the caller has not."""
+    if not dist.is_initialized():
+        if "RANK" not in os.environ:
+            raise OptionError(
+                "partita.apply needs the ranks that torchrun starts; run torchrun --nproc-per-node=N FILE"
+            )
+        dist.init_process_group()
+    return dist.get_rank(), dist.get_world_size()
+
+
+def _plan_of(plan: Plan | str, model: Any, world: int) -> Plan:
+    """A plan's text read for as many equal devices; of the model it knows the parameters alone."""
+    wanted = plan if isinstance(plan, Plan) else read_text(plan)
+    if isinstance(wanted, Plan):
+        return wanted
+    if wanted is None:
+        raise PlanError("auto needs a captured task; choose a plan with `partita plan` and give its name here")
+    cluster: Cluster = load_cluster(f"local:{world}")
+    parameters = tuple(
+        Parameter(name, Tensor(tuple(p.shape), str(p.dtype).removeprefix("torch.")))
+        for name, p in model.named_parameters()
+    )
+    bare = Graph("model", world, (), parameters, (), (), (), Ref("loss"), None, ())
+    try:
+        return wanted.plan(bare, cluster)
+    except InputError:
+        raise
+    except Exception as error:
+        raise PlanError(f"{wanted.name} needs a captured task ({error}); give the Plan that it makes of one") from error
+
+
+def _refuse(plan: Plan, sync: Sync, world: int) -> None:
+    # Order, slices and algorithms say when messages go, which is the backend's affair here; codecs what they hold.
+    plain = Sync(over=sync.over, what=sync.what, often=sync.often, wire=replace(sync.wire, codecs=()))
+    shape = Plan(plan.name, plan.mesh, sync=plan.sync)
+    gradients = sync.what is What.GRADIENT and sync.often.period == 1
+    weights = sync.what is What.PARAMETER and sync.often.period >= 1
+    same = sync == plain and plan == shape and len(plan.sync) <= 1 and (gradients or weights)
+    if not same or any(axis != "data" and length > 1 for axis, length in plan.mesh.axes):
+        raise PlanError(
+            f"{plan.name} is more than a loop's backward() and step() can mean; partita.apply takes single, ddp and "
+            "local_sgd without microbatches, and partita.train carries out the others"
+        )
+    if plan.mesh.size != world or (world > 1 and not plan.sync):
+        raise PlanError(f"{plan.name} is for {plan.mesh.size} ranks and torchrun started {world}; make them equal")
+
+
+def _buckets(model: Any, first: Bytes, limit: Bytes) -> list[list[torch.Tensor]]:
+    """Trainable parameters from the last to the first, about as backward completes them, in buckets of one dtype that
+    close once they hold `limit` bytes (the first one `first`)."""
+    found: list[list[torch.Tensor]] = []
+    held = 0
+    for parameter in reversed([p for p in model.parameters() if p.requires_grad]):
+        most = min(first or limit, limit) if len(found) == 1 else limit
+        if not found or held >= most or found[-1][0].dtype != parameter.dtype:
+            found.append([])
+            held = 0
+        found[-1].append(parameter)
+        held += parameter.numel() * parameter.element_size()
+    return found
+
+
+def _average(model: Any, optimizer: Any, period: int, world: int) -> None:
+    steps = 0
+
+    def averaged(*_: Any) -> None:
+        nonlocal steps
+        steps += 1
+        if steps % period:
+            return
+        with torch.no_grad():
+            works = [dist.all_reduce(p, async_op=True) for p in model.parameters() if p.requires_grad]
+            for work in works:
+                work.wait()
+            for parameter in model.parameters():
+                if parameter.requires_grad:
+                    parameter /= world
+
+    optimizer.register_step_post_hook(averaged)

@@ -1,0 +1,70 @@
+"""A ranking in words: what binds a plan, what the others lose, at which bandwidth the order turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from partita.cluster.cluster import Cluster, Device, Group, Link
+from partita.program.timeline import Timeline
+from partita.searches.objective import OBJECTIVES
+from partita.units import BytesPerSecond
+
+WIDEST: Final = 16.0
+HALVINGS: Final = 6
+MOST_RANKS: Final = 64  # a break-even takes a dozen simulations
+
+
+def binding(timeline: Timeline) -> str:
+    """What most of a step is spent on."""
+    b = timeline.breakdown
+    parts = {
+        "computing": b.forward + b.backward, "waiting for messages": b.exposed_communication, "updating": b.optimizer,
+        "encoding": b.codec, "loading data": b.data, "idling": b.idle,
+    }  # fmt: skip
+    binds = max(parts, key=lambda name: parts[name])
+    share = parts[binds] / timeline.step_seconds if timeline.step_seconds else 0.0
+    return f"bound by {binds} ({share:.0%} of its step)"
+
+
+def loss(other: float, best: float, objective: str) -> str:
+    """How much more of the objective than the best plan another takes."""
+    return OBJECTIVES[objective].format(other / best if best else 1.0)
+
+
+def break_even(
+    best: Callable[[float], float], other: Callable[[float], float], narrowest: BytesPerSecond
+) -> tuple[BytesPerSecond, bool] | None:
+    """The bandwidth nearest to `narrowest` at which `other` overtakes `best`, and whether it wins above it.
+
+    Both give a step's seconds with every link's bandwidth times a factor. None where the order holds from a sixteenth
+    to sixteen times the bandwidth.
+    """
+    for edge in (WIDEST, 1 / WIDEST):
+        if other(edge) >= best(edge):
+            continue
+        near, far = 1.0, edge
+        for _ in range(HALVINGS):
+            middle = (near * far) ** 0.5
+            near, far = (near, middle) if other(middle) < best(middle) else (middle, far)
+        return narrowest * (near * far) ** 0.5, edge > 1
+    return None
+
+
+def narrowest_link(cluster: Cluster) -> BytesPerSecond:
+    """The bandwidth that a message across the cluster is bound by."""
+    return min((port.link.bandwidth for climb in cluster.climbs for port in climb), default=0.0)
+
+
+def widened(cluster: Cluster, factor: float) -> Cluster:
+    """The cluster with every link's bandwidth times `factor`."""
+
+    def wider(link: Link) -> Link:
+        return replace(link, bandwidth=link.bandwidth * factor)
+
+    def group(old: Group) -> Group:
+        members: tuple[Device | Group, ...] = tuple(group(m) if isinstance(m, Group) else m for m in old.members)
+        return replace(old, members=members, ports=tuple(map(wider, old.ports)))
+
+    return replace(cluster, root=group(cluster.root))

@@ -1,0 +1,58 @@
+"""What a search makes small, and which plans it may compare by that."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from partita.cluster.cluster import Cluster
+from partita.errors import OptionError
+from partita.program.timeline import Timeline
+
+# Objective -> how much more of it another plan takes, in words.
+OBJECTIVES: Final = {
+    "time": "take {:.2f} times as long",
+    "memory": "keep {:.2f} times as much",
+    "cost": "cost {:.2f} times as much",
+    "time-to-loss": "take {:.2f} times as long to the same loss",
+}
+# What --allow lets through; consensus (local_sgd) and racy plans (hogwild) only where anything may be chosen.
+ALLOWED: Final = {
+    "exact": ("exact",),
+    "lossy": ("exact", "lossy"),
+    "delayed": ("exact", "delayed"),
+    "any": ("exact", "lossy", "delayed", "consensus", "racy"),
+}
+
+
+def check_objective(objective: str, allow: str, cluster: Cluster) -> None:
+    """Raises OptionError for an objective or class that is not known, or money where devices have no price."""
+    if objective not in OBJECTIVES:
+        raise OptionError(f"--objective is {objective!r}; allowed are {', '.join(OBJECTIVES)}")
+    if allow not in ALLOWED:
+        raise OptionError(f"--allow is {allow!r}; allowed are {', '.join(ALLOWED)}")
+    free = sorted({device.kind for device in cluster.devices if not device.price})
+    if objective == "cost" and free:
+        raise OptionError(
+            f"--objective cost needs what a device costs, and {cluster.name} does not say it of {', '.join(free)}; "
+            "add price = 2.5 (dollars an hour) to the device's table in a cluster file"
+        )
+
+
+def refusal(semantics: str, objective: str, allow: str) -> str:
+    """Why a plan of this class is not ranked; empty where it is."""
+    if semantics not in ALLOWED[allow]:
+        return f"its class is {semantics} and --allow is {allow}"
+    # Exact plans take the same number of steps to a loss, whatever it is; of the others nobody has measured how many.
+    if objective == "time-to-loss" and semantics != "exact":
+        return f"its class is {semantics}, and how many more steps than an exact plan it needs to a loss is not known"
+    return ""
+
+
+def worth(timeline: Timeline, cluster: Cluster, objective: str) -> float:
+    """What is to be small: seconds a step, bytes of the fullest rank, or dollars a step of the devices it occupies."""
+    if objective == "memory":
+        return float(max(timeline.memory))
+    if objective == "cost":
+        occupied = cluster.devices[: len(timeline.memory)]
+        return timeline.step_seconds * sum(device.price for device in occupied) / 3600
+    return timeline.step_seconds

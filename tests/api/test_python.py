@@ -1,0 +1,149 @@
+"""The verbs as a notebook calls them: Task, Plan and Cluster objects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import partita as pt
+from partita import api
+from partita.cluster.text import read_cluster
+from partita.cost.costs import Costs
+from partita.errors import OptionError, TaskError
+from partita.lab import costing
+from partita.plan.text import read_plan
+from partita.task import load_task, spec_of
+from tests.api.factory import in_the_midst, trained, with_size
+from tests.priced import priced
+from tests.small import perceptron, two_layers
+
+FACTORY = str(Path(__file__).with_name("factory.py"))
+
+
+def test_a_task_knows_what_other_processes_load_it_by() -> None:
+    assert spec_of(trained()) == f"{FACTORY}:trained"
+    assert spec_of(load_task(spec_of(trained()))) == f"{FACTORY}:trained"
+    assert spec_of(load_task("tests.api.factory:trained")).endswith("factory.py:trained")
+    assert spec_of(api.load("digits-cnn")) == "digits-cnn"
+    assert spec_of("anything") == "anything"
+
+
+def test_a_task_that_others_cannot_make_is_refused() -> None:
+    made = eval("Task(**given)", {"Task": pt.Task, "given": {**fields(perceptron()), "name": "cell"}})
+    sentence = "was made where other processes cannot make it again; put a function without arguments"
+    for task in (made, with_size(4), replace(made, batch_size=6)):
+        with pytest.raises(TaskError, match=sentence):
+            spec_of(task)
+    with pytest.raises(TaskError, match="'midst'"):
+        in_the_midst(spec_of)
+    with pytest.raises(TaskError, match="'cell'"):
+        pt.train(made, "single", pt.Cluster.load("local:1"), steps=1)
+
+
+def fields(task: pt.Task) -> dict[str, Any]:
+    return {name: getattr(task, name) for name in ("model", "loss", "data", "optimizer", "batch_size")}
+
+
+def test_objects_are_trained_and_the_manifest_says_how(tmp_path: Path) -> None:
+    task, cluster = trained(), pt.Cluster.load("local:2")
+    plan = pt.recipes.ddp(pt.capture(task), cluster, None, bucket_bytes=256)
+    done = pt.train(task, plan, cluster, steps=3, seed=5, out=str(tmp_path))
+    assert done is not None
+    assert (done.steps, done.plan) == (3, plan)
+    body = json.loads((tmp_path / "manifest.json").read_text())
+    assert (body["schema"], body["task"], body["seed"], body["steps"]) == (1, f"{FACTORY}:trained", 5, 3)
+    assert read_plan(body["plan"]) == plan
+    assert read_cluster(body["cluster"], "x") == cluster
+    assert set(body["versions"]) >= {"python", "torch", "partita"}
+
+
+def test_a_run_that_cannot_begin_has_its_manifest(tmp_path: Path) -> None:
+    """It is written before anything else; and a folder that cannot be written to is refused."""
+    with pytest.raises(pt.errors.PartitaError):
+        pt.train(trained(), "single", pt.Cluster.load("local:1"), steps=1, out=str(tmp_path), init="absent.safetensors")
+    assert (tmp_path / "manifest.json").exists()
+    with pytest.raises(OptionError, match="give a folder"):
+        pt.train(trained(), "single", pt.Cluster.load("local:1"), steps=1, out="/proc/nowhere")
+
+
+def test_a_prediction_is_a_timeline_that_notebooks_draw() -> None:
+    graph, cluster = two_layers(), pt.Cluster.load("lab-4x1g")
+    plan = pt.search(graph, cluster).best
+    timeline = pt.simulate(graph, plan, cluster)
+    assert isinstance(timeline, pt.Timeline)
+    page = timeline._repr_html_()
+    assert page.startswith("<div><svg")
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert str(timeline).startswith(f"{plan.name}, simulated: ")
+    assert timeline == pt.simulate(graph, plan.name, cluster)
+
+
+def test_a_plan_shows_the_text_that_it_is_read_from() -> None:
+    plan = replace(pt.recipes.ddp(two_layers(), pt.Cluster.load("local:2")), name="<ddp>")
+    assert plan._repr_html_().startswith("<pre>schema = 1")
+    assert "&lt;ddp&gt;" in plan._repr_html_()
+
+
+class Measured:
+    """Takes the place of the lab: says a sentence, or costs."""
+
+    def __init__(self, sentence: str = "") -> None:
+        self.sentence, self.asked = sentence, []
+
+    def __call__(
+        self, task: str, graph: pt.Graph, cluster: pt.Cluster, plans: Sequence[pt.Plan], *, insist: bool, tell: Any
+    ) -> Costs | str:
+        self.asked.append((task, [plan.name for plan in plans], insist))
+        if self.sentence and not insist:
+            return self.sentence
+        return priced(graph, cluster, api.batches_of(graph, cluster, plans))
+
+
+def test_costs_are_measured_where_they_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, cluster, lab = two_layers(), pt.Cluster.load("lab-4x1g"), Measured()
+    monkeypatch.setattr(costing, "measured_costs", lab)
+    plan = api.plan_of("ddp", graph, cluster)
+    assert api.costs_of(graph, cluster, [plan], task="t").source == "measured"
+    assert api.costs_of(graph, cluster, [plan], task="t", source="datasheet").source == "datasheet"
+    assert lab.asked == [("t", ["ddp"], False)]
+    found = pt.search(graph, cluster, task="t")
+    assert found.costs == "measured"
+    assert len(lab.asked[-1][1]) == len(found.candidates) == 8
+
+
+@pytest.mark.parametrize(
+    ("place", "task", "because"),
+    [
+        ("lab-4x1g", "", "a graph alone"),
+        ("lab-4x1g", "graph.json", "a graph alone"),
+        ("h100-dgx", "t", "stands elsewhere"),
+        ("lab-4x1g", "t", "no namespaces"),
+    ],
+)
+def test_where_costs_cannot_be_measured_the_answer_says_why(
+    place: str, task: str, because: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, cluster = two_layers(), pt.Cluster.load(place)
+    monkeypatch.setattr(costing, "measured_costs", Measured("no namespaces here"))
+    costs = api.costs_of(graph, cluster, [api.plan_of("single", graph, cluster)], task=task)
+    assert costs.source == "datasheet"
+    assert because in costs.because
+    assert because in pt.search(graph, cluster, task=task).because
+    if task != "t" or place != "lab-4x1g":
+        with pytest.raises(OptionError, match="costs cannot be measured"):
+            api.costs_of(graph, cluster, [], task=task, source="measured")
+
+
+def test_a_ghost_is_not_timed() -> None:
+    cluster = pt.Cluster.load("lab-4x1g")
+    ghost = replace(cluster.devices[0], ghost=True)
+    haunted = replace(cluster, root=replace(cluster.root, members=(ghost,) * 4))
+    plan = api.plan_of("ddp", two_layers(), haunted)
+    assert "cannot be timed" in api.costs_of(two_layers(), haunted, [plan], task="t").because
+    with pytest.raises(OptionError, match="allowed are measured and datasheet"):
+        api.costs_of(two_layers(), haunted, [plan], source="guessed")

@@ -1,0 +1,80 @@
+"""What is wrong in a command line is said before anything slow is loaded."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CLUSTER = """
+schema = 1
+name = "two"
+[device.cpu]
+backend = "cpu"
+cores = 0.5
+{device}
+[network]
+link = {{ {bandwidth} = "1 Gbit/s" }}
+members = [{{ device = "cpu", count = 2 }}]
+"""
+# Runs each command line in turn, then tells which of the heavy packages it took to refuse them.
+REFUSED = """
+import json, sys
+from partita.__main__ import main
+codes = [main(words) for words in json.loads(sys.argv[1])]
+print(json.dumps([codes, [m for m in ("torch", "numba", "numpy") if m in sys.modules]]))
+"""
+
+
+@pytest.fixture
+def wrong(tmp_path: Path) -> dict[str, str]:
+    for name, device, bandwidth in (
+        ("typo", "", "bandwith"),
+        ("good", "", "bandwidth"),
+        ("value", "price = 'x'", "bandwidth"),
+    ):
+        (tmp_path / f"{name}.toml").write_text(CLUSTER.format(device=device, bandwidth=bandwidth))
+    (tmp_path / "plan.toml").write_text('schema = 1\nname = "ddp"\nmessh = 1\n')
+    return {path.stem: str(path) for path in tmp_path.iterdir()}
+
+
+def test_every_verb_refuses_before_it_loads_anything(wrong: dict[str, str]) -> None:
+    words = [
+        *(["plan", "digits-cnn", "--cluster", wrong[name]] for name in ("typo", "value")),
+        ["plan", "digits-cnn", "--cluster", wrong["good"], "--objective", "cost"],
+        ["plan", "digits-cnn", "--cluster", wrong["good"], "-o", "/nowhere/plan.toml"],
+        ["cluster", "show", wrong["typo"]],
+        ["cluster", "probe", wrong["typo"]],
+        ["cluster", "lab", wrong["typo"], "--", "true"],
+        ["verify", "digits-cnn", "--plan", "dpd"],
+        ["recipes", "dpd"],
+        ["capture", "digits-cnn", "-o", "/nowhere/graph.json"],
+        ["capture", "absent.py:task"],
+    ]
+    for verb in (["simulate"], ["fit"], ["train", "--steps", "1"]):
+        for plan in (
+            "ddp(bucket_bytes=1,bucket_bytes=2)",
+            "ddp(bucket_byte=1)",
+            "dpd",
+            "ddp(",
+            "absent.toml",
+            wrong["plan"],
+        ):
+            words.append([verb[0], "digits-cnn", "--cluster", "local:2", "--plan", plan, *verb[1:]])
+        words.append([verb[0], "digits-cnn", "--cluster", wrong["typo"], "--plan", "ddp", *verb[1:]])
+    words.append(["compare", "digits-cnn", "--cluster", "local:2", "--plans", "ddp,pipe_sgd(stalenes=1)"])
+    words.append(["compare", "digits-cnn", "--cluster", "local:2", "--plans", "ddp", "--report", "/nowhere/page.html"])
+    command = [sys.executable, "-c", REFUSED, json.dumps(words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    codes, loaded = json.loads(done.stdout)
+    said = done.stderr.splitlines()
+    assert codes == [2] * len(words), said
+    assert len(said) == len(words)
+    assert all(line.startswith("partita: ") for line in said)
+    assert not {"torch"} & set(loaded)
+    for hint in ("did you mean 'bandwidth'", "did you mean 'bucket_bytes'", "did you mean 'ddp'", "give each knob once",
+                 "did you mean 'mesh'", "did you mean 'staleness'", "price = 2.5"):  # fmt: skip
+        assert any(hint in line for line in said), hint

@@ -1,0 +1,56 @@
+"""A training loop as somebody might have written it, on one of two ranks: `loop_of_ones_own.py RANK PLACE PLAN OUT`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import partita as pt
+
+STEPS, BATCH, SAMPLES = 5, 11, 33
+
+
+def made(seed: int) -> tuple[nn.Module, torch.optim.Optimizer, DataLoader[Any]]:
+    """A perceptron in fp64, and minibatches that two ranks cannot divide equally."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    draw = torch.Generator().manual_seed(7)
+    data = TensorDataset(torch.randn(SAMPLES, 6, generator=draw).double(), torch.arange(SAMPLES) % 3)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), DataLoader(data, batch_size=BATCH)
+
+
+def loop(model: nn.Module, optimizer: torch.optim.Optimizer, loader: Any, steps: int = STEPS) -> None:
+    """The user's own: clipped gradients, several epochs."""
+    left = steps
+    while True:
+        for x, y in loader:
+            nn.functional.cross_entropy(model(x), y).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+            left -= 1
+            if not left:
+                return
+
+
+def main(rank: int, place: str, plan: str, out: str) -> None:
+    """Train, and keep this rank's weights. The model begins otherwise on each rank; rank 0's counts."""
+    dist.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=2)
+    model, optimizer, loader = pt.apply(plan, *made(3 + rank))
+    loop(model, optimizer, loader)
+    torch.save(model.state_dict(), f"{out}.{rank}")
+    try:
+        for _ in range(2):
+            model(torch.ones(1, 6).double()).sum().backward()
+    except pt.errors.RunError as error:
+        print(error)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), *sys.argv[2:])

@@ -1,0 +1,136 @@
+"""A loop of one's own on two real ranks ends where one process ends that knows the same minibatches."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+
+import partita as pt
+from partita.errors import OptionError, PlanError
+from partita.runtime.apply import Slices
+from tests.runtime.loop_of_ones_own import BATCH, STEPS, loop, made
+
+ROOT = Path(__file__).parents[2]
+
+
+def on_two_ranks(plan: str, place: Path) -> tuple[list[dict[str, torch.Tensor]], list[str]]:
+    words = ["-m", "tests.runtime.loop_of_ones_own"]
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, *words, str(rank), str(place / "meet"), plan, str(place / "weights")],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    said = [rank.communicate(timeout=120) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    return [torch.load(f"{place / 'weights'}.{rank}") for rank in (0, 1)], [out for out, _ in said]
+
+
+def test_all_reduced_gradients_are_those_of_one_process(tmp_path: Path) -> None:
+    found, said = on_two_ranks("ddp(bucket_bytes=512,first_bucket_bytes=64)", tmp_path)
+    model, optimizer, loader = made(3)
+    loop(model, optimizer, loader)
+    for name, weight in model.state_dict().items():
+        assert torch.equal(found[0][name], found[1][name]), name
+        assert torch.allclose(found[0][name], weight, rtol=1e-12, atol=1e-14), name
+    assert all("call optimizer.step() after every backward" in each for each in said)
+
+
+def test_local_steps_are_those_of_replicas_that_meet(tmp_path: Path) -> None:
+    found, _ = on_two_ranks("local_sgd(period=2)", tmp_path)
+    replicas = [made(3), made(3)]
+    halves = [Slices(loader, rank, 2, 0) for rank, (_, _, loader) in enumerate(replicas)]
+    batches = [[batch for _ in range(2) for batch in half][:STEPS] for half in halves]
+    for step in range(STEPS):
+        for (model, optimizer, _), own in zip(replicas, batches, strict=True):
+            loop(model, optimizer, [own[step]], 1)
+        if step % 2:
+            with torch.no_grad():
+                for one, other in zip(replicas[0][0].parameters(), replicas[1][0].parameters(), strict=True):
+                    one.copy_((one + other) / 2)
+                    other.copy_(one)
+    for rank, (model, _, _) in enumerate(replicas):
+        for name, weight in model.state_dict().items():
+            assert torch.allclose(found[rank][name], weight, rtol=1e-12, atol=1e-14), name
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_ranks_share_every_minibatch_of_an_epoch(world: int) -> None:
+    loader: DataLoader[Any] = DataLoader(range(40), batch_size=BATCH, shuffle=True)  # type: ignore[arg-type]
+    ranks = [Slices(loader, rank, world, seed=5) for rank in range(world)]
+    epochs = []
+    for _ in range(2):
+        parts = [[(batch.tolist(), each.share) for batch in each] for each in ranks]
+        for minibatch in zip(*parts, strict=True):
+            assert sum(share for _, share in minibatch) == pytest.approx(1.0)
+            size = sum(len(own) for own, _ in minibatch)
+            assert all(share == len(own) / size for own, share in minibatch)
+        epochs.append([number for minibatch in zip(*parts, strict=True) for own, _ in minibatch for number in own])
+    assert [sorted(epoch) for epoch in epochs] == [list(range(40))] * 2
+    assert epochs[0] != epochs[1]
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        ("ps_sync", "more than a loop's backward"),
+        ("pipe_sgd", "more than a loop's backward"),
+        ("ddp(microbatches=2)", "without microbatches"),
+        ("ddp", "is for 1 ranks"),
+        ("auto", "needs a captured task"),
+        ("dpd", "did you mean 'ddp'?"),
+    ],
+)
+def test_a_plan_that_a_loop_cannot_mean_is_refused(plan: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from partita.runtime import apply
+
+    monkeypatch.setattr(apply, "_place", lambda: (0, 2))
+    chosen = pt.recipes.ddp(*bare()) if plan == "ddp" else plan
+    with pytest.raises(PlanError, match=words):
+        pt.apply(chosen, nn.Linear(2, 2), None, None)
+
+
+def bare() -> tuple[pt.Graph, pt.Cluster]:
+    from tests.small import cluster_of, two_layers
+
+    return two_layers(), cluster_of(1)
+
+
+class Endless(IterableDataset[int]):
+    """Has no samples to divide."""
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.count()
+
+
+def test_a_loader_that_cannot_be_divided_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from partita.runtime import apply
+
+    monkeypatch.setattr(apply, "_place", lambda: (0, 2))
+    for loader in ([1, 2], DataLoader(Endless(), batch_size=2)):
+        with pytest.raises(OptionError, match="give a DataLoader"):
+            pt.apply("ddp", nn.Linear(2, 2), None, loader)
+
+
+def test_without_ranks_there_is_nothing_to_apply_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(OptionError, match="torchrun"):
+        pt.apply("ddp", nn.Linear(2, 2), None, None)
+
+
+def test_one_rank_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from partita.runtime import apply
+
+    monkeypatch.setattr(apply, "_place", lambda: (0, 1))
+    given = made(1)
+    assert pt.apply("single", *given) == given

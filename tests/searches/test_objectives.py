@@ -1,0 +1,143 @@
+"""What is made small, what may be compared, and what is said of it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from partita.cluster.cluster import Cluster
+from partita.cost.datasheet import datasheet_costs
+from partita.errors import OptionError, PlanError
+from partita.graph.graph import Graph
+from partita.lowering.lower import lower
+from partita.searches.exhaustive import Search, applicable, exhaustive, recipe_of
+from partita.searches.explaining import break_even, narrowest_link, widened
+from partita.searches.finals import FINALISTS, OF_ONE_RECIPE, finalists, judged
+from tests.priced import priced, signatures, whole_cores
+from tests.small import two_layers
+
+
+def found(cluster: Cluster, objective: str = "time", allow: str = "exact", operator: float = 1e-3) -> Search:
+    graph = two_layers()
+    costs = priced(graph, cluster, batches(graph, cluster), operator=operator)
+    return exhaustive(graph, cluster, costs, objective=objective, allow=allow)
+
+
+def batches(graph: Graph, cluster: Cluster) -> list[int]:
+    programs = [s.program for plan in applicable(graph, cluster) for s in lower(graph, plan, cluster)]
+    return sorted({segment.batch for program in programs for segment in program.segments})
+
+
+def with_prices(cluster: Cluster, price: float) -> Cluster:
+    device = replace(cluster.devices[0], price=price)
+    return replace(cluster, root=replace(cluster.root, members=(device,) * cluster.size))
+
+
+def test_money_counts_the_devices_that_a_plan_occupies() -> None:
+    """Four devices take as long as one here, so that one is four times as cheap; memory is least where a plan keeps
+    least."""
+    search = found(with_prices(whole_cores(4, 1e9), 3.6), "cost")
+    best = search.candidates[0]
+    assert recipe_of(best) == "single"
+    other = next(c for c in search.candidates if recipe_of(c) == "ddp")
+    ratio = other.timeline.step_seconds * 4 / best.timeline.step_seconds
+    assert f"it would cost {ratio:.2f} times as much" in other.explanation
+    least = found(whole_cores(4, 1e9), "memory").candidates
+    assert [max(c.timeline.memory) for c in least] == sorted(max(c.timeline.memory) for c in least)
+
+
+def test_money_needs_prices_and_objectives_are_known() -> None:
+    with pytest.raises(OptionError, match=r"does not say it of cpu; add price = 2\.5 \(dollars an hour\)"):
+        found(whole_cores(2, 1e9), "cost")
+    with pytest.raises(OptionError, match="allowed are time, memory, cost, time-to-loss"):
+        found(whole_cores(2, 1e9), "beauty")
+    with pytest.raises(OptionError, match="allowed are exact, lossy, delayed, any"):
+        found(whole_cores(2, 1e9), allow="most")
+
+
+@pytest.mark.parametrize(
+    ("allow", "classes"),
+    [("exact", {"exact"}), ("lossy", {"exact"}), ("delayed", {"exact", "delayed"}),
+     ("any", {"exact", "delayed", "consensus"})],
+)  # fmt: skip
+def test_classes_that_are_not_allowed_are_left_out_with_a_reason(allow: str, classes: set[str]) -> None:
+    search = found(whole_cores(4, 1e9), allow=allow)
+    assert {c.semantics for c in search.candidates} == classes
+    assert any("its class is" in why for _, why in search.refused) is (allow != "any")
+
+
+def test_only_exact_plans_are_compared_to_a_loss() -> None:
+    search, fast = found(whole_cores(4, 1e9), "time-to-loss", "any"), found(whole_cores(4, 1e9))
+    assert [c.plan.name for c in search.candidates] == [c.plan.name for c in fast.candidates]
+    late = [why for text, why in search.refused if text.startswith("pipe_sgd")]
+    assert late
+    assert all("how many more steps than an exact plan it needs to a loss is not known" in why for why in late)
+
+
+def test_a_ranking_says_what_binds_and_what_others_lose() -> None:
+    search = found(whole_cores(4, 1e3))
+    best, *others = search.candidates
+    assert search.explanation.startswith(f"{best.plan.name} is bound by ")
+    assert all(f" times as long as {best.plan.name}" in c.explanation for c in others)
+    assert best.gap == search.gap
+    assert all(c.gap == c.timeline.step_seconds / search.lower_bound_seconds - 1 for c in search.candidates)
+
+
+def test_the_bandwidth_at_which_the_order_turns() -> None:
+    """A plan of 1 s against one of 4 s / bandwidth factor: equal at factor 4; and one that never wins."""
+    turn = break_even(lambda f: 1.0, lambda f: 4.0 / f, 100.0)
+    assert turn is not None
+    assert turn[0] == pytest.approx(400.0, rel=0.05)
+    assert turn[1]
+    below = break_even(lambda f: 2.0 / f, lambda f: 4.0, 100.0)
+    assert below is not None
+    assert below[0] == pytest.approx(50.0, rel=0.05)
+    assert not below[1]
+    assert break_even(lambda f: 1.0 / f, lambda f: 2.0 / f, 100.0) is None
+
+
+def test_a_narrow_network_says_where_the_order_turns() -> None:
+    """An operator takes 1 ms a sample, the one that reads weights alone 8 ms: 80 ms on one device, 26 on each of four
+    and 216 bytes to be sent. At 2 kB/s one device wins, from 4 kB/s on four."""
+    cluster, graph = whole_cores(4, 2e3), two_layers()
+    sizes = batches(graph, cluster)
+    by_samples = {name: size * 1e-3 for size in sizes for name in signatures(graph, size)}
+    search = exhaustive(graph, cluster, replace(priced(graph, cluster, sizes), operators=by_samples))
+    assert recipe_of(search.candidates[0]) == "single"
+    said = re.search(r"would take [0-9.]+ times as long and wins above ([0-9.]+) kbit/s", search.explanation)
+    assert said, search.explanation
+    assert float(said[1]) == pytest.approx(8 * 216 / 54, rel=0.05)
+    assert narrowest_link(widened(cluster, 2.0)) == 2 * narrowest_link(cluster)
+
+
+def test_finalists_are_few_and_not_all_of_one_recipe() -> None:
+    search = found(whole_cores(4, 1e9), allow="any")
+    few = finalists(search)
+    names = [recipe_of(c) for c in few]
+    assert len(few) == FINALISTS
+    assert max(names.count(name) for name in names) == OF_ONE_RECIPE
+    assert few[0] == search.candidates[0]
+
+
+def test_measured_costs_judge_the_finalists_anew() -> None:
+    graph, cluster = two_layers(), whole_cores(4, 1e9)
+    sheet = datasheet_costs(graph, cluster, tuple(batches(graph, cluster)), because="a reason")
+    screened = exhaustive(graph, cluster, sheet)
+    few = finalists(screened)
+    assert (screened.costs, screened.because) == ("datasheet", "a reason")
+    assert judged(screened, few, sheet, objective="time", allow="exact", tell=print) == screened
+    measured = priced(graph, cluster, batches(graph, cluster), operator=0.5)
+    final = judged(screened, few, measured, objective="time", allow="exact", tell=lambda sentence: None)
+    assert final.costs == "measured"
+    assert {c.plan.name for c in final.candidates} == {c.plan.name for c in few}
+    assert all(c.timeline.step_seconds > 1.0 for c in final.candidates)
+    assert final.refused == screened.refused
+
+
+def test_nothing_that_applies_is_said() -> None:
+    graph, cluster = two_layers(), whole_cores(1, 1e9)
+    costs = priced(graph, cluster, [8])
+    with pytest.raises(PlanError, match="no plan of the grid applies"):
+        exhaustive(graph, cluster, costs, calls=["ps_sync"])
