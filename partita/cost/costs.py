@@ -55,13 +55,13 @@ class Wiring:
     """What the transport asks of processors and links, beyond bandwidth.
 
     `start` is core-seconds a call; `sent`, `received` and `reduced` core-seconds a byte; `message` seconds of latency
-    of a message; `curve` (bytes, seconds) what an all-reduce of so many bytes takes beyond its bytes over the
-    bandwidth; `efficiency` the part of a link's bandwidth that payload gets.
+    of a message; `curve` (bytes, seconds, core-seconds) what an all-reduce of so many bytes takes beyond its bytes over
+    the bandwidth, and of each processor; `efficiency` the part of a link's bandwidth that payload gets.
     """
 
     start: Seconds = 100e-6
     message: Seconds = 100e-6
-    curve: tuple[tuple[Bytes, Seconds], ...] = ()
+    curve: tuple[tuple[Bytes, Seconds, Seconds], ...] = ()
     sent: Seconds = 0.12e-9
     received: Seconds = 0.12e-9
     reduced: Seconds = 0.2e-9
@@ -72,11 +72,25 @@ class Wiring:
         2 (p-1) messages in a chain where there is none (CO-02)."""
         if not self.curve:
             return 2 * (ranks - 1) * self.message
-        above = next((k for k, (bytes_, _) in enumerate(self.curve) if bytes_ >= size), len(self.curve))
+        above = self._above(size)
         if above in (0, len(self.curve)):
             return self.curve[min(above, len(self.curve) - 1)][1]
-        (low, first), (high, last) = self.curve[above - 1], self.curve[above]
+        (low, first, _), (high, last, _) = self.curve[above - 1], self.curve[above]
         return first + (last - first) * log(size / low) / log(high / low)
+
+    def reducing(self, size: Bytes, ranks: int) -> Seconds:
+        """Core-seconds of an all-reduce of `size` bytes on each rank: the measured curve, beyond its end by the byte;
+        of each byte that is sent, received and summed where there is none."""
+        if not self.curve:
+            return self.start + (ranks - 1) / ranks * size * (2 * self.sent + 2 * self.received + self.reduced)
+        above = self._above(size)
+        if above == len(self.curve):
+            return self.curve[-1][2] * size / self.curve[-1][0]
+        (low, _, first), (high, _, last) = self.curve[max(above - 1, 0)], self.curve[above]
+        return first + (last - first) * (size - low) / max(high - low, 1)
+
+    def _above(self, size: Bytes) -> int:
+        return next((k for k, (bytes_, _, _) in enumerate(self.curve) if bytes_ >= size), len(self.curve))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +176,7 @@ class Costs:
             return Demand(w.start + w.sent * size)
         if isinstance(act, Receive):
             return Demand(w.start + w.received * size, w.message)
-        share = (ranks - 1) / ranks * size
-        return Demand(w.start + share * (2 * w.sent + 2 * w.received + w.reduced), w.waiting(size, ranks))
+        return Demand(w.reducing(size, ranks), w.waiting(size, ranks))
 
     def bandwidth(self, nominal: BytesPerSecond) -> BytesPerSecond:
         """Payload bytes a second of a link of `nominal` bytes a second."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from statistics import median
+from statistics import fmean, median
 from typing import Any, Final
 
 import torch
@@ -115,19 +115,23 @@ def load_seconds(task: Task, count: int) -> tuple[Seconds, Seconds]:
     return max(few - each, 0.0), max(each, 1e-9)
 
 
-def wire_seconds(sizes: tuple[Bytes, ...], repeats: int = 5) -> list[tuple[Bytes, Seconds, Seconds]]:
-    """(bytes, wall seconds, this process's core-seconds) of an all-reduce among all ranks, medians."""
+def wire_seconds(sizes: tuple[Bytes, ...], largest: int = 5) -> list[tuple[Bytes, Seconds, Seconds]]:
+    """(bytes, wall seconds, this process's core-seconds) of an all-reduce among all ranks, means.
+
+    gloo's thread now and then spins through a time slice until its peers answer, so small sizes are repeated more often
+    than the `largest`; a step meets the mean, not the median.
+    """
     found = []
     for size in sizes:
-        tensor = torch.zeros(max(size // 4, 1))
+        tensor, repeats = torch.zeros(max(size // 4, 1)), min(max(largest * sizes[-1] // size, largest), 6 * largest)
         walls, cores = [], []
-        for _ in range(repeats + 1):
+        for _ in range(repeats + 2):
             dist.barrier()
             wall, core = time.perf_counter(), time.process_time()
             dist.all_reduce(tensor)
             walls.append(time.perf_counter() - wall)
             cores.append(time.process_time() - core)
-        found.append((size, median(walls[1:]), median(cores[1:])))
+        found.append((size, fmean(walls[2:]), fmean(cores[2:])))
     return found
 
 

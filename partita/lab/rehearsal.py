@@ -159,7 +159,8 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster) -> Wiring:
     achieved = max(share * size - burst, 1.0) / max(wall - tiny_wall, 1e-6) / slowest
     efficiency = 0.95 if core / cores > 0.9 * wall else min(max(achieved, 0.5), 1.0)
     waits = tuple(
-        (int(n), max(w - max((share * n - burst) / (slowest * efficiency), c / cores, 0.0), 1e-6)) for n, w, c in curve
+        (int(n), max(w - max((share * n - burst) / (slowest * efficiency), c / cores, 0.0), 1e-6), c)
+        for n, w, c in curve
     )
     message = max(sender[0][1] - tiny_core, 1e-6)
     return Wiring(tiny_core, message, waits, sent, received, reduced, efficiency)

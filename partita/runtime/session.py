@@ -69,7 +69,7 @@ class Watch:
 
 @dataclass
 class Session:
-    """One rank's process. `values` are the first weights, from the seed or from `init`."""
+    """One rank's process. `values` are the first weights, from the seed or from `init`; every run starts from them."""
 
     task: Task
     graph: Graph
@@ -90,6 +90,7 @@ class Session:
         self.model, self.values = initial(self.task, self.seed)
         if init:
             load_weights(self.model, Path(init))
+        self.values = {name: tensor.detach().clone() for name, tensor in self.values.items()}
         self.transport = Processes(self.rank)
         if self.world > 1:
             self.offset = clock_offset(self.rank)
