@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,6 +23,9 @@ from partita.plan.plan import Plan
 from partita.plan.text import read_plan
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import call
+from partita.report.comparison import Comparison, Row
+from partita.report.environment import environment
+from partita.report.record import write_run
 from partita.searches.exhaustive import Search, exhaustive, grid
 from partita.simulator.simulate import simulate as simulate_program
 from partita.task import Task, load_task
@@ -43,28 +46,6 @@ class Trained:
     final_loss: float
     steps: int
     weights_path: str
-
-
-@dataclass(frozen=True)
-class Row:
-    """A plan in a comparison: what was predicted before it ran, and the median of its measured repeats."""
-
-    plan: str
-    predicted: Timeline | None = None
-    measured: Timeline | None = None
-    naive: dict[str, Seconds] = field(default_factory=dict)
-    loss: tuple[tuple[int, Seconds, float], ...] = ()
-    seconds_to_target: float | None = None
-    final_loss: float | None = None
-    error: str = ""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    rows: tuple[Row, ...]
-    task: str
-    cluster: Cluster
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -193,12 +174,20 @@ def train(
         own = train_rank(
             task, graph, plan, cluster, steps=steps, seed=seed, init=init, out=out, keyed=deterministic, timeout=timeout
         )
-        return None if own is None else Trained(plan, own.timeline, own.loss, own.final_loss, steps, own.weights)
+        return None if own is None else _trained(plan, plan_text, own, steps, spec, cluster, out)
     from partita.lab.rehearsal import Rehearsal
 
     machines = cluster_spec or cluster.name
     with Rehearsal(spec, graph, cluster, machines, seed=seed, init=init, timeout=timeout, tell=tell) as crew:
         take = crew.train(plan, steps=steps, out=out, keyed=deterministic)
+    return _trained(plan, plan_text, take, steps, spec, cluster, out)
+
+
+def _trained(plan: Plan, text: str, take: Any, steps: int, spec: str, cluster: Cluster, out: str) -> Trained:
+    """The result, which a run with a folder also keeps there for `partita report`."""
+    if out:
+        row = Row(text, None, take.timeline, loss=take.loss, final_loss=take.final_loss, losses=(take.loss,))
+        write_run(Comparison((row,), spec, cluster, environment=environment()), Path(out))
     return Trained(plan, take.timeline, take.loss, take.final_loss, steps, take.weights)
 
 
@@ -214,6 +203,7 @@ def compare(
     rows = {text: _planned(text, graph, cluster, tell) for text in plans}
     made = {text: plan for text, plan in rows.items() if isinstance(plan, Plan)}
     takes: dict[str, list[Take]] = {text: [] for text in made}
+    classes = {text: lower(graph, plan, cluster)[-1].program.semantics for text, plan in made.items()}
     with Rehearsal(spec, graph, cluster, cluster_spec or cluster.name, seed=seed, tell=tell) as crew:
         costs = crew.probe(list(made.values()))
         predicted = {text: simulate(graph, plan, cluster, costs=costs, tell=tell) for text, plan in made.items()}
@@ -234,12 +224,14 @@ def compare(
                 memory.get(text, ()),
                 guesses.get(text, {}),
                 target_loss,
+                classes.get(text, ""),
             )
             for text in plans
         ),
         spec,
         cluster,
         notes,
+        environment(),
     )
 
 
@@ -260,6 +252,7 @@ def _row(
     memory: tuple[int, ...],
     guesses: dict[str, Seconds],
     target: float | None,
+    semantics: str,
 ) -> Row:
     if isinstance(plan, str) or predicted is None:
         return Row(text, error=str(plan))
@@ -268,7 +261,10 @@ def _row(
         takes[0].timeline, step_seconds=median(seconds), memory=memory, n=len(seconds), low=seconds[0], high=seconds[-1]
     )
     reached = next((at for _, at, loss in takes[0].loss if target is not None and loss <= target), None)
-    return Row(text, predicted, measured, guesses, takes[0].loss, reached, takes[0].final_loss)
+    return Row(
+        text, predicted, measured, guesses, takes[0].loss, reached, takes[0].final_loss, semantics=semantics,
+        losses=tuple(take.loss for take in takes),
+    )  # fmt: skip
 
 
 def verify(

@@ -35,7 +35,7 @@ def simulate(program: Program, costs: Costs, *, rounds: int = 4, keep: int = 2) 
         program.name, "simulated", seconds, program.batch, spans,
         memory=tuple(peak_memory(program, costs.graph, rank) for rank in range(program.size)),
         wire_sent=wire_sent(program), cores=core_seconds(program, costs),
-        breakdown=breakdown(program, spans, seconds, keep),
+        breakdown=breakdown(program, spans, seconds, keep), traffic=traffic(program),
     )  # fmt: skip
 
 
@@ -73,12 +73,30 @@ def core_seconds(program: Program, costs: Costs) -> tuple[Seconds, ...]:
 def wire_sent(program: Program) -> tuple[Bytes, ...]:
     """Payload bytes that each rank sends in one step."""
     sent = [0] * program.size
+    for (source, _), size in _messages(program).items():
+        sent[source] += size
+    return tuple(total // program.steps for total in sent)
+
+
+def traffic(program: Program) -> tuple[tuple[int, int, Bytes], ...]:
+    """The same, by receiver too: (source, target, bytes) of every pair that speaks. A collective is a ring."""
+    return tuple((source, to, size // program.steps) for (source, to), size in sorted(_messages(program).items()))
+
+
+def _messages(program: Program) -> dict[tuple[int, int], Bytes]:
+    """Payload bytes from rank to rank in one round."""
+    sent: dict[tuple[int, int], Bytes] = {}
     for role, i in program.instructions():
         for rank in role.ranks:
             if isinstance(i.act, Send):
-                sent[rank] += program.bucket[i.act.bucket].size
+                to, size = role.mine(i.act.to, rank), program.bucket[i.act.bucket].size
             elif isinstance(i.act, Collective):
                 group = next(g for g in i.act.groups if rank in g)
-                b = program.bucket[i.act.bucket]
-                sent[rank] += ring_bytes(b.elements, b.size // b.elements, len(group))[group.index(rank)]
-    return tuple(total // program.steps for total in sent)
+                b, place = program.bucket[i.act.bucket], group.index(rank)
+                to = group[(place + 1) % len(group)]
+                size = ring_bytes(b.elements, b.size // b.elements, len(group))[place]
+            else:
+                continue
+            if size:
+                sent[rank, to] = sent.get((rank, to), 0) + size
+    return sent

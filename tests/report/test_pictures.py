@@ -9,12 +9,10 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from partita.api import Comparison, Row
 from partita.errors import OptionError
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import RECIPES
-from partita.report.comparison import verdict
-from partita.report.page import comparison_page, loss_svg, write_page
+from partita.report.comparison import Comparison, Row, verdict
 from partita.report.svg import timeline_svg
 from partita.report.table import comparison_table, printable, recipes_table, refusals, search_table, timeline_table
 from partita.report.trace import write_trace
@@ -112,20 +110,3 @@ def test_the_drawing_is_valid_and_of_the_last_round() -> None:
 
 def test_a_timeline_without_spans_draws_words() -> None:
     assert timeline_svg(Timeline("a<b", "simulated", 1.0, 8)) == "<p>a&lt;b: no spans</p>"
-
-
-def test_the_page_escapes_names_and_holds_every_row(tmp_path: Path) -> None:
-    write_page(comparison(), tmp_path / "page.html")
-    text = (tmp_path / "page.html").read_text()
-    assert "a &lt;task&gt;" in text
-    assert "no recipe &lt;x&gt;" in text
-    assert "<b>" not in text
-    assert text.count("<tr>") == 4
-    assert text.count("<rect") == 2 * 2 + 2 * 1
-    assert "a note" in text
-    assert text == comparison_page(comparison())
-
-
-def test_losses_that_are_no_numbers_are_left_out() -> None:
-    assert "nan" not in loss_svg(comparison().rows)
-    assert loss_svg(()) == ""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from partita.api import Comparison, Row
 from partita.program.timeline import Breakdown, Span, Timeline
+from partita.report.comparison import Comparison, Row
 from tests.small import cluster_of
 
 SPANS = (
