@@ -21,8 +21,8 @@ CHROMIUM = next(
 )
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--hide-scrollbars",
-    "--remote-debugging-pipe", "--force-color-profile=srgb",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+    "--hide-scrollbars", "--remote-debugging-pipe", "--force-color-profile=srgb",
 )  # fmt: skip
 LIMIT = 60.0  # seconds for any one answer
 # Chromium reads commands from descriptor 3 and writes answers to 4.
