@@ -1,6 +1,6 @@
 """Spans made small for a page: a predicted and a measured timeline on one axis, as whole numbers, as many as fit.
 
-{"unit": seconds of one tick, "lanes": [[rank, lane]], "names": [[name, kind]], "last": round of the last instance,
+{"unit": seconds of one tick, "lanes": [[rank, lane]], "names": [[name, kind, part]], "last": the last round,
  "spans": [lane, name, round, start, length, lane, name, ...]}
 """
 
@@ -14,6 +14,10 @@ from typing import Any, Final
 from partita.program.timeline import Span, Timeline
 from partita.units import Seconds
 
+PARTS: Final = {
+    "Load": "data", "Pack": "codec", "Combine": "codec", "Scale": "codec", "Collective": "messages",
+    "Send": "messages", "Receive": "messages", "Update": "optimizer", "Clip": "optimizer",
+}  # fmt: skip
 TICKS: Final = 1_000_000  # that an axis is divided into
 
 
@@ -62,6 +66,13 @@ def _thin(timeline: Timeline, most: int) -> Thinned:
     return Thinned(shown, f"{name}: {words} ({len(shown):,} of {len(spans):,} instructions).")
 
 
+def part_of(name: str, kind: str) -> str:
+    """Which part of a step an instruction belongs to, as a breakdown and the colours have it."""
+    if kind == "Compute":
+        return "forward" if name.startswith("F") else "backward"
+    return PARTS.get(kind, "other")
+
+
 def packed(sides: Sequence[tuple[Span, ...]]) -> list[dict[str, Any]]:
     """Each side's spans; time 0 is where the first round begins that all sides have, and none begins before."""
     full = [side for side in sides if side]
@@ -90,5 +101,5 @@ def _pack(spans: tuple[Span, ...], zero: Seconds, unit: Seconds) -> dict[str, An
         ]  # fmt: skip
     return {
         "unit": unit, "zero": zero, "last": _last(spans), "lanes": [list(key) for key in lanes],
-        "names": [list(key) for key in names], "spans": flat,
+        "names": [[*key, part_of(*key)] for key in names], "spans": flat,
     }  # fmt: skip

@@ -37,6 +37,13 @@ def chromium() -> Iterator[Browser]:
         yield found
 
 
+def choose(b: Browser, place: int) -> None:
+    """The plan whose details are shown."""
+    b.evaluate(
+        f"(p => {{ p.value = {place}; p.dispatchEvent(new Event('change')); }})(document.getElementById('plan'))"
+    )
+
+
 def click(b: Browser, selector: str) -> None:
     """A real press of the mouse in the middle of an element."""
     place = f"document.querySelector({selector!r})"
@@ -103,6 +110,7 @@ def test_headings_sort_and_errors_stay_last(chromium: Browser, page: Path) -> No
 def test_the_timeline_zooms_and_pans(chromium: Browser, page: Path) -> None:
     chromium.shape(1280)
     chromium.open(page)
+    choose(chromium, 0)
     low, end = chromium.evaluate(WINDOW)
     assert (low, end > 0.06) == (0, True)
     click(chromium, "[data-do=in]")
@@ -160,13 +168,14 @@ def test_the_wheel_and_the_mouse_move_the_timeline(chromium: Browser, page: Path
 def test_the_chosen_plan_shows_its_memory_and_messages(chromium: Browser, page: Path) -> None:
     chromium.shape(1280)
     chromium.open(page)
-    choose = "(p => {{ p.value = {}; p.dispatchEvent(new Event('change')); }})(document.getElementById('plan'))"
+    assert chromium.evaluate("document.getElementById('plan').selectedOptions[0].text") == "local_sgd(period=4)"
+    choose(chromium, 0)
     assert "No rank sends" in chromium.evaluate("document.getElementById('traffic').textContent")
-    chromium.evaluate(choose.format(1))
+    choose(chromium, 1)
     assert chromium.evaluate("document.querySelectorAll('#memory path.line').length") == 4
     cells = chromium.evaluate("[...document.querySelectorAll('#traffic td.cell')].map(cell => cell.textContent)")
     assert [i for i, cell in enumerate(cells) if cell] == [1, 6, 11, 12]
-    chromium.evaluate(choose.format(2))
+    choose(chromium, 2)
     assert chromium.evaluate("document.querySelectorAll('#memory rect').length") == 8
     assert chromium.complaints() == []
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from partita.program.timeline import Span, Timeline
+from partita.report import page
 from partita.report.comparison import Comparison, Row
 from partita.report.figures import figures, loss_of, traffic_of
 from partita.report.page import MOST_BYTES, bar, comparison_page, embedded, write_page
@@ -61,6 +62,20 @@ def test_it_asks_the_network_for_nothing() -> None:
         assert not any(str(attributes.get(key) or "").startswith(("http", "//")) for key in ("src", "href", "action"))
     assert re.findall(r"https?://[^\"' )]+", text) == ["http://www.w3.org/2000/svg"]
     assert not re.search(r"\beval\(|innerHTML|new Function|insertAdjacentHTML|document\.write", text)
+
+
+def test_pages_may_link_to_each_other() -> None:
+    found = Elements(comparison_page(comparison(), {"a <b>": "a.html"}))
+    assert ("a", {"href": "a.html"}) in found.tags
+    assert not [tag for tag, _ in Elements(comparison_page(comparison())).tags if tag == "a"][1:]
+
+
+def test_scripts_and_styles_keep_to_the_width_of_the_rest() -> None:
+    found = [path for path in (Path(page.__file__).parent / "web").iterdir() if path.suffix in (".js", ".css")]
+    assert len(found) == 7
+    wide = [f"{p.name}:{i}" for p in found for i, line in enumerate(p.read_text().splitlines(), 1) if len(line) > 120]
+    assert not wide
+    assert not [p.name for p in found if len(p.read_text().splitlines()) > 320]
 
 
 def test_data_cannot_end_its_element() -> None:

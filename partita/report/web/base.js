@@ -20,9 +20,12 @@ function scaled(value, steps) {
   const [scale, unit] = steps.find(([scale]) => Math.abs(value) >= scale) || steps[steps.length - 1];
   return `${Number((value / scale).toPrecision(3))} ${unit}`;
 }
-const seconds = (value) => scaled(value, [[3600, "h"], [60, "min"], [1, "s"], [1e-3, "ms"], [1e-6, "us"], [1e-9, "ns"]]);
-const bytes = (value) => scaled(value, [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"], [1, "B"]]);
-const number = (value) => Math.abs(value) >= 1e4 ? scaled(value, [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) : String(Number(value.toPrecision(4)));
+const TIMES = [[3600, "h"], [60, "min"], [1, "s"], [1e-3, "ms"], [1e-6, "us"], [1e-9, "ns"]];
+const SIZES = [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"], [1, "B"]];
+const COUNTS = [[1e9, "G"], [1e6, "M"], [1e3, "k"]];
+const seconds = (value) => scaled(value, TIMES);
+const bytes = (value) => scaled(value, SIZES);
+const number = (value) => (Math.abs(value) >= 1e4 ? scaled(value, COUNTS) : String(Number(value.toPrecision(4))));
 const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(2)}`;
 const short = (name, most) => (name.length > most ? `${name.slice(0, most - 1)}…` : name);
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
@@ -46,6 +49,16 @@ function colour(name) {
   return getComputedStyle(probe).color;
 }
 
+/** Whichever of two colours, as [r, g, b] texts of CSS, is easier to read on a third. */
+function legible(on, one, other) {
+  const light = (text) => {
+    const [r, g, b] = text.match(/[\d.]+/g).map((x) => (x / 255) ** 2.2);
+    return 0.21 * r + 0.72 * g + 0.07 * b + 0.05;
+  };
+  const apart = (text) => Math.max(light(text), light(on)) / Math.min(light(text), light(on));
+  return apart(one) >= apart(other) ? one : other;
+}
+
 const drawings = [];
 /** Draw now, when the element's width changes, and when the theme does. */
 function drawn(place, draw) {
@@ -59,15 +72,6 @@ function drawn(place, draw) {
     }
   }).observe(place);
   return again;
-}
-
-/** What a span or a part of a step is, as the colours have it. */
-function category(kind, name) {
-  if (kind === "Compute") return name.startsWith("F") ? "forward" : "backward";
-  if (["Update", "Clip"].includes(kind)) return "optimizer";
-  if (["Pack", "Combine", "Scale", "Encode", "Decode"].includes(kind)) return "codec";
-  if (["Collective", "Send", "Receive", "Gather", "Scatter"].includes(kind)) return "messages";
-  return kind === "Load" ? "data" : "other";
 }
 
 const outside = matchMedia("(prefers-color-scheme: dark)");

@@ -1,7 +1,9 @@
 // Figures 1 to 3: time and memory, losses.
 
 const fullest = (numbers) => (numbers && numbers.length ? Math.max(...numbers) : 0);
-const pointOf = (side) => (side && side.step > 0 && fullest(side.memory) > 0 ? [side.step, fullest(side.memory)] : null);
+function pointOf(side) {
+  return side && side.step > 0 && fullest(side.memory) > 0 ? [side.step, fullest(side.memory)] : null;
+}
 
 /** The points that no other is as good as in both, from left to right. */
 function frontier(points) {
@@ -15,12 +17,15 @@ function frontier(points) {
 /** A place for a name beside its mark that covers no other name or mark. */
 function label(taken, x, y, width, bounds) {
   const height = 13;
-  const near = [[9, 4], [9, -9], [9, 17], [-9 - width, 4], [-9 - width, -9], [-9 - width, 17], [-width / 2, -13], [-width / 2, 23]];
-  const far = [26, 42, 60].flatMap((d) => [[d, 4 - d / 2], [d, 4 + d], [-d - width, 4 - d / 2], [-d - width, 4 + d], [-width / 2, -d], [-width / 2, d + 10]]);
+  const over = -width / 2;
+  const near = [9, -9 - width].flatMap((side) => [[side, 4], [side, -9], [side, 17]]).concat([[over, -13], [over, 23]]);
+  const beside = (d) => [d, -d - width].flatMap((side) => [[side, 4 - d / 2], [side, 4 + d]]);
+  const far = [26, 42, 60].flatMap((d) => [...beside(d), [over, -d], [over, d + 10]]);
   for (const [dx, dy] of [...near, ...far]) {
     const box = [x + dx, y + dy - height + 3, x + dx + width, y + dy + 3];
     const free = taken.every((t) => box[2] < t[0] || box[0] > t[2] || box[3] < t[1] || box[1] > t[3]);
-    if (free && box[0] >= bounds.left && box[2] <= bounds.right && box[1] >= bounds.top - 12 && box[3] <= bounds.bottom) {
+    const inside = box[0] >= bounds.left && box[2] <= bounds.right && box[1] >= bounds.top - 12;
+    if (free && inside && box[3] <= bounds.bottom) {
       taken.push(box);
       return { x: x + dx, y: y + dy, far: !near.some(([one, other]) => one === dx && other === dy) };
     }
@@ -30,9 +35,11 @@ function label(taken, x, y, width, bounds) {
 
 const pareto = byId("pareto");
 drawn(pareto, (width) => {
-  const points = ROWS.map((row, place) => ({ row, place, p: pointOf(row.predicted), m: pointOf(row.measured) })).filter((each) => each.p || each.m);
+  const points = ROWS.map((row, place) => ({ row, place, p: pointOf(row.predicted), m: pointOf(row.measured) }))
+    .filter(({ p, m }) => p || m);
   if (!points.length) return empty(pareto, "No plan has both a step and a peak of memory.");
-  const all = points.flatMap(({ p, m, row }) => [p, m, m && row.measured.n > 1 ? [row.measured.high, m[1]] : null].filter(Boolean));
+  const latest = ({ row, m }) => (m && row.measured.n > 1 ? [row.measured.high, m[1]] : null);
+  const all = points.flatMap((each) => [each.p, each.m, latest(each)].filter(Boolean));
   const x = axis(all.map(([step]) => step), seconds, "seconds a step", { count: width / 140 });
   const y = axis(all.map(([, size]) => size), bytes, "peak memory of the fullest rank", { base: 1024 });
   const plot = axes(pareto, width, clamp(width * 0.42, 300, 400), x, y, "Step and memory of each plan");
@@ -47,7 +54,8 @@ drawn(pareto, (width) => {
 function covered({ row, p, m }, plot) {
   const ends = m && row.measured.n > 1 ? [[row.measured.low, m[1]], [row.measured.high, m[1]]] : [m || p, m || p];
   return [[p || m, m || p], ends].flatMap(([one, other]) => [0, 0.2, 0.4, 0.6, 0.8, 1].map((share) => {
-    const [x, y] = [0, 1].map((i) => (plot[i ? "y" : "x"](one[i]) * (1 - share) + plot[i ? "y" : "x"](other[i]) * share));
+    const x = plot.x(one[0]) * (1 - share) + plot.x(other[0]) * share;
+    const y = plot.y(one[1]) * (1 - share) + plot.y(other[1]) * share;
     return [x - 6, y - 6, x + 6, y + 6];
   }));
 }
@@ -55,23 +63,28 @@ function covered({ row, p, m }, plot) {
 function drawPoint(plot, row, place, p, m, taken, width) {
   const marks = svg("g", { class: `p${place % 10}`, tabindex: "0", role: "img" });
   const [x, y] = [plot.x((m || p)[0]), plot.y((m || p)[1])];
-  if (p && m) marks.append(svg("path", { class: "whisker", opacity: ".55", d: path([[plot.x(p[0]), plot.y(p[1])], [x, y]]) }));
-  if (m && row.measured.n > 1) marks.append(svg("path", { class: "whisker", d: path([[plot.x(row.measured.low), y], [plot.x(row.measured.high), y]]) }));
+  const rule = (from, to, opacity) => marks.append(svg("path", { class: "whisker", opacity, d: path([from, to]) }));
+  if (p && m) rule([plot.x(p[0]), plot.y(p[1])], [x, y], ".55");
+  if (m && row.measured.n > 1) rule([plot.x(row.measured.low), y], [plot.x(row.measured.high), y], "1");
   if (p) marks.append(svg("circle", { class: "ring", cx: plot.x(p[0]), cy: plot.y(p[1]), r: 4.5 }));
   if (m) marks.append(svg("circle", { class: "full", cx: x, cy: y, r: 4.5 }));
   marks.append(svg("circle", { class: "hit", cx: x, cy: y, r: 13 }));
-  const said = [["predicted", p], ["measured", m]].filter(([, at]) => at).map(([name, at]) => `${name} ${seconds(at[0])}, ${bytes(at[1])}`);
-  const words = `${row.plan}\n${said.join("\n")}`;
+  const said = [["predicted", p], ["measured", m]].filter(([, at]) => at);
+  const words = [row.plan, ...said.map(([name, at]) => `${name} ${seconds(at[0])}, ${bytes(at[1])}`)].join("\n");
   marks.setAttribute("aria-label", words.replaceAll("\n", ", "));
   const name = short(row.plan, width < 640 ? 16 : 34);
   const at = label(taken, x, y, name.length * 6.6, plot.inner);
-  if (at && at.far) marks.append(svg("line", { class: "leader", x1: x, y1: y, x2: clamp(x, at.x, at.x + name.length * 6.2), y2: at.y < y ? at.y + 4 : at.y - 10 }));
+  if (at && at.far) {
+    const end = { x2: clamp(x, at.x, at.x + name.length * 6.2), y2: at.y < y ? at.y + 4 : at.y - 10 };
+    marks.append(svg("line", { class: "leader", x1: x, y1: y, ...end }));
+  }
   if (at) marks.append(svg("text", { class: "name", x: at.x, y: at.y }, name));
   plot.picture.append(marks);
   hint(pareto, marks, words, x, y);
 }
 
-const learned = ROWS.map((row, place) => ({ row, place, loss: row.loss })).filter(({ loss }) => loss && loss.samples.length);
+const learned = ROWS.map((row, place) => ({ row, place, loss: row.loss }))
+  .filter(({ loss }) => loss && loss.samples.length);
 const hidden = new Set();
 const readings = new Map();
 const redrawLosses = [];
@@ -88,7 +101,8 @@ function drawLosses(place, key, title, say) {
     const plot = axes(place, width, 300, x, y, `Loss against ${title}`);
     for (const { row, place: at, loss } of shown) {
       const line = loss[key].map(([x, middle]) => [plot.x(x), plot.y(middle)]);
-      const group = svg("g", { class: `p${at % 10}`, "data-plan": at, role: "img", "aria-label": `${row.plan}, last ${number(loss[key].at(-1)[1])}` });
+      const words = `${row.plan}, last ${number(loss[key].at(-1)[1])}`;
+      const group = svg("g", { class: `p${at % 10}`, "data-plan": at, role: "img", "aria-label": words });
       if (loss.repeats > 1) {
         const upper = loss[key].map(([x, , , high]) => [plot.x(x), plot.y(high)]);
         const lower = loss[key].map(([x, , low]) => [plot.x(x), plot.y(low)]).reverse();
@@ -156,7 +170,8 @@ if (learned.length) {
   drawLosses(byId("loss-samples"), "samples", "samples", number);
   drawLosses(byId("loss-seconds"), "seconds", "seconds", seconds);
   const repeats = Math.max(...learned.map(({ loss }) => loss.repeats));
-  byId("bands").textContent = repeats > 1 ? `. Lines are medians, bands the range of ${repeats} repeats` : "; one repeat, so no bands";
+  const bands = `. Lines are medians, bands the range of ${repeats} repeats`;
+  byId("bands").textContent = repeats > 1 ? bands : "; one repeat, so no bands";
 } else {
   byId("losses").hidden = true;
 }

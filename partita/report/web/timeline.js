@@ -13,6 +13,8 @@ const left = () => (wide() ? 150 : 16);
 const rowHeight = () => 2 * BAR + (wide() ? 11 : 25);
 const toX = (at) => left() + ((at - view.low) / (view.high - view.low)) * (view.width - left() - 2);
 const toTime = (x) => view.low + ((x - left()) / (view.width - left() - 2)) * (view.high - view.low);
+const KINDS = ["forward", "backward", "optimizer", "codec", "data", "messages", "other"];
+const NAMES = ["paper", "ink", "soft", "rule", ...KINDS.map((kind) => `k-${kind}`)];
 const COLOURS = {};
 
 /** Spans of one side by "rank lane": [{name, kind, round, start, end, twin}], in seconds. */
@@ -24,8 +26,11 @@ function unpack(side, letter) {
     const [lane, name, round, start, length] = spans.slice(i, i + 5);
     const key = lanes[lane].join(" ");
     if (!found.has(key)) found.set(key, []);
-    const [label, kind] = names[name];
-    found.get(key).push({ name: label, kind, round, letter, rank: lanes[lane][0], lane: lanes[lane][1], key: `${label} ${round - last}`, start: start * unit, end: (start + length) * unit });
+    const [label, kind, part] = names[name];
+    found.get(key).push({
+      name: label, kind, part, round, letter, rank: lanes[lane][0], lane: lanes[lane][1],
+      key: `${label} ${round - last}`, start: start * unit, end: (start + length) * unit,
+    });
   }
   return found;
 }
@@ -36,7 +41,8 @@ function load() {
   const keys = [...new Set(sides.flatMap((side) => [...side.keys()]))];
   keys.sort((one, other) => one.localeCompare(other, "en", { numeric: true }));
   view.rows = keys.map((key) => ({ key, strips: sides.map((side) => side.get(key) || []) }));
-  view.strips = view.rows.flatMap((each, row) => each.strips.map((spans, side) => ({ spans, row, side }))).filter(({ spans }) => spans.length);
+  view.strips = view.rows.flatMap((each, row) => each.strips.map((spans, side) => ({ spans, row, side })))
+    .filter(({ spans }) => spans.length);
   for (const { strips: [predicted, measured] } of view.rows) {
     const twins = new Map(predicted.map((span) => [span.key, span]));
     for (const span of measured) {
@@ -58,7 +64,8 @@ function look(low, high) {
   view.high = view.low + length;
   canvas.dataset.low = view.low;
   canvas.dataset.high = view.high;
-  byId("window").textContent = view.high - view.low < view.end * 0.999 ? `${seconds(view.low)} to ${seconds(view.high)} of ${seconds(view.end)}` : `${seconds(view.end)} in all`;
+  const part = `${seconds(view.low)} to ${seconds(view.high)} of ${seconds(view.end)}`;
+  byId("window").textContent = length < view.end * 0.999 ? part : `${seconds(view.end)} in all`;
   paint();
 }
 
@@ -85,7 +92,7 @@ function size() {
 
 function paint() {
   const height = size();
-  for (const name of ["paper", "ink", "soft", "rule", "firm", "k-forward", "k-backward", "k-optimizer", "k-codec", "k-data", "k-messages", "k-other"]) COLOURS[name] = colour(`--${name}`);
+  for (const name of NAMES) COLOURS[name] = colour(`--${name}`);
   const family = getComputedStyle(canvas.parentElement).getPropertyValue("--sans");
   pen.font = `11px ${family}`;
   pen.textBaseline = "middle";
@@ -129,11 +136,11 @@ function paintStrip(spans, top) {
     const to = Math.min(Math.max(toX(span.end), from + 0.75), view.width - 2);
     if (to <= covered + 0.25) continue; // under what is drawn already
     covered = to;
-    pen.fillStyle = COLOURS[`k-${category(span.kind, span.name)}`];
+    pen.fillStyle = COLOURS[`k-${span.part}`];
     const gap = to - from > 3 ? 0.75 : 0;
     pen.fillRect(from, top, to - from - gap, BAR);
     if (to - from > span.name.length * 6.4 + 6) {
-      pen.fillStyle = COLOURS.paper;
+      pen.fillStyle = legible(COLOURS[`k-${span.part}`], COLOURS.paper, COLOURS.ink);
       pen.textAlign = "left";
       pen.fillText(span.name, from + 4, top + BAR / 2 + 0.5);
     }
@@ -161,10 +168,12 @@ function tell() {
   if (!span) return place.replaceChildren("Point at an instruction, or tap it, to read what it is.");
   const [p, m] = span.letter === "p" ? [span, span.twin] : [span.twin, span];
   const long = (each) => each.end - each.start;
-  const side = (name, each) => (each ? `${name} ${seconds(long(each))}, from ${seconds(each.start)} to ${seconds(each.end)}` : `not among the ${name} instructions shown`);
+  const when = (each) => `${seconds(long(each))}, from ${seconds(each.start)} to ${seconds(each.end)}`;
+  const side = (name, each) => (each ? `${name} ${when(each)}` : `not among the ${name} instructions shown`);
   const ratio = p && m && long(p) > 0 && long(m) > 0 ? `; ln p/m ${signed(Math.log(long(p) / long(m)))}` : "";
   place.replaceChildren(
-    html("b", {}, span.name), ` ${span.kind} (${category(span.kind, span.name)}), rank ${span.rank}, lane ${span.lane}, round ${span.round}`,
+    html("b", {}, span.name),
+    ` ${span.kind} (${span.part}), rank ${span.rank}, lane ${span.lane}, round ${span.round}`,
     html("br"), `${side("predicted", p)}; ${side("measured", m)}${ratio}`,
   );
   return undefined;
@@ -191,21 +200,28 @@ function walk(forward, down) {
 }
 
 const ACTIONS = {
-  in: () => zoom(0.5), out: () => zoom(2), left: () => pan(-0.25), right: () => pan(0.25), all: () => look(0, view.end),
+  in: () => zoom(0.5), out: () => zoom(2),
+  left: () => pan(-0.25), right: () => pan(0.25), all: () => look(0, view.end),
   previous: () => walk(-1, 0), next: () => walk(1, 0), up: () => walk(0, -1), down: () => walk(0, 1),
 };
-const KEYS = { "+": "in", "=": "in", "-": "out", ArrowLeft: "left", ArrowRight: "right", 0: "all", ArrowUp: "up", ArrowDown: "down", ",": "previous", ".": "next" };
+const KEYS = {
+  "+": "in", "=": "in", "-": "out", 0: "all", ",": "previous", ".": "next",
+  ArrowLeft: "left", ArrowRight: "right", ArrowUp: "up", ArrowDown: "down",
+};
 canvas.addEventListener("keydown", (event) => {
   if (!KEYS[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
   ACTIONS[KEYS[event.key]]();
 });
-for (const button of document.querySelectorAll("[data-do]")) button.addEventListener("click", () => ACTIONS[button.dataset.do]());
+for (const button of document.querySelectorAll("[data-do]")) {
+  button.addEventListener("click", () => ACTIONS[button.dataset.do]());
+}
 
 // The wheel scrolls the page until the timeline has the focus, so that nobody is caught in it.
 canvas.addEventListener("wheel", (event) => {
+  const ours = document.activeElement === canvas || event.ctrlKey || event.metaKey;
   if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) pan(event.deltaX / view.width);
-  else if (document.activeElement === canvas || event.ctrlKey || event.metaKey) zoom(1.0015 ** clamp(event.deltaY, -400, 400), toTime(event.offsetX));
+  else if (ours) zoom(1.0015 ** clamp(event.deltaY, -400, 400), toTime(event.offsetX));
   else return;
   event.preventDefault();
 }, { passive: false });
@@ -224,7 +240,8 @@ canvas.addEventListener("pointermove", (event) => {
   const others = [...pointers].filter(([id]) => id !== event.pointerId).map(([, at]) => at);
   pointers.set(event.pointerId, x);
   dragged += Math.abs(x - before);
-  if (others.length) return zoom(Math.max(Math.abs(before - others[0]), 8) / Math.max(Math.abs(x - others[0]), 8), toTime(others[0]));
+  const apart = (at) => Math.max(Math.abs(at - others[0]), 8);
+  if (others.length) return zoom(apart(before) / apart(x), toTime(others[0]));
   if (dragged > 3) look(view.low + toTime(before) - toTime(x), view.high + toTime(before) - toTime(x));
   return undefined;
 });
