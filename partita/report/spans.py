@@ -74,16 +74,23 @@ def part_of(name: str, kind: str) -> str:
 
 
 def packed(sides: Sequence[tuple[Span, ...]]) -> list[dict[str, Any]]:
-    """Each side's spans; time 0 is where the first round begins that all sides have, and none begins before."""
+    """Each side's spans; time 0 is where computing begins in the first round that all sides have."""
     full = [side for side in sides if side]
     if not full:
         return [_pack((), 0.0, 1.0) for _ in sides]
     kept = min(len({span.round for span in side}) for side in full)
     rounds = [_last(side) - kept + 1 for side in sides]
     common = [tuple(span for span in side if span.round >= r) for side, r in zip(sides, rounds, strict=True)]
-    first = [min((s.start for s in side if s.round == r), default=0.0) for side, r in zip(common, rounds, strict=True)]
+    first = [_begin(side, r) for side, r in zip(common, rounds, strict=True)]
     length = max(span.end - zero for side, zero in zip(common, first, strict=True) for span in side)
     return [_pack(side, zero, (length or 1.0) / TICKS) for side, zero in zip(common, first, strict=True)]
+
+
+def _begin(side: tuple[Span, ...], first: int) -> Seconds:
+    """Loading and messages may run far ahead, so the round's first computing counts, if it has any."""
+    mine = [span for span in side if span.round == first]
+    computing = [span.start for span in mine if span.kind == "Compute"]
+    return min(computing or (span.start for span in mine), default=0.0)
 
 
 def _last(side: tuple[Span, ...]) -> int:

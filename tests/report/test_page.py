@@ -161,6 +161,12 @@ def test_both_sides_begin_with_the_first_round_that_they_share() -> None:
     assert packed([(), late])[0]["spans"] == []
 
 
+def test_loading_ahead_does_not_move_the_beginning() -> None:
+    early = (Span(0, "data", "load", "Load", 0, -5.0, -4.0), *spans(1, 1, 2))
+    (found,) = packed([early])
+    assert found["spans"][3::5] == [0, 500_000, -5_000_000]
+
+
 def test_bands_are_the_range_of_the_repeats() -> None:
     losses = (((0, 1.0, 4.0), (1, 2.0, 2.0)), ((0, 1.5, 6.0), (1, 3.0, 3.0)), ((0, 1.0, 5.0), (1, 2.0, float("nan"))))
     found = loss_of(Row("a", None, measured(), loss=losses[0], losses=losses))
