@@ -82,7 +82,7 @@ def _by_step(curves: Sequence[Curve], batch: int) -> list[list[float]]:
 def _by_time(curves: Sequence[Curve]) -> list[list[float]]:
     """Every repeat has its own clock: at each moment of the first one, what every repeat had reached."""
     last = min(curve[-1][1] for curve in curves)
-    moments = [seconds for _, seconds, _ in curves[0] if seconds <= last] or [last]
+    moments = sorted({seconds for _, seconds, _ in curves[0] if seconds <= last} or {last})
     return _bands([(at, [_reached(curve, at) for curve in curves]) for at in moments])
 
 

@@ -176,6 +176,12 @@ def test_bands_are_the_range_of_the_repeats() -> None:
     assert found["repeats"] == 3
 
 
+def test_steps_that_end_together_are_one_moment() -> None:
+    found = loss_of(Row("a", None, measured(), loss=((0, 2.0, 4.0), (1, 2.0, 3.0), (2, 4.0, 2.0))))
+    assert found is not None
+    assert found["seconds"] == [[2.0, 3.0, 3.0, 3.0], [4.0, 2.0, 2.0, 2.0]]
+
+
 def test_long_curves_are_means_of_stretches() -> None:
     curve = tuple((i, float(i), float(i)) for i in range(960))
     found = loss_of(Row("a", None, measured(), loss=curve))
