@@ -12,9 +12,10 @@ from pathlib import Path
 from rich.console import Console
 
 from partita import api
-from partita.report.comparison import verdict
+from partita.report.comparison import Comparison, verdict
 from partita.report.page import write_page
 from partita.report.progress import telling
+from partita.report.record import write_record
 from partita.report.table import comparison_table
 from partita.report.trace import write_trace
 
@@ -23,7 +24,7 @@ TASKS = {"digits-cnn": 40, "bytes-gpt": 24}
 
 
 def main(place: str = "lab-4x1g") -> None:
-    """Compare, print, write a trace and a page for each task."""
+    """Compare and print each task; write its result, a trace and a page that shows all of it."""
     console, out = Console(width=150), Path("runs/demo")
     out.mkdir(parents=True, exist_ok=True)
     for task, steps in TASKS.items():
@@ -32,16 +33,21 @@ def main(place: str = "lab-4x1g") -> None:
         console.print(f"\n{task} on {place}, {steps} steps of real data")
         console.print(comparison_table(found))
         console.print(verdict(found))
-        row = found.rows[1]
-        if row.predicted and row.measured:
-            write_trace((row.predicted, row.measured), out / f"{task}.trace.json")
-            console.print(
-                f"predicted and measured timeline of {row.plan}: {out / task}.trace.json (open in ui.perfetto.dev)"
-            )
-        write_page(found, out / f"{task}.html")
-        console.print(f"report: {out / task}.html")
+        keep(found, out)
         for note in found.notes:
             console.print(f"note: {note}")
+    console.print("\nLook at them in a browser: tables, losses, every instruction predicted over measured.")
+    for task in TASKS:
+        console.print(f"report: {(out / task).resolve()}.html", soft_wrap=True)
+
+
+def keep(found: Comparison, out: Path) -> None:
+    """The result as numbers, its second plan as a trace for ui.perfetto.dev, and the page."""
+    write_record(found, out / f"{found.task}.json")
+    row = found.rows[1]
+    write_trace([side for side in (row.predicted, row.measured) if side], out / f"{found.task}.trace.json")
+    others = {task: f"{task}.html" for task in TASKS if task != found.task}
+    write_page(found, out / f"{found.task}.html", others)
 
 
 if __name__ == "__main__":

@@ -164,6 +164,7 @@ def compare(
     seed: Seed = 0,
     report: Annotated[Path | None, typer.Option(metavar="FILE", help="write an HTML page")] = None,
     trace: Trace = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="keep the result for `partita report DIR`")] = None,
     json: Json = False,
 ) -> Answer:  # fmt: skip
     """Predict plans, run them, and set the two side by side."""
@@ -175,6 +176,7 @@ def compare(
     from partita.report.comparison import verdict
     from partita.report.json import Setting, comparison_body
     from partita.report.page import write_page
+    from partita.report.record import write_run
     from partita.report.table import comparison_table, refusals
     from partita.report.trace import write_trace
 
@@ -184,6 +186,8 @@ def compare(
         task, chosen, where, steps=steps or enough, target_loss=target_loss, repeat=repeat, seed=seed,
         tell=context.obj,
     )  # fmt: skip
+    if out is not None:
+        write_run(found, out)
     if report is not None:
         write_page(found, report)
     if trace is not None:
@@ -192,6 +196,22 @@ def compare(
     text = (comparison_table(found), *refusals(found), verdict(found), *found.notes)
     none = all(row.error for row in found.rows)
     return Answer(body, text, int(none), "none of the plans could be run; each row says why" if none else "")
+
+
+@app.command(epilog="Example: partita report run")
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="a folder that train --out or compare --out wrote")],
+    output: Output = None, json: Json = False,
+) -> Answer:  # fmt: skip
+    """Write the HTML page of a run that was kept."""
+    from partita.report.comparison import verdict
+    from partita.report.page import write_page
+    from partita.report.record import read_record
+
+    found = read_record(run)
+    page = output or (run if run.is_dir() else run.parent) / "report.html"
+    write_page(found, page)
+    return Answer({"path": str(page), "verdict": verdict(found)}, (verdict(found), f"report: {page}"))
 
 
 @app.command(epilog="Example: partita verify digits-cnn --plan ddp --cluster local:2")

@@ -25,8 +25,10 @@ from partita.plan.plan import Plan
 from partita.program.timeline import Timeline
 from partita.recipes.reading import read_text
 from partita.report.comparison import Comparison, Row
+from partita.report.environment import environment
 from partita.report.manifest import write_manifest
 from partita.report.notebook import Shown, shown
+from partita.report.record import write_run
 from partita.searches.exhaustive import Search, applicable, exhaustive
 from partita.searches.finals import finalists, judged
 from partita.searches.objective import check_objective
@@ -205,12 +207,20 @@ def train(
             loaded, graph, made, cluster, steps=steps, seed=seed, init=init, out=out, keyed=deterministic,
             timeout=timeout,
         )  # fmt: skip
-        return None if own is None else Trained(made, own.timeline, own.loss, own.final_loss, steps, own.weights)
+        return None if own is None else _trained(made, own, steps, spec, cluster, out)
     from partita.lab.rehearsal import Rehearsal
 
     with Rehearsal(spec, graph, cluster, seed=seed, init=init, timeout=timeout, tell=tell) as crew:
         take = crew.train(made, steps=steps, out=out, keyed=deterministic)
-    return Trained(made, take.timeline, take.loss, take.final_loss, steps, take.weights)
+    return _trained(made, take, steps, spec, cluster, out)
+
+
+def _trained(plan: Plan, take: Any, steps: int, spec: str, cluster: Cluster, out: str) -> Trained:
+    """The result, which a run with a folder also keeps there for `partita report`."""
+    if out:
+        row = Row(plan.name, None, take.timeline, loss=take.loss, final_loss=take.final_loss, losses=(take.loss,))
+        write_run(Comparison((row,), spec, cluster, environment=environment()), Path(out))
+    return Trained(plan, take.timeline, take.loss, take.final_loss, steps, take.weights)
 
 
 def compare(
@@ -230,6 +240,7 @@ def compare(
     rows = {name: _planned(plan, graph, cluster, spec, tell) for name, plan in zip(names, plans, strict=True)}
     made = {text: plan for text, plan in rows.items() if isinstance(plan, Plan)}
     takes: dict[str, list[Take]] = {text: [] for text in made}
+    classes = {text: lower(graph, plan, cluster)[-1].program.semantics for text, plan in made.items()}
     with Rehearsal(spec, graph, cluster, seed=seed, tell=tell) as crew:
         costs = crew.probe(list(made.values()))
         predicted = {text: simulate(graph, plan, cluster, costs=costs, tell=tell) for text, plan in made.items()}
@@ -242,10 +253,10 @@ def compare(
         notes = crew.notes
     found = [
         _row(name, rows[name], predicted.get(name), takes.get(name, []), memory.get(name, ()), guesses.get(name, {}),
-             target_loss)
+             target_loss, classes.get(name, ""))
         for name in names
     ]  # fmt: skip
-    return Comparison(tuple(found), spec, cluster, notes)
+    return Comparison(tuple(found), spec, cluster, notes, environment())
 
 
 def _planned(plan: Plan | str, graph: Graph, cluster: Cluster, spec: str, tell: Tell) -> Plan | str:
@@ -259,7 +270,7 @@ def _planned(plan: Plan | str, graph: Graph, cluster: Cluster, spec: str, tell: 
 
 def _row(
     text: str, plan: Plan | str, predicted: Timeline | None, takes: Sequence[Any], memory: tuple[int, ...],
-    guesses: dict[str, Seconds], target: float | None,
+    guesses: dict[str, Seconds], target: float | None, semantics: str,
 ) -> Row:  # fmt: skip
     if isinstance(plan, str) or predicted is None:
         return Row(text, error=str(plan))
@@ -268,7 +279,10 @@ def _row(
         takes[0].timeline, step_seconds=median(seconds), memory=memory, n=len(seconds), low=seconds[0], high=seconds[-1]
     )
     reached = next((at for _, at, loss in takes[0].loss if target is not None and loss <= target), None)
-    return Row(text, predicted, measured, guesses, takes[0].loss, reached, takes[0].final_loss)
+    return Row(
+        text, predicted, measured, guesses, takes[0].loss, reached, takes[0].final_loss, semantics=semantics,
+        losses=tuple(take.loss for take in takes),
+    )  # fmt: skip
 
 
 def verify(

@@ -40,6 +40,8 @@ class Timeline:
 
     `step_seconds` is the steady state; `low` and `high` bound it where there are repeats (`n`). `memory` and
     `wire_sent` are bytes, one number a rank: peak of live tensors, payload of a step; `cores` core-seconds of a step.
+    `traffic` is a step's payload as (source rank, target rank, bytes). `memory_over_time` holds each rank's live bytes
+    as (seconds, bytes), on the clock of the spans, every change where it happens.
     """
 
     plan: str
@@ -55,3 +57,5 @@ class Timeline:
     n: int = 1
     low: Seconds = 0.0
     high: Seconds = 0.0
+    traffic: tuple[tuple[int, int, Bytes], ...] = ()
+    memory_over_time: tuple[tuple[tuple[Seconds, Bytes], ...], ...] = ()

@@ -1,30 +1,37 @@
-"""What a report reads of a comparison, and its verdict in words."""
+"""A comparison of plans, and its verdict in words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from partita.cluster.cluster import Cluster
 from partita.program.timeline import Timeline
+from partita.report.environment import Environment
 from partita.units import Seconds, show_seconds
+
+Curve: TypeAlias = tuple[tuple[int, Seconds, float], ...]
 
 
 @dataclass(frozen=True)
 class Row:
     """One plan: predicted before it ran, the median of its measured repeats, or the sentence that says why not.
 
-    `naive` maps the name of a simpler predictor to its step in seconds; `loss` holds (step, seconds, loss).
+    `naive` maps the name of a simpler predictor to its step in seconds; `loss` holds (step, seconds, loss) of the first
+    repeat, `losses` of every repeat; `semantics` is the class that `verify` holds the plan to, "" if not known.
     """
 
     plan: str
     predicted: Timeline | None = None
     measured: Timeline | None = None
     naive: dict[str, Seconds] = field(default_factory=dict)
-    loss: tuple[tuple[int, Seconds, float], ...] = ()
+    loss: Curve = ()
     seconds_to_target: float | None = None
     final_loss: float | None = None
     error: str = ""
+    semantics: str = ""
+    losses: tuple[Curve, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,7 @@ class Comparison:
     task: str
     cluster: Cluster
     notes: tuple[str, ...] = ()
+    environment: Environment | None = None
 
 
 def error_of(row: Row) -> float | None:
@@ -62,12 +70,13 @@ def verdict(comparison: Comparison) -> str:
         parts[0] += f" and {timed[-1][0] / seconds:.2f} times as fast as {timed[-1][1]}" if len(timed) > 2 else ""
     best_timeline = best.measured or best.predicted
     if best_timeline is not None:
-        parts += _binding(best_timeline)
-    parts += _order(comparison.rows) + _missed(comparison.rows) + _learned(comparison.rows)
+        parts += binding(best_timeline)
+    parts += order(comparison.rows) + _missed(comparison.rows) + _learned(comparison.rows)
     return ". ".join(parts) + "."
 
 
-def _binding(timeline: Timeline) -> list[str]:
+def binding(timeline: Timeline) -> list[str]:
+    """What most of a step goes into, as one sentence without its full stop, or none."""
     b = timeline.breakdown
     spent = {
         "computing": b.forward + b.backward, "waiting for messages": b.exposed_communication, "updating": b.optimizer,
@@ -87,7 +96,8 @@ def _missed(rows: Sequence[Row]) -> list[str]:
     return [f"The prediction missed by {mean:.1%} on average, most for {plan} ({error:+.1%})"]
 
 
-def _order(rows: Sequence[Row]) -> list[str]:
+def order(rows: Sequence[Row]) -> list[str]:
+    """Whether the predicted order of the plans is the measured one, as one such sentence, or none."""
     both = [(row.measured.step_seconds, row.predicted.step_seconds) for row in rows if row.measured and row.predicted]
     if len(both) < 2:
         return []

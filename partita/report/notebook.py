@@ -7,6 +7,7 @@ from html import escape
 from typing import final
 
 from partita.program.timeline import Timeline
+from partita.report.comparison import Row
 from partita.report.svg import timeline_svg
 from partita.units import show_bytes, show_seconds
 
@@ -19,7 +20,9 @@ class Shown(Timeline):
         return "\n".join(_lines(self))
 
     def _repr_html_(self) -> str:
-        return f"<div>{timeline_svg(self)}<pre>{escape(str(self))}</pre></div>"
+        measured = self.origin == "measured"
+        row = Row(self.plan, measured=self) if measured else Row(self.plan, predicted=self)
+        return f"<div>{timeline_svg(row)}<pre>{escape(str(self))}</pre></div>"
 
 
 def shown(timeline: Timeline) -> Shown:

@@ -1,59 +1,171 @@
-"""A comparison as one HTML page that needs nothing else: verdict, table, losses, timelines."""
+"""A comparison as one HTML page that needs nothing else: words, table, figures, timelines. It works from a disk."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from html import escape
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.resources import files
 from math import isfinite
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
-from partita.report.comparison import Comparison, Row, error_of, verdict
+from partita.cluster.show import show_cluster
+from partita.program.timeline import Timeline
+from partita.report.comparison import Comparison, Row
+from partita.report.figures import figures
 from partita.report.files import write_file
-from partita.report.svg import timeline_svg
+from partita.report.words import findings, ln_ratio, naive_ratio
 from partita.units import show_bytes, show_seconds
 
-COLOURS: Final = ("#4878cf", "#d65f5f", "#59a14f", "#e08b3c", "#8c6bb1", "#9aa0a6")
-WIDTH, HEIGHT = 900, 220  # pixels
+MOST_BYTES: Final = 1_000_000
+BUDGETS: Final = (16_000, 8_000, 4_000, 1_000, 0)  # spans, until the page is small enough
+SCRIPTS: Final = ("base.js", "table.js", "plot.js", "charts.js", "detail.js", "timeline.js")
+PARTS: Final = {
+    "forward": "forward", "backward": "backward", "optimizer": "optimizer", "codec": "codec", "data": "data",
+    "exposed_communication": "messages", "idle": "idle",
+}  # fmt: skip
+COLUMNS: Final = {
+    "predicted": "predicted", "measured": "measured", "ln": "ln p/m", "sum": "ln sum/m", "max": "ln max/m",
+    "rate": "samples/s", "memory_predicted": "memory predicted", "memory_measured": "memory measured",
+    "wire_predicted": "bytes predicted", "wire_measured": "bytes measured", "loss": "final loss", "target": "to target",
+}  # fmt: skip
+NOTHING: Final = "\N{EN DASH}"
 
 
-def write_page(comparison: Comparison, path: Path) -> None:
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What a cell says, and the number that it is sorted by."""
+
+    text: str
+    key: float | None = None
+    small: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A stacked bar: parts as (name, class, percent from the left, percent wide), and the same in words."""
+
+    parts: tuple[tuple[str, str, float, float], ...]
+    words: str
+
+
+def write_page(comparison: Comparison, path: Path, beside: Mapping[str, str] | None = None) -> None:
     """Write the page. Raises OptionError where the path cannot be written."""
-    write_file(path, comparison_page(comparison))
+    write_file(path, comparison_page(comparison, beside))
 
 
-def comparison_page(comparison: Comparison) -> str:
-    """The page as text; every name in it is escaped."""
+def comparison_page(comparison: Comparison, beside: Mapping[str, str] | None = None) -> str:
+    """The page as text, less than 1 MB; every name in it is escaped. `beside` names pages to link to, by their path."""
+    pages = (_page(comparison, most, beside or {}) for most in BUDGETS)
+    found = next(pages)
+    while len(found.encode()) >= MOST_BYTES and (smaller := next(pages, "")):
+        found = smaller
+    return found
+
+
+def _page(comparison: Comparison, most: int, beside: Mapping[str, str]) -> str:
+    drawn, left_out = figures(comparison, most)
+    longest = max((t.step_seconds for row in comparison.rows for t in _sides(row)), default=0.0) or 1.0
+    filled = {key for row in comparison.rows for key, cell in cells(row).items() if cell.key is not None}
+    return _template().render(
+        columns={key: label for key, label in COLUMNS.items() if key in filled},
+        c=comparison, beside=beside, findings=findings(comparison), left_out=left_out, data=embedded({"rows": drawn}),
+        rows=[(row, cells(row), [(t, bar(t, longest)) for t in _sides(row)]) for row in comparison.rows],
+        cluster=show_cluster(comparison.cluster), parts=dict.fromkeys(PARTS.values()),
+        repeats=max((row.measured.n for row in comparison.rows if row.measured), default=0),
+        style=_part("page.css"), script=Markup("\n").join(_part(name) for name in SCRIPTS),
+    )  # fmt: skip
+
+
+@cache
+def _template() -> Template:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(seconds=show_seconds, bytes=show_bytes, error=error_of)
-    template = environment.from_string((files("partita.report") / "comparison.html").read_text(encoding="utf-8"))
-    drawings = [
-        Markup(timeline_svg(timeline))  # it escapes names itself
-        for row in comparison.rows
-        for timeline in (row.predicted, row.measured)
-        if timeline is not None and timeline.spans
-    ]
-    losses = Markup(loss_svg(comparison.rows))  # so does this
-    return template.render(comparison=comparison, verdict=verdict(comparison), drawings=drawings, losses=losses)
+    environment.filters["breakable"] = breakable
+    return environment.from_string(str(_part("page.html")))
 
 
-def loss_svg(rows: Sequence[Row]) -> str:
-    """Loss over seconds, a curve a plan; nothing where no loss was recorded."""
-    curves = [(row.plan, [(t, value) for _, t, value in row.loss if isfinite(value)]) for row in rows]
-    points = [point for _, curve in curves for point in curve]
-    if not points:
-        return ""
-    last = max(t for t, _ in points) or 1.0
-    low, high = min(value for _, value in points), max(value for _, value in points)
-    scale = (HEIGHT - 20) / ((high - low) or 1.0)
-    parts = [f'<svg width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" font-size="11">']
-    for place, (plan, curve) in enumerate(curves):
-        colour = COLOURS[place % len(COLOURS)]
-        line = " ".join(f"{t / last * WIDTH:.1f},{HEIGHT - (value - low) * scale:.1f}" for t, value in curve)
-        parts.append(f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{line}"/>')
-        parts.append(f'<text x="{WIDTH - 260}" y="{14 * (place + 1)}" fill="{colour}">{escape(plan)}</text>')
-    return "".join([*parts, f'<text x="0" y="12">loss {low:.4g} to {high:.4g} over {show_seconds(last)}</text></svg>'])
+def _part(name: str) -> Markup:
+    return Markup((files("partita.report") / "web" / name).read_text(encoding="utf-8"))  # ours, without data
+
+
+def breakable(name: str) -> Markup:
+    """A plan's name, escaped, that may go on in a new line before a parenthesis and after a comma or an underscore."""
+    text = str(Markup.escape(name))
+    for before, after in (("(", "<wbr>("), (",", ",<wbr>"), ("_", "_<wbr>")):
+        text = text.replace(before, after)
+    return Markup(text)
+
+
+def embedded(value: Any) -> Markup:
+    """JSON for a script element: no letter of it can end the element, and numbers that JSON lacks are null."""
+    text = json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
+    for letter in "<>&\u2028\u2029":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return Markup(text)  # within strings, the only place for these letters
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    if isinstance(value, float):
+        return float(f"{value:.7g}") if isfinite(value) else None
+    return value
+
+
+def _sides(row: Row) -> Iterator[Timeline]:
+    yield from (t for t in (row.predicted, row.measured) if t is not None)
+
+
+def cells(row: Row) -> dict[str, Cell]:
+    """The cells of a table's row by column."""
+    p, m = row.predicted, row.measured
+    best, target = m or p, row.seconds_to_target
+    rate = best.batch / best.step_seconds if best and best.step_seconds else None
+    return {
+        "predicted": _step(p), "measured": _step(m), "ln": _signed(ln_ratio(row)),
+        "sum": _signed(naive_ratio(row, "sum")), "max": _signed(naive_ratio(row, "max")),
+        "rate": Cell(NOTHING if rate is None else f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}", rate),
+        "memory_predicted": _fullest(p.memory if p else ()), "memory_measured": _fullest(m.memory if m else ()),
+        "wire_predicted": _fullest(p.wire_sent if p else ()), "wire_measured": _fullest(m.wire_sent if m else ()),
+        "loss": Cell(NOTHING if row.final_loss is None else f"{row.final_loss:.4g}", row.final_loss),
+        "target": Cell(NOTHING) if target is None else Cell(show_seconds(target), target),
+    }  # fmt: skip
+
+
+def bar(timeline: Timeline, longest: float) -> Bar:
+    """Where the step goes; the longest step of the table fills the width."""
+    at, parts, words = 0.0, [], []
+    for name, seconds in asdict(timeline.breakdown).items():
+        width = 100 * seconds / longest
+        if seconds > 0:
+            said = f"{name.replace('_', ' ')} {show_seconds(seconds)}"
+            parts.append((said, PARTS[name], round(at, 3), round(width, 3)))
+            words.append(said)
+        at += width
+    origin = "measured" if timeline.origin == "measured" else "predicted"
+    return Bar(tuple(parts), f"{origin}: {', '.join(words) or 'not broken down'}")
+
+
+def _step(timeline: Timeline | None) -> Cell:
+    if timeline is None:
+        return Cell(NOTHING)
+    low, high = show_seconds(timeline.low), show_seconds(timeline.high)
+    if low.split()[-1] == high.split()[-1]:
+        low = low.split()[0]
+    spread = f"{low} \N{EN DASH} {high}" if timeline.n > 1 else ""
+    return Cell(show_seconds(timeline.step_seconds), timeline.step_seconds, spread)
+
+
+def _signed(value: float | None) -> Cell:
+    return Cell(NOTHING if value is None else f"{value:+.2f}".replace("-", "\N{MINUS SIGN}"), value)
+
+
+def _fullest(numbers: tuple[int, ...]) -> Cell:
+    return Cell(show_bytes(max(numbers)), max(numbers)) if numbers else Cell(NOTHING)

@@ -1,58 +1,91 @@
-"""A Timeline as a small drawing: a row a rank and lane, a bar a span, of its last round.
+"""Predicted over measured steps as one small drawing that needs no script, such as a README shows.
 
-rank 0 / compute  |##F##|####B####|U|
-rank 0 / wire            |##A##|##A##|
+rank 0 compute  p |##F##|####B####|U|
+                m |###F###|###B####|U|
+rank 0 wire     p         |##A##|##A##|
+                m           |##A##|##A##|
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from html import escape
-from typing import Final
+from typing import Any, Final
 
-from partita.program.timeline import Span, Timeline
-from partita.units import Seconds, show_seconds
+from partita.program.timeline import Timeline
+from partita.report.comparison import Row
+from partita.report.spans import packed
+from partita.units import show_seconds
 
-COLOURS: Final = {
-    "Load": "#9aa0a6", "Compute": "#4878cf", "Pack": "#8c6bb1", "Combine": "#8c6bb1", "Collective": "#d65f5f",
-    "Send": "#e08b3c", "Receive": "#e0b23c", "Update": "#59a14f", "Clip": "#59a14f", "Scale": "#59a14f",
+COLOURS: Final = {  # light, dark
+    "forward": ("#5b92d6", "#7fb0f0"), "backward": ("#24508f", "#4a7fce"), "optimizer": ("#2e7d4f", "#62bd8a"),
+    "codec": ("#8253a5", "#b892da"), "data": ("#7d776a", "#98948a"), "messages": ("#cc5a1c", "#ef9050"),
+    "other": ("#8f7300", "#d2b34a"), "ink": ("#1d1c1a", "#e8e5de"),
 }  # fmt: skip
-OTHER: Final = "#bab0ac"
-ROW, LABEL, WIDTH = 18, 130, 900  # pixels
+ROW, BAR, LABEL, WIDTH, HEAD = 30, 12, 130, 900, 44  # pixels
 MOST_ROWS: Final = 32
 
 
-def timeline_svg(timeline: Timeline) -> str:
-    """Inline SVG of the last round of at most 32 lanes; hovering names the span and its seconds."""
-    spans = _last_round(timeline)
-    if not spans:
-        return f"<p>{escape(timeline.plan)}: no spans</p>"
-    lanes = sorted({(span.rank, span.lane) for span in spans})
-    rows = {lane: place for place, lane in enumerate(lanes[:MOST_ROWS])}
-    first = min(span.start for span in spans)
-    length = max(span.end for span in spans) - first or 1.0
-    title = f"{timeline.plan}, {timeline.origin}: {show_seconds(timeline.step_seconds)} a step"
+def timeline_svg(row: Row) -> str:
+    """The rounds that are known of both sides, at most 32 lanes; hovering names an instruction and its seconds."""
+    sides = [timeline for timeline in (row.predicted, row.measured) if timeline is not None]
+    lanes = packed([tuple(timeline.spans) for timeline in sides])
+    keys = sorted({tuple(key) for side in lanes for key in side["lanes"]})
+    places = {key: place for place, key in enumerate(keys[:MOST_ROWS])}
+    steps = ", ".join(f"{_origin(t)} {show_seconds(t.step_seconds)}" for t in sides)
+    shown = {part for side in lanes for _, _, part in side["names"]}
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{ROW * (len(rows) + 1)}" '
-        f'font-family="sans-serif" font-size="11"><text x="0" y="12">{escape(title)}</text>'
-    ]
-    for (rank, lane), place in rows.items():
-        parts.append(f'<text x="0" y="{ROW * (place + 1) + 12}">rank {rank} / {escape(lane)}</text>')
-    parts += [_bar(span, rows[span.rank, span.lane], first, length) for span in spans if (span.rank, span.lane) in rows]
-    if len(lanes) > MOST_ROWS:
-        parts.append(f'<text x="{LABEL}" y="12" dx="500">and {len(lanes) - MOST_ROWS} lanes more</text>')
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEAD + ROW * len(places) + 6}" '
+        f'font-family="sans-serif" font-size="11"><style>{_style()}</style>'
+        f'<text x="0" y="13" font-size="13">{escape(f"{row.plan}: {steps} a step")}</text>', *_legend(shown),
+    ]  # fmt: skip
+    for (rank, lane), place in places.items():
+        parts.append(f'<text x="0" y="{HEAD + ROW * place + 16}">rank {rank} {escape(str(lane))}</text>')
+    ends = [s + long for side in lanes for s, long in zip(side["spans"][3::5], side["spans"][4::5], strict=True)]
+    length = max(ends, default=1)
+    for strip, (timeline, side) in enumerate(zip(sides, lanes, strict=True)):
+        parts += _bars(side, strip, _origin(timeline)[0], places, (WIDTH - LABEL) / length)
+    if len(keys) > MOST_ROWS:
+        parts.append(f'<text x="{WIDTH}" y="13" text-anchor="end">and {len(keys) - MOST_ROWS} lanes more</text>')
     return "".join([*parts, "</svg>"])
 
 
-def _last_round(timeline: Timeline) -> tuple[Span, ...]:
-    last = max((span.round for span in timeline.spans), default=0)
-    return tuple(span for span in timeline.spans if span.round == last)
+def _origin(timeline: Timeline) -> str:
+    return "measured" if timeline.origin == "measured" else "predicted"
 
 
-def _bar(span: Span, row: int, first: Seconds, length: Seconds) -> str:
-    scale = (WIDTH - LABEL) / length
-    x, width = LABEL + (span.start - first) * scale, max((span.end - span.start) * scale, 0.5)
-    label = f"{span.name} ({span.kind}): {show_seconds(span.end - span.start)}"
-    return (
-        f'<rect x="{x:.1f}" y="{ROW * (row + 1) + 1}" width="{width:.1f}" height="{ROW - 3}" '
-        f'fill="{COLOURS.get(span.kind, OTHER)}"><title>{escape(label)}</title></rect>'
-    )
+def _bars(
+    side: dict[str, Any], strip: int, letter: str, places: dict[tuple[Any, ...], int], scale: float
+) -> Iterator[str]:
+    """A strip's letter on each of its lanes, and a bar an instruction."""
+    lanes, spans = [tuple(key) for key in side["lanes"]], side["spans"]
+    for key in lanes:
+        if key in places:
+            yield f'<text x="{LABEL - 14}" y="{HEAD + ROW * places[key] + BAR * (strip + 1) - 2}">{letter}</text>'
+    for i in range(0, len(spans), 5):
+        lane, name, _, start, long = spans[i : i + 5]
+        if lanes[lane] not in places or start < 0:
+            continue
+        label, kind, part = side["names"][name]
+        x, y = LABEL + start * scale, HEAD + ROW * places[lanes[lane]] + (BAR + 1) * strip
+        title = escape(f"{label} ({kind}): {show_seconds(long * side['unit'])}")
+        yield (
+            f'<rect class="{part}" x="{x:.1f}" y="{y}" width="{max(long * scale - 0.5, 0.4):.1f}" height="{BAR}">'
+            f"<title>{title}</title></rect>"
+        )
+
+
+def _legend(shown: set[str]) -> Iterator[str]:
+    at = LABEL
+    for part in COLOURS:
+        if part in shown:
+            yield f'<rect class="{part}" x="{at}" y="24" width="9" height="9"/><text x="{at + 13}" y="32">{part}</text>'
+            at += 32 + 7 * len(part)
+
+
+def _style() -> str:
+    def rules(dark: int) -> str:
+        fills = "".join(f".{name}{{fill:{pair[dark]}}}" for name, pair in COLOURS.items() if name != "ink")
+        return f"text{{fill:{COLOURS['ink'][dark]}}}{fills}"
+
+    return f"{rules(0)}@media(prefers-color-scheme:dark){{{rules(1)}}}"

@@ -34,8 +34,7 @@ def take_of(program: Program, replies: list[dict[str, Any]], discard: int) -> Ta
     for reply in replies:
         for step, loss in reply["losses"]:
             total[step] = total.get(step, 0.0) + loss
-    clock = {int(step): float(end) for step, end in replies[0]["ends"]}
-    loss = tuple((step, clock.get(step, 0.0), value) for step, value in sorted(total.items()))
+    loss = tuple((step, _when(replies[0]["ends"], step), value) for step, value in sorted(total.items()))
     step, kept = sum(rates) / len(rates), len({span.round for span in spans})
     timeline = Timeline(
         program.name, "measured", step, program.batch, spans,
@@ -46,6 +45,11 @@ def take_of(program: Program, replies: list[dict[str, Any]], discard: int) -> Ta
     )  # fmt: skip
     final = next((r["final_loss"] for r in replies if r["final_loss"] is not None), float("nan"))
     return Take(timeline, loss, final, next((r["weights"] for r in replies if r["weights"]), ""))
+
+
+def _when(ends: list[list[float]], step: int) -> Seconds:
+    """When the round ended that holds the step: only its last step has a time of its own."""
+    return next((float(end) for at, end in ends if at >= step), float(ends[-1][1]))
 
 
 def _rate(ends: dict[int, float], discard: int) -> Seconds:

@@ -19,6 +19,7 @@ from partita.errors import ProgramError
 from partita.program.instruction import Collective, Instruction, Receive, Send
 from partita.program.program import Program, Role
 from partita.simulator.ports import Ports
+from partita.units import Bytes
 
 Index = NDArray[np.int64]
 Reals = NDArray[np.float64]
@@ -226,3 +227,14 @@ def sent_by(program: Program, meetings: Meetings) -> tuple[int, ...]:
     """Payload bytes that each rank sends in one step."""
     total = np.bincount(meetings.source, meetings.size, program.size)
     return tuple(int(bytes_) // program.steps for bytes_ in total)
+
+
+def traffic_of(program: Program, meetings: Meetings) -> tuple[tuple[int, int, Bytes], ...]:
+    """The same, by receiver too: (source, target, bytes) of every pair that speaks. A collective is a ring."""
+    pairs, entry = np.unique(meetings.source * program.size + meetings.target, return_inverse=True)
+    total = np.bincount(entry, meetings.size, len(pairs))
+    speaking = np.flatnonzero(total)
+    return tuple(
+        (int(pair) // program.size, int(pair) % program.size, int(size) // program.steps)
+        for pair, size in zip(pairs[speaking], total[speaking], strict=True)
+    )

@@ -15,7 +15,7 @@ from partita.simulator.activities import Reals
 from partita.simulator.clock import advance
 from partita.simulator.expand import Layout, expand
 from partita.simulator.kin import kin_of, tight
-from partita.simulator.meetings import meetings_of, sent_by
+from partita.simulator.meetings import meetings_of, sent_by, traffic_of
 from partita.simulator.ports import Ports
 from partita.units import Bytes, Seconds
 
@@ -40,7 +40,7 @@ def simulate(program: Program, costs: Costs, *, rounds: int = 4, keep: int = 2) 
     return Timeline(
         program.name, "simulated", seconds, program.batch, spans,
         memory=tuple(peaks[rank] for rank in range(program.size)), wire_sent=sent_by(program, meetings),
-        cores=core_seconds(program, costs),
+        cores=core_seconds(program, costs), traffic=traffic_of(program, meetings),
         breakdown=breakdown(program, spans.of(worker.ranks[0]), seconds, keep),
     )  # fmt: skip
 

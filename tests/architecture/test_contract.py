@@ -18,8 +18,9 @@ CONTRACT = {
     },
     "compare": {
         "task", "--cluster", "--plans", "--steps", "--target-loss", "--repeat", "--seed", "--report",
-        "--trace", "--json",
+        "--trace", "--out", "--json",
     },
+    "report": {"run", "-o", "--json"},
     "verify": {"task", "--cluster", "--plan", "--seed", "--json"},
     "fit": {"task", "--cluster", "--plan", "--json"},
     "capture": {"task", "-o", "--json"},

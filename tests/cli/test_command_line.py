@@ -21,6 +21,9 @@ from partita.errors import Infeasible, OptionError, PlanError, RunError, RunHung
 from partita.graph.text import write_graph
 from partita.plan.text import read_plan
 from partita.recipes.reading import split_plans
+from partita.report.page import comparison_page
+from partita.report.record import read_record, write_run
+from tests.report.nine import nine
 from tests.report.timelines import comparison, measured
 from tests.small import two_layers
 
@@ -190,9 +193,22 @@ def test_compare_passes_its_options_on(say: Say, monkeypatch: pytest.MonkeyPatch
     assert body["rows"][0]["measured"]["epoch_seconds"] == pytest.approx(0.4 * 5)
     assert page.read_text().startswith("<!doctype html>")
     assert {event["pid"] for event in json.loads(trace.read_text())["traceEvents"]} == {1, 2, 3, 4}
-    code, out, _ = say(*words)
+    code, out, _ = say(*words, "--out", str(tmp_path / "run"))
     assert (code, seen["steps"]) == (0, 10)
     assert "ddp is fastest" in out
+    assert read_record(tmp_path / "run").rows[1:] == comparison().rows[1:]
+
+
+def test_a_kept_run_becomes_a_page(say: Say, tmp_path: Path) -> None:
+    write_run(nine(), tmp_path / "run")
+    code, out, _ = say("report", str(tmp_path / "run"), "--json")
+    page = tmp_path / "run" / "report.html"
+    assert (code, json.loads(out)["path"], page.read_text()) == (0, str(page), comparison_page(nine()))
+    code, out, _ = say("report", str(tmp_path / "run" / "report.json"), "-o", str(tmp_path / "other.html"))
+    assert (code, (tmp_path / "other.html").read_text()) == (0, page.read_text())
+    assert "local_sgd(period=4) is fastest" in out
+    code, _, err = say("report", str(tmp_path))
+    assert (code, err.count("\n")) == (2, 1)
 
 
 def test_train_says_the_final_loss(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:

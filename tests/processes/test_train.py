@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch.utils.data import default_collate
 
 from partita import api
+from partita.report.record import read_record
 from partita.task import Task
 
 
@@ -33,6 +34,7 @@ def plain_loop(task: Task, steps: int, seed: int) -> dict[str, torch.Tensor]:
 def test_weights_equal_a_plain_loop(plan: str, place: str, tmp_path: Path) -> None:
     done = api.train("digits-cnn", plan, api.cluster_of(place), steps=5, seed=3, out=str(tmp_path))
     assert done is not None
+    assert read_record(tmp_path).rows[0].final_loss == done.final_loss
     ours, theirs = load_file(done.weights_path), plain_loop(api.load("digits-cnn"), 5, 3)
     assert ours.keys() == theirs.keys()
     for name, weight in theirs.items():

@@ -9,12 +9,10 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from partita.api import Comparison, Row
 from partita.errors import OptionError
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import RECIPES
-from partita.report.comparison import verdict
-from partita.report.page import comparison_page, loss_svg, write_page
+from partita.report.comparison import Comparison, Row, verdict
 from partita.report.svg import timeline_svg
 from partita.report.table import comparison_table, printable, recipes_table, refusals, search_table, timeline_table
 from partita.report.trace import write_trace
@@ -104,28 +102,21 @@ def test_the_verdict_of_nothing() -> None:
     assert verdict(Comparison((Row("a", error="no"),), "t", cluster_of(1))) == "No plan could be timed."
 
 
-def test_the_drawing_is_valid_and_of_the_last_round() -> None:
-    root = ElementTree.fromstring(timeline_svg(predicted()))
-    titles = [element.text for element in root.iter("{http://www.w3.org/2000/svg}title")]
-    assert titles == ["A0 (Collective): 250 ms", "F<&> (Compute): 375 ms"]
+def test_the_drawing_is_valid_and_has_both_sides_of_the_shared_rounds() -> None:
+    root = ElementTree.fromstring(timeline_svg(comparison().rows[0]))
+    space = "{http://www.w3.org/2000/svg}"
+    assert [element.text for element in root.iter(f"{space}title")] == [
+        "F (Compute): 250 ms", "A0 (Collective): 250 ms", "F<&> (Compute): 375 ms", "F (Compute): 250 ms",
+        "A0 (Collective): 250 ms",
+    ]  # fmt: skip
+    words = [element.text for element in root.iter(f"{space}text")]
+    assert words[0] == "ddp: predicted 500 ms, measured 400 ms a step"
+    assert words[1:3] == ["forward", "messages"]
+    assert words[3:6] == ["rank 0 compute", "rank 0 wire", "rank 1 compute"]
 
 
-def test_a_timeline_without_spans_draws_words() -> None:
-    assert timeline_svg(Timeline("a<b", "simulated", 1.0, 8)) == "<p>a&lt;b: no spans</p>"
-
-
-def test_the_page_escapes_names_and_holds_every_row(tmp_path: Path) -> None:
-    write_page(comparison(), tmp_path / "page.html")
-    text = (tmp_path / "page.html").read_text()
-    assert "a &lt;task&gt;" in text
-    assert "no recipe &lt;x&gt;" in text
-    assert "<b>" not in text
-    assert text.count("<tr>") == 4
-    assert text.count("<rect") == 2 * 2 + 2 * 1
-    assert "a note" in text
-    assert text == comparison_page(comparison())
-
-
-def test_losses_that_are_no_numbers_are_left_out() -> None:
-    assert "nan" not in loss_svg(comparison().rows)
-    assert loss_svg(()) == ""
+def test_a_row_without_spans_is_drawn_as_words() -> None:
+    text = timeline_svg(Row("a<b", Timeline("a<b", "simulated", 1.0, 8)))
+    assert [e.text for e in ElementTree.fromstring(text).iter("{http://www.w3.org/2000/svg}text")] == [
+        "a<b: predicted 1 s a step"
+    ]

@@ -148,3 +148,13 @@ def test_a_processor_that_sends_does_not_compute() -> None:
     sent = 2e-5
     core = 2 * (4 - 1) / 4 * PARAMETERS * (sent + sent)
     assert step_of("pipe_sgd", 4, NONE, sent=sent) == pytest.approx(COMPUTE + core, rel=0.01)
+
+
+@pytest.mark.parametrize("text", ["single", "ddp", "ps_sync", "pipe_sgd"])
+def test_traffic_is_what_is_sent_by_receiver(text: str) -> None:
+    program = program_of(text, 4)
+    found = simulate(program, costs_of(program, 4, 1e6))
+    sums = [sum(size for source, _, size in found.traffic if source == rank) for rank in range(program.size)]
+    assert tuple(sums) == found.wire_sent
+    if text in ("ddp", "pipe_sgd"):
+        assert [(source, to) for source, to, _ in found.traffic] == [(0, 1), (1, 2), (2, 3), (3, 0)]

@@ -1,0 +1,179 @@
+"""A comparison in sentences: what came out, why, how good the prediction was, and what to be careful about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, isfinite, log
+from statistics import fmean
+from typing import Final
+
+from partita.program.timeline import Timeline
+from partita.report.comparison import Comparison, Row, binding, error_of, order, seconds_of
+from partita.units import show_bytes, show_seconds
+
+CLASSES: Final = {
+    "exact": "gives the weights of one-process training",
+    "delayed": "applies gradients late, as a named serial recurrence does",
+    "lossy": "sends less than it computed, and carries the rest over or drops it",
+    "consensus": "trains replicas apart and averages them",
+    "racy": "lets the order of arrival decide, so that no two runs are alike",
+}
+GUESSES: Final = {"sum": "computing plus communication", "max": "the larger of the two"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A few sentences under one word."""
+
+    about: str
+    text: str
+
+
+def findings(comparison: Comparison) -> tuple[Finding, ...]:
+    """What a reader should know before any table, in the order of importance."""
+    rows = comparison.rows
+    parts = (
+        ("Result", _result(rows)), ("Limit", _limit(rows)), ("Prediction", _prediction(rows)),
+        ("Memory", _memory(rows)), ("Learning", _learning(rows)), ("Not exact", _classes(rows)),
+        ("Not run", _refused(rows)), ("Caveats", _caveats(comparison)),
+    )  # fmt: skip
+    return tuple(Finding(about, " ".join(text)) for about, text in parts if text)
+
+
+def ln_ratio(row: Row) -> float | None:
+    """ln(predicted / measured) of a step; None where either is missing."""
+    error = error_of(row)
+    return None if error is None or error <= -1 else log(1 + error)
+
+
+def naive_ratio(row: Row, name: str) -> float | None:
+    """The same of a simpler predictor."""
+    guess, measured = row.naive.get(name, 0.0), row.measured.step_seconds if row.measured else 0.0
+    return log(guess / measured) if guess > 0 and measured > 0 else None
+
+
+def _best(rows: Sequence[Row]) -> tuple[tuple[Row, Timeline], ...]:
+    """Rows with the Timeline that counts, fastest first; measured ones only, where any plan was measured."""
+    ran = [row for row in rows if row.measured] or rows
+    timed = [(row, t) for row in ran if (t := row.measured or row.predicted) is not None]
+    return tuple(sorted(timed, key=lambda each: each[1].step_seconds))
+
+
+def _result(rows: Sequence[Row]) -> list[str]:
+    timed = _best(rows)
+    if not timed:
+        return ["No plan could be timed."]
+    row, best = timed[0]
+    spread = f" ({show_seconds(best.low)} to {show_seconds(best.high)} in {best.n} repeats)" if best.n > 1 else ""
+    how = "took" if best.origin == "measured" else "is predicted to take"
+    if len(timed) == 1:
+        return [f"{row.plan} {how} {show_seconds(best.step_seconds)} a step{spread}."]
+    text = (
+        f"{row.plan} is fastest: it {how} {show_seconds(best.step_seconds)} a step{spread}, {_times(best, *timed[1])}"
+    )
+    if len(timed) > 2:
+        text += f" and {_times(best, *timed[-1])}"
+    said = [f"{text}."]
+    if (second := timed[1][1]).n > 1 < best.n and second.low <= best.high:
+        said.append(f"The ranges of {row.plan} and {timed[1][0].plan} overlap, so which of them is faster is open.")
+    return said
+
+
+def _times(best: Timeline, row: Row, other: Timeline) -> str:
+    text = f"{other.step_seconds / best.step_seconds:.2f} times as fast as {row.plan}"
+    if best.n < 2 or other.n < 2 or not best.low:
+        return text
+    return f"{text} ({other.low / best.high:.2f} to {other.high / best.low:.2f})"
+
+
+def _limit(rows: Sequence[Row]) -> list[str]:
+    timed = _best(rows)
+    said = binding(timed[0][1]) if timed else []
+    return [f"{sentence}." for sentence in said]
+
+
+def _prediction(rows: Sequence[Row]) -> list[str]:
+    errors = [(abs(ratio), ratio, row.plan) for row in rows if (ratio := ln_ratio(row)) is not None]
+    if not errors:
+        return []
+    _, worst, plan = max(errors)
+    most = f", most for {plan} (ln p/m {worst:+.2f})" if len(errors) > 1 else ""
+    mean = fmean(size for size, _, _ in errors)
+    said = [
+        f"Made before the runs, it missed the step by {exp(mean) - 1:.0%} on average (mean |ln p/m| {mean:.3f}){most}."
+    ]
+    beside = []
+    for name in dict.fromkeys(name for row in rows for name in row.naive):
+        ratios = [abs(ratio) for row in rows if (ratio := naive_ratio(row, name)) is not None]
+        if ratios:
+            meaning = f" ({GUESSES[name]})" if name in GUESSES else ""
+            beside.append(f"{name}{meaning} by {exp(fmean(ratios)) - 1:.0%}")
+    if beside:
+        said.append(f"Simpler guesses from the same costs missed: {', '.join(beside)}.")
+    return said + [f"{sentence}." for sentence in order(rows)]
+
+
+def _memory(rows: Sequence[Row]) -> list[str]:
+    peaks = [(max(t.memory), row.plan) for row, t in _best(rows) if t.memory]
+    if not peaks:
+        return []
+    said = []
+    if len(peaks) > 1:
+        (least, plan), (most, other) = min(peaks), max(peaks)
+        said.append(
+            f"{plan} needs least, {show_bytes(least)} on its fullest rank; {other} needs most, {show_bytes(most)}."
+        )
+    pairs = [
+        (max(row.predicted.memory), max(row.measured.memory)) for row in rows
+        if row.predicted and row.measured and row.predicted.memory and row.measured.memory
+    ]  # fmt: skip
+    errors = [abs(predicted / measured - 1) for predicted, measured in pairs if measured]
+    if errors:
+        said.append(f"The predicted peak missed by {fmean(errors):.1%} on average, {max(errors):.1%} at most.")
+    return said
+
+
+def _learning(rows: Sequence[Row]) -> list[str]:
+    reached = [(row.seconds_to_target, row.plan) for row in rows if row.seconds_to_target is not None]
+    final = [(row.final_loss, row.plan) for row in rows if row.final_loss is not None and isfinite(row.final_loss)]
+    said = []
+    if reached:
+        seconds, plan = min(reached)
+        said.append(f"{plan} reached the target loss first, after {show_seconds(seconds)}.")
+    if len(final) > 1:
+        (least, one), (most, other) = min(final), max(final)
+        said.append(f"After equally many steps the loss is {least:.4g} ({one}) to {most:.4g} ({other}).")
+    return said
+
+
+def _classes(rows: Sequence[Row]) -> list[str]:
+    loose = [name for name in CLASSES if name != "exact" and any(row.semantics == name for row in rows)]
+    said = [f"{_list([r.plan for r in rows if r.semantics == name])} ({name}) {CLASSES[name]}." for name in loose]
+    return [*said, "Judge such a plan by its loss as well as by its step."] if said else []
+
+
+def _refused(rows: Sequence[Row]) -> list[str]:
+    refused = [row.plan for row in rows if row.error]
+    return [f"{_list(refused)}; Table 1 says why."] if refused else []
+
+
+def _caveats(comparison: Comparison) -> list[str]:
+    said = [_sentence(note) for note in comparison.notes]
+    measured = [row.measured for row in comparison.rows if row.measured]
+    if measured and all(timeline.n < 2 for timeline in measured):
+        said.append("Each plan ran once, so there are no intervals: differences of a few per cent mean nothing.")
+    if not measured and any(seconds_of(row) is not None for row in comparison.rows):
+        said.append("Nothing was run: all times are predictions.")
+    lost = [row.plan for row in comparison.rows if any(not isfinite(loss) for _, _, loss in row.loss)]
+    if lost:
+        said.append(f"The loss of {_list(lost)} left the numbers (infinite or NaN); those points are not drawn.")
+    return said
+
+
+def _sentence(note: str) -> str:
+    return f"{note[:1].upper()}{note[1:]}{'' if note.endswith('.') else '.'}"
+
+
+def _list(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
