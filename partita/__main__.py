@@ -128,6 +128,8 @@ def train(
     init: Annotated[str, typer.Option(metavar="FILE", help="weights to start from (safetensors)")] = "",
     out: Annotated[str, typer.Option(metavar="DIR", help="where weights and the manifest go")] = "",
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
+    checkpoint_every: Annotated[int, typer.Option(min=0, metavar="K", help="write a checkpoint every K steps")] = 0,
+    keep: Annotated[int, typer.Option(min=1, metavar="N", help="how many of the newest checkpoints stay")] = 2,
     deterministic: Annotated[bool, typer.Option("--deterministic", help="draw the same under every plan")] = False,
     timeout: Annotated[float, typer.Option(min=1, help="seconds without progress before giving up")] = 60.0,
     json: Json = False,
@@ -142,15 +144,18 @@ def train(
     where, samples = api.cluster_of(cluster), len(api.load(task).data)
     done = api.train(
         task, plan, where, steps=steps or 0, epochs=epochs or 0, seed=seed, init=init, out=out, resume=resume,
-        deterministic=deterministic, timeout=timeout, cluster_spec=cluster, tell=context.obj,
+        checkpoint_every=checkpoint_every, keep=keep, deterministic=deterministic, timeout=timeout,
+        cluster_spec=cluster, tell=context.obj,
     )  # fmt: skip
     if done is None:  # rank 0 has the result
         return Answer()
     body = timeline_body(done.timeline, Setting(samples, devices=where.devices)) | {
         "final_loss": done.final_loss, "steps": done.steps, "loss": done.loss, "weights": done.weights_path,
+        "notes": done.notes,
     }  # fmt: skip
     words = f"final loss {done.final_loss:.6g} after {done.steps} steps"
-    return Answer(body, (timeline_table(done.timeline), words, *lines_of({"weights": done.weights_path})))
+    text = (*done.notes, timeline_table(done.timeline), words, *lines_of({"weights": done.weights_path}))
+    return Answer(body, text)
 
 
 @app.command(epilog="Example: partita compare digits-cnn --cluster lab-4x1g --plans 'ddp,pipe_sgd(staleness=1)'")

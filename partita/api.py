@@ -43,6 +43,7 @@ class Trained:
     final_loss: float
     steps: int
     weights_path: str
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -169,37 +170,43 @@ def simulate(graph: Graph, plan: Plan, cluster: Cluster, *, costs: Costs | None 
 
 def train(
     spec: str, plan_text: str, cluster: Cluster, *, steps: int = 0, epochs: int = 0, seed: int = 0, init: str = "",
-    out: str = "", resume: bool = False, deterministic: bool = False, timeout: Seconds = 60.0, cluster_spec: str = "",
-    tell: Tell = quiet,
+    out: str = "", resume: bool = False, checkpoint_every: int = 0, keep: int = 2, deterministic: bool = False,
+    timeout: Seconds = 60.0, cluster_spec: str = "", tell: Tell = quiet,
 ) -> Trained | None:  # fmt: skip
     """Train on the cluster's devices, which are processes of this machine.
 
-    Under torchrun, this process is one rank, and only rank 0 returns a result.
+    A checkpoint goes to `out` every `checkpoint_every` steps, the newest `keep` stay, and `resume` goes on from the
+    last one, under the same plan bit for bit. Under torchrun, this process is one rank, and only rank 0 returns a
+    result. Raises RunStopped where a signal has ended it.
     """
+    from partita.lab.train import train_on
+    from partita.runtime.checkpoint import Keep
+    from partita.runtime.torchrun import train_rank
+
     task = load(spec)
     graph = graph_of(task, tell=tell)
     plan = plan_of(plan_text, graph, cluster, tell=tell)
     steps = steps or epochs * (len(task.data) // task.batch_size)
     if steps < 1:
         raise OptionError("nothing to do: give --steps N or --epochs N, 1 or more")
-    if resume:
-        raise OptionError(
-            "--resume needs a checkpoint, and runs do not write any yet; start with --init WEIGHTS instead"
-        )
     tell(f"training {steps} steps of {plan.name}")
+    notes: list[str] = []
+
+    def note(sentence: str) -> None:
+        notes.append(sentence)
+        tell(sentence)
+
+    order: dict[str, Any] = {
+        "steps": steps, "seed": seed, "init": init, "keep": Keep(out, checkpoint_every, keep), "resume": resume,
+        "keyed": deterministic, "timeout": timeout, "note": note,
+    }  # fmt: skip
     if "RANK" in os.environ:
-        from partita.runtime.torchrun import train_rank
-
-        own = train_rank(
-            task, graph, plan, cluster, steps=steps, seed=seed, init=init, out=out, keyed=deterministic, timeout=timeout
-        )
-        return None if own is None else Trained(plan, own.timeline, own.loss, own.final_loss, steps, own.weights)
-    from partita.lab.rehearsal import Rehearsal
-
-    machines = cluster_spec or cluster.name
-    with Rehearsal(spec, graph, cluster, machines, seed=seed, init=init, timeout=timeout, tell=tell) as crew:
-        take = crew.train(plan, steps=steps, out=out, keyed=deterministic)
-    return Trained(plan, take.timeline, take.loss, take.final_loss, steps, take.weights)
+        take = train_rank(task, graph, plan, cluster, **order)
+    else:
+        take = train_on(spec, graph, plan, cluster, cluster_spec or cluster.name, tell=tell, **order)
+    if take is None:
+        return None
+    return Trained(plan, take.timeline, take.loss, take.final_loss, steps, take.weights, tuple(notes))
 
 
 def compare(
