@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+
 import torch
 from torch import nn
 
@@ -36,8 +39,6 @@ def two_layers() -> Graph:
         Operator("xt", "aten.t.default", (Ref("input.0"),), outputs=(Tensor((4, each), "float32", (1, 4)),)),
         Operator("da", "aten.mm.default", (Ref("xt"), Ref("dh")), outputs=(a,)),
     )
-    from dataclasses import replace
-
     return Graph(
         "two-layers", 8, forward + tuple(replace(o, phase=Phase.BACKWARD) for o in backward),
         (Parameter("a", a), Parameter("b", b)), (), (Constant("tangent", one, b"\x00\x00\x80\x3f"),),
@@ -70,3 +71,43 @@ def perceptron() -> Task:
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
         batch_size=12,
     )
+
+
+def layers(count: int, batch: int = 8) -> Graph:
+    """Two small products, then `count` equal ones: forward `f0`, `f1`, ..; backward `w0`, .. of weights, `x0`, .. of
+    what a layer reads. loss = sum of the last."""
+    each, one = Affine(1), Tensor((), "float32")
+    widths = [2, 3, *[4] * (count + 1)]
+    names = ["a", "b", *(str(i) for i in range(count))]
+    tensors = [Tensor((each, width), "float32") for width in widths]
+    weights = [Tensor((i, o), "float32") for i, o in pairwise(widths)]
+    reads = ["input.0", *(f"f{name}" for name in names)]
+    operators = [
+        Operator(f"f{name}", "aten.mm.default", (Ref(read), Ref(f"p{name}")), outputs=(out,))
+        for name, read, out in zip(names, reads, tensors[1:], strict=False)
+    ]
+    operators.append(Operator("loss", "aten.sum.default", (Ref(reads[-1]),), outputs=(one,)))
+    last = "dy"
+    back = [Operator(last, "aten.expand.default", (Ref("tangent"), (each, 4)), outputs=(tensors[-1],))]
+    for i in reversed(range(len(names))):
+        name, inner, weight = names[i], tensors[i], weights[i]
+        turned = Tensor((widths[i], each), "float32", (1, widths[i]))
+        back += [
+            Operator(f"t{name}", "aten.t.default", (Ref(reads[i]),), outputs=(turned,), twin=f"f{name}"),
+            Operator(f"w{name}", "aten.mm.default", (Ref(f"t{name}"), Ref(last)), outputs=(weight,), twin=f"f{name}"),
+        ]
+        if i:
+            twin, flipped = f"f{name}", Tensor((widths[i + 1], widths[i]), "float32", (1, widths[i + 1]))
+            back += [
+                Operator(f"u{name}", "aten.t.default", (Ref(f"p{name}"),), outputs=(flipped,), twin=twin),
+                Operator(
+                    f"x{name}", "aten.mm.default", (Ref(last), Ref(f"u{name}")), outputs=(inner,), twin=f"f{name}"
+                ),
+            ]
+            last = f"x{name}"
+    return Graph(
+        f"layers-{count}", 8, (*operators, *(replace(o, phase=Phase.BACKWARD) for o in back)),
+        tuple(Parameter(f"p{name}", weight) for name, weight in zip(names, weights, strict=True)), (),
+        (Constant("tangent", one, b"\x00\x00\x80\x3f"),), (("input.0", tensors[0]),), Ref("loss"), None,
+        tuple((f"p{name}", Ref(f"w{name}")) for name in reversed(names)), global_batch=batch, samples=64,
+    )  # fmt: skip

@@ -125,22 +125,30 @@ class Costs:
     source: str = "measured"
     because: str = ""
     hosts: tuple[Host, ...] = ()
-    _sums: dict[tuple[int, int, int], Seconds] = field(default_factory=dict, repr=False, compare=False)
+    _sums: dict[tuple[int, int, int, int], tuple[Graph, Seconds]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
-    def segment(self, start: int, stop: int, batch: int) -> Seconds:
-        """Core-seconds of operators `start` to `stop` for `batch` samples. Raises CostError for an unknown operator."""
-        if (start, stop, batch) not in self._sums:
-            self._sums[start, stop, batch] = sum(self._of_batch(batch)[start:stop])
-        return self._sums[start, stop, batch]
+    def segment(self, start: int, stop: int, batch: int, stage: Graph | None = None) -> Seconds:
+        """Core-seconds of operators `start` to `stop` of the graph, or of a stage of it, for `batch` samples. Raises
+        CostError for an unknown operator."""
+        graph = stage or self.graph
+        place = (id(graph), start, stop, batch)
+        if place not in self._sums:
+            prices = self.prices(batch)
+            total = sum(prices[operator.name.split("@")[0]] for operator in graph.operators[start:stop])
+            self._sums[place] = graph, total
+        return self._sums[place][1]
 
-    def _of_batch(self, batch: int) -> list[Seconds]:
+    def prices(self, batch: int) -> Mapping[str, Seconds]:
+        """Core-seconds of each operator by its name for `batch` samples; a stage's copy `x@2` costs what `x` does."""
         if batch not in self._batches:
             graph = substitute(self.graph, batch)
-            self._batches[batch] = [self._operator(signature(o, graph)) for o in graph.operators]
+            self._batches[batch] = {o.name: self._operator(signature(o, graph)) for o in graph.operators}
         return self._batches[batch]
 
     @cached_property
-    def _batches(self) -> dict[int, list[Seconds]]:
+    def _batches(self) -> dict[int, dict[str, Seconds]]:
         return {}
 
     def _operator(self, key: str) -> Seconds:
@@ -153,10 +161,11 @@ class Costs:
         own = self.instruction
         match act:
             case Load():
-                return Demand(own + self.load.of(act.count))
+                return Demand(own + (self.load.of(act.count) if act.fetch else 0.0))
             case Compute():
                 segment = program.segment[act.segment]
-                return Demand(own + self.segment(segment.start, segment.stop, segment.batch))
+                graph = program.graph_of(segment.stage, self.graph)
+                return Demand(own + self.segment(segment.start, segment.stop, segment.batch, graph))
             case Pack():
                 return Demand(own + _over(program.bucket[act.bucket], self.add if act.add else self.copy))
             case Combine():
@@ -168,7 +177,7 @@ class Costs:
             case Update():
                 return Demand(own + _over(program.bucket[act.bucket], self.update))
             case Collective() | Send() | Receive():
-                return self._transport(program.bucket[act.bucket].size, act, ranks)
+                return self._transport(program.payload(act), act, ranks)
 
     def _transport(self, size: Bytes, act: Collective | Send | Receive, ranks: int) -> Demand:
         w = self.wiring

@@ -31,9 +31,9 @@ def _bytes(program: Program, rank: int) -> tuple[float, float]:
     sent = received = 0.0
     for i in program.role_of[rank].instructions:
         if isinstance(i.act, Send):
-            sent += program.bucket[i.act.bucket].size
+            sent += program.payload(i.act)
         elif isinstance(i.act, Receive):
-            received += program.bucket[i.act.bucket].size
+            received += program.payload(i.act)
         elif isinstance(i.act, Collective):
             group, b = next(g for g in i.act.groups if rank in g), program.bucket[i.act.bucket]
             parts = ring_bytes(b.elements, b.size // b.elements, len(group))

@@ -74,6 +74,7 @@ class Graph:
     The constant named `TANGENT` seeds the backward pass; the worker gives it the sample's share of the whole minibatch.
     `clip_norm` bounds the norm of the global gradient (0: no bound).
     `symbolic` is False where the graph holds for `batch` samples only.
+    `sends` names the values that a stage gives to others, which take them as inputs of these names.
     """
 
     name: str
@@ -95,6 +96,7 @@ class Graph:
     global_batch: int = 0
     samples: int = 0
     clip_norm: float = 0.0
+    sends: tuple[tuple[str, Ref], ...] = ()
 
     @cached_property
     def index(self) -> dict[str, int]:

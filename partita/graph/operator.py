@@ -22,6 +22,11 @@ class Ref:
     name: str
     index: int = -1
 
+    @property
+    def key(self) -> str:
+        """The value's name among others: `split[1]` for output 1 of `split`."""
+        return self.name if self.index < 0 else f"{self.name}[{self.index}]"
+
 
 @dataclass(frozen=True, slots=True)
 class Symbol:

@@ -15,11 +15,13 @@ from partita.errors import LoweringError
 from partita.graph.graph import Graph
 from partita.lowering.agreement import all_reduced, alone, averaged
 from partita.lowering.samples import Draft, draft
+from partita.lowering.schedules import ROWS
 from partita.lowering.servers import served
+from partita.lowering.stages import staged
 from partita.plan.check import check
 from partita.plan.mesh import Split
 from partita.plan.plan import Plan
-from partita.plan.schedule import Schedule
+from partita.plan.schedule import Schedule, Versions
 from partita.plan.sync import AllReduce, Servers, Sync, What
 from partita.plan.wire import Priority
 from partita.program.program import Program
@@ -48,6 +50,8 @@ def lower(graph: Graph, plan: Plan, cluster: Cluster) -> tuple[Stretch, ...]:
 def lower_phase(graph: Graph, plan: Plan) -> Program:
     """The Program of one phase."""
     refuse(graph, plan)
+    if plan.stages:
+        return verify(staged(graph, plan))
     agreement = _agreement(plan)
     return verify(agreement(draft(graph, plan, cut=agreement in (all_reduced, served)), plan))
 
@@ -64,15 +68,15 @@ def _agreement(plan: Plan) -> Callable[[Draft, Plan], Program]:
 def refuse(graph: Graph, plan: Plan) -> None:
     """Raises LoweringError naming the first part of the plan that cannot be carried out yet."""
     sync = plan.sync[0] if plan.sync else Sync()
-    others = [axis for axis, length in plan.mesh.axes if axis != "data" and length > 1]
+    known = ("data", "pipe") if plan.stages else ("data",)
+    others = [axis for axis, length in plan.mesh.axes if axis not in known and length > 1]
     cases: tuple[tuple[bool, str], ...] = (
-        (bool(plan.stages), "pipeline stages"),
         (bool(others), f"the mesh axis {others[0]!r}" if others else ""),
         (len(plan.sync) > 1, "more than one agreement"),
         (any(split.dim != "sample" for split in plan.splits), "splits of other dimensions than samples"),
         (plan.splits != (Split(),), "samples divided for some operators or ranks only"),
         *_gaps(sync),
-        (replace(plan.schedule, microbatches=1) != Schedule(), "the order of passes of a pipeline"),
+        *(_pipeline_gaps(graph, plan) if plan.stages else _order_gaps(plan)),
         (plan.memory != type(plan.memory)(), "memory plans"),
         (plan.update != type(plan.update)(), "corrections of the update rule"),
         (bool(plan.kernels), "kernel choices"),
@@ -84,6 +88,23 @@ def refuse(graph: Graph, plan: Plan) -> None:
                 f"{plan.name} asks for {what}, which this version cannot carry out yet; "
                 "`partita recipes` lists what runs"
             )
+
+
+def _order_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
+    yield replace(plan.schedule, microbatches=1) != Schedule(), "the order of passes of a pipeline, without stages"
+
+
+def _pipeline_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
+    """The same of a plan with stages."""
+    schedule, sync = plan.schedule, plan.sync[0] if plan.sync else Sync()
+    yield schedule.order not in ROWS, f"stages in the order {schedule.order}"
+    yield not schedule.flush or schedule.versions is not Versions.LATEST, "pipelines without a flush every step"
+    yield schedule.in_flight > 0 or schedule.update_every > 0, "pipelines with their own number of passes in flight"
+    yield any(stage.ranks for stage in plan.stages), "stages with different numbers of replicas"
+    yield not isinstance(sync.through, AllReduce) or sync.what is not What.GRADIENT, "stages without all-reduce"
+    yield sync.tight.lag > 0, "late gradients between stages"
+    yield not plan.sync and plan.mesh.length("data") > 1, "replicas of stages that never agree"
+    yield bool(graph.clip_norm), "a bound on the norm of gradients (clip_norm) that lie on several stages"
 
 
 def _gaps(sync: Sync) -> Iterator[tuple[bool, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from partita.cluster.cluster import Cluster
 from partita.errors import PlanError
 from partita.graph.graph import Graph
+from partita.graph.homes import stage_starts
 from partita.plan.memory import Shard
 from partita.plan.plan import Plan, ranks_of
 from partita.plan.schedule import Order
@@ -57,6 +58,23 @@ def _samples(plan: Plan, graph: Graph) -> None:
         )
 
 
+def _stages(plan: Plan, graph: Graph) -> None:
+    if not plan.stages:
+        return
+    asked, pipe, chunks = len(plan.stages), plan.mesh.length("pipe"), plan.schedule.chunks
+    if chunks < 1 or asked != pipe * chunks:
+        raise PlanError(
+            f"{plan.name} has {asked} stages and its mesh {pipe} places along the pipe x {chunks} chunks = "
+            f"{pipe * chunks}; give one stage for each"
+        )
+    if chunks > 1 and plan.schedule.order is not Order.INTERLEAVED:
+        raise PlanError(f"{plan.name} has {chunks} chunks a rank in the order {plan.schedule.order}; use interleaved")
+    try:
+        stage_starts(graph, [stage.first for stage in plan.stages])
+    except PlanError as error:
+        raise PlanError(f"{plan.name}: {error}") from None
+
+
 def _agreement(plan: Plan, graph: Graph) -> None:
     for sync in plan.sync:
         tight, wire = sync.tight, sync.wire
@@ -89,6 +107,7 @@ def _agreement(plan: Plan, graph: Graph) -> None:
         raise PlanError(
             f"{plan.name} shards the state of {graph.optimizer.name}, whose update needs whole tensors; use shard=none"
         )
+    _stages(plan, graph)
     if plan.schedule.order is not Order.SEQUENTIAL and len(plan.stages) < 2 and plan.mesh.length("pipe") < 2:
         raise PlanError(
             f"{plan.name} has the pipeline schedule {plan.schedule.order} and one stage; add stages or a pipe axis"

@@ -17,11 +17,13 @@ from typing import TypeAlias
 
 
 class Space(StrEnum):
-    """Which of a bucket's tensors an act works on. `INBOX` holds what came from one peer."""
+    """Which of a bucket's tensors an act works on. `INBOX` holds what came from one peer; with `VALUE` a parcel of
+    values of an environment is meant in place of a bucket."""
 
     GRADIENT = "gradient"
     PARAMETER = "parameter"
     INBOX = "inbox"
+    VALUE = "value"
 
 
 class Kind(StrEnum):
@@ -34,13 +36,16 @@ class Kind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Load:
     """Fetch `count` samples of the round's minibatch `step`, from position `start` (one for each rank of the role),
-    into a new environment `part`; they count `weight` of the whole minibatch."""
+    into environment `part`, which it makes if it is not there; they count `weight` of the whole minibatch. A stage's
+    Load gives its inputs; one that reads no samples has `fetch` False."""
 
     start: tuple[int, ...]
     count: int
     part: str
     weight: float
     step: int = 0
+    stage: int = -1
+    fetch: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +59,12 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Copy the gradients that environment `part` holds into a bucket, or add them to it."""
+    """Copy the gradients that environment `part` holds (those of `stage`) into a bucket, or add them to it."""
 
     bucket: str
     part: str
     add: bool = False
+    stage: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,22 +80,27 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A bucket to a peer: `to` holds one rank for each rank of the role, or one for all. `key` is the Receive's."""
+    """A bucket to a peer: `to` holds one rank for each rank of the role, or one for all. `key` is the Receive's.
+
+    In Space.VALUE `bucket` names a parcel, whose values leave environment `part`.
+    """
 
     bucket: str
     to: tuple[int, ...]
     key: str
     space: Space = Space.GRADIENT
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """A bucket from a peer, into the space, or into that peer's inbox."""
+    """A bucket from a peer, into the space, or into that peer's inbox; a parcel into environment `part`."""
 
     bucket: str
     source: tuple[int, ...]
     key: str
     space: Space = Space.PARAMETER
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True)

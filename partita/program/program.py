@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from math import prod
 from typing import TypeVar
 
-from partita.graph.tensor import ITEMSIZE
-from partita.program.instruction import Instruction, Update
+from partita.graph.graph import Graph
+from partita.graph.tensor import ITEMSIZE, Tensor, dim_at
+from partita.program.instruction import Collective, Compute, Instruction, Receive, Send, Space, Update
 from partita.units import Bytes
 
 T = TypeVar("T")
@@ -48,14 +50,35 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True)
+class Parcel:
+    """Values that cross between stages together, for `batch` samples, under the names that their taker knows."""
+
+    name: str
+    values: tuple[tuple[str, Tensor], ...]
+    batch: int
+
+    @property
+    def size(self) -> Bytes:
+        return sum(dense_elements(tensor, self.batch) * ITEMSIZE[tensor.dtype] for _, tensor in self.values)
+
+
+def dense_elements(tensor: Tensor, batch: int) -> int:
+    """Elements that a message holds: a dimension of stride 0 (an expanded one) is sent once."""
+    strides = tensor.strides or (1,) * len(tensor.shape)
+    return prod(dim_at(d, batch) for d, stride in zip(tensor.shape, strides, strict=True) if stride != 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Segment:
-    """Operators `start` to `stop` of the graph's order for `batch` samples, whose loss counts `weight` of the whole."""
+    """Operators `start` to `stop` of the order of the graph, or of a stage's, for `batch` samples, whose loss counts
+    `weight` of the whole."""
 
     name: str
     start: int
     stop: int
     batch: int
     weight: float
+    stage: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +120,8 @@ class Role:
 class Program:
     """One phase of a Plan. A round applies `steps` minibatches of `batch` samples; gradients live in `slots` copies.
 
-    `semantics` is the class that `verify` holds it to: exact, delayed, lossy, consensus or racy.
+    `semantics` is the class that `verify` holds it to: exact, delayed, lossy, consensus or racy. `stages` are the
+    graphs that segments with a stage speak of; the others speak of the captured one.
     """
 
     name: str
@@ -108,6 +132,8 @@ class Program:
     steps: int = 1
     slots: int = 1
     semantics: str = "exact"
+    stages: tuple[Graph, ...] = ()
+    parcels: tuple[Parcel, ...] = ()
 
     @cached_property
     def size(self) -> int:
@@ -129,6 +155,24 @@ class Program:
     @cached_property
     def segment(self) -> dict[str, Segment]:
         return {s.name: s for s in self.segments}
+
+    @cached_property
+    def parcel(self) -> dict[str, Parcel]:
+        return {p.name: p for p in self.parcels}
+
+    def payload(self, act: Collective | Send | Receive) -> Bytes:
+        """Bytes of the bucket or parcel that an act moves."""
+        values = not isinstance(act, Collective) and act.space is Space.VALUE
+        return self.parcel[act.bucket].size if values else self.bucket[act.bucket].size
+
+    def stages_of(self, role: Role) -> tuple[int, ...]:
+        """The stages whose segments a role runs; -1 stands for the whole graph."""
+        named = (self.segment[i.act.segment].stage for i in role.instructions if isinstance(i.act, Compute))
+        return tuple(sorted(set(named)))
+
+    def graph_of(self, stage: int, captured: Graph) -> Graph:
+        """The graph of a stage; the captured one where there are no stages."""
+        return captured if stage < 0 else self.stages[stage]
 
     def instructions(self) -> Iterator[tuple[Role, Instruction]]:
         for role in self.roles:

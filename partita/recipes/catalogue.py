@@ -15,10 +15,15 @@ from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
 from partita.recipes.ddp import ddp
+from partita.recipes.gpipe import gpipe
+from partita.recipes.interleaved import interleaved
 from partita.recipes.local_sgd import local_sgd
+from partita.recipes.one_f_one_b import one_f_one_b
 from partita.recipes.pipe_sgd import pipe_sgd
 from partita.recipes.ps_sync import ps_sync
 from partita.recipes.single import single
+from partita.recipes.torchgpipe import torchgpipe
+from partita.recipes.zero_bubble import zero_bubble
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,11 @@ RECIPES: Final = {
     "ps_sync": Recipe(ps_sync, ("DP-03",), "synchronous", "Li et al., OSDI 2014"),
     "pipe_sgd": Recipe(pipe_sgd, ("DP-30", "PM-17"), "pipelined", "Li et al., NeurIPS 2018"),
     "local_sgd": Recipe(local_sgd, ("DP-26",), "periodic", "Moritz et al., ICLR 2016"),
+    "gpipe": Recipe(gpipe, ("PP-01", "PP-10"), "pipelined stages", "Huang et al., NeurIPS 2019"),
+    "torchgpipe": Recipe(torchgpipe, ("PP-02",), "pipelined stages", "Kim et al. 2020"),
+    "one_f_one_b": Recipe(one_f_one_b, ("PP-11", "PP-10"), "pipelined stages", "Narayanan et al., SC 2021"),
+    "interleaved": Recipe(interleaved, ("PP-11",), "pipelined stages", "Narayanan et al., SC 2021"),
+    "zero_bubble": Recipe(zero_bubble, ("EX-07",), "pipelined stages", "Qi et al., ICLR 2024"),
 }
 
 

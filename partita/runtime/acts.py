@@ -25,9 +25,10 @@ from partita.program.instruction import (
 )
 from partita.runtime.draws import DRAWS, Draws
 from partita.runtime.rank import Rank
-from partita.runtime.segment import BREATHE, Environment, key
+from partita.runtime.segment import BREATHE, key
 from partita.runtime.state import rows
 from partita.runtime.transport import Pending
+from partita.runtime.values import receive_values, send_values
 
 Carry = Callable[[Rank, Any, str, int], Pending | None]
 
@@ -35,46 +36,51 @@ Carry = Callable[[Rank, Any, str, int], Pending | None]
 def load(rank: Rank, act: Load, name: str, round: int) -> None:
     start = rank.role.mine(act.start, rank.rank)
     positions = rank.feed.positions(rank.step(round, act.step), start, act.count)
-    leaves = rank.feed.leaves(positions, rank.device, rank.floating)
-    environment: Environment = {f"input.{i}": leaf for i, leaf in enumerate(leaves) if Ref(f"input.{i}") in rank.reads}
+    leaves = rank.feed.leaves(positions, rank.device, rank.floating) if act.fetch else []
+    environment = rank.environment(round, act.part)
+    suffix = f">{act.stage}" if act.stage >= 0 else ""
+    named = {f"input.{i}{suffix}": leaf for i, leaf in enumerate(leaves)}
+    environment |= {name: leaf for name, leaf in named.items() if Ref(name) in rank.reads}
     environment[DRAWS] = None if rank.draws is None else Draws(rank.draws, rank.step(round, act.step), tuple(positions))
     environment[BREATHE] = rank.pace.breathe
-    environment[TANGENT] = torch.tensor(act.weight, dtype=rank.floating or torch.float32, device=rank.device)
-    rank.environments[round, act.part] = environment
+    weight = torch.tensor(act.weight, dtype=rank.floating or torch.float32, device=rank.device)
+    environment[TANGENT + suffix] = weight
 
 
 def compute(rank: Rank, act: Compute, name: str, round: int) -> None:
     environment = rank.environments[round, act.part]
     rank.code[act.segment](environment, rank.state.leaves)
     segment = rank.program.segment[act.segment]
-    for buffer, ref in rank.graph.mutations:
-        if key(ref) in environment and segment.start <= rank.graph.index[ref.name] < segment.stop:
+    graph = rank.graph_of(segment.stage)
+    for buffer, ref in graph.mutations:
+        if key(ref) in environment and segment.start <= graph.index[ref.name] < segment.stop:
             rank.state.leaves[buffer].copy_(environment[key(ref)])
-            if rank.graph.last_reader.get(ref, 0) < segment.stop:
+            if graph.last_reader.get(ref, 0) < segment.stop:
                 del environment[key(ref)]
-    loss = environment.pop(key(rank.graph.loss), None)
+    loss = environment.pop(key(graph.loss), None)
     if loss is not None:
         step = rank.step(round, act.step)
         rank.losses[step] = rank.losses.get(step, 0.0) + loss.detach() * segment.weight
 
 
-def gradients(rank: Rank, bucket: str, part: str, round: int) -> list[torch.Tensor]:
-    """Take the gradients of a bucket's pieces out of an environment."""
+def gradients(rank: Rank, bucket: str, part: str, round: int, stage: int = -1) -> list[torch.Tensor]:
+    """Take the gradients of a bucket's pieces out of an environment; a tied weight's that a stage lacks is zero."""
     environment = rank.environments[round, part]
-    wanted = dict(rank.graph.gradients)
+    wanted = {name: key(ref) for name, ref in rank.graph_of(stage).gradients}
     pieces = rank.program.bucket[bucket].pieces
-    found = [rows(environment[key(wanted[piece.parameter])], piece) for piece in pieces]
+    found = []
     for piece in pieces:
-        if piece.last:
-            del environment[key(wanted[piece.parameter])]
-    if environment.keys() <= {TANGENT, DRAWS, BREATHE}:
-        del rank.environments[round, part]
+        name = wanted.get(piece.parameter)
+        whole = torch.zeros_like(rank.state.leaves[piece.parameter]) if name is None else environment[name]
+        found.append(rows(whole, piece))
+        if piece.last and name is not None:
+            del environment[name]
     return found
 
 
 def pack(rank: Rank, act: Pack, name: str, round: int) -> None:
     views = rank.state.gradient_views[act.bucket][rank.slot(round)]
-    found = gradients(rank, act.bucket, act.part, round)
+    found = gradients(rank, act.bucket, act.part, round, act.stage)
     if act.add:
         torch._foreach_add_(views, found)
     else:
@@ -88,11 +94,15 @@ def collective(rank: Rank, act: Collective, name: str, round: int) -> Pending:
 
 
 def send(rank: Rank, act: Send, name: str, round: int) -> Pending:
+    if act.space is Space.VALUE:
+        return send_values(rank, act, round)
     flat = rank.state.flat(act.space, act.bucket, rank.slot(round))
     return rank.transport.send(flat, rank.role.mine(act.to, rank.rank), act.key, round)
 
 
 def receive(rank: Rank, act: Receive, name: str, round: int) -> Pending:
+    if act.space is Space.VALUE:
+        return receive_values(rank, act, round)
     source = rank.role.mine(act.source, rank.rank)
     if act.space is Space.INBOX:
         return rank.transport.receive(rank.state.inbox_of(act.bucket, source), source, act.key, round)
@@ -157,4 +167,8 @@ ACTS: Final[dict[type, Carry]] = {
 
 def carry_out(rank: Rank, instruction: Instruction, round: int) -> Pending | None:
     """Start an instance of an instruction on a rank."""
-    return ACTS[type(instruction.act)](rank, instruction.act, instruction.name, round)
+    act = instruction.act
+    pending = ACTS[type(act)](rank, act, instruction.name, round)
+    if part := getattr(act, "part", ""):
+        rank.leave(round, part)
+    return pending

@@ -11,9 +11,11 @@ from partita.cluster.cluster import Cluster
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
+from partita.program.program import Program
 from partita.runtime.leg import legs
 from partita.runtime.reference import reference
 from partita.runtime.run import train_in_process
+from partita.runtime.state import State
 from partita.task import Task
 from partita.tracing.capture import capture
 
@@ -46,8 +48,7 @@ def checked(
         whole = not graph.mutations
         tell(f"training the same serially in {precision}")
         serial = reference(task, parts, seed=seed, precision=precision, whole=whole)
-        worker = next(rank for rank in states if program.role_of[rank].keeps == "model")
-        found[precision] = difference(states[worker].leaves, serial)
+        found[precision] = difference(gathered(program, states), serial)
         if precision == "fp32":
             halves = reference(task, parts, seed=seed, precision=precision, whole=not whole) if whole else serial
             found["control"] = difference({name: w.detach() for name, w in halves.items()}, serial)
@@ -61,6 +62,15 @@ def checked(
         "fp32_difference": found["fp32"],
         "control_difference": found["control"],
     }
+
+
+def gathered(program: Program, states: Mapping[int, State]) -> dict[str, torch.Tensor]:
+    """Every leaf of the model, from the first of the workers that hold it."""
+    found: dict[str, torch.Tensor] = {}
+    for rank in sorted(states, reverse=True):
+        if program.role_of[rank].keeps == "model":
+            found |= states[rank].leaves
+    return found
 
 
 def difference(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> float:

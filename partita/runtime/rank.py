@@ -52,9 +52,9 @@ class Rank:
     """What one rank needs to carry out its role.
 
     `code` holds the compiled segments and `reads` the values that any of them takes; `environments` one for each
-    minibatch and microbatch on its way; `first_step` is the step of round 0; `draws` is the seed
-    of keyed random numbers (None: torch's own). `ends` has wall clock and core-seconds of the process at each round's
-    end.
+    minibatch and microbatch on its way, which goes when as many instructions as `uses` says have used it;
+    `first_step` is the step of round 0; `draws` is the seed of keyed random numbers (None: torch's own). `ends` has wall
+    clock and core-seconds of the process at each round's end.
     """
 
     graph: Graph
@@ -66,6 +66,7 @@ class Rank:
     feed: Feed
     code: dict[str, Code]
     reads: set[Ref]
+    uses: dict[str, int]
     device: str = "cpu"
     floating: torch.dtype | None = None
     first_step: int = 0
@@ -74,9 +75,26 @@ class Rank:
     board: Board = field(default_factory=Board)
     brake: Brake = field(default_factory=Brake)
     environments: dict[tuple[int, str], Environment] = field(default_factory=dict)
+    used: dict[tuple[int, str], int] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
     ends: list[tuple[Seconds, Seconds]] = field(default_factory=list)
     losses: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def graph_of(self, stage: int) -> Graph:
+        """The graph of a stage, or the captured one."""
+        return self.program.graph_of(stage, self.graph)
+
+    def environment(self, round: int, part: str) -> Environment:
+        """The values of a minibatch or microbatch of a round; made when first asked for."""
+        with self.board.changed:
+            return self.environments.setdefault((round, part), {})
+
+    def leave(self, round: int, part: str) -> None:
+        """An instruction is done with an environment; after the last one it is forgotten."""
+        with self.board.changed:
+            self.used[round, part] = self.used.get((round, part), 0) + 1
+            if self.used[round, part] == self.uses[part]:
+                del self.used[round, part], self.environments[round, part]
 
     def slot(self, round: int) -> int:
         """Which copy of the gradients round `round` writes."""

@@ -40,11 +40,14 @@ class Share:
 
 
 def shares_of(program: Program) -> tuple[Share, ...]:
-    """Every part of a round's minibatches, by worker."""
+    """Every part of a round's minibatches, by worker; of one that several stages load, the first one's."""
     loads = [(role, i.act) for role, i in program.instructions() if isinstance(i.act, Load)]
-    return tuple(
-        Share(rank, act.step, role.mine(act.start, rank), act.count) for role, act in loads for rank in role.ranks
-    )
+    found: dict[tuple[int, int, int], Share] = {}
+    for role, act in loads:
+        for rank in role.ranks:
+            start = role.mine(act.start, rank)
+            found.setdefault((act.step, start, act.count), Share(rank, act.step, start, act.count))
+    return tuple(found.values())
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -57,13 +58,13 @@ def compiled(
     wanted = {i.act.segment for i in role.instructions if hasattr(i.act, "segment")}
     code: dict[str, Code] = {}
     reads: set[Ref] = set()
-    for batch in {program.segment[name].batch for name in wanted}:
-        concrete = substitute(graph, batch)
+    for stage, batch in {(program.segment[name].stage, program.segment[name].batch) for name in wanted}:
+        concrete = substitute(program.graph_of(stage, graph), batch)
         last = last_reads(concrete)
         reads |= last.keys()
         for name in wanted:
             segment = program.segment[name]
-            if segment.batch == batch:
+            if (segment.stage, segment.batch) == (stage, batch):
                 code[name] = compile_segment(concrete, segment.start, segment.stop, device, last, breathing)
     return code, reads
 
@@ -79,8 +80,9 @@ def make_rank(
     """
     role = program.role_of[rank]
     segments, reads = code or compiled(graph, program, role, device, 0 < cores < 1)
+    uses = Counter(part for i in role.instructions if (part := getattr(i.act, "part", "")))
     made = Rank(
-        graph, program, role, rank, state, transport, Feed(task, seed), segments, reads, device,
+        graph, program, role, rank, state, transport, Feed(task, seed), segments, reads, uses, device,
         FLOATING[precision] if precision else None, first_step, seed if keyed else None, Pace(cores),
     )  # fmt: skip
     if saved is not None:

@@ -43,11 +43,12 @@ def resolve(target: str) -> Callable[..., Any]:
 
 
 def last_reads(graph: Graph) -> dict[Ref, int]:
-    """For every value, the index of the last operator that reads it; results stay (the number of operators), new
-    buffers until the forward pass is over and nobody reads them."""
+    """For every value, the index of the last operator that reads it, or makes it for others only; results stay (the
+    number of operators), new buffers until the forward pass is over and nobody reads them."""
     last = graph.last_reader
     new = {ref: max(last.get(ref, 0), graph.forward_length) for _, ref in graph.mutations}
-    return last | {ref: len(graph.operators) for ref in graph.results()} | new
+    sent = {ref: max(last.get(ref, 0), graph.index[ref.name]) for _, ref in graph.sends}
+    return last | sent | {ref: len(graph.operators) for ref in graph.results()} | new
 
 
 def compile_segment(
@@ -55,8 +56,9 @@ def compile_segment(
 ) -> Callable[[Environment, Leaves], None]:
     """Operators `start` to `stop` of a graph whose sizes are numbers, as a function over (environment, leaves).
 
-    Values that a later segment or the caller reads are left in the environment, those used up are taken from it. With
-    `breathing` the environment's BREATHE is called between operators.
+    Values that a later segment or the caller reads are left in the environment, those used up are taken from it; what
+    other stages take is left there under the names that they know. With `breathing` the environment's BREATHE is called
+    between operators.
     """
     last = last_reads(graph) if last is None else last
     writer = _Writer(graph, start, stop, device, last, breathing)
@@ -75,6 +77,9 @@ class _Writer:
         self.lines: list[str] = []
         self.held: set[Ref] = set()
         self.inputs = {name for name, _ in graph.inputs} | {TANGENT}
+        self.sends: dict[Ref, list[str]] = {}
+        for name, ref in graph.sends:
+            self.sends.setdefault(ref, []).append(name)
 
     def text(self) -> str:
         for i in range(self.start, self.stop):
@@ -100,7 +105,8 @@ class _Writer:
         if operator.several or not used:
             self.lines.append(f"del {name}")
         self.held |= set(used)
-        self.drop(ref for ref in operator.reads() if self.last[ref] == i)
+        self.lines += [f"env[{name!r}] = {_local(ref)}" for ref in used for name in self.sends.get(ref, ())]
+        self.drop(ref for ref in (*operator.reads(), *used) if self.last[ref] == i)
         self.lines += [f"env[{key(ref)!r}] = {_local(ref)}" for ref in used if self.last[ref] >= self.stop]
         if self.breathing and i + 1 < self.stop:
             self.lines.append(f"env[{BREATHE!r}]()")
@@ -144,10 +150,10 @@ class _Writer:
 
 def key(ref: Ref) -> str:
     """The name of a value in an environment."""
-    return ref.name if ref.index < 0 else f"{ref.name}[{ref.index}]"
+    return ref.key
 
 
 def _local(ref: Ref) -> str:
     """A Python variable for a value."""
-    plain = re.sub(r"\W", "_", ref.name)
+    plain = re.sub(r"\W", "_", ref.name.replace(">", "_to_").replace("@", "_at_"))
     return f"v_{plain}" if ref.index < 0 else f"v_{plain}__{ref.index}"

@@ -58,26 +58,29 @@ class State:
 def make_state(
     graph: Graph, program: Program, role: Role, task: Task, values: dict[str, torch.Tensor], device: str
 ) -> State:
-    """A fresh state whose parameters and buffers are copies of `values` (by the module's own names)."""
-    shapes = {p.name: tuple(values[p.name].shape) for p in graph.parameters}
-    parameter = _flats(program, device)
+    """A fresh state whose parameters and buffers are copies of `values` (by the module's own names): those of the
+    role's stages, all where it runs the whole graph or none of it."""
+    held = [program.graph_of(stage, graph) for stage in program.stages_of(role) or (-1,)]
+    shapes = {p.name: tuple(values[p.name].shape) for part in held for p in part.parameters}
+    buckets = tuple(b for b in program.buckets if all(piece.parameter in shapes for piece in b.pieces))
+    parameter = _flats(buckets, device)
     packed = {act.bucket for i in role.instructions if isinstance(act := i.act, Pack | Combine)}
     gradient = {
         name: [torch.zeros_like(flat) for _ in range(program.slots)]
         for name, flat in parameter.items()
         if name in packed
     }
-    views = {b.name: _views(parameter[b.name], b, shapes) for b in program.buckets}
+    views = {b.name: _views(parameter[b.name], b, shapes) for b in buckets}
     gradient_views = {n: [_views(flat, program.bucket[n], shapes) for flat in flats] for n, flats in gradient.items()}
-    for bucket in program.buckets:
+    for bucket in buckets:
         for piece, view in zip(bucket.pieces, views[bucket.name], strict=True):
             view.copy_(rows(values[piece.parameter].detach(), piece))
-    leaves = {c.name: _constant(c, device) for c in graph.constants}
-    leaves |= {b.name: values[b.name].detach().clone().to(device) for b in graph.buffers}
-    leaves |= _whole(program, shapes, views)
-    for p in graph.parameters:
-        if p.name not in leaves:
-            leaves[p.name] = values[p.name].detach().clone().to(device)
+    leaves = {c.name: _constant(c, device) for part in held for c in part.constants}
+    leaves |= {b.name: values[b.name].detach().clone().to(device) for part in held for b in part.buffers}
+    leaves |= _whole(buckets, shapes, views)
+    for name in shapes:
+        if name not in leaves:
+            leaves[name] = values[name].detach().clone().to(device)
     optimizer = {name: task.optimizer(pieces) for name, pieces in views.items()}
     schedule = {name: task.schedule(one) for name, one in optimizer.items()} if task.schedule else {}
     return State(leaves, parameter, gradient, views, gradient_views, {}, optimizer, schedule)
@@ -88,11 +91,11 @@ def rows(tensor: torch.Tensor, piece: Piece) -> torch.Tensor:
     return tensor if piece.stop < 0 else tensor[piece.start : piece.stop]
 
 
-def _flats(program: Program, device: str) -> dict[str, torch.Tensor]:
+def _flats(held: tuple[Bucket, ...], device: str) -> dict[str, torch.Tensor]:
     """One flat tensor a bucket, adjacent in memory, so that a parameter cut into several buckets is whole as well."""
     found: dict[str, torch.Tensor] = {}
-    for dtype in dict.fromkeys(b.dtype for b in program.buckets):
-        buckets = [b for b in program.buckets if b.dtype == dtype]
+    for dtype in dict.fromkeys(b.dtype for b in held):
+        buckets = [b for b in held if b.dtype == dtype]
         whole = torch.zeros(sum(b.elements for b in buckets), dtype=getattr(torch, dtype), device=device)
         parts = torch.split(whole, [b.elements for b in buckets])
         for bucket, flat in zip(buckets, parts, strict=True):
@@ -111,10 +114,12 @@ def _views(flat: torch.Tensor, bucket: Bucket, shapes: dict[str, tuple[int, ...]
     return found
 
 
-def _whole(program: Program, shapes: dict[str, tuple[int, ...]], views: dict[str, Views]) -> dict[str, torch.Tensor]:
+def _whole(
+    buckets: tuple[Bucket, ...], shapes: dict[str, tuple[int, ...]], views: dict[str, Views]
+) -> dict[str, torch.Tensor]:
     """Parameter name -> the whole parameter, over the adjacent pieces that its buckets hold."""
     found: dict[str, torch.Tensor] = {}
-    for bucket in program.buckets:
+    for bucket in buckets:
         for piece, view in zip(bucket.pieces, views[bucket.name], strict=True):
             if piece.start == 0:
                 shape = shapes[piece.parameter]

@@ -203,7 +203,7 @@ def _ends(
         demand = costs.demand(program, act, 2)
         peers.append(np.broadcast_to(act.to if isinstance(act, Send) else act.source, len(role.ranks)))
         numbers.append((keys.setdefault(act.key, len(keys)), slots[role.name][i.name]))
-        prices.append((demand.core, demand.latency, program.bucket[act.bucket].size))
+        prices.append((demand.core, demand.latency, program.payload(act)))
     key, slot = np.repeat(np.array(numbers, np.int64).reshape(-1, 2), width, axis=0).T
     core, latency, size = np.repeat(np.array(prices, np.float64).reshape(-1, 3), width, axis=0).T
     mine = np.concatenate([np.zeros(0, np.int64), *(ranks[role.name] for role, _ in found)])

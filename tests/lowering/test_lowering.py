@@ -19,7 +19,7 @@ from partita.lowering.samples import crews_of
 from partita.plan.memory import Memory, Shard
 from partita.plan.mesh import Mesh, Split, Stage
 from partita.plan.plan import Correction, Kernel, Phase, Plan, Update
-from partita.plan.schedule import Schedule, Versions
+from partita.plan.schedule import Order, Schedule, Versions
 from partita.plan.sync import Neighbours, Often, Outer, Servers, Sync, Tight, What
 from partita.plan.wire import Codec, Priority, Wire
 from partita.program.instruction import Load
@@ -148,8 +148,23 @@ def plan(**parts: object) -> Plan:
     return replace(Plan("mine", FOUR, sync=(Sync(),)), **parts)  # type: ignore[arg-type]
 
 
+ALTERNATING = Schedule(Order.ONE_F_ONE_B)
+
+
+def pipe(schedule: Schedule = ALTERNATING, **parts: object) -> Plan:
+    mesh = Mesh((("pipe", 2), ("data", 2)))
+    return plan(mesh=mesh, schedule=schedule, **{"stages": (Stage(), Stage("y")), **parts})
+
+
 REFUSED = [
-    (plan(stages=(Stage(), Stage("b"))), "pipeline stages"),
+    (pipe(Schedule()), "the order sequential"),
+    (pipe(Schedule(Order.MESSAGE)), "the order message"),
+    (pipe(Schedule(Order.ONE_F_ONE_B, flush=False)), "without a flush"),
+    (pipe(Schedule(Order.ONE_F_ONE_B, in_flight=3)), "passes in flight"),
+    (pipe(stages=(Stage(), Stage("y", (1, 2)))), "different numbers of replicas"),
+    (pipe(sync=(Sync(tight=Tight(lag=1)),)), "late gradients between stages"),
+    (pipe(sync=(Sync(through=Servers()),)), "stages without all-reduce"),
+    (pipe(sync=()), "never agree"),
     (plan(mesh=Mesh((("data", 2), ("tensor", 2)))), "the mesh axis 'tensor'"),
     (plan(sync=(Sync(), Sync())), "more than one agreement"),
     (plan(splits=(Split(dim="output"),)), "other dimensions than samples"),

@@ -15,12 +15,12 @@ from partita.plan.plan import ranks_of
 from partita.plan.sync import Servers
 from partita.plan.text import read_plan, write_plan
 from partita.recipes.catalogue import RECIPES, call, parse
-from tests.small import cluster_of, two_layers
+from tests.small import cluster_of, layers
 
 
 @pytest.fixture(scope="module")
 def graph() -> Graph:
-    return two_layers()
+    return layers(16)
 
 
 @pytest.mark.parametrize("name", RECIPES)

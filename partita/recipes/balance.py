@@ -1,0 +1,147 @@
+"""Where to cut the forward pass: runs of blocks such that the slowest, or the fullest, stage is as good as it gets.
+
+Between two legal cuts lies a block: it goes to a stage whole, with all of backward that serves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
+from partita.cost.datasheet import datasheet_costs
+from partita.errors import PlanError
+from partita.graph.cuts import legal_cuts, liveness
+from partita.graph.graph import Graph
+from partita.graph.homes import Homes
+from partita.units import Bytes, BytesPerSecond, Seconds
+
+Reals = NDArray[np.float64]
+Price = Callable[[int], Reals]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """What lies between legal cuts. `firsts` names each block's first operator; `seconds` are those of forward and
+    backward on a device of speed 1, `state` bytes of parameters, `saved` those that backward waits for, all for a
+    microbatch; `crossing[i]` is the bytes of the values that cross the cut before block i."""
+
+    firsts: tuple[str, ...]
+    seconds: tuple[Seconds, ...]
+    state: tuple[Bytes, ...]
+    saved: tuple[Bytes, ...]
+    crossing: tuple[Bytes, ...]
+
+
+def blocks_of(graph: Graph, cluster: Cluster, costs: Costs | None, count: int) -> Blocks:
+    """The blocks of a graph for microbatches of `count` samples, by measured costs where there are any (at the nearest
+    size that they cover), by FLOPs and bytes on the cluster's devices where there are none."""
+    if costs is None or not costs.sizes:
+        size = count if graph.symbolic else graph.batch
+        costs = datasheet_costs(graph, cluster, (size,))
+    prices = costs.prices(min(costs.sizes, key=lambda size: abs(size - count)))
+    homes, cuts = Homes(graph), legal_cuts(graph)
+    starts = [0, *(cut.position for cut in cuts)]
+    block = np.searchsorted(starts, homes.home, side="right") - 1
+    seconds, state, saved = np.zeros(len(starts)), [0] * len(starts), [0] * len(starts)
+    np.add.at(seconds, block, [prices[operator.name] for operator in graph.operators])
+    for parameter in graph.parameters:
+        first = min(homes.readers.get(parameter.name, [0]))
+        state[block[first]] += parameter.tensor.size()
+    lives = liveness(graph)
+    for number, value in enumerate(lives.values):
+        kept = lives.made[number] < graph.forward_length <= lives.last[number] and lives.roots[number] == number
+        if kept and value.name not in homes.free:
+            saved[block[lives.made[number]]] += graph.tensor(value).size(count)
+    crossing = [
+        sum(graph.tensor(value).size(count) for value in cut.values if value.name not in homes.free) for cut in cuts
+    ]
+    names = tuple(graph.operators[start].name for start in starts)
+    return Blocks(names, tuple(seconds.tolist()), tuple(state), tuple(saved), (0, *crossing))
+
+
+def least_maximum(blocks: int, parts: int, price: Price) -> tuple[int, ...]:
+    """The first block of each of `parts` contiguous runs, none empty, with the smallest largest price.
+
+    `price(k)[i, j]` is that of blocks i to j (exclusive) as part k. Dynamic programme over parts, O(parts blocks^2)
+    (PP-10). Raises PlanError where there are fewer blocks than parts.
+    """
+    if blocks < parts:
+        raise PlanError(
+            f"{parts} stages were asked of a model that can be cut into {blocks} at most; ask for fewer stages"
+        )
+    best = np.full(blocks + 1, np.inf)
+    best[0] = -np.inf
+    back = []
+    empty = np.tri(blocks + 1, dtype=bool)
+    for k in range(parts):
+        worst = np.where(empty, np.inf, np.maximum(best[:, None], price(k)))
+        back.append(worst.argmin(axis=0))
+        best = worst.min(axis=0)
+    starts, at = [], blocks
+    for choice in reversed(back):
+        at = int(choice[at])
+        starts.append(at)
+    return tuple(reversed(starts))
+
+
+def by_time(blocks: Blocks, speeds: Sequence[float], bandwidths: Sequence[BytesPerSecond] = ()) -> tuple[int, ...]:
+    """Stages of least largest time: computing at each device's speed, and the messages over both of a stage's cuts,
+    forward and back, where `bandwidths` gives those between neighbours (PP-10)."""
+    total = np.concatenate([[0.0], np.cumsum(blocks.seconds)])
+    crossing = np.array([*blocks.crossing, 0.0])
+
+    def price(k: int) -> Reals:
+        found: Reals = (total[None, :] - total[:, None]) / speeds[k]
+        if bandwidths:
+            before = 2 * crossing / bandwidths[k - 1] if k else 0 * crossing
+            after = 2 * crossing / bandwidths[k] if k < len(bandwidths) else 0 * crossing
+            found = found + before[:, None] + after[None, :]
+        return found
+
+    return least_maximum(len(blocks.seconds), len(speeds), price)
+
+
+def by_memory(blocks: Blocks, in_flight: Sequence[int], state_factor: float) -> tuple[int, ...]:
+    """Stages of least largest memory: parameters times `state_factor` (weights, gradients, optimizer) and what backward
+    waits for, once for each microbatch in flight (PP-10)."""
+    state = np.concatenate([[0.0], np.cumsum(blocks.state)]) * state_factor
+    saved = np.concatenate([[0.0], np.cumsum(blocks.saved)])
+
+    def price(k: int) -> Reals:
+        found: Reals = state[None, :] - state[:, None] + in_flight[k] * (saved[None, :] - saved[:, None])
+        return found
+
+    return least_maximum(len(blocks.seconds), len(in_flight), price)
+
+
+def block_partition(sequence: Sequence[float], parts: int) -> tuple[int, ...]:
+    """First elements of runs whose sums differ by at most the largest less the smallest element: while they differ by
+    more, a minimal run takes one element from its side of the maximal one (PP-02; Barany & Grinberg 2015, as
+    torchgpipe applies it). Ties: the last maximal, the first minimal run."""
+    if len(sequence) < parts:
+        raise PlanError(
+            f"{parts} stages were asked of a model that can be cut into {len(sequence)} at most; ask for fewer stages"
+        )
+    low, width = min(sequence), max(sequence) - min(sequence)
+    normal = [(x - low) / width if width else 0.0 for x in sequence]
+    stops = [len(normal) // parts * (k + 1) for k in range(parts - 1)] + [len(normal)]
+
+    def sizes() -> list[tuple[float, int]]:
+        return [(sum(normal[start:stop]), k) for k, (start, stop) in enumerate(zip([0, *stops], stops, strict=False))]
+
+    largest, p = max(sizes())
+    while largest > min(sizes())[0] + 1:
+        _, q = min(sizes())
+        neighbour = q - 1 if p < q else q + 1
+        if p < q:
+            stops[neighbour] -= 1
+        else:
+            stops[q] += 1
+        if neighbour == p:
+            largest, p = max(sizes())
+    return (0, *stops[:-1])

@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from typing import Any
+
+from partita.cluster.cluster import Cluster
+from partita.graph.graph import Graph
+from partita.plan.plan import Plan
+from partita.plan.schedule import Order
+from partita.recipes.pipeline import pipeline
+from partita.units import Bytes
+
+
+def interleaved(
+    graph: Graph, cluster: Cluster, costs: Any = None, *, stages: int = 0, data: int = 1, microbatches: int = 4,
+    chunks: int = 2, bucket_bytes: Bytes = 4 * 2**20, balance: str = "time",
+) -> Plan:  # fmt: skip
+    """1F1B over `chunks` stages a rank: the bubble is as many times smaller, and messages go as many times as often
+    (PP-11; Narayanan et al., SC 2021)."""
+    return pipeline(
+        graph, cluster, costs, "interleaved", Order.INTERLEAVED, stages=stages, data=data, microbatches=microbatches,
+        chunks=chunks, bucket_bytes=bucket_bytes, balance=balance,
+    )  # fmt: skip

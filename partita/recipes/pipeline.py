@@ -1,0 +1,72 @@
+"""What all pipelines share: how many stages, on which devices, where the model is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from partita.cluster.cluster import Cluster
+from partita.errors import PlanError
+from partita.graph.graph import Graph
+from partita.plan.mesh import Mesh, Stage
+from partita.plan.plan import Plan
+from partita.plan.schedule import Order, Schedule
+from partita.plan.sync import Sync
+from partita.plan.wire import Wire
+from partita.recipes.balance import Blocks, block_partition, blocks_of, by_memory, by_time
+from partita.units import Bytes
+
+Cutting = Callable[[Blocks, Sequence[float], Sequence[float], int], tuple[int, ...]]
+
+
+def pipeline(
+    graph: Graph, cluster: Cluster, costs: Any, name: str, order: Order, *, stages: int, data: int, microbatches: int,
+    chunks: int = 1, bucket_bytes: Bytes, balance: str = "time",
+) -> Plan:  # fmt: skip
+    """`stages` places along the pipe (0: as many as there are devices for `data` replicas each, and blocks), each with
+    `chunks` stages, cut by `balance`: time, memory or blocks (torchgpipe's rule)."""
+    if balance not in CUTTINGS:
+        raise PlanError(f"{name}: balance={balance!r}; allowed are {', '.join(CUTTINGS)}")
+    if data < 1 or chunks < 1 or microbatches < 1:
+        raise PlanError(f"{name}: data={data}, chunks={chunks}, microbatches={microbatches}; give 1 or more of each")
+    batch = graph.global_batch or graph.batch
+    blocks = blocks_of(graph, cluster, costs, max(batch // (data * microbatches), 1))
+    places = stages or max(min(cluster.size // data, len(blocks.firsts) // chunks), 1)
+    if places * data > cluster.size:
+        raise PlanError(f"{name} needs {places} x {data} devices and {cluster.name} has {cluster.size}; ask for fewer")
+    ranks = [[place * data + replica for replica in range(data)] for place in range(places)] * chunks
+    speeds = [min(_speed(cluster, rank) for rank in place) for place in ranks]
+    widths = [_bandwidth(cluster, one[0], other[0]) for one, other in pairwise(ranks)]
+    starts = CUTTINGS[balance](blocks, speeds, widths, microbatches)
+    return Plan(
+        name, Mesh((("pipe", places), ("data", data))),
+        stages=tuple(Stage(blocks.firsts[start] if start else "") for start in starts),
+        schedule=Schedule(order, microbatches, chunks),
+        sync=(Sync(wire=Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)),),
+    )  # fmt: skip
+
+
+def _speed(cluster: Cluster, rank: int) -> float:
+    """Core-seconds a second that one thread gets, on the scale of the costs."""
+    device = cluster.devices[rank]
+    return device.speed * (device.cores if 0 < device.cores < 1 else 1.0)
+
+
+def _bandwidth(cluster: Cluster, source: int, target: int) -> float:
+    if source == target:
+        return float("inf")
+    climb, descent = cluster.route(source, target)
+    return min(port.link.bandwidth for port in (*climb, *descent))
+
+
+def _memory(blocks: Blocks, speeds: Sequence[float], widths: Sequence[float], microbatches: int) -> tuple[int, ...]:
+    """Stage k of S holds up to S - k microbatches, as in 1F1B; weights count four times (gradients, two of Adam's)."""
+    return by_memory(blocks, [min(len(speeds) - k, microbatches) for k in range(len(speeds))], 4.0)
+
+
+CUTTINGS: dict[str, Cutting] = {
+    "time": lambda blocks, speeds, widths, microbatches: by_time(blocks, speeds, widths),
+    "memory": _memory,
+    "blocks": lambda blocks, speeds, widths, microbatches: block_partition(blocks.seconds, len(speeds)),
+}

@@ -1,0 +1,106 @@
+"""Values that cross between stages: taken out of an environment and sent; received in the layout that was captured.
+
+A message holds a value's elements once and densely. One whose memory is a permutation of its dimensions (transposed,
+channels last) is sent and received in the order of its memory, without a copy; others are copied on both sides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from partita.graph.tensor import Tensor
+from partita.program.instruction import Receive, Send
+from partita.runtime.rank import Rank
+from partita.runtime.segment import Environment
+from partita.runtime.transport import Pending
+from partita.units import Seconds
+
+
+@dataclass
+class Together:
+    """Several messages as one. When all have come, their elements enter the environment as `specs` says."""
+
+    parts: list[Pending]
+    environment: Environment = field(default_factory=dict)
+    specs: tuple[tuple[str, torch.Tensor, Tensor], ...] = ()
+    done: bool = False
+
+    def ready(self) -> bool:
+        return self.done or (all(part.ready() for part in self.parts) and self._end())
+
+    def block(self, timeout: Seconds) -> bool:
+        return self.done or (all(part.block(timeout) for part in self.parts) and self._end())
+
+    def _end(self) -> bool:
+        self.environment |= {name: shaped(elements, spec) for name, elements, spec in self.specs}
+        self.done = True
+        return True
+
+
+def send_values(rank: Rank, act: Send, round: int) -> Pending:
+    """Start sending the values of a parcel, which leave the environment."""
+    environment, parcel = rank.environment(round, act.part), rank.program.parcel[act.bucket]
+    to = rank.role.mine(act.to, rank.rank)
+    flats = [flat(environment.pop(name), tensor.at(parcel.batch)) for name, tensor in parcel.values]
+    return Together([rank.transport.send(f, to, f"{act.key}.{n}", round) for n, f in enumerate(flats)])
+
+
+def receive_values(rank: Rank, act: Receive, round: int) -> Pending:
+    """Start receiving a parcel; its values are in the environment when all have come."""
+    environment, parcel = rank.environment(round, act.part), rank.program.parcel[act.bucket]
+    source = rank.role.mine(act.source, rank.rank)
+    found, pending = [], []
+    for n, (name, tensor) in enumerate(parcel.values):
+        spec = tensor.at(parcel.batch)
+        elements = torch.empty(sent_once(spec), dtype=getattr(torch, spec.dtype), device=rank.device)
+        found.append((name, elements, spec))
+        pending.append(rank.transport.receive(elements.view(torch.uint8), source, f"{act.key}.{n}", round))
+    return Together(pending, environment, tuple(found))
+
+
+def sent_once(spec: Tensor) -> int:
+    """Elements of the message: a dimension of stride 0 counts once."""
+    total = 1
+    for size, stride in zip(*numbers(spec), strict=True):
+        total *= size if stride else 1
+    return total
+
+
+def numbers(spec: Tensor) -> tuple[list[int], list[int]]:
+    """(shape, strides) of a spec whose dimensions are numbers."""
+    shape = [int(d) for d in spec.shape]  # type: ignore[arg-type]
+    strides = [int(d) for d in spec.strides]  # type: ignore[arg-type]
+    if not strides:
+        strides = [1] * len(shape)
+        for i in reversed(range(len(shape) - 1)):
+            strides[i] = strides[i + 1] * max(shape[i + 1], 1)
+    return shape, strides
+
+
+def memory_order(spec: Tensor) -> list[int]:
+    """The dimensions from the slowest to the fastest in memory."""
+    shape, strides = numbers(spec)
+    return sorted(range(len(shape)), key=lambda d: (-strides[d], d))
+
+
+def flat(value: torch.Tensor, spec: Tensor) -> torch.Tensor:
+    """A value's elements as bytes in the order of its captured memory."""
+    for d, stride in enumerate(numbers(spec)[1]):
+        value = value if stride else value.narrow(d, 0, 1)
+    return value.permute(memory_order(spec)).contiguous().view(-1).view(torch.uint8)
+
+
+def shaped(elements: torch.Tensor, spec: Tensor) -> torch.Tensor:
+    """The elements of a message with the shape and strides of the spec."""
+    shape, strides = numbers(spec)
+    once = [size if stride else 1 for size, stride in zip(shape, strides, strict=True)]
+    order = memory_order(spec)
+    back = sorted(range(len(order)), key=lambda place: order[place])
+    dense = elements.view([once[d] for d in order]).permute(back)
+    real = [size > 1 and stride > 0 for size, stride in zip(shape, strides, strict=True)]
+    if any(r and have != stride for r, have, stride in zip(real, dense.stride(), strides, strict=True)):
+        gaps = torch.empty_strided(once, strides, dtype=elements.dtype, device=elements.device)
+        dense = gaps.copy_(dense)
+    return dense.expand(shape)

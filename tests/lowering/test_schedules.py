@@ -1,0 +1,98 @@
+"""The schedules' rows against their drawings, their closed forms and the laws of a pipeline."""
+
+from __future__ import annotations
+
+import pytest
+
+from partita.cost.costs import Costs, Wiring
+from partita.lowering.lower import lower
+from partita.lowering.schedules import ROWS, interleaved, one_f_one_b, zero_bubble
+from partita.plan.mesh import Mesh, Stage
+from partita.plan.plan import Plan
+from partita.plan.schedule import Order, Schedule
+from partita.plan.sync import Sync
+from partita.simulator.simulate import simulate
+from tests.priced import FREE, signatures, whole_cores
+from tests.small import layers
+
+SILENT = Wiring(0.0, 0.0, (), 0.0, 0.0, 0.0, 1.0)
+PIPES = [(p, m) for p in (1, 2, 3, 4, 7) for m in (1, 2, 3, 4, 8, 13)]
+
+
+@pytest.mark.parametrize("order", ROWS)
+@pytest.mark.parametrize(("p", "m"), PIPES)
+@pytest.mark.parametrize("chunks", [1, 2, 3])
+def test_every_pass_comes_once_and_the_pipeline_ends(order: Order, p: int, m: int, chunks: int) -> None:
+    """Played with a rank a row and no time at all: no row waits for what comes behind it."""
+    chunks = chunks if order is Order.INTERLEAVED else 1
+    rows = [list(ROWS[order](p, rank, m, chunks)) for rank in range(p)]
+    kinds = "FBW" if order is Order.ZERO_BUBBLE else "FB"
+    for row in rows:
+        assert sorted(map(str, row)) == sorted(
+            f"{kind}{i}" + (f".{c}" if c else "") for kind in kinds for c in range(chunks) for i in range(m)
+        )
+    done: set[tuple[str, int, int]] = set()
+    moved = True
+    while moved:
+        moved = False
+        for rank, row in enumerate(rows):
+            while row and _ready(row[0].kind, row[0].chunk * p + rank, row[0].microbatch, p * chunks, done):
+                one = row.pop(0)
+                done.add((one.kind, one.chunk * p + rank, one.microbatch))
+                moved = True
+    assert not any(rows)
+
+
+def _ready(kind: str, stage: int, i: int, stages: int, done: set[tuple[str, int, int]]) -> bool:
+    if kind == "F":
+        return stage == 0 or ("F", stage - 1, i) in done
+    if kind == "W":
+        return ("B", stage, i) in done
+    return ("F", stage, i) in done and (stage == stages - 1 or ("B", stage + 1, i) in done)
+
+
+@pytest.mark.parametrize(("p", "m"), PIPES)
+def test_one_f_one_b_holds_as_many_as_stages_follow(p: int, m: int) -> None:
+    for rank in range(p):
+        held = most = 0
+        for one in one_f_one_b(p, rank, m, 1):
+            held += {"F": 1, "B": -1}[one.kind]
+            most = max(most, held)
+        assert most == min(p - rank, m)
+
+
+def test_the_rows_are_as_drawn() -> None:
+    assert " ".join(map(str, one_f_one_b(3, 1, 4, 1))) == "F0 F1 B0 F2 B1 F3 B2 B3"
+    assert " ".join(map(str, zero_bubble(3, 1, 4, 1))) == "F0 F1 B0 F2 B1 W0 F3 B2 W1 B3 W2 W3"
+    assert " ".join(map(str, interleaved(2, 1, 4, 2))).startswith("F0 F1 F0.1 B0.1 F1.1 B1.1 F2 B0 F3 B1 F2.1 B2.1")
+
+
+def step(order: Order, p: int, m: int, chunks: int, waits: float = 1.0) -> float:
+    """Simulated seconds of a step where a layer's F and B last 1 s and its W `waits`, and nothing else anything."""
+    graph = layers(p * chunks, batch=m)
+    machines = whole_cores(p, 1e15)
+    starts = (Stage(), *(Stage(f"f{k}") for k in range(1, p * chunks)))
+    plan = Plan("x", Mesh((("pipe", p),)), starts, schedule=Schedule(order, m, chunks), sync=(Sync(),))
+    price = {f"{kind}{k}": waits if kind == "w" else 1.0 for kind in "fwx" for k in range(p * chunks)}
+    names = dict(zip(signatures(graph, 1), (o.name for o in graph.operators), strict=True))
+    table = {name: price.get(operator, 0.0) for name, operator in names.items()}
+    costs = Costs(graph, machines, table, FREE, FREE, FREE, FREE, (1,), 0.0, SILENT)
+    return simulate(lower(graph, plan, machines)[-1].program, costs).step_seconds
+
+
+@pytest.mark.parametrize("order", [Order.FILL_DRAIN, Order.ONE_F_ONE_B])
+@pytest.mark.parametrize(("p", "m"), [(2, 1), (2, 4), (3, 4), (4, 8), (4, 3)])
+def test_bubble_of_gpipe_and_one_f_one_b(order: Order, p: int, m: int) -> None:
+    assert 1 - 3 * m / step(order, p, m, 1) == pytest.approx((p - 1) / (m + p - 1), abs=1e-9)
+
+
+@pytest.mark.parametrize(("p", "m", "v"), [(2, 4, 2), (3, 6, 2), (4, 8, 2), (2, 4, 3)])
+def test_bubble_of_interleaved(p: int, m: int, v: int) -> None:
+    assert 1 - 3 * v * m / step(Order.INTERLEAVED, p, m, v) == pytest.approx((p - 1) / (v * m + p - 1), abs=1e-9)
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 2), (2, 4), (3, 4), (4, 8)])
+@pytest.mark.parametrize("w", [1.0, 0.5])
+def test_bubble_of_zero_bubble(p: int, m: int, w: float) -> None:
+    """(p-1)(F+B-W) seconds."""
+    assert step(Order.ZERO_BUBBLE, p, m, 1, w) - m * (2 + w) == pytest.approx((p - 1) * (2 - w), abs=1e-9)

@@ -1,0 +1,142 @@
+"""Pipelines train as one process does: any cut, any schedule, tied weights, skips, two inputs, batch statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from partita.graph.cuts import legal_cuts
+from partita.graph.graph import Graph
+from partita.plan.mesh import Mesh, Stage
+from partita.plan.plan import Plan
+from partita.plan.schedule import Order, Schedule
+from partita.plan.sync import Sync
+from partita.plan.wire import Wire
+from partita.recipes.catalogue import call
+from partita.runtime import check
+from partita.runtime.check import TOLERANCE, checked
+from partita.runtime.run import train_in_process
+from partita.task import Task
+from tests.runtime.test_models import MODELS
+from tests.small import cluster_of, perceptron
+
+RECIPES = ("gpipe", "torchgpipe", "one_f_one_b", "interleaved", "zero_bubble")
+WHOLE = ("gpt2", "t5", "unet", "convnet", "resnet", "lstm", "bert", "llama", "vit")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def captured_once() -> Iterator[None]:
+    """A model is captured once for all its plans."""
+    found: dict[tuple[str, str], Graph] = {}
+    capture = check.capture
+
+    def once(task: Task, *, precision: str = "") -> Graph:
+        if (task.name, precision) not in found:
+            found[task.name, precision] = capture(task, precision=precision)
+        return found[task.name, precision]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(check, "capture", once)
+        yield
+
+
+@cache
+def model(name: str) -> Task:
+    return replace(MODELS[name](), batch_size=8) if name in MODELS else perceptron()
+
+
+def difference(name: str, text: str, size: int) -> float:
+    machines = cluster_of(size)
+    return float(checked(model(name), lambda graph: call(text, graph, machines), machines)["max_difference"])
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize(
+    ("name", "p", "m"),
+    [("gpt2", 3, 4), ("unet", 4, 2), ("convnet", 2, 4), ("perceptron", 2, 1), ("perceptron", 3, 8)],
+)
+def test_a_pipeline_equals_one_process(name: str, p: int, m: int, recipe: str) -> None:
+    if recipe == "interleaved" and name == "perceptron":
+        p = 2
+    assert difference(name, f"{recipe}(stages={p},microbatches={m},bucket_bytes=2000)", p) <= TOLERANCE
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_replicas_of_stages_agree(recipe: str) -> None:
+    assert difference("gpt2", f"{recipe}(stages=2,data=2,microbatches=2,bucket_bytes=3000)", 4) <= TOLERANCE
+
+
+def test_parts_of_unequal_size() -> None:
+    """12 samples on 5 replicas in 2 microbatches: roles of 2 and of 3 samples, microbatches of 1 and 2."""
+    assert difference("perceptron", "one_f_one_b(stages=2,data=5,microbatches=2)", 10) <= TOLERANCE
+
+
+def cut_at(graph: Graph, positions: list[int], order: Order, m: int) -> Plan:
+    names = [graph.operators[position].name for position in positions]
+    stages = (Stage(), *(Stage(name) for name in names))
+    wire = Wire(bucket_bytes=2000, first_bucket_bytes=2000)
+    return Plan("cut", Mesh((("pipe", len(stages)),)), stages, schedule=Schedule(order, m), sync=(Sync(wire=wire),))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "unet"])
+def test_any_place_can_be_cut(name: str) -> None:
+    """Also where a cut is not worth it: before views, between a weight's transpose and its product."""
+    forward = check.capture(model(name)).forward_length
+    for position in range(1, forward, 13 if name == "gpt2" else 4):
+        places = [position, min(position + 1, forward - 1)] if position < forward - 1 else [position]
+        found = checked(
+            model(name), lambda graph, at=places: cut_at(graph, at, Order.ZERO_BUBBLE, 2), cluster_of(3), steps=1
+        )
+        assert found["max_difference"] <= TOLERANCE, position
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_bits_do_not_depend_on_the_order(recipe: str) -> None:
+    import torch
+
+    task = model("unet")
+    graph, machines = check.capture(task), cluster_of(3)
+    plan = call(f"{recipe}(stages=3,microbatches=4)", graph, machines)
+
+    def weights(order: int) -> dict[str, torch.Tensor]:
+        states, _ = train_in_process(task, graph, plan, machines, 2, order=order, slow={order % 3: 0.02})
+        return {name: leaf for state in states.values() for name, leaf in state.leaves.items()}
+
+    first = weights(0)
+    assert {p.name for p in graph.parameters} <= first.keys()
+    for order in range(1, 5):
+        again = weights(order)
+        assert all(torch.equal(first[p.name], again[p.name]) for p in graph.parameters)
+
+
+def test_a_stage_holds_its_own_weights_only() -> None:
+    task = model("gpt2")
+    graph, machines = check.capture(task), cluster_of(4)
+    states, _ = train_in_process(task, graph, call("one_f_one_b", graph, machines), machines, 1)
+    held = [{p.name for p in graph.parameters} & states[rank].leaves.keys() for rank in range(4)]
+    assert set.union(*held) == {p.name for p in graph.parameters}
+    shared = [name for name in set.union(*held) if sum(name in h for h in held) > 1]
+    assert shared == ["transformer.wte.weight"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("m", [1, 4, 8])
+@pytest.mark.parametrize("p", [2, 3, 4])
+@pytest.mark.parametrize("name", WHOLE)
+def test_the_whole_matrix(name: str, p: int, m: int, recipe: str) -> None:
+    assert difference(name, f"{recipe}(stages={p},microbatches={m})", p) <= TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", [Order.ONE_F_ONE_B, Order.ZERO_BUBBLE])
+@pytest.mark.parametrize("name", WHOLE)
+def test_cuts_everywhere(name: str, order: Order) -> None:
+    cuts = [cut.position for cut in legal_cuts(check.capture(model(name)))]
+    for first in range(0, len(cuts) - 2, max(len(cuts) // 12, 1)):
+        places = sorted({cuts[first], cuts[(first + len(cuts)) // 2], cuts[-1]})
+        found = checked(model(name), lambda graph, at=places: cut_at(graph, at, order, 4), cluster_of(4), steps=1)
+        assert found["max_difference"] <= TOLERANCE, places
