@@ -133,7 +133,8 @@ class Course:
         session, order, state, shift = self.session, self.order, self.state, self.session.offset
         ends = {at: second for at, second, _ in self.earlier if second} | {at: self._second(at) for at in self.ends}
         losses = {at: loss for at, _, loss in self.earlier} | self.losses
-        chief = session.rank == 0 and state is not None and not self.stopped
+        leaves = {} if self.stopped else session.leaves(order, state)
+        chief = session.rank == 0 and bool(leaves)
         return {
             "rank": session.rank,
             "since": since,
@@ -147,8 +148,8 @@ class Course:
             "sent": sent,
             "steps": self.step,
             "resident": psutil.Process().memory_info().rss,
-            "final_loss": session.evaluate(state) if chief and order.evaluate and state else None,
-            "weights": session.save(state, order.out) if chief and order.out and state else "",
+            "final_loss": session.evaluate(leaves) if chief and order.evaluate else None,
+            "weights": session.save(leaves, order.out) if chief and order.out else "",
         }
 
 

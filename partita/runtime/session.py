@@ -21,6 +21,7 @@ from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.program.instruction import Collective
 from partita.program.program import Program
+from partita.runtime.gather import gathered_leaves
 from partita.runtime.leg import Reach
 from partita.runtime.processes import Processes, clock_offset
 from partita.runtime.rank import Rank
@@ -113,24 +114,32 @@ class Session:
             device=self.device, keyed=keyed, cores=0.0 if machine.ghost else machine.cores, saved=saved,
         )  # fmt: skip
 
-    def evaluate(self, state: State) -> float:
+    def leaves(self, order: Order, state: State | None) -> dict[str, torch.Tensor]:
+        """On rank 0 the whole model after a run, if it is asked for."""
+        if state is None or not (order.evaluate or order.out):
+            return {}
+        program = lower(self.graph, order.plan, self.cluster)[-1].program
+        return gathered_leaves(program, self.graph, self.rank, state.leaves)
+
+    def evaluate(self, leaves: dict[str, torch.Tensor]) -> float:
         """Mean loss over the validation set, or over the first 256 samples where there is none."""
-        self._take(state)
+        self._take(leaves)
         data = self.task.validation if self.task.validation is not None else self.task.data
         count = len(data) if self.task.validation is not None else min(256, len(data))
         return evaluate(self.task, self.model, data, count, self.device)
 
-    def save(self, state: State, out: str) -> str:
-        self._take(state)
+    def save(self, leaves: dict[str, torch.Tensor], out: str) -> str:
+        """Write the model into the folder `out`; the file's path."""
+        self._take(leaves)
         path = Path(out) / "model.safetensors"
         path.parent.mkdir(parents=True, exist_ok=True)
         save_weights(self.model, path)
         return str(path)
 
-    def _take(self, state: State) -> None:
+    def _take(self, leaves: dict[str, torch.Tensor]) -> None:
         with torch.no_grad():
             for name, tensor in values_of(self.model).items():
-                tensor.copy_(state.leaves[name])
+                tensor.copy_(leaves[name])
 
 
 def peak_of(seen: profile, since: int) -> int:

@@ -163,7 +163,7 @@ REFUSED = [
     (pipe(Schedule(Order.ONE_F_ONE_B, in_flight=3)), "passes in flight"),
     (pipe(stages=(Stage(), Stage("y", (1, 2)))), "different numbers of replicas"),
     (pipe(sync=(Sync(tight=Tight(lag=1)),)), "late gradients between stages"),
-    (pipe(sync=(Sync(through=Servers()),)), "stages without all-reduce"),
+    (pipe(sync=(Sync(through=Servers(own=False)),)), "stages without all-reduce"),
     (pipe(sync=()), "never agree"),
     (plan(mesh=Mesh((("data", 2), ("tensor", 2)))), "the mesh axis 'tensor'"),
     (plan(sync=(Sync(), Sync())), "more than one agreement"),

@@ -29,7 +29,10 @@ def plain_loop(task: Task, steps: int, seed: int) -> dict[str, torch.Tensor]:
     return {name: p.detach() for name, p in model.named_parameters()}
 
 
-@pytest.mark.parametrize("plan", ["single", "ddp", "ps_sync"])
+PIPELINES = ["one_f_one_b(stages=3,microbatches=2)", "zero_bubble(stages=3,microbatches=4)"]
+
+
+@pytest.mark.parametrize("plan", ["single", "ddp", "ps_sync", *PIPELINES])
 @pytest.mark.parametrize("place", ["local:3", pytest.param("lab-4x1g", marks=pytest.mark.lab)])
 def test_weights_equal_a_plain_loop(plan: str, place: str, tmp_path: Path) -> None:
     done = api.train("digits-cnn", plan, api.cluster_of(place), steps=5, seed=3, out=str(tmp_path))
