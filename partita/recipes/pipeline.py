@@ -32,7 +32,12 @@ def pipeline(
         raise PlanError(f"{name}: data={data}, chunks={chunks}, microbatches={microbatches}; give 1 or more of each")
     batch = graph.global_batch or graph.batch
     blocks = blocks_of(graph, cluster, costs, max(batch // (data * microbatches), 1))
-    places = stages or max(min(cluster.size // data, len(blocks.firsts) // chunks), 1)
+    places = stages or min(cluster.size // data, len(blocks.firsts) // chunks)
+    if places < 2:
+        raise PlanError(
+            f"{name}: {cluster.size} devices in {data} replicas, {len(blocks.firsts)} blocks in {chunks} chunks make "
+            f"{places} place(s) along the pipe; 2 or more are needed, so ask for fewer replicas or chunks, or use ddp"
+        )
     if places * data > cluster.size:
         raise PlanError(f"{name} needs {places} x {data} devices and {cluster.name} has {cluster.size}; ask for fewer")
     ranks = [[place * data + replica for replica in range(data)] for place in range(places)] * chunks

@@ -1,0 +1,191 @@
+"""Cuts against every other cut there is, and torchgpipe's rule against its own text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partita.cluster.cluster import Cluster, Device, Group, Link
+from partita.errors import PlanError
+from partita.graph.homes import stage_starts
+from partita.recipes.balance import Blocks, block_partition, by_memory, by_time
+from partita.recipes.catalogue import call
+from partita.recipes.replicas import Layers, replicated_stages
+from tests.priced import priced, whole_cores
+from tests.small import cluster_of, layers, two_layers
+
+TIMES = st.lists(st.integers(0, 20), min_size=4, max_size=10)
+
+
+def cuttings(blocks: int, parts: int) -> Iterator[tuple[int, ...]]:
+    """Every way to cut into runs, none empty, by first blocks and the end."""
+    for inner in combinations(range(1, blocks), parts - 1):
+        yield (0, *inner, blocks)
+
+
+def blocks_with(seconds: list[int], crossing: list[int] | None = None) -> Blocks:
+    n = len(seconds)
+    return Blocks(
+        tuple(map(str, range(n))), tuple(map(float, seconds)), tuple(range(n)), tuple(seconds),
+        tuple(crossing or [0] * n),
+    )  # fmt: skip
+
+
+@given(TIMES, st.integers(1, 4), st.lists(st.sampled_from([0.5, 1.0, 3.0]), min_size=4, max_size=4), st.data())
+@settings(max_examples=150)
+def test_time_is_balanced_as_well_as_can_be(
+    times: list[int], parts: int, speeds: list[float], data: st.DataObject
+) -> None:
+    crossing = [0, *data.draw(st.lists(st.integers(0, 20), min_size=len(times) - 1, max_size=len(times) - 1))]
+    widths = data.draw(st.sampled_from([[], [2.0, 1.0, 4.0]]))[: parts - 1]
+    starts = by_time(blocks_with(times, crossing), speeds[:parts], widths)
+
+    def slowest(edges: tuple[int, ...]) -> float:
+        found = []
+        for k, (start, stop) in enumerate(pairwise(edges)):
+            messages = 2 * crossing[start] / widths[k - 1] if widths and k else 0.0
+            messages += 2 * crossing[stop] / widths[k] if widths and k < parts - 1 else 0.0
+            found.append(sum(times[start:stop]) / speeds[k] + messages)
+        return max(found)
+
+    best = min(slowest(edges) for edges in cuttings(len(times), parts))
+    assert slowest((*starts, len(times))) == pytest.approx(best)
+
+
+@given(TIMES, st.integers(1, 4))
+def test_memory_is_balanced_as_well_as_can_be(saved: list[int], parts: int) -> None:
+    flight = [parts - k for k in range(parts)]
+    starts = by_memory(blocks_with(saved), flight, 4.0)
+
+    def fullest(edges: tuple[int, ...]) -> float:
+        parts_of = [range(start, stop) for start, stop in pairwise(edges)]
+        return max(sum(4.0 * i + flight[k] * saved[i] for i in part) for k, part in enumerate(parts_of))
+
+    assert fullest((*starts, len(saved))) == min(fullest(edges) for edges in cuttings(len(saved), parts))
+
+
+def test_early_stages_get_fewer_layers_by_memory() -> None:
+    """With 1F1B the first of four stages holds four microbatches, the last one."""
+    even = Blocks(tuple("abcdefghijkl"), (1.0,) * 12, (0,) * 12, (1,) * 12, (0,) * 12)
+    edges = (*by_memory(even, [4, 3, 2, 1], 4.0), 12)
+    lengths = [stop - start for start, stop in pairwise(edges)]
+    assert lengths == sorted(lengths)
+    assert lengths[0] < lengths[-1]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 4, 6])
+def test_equal_layers_are_cut_equally(parts: int) -> None:
+    starts = by_time(blocks_with([3] * 12), [1.0] * parts)
+    assert starts == tuple(range(0, 12, 12 // parts))
+    assert block_partition([3.0] * 12, parts) == starts
+
+
+def reference_rule(sequence: list[float], partitions: int) -> list[int]:
+    """torchgpipe/balance/blockpartition.py (BSD-3), as it stands there; the stops of its blocks."""
+    n = len(sequence)
+    minimum = min(sequence)
+    maximum = max(sequence) - minimum
+    normal = [0 for _ in sequence] if maximum == 0 else [(x - minimum) / maximum for x in sequence]
+    splits = [n // partitions * (x + 1) for x in range(partitions - 1)] + [n]
+
+    def block_size(i: int) -> float:
+        start = splits[i - 1] if i > 0 else 0
+        return sum(normal[start : splits[i]])
+
+    def leaderboard() -> Iterator[tuple[float, int]]:
+        return ((block_size(i), i) for i in range(partitions))
+
+    while True:
+        max_size, p = max(leaderboard())
+        while True:
+            min_size, q = min(leaderboard())
+            if max_size <= min_size + 1:
+                return splits
+            if p < q:
+                h = q - 1
+                splits[h] -= 1
+            else:
+                h = q + 1
+                splits[q] += 1
+            if p == h:
+                break
+
+
+@given(st.lists(st.integers(0, 1000), min_size=4, max_size=40), st.integers(1, 4))
+@settings(max_examples=1000)
+def test_blocks_are_torchgpipes(sequence: list[int], parts: int) -> None:
+    """The same cuts, and no block larger than another by more than the largest element less the smallest."""
+    starts = block_partition([float(x) for x in sequence], parts)
+    assert [*starts[1:], len(sequence)] == reference_rule([float(x) for x in sequence], parts)
+    width = max(sequence) - min(sequence)
+    edges = [*starts, len(sequence)]
+    sizes = [sum(x - min(sequence) for x in sequence[a:b]) for a, b in pairwise(edges)]
+    assert max(sizes) - min(sizes) <= width * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("form", ["paper", "code"])
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_pipedreams_programme_is_as_good_as_every_pipeline(form: str, data: st.DataObject) -> None:
+    count, devices = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 4))
+    numbers = st.lists(st.integers(0, 20), min_size=count, max_size=count)
+    found = Layers(data.draw(numbers), data.draw(numbers), data.draw(numbers))
+
+    def pipelines(start: int, left: int) -> Iterator[float]:
+        for stop in range(start + 1, count + 1):
+            for own in range(1, left + 1):
+                here = found.stage(start, stop, own, 2.0, form)
+                if stop == count and own == left:
+                    yield here
+                elif stop < count:
+                    message = 2 * found.activations[stop - 1] / 2.0
+                    yield from (max(here, message, rest) for rest in pipelines(stop, left - own))
+
+    slowest, stages = replicated_stages(found, devices, 2.0, form)
+    assert slowest == pytest.approx(min(pipelines(0, devices)))
+    assert sum(stage.replicas for stage in stages) == devices
+    assert [stage.start for stage in stages] == [0, *(stage.stop for stage in stages[:-1])]
+    messages = [2 * found.activations[stage.stop - 1] / 2.0 for stage in stages[:-1]]
+    times = [found.stage(stage.start, stage.stop, stage.replicas, 2.0, form) for stage in stages]
+    assert max(*times, *messages, 0.0) == pytest.approx(slowest)
+
+
+def test_an_unequal_device_gets_an_unequal_stage() -> None:
+    devices = (Device(cores=1.0), Device(cores=1.0, speed=3.0))
+    unequal = Cluster("unequal", Group("root", devices, (Link(1e15, 0.0),) * 2))
+    graph = layers(16)
+    plan = call("one_f_one_b(microbatches=2)", graph, unequal, priced(graph, unequal, [4]))
+    slow = stage_starts(graph, [stage.first for stage in plan.stages])[1]
+    assert 3 <= slow <= 6
+
+
+def test_costs_are_taken_where_there_are_any() -> None:
+    """A layer that was measured to be slow is alone on its stage."""
+    graph, machines = layers(6), whole_cores(2, 1e15)
+    costs = priced(graph, machines, [4])
+    slow = {name: 1.0 for name in costs.operators if "3x4" in name}
+
+    plan = call("gpipe(microbatches=2)", graph, machines, replace(costs, operators={**costs.operators, **slow}))
+    assert plan.stages[1].first in ("fb", "f0")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("gpipe(stages=4)", "can be cut into"),
+        ("gpipe(stages=9)", "needs 9 x 1 devices"),
+        ("one_f_one_b(data=0)", "give 1 or more of each"),
+        ("interleaved(chunks=0)", "give 1 or more of each"),
+        ("interleaved", "1 place"),
+        ("gpipe(stages=1)", "1 place"),
+        ("gpipe(balance=luck)", "allowed are time, memory, blocks"),
+    ],
+)
+def test_what_no_pipeline_can_do(text: str, words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        call(text, two_layers(), cluster_of(4))
