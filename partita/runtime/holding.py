@@ -10,6 +10,7 @@ import torch
 from partita.program.instruction import Collective, Combine, Space, Update
 from partita.program.program import Piece, Program
 from partita.runtime.entry import ALIKE, Entry
+from partita.runtime.gather import owners_of
 from partita.runtime.generators import random_states
 from partita.runtime.rank import Rank
 from partita.runtime.shard import Shard
@@ -119,14 +120,14 @@ def _gradients(shard: Shard, rank: Rank, bucket: str, round: int, flying: int) -
 
 
 def _leaves(shard: Shard, rank: Rank) -> None:
-    """Buffers, one copy a worker where training changes them; frozen weights from the first worker."""
+    """Buffers, one copy a worker where training changes them; frozen weights from the first worker that has them."""
     changed = {name for name, _ in rank.graph.mutations}
-    first = workers_of(rank.program)[0] == rank.rank
+    first = {name for name, owner in owners_of(rank.program, rank.graph).items() if owner == rank.rank}
     cut = {piece.parameter for bucket in rank.program.buckets for piece in bucket.pieces}
     for buffer in rank.graph.buffers:
-        if buffer.name in changed or first:
+        if buffer.name in first or (buffer.name in changed and buffer.name in rank.state.leaves):
             owner = rank.rank if buffer.name in changed else ALIKE
             shard.tensors[Entry("buffer", buffer.name, rank=owner)] = rank.state.leaves[buffer.name]
     for parameter in rank.graph.parameters:
-        if parameter.name not in cut and first:
+        if parameter.name not in cut and parameter.name in first:
             shard.tensors[Entry("parameter", parameter.name)] = rank.state.leaves[parameter.name]

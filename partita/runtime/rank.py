@@ -53,8 +53,8 @@ class Rank:
 
     `code` holds the compiled segments and `reads` the values that any of them takes; `environments` one for each
     minibatch and microbatch on its way, which goes when as many instructions as `uses` says have used it;
-    `first_step` is the step of round 0; `draws` is the seed of keyed random numbers (None: torch's own). `ends` has wall
-    clock and core-seconds of the process at each round's end.
+    `first_step` is the step of round 0; `draws` is the seed of keyed random numbers (None: torch's own). `ends` has
+    wall clock and core-seconds of the process at each round's end.
     """
 
     graph: Graph

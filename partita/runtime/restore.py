@@ -50,7 +50,7 @@ def open_checkpoint(path: Path) -> Saved:
 def restore(saved: Saved, graph: Graph, program: Program, rank: int, state: State, device: str) -> None:
     """Put what the checkpoint holds into the fresh state of a rank. Raises InputError where something is missing."""
     contents, copies = saved.contents, copies_of(program)
-    for bucket in program.buckets:
+    for bucket in (b for b in program.buckets if b.name in state.views):
         _weights(contents, bucket, state, copies[bucket.name], rank)
         _optimizer(contents, bucket, state, copies[bucket.name], rank)
     _leaves(contents, graph, program, rank, state)
@@ -189,8 +189,8 @@ def _value(contents: Contents, kind: str, piece: Piece, key: str, rank: int, wan
 def _leaves(contents: Contents, graph: Graph, program: Program, rank: int, state: State) -> None:
     changed, workers = {name for name, _ in graph.mutations}, workers_of(program)
     cut = {piece.parameter for bucket in program.buckets for piece in bucket.pieces}
-    names = [("buffer", b.name) for b in graph.buffers]
-    names += [("parameter", p.name) for p in graph.parameters if p.name not in cut]
+    names = [("buffer", b.name) for b in graph.buffers if b.name in state.leaves]
+    names += [("parameter", p.name) for p in graph.parameters if p.name not in cut and p.name in state.leaves]
     for kind, name in names:
         found = _read(
             contents, kind, name, "", rank, workers if name in changed and rank in workers else (),
@@ -219,7 +219,11 @@ def _refill(contents: Contents, program: Program, state: State, flying: int) -> 
 def _apply(contents: Contents, graph: Graph, program: Program, state: State, flying: int) -> None:
     """Every rank takes the steps for every bucket, so that workers and servers begin with the same weights."""
     for age in range(flying, 0, -1):
-        found = {bucket.name: _gradient(contents, bucket, state, age) for bucket in program.buckets}
+        found = {
+            bucket.name: _gradient(contents, bucket, state, age)
+            for bucket in program.buckets
+            if bucket.name in state.views
+        }
         if graph.clip_norm:
             found = _clipped(found, graph.clip_norm)
         for name, gradients in found.items():

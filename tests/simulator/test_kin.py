@@ -22,10 +22,12 @@ from partita.simulator.kin import Kin, apart, kin_of, tight
 from partita.simulator.meetings import meetings_of
 from partita.simulator.ports import Ports
 from tests.priced import priced
-from tests.small import two_layers
+from tests.small import layers, two_layers
 
 ROUNDS = 3
 WHOLE, HALF = Device(cores=1.0), Device(cores=0.5)
+
+MANY = layers(12)
 
 
 def flat(*devices: Device, link: Link | None = None) -> Cluster:
@@ -76,13 +78,15 @@ def agree(program: Program, costs: Costs, *, every: bool = False) -> Kin:
 def costs_of(program: Program, cluster: Cluster) -> Costs:
     batches = sorted({segment.batch for segment in program.segments})
     touch = Touch(2e-5, 1e-6)
-    return priced(two_layers(), cluster, batches, latency=1e-4, copy=touch, update=touch, sent=3e-6)
+    graph = MANY if program.name == "interleaved" else two_layers()
+    return priced(graph, cluster, batches, latency=1e-4, copy=touch, update=touch, sent=3e-6)
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
 @pytest.mark.parametrize("text", [*RECIPES, "ddp(bucket_bytes=24)", "ps_sync(servers=2,own=false,bucket_bytes=24)"])
 def test_recipes(text: str, cluster: str) -> None:
-    graph, machines = replace(two_layers(), global_batch=12), CLUSTERS[cluster]
+    graph = MANY if text == "interleaved" else two_layers()
+    graph, machines = replace(graph, global_batch=12), CLUSTERS[cluster]
     if "own=false" in text:
         machines = flat(*machines.devices, WHOLE, WHOLE)
     program = lower(graph, call(text, graph, machines), machines)[-1].program

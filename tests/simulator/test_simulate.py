@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 
 from partita.cost.costs import Costs, Touch, ring_bytes
+from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
@@ -17,22 +18,27 @@ from partita.program.timeline import Span, Timeline
 from partita.recipes.catalogue import RECIPES, call
 from partita.simulator.simulate import simulate
 from tests.priced import priced, signatures, whole_cores
-from tests.small import two_layers
+from tests.small import layers, two_layers
 
 PARAMETERS = (4 * 6 + 6 * 2) * 4
 COMPUTE = 10e-3
 NONE = 1e12
 
 
+def graph_for(text: str) -> Graph:
+    """Two layers; more where a plan needs more stages than that gives."""
+    return layers(6) if text.startswith("interleaved") else two_layers()
+
+
 def program_of(text: str, size: int) -> Program:
-    graph, machines = two_layers(), whole_cores(size, 1.0)
+    graph, machines = graph_for(text), whole_cores(size, 1.0)
     return lower(graph, call(text, graph, machines), machines)[-1].program
 
 
 def costs_of(program: Program, size: int, bandwidth: float, **prices: float) -> Costs:
     """Ten operators that take `COMPUTE` seconds in all."""
     batches = sorted({segment.batch for segment in program.segments})
-    return priced(two_layers(), whole_cores(size, bandwidth), batches, operator=COMPUTE / 10, **prices)  # type: ignore[arg-type]
+    return priced(graph_for(program.name), whole_cores(size, bandwidth), batches, operator=COMPUTE / 10, **prices)  # type: ignore[arg-type]
 
 
 def step_of(text: str, size: int, bandwidth: float, **prices: float) -> float:
