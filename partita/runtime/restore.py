@@ -59,7 +59,7 @@ def restore(saved: Saved, graph: Graph, program: Program, rank: int, state: Stat
     else:
         _apply(contents, graph, program, state, saved.manifest.flying)
     for name, one in copies.items():
-        if rank not in one.ranks:
+        if rank not in one.ranks and name in state.optimizer:
             state.optimizer[name].state.clear()
     if rank in contents.ranks("random", detail="torch"):
         found = {d: contents.tensor(Entry("random", detail=d, rank=rank)) for d in contents.details("random", "")}
