@@ -34,7 +34,8 @@ class Kind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Load:
     """Fetch `count` samples of the round's minibatch `step`, from position `start` (one for each rank of the role),
-    into a new environment `part`; they count `weight` of the whole minibatch."""
+    into a new environment `part`. Gradients there are those of `weight` times the loss: the samples' share of the
+    minibatch, 1 where the loss is a sum whose weight is still to be agreed on, 0 for the inverse of its own weight."""
 
     start: tuple[int, ...]
     count: int
@@ -54,7 +55,8 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Copy the gradients that environment `part` holds into a bucket, or add them to it."""
+    """Copy the gradients (the samples' weight, for bucket WEIGHT) that environment `part` holds into a bucket, or add
+    them to it."""
 
     bucket: str
     part: str
@@ -102,11 +104,14 @@ class Combine:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Multiply a bucket in place."""
+    """Multiply a bucket in place by `factor`, or by the inverse of the number that the bucket `by` holds; `lag` as in
+    Update."""
 
     bucket: str
-    factor: float
+    factor: float = 1.0
     space: Space = Space.PARAMETER
+    by: str = ""
+    lag: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from partita.graph.tensor import ITEMSIZE
 from partita.program.instruction import Instruction, Update
 from partita.units import Bytes
 
 T = TypeVar("T")
+WEIGHT: Final = "weight"
 
 
 class Policy(StrEnum):
@@ -35,7 +36,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Pieces of parameters that travel and are updated together, dense and in this order."""
+    """Pieces of parameters that travel and are updated together, dense and in this order.
+
+    The one named WEIGHT has no pieces and holds one number: what the samples of a weighted loss weigh together.
+    """
 
     name: str
     dtype: str
@@ -88,6 +92,11 @@ class Role:
     @cached_property
     def on_name(self) -> dict[str, Instruction]:
         return {i.name: i for i in self.instructions}
+
+    @cached_property
+    def last_use(self) -> dict[str, str]:
+        """Environment -> the last instruction that works in it."""
+        return {part: i.name for i in self.instructions if (part := getattr(i.act, "part", ""))}
 
     def on(self, lane: str) -> tuple[Instruction, ...]:
         return tuple(i for i in self.instructions if i.lane == lane)

@@ -23,6 +23,7 @@ from partita.program.instruction import (
     Space,
     Update,
 )
+from partita.program.program import WEIGHT, Segment
 from partita.runtime.draws import DRAWS, Draws
 from partita.runtime.rank import Rank
 from partita.runtime.segment import BREATHE, Environment, key
@@ -39,7 +40,8 @@ def load(rank: Rank, act: Load, name: str, round: int) -> None:
     environment: Environment = {f"input.{i}": leaf for i, leaf in enumerate(leaves) if Ref(f"input.{i}") in rank.reads}
     environment[DRAWS] = None if rank.draws is None else Draws(rank.draws, rank.step(round, act.step), tuple(positions))
     environment[BREATHE] = rank.pace.breathe
-    environment[TANGENT] = torch.tensor(act.weight, dtype=rank.floating or torch.float32, device=rank.device)
+    if act.weight:
+        environment[TANGENT] = torch.tensor(act.weight, dtype=rank.floating or torch.float32, device=rank.device)
     rank.environments[round, act.part] = environment
 
 
@@ -52,23 +54,39 @@ def compute(rank: Rank, act: Compute, name: str, round: int) -> None:
             rank.state.leaves[buffer].copy_(environment[key(ref)])
             if rank.graph.last_reader.get(ref, 0) < segment.stop:
                 del environment[key(ref)]
+    if segment.start < rank.graph.forward_length <= segment.stop:
+        forwarded(rank, environment, rank.step(round, act.step), segment)
+
+
+def forwarded(rank: Rank, environment: Environment, step: int, segment: Segment) -> None:
+    """Keep the loss and, where the loss is a sum, what its samples weigh; its inverse seeds backward where no other
+    part counts."""
+    ref = rank.graph.weight
+    if ref is not None:
+        weight = environment[key(ref)] if key(ref) in environment else rank.state.leaves[ref.name]
+        environment[WEIGHT] = weight.detach().double().reshape(1)
+        rank.weights[step] = rank.weights.get(step, 0.0) + environment[WEIGHT][0]
+        if TANGENT not in environment:
+            floating = rank.floating or torch.float32
+            environment[TANGENT] = environment[WEIGHT][0].reciprocal().to(floating)
+        if rank.graph.last_reader.get(ref, 0) < segment.stop:
+            environment.pop(key(ref), None)
     loss = environment.pop(key(rank.graph.loss), None)
     if loss is not None:
-        step = rank.step(round, act.step)
         rank.losses[step] = rank.losses.get(step, 0.0) + loss.detach() * segment.weight
 
 
 def gradients(rank: Rank, bucket: str, part: str, round: int) -> list[torch.Tensor]:
     """Take the gradients of a bucket's pieces out of an environment."""
     environment = rank.environments[round, part]
+    if bucket == WEIGHT:
+        return [environment[WEIGHT]]
     wanted = dict(rank.graph.gradients)
     pieces = rank.program.bucket[bucket].pieces
     found = [rows(environment[key(wanted[piece.parameter])], piece) for piece in pieces]
     for piece in pieces:
-        if piece.last:
+        if piece.last and wanted[piece.parameter] not in rank.graph.shared_gradients:
             del environment[key(wanted[piece.parameter])]
-    if environment.keys() <= {TANGENT, DRAWS, BREATHE}:
-        del rank.environments[round, part]
     return found
 
 
@@ -112,7 +130,14 @@ def combine(rank: Rank, act: Combine, name: str, round: int) -> None:
 
 
 def scale(rank: Rank, act: Scale, name: str, round: int) -> None:
-    rank.state.flat(act.space, act.bucket, rank.slot(round)).mul_(act.factor)
+    if round < act.lag:
+        return
+    slot = rank.slot(round - act.lag)
+    flat = rank.state.flat(act.space, act.bucket, slot)
+    if act.by:
+        flat.div_(rank.state.gradient[act.by][slot][0])
+    else:
+        flat.mul_(act.factor)
 
 
 def clip(rank: Rank, act: Clip, name: str, round: int) -> None:
@@ -121,14 +146,20 @@ def clip(rank: Rank, act: Clip, name: str, round: int) -> None:
         return
     if act.part:
         environment, wanted = rank.environments[round, act.part], dict(rank.graph.gradients)
-        found = [
-            environment[key(wanted[p])]
-            for p in dict.fromkeys(q.parameter for b in act.buckets for q in rank.program.bucket[b].pieces)
-        ]
+        pieces = dict.fromkeys(q.parameter for b in act.buckets for q in rank.program.bucket[b].pieces)
+        found = [key(wanted[parameter]) for parameter in pieces]
+        factor = bound_factor([environment[name] for name in found], act.norm)
+        for name in dict.fromkeys(found):  # not in place: gradients may be views of each other
+            environment[name] = environment[name] * factor
     else:
-        found = [rank.state.gradient[bucket][rank.slot(round - act.lag)] for bucket in act.buckets]
-    total = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in found]))
-    torch._foreach_mul_(found, torch.clamp(act.norm / (total + 1e-6), max=1.0))
+        flats = [rank.state.gradient[bucket][rank.slot(round - act.lag)] for bucket in act.buckets]
+        torch._foreach_mul_(flats, bound_factor(flats, act.norm))
+
+
+def bound_factor(gradients: list[torch.Tensor], norm: float) -> torch.Tensor:
+    """What brings the norm of all gradients down to `norm`; at most 1."""
+    total = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
+    return torch.clamp(norm / (total + 1e-6), max=1.0)
 
 
 def update(rank: Rank, act: Update, name: str, round: int) -> None:
@@ -156,5 +187,10 @@ ACTS: Final[dict[type, Carry]] = {
 
 
 def carry_out(rank: Rank, instruction: Instruction, round: int) -> Pending | None:
-    """Start an instance of an instruction on a rank."""
-    return ACTS[type(instruction.act)](rank, instruction.act, instruction.name, round)
+    """Start an instance of an instruction on a rank; an environment goes with its last use."""
+    act = instruction.act
+    pending = ACTS[type(act)](rank, act, instruction.name, round)
+    part = getattr(act, "part", "")
+    if part and rank.role.last_use[part] == instruction.name:
+        del rank.environments[round, part]
+    return pending

@@ -75,6 +75,7 @@ class Rank:
     spans: list[Span] = field(default_factory=list)
     ends: list[tuple[Seconds, Seconds]] = field(default_factory=list)
     losses: dict[int, torch.Tensor] = field(default_factory=dict)
+    weights: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def slot(self, round: int) -> int:
         """Which copy of the gradients round `round` writes."""

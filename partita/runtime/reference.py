@@ -58,10 +58,12 @@ class Reference:
     feed: Feed
 
     def gradients(self, step: int, shares: Sequence[tuple[int, int]], of: int) -> list[torch.Tensor]:
-        """Sum over shares (start, count) of count / of x gradient of the mean loss over it, clipped where asked."""
+        """Sum over shares (start, count) of count / of x gradient of the mean loss over it, clipped where asked. Of a
+        loss that comes with a weight: the gradient of the sum over all shares, over their weight."""
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         for p in parameters:
             p.grad = None
+        weights = []
         floating = torch.float64 if self.precision == "fp64" else None
         for start, count in shares:
             positions = self.feed.positions(step, start, count)
@@ -72,8 +74,14 @@ class Reference:
                     modes.enter_context(Promoted())
                 modes.enter_context(KeyedDraws(self.seed, step, positions))
                 loss = self.task.loss(self.model, batch)
-                mean = loss[0] / loss[1] if isinstance(loss, tuple) else loss
-                (mean * (count / of)).backward()
+                if isinstance(loss, tuple):
+                    weights.append(float(loss[1]))
+                    loss[0].backward()
+                else:
+                    (loss * (count / of)).backward()
+        for p in parameters:
+            if weights and p.grad is not None:
+                p.grad /= sum(weights)
         if self.task.clip_norm:
             torch.nn.utils.clip_grad_norm_(parameters, self.task.clip_norm)
         return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters]

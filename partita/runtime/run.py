@@ -19,6 +19,7 @@ from partita.plan.plan import Plan
 from partita.program.program import Program, Role
 from partita.runtime.feed import Feed
 from partita.runtime.inprocess import Hall, InProcess
+from partita.runtime.losses import rows_of, totals
 from partita.runtime.pace import Pace
 from partita.runtime.rank import Code, Rank
 from partita.runtime.schedules import advance
@@ -141,9 +142,7 @@ def train_in_process(
         ]
         with default_floats(precision):
             advance(ranks, leg.rounds, order, slow)
-        for rank in ranks:
-            for at, loss in rank.losses.items():
-                losses[at] = losses.get(at, 0.0) + float(loss)
+        losses |= totals(row for rank in ranks for row in rows_of(rank))
         step += leg.rounds * program.steps
     return states, losses
 

@@ -44,9 +44,10 @@ def resolve(target: str) -> Callable[..., Any]:
 
 def last_reads(graph: Graph) -> dict[Ref, int]:
     """For every value, the index of the last operator that reads it; results stay (the number of operators), new
-    buffers until the forward pass is over and nobody reads them."""
+    buffers and the loss's weight until the forward pass is over and nobody reads them."""
     last = graph.last_reader
-    new = {ref: max(last.get(ref, 0), graph.forward_length) for _, ref in graph.mutations}
+    ends = [ref for _, ref in graph.mutations] + ([graph.weight] if graph.weight else [])
+    new = {ref: max(last.get(ref, 0), graph.forward_length) for ref in ends}
     return last | {ref: len(graph.operators) for ref in graph.results()} | new
 
 

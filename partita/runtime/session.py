@@ -23,6 +23,7 @@ from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.program.instruction import Collective
 from partita.program.program import Program
+from partita.runtime.losses import Row, rows_of
 from partita.runtime.processes import Processes, clock_offset
 from partita.runtime.rank import Rank
 from partita.runtime.run import Values, carry_over, initial, legs, make_rank, values_of
@@ -98,7 +99,7 @@ class Session:
     def run(self, order: Order, report: Report) -> dict[str, Any]:
         """Carry out an order; returns this rank's part of the result as plain data."""
         step, state, spans, ends = 0, None, [], []
-        losses: dict[int, float] = {}
+        losses: list[Row] = []
         assert self.transport is not None
         self.transport.sent = 0
         begun = time.perf_counter()
@@ -111,14 +112,14 @@ class Session:
             step += leg.rounds * leg.program.steps
             spans = [asdict(span) for span in rank.spans]
             ends += [(step, end) for step, end in zip(_steps(rank, leg.rounds), rank.ends, strict=False)]
-            losses |= {at: float(loss) for at, loss in rank.losses.items()}
+            losses += rows_of(rank)
         if self.world > 1:
             dist.barrier()
         return {
             "rank": self.rank,
             "ends": [[at, end + self.offset - begun] for at, (end, _) in ends],
             "cores": [[at, core] for at, (_, core) in ends],
-            "losses": [[at, loss] for at, loss in sorted(losses.items())],
+            "losses": losses,
             "spans": [
                 span | {"start": span["start"] + self.offset, "end": span["end"] + self.offset} for span in spans
             ],

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from partita.errors import RunHung
-from partita.program.instruction import Instruction, Update
+from partita.program.instruction import Clip, Instruction, Scale, Update
 from partita.program.program import Lane, Policy
 from partita.program.timeline import Span
 from partita.runtime.acts import carry_out
@@ -89,8 +89,8 @@ def _as_ready(rank: Rank, lane: Lane, rounds: int, record: Record) -> LaneRun:
 
 
 def last_round(instruction: Instruction, rounds: int) -> int:
-    """Rounds that an instruction runs: updates with a lag go on until what is in flight is applied."""
-    return rounds + (instruction.act.lag if isinstance(instruction.act, Update) else 0)
+    """Rounds that an instruction runs: what has a lag goes on until what is in flight is applied."""
+    return rounds + (instruction.act.lag if isinstance(instruction.act, Scale | Clip | Update) else 0)
 
 
 def _instance(rank: Rank, instruction: Instruction, round: int, record: Record) -> LaneRun:
