@@ -69,7 +69,7 @@ class Graph:
     """One training step of a Task on `batch` samples.
 
     `inputs` are the batch's leaves in pytree order, named `input.0`, `input.1`, ...
-    `loss` is a scalar: the mean over the samples, or with `weight` set a sum that is to be divided by all parts' weight.
+    `loss` is a scalar: the mean over the samples, or with `weight` set a sum, to be divided by that of all parts.
     `gradients` maps parameter names to values, `mutations` maps buffers to their new values.
     `rung` says which way of capture worked ('dispatch' or 'opaque') and `blind` what it cannot see.
     The constant named `TANGENT` seeds the backward pass; the worker gives it `Load.weight`.

@@ -30,7 +30,7 @@ BREATHE: Final = "breathe"
 
 def resolve(target: str) -> Callable[..., Any]:
     """`'aten.mm.default'` -> the torch operator."""
-    import partita.tracing.fused  # noqa: F401  registers the operators that are kept whole
+    import partita.tracing.recurrent  # noqa: F401  registers the operators that are kept whole
 
     found: Any = torch.ops
     for part in target.split("."):
