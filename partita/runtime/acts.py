@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
@@ -47,7 +48,8 @@ def load(rank: Rank, act: Load, name: str, round: int) -> None:
 
 def compute(rank: Rank, act: Compute, name: str, round: int) -> None:
     environment = rank.environments[round, act.part]
-    rank.code[act.segment](environment, rank.state.leaves)
+    with default_floats(rank.floating):
+        rank.code[act.segment](environment, rank.state.leaves)
     segment = rank.program.segment[act.segment]
     for buffer, ref in rank.graph.mutations:
         if key(ref) in environment and segment.start <= rank.graph.index[ref.name] < segment.stop:
@@ -56,6 +58,17 @@ def compute(rank: Rank, act: Compute, name: str, round: int) -> None:
                 del environment[key(ref)]
     if segment.start < rank.graph.forward_length <= segment.stop:
         forwarded(rank, environment, rank.step(round, act.step), segment)
+
+
+@contextmanager
+def default_floats(floating: torch.dtype | None) -> Iterator[None]:
+    """Python numbers meet integer tensors in the precision of the graph; only here, for data sets may draw."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64 if floating is torch.float64 else before)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def forwarded(rank: Rank, environment: Environment, step: int, segment: Segment) -> None:

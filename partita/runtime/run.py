@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,9 +26,9 @@ from partita.runtime.segment import compile_segment, last_reads
 from partita.runtime.state import State, make_state
 from partita.runtime.transport import Transport
 from partita.task import Task
+from partita.tracing.prepare import DTYPES
 
 Values = dict[str, torch.Tensor]
-FLOATING = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,7 @@ def make_rank(
     segments, reads = code or compiled(graph, program, role, device, 0 < cores < 1)
     return Rank(
         graph, program, role, rank, state, transport, Feed(task, seed), segments, reads, device,
-        FLOATING[precision] if precision else None, first_step, seed if keyed else None, Pace(cores),
+        DTYPES[precision] if precision else None, first_step, seed if keyed else None, Pace(cores),
     )  # fmt: skip
 
 
@@ -140,22 +139,10 @@ def train_in_process(
             )
             for r in range(program.size)
         ]
-        with default_floats(precision):
-            advance(ranks, leg.rounds, order, slow)
+        advance(ranks, leg.rounds, order, slow)
         losses |= totals(row for rank in ranks for row in rows_of(rank))
         step += leg.rounds * program.steps
     return states, losses
-
-
-@contextmanager
-def default_floats(precision: str) -> Iterator[None]:
-    """Python numbers meet integer tensors in the precision of the graph."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64 if precision == "fp64" else before)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def carry_over(

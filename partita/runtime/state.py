@@ -19,6 +19,7 @@ from partita.graph.graph import Constant, Graph
 from partita.program.instruction import Combine, Pack, Space
 from partita.program.program import Bucket, Piece, Program, Role
 from partita.task import Task
+from partita.tracing.convert import dense
 
 Views = list[torch.Tensor]
 
@@ -121,12 +122,8 @@ def _whole(program: Program, shapes: dict[str, tuple[int, ...]], views: dict[str
         for piece, view in zip(bucket.pieces, views.get(bucket.name, ()), strict=True):
             if piece.start == 0:
                 shape = shapes[piece.parameter]
-                found[piece.parameter] = view.as_strided(shape, _dense(shape))
+                found[piece.parameter] = view.as_strided(shape, dense(shape))
     return found
-
-
-def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 def _constant(constant: Constant, device: str) -> torch.Tensor:
