@@ -9,36 +9,17 @@ import sys
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from typer.main import get_command
 
 from partita.errors import ClusterError, OptionError
+from partita.report import arguments as arg
 from partita.report.answer import Answer, lines_of, say, stdout_kept_free
 from partita.report.failure import attempt, terminable
 from partita.report.given import given
 from partita.report.progress import telling
-
-TaskSpec = Annotated[
-    str, typer.Argument(metavar="TASK", help="file.py:function, package.module:function, or a built-in name")
-]
-GraphSpec = Annotated[str, typer.Argument(metavar="TASK", help="as for train, or a saved graph.json")]
-ClusterArgument = Annotated[str, typer.Argument(metavar="C", help="a TOML file, a catalogue name, or local:N")]
-ClusterOption = Annotated[str, typer.Option("--cluster", metavar="C", help="a TOML file, a catalogue name, or local:N")]
-PlanOption = Annotated[str, typer.Option("--plan", metavar="P", help="a recipe call, a plan file (.toml), or auto")]
-Allow = Annotated[Literal["exact", "lossy", "delayed", "any"], typer.Option(help="what auto may choose")]
-Objective = Annotated[Literal["time", "memory", "cost", "time-to-loss"], typer.Option(help="what to make small")]
-Source = Annotated[
-    Literal["measured", "datasheet"] | None,
-    typer.Option("--costs", help="measured here, or from data sheets [default: measured where that is possible]"),
-]
-Output = Annotated[Path | None, typer.Option("-o", metavar="FILE", help="write what was found to a file")]
-Seed = Annotated[int, typer.Option(min=0, help="of the model's weights and the order of samples")]
-Steps = Annotated[int | None, typer.Option(min=1, help="minibatches, counted after warm-up")]
-Trace = Annotated[Path | None, typer.Option(metavar="FILE", help="write a trace for ui.perfetto.dev")]
-# Declared for --help; `main` looks for it itself, since it must also know it where the words cannot be parsed.
-Json = Annotated[bool, typer.Option("--json", help="answer with one JSON object on stdout")]
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, help="Plan, predict, run and check parallel training.")
 machines = typer.Typer(rich_markup_mode=None, help="Show, measure and rehearse clusters.")
@@ -71,9 +52,9 @@ def root(
 
 @app.command(epilog="Example: partita plan digits-cnn --cluster lab-4x1g --top 3")
 def plan(
-    context: typer.Context, task: GraphSpec, cluster: ClusterOption, objective: Objective = "time",
+    context: typer.Context, task: arg.GraphSpec, cluster: arg.ClusterOption, objective: arg.Objective = "time",
     top: Annotated[int, typer.Option(min=1, help="how many plans to list")] = 5,
-    output: Output = None, allow: Allow = "exact", costs: Source = None, json: Json = False,
+    output: arg.Output = None, allow: arg.Allow = "exact", costs: arg.Source = None, json: arg.Json = False,
 ) -> Answer:  # fmt: skip
     """Rank the plans for a task on a cluster by prediction."""
     from partita.searches.objective import check_objective
@@ -100,8 +81,8 @@ def plan(
 
 @app.command(epilog="Example: partita simulate digits-cnn --cluster lab-4x1g --plan ddp")
 def simulate(
-    context: typer.Context, task: GraphSpec, cluster: ClusterOption, plan: PlanOption, trace: Trace = None,
-    allow: Allow = "exact", costs: Source = None, json: Json = False,
+    context: typer.Context, task: arg.GraphSpec, cluster: arg.ClusterOption, plan: arg.PlanOption,
+    trace: arg.Trace = None, allow: arg.Allow = "exact", costs: arg.Source = None, json: arg.Json = False,
 ) -> Answer:  # fmt: skip
     """Predict a plan's step: seconds, memory, messages."""
     where = given(cluster, plan, files=(trace,))
@@ -122,15 +103,16 @@ def simulate(
 
 @app.command(epilog="Example: partita train digits-cnn --cluster local:2 --plan ddp --steps 20 --out run")
 def train(
-    context: typer.Context, task: TaskSpec, cluster: ClusterOption, plan: PlanOption, steps: Steps = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="passes over the data")] = None,
-    seed: Seed = 0,
+    context: typer.Context, task: arg.TaskSpec, cluster: arg.ClusterOption, plan: arg.PlanOption,
+    steps: arg.Steps = None, epochs: arg.Epochs = None, seed: arg.Seed = 0,
     init: Annotated[str, typer.Option(metavar="FILE", help="weights to start from (safetensors)")] = "",
     out: Annotated[str, typer.Option(metavar="DIR", help="where weights and the manifest go")] = "",
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
+    checkpoint_every: Annotated[int, typer.Option(min=0, metavar="K", help="write a checkpoint every K steps")] = 0,
+    keep: Annotated[int, typer.Option(min=1, metavar="N", help="how many of the newest checkpoints stay")] = 2,
     deterministic: Annotated[bool, typer.Option("--deterministic", help="draw the same under every plan")] = False,
     timeout: Annotated[float, typer.Option(min=1, help="seconds without progress before giving up")] = 60.0,
-    json: Json = False,
+    json: arg.Json = False,
 ) -> Answer:  # fmt: skip
     """Train a task by a plan."""
     if (steps is None) == (epochs is None):
@@ -143,29 +125,29 @@ def train(
     samples = len(api.load(task).data)
     done = api.train(
         task, plan, where, steps=steps or 0, epochs=epochs or 0, seed=seed, init=init, out=out, resume=resume,
-        deterministic=deterministic, timeout=timeout, tell=context.obj,
+        checkpoint_every=checkpoint_every, keep=keep, deterministic=deterministic, timeout=timeout, tell=context.obj,
     )  # fmt: skip
     if done is None:  # rank 0 has the result
         return Answer()
     body = timeline_body(done.timeline, Setting(samples, devices=where.devices)) | {
         "final_loss": done.final_loss, "steps": done.steps, "loss": done.loss, "weights": done.weights_path,
+        "notes": done.notes,
     }  # fmt: skip
     words = f"final loss {done.final_loss:.6g} after {done.steps} steps"
-    return Answer(body, (timeline_table(done.timeline), words, *lines_of({"weights": done.weights_path})))
+    return Answer(body, (*done.notes, timeline_table(done.timeline), words, *lines_of({"weights": done.weights_path})))
 
 
 @app.command(epilog="Example: partita compare digits-cnn --cluster lab-4x1g --plans 'ddp,pipe_sgd(staleness=1)'")
 def compare(
-    context: typer.Context, task: TaskSpec, cluster: ClusterOption,
+    context: typer.Context, task: arg.TaskSpec, cluster: arg.ClusterOption,
     plans: Annotated[str, typer.Option(metavar="P,P,...", help="recipe calls, plan files or auto")],
-    steps: Steps = None,
+    steps: arg.Steps = None, seed: arg.Seed = 0,
     target_loss: Annotated[float | None, typer.Option(help="time how long each plan takes to this loss")] = None,
     repeat: Annotated[int, typer.Option(min=1, help="repeats, interleaved")] = 1,
-    seed: Seed = 0,
     report: Annotated[Path | None, typer.Option(metavar="FILE", help="write an HTML page")] = None,
-    trace: Trace = None,
+    trace: arg.Trace = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="keep the result for `partita report DIR`")] = None,
-    json: Json = False,
+    json: arg.Json = False,
 ) -> Answer:  # fmt: skip
     """Predict plans, run them, and set the two side by side."""
     from partita.recipes.reading import split_plans
@@ -194,14 +176,14 @@ def compare(
         write_trace([t for row in found.rows for t in (row.predicted, row.measured) if t is not None], trace)
     body = comparison_body(found, Setting(len(loaded.data), devices=where.devices))
     text = (comparison_table(found), *refusals(found), verdict(found), *found.notes)
-    none = all(row.error for row in found.rows)
-    return Answer(body, text, int(none), "none of the plans could be run; each row says why" if none else "")
+    none = "none of the plans could be run; each row says why" if all(row.error for row in found.rows) else ""
+    return Answer(body, text, int(bool(none)), none)
 
 
 @app.command(epilog="Example: partita report run")
 def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="a folder that train --out or compare --out wrote")],
-    output: Output = None, json: Json = False,
+    output: arg.Output = None, json: arg.Json = False,
 ) -> Answer:  # fmt: skip
     """Write the HTML page of a run that was kept."""
     from partita.report.comparison import verdict
@@ -216,8 +198,8 @@ def report(
 
 @app.command(epilog="Example: partita verify digits-cnn --plan ddp --cluster local:2")
 def verify(
-    context: typer.Context, task: TaskSpec, plan: PlanOption,
-    cluster: ClusterOption = "", seed: Seed = 0, json: Json = False,
+    context: typer.Context, task: arg.TaskSpec, plan: arg.PlanOption,
+    cluster: arg.ClusterOption = "", seed: arg.Seed = 0, json: arg.Json = False,
 ) -> Answer:  # fmt: skip
     """Check that a plan trains as one process does, within a stated tolerance."""
     where = given(cluster or "local:4", plan)
@@ -234,7 +216,11 @@ def verify(
 
 @app.command(epilog="Example: partita fit gpt2-xl --cluster h100-dgx")
 def fit(
-    context: typer.Context, task: GraphSpec, cluster: ClusterOption, plan: PlanOption = "ddp", json: Json = False
+    context: typer.Context,
+    task: arg.GraphSpec,
+    cluster: arg.ClusterOption,
+    plan: arg.PlanOption = "ddp",
+    json: arg.Json = False,
 ) -> Answer:
     """Say whether a plan fits the devices' memory, by how much, and what would."""
     where = given(cluster, plan)
@@ -256,7 +242,7 @@ def fit(
 
 
 @app.command(epilog="Example: partita capture digits-cnn -o graph.json")
-def capture(context: typer.Context, task: TaskSpec, output: Output = None, json: Json = False) -> Answer:
+def capture(context: typer.Context, task: arg.TaskSpec, output: arg.Output = None, json: arg.Json = False) -> Answer:
     """Capture a task's training step; a saved graph can be planned for without torch."""
     from partita.report.files import check_writable
 
@@ -273,7 +259,7 @@ def capture(context: typer.Context, task: TaskSpec, output: Output = None, json:
 
 
 @machines.command(epilog="Example: partita cluster show lab-2x2")
-def show(cluster: ClusterArgument, json: Json = False) -> Answer:
+def show(cluster: arg.ClusterArgument, json: arg.Json = False) -> Answer:
     """Draw a cluster: its switches, links and devices."""
     from partita.cluster.show import show_cluster
     from partita.cluster.text import load_cluster
@@ -284,7 +270,7 @@ def show(cluster: ClusterArgument, json: Json = False) -> Answer:
 
 
 @machines.command(epilog="Example: partita cluster probe lab-2x2")
-def probe(context: typer.Context, cluster: ClusterArgument = "local:2", json: Json = False) -> Answer:
+def probe(context: typer.Context, cluster: arg.ClusterArgument = "local:2", json: arg.Json = False) -> Answer:
     """Measure the links of a cluster on this machine."""
     where = given(cluster)
     from partita import api
@@ -295,7 +281,9 @@ def probe(context: typer.Context, cluster: ClusterArgument = "local:2", json: Js
 
 @machines.command(epilog="Example: partita cluster lab lab-4x1g -- python peer.py")
 def lab(
-    cluster: ClusterArgument, command: Annotated[list[str], typer.Argument(metavar="-- COMMAND")], json: Json = False
+    cluster: arg.ClusterArgument,
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND")],
+    json: arg.Json = False,
 ) -> Answer:
     """Run a command on every device of an emulated cluster, with RANK, WORLD_SIZE and the like set."""
     where = given(cluster)
@@ -306,7 +294,7 @@ def lab(
 
 
 @app.command(epilog="Example: partita recipes ddp")
-def recipes(name: Annotated[str, typer.Argument(metavar="[NAME]")] = "", json: Json = False) -> Answer:
+def recipes(name: Annotated[str, typer.Argument(metavar="[NAME]")] = "", json: arg.Json = False) -> Answer:
     """List the named methods, their knobs and their papers."""
     import inspect
 
@@ -320,7 +308,7 @@ def recipes(name: Annotated[str, typer.Argument(metavar="[NAME]")] = "", json: J
 
 
 @app.command(epilog="Example: partita doctor")
-def doctor(json: Json = False) -> Answer:
+def doctor(json: arg.Json = False) -> Answer:
     """Say what this machine has and lacks for Partita."""
     from partita import api
 

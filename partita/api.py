@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
 
 from partita.cluster.cluster import Cluster
@@ -24,7 +23,7 @@ from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.program.timeline import Timeline
 from partita.recipes.reading import read_text
-from partita.report.comparison import Comparison, Row
+from partita.report.comparison import Comparison, Row, row_of
 from partita.report.environment import environment
 from partita.report.manifest import write_manifest
 from partita.report.notebook import Shown, shown
@@ -52,6 +51,7 @@ class Trained:
     final_loss: float
     steps: int
     weights_path: str
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -176,15 +176,21 @@ def simulate(
 
 def train(
     task: Task | str, plan: Plan | str, cluster: Cluster, *, steps: int = 0, epochs: int = 0, seed: int = 0,
-    init: str = "", out: str = "", resume: bool = False, deterministic: bool = False, timeout: Seconds = 60.0,
-    tell: Tell = quiet,
+    init: str = "", out: str = "", resume: bool = False, checkpoint_every: int = 0, keep: int = 2,
+    deterministic: bool = False, timeout: Seconds = 60.0, tell: Tell = quiet,
 ) -> Trained | None:  # fmt: skip
     """Train on the cluster's devices, which are processes of this machine, by a Plan or a plan's text. The processes
     load the task themselves: give what they load it by, or the Task that a function at the top of a file returned.
 
     Under torchrun, this process is one rank, and only rank 0 returns a result. With `out`, what the run is stands in
-    its manifest before it begins. Raises InputError, RunError.
+    its manifest before it begins; a checkpoint goes there every `checkpoint_every` steps, the newest `keep` stay, and
+    `resume` goes on from the last one, under the same plan bit for bit. Raises InputError, RunError, RunStopped where a
+    signal has ended it.
     """
+    from partita.lab.train import train_on
+    from partita.runtime.checkpoint import Keep
+    from partita.runtime.torchrun import train_rank
+
     ranked = "RANK" in os.environ
     check_plans(plan)
     loaded, spec = (load(task), task) if isinstance(task, str) else (task, task.origin if ranked else spec_of(task))
@@ -193,34 +199,29 @@ def train(
     steps = steps or epochs * (len(loaded.data) // loaded.batch_size)
     if steps < 1:
         raise OptionError("nothing to do: give --steps N or --epochs N, 1 or more")
-    if resume:
-        raise OptionError(
-            "--resume needs a checkpoint, and runs do not write any yet; start with --init WEIGHTS instead"
-        )
     if out and os.environ.get("RANK", "0") == "0":
         write_manifest(out, spec, made, cluster, seed=seed, steps=steps, init=init, deterministic=deterministic)
     tell(f"training {steps} steps of {made.name}")
+    notes: list[str] = []
+
+    def note(sentence: str) -> None:
+        notes.append(sentence)
+        tell(sentence)
+
+    order: dict[str, Any] = {
+        "steps": steps, "seed": seed, "init": init, "keep": Keep(out, checkpoint_every, keep), "resume": resume,
+        "keyed": deterministic, "timeout": timeout, "note": note,
+    }  # fmt: skip
     if ranked:
-        from partita.runtime.torchrun import train_rank
-
-        own = train_rank(
-            loaded, graph, made, cluster, steps=steps, seed=seed, init=init, out=out, keyed=deterministic,
-            timeout=timeout,
-        )  # fmt: skip
-        return None if own is None else _trained(made, own, steps, spec, cluster, out)
-    from partita.lab.rehearsal import Rehearsal
-
-    with Rehearsal(spec, graph, cluster, seed=seed, init=init, timeout=timeout, tell=tell) as crew:
-        take = crew.train(made, steps=steps, out=out, keyed=deterministic)
-    return _trained(made, take, steps, spec, cluster, out)
-
-
-def _trained(plan: Plan, take: Any, steps: int, spec: str, cluster: Cluster, out: str) -> Trained:
-    """The result, which a run with a folder also keeps there for `partita report`."""
-    if out:
-        row = Row(plan.name, None, take.timeline, loss=take.loss, final_loss=take.final_loss, losses=(take.loss,))
+        take = train_rank(loaded, graph, made, cluster, **order)
+    else:
+        take = train_on(spec, graph, made, cluster, tell=tell, **order)
+    if take is None:
+        return None
+    if out:  # for `partita report`
+        row = Row(made.name, None, take.timeline, loss=take.loss, final_loss=take.final_loss, losses=(take.loss,))
         write_run(Comparison((row,), spec, cluster, environment=environment()), Path(out))
-    return Trained(plan, take.timeline, take.loss, take.final_loss, steps, take.weights)
+    return Trained(made, take.timeline, take.loss, take.final_loss, steps, take.weights, tuple(notes))
 
 
 def compare(
@@ -252,7 +253,7 @@ def compare(
                 takes[text].append(crew.measure(plan, steps=steps, evaluate=turn == 0))
         notes = crew.notes
     found = [
-        _row(name, rows[name], predicted.get(name), takes.get(name, []), memory.get(name, ()), guesses.get(name, {}),
+        row_of(name, rows[name], predicted.get(name), takes.get(name, []), memory.get(name, ()), guesses.get(name, {}),
              target_loss, classes.get(name, ""))
         for name in names
     ]  # fmt: skip
@@ -266,23 +267,6 @@ def _planned(plan: Plan | str, graph: Graph, cluster: Cluster, spec: str, tell: 
         return made
     except PartitaError as error:
         return str(error)
-
-
-def _row(
-    text: str, plan: Plan | str, predicted: Timeline | None, takes: Sequence[Any], memory: tuple[int, ...],
-    guesses: dict[str, Seconds], target: float | None, semantics: str,
-) -> Row:  # fmt: skip
-    if isinstance(plan, str) or predicted is None:
-        return Row(text, error=str(plan))
-    seconds = sorted(take.timeline.step_seconds for take in takes)
-    measured = replace(
-        takes[0].timeline, step_seconds=median(seconds), memory=memory, n=len(seconds), low=seconds[0], high=seconds[-1]
-    )
-    reached = next((at for _, at, loss in takes[0].loss if target is not None and loss <= target), None)
-    return Row(
-        text, predicted, measured, guesses, takes[0].loss, reached, takes[0].final_loss, semantics=semantics,
-        losses=tuple(take.loss for take in takes),
-    )  # fmt: skip
 
 
 def verify(

@@ -12,7 +12,8 @@ PartitaError                 exit 3   a sentence: what was given, what is allowe
 ├── ProgramError             exit 3   `verify` found a program that could hang or misread; ours to mend
 ├── CostError                exit 3   no cost is known for something that was asked
 └── RunError                 exit 3   a run failed; names rank and step where they are known
-    └── RunHung              exit 4   nothing moved within the time limit
+    ├── RunHung              exit 4   nothing moved within the time limit
+    └── RunStopped     exit 130, 143  a signal ended a run; says where it goes on
 """
 
 from __future__ import annotations
@@ -75,3 +76,11 @@ class RunError(PartitaError):
 
 class RunHung(RunError):
     exit_code = 4
+
+
+class RunStopped(RunError):
+    """`number` is the signal's."""
+
+    def __init__(self, sentence: str, number: int, *, step: int = -1) -> None:
+        super().__init__(sentence, step=step)
+        self.exit_code = 128 + number

@@ -15,14 +15,17 @@ from partita.cluster.cluster import Cluster
 from partita.cluster.writing import write_cluster
 from partita.cost.cache import cache_place, read_cache, write_cache
 from partita.cost.costs import Costs, Touch, Wiring
+from partita.errors import RunError, RunStopped
 from partita.graph.graph import Graph
 from partita.graph.text import write_graph
 from partita.lab.crew import Crew
+from partita.lab.forward import forwarding
 from partita.lab.record import scratch
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.plan.text import write_plan
-from partita.runtime.take import Take, take_of
+from partita.runtime.checkpoint import Keep, stopped_at
+from partita.runtime.take import Halted, Take, take_of
 from partita.units import Bytes, Seconds
 
 Tell = Callable[[str], None]
@@ -41,6 +44,7 @@ class Rehearsal:
     ) -> None:  # fmt: skip
         self.task, self.graph, self.cluster = task, graph, cluster
         self.seed, self.init, self.timeout, self.tell = seed, init, timeout, tell
+        self.note = tell
         self.crew = Crew(cluster, env=QUIET, listen=True)
         self._stack = ExitStack()
 
@@ -76,7 +80,11 @@ class Rehearsal:
         return "; ".join(self.notes) or "no CPU quotas here" if quotas and not self.crew.lab.groups else ""
 
     def _ask(self, verb: str, limit: Seconds = 0.0, **payload: Any) -> list[dict[str, Any]]:
-        return self.crew.ask_all(verb, payload, limit or self.timeout * 2, lambda rank, event: None)
+        return self.crew.ask_all(verb, payload, limit or self.timeout * 2, self._hear)
+
+    def _hear(self, rank: int, event: dict[str, Any]) -> None:
+        if "note" in event:
+            self.note(event["note"])
 
     def probe(self, plans: Sequence[Plan]) -> Costs:
         """Costs of everything that the plans' programs do, by micro-benchmarks with all devices loaded at once."""
@@ -112,9 +120,26 @@ class Rehearsal:
     def _wiring(self) -> Wiring:
         return wiring_of(self._ask("wires", 300.0, sizes=list(sizes_for(self.cluster))), self.cluster)
 
-    def train(self, plan: Plan, *, steps: int, out: str = "", keyed: bool = False) -> Take:
-        """Exactly `steps` steps from the first weights; the first three do not count for the step's seconds."""
-        return self._run(plan, steps, min(3, steps - 1), out=out, keyed=keyed)
+    def train(
+        self, plan: Plan, *, steps: int, keep: Keep, keyed: bool = False, resume: str = "", since: int = 0,
+        note: Tell = lambda sentence: None,
+    ) -> Take:  # fmt: skip
+        """Up to step `steps`, from the first weights or from the checkpoint in `resume`, which is of step `since`.
+
+        The first three steps that it takes do not count for the step's seconds. With `keep.out`, a first SIGTERM or
+        SIGINT ends it at a checkpoint: raises RunStopped.
+        """
+        self.note = note
+        order = {"out": keep.out, "every": keep.every, "keep": keep.many, "keyed": keyed, "resume": resume}
+        with forwarding(self.crew.workers, wanted=bool(keep.out)) as heard:
+            try:
+                return self._run(plan, steps, min(3, max(steps - since - 1, 0)), **order)
+            except RunError as error:
+                if not heard.number or isinstance(error, RunStopped):
+                    raise
+                raise RunStopped(f"stopped by a signal; {error}", heard.number) from None
+            except Halted as halted:
+                raise RunStopped(stopped_at(halted.step, keep.out), heard.number, step=halted.step) from None
 
     def measure(self, plan: Plan, *, steps: int, evaluate: bool = True) -> Take:
         """At least `steps` whole rounds of the steady state, after three steps and every warm-up of the plan."""

@@ -23,6 +23,7 @@ from partita.errors import PartitaError
 from partita.graph.text import read_graph
 from partita.lab import probe
 from partita.plan.text import read_plan
+from partita.runtime.course import run
 from partita.runtime.session import Order, Session, join_world
 from partita.task import Task, load_task
 
@@ -66,7 +67,7 @@ class Service:
         order = Order(
             read_plan(request["plan"]), **{k: request[k] for k in Order.__slots__ if k in request and k != "plan"}
         )
-        return self.session.run(order, tell)
+        return run(self.session, order, tell)
 
     def memory(self, request: Request, tell: Tell) -> dict[str, Any]:
         """Peak of live tensor bytes under a plan."""

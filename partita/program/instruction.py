@@ -159,3 +159,8 @@ class Instruction:
     need: int = 0
     unless: After | None = None
     priority: int = 0
+
+    @property
+    def lag(self) -> int:
+        """Rounds for which it still goes on after the last one, with what is then in flight."""
+        return self.act.lag if isinstance(self.act, Scale | Clip | Update) else 0

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Final, TypeVar
 
 from partita.graph.tensor import ITEMSIZE
-from partita.program.instruction import Instruction, Update
+from partita.program.instruction import Instruction
 from partita.units import Bytes
 
 T = TypeVar("T")
@@ -128,8 +128,13 @@ class Program:
 
     @cached_property
     def drain(self) -> int:
-        """Rounds after the last one in which updates apply what is still in flight."""
-        return max((i.act.lag for _, i in self.instructions() if isinstance(i.act, Update)), default=0)
+        """Rounds after the last one in which what is still in flight is applied."""
+        return max((instruction.lag for _, instruction in self.instructions()), default=0)
+
+    @cached_property
+    def trained(self) -> tuple[Bucket, ...]:
+        """The buckets that hold parameters: all but the WEIGHT's."""
+        return tuple(bucket for bucket in self.buckets if bucket.pieces)
 
     @cached_property
     def bucket(self) -> dict[str, Bucket]:

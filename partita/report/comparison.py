@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any, TypeAlias
 
 from partita.cluster.cluster import Cluster
+from partita.plan.plan import Plan
 from partita.program.timeline import Timeline
 from partita.report.environment import Environment
 from partita.units import Seconds, show_seconds
@@ -43,6 +45,24 @@ class Comparison:
     cluster: Cluster
     notes: tuple[str, ...] = ()
     environment: Environment | None = None
+
+
+def row_of(
+    text: str, plan: Plan | str, predicted: Timeline | None, takes: Sequence[Any], memory: tuple[int, ...],
+    guesses: dict[str, Seconds], target: float | None, semantics: str,
+) -> Row:  # fmt: skip
+    """The row of a plan, or of the sentence that says why there is none, from the `Take`s of its repeats."""
+    if isinstance(plan, str) or predicted is None:
+        return Row(text, error=str(plan))
+    seconds = sorted(take.timeline.step_seconds for take in takes)
+    measured = replace(
+        takes[0].timeline, step_seconds=median(seconds), memory=memory, n=len(seconds), low=seconds[0], high=seconds[-1]
+    )
+    reached = next((at for _, at, loss in takes[0].loss if target is not None and loss <= target), None)
+    return Row(
+        text, predicted, measured, guesses, takes[0].loss, reached, takes[0].final_loss, semantics=semantics,
+        losses=tuple(take.loss for take in takes),
+    )  # fmt: skip
 
 
 def error_of(row: Row) -> float | None:

@@ -67,7 +67,13 @@ def read_record(run: Path) -> Comparison:
         raise OptionError(f"{path} is not a run's record ({_first(error)}); write it anew with --out") from None
     if saved.schema_ != SCHEMA:
         raise OptionError(f"{path} has schema {saved.schema_}; this version reads schema {SCHEMA}, so write it anew")
-    return Comparison(saved.rows, saved.task, cluster, saved.notes, saved.environment)
+    return Comparison(tuple(map(_frozen, saved.rows)), saved.task, cluster, saved.notes, saved.environment)
+
+
+def _frozen(row: Row) -> Row:
+    """The row with tuples of spans, which JSON has as lists."""
+    sides = {name: getattr(row, name) for name in ("predicted", "measured")}
+    return replace(row, **{name: replace(t, spans=tuple(t.spans)) for name, t in sides.items() if t is not None})
 
 
 @cache

@@ -12,8 +12,9 @@ from partita.cluster.cluster import Cluster
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
+from partita.runtime.leg import legs
 from partita.runtime.reference import reference
-from partita.runtime.run import legs, train_in_process
+from partita.runtime.run import train_in_process
 from partita.task import Task
 from partita.tracing.capture import capture
 from partita.tracing.draws import sample_dims

@@ -13,6 +13,7 @@ from partita.graph.operator import Ref
 from partita.program.instruction import After
 from partita.program.program import Program, Role
 from partita.program.timeline import Span
+from partita.runtime.brake import Brake
 from partita.runtime.feed import Feed
 from partita.runtime.pace import Pace
 from partita.runtime.segment import Environment, Leaves
@@ -51,7 +52,7 @@ class Rank:
     """What one rank needs to carry out its role.
 
     `code` holds the compiled segments and `reads` the values that any of them takes; `environments` one for each
-    minibatch and microbatch on its way; `first_step` counts the steps of earlier phases and runs; `draws` is the seed
+    minibatch and microbatch on its way; `first_step` is the step of round 0; `draws` is the seed
     of keyed random numbers (None: torch's own). `ends` has wall clock and core-seconds of the process at each round's
     end.
     """
@@ -71,6 +72,7 @@ class Rank:
     draws: int | None = None
     pace: Pace = field(default_factory=Pace)
     board: Board = field(default_factory=Board)
+    brake: Brake = field(default_factory=Brake)
     environments: dict[tuple[int, str], Environment] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
     ends: list[tuple[Seconds, Seconds]] = field(default_factory=list)

@@ -23,7 +23,7 @@ from torch.utils.data import default_collate
 from partita.program.instruction import Load
 from partita.program.program import Program
 from partita.runtime.feed import Feed, place
-from partita.runtime.run import Leg
+from partita.runtime.leg import Leg
 from partita.task import Task
 from partita.tracing.draws import NOTHING, KeyedDraws
 from partita.tracing.promote import Promoted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,14 +13,19 @@ from partita.errors import TaskError
 from partita.graph.batch import substitute
 from partita.graph.graph import Graph
 from partita.graph.operator import Ref
-from partita.lowering.lower import Stretch, lower, lower_phase
 from partita.plan.plan import Plan
 from partita.program.program import Program, Role
+from partita.runtime.checkpoint import Keep
 from partita.runtime.feed import Feed
+from partita.runtime.holding import held
 from partita.runtime.inprocess import Hall, InProcess
+from partita.runtime.leg import Reach, left, reaches
 from partita.runtime.losses import rows_of, totals
+from partita.runtime.manifest import Identity, identity_of, written
 from partita.runtime.pace import Pace
 from partita.runtime.rank import Code, Rank
+from partita.runtime.restore import Saved, losses_of, restore
+from partita.runtime.saving import save_shards
 from partita.runtime.schedules import advance
 from partita.runtime.segment import compile_segment, last_reads
 from partita.runtime.state import State, make_state
@@ -29,34 +34,6 @@ from partita.task import Task
 from partita.tracing.prepare import DTYPES
 
 Values = dict[str, torch.Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class Leg:
-    """`rounds` rounds of a Program, the next part of a run."""
-
-    rounds: int
-    program: Program
-
-
-def legs(graph: Graph, plan: Plan, cluster: Cluster, steps: int) -> tuple[Leg, ...]:
-    """A run of `steps` steps, phase by phase; steps that do not fill the last period are a shorter one."""
-    found: list[Leg] = []
-    left = steps
-    for stretch in lower(graph, plan, cluster):
-        taken = min(stretch.steps or left, left)
-        found += _filled(graph, plan, stretch, taken)
-        left -= taken
-    return tuple(leg for leg in found if leg.rounds)
-
-
-def _filled(graph: Graph, plan: Plan, stretch: Stretch, steps: int) -> list[Leg]:
-    rounds, rest = divmod(steps, stretch.program.steps)
-    found = [Leg(rounds, stretch.program)]
-    if rest:
-        sync = replace(plan.sync[0], often=replace(plan.sync[0].often, period=rest))
-        found.append(Leg(1, lower_phase(graph, replace(plan, sync=(sync, *plan.sync[1:]), before=()))))
-    return found
 
 
 def initial(task: Task, seed: int, precision: str = "") -> tuple[Any, Values]:
@@ -94,55 +71,71 @@ def compiled(
 def make_rank(
     task: Task, graph: Graph, program: Program, rank: int, state: State, transport: Transport, *, seed: int,
     first_step: int = 0, device: str = "cpu", precision: str = "", keyed: bool = False, cores: float = 0.0,
-    code: tuple[dict[str, Code], set[Ref]] | None = None,
+    code: tuple[dict[str, Code], set[Ref]] | None = None, saved: Saved | None = None,
 ) -> Rank:  # fmt: skip
-    """A rank that is ready to be driven from step `first_step` on; `cores` is its processor quota (0: none)."""
+    """A rank whose round 0 is step `first_step`, ready to be driven; `cores` is its processor quota (0: none).
+
+    With a checkpoint, its state is put into `state`, and the rounds whose gradients are still in flight count as done.
+    """
     role = program.role_of[rank]
     segments, reads = code or compiled(graph, program, role, device, 0 < cores < 1)
-    return Rank(
+    made = Rank(
         graph, program, role, rank, state, transport, Feed(task, seed), segments, reads, device,
         DTYPES[precision] if precision else None, first_step, seed if keyed else None, Pace(cores),
     )  # fmt: skip
+    if saved is not None:
+        restore(saved, graph, program, rank, state, device)
+        made.board.done = dict.fromkeys((i.name for i in role.instructions), saved.flying(program))
+    return made
 
 
 def train_in_process(
     task: Task, graph: Graph, plan: Plan, cluster: Cluster, steps: int, *, seed: int = 0, order: int = 0,
     slow: dict[int, float] | None = None, precision: str = "", keyed: bool = False,
-    values: Mapping[str, torch.Tensor] | None = None,
+    values: Mapping[str, torch.Tensor] | None = None, keep: Keep | None = None, saved: Saved | None = None,
 ) -> tuple[dict[int, State], dict[int, float]]:  # fmt: skip
-    """Train `steps` steps with every rank in this thread, lanes advanced in the order that `order` seeds.
+    """Train up to step `steps` with every rank in this thread, lanes advanced in the order that `order` seeds.
 
     Returns the state of each rank and the loss of each step. The task's model is built under `seed` unless `values`
-    gives its parameters and buffers.
+    gives its parameters and buffers; `keep` says where checkpoints go, and `saved` is one to go on from.
     """
     start = dict(values) if values is not None else initial(task, seed, precision)[1]
     states: dict[int, State] = {}
-    losses: dict[int, float] = {}
-    step = 0
-    for leg in legs(graph, plan, cluster, steps):
+    losses = {at: loss for at, _, loss, _ in losses_of(saved)} if saved else {}
+    parts = left(graph, plan, cluster, steps, saved.manifest.step if saved else 0)
+    for i, leg in enumerate(parts):
         program, hall = leg.program, Hall()
         states = {r: carry_over(graph, program, r, task, start, states.get(r), "cpu") for r in range(program.size)}
         code = {role.name: compiled(graph, program, role, "cpu") for role in program.roles}
+        flying = saved.flying(program) if saved else 0
         ranks = [
             make_rank(
-                task,
-                graph,
-                program,
-                r,
-                states[r],
-                InProcess(r, hall),
-                seed=seed,
-                first_step=step,
-                precision=precision,
-                keyed=keyed,
-                code=code[program.role_of[r].name],
+                task, graph, program, r, states[r], InProcess(r, hall), seed=seed,
+                first_step=leg.step - flying * program.steps, precision=precision, keyed=keyed,
+                code=code[program.role_of[r].name], saved=saved,
             )
             for r in range(program.size)
-        ]
-        advance(ranks, leg.rounds, order, slow)
-        losses |= totals(row for rank in ranks for row in rows_of(rank))
-        step += leg.rounds * program.steps
+        ]  # fmt: skip
+        saved = None
+        for reach in reaches(leg, flying, keep.every if keep else 0, not any(p.whole for p in parts[i + 1 :])):
+            advance(ranks, reach, order, slow)
+            summed = losses | totals(row for rank in ranks for row in rows_of(rank))
+            if keep and reach.keep:
+                _keep(keep, ranks, plan, reach, identity_of(graph, seed), sorted(summed.items()), keyed)
+        losses = summed
     return states, losses
+
+
+def _keep(
+    keep: Keep, ranks: list[Rank], plan: Plan, reach: Reach, identity: Identity, losses: list[tuple[int, float]],
+    keyed: bool,
+) -> None:  # fmt: skip
+    """A checkpoint after a reach."""
+    program, rows = ranks[0].program, [(at, 0.0, loss, 0.0) for at, loss in losses]
+    flying = 0 if reach.drain else min(reach.stop, program.drain)
+    shards = [held(rank, reach.stop, flying, rows if rank is ranks[0] else []) for rank in ranks]
+    step = ranks[0].step(reach.stop, 0)
+    save_shards(shards, keep, written(plan, program, step, flying, 0.0, keyed, identity))
 
 
 def carry_over(
@@ -162,6 +155,6 @@ def carry_over(
         optimizer=before.optimizer,
         schedule=before.schedule,
         leaves=before.leaves,
-        parameter=before.parameter,
+        parameter=fresh.parameter | before.parameter,
         views=before.views,
     )

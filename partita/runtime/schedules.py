@@ -10,6 +10,7 @@ from typing import Final
 import torch
 
 from partita.errors import RunHung
+from partita.runtime.leg import Reach
 from partita.runtime.rank import Rank
 from partita.runtime.transport import Pending
 from partita.runtime.worker import lanes
@@ -19,15 +20,15 @@ POLL: Final[Seconds] = 0.0005
 
 
 def advance(
-    ranks: Sequence[Rank], rounds: int, seed: int = 0, slow: dict[int, float] | None = None, patience: Seconds = 0.0
+    ranks: Sequence[Rank], reach: Reach, seed: int = 0, slow: dict[int, float] | None = None, patience: Seconds = 0.0
 ) -> int:
-    """Run the Program to its end; each turn a lane that could go on is drawn, those of rank r with weight `slow[r]`.
+    """Run the rounds of `reach`; each turn a lane that could go on is drawn, those of rank r with weight `slow[r]`.
 
     Returns the number of turns. Raises what a lane raised, RunHung where no lane can go on for `patience` seconds
     (those that wait for other processes may).
     """
     draw, weights = random.Random(seed), slow or {}
-    runs = {(rank.rank, name): run for rank in ranks for name, run in lanes(rank, rounds, lambda _: False).items()}
+    runs = {(rank.rank, name): run for rank in ranks for name, run in lanes(rank, reach, lambda _: False).items()}
     waits: dict[tuple[int, str], Pending | None] = dict.fromkeys(runs)
     turns, moved = 0, time.monotonic()
     with torch.no_grad():

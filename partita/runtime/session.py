@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
@@ -23,25 +21,23 @@ from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.program.instruction import Collective
 from partita.program.program import Program
-from partita.runtime.losses import Row, rows_of
+from partita.runtime.leg import Reach
 from partita.runtime.processes import Processes, clock_offset
 from partita.runtime.rank import Rank
-from partita.runtime.run import Values, carry_over, initial, legs, make_rank, values_of
+from partita.runtime.restore import Saved
+from partita.runtime.run import Values, carry_over, initial, make_rank, values_of
 from partita.runtime.schedules import advance
 from partita.runtime.state import State
-from partita.runtime.worker import drive
 from partita.task import Task
 from partita.units import Seconds
-
-Report = Callable[[dict[str, Any]], None]
-EVERY: Seconds = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
     """What to run: `steps` steps in all.
 
-    `record` keeps spans of the last rounds; `out` is where rank 0 writes the weights.
+    `record` keeps spans of the last rounds; `out` is where rank 0 writes the weights, and all ranks a checkpoint after
+    `every` steps (0: only when stopped by a signal), of which `keep` stay; `resume` is the checkpoint to go on from.
     """
 
     plan: Plan
@@ -50,22 +46,9 @@ class Order:
     out: str = ""
     keyed: bool = False
     evaluate: bool = True
-
-
-@dataclass
-class Watch:
-    """Tells a driver from which round on spans are kept, and the launcher now and then which step runs."""
-
-    rank: Rank
-    first: int
-    report: Report
-    told: Seconds = 0.0
-
-    def __call__(self, round: int) -> bool:
-        if time.perf_counter() - self.told > EVERY:
-            self.told = time.perf_counter()
-            self.report({"step": self.rank.step(round, 0)})
-        return round >= self.first
+    every: int = 0
+    keep: int = 2
+    resume: str = ""
 
 
 @dataclass
@@ -96,40 +79,6 @@ class Session:
         if self.world > 1:
             self.offset = clock_offset(self.rank)
 
-    def run(self, order: Order, report: Report) -> dict[str, Any]:
-        """Carry out an order; returns this rank's part of the result as plain data."""
-        step, state, spans, ends = 0, None, [], []
-        losses: list[Row] = []
-        assert self.transport is not None
-        self.transport.sent = 0
-        begun = time.perf_counter()
-        for leg in legs(self.graph, order.plan, self.cluster, order.steps):
-            if self.rank >= leg.program.size:
-                continue
-            rank = self._leg(leg.program, state, step, order.keyed)
-            drive(rank, leg.rounds, Watch(rank, leg.rounds - order.record, report), self.timeout)
-            state = rank.state
-            step += leg.rounds * leg.program.steps
-            spans = [asdict(span) for span in rank.spans]
-            ends += [(step, end) for step, end in zip(_steps(rank, leg.rounds), rank.ends, strict=False)]
-            losses += rows_of(rank)
-        if self.world > 1:
-            dist.barrier()
-        return {
-            "rank": self.rank,
-            "ends": [[at, end + self.offset - begun] for at, (end, _) in ends],
-            "cores": [[at, core] for at, (_, core) in ends],
-            "losses": losses,
-            "spans": [
-                span | {"start": span["start"] + self.offset, "end": span["end"] + self.offset} for span in spans
-            ],
-            "sent": self.transport.sent,
-            "steps": step,
-            "resident": psutil.Process().memory_info().rss,
-            "final_loss": self.evaluate(state) if self.rank == 0 and order.evaluate and state else None,
-            "weights": self.save(state, order.out) if self.rank == 0 and order.out and state else "",
-        }
-
     def memory(self, order: Order) -> int:
         """Peak bytes of live tensors in the last rounds of a run of its own, from the allocator's events.
 
@@ -143,14 +92,17 @@ class Session:
 
     def _peak(self, program: Program) -> int:
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-            rank = self._leg(program, None, 0)
-            advance([rank], program.drain + 2, patience=self.timeout)
+            rank = self.rank_for(program, None, 0)
+            advance([rank], Reach(program.drain + 2), patience=self.timeout)
             steady = time.time_ns()
             rank.board.done.clear()
-            advance([rank], program.drain + 2, patience=self.timeout)
+            advance([rank], Reach(program.drain + 2), patience=self.timeout)
         return peak_of(seen, steady)
 
-    def _leg(self, program: Program, state: State | None, step: int, keyed: bool = False) -> Rank:
+    def rank_for(
+        self, program: Program, state: State | None, step: int, keyed: bool = False, saved: Saved | None = None
+    ) -> Rank:
+        """This process's rank, its round 0 at step `step`; its state is the one before, a checkpoint's or new."""
         assert self.transport is not None
         crowds = {(i.lane, g) for _, i in program.instructions() if isinstance(i.act, Collective) for g in i.act.groups}
         self.transport.join(sorted((lane, g) for lane, g in crowds if len(g) > 1), self.timeout)
@@ -158,7 +110,7 @@ class Session:
         machine = self.cluster.devices[self.rank]
         return make_rank(
             self.task, self.graph, program, self.rank, state, self.transport, seed=self.seed, first_step=step,
-            device=self.device, keyed=keyed, cores=0.0 if machine.ghost else machine.cores,
+            device=self.device, keyed=keyed, cores=0.0 if machine.ghost else machine.cores, saved=saved,
         )  # fmt: skip
 
     def evaluate(self, state: State) -> float:
@@ -192,10 +144,6 @@ def peak_of(seen: profile, since: int) -> int:
         live += change
         peak = max(peak, live) if at >= since else live
     return peak
-
-
-def _steps(rank: Rank, rounds: int) -> list[int]:
-    return [rank.step(round, rank.program.steps - 1) for round in range(rounds)]
 
 
 def evaluate(task: Task, model: Any, data: Any, count: int, device: str) -> float:

@@ -63,15 +63,14 @@ def make_state(
     shapes = {p.name: tuple(values[p.name].shape) for p in graph.parameters}
     parameter = _flats(program, device)
     packed = {act.bucket for i in role.instructions if isinstance(act := i.act, Pack | Combine)}
-    own = [b for b in program.buckets if b.pieces]
     gradient = {
         name: [torch.zeros_like(flat) for _ in range(program.slots)]
         for name, flat in parameter.items()
         if name in packed
     }
-    views = {b.name: _views(parameter[b.name], b, shapes) for b in own}
+    views = {b.name: _views(parameter[b.name], b, shapes) for b in program.trained}
     gradient_views = {n: [_views(flat, program.bucket[n], shapes) for flat in flats] for n, flats in gradient.items()}
-    for bucket in own:
+    for bucket in program.trained:
         for piece, view in zip(bucket.pieces, views[bucket.name], strict=True):
             view.copy_(rows(values[piece.parameter].detach(), piece))
     leaves = {c.name: _constant(c, device) for c in graph.constants}
@@ -118,8 +117,8 @@ def _views(flat: torch.Tensor, bucket: Bucket, shapes: dict[str, tuple[int, ...]
 def _whole(program: Program, shapes: dict[str, tuple[int, ...]], views: dict[str, Views]) -> dict[str, torch.Tensor]:
     """Parameter name -> the whole parameter, over the adjacent pieces that its buckets hold."""
     found: dict[str, torch.Tensor] = {}
-    for bucket in program.buckets:
-        for piece, view in zip(bucket.pieces, views.get(bucket.name, ()), strict=True):
+    for bucket in program.trained:
+        for piece, view in zip(bucket.pieces, views[bucket.name], strict=True):
             if piece.start == 0:
                 shape = shapes[piece.parameter]
                 found[piece.parameter] = view.as_strided(shape, dense(shape))

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import signal
+from contextlib import ExitStack
 
 import torch.distributed as dist
 
 from partita.cluster.cluster import Cluster
-from partita.errors import OptionError
+from partita.errors import InputError, OptionError, RunStopped
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
+from partita.runtime.checkpoint import Found, Keep, Tell, stopped_at
+from partita.runtime.course import run
+from partita.runtime.directory import Finished, opened, write_result
+from partita.runtime.messages import gather, spread
 from partita.runtime.session import Order, Session, join_world
-from partita.runtime.take import Take, gather_reports, take_of
+from partita.runtime.take import Take, take_of
 from partita.task import Task
 from partita.units import Seconds
 
@@ -31,27 +37,44 @@ def place_here(cluster: Cluster) -> tuple[int, int]:
 
 
 def train_rank(
-    task: Task,
-    graph: Graph,
-    plan: Plan,
-    cluster: Cluster,
-    *,
-    steps: int,
-    seed: int,
-    init: str,
-    out: str,
-    keyed: bool,
-    timeout: Seconds,
-) -> Take | None:
-    """Train as this process's rank; the result on rank 0, None on the others."""
+    task: Task, graph: Graph, plan: Plan, cluster: Cluster, *, steps: int, seed: int, init: str, keep: Keep,
+    resume: bool, keyed: bool, timeout: Seconds, note: Tell,
+) -> Take | None:  # fmt: skip
+    """Train as this process's rank; the result on rank 0, None on the others. Raises RunStopped after a signal."""
     rank, world = place_here(cluster)
     if world > 1:
         join_world(rank, world, timeout)
-    session = Session(task, graph, cluster, seed, rank, world, timeout)
-    session.open(init)
-    report = session.run(Order(plan, steps, out=out, keyed=keyed), lambda event: None)
-    reports = gather_reports(report, rank, world) if world > 1 else [report]
-    if world > 1:
-        dist.destroy_process_group()
-    program = lower(graph, plan, cluster)[-1].program
-    return take_of(program, reports, min(3, steps - 1)) if rank == 0 else None
+    with ExitStack() as stack:
+        start: Found | Finished | None = None
+        word = {"error": "", "resume": "", "finished": False}
+        if rank == 0:
+            try:
+                where = opened(keep, resume, graph, plan, cluster, seed=seed, steps=steps, tell=note)
+                start = stack.enter_context(where)
+            except InputError as error:
+                word["error"] = str(error)
+            word |= {"finished": isinstance(start, Finished)}
+            word |= {"resume": str(start.path) if isinstance(start, Found) else ""}
+        word = spread(word, rank, world)
+        if word["error"]:
+            raise OptionError(word["error"])
+        if word["finished"]:
+            return start.take if isinstance(start, Finished) else None
+        session = Session(task, graph, cluster, seed, rank, world, timeout)
+        session.open(init)
+        order = Order(
+            plan, steps, out=keep.out, keyed=keyed, every=keep.every, keep=keep.many, resume=word["resume"]
+        )  # fmt: skip
+        report = run(session, order, lambda event: note(event["note"]) if "note" in event else None)
+        reports = gather(report, rank, world)
+        if world > 1:
+            dist.destroy_process_group()
+        if report["stopped"] is not None:
+            raise RunStopped(stopped_at(report["stopped"], keep.out), signal.SIGTERM, step=report["stopped"])
+        if rank:
+            return None
+        discard = min(3, max(steps - report["since"] - 1, 0))
+        take = take_of(lower(graph, plan, cluster)[-1].program, reports, discard)
+        if keep.out:
+            write_result(keep.out, Finished(plan, steps, take))
+        return take

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import torch
 
 from partita.errors import RunHung
-from partita.program.instruction import Clip, Instruction, Scale, Update
+from partita.program.instruction import Instruction
 from partita.program.program import Lane, Policy
 from partita.program.timeline import Span
 from partita.runtime.acts import carry_out
+from partita.runtime.leg import Reach
 from partita.runtime.rank import Rank
 from partita.runtime.transport import Pending
 from partita.units import Seconds
@@ -55,17 +56,19 @@ def may_start(rank: Rank, instruction: Instruction, round: int) -> bool:
     return met >= (instruction.need or len(instruction.after))
 
 
-def lanes(rank: Rank, rounds: int, record: Record) -> dict[str, LaneRun]:
-    """One generator a lane over `rounds` rounds, and over those that drain what is in flight at the end."""
+def lanes(rank: Rank, reach: Reach, record: Record) -> dict[str, LaneRun]:
+    """One generator a lane over the rounds of `reach`, and over those that drain what is in flight where it says so."""
     run = {Policy.ORDER: _in_order}
-    return {lane.name: run.get(lane.policy, _as_ready)(rank, lane, rounds, record) for lane in rank.role.lanes}
+    return {lane.name: run.get(lane.policy, _as_ready)(rank, lane, reach, record) for lane in rank.role.lanes}
 
 
-def _in_order(rank: Rank, lane: Lane, rounds: int, record: Record) -> LaneRun:
+def _in_order(rank: Rank, lane: Lane, reach: Reach, record: Record) -> LaneRun:
     instructions = rank.role.on(lane.name)
-    for round in range(rounds + rank.program.drain):
+    for round in range(reach.start, reach.stop + (rank.program.drain if reach.drain else 0)):
+        if round < reach.stop and (yield from _ends(rank, round)):
+            return
         for instruction in instructions:
-            if round < last_round(instruction, rounds):
+            if round < last_round(instruction, reach):
                 yield from _instance(rank, instruction, round, record)
                 if rank.board.failure is not None:
                     return
@@ -74,23 +77,35 @@ def _in_order(rank: Rank, lane: Lane, rounds: int, record: Record) -> LaneRun:
             rank.pace.round_ends()
 
 
-def _as_ready(rank: Rank, lane: Lane, rounds: int, record: Record) -> LaneRun:
+def _as_ready(rank: Rank, lane: Lane, reach: Reach, record: Record) -> LaneRun:
     """Each instruction goes through its rounds at its own pace; a free lane takes a ready one."""
-    at = dict.fromkeys(rank.role.on(lane.name), 0)
-    while candidates := tuple((i, n) for i, n in at.items() if n < last_round(i, rounds)):
+    at = dict.fromkeys(rank.role.on(lane.name), reach.start)
+    while candidates := tuple((i, n) for i, n in at.items() if n < last_round(i, reach)):
         turn = Turn(rank, candidates)
         if not turn.ready():
             yield turn
         if rank.board.failure is not None:
             return
         instruction, round = min(turn.open(), key=lambda one: one[0].priority)
+        if round < reach.stop and (yield from _ends(rank, round)):
+            return
         yield from _instance(rank, instruction, round, record)
         at[instruction] += 1
 
 
-def last_round(instruction: Instruction, rounds: int) -> int:
+def _ends(rank: Rank, round: int) -> Generator[Pending, None, bool]:
+    """Whether the lane ends before this round, since the run was stopped; waits while that is not decided."""
+    first = rank.step(round, 0)
+    while not rank.brake.passes(first, first + rank.program.steps):
+        if rank.brake.ready():
+            return True
+        yield rank.brake
+    return False
+
+
+def last_round(instruction: Instruction, reach: Reach) -> int:
     """Rounds that an instruction runs: what has a lag goes on until what is in flight is applied."""
-    return rounds + (instruction.act.lag if isinstance(instruction.act, Scale | Clip | Update) else 0)
+    return reach.stop + (instruction.lag if reach.drain else 0)
 
 
 def _instance(rank: Rank, instruction: Instruction, round: int, record: Record) -> LaneRun:
@@ -115,12 +130,12 @@ def _instance(rank: Rank, instruction: Instruction, round: int, record: Record) 
     rank.board.finish(instruction.name)
 
 
-def drive(rank: Rank, rounds: int, record: Record, timeout: Seconds) -> None:
-    """Advance every lane in a thread of its own, the compute lane in this one, until the Program is done.
+def drive(rank: Rank, reach: Reach, record: Record, timeout: Seconds) -> None:
+    """Advance every lane in a thread of its own, the compute lane in this one, over the rounds of `reach`.
 
     Raises what the first failing lane raised; RunHung where a lane waited for more than `timeout` seconds.
     """
-    runs = lanes(rank, rounds, record)
+    runs = lanes(rank, reach, record)
     mine = "compute" if "compute" in runs else next(iter(runs))
     threads = [
         threading.Thread(target=_carry, args=(rank, name, run, timeout), name=name, daemon=True)

@@ -14,6 +14,7 @@ CONTRACT = {
     "simulate": {"task", "--cluster", "--plan", "--trace", "--allow", "--costs", "--json"},
     "train": {
         "task", "--cluster", "--plan", "--steps", "--epochs", "--seed", "--init", "--out", "--resume",
+        "--checkpoint-every", "--keep",
         "--deterministic", "--timeout", "--json",
     },
     "compare": {

@@ -1,0 +1,66 @@
+"""SIGTERM and SIGINT at the launcher of a run that can be stopped: the workers hear of the first, the second ends all.
+
+launcher   TERM ──> workers   agree on a step, write a checkpoint, answer
+           TERM again, or LIMIT seconds later: as without this
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import FrameType
+from typing import Final
+
+from partita.lab.worker import Worker
+from partita.units import Seconds
+
+LIMIT: Final[Seconds] = 20.0
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+@dataclass
+class Heard:
+    """The signal that came; 0 before it."""
+
+    number: int = 0
+
+
+@contextmanager
+def forwarding(workers: Sequence[Worker], wanted: bool = True, limit: Seconds = LIMIT) -> Iterator[Heard]:
+    """Pass the first signal on; does nothing unless `wanted`, nor outside the main thread, which has no signals."""
+    heard = Heard()
+    if not wanted or threading.current_thread() is not threading.main_thread():
+        yield heard
+        return
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    timers: list[threading.Timer] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if heard.number:
+            restore()
+            os.kill(os.getpid(), number)
+            return
+        heard.number = number
+        timers.append(threading.Timer(limit, os.kill, (os.getpid(), number)))
+        timers[0].daemon = True
+        timers[0].start()
+        for worker in workers:
+            with suppress(ProcessLookupError):
+                os.kill(worker.process.pid, signal.SIGTERM)
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    for number in SIGNALS:
+        signal.signal(number, stop)
+    try:
+        yield heard
+    finally:
+        for timer in timers:
+            timer.cancel()
+        restore()

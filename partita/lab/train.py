@@ -1,0 +1,31 @@
+"""A training that this process launches: its directory claimed, workers started where it begins, its result kept."""
+
+from __future__ import annotations
+
+from partita.cluster.cluster import Cluster
+from partita.graph.graph import Graph
+from partita.lab.rehearsal import Rehearsal, Tell
+from partita.plan.plan import Plan
+from partita.runtime.checkpoint import Found, Keep
+from partita.runtime.directory import Finished, opened, write_result
+from partita.runtime.take import Take
+from partita.units import Seconds
+
+
+def train_on(
+    spec: str, graph: Graph, plan: Plan, cluster: Cluster, *, steps: int, seed: int, init: str,
+    keep: Keep, resume: bool, keyed: bool, timeout: Seconds, tell: Tell, note: Tell,
+) -> Take:  # fmt: skip
+    """Train on the devices of `cluster`; `note` hears what must not be missed.
+
+    Raises RunStopped after a signal.
+    """
+    with opened(keep, resume, graph, plan, cluster, seed=seed, steps=steps, tell=note) as start:
+        if isinstance(start, Finished):
+            return start.take
+        path, since = (str(start.path), start.manifest.step) if isinstance(start, Found) else ("", 0)
+        with Rehearsal(spec, graph, cluster, seed=seed, init=init, timeout=timeout, tell=tell) as crew:
+            take = crew.train(plan, steps=steps, keep=keep, keyed=keyed, resume=path, since=since, note=note)
+        if keep.out:
+            write_result(keep.out, Finished(plan, steps, take))
+        return take

@@ -1,0 +1,29 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+TaskSpec = Annotated[
+    str, typer.Argument(metavar="TASK", help="file.py:function, package.module:function, or a built-in name")
+]
+GraphSpec = Annotated[str, typer.Argument(metavar="TASK", help="as for train, or a saved graph.json")]
+ClusterArgument = Annotated[str, typer.Argument(metavar="C", help="a TOML file, a catalogue name, or local:N")]
+ClusterOption = Annotated[str, typer.Option("--cluster", metavar="C", help="a TOML file, a catalogue name, or local:N")]
+PlanOption = Annotated[str, typer.Option("--plan", metavar="P", help="a recipe call, a plan file (.toml), or auto")]
+Allow = Annotated[Literal["exact", "lossy", "delayed", "any"], typer.Option(help="what auto may choose")]
+Objective = Annotated[Literal["time", "memory", "cost", "time-to-loss"], typer.Option(help="what to make small")]
+Source = Annotated[
+    Literal["measured", "datasheet"] | None,
+    typer.Option("--costs", help="measured here, or from data sheets [default: measured where that is possible]"),
+]
+Output = Annotated[Path | None, typer.Option("-o", metavar="FILE", help="write what was found to a file")]
+Seed = Annotated[int, typer.Option(min=0, help="of the model's weights and the order of samples")]
+Steps = Annotated[int | None, typer.Option(min=1, help="minibatches, counted after warm-up")]
+Epochs = Annotated[int | None, typer.Option(min=1, help="passes over the data")]
+Trace = Annotated[Path | None, typer.Option(metavar="FILE", help="write a trace for ui.perfetto.dev")]
+# Declared for --help; `main` looks for it itself, since it must also know it where the words cannot be parsed.
+Json = Annotated[bool, typer.Option("--json", help="answer with one JSON object on stdout")]

@@ -1,0 +1,170 @@
+"""One run of a plan on one rank, from its first step or from a checkpoint to its end or to a signal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch.distributed as dist
+
+from partita.runtime.brake import Brake
+from partita.runtime.checkpoint import Keep
+from partita.runtime.halt import Halt
+from partita.runtime.holding import Losses, held
+from partita.runtime.leg import Leg, left, reaches
+from partita.runtime.losses import Row, rows_of
+from partita.runtime.manifest import identity_of, written
+from partita.runtime.rank import Rank
+from partita.runtime.restore import Saved, losses_of, lost, open_checkpoint
+from partita.runtime.saving import save_together
+from partita.runtime.session import Order, Session
+from partita.runtime.state import State
+from partita.runtime.worker import drive
+from partita.units import Seconds
+
+Report = Callable[[dict[str, Any]], None]
+EVERY: Seconds = 0.5
+
+
+@dataclass
+class Watch:
+    """Tells a driver from which round on spans are kept, and the launcher now and then which step runs."""
+
+    rank: Rank
+    first: int
+    report: Report
+    told: Seconds = 0.0
+
+    def __call__(self, round: int) -> bool:
+        if time.perf_counter() - self.told > EVERY:
+            self.told = time.perf_counter()
+            self.report({"step": self.rank.step(round, 0)})
+        return round >= self.first
+
+
+@dataclass
+class Course:
+    """What a run has come to; private to it. `earlier` are the losses of steps before a resume, `begun` is when the run
+    began on this process's clock, as if it had never been away, and `idle` the core-seconds that the process had
+    used by then."""
+
+    session: Session
+    order: Order
+    report: Report
+    saved: Saved | None
+    begun: Seconds
+    brake: Brake = field(default_factory=Brake)
+    step: int = 0
+    state: State | None = None
+    earlier: Losses = field(default_factory=list)
+    losses: dict[int, Row] = field(default_factory=dict)
+    ends: dict[int, Seconds] = field(default_factory=dict)
+    cores: dict[int, Seconds] = field(default_factory=dict)
+    idle: Seconds = field(default_factory=time.process_time)
+    spans: list[dict[str, Any]] = field(default_factory=list)
+    stopped: bool = False
+
+    def go(self) -> None:
+        session, order = self.session, self.order
+        since = self.saved.manifest.step if self.saved else 0
+        parts = left(session.graph, order.plan, session.cluster, order.steps, since)
+        self.step = since
+        for i, leg in enumerate(parts):
+            if session.rank < leg.program.size and not self.stopped:
+                self._carry_out(leg, last=not any(later.whole for later in parts[i + 1 :]))
+
+    def _carry_out(self, leg: Leg, last: bool) -> None:
+        saved, self.saved = self.saved, None
+        flying = saved.flying(leg.program) if saved else 0
+        first = leg.step - flying * leg.program.steps
+        rank = self.session.rank_for(leg.program, self.state, first, self.order.keyed, saved)
+        rank.brake, self.state = self.brake, rank.state
+        if saved and rank.rank == 0:
+            self.earlier = losses_of(saved)
+            for sentence in lost(saved, leg.program):
+                self.report({"note": f"{leg.program.name} goes on from another plan: {sentence}"})
+        watch = Watch(rank, flying + leg.rounds - self.order.record, self.report)
+        for reach in reaches(leg, flying, self.order.every, last):
+            drive(rank, reach, watch, self.session.timeout)
+            round = min(reach.stop, self._braked(rank))
+            self._take_in(rank, flying, round)
+            self.stopped = round < reach.stop
+            if reach.keep or self.stopped:
+                drained = reach.drain and not self.stopped
+                self._keep(rank, round, 0 if drained else min(round, leg.program.drain))
+            if self.stopped:
+                break
+        self.spans = [asdict(span) for span in rank.spans]
+
+    def _braked(self, rank: Rank) -> int:
+        """The round before which the brake has ended this rank's lanes, if it has."""
+        if self.brake.end is None:
+            return 2**62
+        return max(-(-(self.brake.end - rank.first_step) // rank.program.steps), 0)
+
+    def _take_in(self, rank: Rank, start: int, stop: int) -> None:
+        """Losses and the ends of rounds `start` to `stop`, in steps."""
+        for round, (end, core) in zip(range(start, stop), rank.ends, strict=False):
+            at = rank.step(round, rank.program.steps - 1)
+            self.ends[at], self.cores[at] = end, core
+        self.losses |= {row[0]: row for row in rows_of(rank)}
+        self.step = rank.step(stop, 0)
+
+    def _keep(self, rank: Rank, round: int, flying: int) -> None:
+        if not self.order.out:
+            return
+        losses = [(at, self._second(at), loss, weight) for at, loss, weight in self.losses.values()]
+        shard = held(rank, round, flying, self.earlier + losses)
+        seconds, identity = time.perf_counter() - self.begun, identity_of(self.session.graph, self.session.seed)
+        manifest = written(self.order.plan, rank.program, self.step, flying, seconds, self.order.keyed, identity)
+        failed = save_together(shard, Keep(self.order.out, self.order.every, self.order.keep), manifest, rank.rank)
+        if failed and rank.rank == 0:
+            self.report({"note": f"the checkpoint of step {self.step} was not written ({failed}); older ones stay"})
+
+    def _second(self, step: int) -> Seconds:
+        return self.ends[step] - self.begun if step in self.ends else 0.0
+
+    def reply(self, since: int, away: Seconds, sent: int) -> dict[str, Any]:
+        """This rank's part of the result as plain data; seconds are of rank 0's clock."""
+        session, order, state, shift = self.session, self.order, self.state, self.session.offset
+        ends = {at: second for at, second, _, _ in self.earlier if second} | {at: self._second(at) for at in self.ends}
+        losses = [(at, loss, weight) for at, _, loss, weight in self.earlier] + [*self.losses.values()]
+        chief = session.rank == 0 and state is not None and not self.stopped
+        return {
+            "rank": session.rank,
+            "since": since,
+            "begun": away,
+            "stopped": self.step if self.stopped else None,
+            "ends": [[at, end + shift] for at, end in ends.items()],
+            "cores": [[at, core] for at, core in self.cores.items()],
+            "idle": self.idle,
+            "losses": losses,
+            "spans": [span | {"start": span["start"] + shift, "end": span["end"] + shift} for span in self.spans],
+            "sent": sent,
+            "steps": self.step,
+            "resident": psutil.Process().memory_info().rss,
+            "final_loss": session.evaluate(state) if chief and order.evaluate and state else None,
+            "weights": session.save(state, order.out) if chief and order.out and state else "",
+        }
+
+
+def run(session: Session, order: Order, report: Report) -> dict[str, Any]:
+    """Carry out an order; returns this rank's part of the result as plain data.
+
+    With `out`, a signal ends the run after the round that the fastest rank is in, with a checkpoint.
+    """
+    saved = open_checkpoint(Path(order.resume)) if order.resume else None
+    away = saved.manifest.seconds if saved else 0.0
+    assert session.transport is not None
+    session.transport.sent = 0
+    course = Course(session, order, report, saved, time.perf_counter() - away)
+    with Halt(course.brake, session.rank, session.world) if order.out else nullcontext():
+        course.go()
+        if session.world > 1:
+            dist.barrier()
+    return course.reply(saved.manifest.step if saved else 0, away, session.transport.sent)

@@ -1,0 +1,192 @@
+"""The directory of a run, DIR of `--out`: one run at a time, what it needs, where it goes on.
+
+DIR/.lock               held by the launcher (rank 0 under torchrun) while it lives
+DIR/checkpoints/        see manifest.py
+DIR/model.safetensors   the weights at the end
+DIR/result.json         written last of all: the run is finished
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from partita.cluster.cluster import Cluster
+from partita.errors import OptionError
+from partita.graph.graph import Graph
+from partita.graph.tensor import ITEMSIZE
+from partita.lowering.lower import lower
+from partita.plan.plan import Plan
+from partita.plan.text import read_plan, write_plan
+from partita.program.program import Program
+from partita.program.timeline import Breakdown, Timeline
+from partita.runtime.checkpoint import Found, Keep, Tell, committed, newest, require_space, sweep
+from partita.runtime.holding import copies_of, workers_of
+from partita.runtime.manifest import Identity, differences, identity_of
+from partita.runtime.shard import HEADER, sync
+from partita.runtime.take import Take
+from partita.units import Bytes, show_bytes
+
+RESULT: Final = "result.json"
+SCHEMA: Final = 1
+
+
+@contextmanager
+def claimed(out: str) -> Iterator[None]:
+    """The directory `out` is made where it is not there, and is this run's alone. Raises OptionError."""
+    path = Path(out)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise OptionError(f"--out {out} cannot be written ({error.strerror}); give another directory") from None
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.pread(lock, 99, 0).decode(errors="replace").strip()
+            raise OptionError(
+                f"another run (process {holder}) writes to {out}; wait for its end or give another --out"
+            ) from None
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()} on {os.uname().nodename}".encode(), 0)
+        yield
+    finally:
+        os.close(lock)
+
+
+@contextmanager
+def opened(
+    keep: Keep, resume: bool, graph: Graph, plan: Plan, cluster: Cluster, *, seed: int, steps: int, tell: Tell
+) -> Iterator[Found | Finished | None]:  # fmt: skip
+    """The run's directory is claimed and has room; yields where the run starts (see `place_to_start`)."""
+    if not keep.out:
+        if resume or keep.every:
+            what = "--resume goes on with the run in" if resume else "--checkpoint-every writes to"
+            raise OptionError(f"{what} a directory; give it with --out DIR")
+        yield None
+        return
+    with claimed(keep.out):
+        if keep.every:
+            require_room(keep, graph, lower(graph, plan, cluster)[-1].program)
+        yield place_to_start(keep, resume, identity_of(graph, seed), plan, steps, tell)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that came to its end."""
+
+    plan: Plan
+    steps: int
+    take: Take
+
+
+def write_result(out: str, finished: Finished) -> None:
+    """Say that the run is finished, whole or not at all; spans of single instructions are left out."""
+    take = asdict(finished.take)
+    take["timeline"] |= {"spans": []}
+    path = Path(out) / RESULT
+    fresh = path.with_suffix(".part")
+    body = {"schema": SCHEMA, "plan": write_plan(finished.plan), "steps": finished.steps, "take": take}
+    fresh.write_text(json.dumps(body))
+    sync(fresh)
+    os.replace(fresh, path)
+
+
+def read_result(out: str) -> Finished | None:
+    """The result of the run in `out`, None where it is not finished."""
+    try:
+        body = json.loads((Path(out) / RESULT).read_text())
+        if body["schema"] != SCHEMA:
+            return None
+        take: dict[str, Any] = body["take"]
+        timeline: dict[str, Any] = take["timeline"] | {"breakdown": Breakdown(**take["timeline"]["breakdown"])}
+        timeline = {key: tuple(value) if isinstance(value, list) else value for key, value in timeline.items()}
+        loss = tuple((int(step), float(at), float(value)) for step, at, value in take["loss"])
+        found = Take(Timeline(**timeline), loss, float(take["final_loss"]), str(take["weights"]))
+        return Finished(read_plan(body["plan"]), int(body["steps"]), found)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def place_to_start(
+    keep: Keep, resume: bool, identity: Identity, plan: Plan, steps: int, tell: Tell
+) -> Found | Finished | None:
+    """Where a run in `keep.out` starts: from a checkpoint, not at all since it is finished, or (None) from step 0.
+
+    Raises InputError where the directory holds another run, or one that should not be overwritten.
+    """
+    if not resume:
+        if any(committed(keep.out)):
+            raise OptionError(
+                f"{keep.out} holds checkpoints of a run; give --resume to go on with it, or another --out"
+            )
+        sweep(keep.out, 0)
+        (Path(keep.out) / RESULT).unlink(missing_ok=True)
+        return None
+    finished, found = read_result(keep.out), newest(keep.out, tell)
+    if found is not None:
+        for difference in differences(identity, found.manifest.identity):
+            raise OptionError(f"the checkpoint {found.path} {difference}; give another --out or start it as before")
+    if finished is not None and finished.steps == steps:
+        tell(f"the run in {keep.out} is finished")
+        return finished
+    if found is None:
+        tell(f"no checkpoint in {keep.out}: starting at step 0")
+        sweep(keep.out, 0)
+        return None
+    if found.manifest.step > steps:
+        raise OptionError(
+            f"the run in {keep.out} is at step {found.manifest.step} already, and --steps is {steps}; give more steps "
+            "or another --out"
+        )
+    _say_where(found, identity, plan, tell)
+    sweep(keep.out, found.manifest.step)
+    return found
+
+
+def _say_where(found: Found, identity: Identity, plan: Plan, tell: Tell) -> None:
+    manifest = found.manifest
+    tell(f"going on from step {manifest.step} of {found.path}")
+    if manifest.plan != write_plan(plan):
+        before = read_plan(manifest.plan).name
+        tell(f"the checkpoint was written under {before} on {manifest.world} ranks; going on under {plan.name}")
+    if manifest.identity.signature != identity.signature:
+        tell("the captured step has changed since the checkpoint (the task's code, or torch); going on with it")
+
+
+def require_room(keep: Keep, graph: Graph, program: Program) -> None:
+    """Raises OptionError, before step 0, where the disk has no room for the checkpoints that a run will write."""
+    whole, largest = sizes_of(graph, program)
+    try:
+        require_space(Path(keep.out), whole * (keep.many + 1))
+    except OSError as error:
+        raise OptionError(f"{error}, for {keep.many + 1} checkpoints; free some, or give another --out") from None
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if limit != resource.RLIM_INFINITY and limit < largest:
+        raise OptionError(
+            f"files may hold {show_bytes(limit)} here (ulimit -f), and a checkpoint needs {show_bytes(largest)} in "
+            "one; raise the limit"
+        )
+
+
+def sizes_of(graph: Graph, program: Program) -> tuple[Bytes, Bytes]:
+    """About the bytes of a checkpoint, and of the largest of its files."""
+    files = {rank: HEADER for role in program.roles for rank in role.ranks}
+    for i, (name, copies) in enumerate(copies_of(program).items()):
+        bucket = program.bucket[name]
+        state = graph.optimizer.state_bytes(bucket.elements) + bucket.size * (program.drain)
+        chief = copies.ranks[i % len(copies.ranks)] if copies.ranks else 0
+        for rank in copies.ranks:
+            files[rank] += bucket.size * (rank == chief or not copies.weights)
+            files[rank] += state * (rank == chief or not copies.state)
+    for rank in workers_of(program):
+        files[rank] += sum(buffer.tensor.at(1).elements() * ITEMSIZE[buffer.tensor.dtype] for buffer in graph.buffers)
+    return sum(files.values()), max(files.values())

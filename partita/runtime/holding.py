@@ -1,0 +1,140 @@
+"""What each rank writes of a checkpoint: what it alone has, and its share of what several have alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from partita.program.instruction import Collective, Combine, Space, Update
+from partita.program.program import WEIGHT, Piece, Program
+from partita.runtime.entry import ALIKE, Entry
+from partita.runtime.generators import random_states
+from partita.runtime.rank import Rank
+from partita.runtime.shard import Shard
+
+Losses = list[tuple[int, float, float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Which ranks update a bucket, and whether their weights and their optimizer states are the same."""
+
+    ranks: tuple[int, ...]
+    weights: bool
+    state: bool
+
+
+def copies_of(program: Program) -> dict[str, Copies]:
+    """For each bucket, from the instructions: who agrees on gradients has all alike, who agrees on weights only these.
+
+    It holds at the end of a round.
+    """
+    updating: dict[str, set[int]] = {bucket.name: set() for bucket in program.trained}
+    agreed: dict[str, set[Space]] = {bucket.name: set() for bucket in program.buckets}
+    for role, instruction in program.instructions():
+        act = instruction.act
+        if isinstance(act, Update):
+            updating[act.bucket] |= set(role.ranks)
+        elif isinstance(act, Collective):
+            agreed[act.bucket].add(act.space)
+        elif isinstance(act, Combine):
+            agreed[act.bucket].add(Space.GRADIENT)
+    return {
+        name: Copies(
+            tuple(sorted(ranks)), len(ranks) == 1 or bool(agreed[name]),
+            len(ranks) == 1 or Space.GRADIENT in agreed[name],
+        )
+        for name, ranks in updating.items()
+    }  # fmt: skip
+
+
+def workers_of(program: Program) -> tuple[int, ...]:
+    """The ranks that hold a model with its buffers."""
+    return tuple(sorted(rank for role in program.roles if role.keeps == "model" for rank in role.ranks))
+
+
+def held(rank: Rank, round: int, flying: int, losses: Losses) -> Shard:
+    """A rank's shard after `round` rounds of its Program, of which the last `flying` are not applied yet."""
+    shard = Shard()
+    for i, (name, copies) in enumerate(copies_of(rank.program).items()):
+        if rank.rank not in copies.ranks:
+            continue
+        mine = copies.ranks[i % len(copies.ranks)] == rank.rank
+        if mine or not copies.weights:
+            _parameters(shard, rank, name, ALIKE if copies.weights else rank.rank)
+        if mine or not copies.state:
+            _optimizer(shard, rank, name, ALIKE if copies.state else rank.rank)
+            _gradients(shard, rank, name, round, flying)
+        if mine and i == 0 and name in rank.state.schedule:
+            shard.values[Entry("schedule")] = schedule_state(rank.state.schedule[name])
+    if rank.role.keeps == "model":
+        _leaves(shard, rank)
+        _weights(shard, rank, round, flying)
+    for detail, state in random_states(rank.device).items():
+        shard.tensors[Entry("random", detail=detail, rank=rank.rank)] = state
+    if losses:
+        shard.tensors[Entry("losses", rank=rank.rank)] = torch.tensor(losses, dtype=torch.float64)
+    return shard
+
+
+def of_piece(kind: str, piece: Piece, detail: str = "", rank: int = ALIKE) -> Entry:
+    return Entry(kind, piece.parameter, detail, rank, piece.start, piece.stop)
+
+
+def _parameters(shard: Shard, rank: Rank, bucket: str, owner: int) -> None:
+    for piece, view in zip(rank.program.bucket[bucket].pieces, rank.state.views[bucket], strict=True):
+        shard.tensors[of_piece("parameter", piece, rank=owner)] = view
+
+
+def _optimizer(shard: Shard, rank: Rank, bucket: str, owner: int) -> None:
+    optimizer = rank.state.optimizer[bucket]
+    for piece, view in zip(rank.program.bucket[bucket].pieces, rank.state.views[bucket], strict=True):
+        for key, value in optimizer.state.get(view, {}).items():
+            if isinstance(value, torch.Tensor) and value.shape == view.shape:
+                shard.tensors[of_piece("state", piece, key, owner)] = value
+            elif isinstance(value, torch.Tensor):
+                shard.tensors[of_piece("factor", piece, key, owner)] = value
+            else:
+                shard.values[of_piece("factor", piece, key, owner)] = value
+        shard.values[of_piece("settings", piece, rank=owner)] = settings_of(optimizer, view)
+
+
+def settings_of(optimizer: torch.optim.Optimizer, view: torch.Tensor) -> dict[str, Any]:
+    """The settings of the group that a parameter is in."""
+    group = next(g for g in optimizer.param_groups if any(p is view for p in g["params"]))
+    return {key: value for key, value in group.items() if key != "params"}
+
+
+def schedule_state(schedule: Any) -> dict[str, Any]:
+    """Its state without functions, which the task has anyway."""
+    return {key: value for key, value in schedule.state_dict().items() if not callable(value)}
+
+
+def _gradients(shard: Shard, rank: Rank, bucket: str, round: int, flying: int) -> None:
+    for age in range(1, flying + 1):
+        views = rank.state.gradient_views[bucket][rank.slot(round - age)]
+        for piece, view in zip(rank.program.bucket[bucket].pieces, views, strict=True):
+            shard.tensors[of_piece("gradient", piece, str(age))] = view
+
+
+def _weights(shard: Shard, rank: Rank, round: int, flying: int) -> None:
+    """What gradients in flight are still to be divided by, from the first worker."""
+    if WEIGHT in rank.state.gradient and workers_of(rank.program)[0] == rank.rank:
+        for age in range(1, flying + 1):
+            shard.tensors[Entry("weight", detail=str(age))] = rank.state.gradient[WEIGHT][rank.slot(round - age)]
+
+
+def _leaves(shard: Shard, rank: Rank) -> None:
+    """Buffers, one copy a worker where training changes them; frozen weights from the first worker."""
+    changed = {name for name, _ in rank.graph.mutations}
+    first = workers_of(rank.program)[0] == rank.rank
+    cut = {piece.parameter for bucket in rank.program.trained for piece in bucket.pieces}
+    for buffer in rank.graph.buffers:
+        if buffer.name in changed or first:
+            owner = rank.rank if buffer.name in changed else ALIKE
+            shard.tensors[Entry("buffer", buffer.name, rank=owner)] = rank.state.leaves[buffer.name]
+    for parameter in rank.graph.parameters:
+        if parameter.name not in cut and first:
+            shard.tensors[Entry("parameter", parameter.name)] = rank.state.leaves[parameter.name]

@@ -1,0 +1,98 @@
+"""The parts of a run: which Program goes for how many rounds, and after which of them a checkpoint is written.
+
+leg 0  ddp, 4 rounds       |####|
+leg 1  pipe_sgd, 6 rounds       |######|>        > what is in flight is applied
+every 3 steps                 ^   ^   ^ ^         a cut in a leg applies nothing: what is in flight is kept
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from partita.cluster.cluster import Cluster
+from partita.graph.graph import Graph
+from partita.lowering.lower import Stretch, lower, lower_phase
+from partita.plan.plan import Plan
+from partita.program.program import Program
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """`rounds` rounds of a Program from step `step` of the run on.
+
+    `whole` is False for a last period that is shorter than the plan's.
+    """
+
+    rounds: int
+    program: Program
+    step: int = 0
+    whole: bool = True
+
+    @property
+    def end(self) -> int:
+        """The step after its last one."""
+        return self.step + self.rounds * self.program.steps
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Rounds `start` to `stop`; with `drain`, also those that apply what is then in flight; with `keep`, a checkpoint
+    follows."""
+
+    stop: int
+    start: int = 0
+    drain: bool = True
+    keep: bool = False
+
+
+def legs(graph: Graph, plan: Plan, cluster: Cluster, steps: int, since: int = 0) -> tuple[Leg, ...]:
+    """Steps `since` to `steps` of a run, phase by phase; steps that do not fill the last period are a shorter one."""
+    found: list[Leg] = []
+    at = 0
+    for stretch in lower(graph, plan, cluster):
+        end = min(at + stretch.steps, steps) if stretch.steps else steps
+        found += _filled(graph, plan, stretch, max(at, since), end)
+        at = end
+    return tuple(leg for leg in found if leg.rounds > 0)
+
+
+def left(graph: Graph, plan: Plan, cluster: Cluster, steps: int, since: int) -> tuple[Leg, ...]:
+    """Steps `since` to `steps`; where none is left, a leg without rounds: something may still be in flight."""
+    program = legs(graph, plan, cluster, steps)[-1].program
+    return legs(graph, plan, cluster, steps, since) or (Leg(0, program, since),)
+
+
+def _filled(graph: Graph, plan: Plan, stretch: Stretch, start: int, end: int) -> list[Leg]:
+    rounds, rest = divmod(max(end - start, 0), stretch.program.steps)
+    found = [Leg(rounds, stretch.program, start)]
+    if rest:
+        sync = replace(plan.sync[0], often=replace(plan.sync[0].often, period=rest))
+        shorter = lower_phase(graph, replace(plan, sync=(sync, *plan.sync[1:]), before=()))
+        found.append(Leg(1, shorter, found[0].end, whole=False))
+    return found
+
+
+def reaches(leg: Leg, flying: int = 0, every: int = 0, last: bool = True) -> Iterator[Reach]:
+    """How a leg is driven whose first `flying` rounds were run before: to its end, or from checkpoint to checkpoint.
+
+    A checkpoint follows the round that reaches a multiple of `every` steps, and the `last` whole leg of a run, there
+    before anything in flight is applied, so that a longer run can go on from it. None follows a shorter last period,
+    which a longer run would not have.
+    """
+    start, stop = flying, flying + leg.rounds
+    if not (every and leg.whole and leg.rounds):
+        yield Reach(stop, start)
+        return
+    for round in range(flying, stop - 1):
+        if _due(leg, round - flying, every):
+            yield Reach(round + 1, start, drain=False, keep=True)
+            start = round + 1
+    yield Reach(stop, start, drain=not last, keep=last or _due(leg, leg.rounds - 1, every))
+    if last:
+        yield Reach(stop, stop)
+
+
+def _due(leg: Leg, round: int, every: int) -> bool:
+    before = leg.step + round * leg.program.steps
+    return (before + leg.program.steps) // every > before // every

@@ -1,0 +1,176 @@
+"""What says that a checkpoint is whole, and of which run: written last, its rename is the commit.
+
+DIR/checkpoints/step-40/rank-0.safetensors
+                        rank-1.safetensors
+                        manifest.json         sizes and SHA-256 of these, a digest of itself
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from partita.errors import InputError
+from partita.graph.graph import Buffer, Graph, Parameter
+from partita.plan.plan import Plan
+from partita.plan.text import write_plan
+from partita.program.program import Program
+from partita.runtime.shard import File, sha256_of, sync
+from partita.units import Seconds
+
+NAME: Final = "manifest.json"
+FORMAT: Final = "partita checkpoint"
+SCHEMA: Final = 1
+SHARD: Final = re.compile(r"rank-\d{1,6}\.safetensors")
+
+
+class Damaged(Exception):
+    """A checkpoint that is not as it was written; the text names the file."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a run must share with a checkpoint to go on from it. `layout` is name -> dtype and shape of each parameter
+    and buffer, `signature` a digest of the captured step."""
+
+    layout: dict[str, str]
+    optimizer: str
+    signature: str
+    seed: int
+    batch: int
+    samples: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A checkpoint after `step` steps of a run under `plan` (TOML) on `world` ranks.
+
+    The last `flying` gradients of a pipeline of `lag` are not applied yet; `seconds` is how long the run took so far.
+    """
+
+    step: int
+    plan: str
+    world: int
+    lag: int
+    flying: int
+    seconds: Seconds
+    keyed: bool
+    identity: Identity
+    torch: str = torch.__version__
+    files: tuple[File, ...] = ()
+
+
+def identity_of(graph: Graph, seed: int) -> Identity:
+    """The identity of a run on a captured step."""
+    leaves: list[Parameter | Buffer] = [*graph.parameters, *graph.buffers]
+    layout = {leaf.name: f"{leaf.tensor.dtype}{list(leaf.tensor.at(1).shape)}" for leaf in leaves}
+    words = [repr((o.name, o.target, o.arguments, o.keywords)) for o in graph.operators]
+    signature = hashlib.sha256("\n".join(words).encode()).hexdigest()
+    return Identity(
+        layout, graph.optimizer.name, signature, seed, graph.global_batch or graph.batch, graph.samples
+    )  # fmt: skip
+
+
+def written(
+    plan: Plan, program: Program, step: int, flying: int, seconds: Seconds, keyed: bool, identity: Identity
+) -> Manifest:
+    """The manifest of what a Program of the plan has come to, its files still to be named."""
+    return Manifest(step, write_plan(plan), program.size, program.drain, flying, seconds, keyed, identity)
+
+
+def render(manifest: Manifest) -> bytes:
+    """The manifest's file, with a digest of all the rest of it."""
+    body = {"format": FORMAT, "schema": SCHEMA, **asdict(manifest)}
+    digest = hashlib.sha256(_text(body)).hexdigest()
+    return _text({**body, "digest": digest})
+
+
+def _text(body: dict[str, Any]) -> bytes:
+    return json.dumps(body, sort_keys=True, indent=1).encode() + b"\n"
+
+
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Commit the checkpoint in `directory`. Raises OSError."""
+    fresh = directory / "manifest.part"
+    fresh.write_bytes(render(manifest))
+    sync(fresh)
+    os.replace(fresh, directory / NAME)
+    sync(directory)
+    sync(directory.parent)
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """The manifest of a checkpoint. Raises Damaged where its digest is another, InputError where it is not ours."""
+    path = directory / NAME
+    _plain_file(path)
+    try:
+        raw = path.read_bytes()
+        body = json.loads(raw)
+        digest = body.pop("digest")
+        if _text({**body, "digest": digest}) != raw or hashlib.sha256(_text(body)).hexdigest() != digest:
+            raise ValueError
+    except (ValueError, KeyError, TypeError, AttributeError, OSError):
+        raise Damaged(f"{path} is not what was written") from None
+    return _manifest(path, body)
+
+
+def _manifest(path: Path, body: dict[str, Any]) -> Manifest:
+    if body.pop("format", None) != FORMAT or (schema := body.pop("schema", None)) != SCHEMA:
+        raise InputError(f"{path} is no checkpoint of schema {SCHEMA}, which this version reads; take another --out")
+    try:
+        files = tuple(File(**file) for file in body.pop("files"))
+        found = Manifest(**body | {"identity": Identity(**body["identity"])}, files=files)
+    except (TypeError, KeyError):
+        raise InputError(f"{path} lacks something of schema {schema}; remove that checkpoint") from None
+    for file in found.files:
+        if not SHARD.fullmatch(file.name):
+            raise InputError(
+                f"{path} names the file {file.name!r}; a checkpoint holds rank-<number>.safetensors in its own "
+                "directory and nothing else, so this one is refused; remove it"
+            )
+    return found
+
+
+def check_files(directory: Path, manifest: Manifest) -> None:
+    """Raises Damaged naming the first file that is missing, cut or changed; InputError for a symlink."""
+    for file in manifest.files:
+        path = directory / file.name
+        _plain_file(path)
+        if not path.is_file():
+            raise Damaged(f"{path} is missing")
+        if (size := path.stat().st_size) != file.size:
+            raise Damaged(f"{path} holds {size} bytes and was written with {file.size}")
+        if sha256_of(path) != file.sha256:
+            raise Damaged(f"{path} has another SHA-256 than when it was written")
+
+
+def _plain_file(path: Path) -> None:
+    for each in (path.parent.parent, path.parent, path):
+        if each.is_symlink():
+            raise InputError(f"{each} is a symbolic link; checkpoints are read from the run's own directory only")
+
+
+def differences(ours: Identity, theirs: Identity) -> list[str]:
+    """What keeps a run from going on from a checkpoint, most telling first; models by up to five keys."""
+    keys = [key for key in sorted(ours.layout | theirs.layout) if ours.layout.get(key) != theirs.layout.get(key)]
+    if keys:
+        each = [f"{k} ({theirs.layout.get(k, 'none')} there, {ours.layout.get(k, 'none')} here)" for k in keys[:5]]
+        return [f"is of another model: {len(keys)} keys differ, such as {', '.join(each)}"]
+    return [
+        f"was written with {what} {getattr(theirs, name)}, and this run has {getattr(ours, name)}"
+        for name, what in (
+            ("seed", "--seed"), ("batch", "a minibatch of"), ("samples", "data of length"), ("optimizer", "optimizer"),
+        )
+        if getattr(ours, name) != getattr(theirs, name)
+    ]  # fmt: skip
+
+
+def with_files(manifest: Manifest, files: list[File]) -> Manifest:
+    return replace(manifest, files=tuple(sorted(files, key=lambda file: file.name)))

@@ -1,0 +1,245 @@
+"""From a checkpoint to a rank's state, under the plan that wrote it or another: tensors are found by parameter and row.
+
+What has no meaning under the new plan is turned into what has, by these rules.
+- Copies of a thing, one a rank (optimizer state of workers that train alone, batch statistics), go to the same ranks
+  where the plan has copies on just these; otherwise everybody gets their mean.
+- Gradients in flight stay in flight where the lag is the same; otherwise they are applied first, oldest first, as at
+  the end of a phase.
+- Generators go on where they were on the ranks that there were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from partita.errors import InputError
+from partita.graph.graph import Graph
+from partita.program.program import WEIGHT, Bucket, Piece, Program
+from partita.runtime.entry import ALIKE, Entry
+from partita.runtime.generators import set_random_states
+from partita.runtime.holding import Copies, Losses, copies_of, workers_of
+from partita.runtime.losses import totals
+from partita.runtime.manifest import Manifest, read_manifest
+from partita.runtime.shard import Contents
+from partita.runtime.state import State
+
+
+@dataclass(frozen=True)
+class Saved:
+    """An opened checkpoint."""
+
+    manifest: Manifest
+    contents: Contents
+
+    def flying(self, program: Program) -> int:
+        """How many of the gradients in flight stay so under a Program."""
+        return self.manifest.flying if program.drain == self.manifest.lag else 0
+
+
+def open_checkpoint(path: Path) -> Saved:
+    """The checkpoint in a directory, whose files were checked before."""
+    manifest = read_manifest(path)
+    return Saved(manifest, Contents(path / file.name for file in manifest.files))
+
+
+def restore(saved: Saved, graph: Graph, program: Program, rank: int, state: State, device: str) -> None:
+    """Put what the checkpoint holds into the fresh state of a rank. Raises InputError where something is missing."""
+    contents, copies = saved.contents, copies_of(program)
+    for bucket in program.trained:
+        _weights(contents, bucket, state, copies[bucket.name], rank)
+        _optimizer(contents, bucket, state, copies[bucket.name], rank)
+    _leaves(contents, graph, program, rank, state)
+    if saved.flying(program):
+        _refill(contents, program, state, saved.manifest.flying)
+    else:
+        _apply(contents, graph, program, state, saved.manifest.flying)
+    for name, one in copies.items():
+        if rank not in one.ranks:
+            state.optimizer[name].state.clear()
+    if rank in contents.ranks("random", detail="torch"):
+        found = {d: contents.tensor(Entry("random", detail=d, rank=rank)) for d in contents.details("random", "")}
+        set_random_states(found, device)
+
+
+def losses_of(saved: Saved) -> Losses:
+    """(step, seconds, loss, 0) of the steps so far, put together over the ranks in their order, as a run's end does."""
+    contents = saved.contents
+    rows = [row for rank in contents.ranks("losses") for row in contents.tensor(Entry("losses", rank=rank)).tolist()]
+    seconds = {int(step): second for step, second, _, _ in reversed(rows)}
+    total = totals((int(step), loss, weight) for step, _, loss, weight in rows)
+    return [(step, seconds[step], loss, 0.0) for step, loss in total.items()]
+
+
+def lost(saved: Saved, program: Program) -> list[str]:
+    """In sentences, what a Program makes of a checkpoint that has no place for all of it."""
+    manifest, contents, found = saved.manifest, saved.contents, []
+    if manifest.lag > 1 and manifest.flying and not saved.flying(program):
+        found.append(f"{manifest.flying} gradients in flight are applied first")
+    copies = list(copies_of(program).values())
+    pieces = [bucket.pieces[0].parameter for bucket in program.trained]
+    own = {r for name in pieces for d in contents.details("state", name) for r in contents.ranks("state", name, d)}
+    kept = set() if all(c.state for c in copies) else {r for c in copies for r in c.ranks}
+    if own - {ALIKE} and own != kept:
+        found.append(f"the optimizer's state is the mean of {len(own)} workers'")
+    buffers = {r for kind, name in contents.names() if kind == "buffer" for r in contents.ranks(kind, name)} - {ALIKE}
+    if buffers and buffers != set(workers_of(program)):
+        found.append(f"batch statistics are the mean of {len(buffers)} workers'")
+    return found
+
+
+def _read(
+    contents: Contents, kind: str, name: str, detail: str, rank: int, wanted: Sequence[int],
+    read: Callable[[int], torch.Tensor],
+) -> torch.Tensor | None:  # fmt: skip
+    """The copy for `rank` where copies belong to the `wanted` ranks (none: all are to have the same)."""
+    owners = contents.ranks(kind, name, detail)
+    if not owners:
+        return None
+    if owners == (ALIKE,) or owners == tuple(wanted):
+        return read(ALIKE if owners == (ALIKE,) else rank)
+    first, *others = [read(owner) for owner in owners]
+    return reduce(torch.add, others, first) / len(owners) if first.is_floating_point() else first
+
+
+def _rows(contents: Contents, kind: str, detail: str, piece: Piece, count: int, owner: int) -> torch.Tensor:
+    """A piece's rows (`count`, or all where the piece is whole) put together from those that the checkpoint has."""
+    parts = contents.parts(kind, piece.parameter, detail, owner)
+    if piece.stop < 0 and len(parts) == 1:
+        return contents.tensor(parts[0])
+    start, stop, found = piece.start, piece.start + count, []
+    for part in parts:
+        tensor = contents.tensor(part)
+        low, high = max(start, part.start), min(stop, part.start + len(tensor))
+        if low < high:
+            found.append(tensor[low - part.start : high - part.start])
+    if sum(map(len, found)) != count:
+        raise InputError(f"the checkpoint lacks rows {start} to {stop} of {piece.parameter}; take another one")
+    return torch.cat(found)
+
+
+def _count(view: torch.Tensor) -> int:
+    return len(view) if view.dim() else 1
+
+
+def _weights(contents: Contents, bucket: Bucket, state: State, copies: Copies, rank: int) -> None:
+    wanted = () if copies.weights or rank not in copies.ranks else copies.ranks
+    for piece, view in zip(bucket.pieces, state.views[bucket.name], strict=True):
+        found = _read(
+            contents, "parameter", piece.parameter, "", rank, wanted,
+            partial(_rows, contents, "parameter", "", piece, _count(view)),
+        )  # fmt: skip
+        if found is None:
+            raise InputError(f"the checkpoint lacks the weights of {piece.parameter}; take another one")
+        view.copy_(found)
+
+
+def _optimizer(contents: Contents, bucket: Bucket, state: State, copies: Copies, rank: int) -> None:
+    optimizer = state.optimizer[bucket.name]
+    wanted = () if copies.state or rank not in copies.ranks else copies.ranks
+    for piece, view in zip(bucket.pieces, state.views[bucket.name], strict=True):
+        own: dict[str, Any] = {}
+        for key in contents.details("state", piece.parameter):
+            found = _read(
+                contents, "state", piece.parameter, key, rank, wanted,
+                partial(_rows, contents, "state", key, piece, _count(view)),
+            )  # fmt: skip
+            own[key] = None if found is None else found.clone().to(view.device)
+        for key in contents.details("factor", piece.parameter):
+            own[key] = _factor(contents, piece, key, rank, wanted)
+        if own:
+            optimizer.state[view] = own
+    for group in optimizer.param_groups:
+        index = next(i for i, view in enumerate(state.views[bucket.name]) if view is group["params"][0])
+        group.update(_value(contents, "settings", bucket.pieces[index], "", rank, wanted) or {})
+    if bucket.name in state.schedule and (kept := contents.values.get(Entry("schedule"))):
+        state.schedule[bucket.name].load_state_dict(kept)
+
+
+def _factor(contents: Contents, piece: Piece, key: str, rank: int, wanted: Sequence[int]) -> Any:
+    """State in another shape than the rows', from the first piece that overlaps; where ranks differ, their mean."""
+    owners = contents.ranks("factor", piece.parameter, key)
+    if not contents.has_tensor(_first(contents, "factor", piece, key, owners[0])):
+        return _value(contents, "factor", piece, key, rank, wanted)
+    found = _read(
+        contents, "factor", piece.parameter, key, rank, wanted,
+        lambda owner: contents.tensor(_first(contents, "factor", piece, key, owner)),
+    )  # fmt: skip
+    return None if found is None else found.clone()
+
+
+def _first(contents: Contents, kind: str, piece: Piece, key: str, owner: int) -> Entry:
+    parts = contents.parts(kind, piece.parameter, key, owner)
+    return next((part for part in parts if part.stop < 0 or part.stop > piece.start), parts[-1])
+
+
+def _value(contents: Contents, kind: str, piece: Piece, key: str, rank: int, wanted: Sequence[int]) -> Any:
+    owners = contents.ranks(kind, piece.parameter, key)
+    if not owners:
+        return None
+    owner = rank if owners == tuple(wanted) else owners[0]
+    return contents.values[_first(contents, kind, piece, key, owner)]
+
+
+def _leaves(contents: Contents, graph: Graph, program: Program, rank: int, state: State) -> None:
+    changed, workers = {name for name, _ in graph.mutations}, workers_of(program)
+    cut = {piece.parameter for bucket in program.trained for piece in bucket.pieces}
+    names = [("buffer", b.name) for b in graph.buffers]
+    names += [("parameter", p.name) for p in graph.parameters if p.name not in cut]
+    for kind, name in names:
+        found = _read(
+            contents, kind, name, "", rank, workers if name in changed and rank in workers else (),
+            partial(contents.whole, kind, name),
+        )  # fmt: skip
+        if found is not None:
+            state.leaves[name].copy_(found)
+
+
+def _gradient(contents: Contents, bucket: Bucket, state: State, age: int) -> list[torch.Tensor]:
+    if bucket.name == WEIGHT:
+        return [contents.tensor(Entry("weight", detail=str(age)))]
+    return [
+        _rows(contents, "gradient", str(age), piece, _count(view), ALIKE)
+        for piece, view in zip(bucket.pieces, state.views[bucket.name], strict=True)
+    ]
+
+
+def _refill(contents: Contents, program: Program, state: State, flying: int) -> None:
+    """Gradients into the slots that the first `flying` rounds would have filled."""
+    for name, slots in state.gradient_views.items():
+        for age in range(1, flying + 1):
+            views = slots[(flying - age) % program.slots]
+            for view, found in zip(views, _gradient(contents, program.bucket[name], state, age), strict=True):
+                view.copy_(found)
+
+
+def _apply(contents: Contents, graph: Graph, program: Program, state: State, flying: int) -> None:
+    """Every rank takes the steps for every bucket, so that workers and servers begin with the same weights."""
+    for age in range(flying, 0, -1):
+        found = {bucket.name: _gradient(contents, bucket, state, age) for bucket in program.trained}
+        if graph.weight is not None:
+            weight = contents.tensor(Entry("weight", detail=str(age)))[0]
+            found = {name: [gradient / weight for gradient in bucket] for name, bucket in found.items()}
+        if graph.clip_norm:
+            found = _clipped(found, graph.clip_norm)
+        for name, gradients in found.items():
+            for view, gradient in zip(state.views[name], gradients, strict=True):
+                view.grad = gradient.to(view.device)
+            state.optimizer[name].step()
+            for view in state.views[name]:
+                view.grad = None
+            if name in state.schedule:
+                state.schedule[name].step()
+
+
+def _clipped(gradients: dict[str, list[torch.Tensor]], norm: float) -> dict[str, list[torch.Tensor]]:
+    """The norm bucket by bucket, as the instruction Clip takes it, for the same bits; what was read stays as it is."""
+    flats = [torch.cat([gradient.reshape(-1) for gradient in bucket]) for bucket in gradients.values()]
+    total = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(flat) for flat in flats]))
+    factor = torch.clamp(norm / (total + 1e-6), max=1.0)
+    return {name: [gradient * factor for gradient in bucket] for name, bucket in gradients.items()}

@@ -1,0 +1,191 @@
+"""Runs that are killed anywhere, or stopped by a signal, go on with --resume and end where they would have ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from partita import api
+from partita.lowering.lower import lower
+from partita.runtime.leg import legs
+
+TASK = f"{Path(__file__).with_name('mortal.py')}:mortal"
+ROOT = Path(__file__).parents[2]
+STEPS, EVERY, SIZE = 12, 3, 3
+PLANS = (
+    "single", "ddp", "ps_sync", "ps_sync(own=false)", "ps_sync(servers=2,own=false,bucket_bytes=200)",
+    "pipe_sgd(staleness=2)", "pipe_sgd(warmup=4)", "local_sgd(period=2)",
+)  # fmt: skip
+KILLS = int(os.environ.get("KILLS", "24"))
+
+
+def words(plan: str, out: Path, *more: str, steps: int = STEPS) -> list[str]:
+    given = (TASK, "--plan", plan, "--cluster", f"local:{SIZE}", "--steps", str(steps), "--out", str(out), "--json")
+    return [sys.executable, "-m", "partita", "train", *given, *more]
+
+
+def train(plan: str, out: Path, *more: str, kill: str = "", steps: int = STEPS) -> tuple[int, dict[str, Any]]:
+    """The exit code and what is answered."""
+    env = os.environ | ({"KILL": kill} if kill else {})
+    command = words(plan, out, "--checkpoint-every", str(EVERY), *more, steps=steps)
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
+    return done.returncode, json.loads(done.stdout)
+
+
+def weights(out: Path) -> dict[str, bytes]:
+    """The trained tensors, as bytes."""
+    return {name: tensor.numpy().tobytes() for name, tensor in load_file(out / "model.safetensors").items()}
+
+
+@dataclass
+class Drill:
+    """Unbroken runs by plan, each made once."""
+
+    place: Path
+    ends: dict[str, tuple[dict[str, bytes], Any]] = field(default_factory=dict)
+
+    def unbroken(self, plan: str) -> tuple[dict[str, bytes], Any]:
+        if plan not in self.ends:
+            out = self.place / str(len(self.ends))
+            code, body = train(plan, out)
+            assert code == 0, body
+            self.ends[plan] = weights(out), losses(body)
+        return self.ends[plan]
+
+    def kill(self, plan: str, where: str, out: Path) -> None:
+        """Kill a run, go on with it, compare."""
+        code, body = train(plan, out, kill=where)
+        rank = where.partition(":")[0]
+        assert code == 3, (where, body)
+        assert f"rank {rank} was killed by SIGKILL" in body["error"]
+        code, body = train(plan, out, "--resume")
+        assert code == 0, (where, body)
+        assert (weights(out), losses(body)) == self.unbroken(plan), where
+
+
+def losses(body: dict[str, Any]) -> list[tuple[int, float]]:
+    return [(step, loss) for step, _, loss in body["loss"]]
+
+
+@pytest.fixture(scope="module")
+def drill(tmp_path_factory: pytest.TempPathFactory) -> Drill:
+    return Drill(tmp_path_factory.mktemp("unbroken"))
+
+
+def a_place(plan: str, draw: random.Random) -> str:
+    """A rank and one of the instructions that it carries out, or one of the files that it writes."""
+    graph, cluster = api.graph_of(api.load(TASK)), api.cluster_of(f"local:{SIZE}")
+    made = api.plan_of(plan, graph, cluster)
+    parts = legs(graph, made, cluster, STEPS)
+    rank = draw.randrange(lower(graph, made, cluster)[-1].program.size)
+    if draw.random() < 0.2:
+        return f"{rank}:save:{draw.randrange(1, STEPS // EVERY * (2 if rank == 0 else 1))}"
+    count = sum(leg.rounds * len(leg.program.role_of[rank].instructions) for leg in parts)
+    return f"{rank}:act:{draw.randrange(1, count + 1)}"
+
+
+@pytest.mark.parametrize(
+    ("plan", "where"),
+    [("pipe_sgd(staleness=2)", "1:act:70"), pytest.param("ps_sync", "0:save:4", marks=pytest.mark.slow)],
+    ids=["step", "save"],
+)
+def test_a_killed_run_goes_on(drill: Drill, plan: str, where: str, tmp_path: Path) -> None:
+    drill.kill(plan, where, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("number", range(KILLS))
+def test_runs_killed_anywhere_go_on(drill: Drill, number: int, tmp_path: Path) -> None:
+    plan = PLANS[number % len(PLANS)]
+    drill.kill(plan, a_place(plan, random.Random(number)), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("plan", "number"),
+    [
+        ("pipe_sgd(staleness=2)", signal.SIGTERM),
+        pytest.param("local_sgd(period=2)", signal.SIGINT, marks=pytest.mark.slow),
+    ],
+)
+def test_a_stopped_run_goes_on(plan: str, number: signal.Signals, tmp_path: Path) -> None:
+    """The signal comes at some step; a checkpoint of it is there, though none was asked for yet."""
+    out = tmp_path / "run"
+    begun = subprocess.Popen(
+        words(plan, out, "--checkpoint-every", "5", steps=10**6), cwd=ROOT, env=os.environ | {"SLOW": "0.002"},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        end = time.monotonic() + 60
+        while not (out / "checkpoints/step-5/manifest.json").exists() and not (out / "checkpoints/step-6").exists():
+            assert time.monotonic() < end
+            assert begun.poll() is None, begun.communicate()
+            time.sleep(0.02)
+        begun.send_signal(number)
+        said, _ = begun.communicate(timeout=30)
+    finally:
+        begun.kill()
+    assert begun.returncode == 128 + number
+    error = json.loads(said)["error"]
+    step = int(error.removeprefix("stopped after ").partition(" ")[0])
+    assert f"its checkpoint is {out}/checkpoints/step-{step}; --resume goes on from there" in error
+    code, body = train(plan, out, "--resume", steps=step + 4)
+    assert code == 0, body
+    assert f"going on from step {step} of" in body["notes"][0]
+    code, unbroken = train(plan, tmp_path / "unbroken", steps=step + 4)
+    assert (code, losses(body)) == (0, losses(unbroken))
+    assert weights(out) == weights(tmp_path / "unbroken")
+
+
+def test_losses_of_unequal_parts_go_on(tmp_path: Path) -> None:
+    """Each rank's part and its weight, once more joined from a checkpoint of a checkpoint."""
+    task, cluster = "tests/runtime/padded.py:padded", api.cluster_of(f"local:{SIZE}")
+    unbroken = api.train(task, "pipe_sgd", cluster, steps=6, out=str(tmp_path / "unbroken"))
+    for steps in (2, 4, 6):
+        again = api.train(
+            task, "pipe_sgd", cluster, steps=steps, out=str(tmp_path / "run"), checkpoint_every=2, resume=steps > 2
+        )
+    assert unbroken is not None
+    assert again is not None
+    assert [row[::2] for row in again.loss] == [row[::2] for row in unbroken.loss]
+    assert weights(tmp_path / "run") == weights(tmp_path / "unbroken")
+
+
+@pytest.mark.slow
+def test_ranks_of_torchrun_go_on(drill: Drill, tmp_path: Path) -> None:
+    """Another rank's death ends them; started again, they agree on where to go on. A bad directory ends all with 2."""
+    plan = "pipe_sgd(staleness=2)"
+    runner = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(SIZE)]
+
+    def run(*more: str, kill: str = "") -> tuple[int, str]:
+        command = runner + words(plan, tmp_path, "--checkpoint-every", str(EVERY), *more)[1:]
+        env = os.environ | {"OMP_NUM_THREADS": "1"} | ({"KILL": kill} if kill else {})
+        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
+        return done.returncode, done.stdout + done.stderr
+
+    assert run(kill="1:act:90")[0] != 0
+    code, said = run("--resume")
+    assert code == 0, said
+    assert "going on from step" in said
+    assert weights(tmp_path) == drill.unbroken(plan)[0]
+    assert "give --resume to go on with it" in run()[1]
+
+
+@pytest.mark.slow
+def test_a_finished_run_answers_again(tmp_path: Path) -> None:
+    code, body = train("single", tmp_path, "--resume")
+    assert code == 0
+    assert body["notes"] == [f"no checkpoint in {tmp_path}: starting at step 0"]
+    assert train("single", tmp_path, "--resume") == (0, body | {"notes": [f"the run in {tmp_path} is finished"]})
+    assert train("single", tmp_path)[0] == 2

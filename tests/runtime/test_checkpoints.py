@@ -1,0 +1,193 @@
+"""A run that goes on from a checkpoint ends where the unbroken run ends, bit for bit under the same plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from partita.graph.graph import Graph
+from partita.lowering.lower import lower
+from partita.plan.plan import Phase
+from partita.recipes.catalogue import call
+from partita.runtime.checkpoint import Keep, committed, newest
+from partita.runtime.restore import Saved, lost, open_checkpoint
+from partita.runtime.run import train_in_process
+from partita.runtime.state import State
+from partita.task import Task
+from partita.tracing.capture import capture
+from tests.runtime.padded import padded
+from tests.small import cluster_of, perceptron
+
+PLANS = (
+    "single", "ddp(bucket_bytes=200)", "ps_sync(bucket_bytes=200)", "ps_sync(servers=1,own=false,bucket_bytes=100)",
+    "pipe_sgd(bucket_bytes=200)", "pipe_sgd(staleness=2,warmup=3)", "local_sgd(period=2,bucket_bytes=300)",
+    "local_sgd(period=3)",
+)  # fmt: skip
+STEPS = 9
+Run = tuple[dict[int, State], dict[int, float]]
+
+
+def moody() -> Task:
+    """Batch statistics, Adam, a schedule and a bound on the gradient: much to remember."""
+
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+
+    return replace(
+        perceptron(), name="moody", model=model, clip_norm=0.5,
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.05),
+        schedule=lambda optimizer: torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 5, 7]),
+    )  # fmt: skip
+
+
+TASKS = {"perceptron": perceptron, "moody": moody, "padded": padded}
+
+
+@pytest.fixture(scope="module", params=TASKS)
+def task(request: pytest.FixtureRequest) -> Task:
+    return TASKS[request.param]()
+
+
+@pytest.fixture(scope="module")
+def graph(task: Task) -> Graph:
+    return capture(task)
+
+
+def trained(task: Task, graph: Graph, plan: str, steps: int = STEPS, size: int = 3, **more: object) -> Run:
+    machines = cluster_of(size)
+    return train_in_process(task, graph, call(plan, graph, machines), machines, steps, keyed=True, **more)
+
+
+def saved_at(out: Path, step: int) -> Saved:
+    return open_checkpoint(out / "checkpoints" / f"step-{step}")
+
+
+def same(graph: Graph, one: Run, other: Run) -> bool:
+    """Whether the weights and statistics of every worker, and all losses, are the same bits."""
+    names = [leaf.name for leaf in (*graph.parameters, *graph.buffers)]
+    equal = all(torch.equal(one[0][0].leaves[n], other[0][0].leaves[n]) for n in names)
+    return equal and one[1] == other[1]
+
+
+def check_ends(task: Task, graph: Graph, plan: str, out: Path, each: int) -> None:
+    """The unbroken run's end is that of runs from its checkpoints, of every `each`-th."""
+    unbroken = trained(task, graph, plan)
+    assert same(graph, unbroken, trained(task, graph, plan, keep=Keep(str(out), 1, 99)))
+    steps = [int(path.name.removeprefix("step-")) for path in committed(out)]
+    assert len(steps) >= STEPS // 3
+    for step in steps[1::each]:
+        again = trained(task, graph, plan, saved=saved_at(out, step), order=step)
+        assert same(graph, unbroken, again), step
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_checkpoint_leads_to_the_unbroken_end(task: Task, graph: Graph, plan: str, tmp_path: Path) -> None:
+    check_ends(task, graph, plan, tmp_path, 9 if task.name == "moody" else 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", PLANS)
+def test_every_checkpoint_leads_to_the_unbroken_end(task: Task, graph: Graph, plan: str, tmp_path: Path) -> None:
+    check_ends(task, graph, plan, tmp_path, 1)
+
+
+def test_the_comparison_can_fail(task: Task, graph: Graph, tmp_path: Path) -> None:
+    unbroken = trained(task, graph, "ddp", keep=Keep(str(tmp_path), 1, 99))
+    saved = saved_at(tmp_path, 4)
+    entry = next(e for e in saved.contents.entries("state"))
+    read = saved.contents.tensor
+    saved.contents.tensor = lambda e: read(e) * 1.000001 if e == entry else read(e)  # type: ignore[method-assign]
+    assert not same(graph, unbroken, trained(task, graph, "ddp", saved=saved))
+
+
+def test_a_longer_run_goes_on_where_a_shorter_one_ended(task: Task, graph: Graph, tmp_path: Path) -> None:
+    plan = "pipe_sgd(staleness=2)"
+    trained(task, graph, plan, 5, keep=Keep(str(tmp_path), 100))
+    found = newest(tmp_path, print)
+    assert found is not None
+    assert (found.manifest.step, found.manifest.flying) == (5, 3)
+    again = trained(task, graph, plan, saved=open_checkpoint(found.path))
+    assert same(graph, trained(task, graph, plan), again)
+
+
+MATRIX = (
+    ("single", 1), ("ddp(bucket_bytes=200)", 3), ("ps_sync(bucket_bytes=100)", 3),
+    ("ps_sync(servers=1,own=false,bucket_bytes=300)", 4), ("pipe_sgd(staleness=2)", 2),
+    ("local_sgd(period=2,bucket_bytes=300)", 3),
+)  # fmt: skip
+EXACT = {"single", "ddp", "ps_sync"}
+
+
+@pytest.mark.parametrize("before", MATRIX, ids=lambda one: one[0])
+def test_any_plan_goes_on_from_any_other(task: Task, graph: Graph, before: tuple[str, int], tmp_path: Path) -> None:
+    """Same parameters (what was in flight applied), same data order; exact plans end as they would have alone."""
+    capable = capture(task, precision="fp64")
+    plan, size = before
+    trained(task, capable, plan, 6, size, keep=Keep(str(tmp_path), 4), precision="fp64")
+    until, _ = trained(task, capable, plan, 4, size, precision="fp64")
+    alone, losses = trained(task, capable, "single", STEPS, 1, precision="fp64")
+    for other, ranks in MATRIX:
+        saved = saved_at(tmp_path, 4)
+        there, _ = trained(task, capable, other, 4, ranks, precision="fp64", saved=saved)
+        assert saved.manifest.flying == {"pipe_sgd(staleness=2)": 3, "ddp(bucket_bytes=200)": 1}.get(plan, 0)
+        for parameter in graph.parameters:
+            one, two = there[0].leaves[parameter.name], until[0].leaves[parameter.name]
+            # What is in flight is clipped by the other plan, whose buckets sum the norm in another order.
+            clipped = saved.manifest.flying and task.clip_norm and torch.allclose(one, two, rtol=1e-12, atol=1e-15)
+            assert torch.equal(one, two) or clipped, other
+        end, heard = trained(task, capable, other, STEPS, ranks, precision="fp64", saved=saved)
+        assert sorted(heard) == list(range(STEPS))
+        if {plan.split("(")[0], other.split("(")[0]} <= EXACT and task.name != "moody":
+            for parameter in graph.parameters:
+                torch.testing.assert_close(
+                    end[0].leaves[parameter.name], alone[0].leaves[parameter.name], rtol=1e-9, atol=1e-12
+                )
+            assert heard == pytest.approx(losses, rel=1e-9)
+
+
+def test_gradients_in_flight_are_applied_as_at_the_end_of_a_phase(task: Task, graph: Graph, tmp_path: Path) -> None:
+    check_flight(task, graph, tmp_path)
+
+
+def test_sums_in_flight_become_means_before_they_are_bounded(tmp_path: Path) -> None:
+    task = padded(clip_norm=0.1)
+    check_flight(task, capture(task), tmp_path)
+
+
+def check_flight(task: Task, graph: Graph, out: Path) -> None:
+    machines = cluster_of(3)
+    late, lockstep = (call(f"{p}", graph, machines) for p in ("pipe_sgd(staleness=2)", "ddp"))
+    lockstep = replace(lockstep, sync=(replace(late.sync[0], tight=lockstep.sync[0].tight),))
+    whole = replace(lockstep, before=(Phase(4, late),))
+    train_in_process(task, graph, late, machines, 6, keyed=True, keep=Keep(str(out), 4))
+    saved = saved_at(out, 4)
+    unbroken = train_in_process(task, graph, whole, machines, STEPS, keyed=True)
+    again = train_in_process(task, graph, lockstep, machines, STEPS, keyed=True, saved=saved)
+    assert same(graph, unbroken, again)
+
+
+def test_generators_go_on_where_they_were(tmp_path: Path) -> None:
+    """Unkeyed dropout draws from torch's own generator."""
+    task = replace(perceptron(), model=lambda: nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.Linear(16, 3)))
+    graph, machines = capture(task), cluster_of(1)
+    plan = call("single", graph, machines)
+    unbroken = train_in_process(task, graph, plan, machines, 6, keep=Keep(str(tmp_path), 3))
+    again = train_in_process(task, graph, plan, machines, 6, saved=saved_at(tmp_path, 3))
+    assert same(graph, unbroken, again)
+
+
+def test_what_is_lost_is_said(graph: Graph, task: Task, tmp_path: Path) -> None:
+    def said(before: str, after: str, size: int) -> str:
+        machines = cluster_of(size)
+        trained(task, graph, before, 4, keep=Keep(str(tmp_path), 4))
+        program = lower(graph, call(after, graph, machines), machines)[-1].program
+        return "; ".join(lost(saved_at(tmp_path, 4), program))
+
+    assert "3 gradients in flight are applied first" in said("pipe_sgd(staleness=2)", "ddp", 3)
+    assert "mean of 3 workers'" in said("local_sgd(period=2)", "local_sgd(period=2)", 2)
+    assert said("ddp", "pipe_sgd", 3) == ""
+    assert ("batch statistics" in said("ddp", "ddp", 2)) == (task.name == "moody")
