@@ -46,7 +46,7 @@ def main() -> None:
     peers, plans = given.peers.split(","), given.plans.split(";")
     made = {text: api.plan_of(text, graph, cluster) for text in plans}
     seconds: dict[str, list[float]] = {name: [] for name in [f"torch {p}" for p in peers] + plans}
-    with Rehearsal(given.task, graph, cluster, given.cluster) as crew:
+    with Rehearsal(given.task, graph, cluster) as crew:
         for _ in range(given.repeat):
             for mode in peers:
                 seconds[f"torch {mode}"].append(peer_seconds(mode, given.task, given.cluster, given.steps))

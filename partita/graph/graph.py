@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -68,10 +69,10 @@ class Graph:
     """One training step of a Task on `batch` samples.
 
     `inputs` are the batch's leaves in pytree order, named `input.0`, `input.1`, ...
-    `loss` is a scalar: the mean over the samples, or with `weight` set their weighted sum.
+    `loss` is a scalar: the mean over the samples, or with `weight` set a sum, to be divided by that of all parts.
     `gradients` maps parameter names to values, `mutations` maps buffers to their new values.
     `rung` says which way of capture worked ('dispatch' or 'opaque') and `blind` what it cannot see.
-    The constant named `TANGENT` seeds the backward pass; the worker gives it the sample's share of the whole minibatch.
+    The constant named `TANGENT` seeds the backward pass; the worker gives it `Load.weight`.
     `clip_norm` bounds the norm of the global gradient (0: no bound).
     `symbolic` is False where the graph holds for `batch` samples only.
     `sends` names the values that a stage gives to others, which take them as inputs of these names.
@@ -122,6 +123,12 @@ class Graph:
     def last_reader(self) -> dict[Ref, int]:
         """Value -> place of the last operator that reads it."""
         return {ref: i for i, operator in enumerate(self.operators) for ref in operator.reads()}
+
+    @cached_property
+    def shared_gradients(self) -> frozenset[Ref]:
+        """Gradients that something else needs as well: another parameter (of `a + b`), a later operator."""
+        owners = Counter(ref for _, ref in self.gradients)
+        return frozenset(ref for ref, count in owners.items() if count > 1 or ref in self.last_reader)
 
     def tensor(self, ref: Ref) -> Tensor:
         """The spec of a value. Raises KeyError for a value that the graph does not have."""

@@ -35,7 +35,7 @@ CONTRACTIONS: Final[dict[str, Maker]] = {
     "transformers.grouped_mm_fallback": contractions.grouped_product,
     "transformers.grouped_mm_fallback_backward": contractions.grouped_product_backward,
     "aten._grouped_mm": contractions.grouped_product,
-    "partita.lstm_layer": contractions.lstm, "partita.lstm_layer_backward": contractions.lstm,
+    **{f"partita.{kind}_layer{way}": contractions.recurrence for kind in ("lstm", "gru") for way in ("", "_backward")},
     **dict.fromkeys(ATTENTIONS, contractions.attention),
     **{f"{kind}_backward": contractions.attention_backward for kind in ATTENTIONS},
 }  # fmt: skip

@@ -163,16 +163,15 @@ def attention_backward(call: Call) -> Pattern | None:
     )  # fmt: skip
 
 
-def lstm(call: Call) -> Pattern | None:
-    """One LSTM layer over t steps; the four gates couple all features, so samples alone divide.
+def recurrence(call: Call) -> Pattern | None:
+    """One LSTM or GRU layer over t steps; the gates couple all features, so samples alone divide.
 
     The last output is a workspace that only the part which made it reads.
     """
-    inputs: Inputs = {0: "t n i", 1: "q i", 2: "q f", 3: "q", 4: "q", 5: "n f", 6: "n f"}
-    outputs = ["t n f", "n f", "n f", "n"]
+    states = ["n f"] * (2 if "lstm" in call.kind else 1)
+    leaves, ends = ["t n i", "q i", "q f", "q", "q", *states], ["t n f", *states]
     backward = call.kind.endswith("backward")
-    if backward:
-        inputs |= {7: "t n f", 8: "n f", 9: "n f", 10: "n", 11: "t n f", 12: "n f", 13: "n f"}
-        outputs = ["t n i", "q i", "q f", "q", "q", "n f", "n f"]
+    read, outputs = ([*leaves, *ends, "n", *ends], leaves) if backward else (leaves, [*ends, "n"])
+    inputs: Inputs = dict(enumerate(read))
     factor = 4 if backward else 2
     return formula(call, inputs, outputs, work=f"{factor} t n i q + {factor} t n f q", locked="t i q f")

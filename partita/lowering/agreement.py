@@ -5,8 +5,8 @@ from __future__ import annotations
 from partita.lowering.layout import urgent_from
 from partita.lowering.samples import Crew, Draft, packed, passes
 from partita.plan.plan import Plan
-from partita.program.instruction import After, Clip, Collective, Instruction, Kind, Scale, Space, Update
-from partita.program.program import Lane, Program, Role
+from partita.program.instruction import After, Clip, Collective, Instruction, Kind, Pack, Scale, Space, Update
+from partita.program.program import WEIGHT, Lane, Program, Role
 
 COMPUTE, DATA, WIRE = Lane("compute"), Lane("data"), Lane("wire")
 
@@ -14,20 +14,40 @@ COMPUTE, DATA, WIRE = Lane("compute"), Lane("data"), Lane("wire")
 def program_of(
     draft: Draft, roles: tuple[Role, ...], *, steps: int = 1, lag: int = 0, semantics: str = "exact"
 ) -> Program:
-    """A Program over the draft's layouts."""
-    return Program(draft.plan.name, roles, draft.segments, draft.buckets, draft.batch, steps, lag + 1, semantics)
+    """A Program over the draft's layouts, and the weight's where it is packed."""
+    packs = {i.act.bucket for role in roles for i in role.instructions if isinstance(i.act, Pack)}
+    buckets = draft.buckets + ((draft.weight,) if draft.weight and WEIGHT in packs else ())
+    return Program(draft.plan.name, roles, draft.segments, buckets, draft.batch, steps, lag + 1, semantics)
+
+
+def scaled(draft: Draft, i: int, lane: str, after: tuple[After, ...], lag: int = 0, tag: str = "") -> list[Instruction]:
+    """Bucket `i`'s sum over samples made a mean, where the loss is a sum with a weight."""
+    if draft.weight is None:
+        return []
+    act = Scale(draft.buckets[i].name, space=Space.GRADIENT, by=WEIGHT, lag=lag)
+    return [Instruction(f"W{i}{tag}", act, lane, after)]
+
+
+def applied(
+    draft: Draft, i: int, ready: tuple[After, ...], lag: int = 0, part: str = "", tag: str = ""
+) -> list[Instruction]:
+    """The Update of bucket `i`, and what makes its sum a mean before."""
+    update = Instruction(f"U{i}{tag}", Update(draft.buckets[i].name, lag, part), "compute", ready)
+    return [*([] if part else scaled(draft, i, "compute", ready, lag, tag)), update]
 
 
 def updates(
     draft: Draft, ready: dict[int, tuple[After, ...]], lag: int = 0, part: str = "", tag: str = ""
 ) -> list[Instruction]:
     """One Update a bucket as soon as it is ready; with a bound on the gradients' norm, all after it is known."""
-    found, names = [], tuple(b.name for b in draft.buckets)
-    if draft.graph.clip_norm:
+    found: list[Instruction] = []
+    names, bounded = tuple(b.name for b in draft.buckets), draft.graph.clip_norm
+    for i in range(len(names)):
+        found += applied(draft, i, ready.get(i, ()), lag, part, tag)
+    if bounded:
         every = tuple(dict.fromkeys(after for waits in ready.values() for after in waits))
-        found.append(Instruction(f"C{tag}", Clip(names, draft.graph.clip_norm, lag, part), "compute", every))
-    for i, name in enumerate(names):
-        found.append(Instruction(f"U{i}{tag}", Update(name, lag, part), "compute", ready.get(i, ())))
+        found.append(Instruction(f"C{tag}", Clip(names, bounded, lag, part), "compute", every))
+        found.sort(key=lambda one: (Scale, Clip, Update).index(type(one.act)))
     return found
 
 
@@ -35,8 +55,8 @@ def alone(draft: Draft, plan: Plan) -> Program:
     """Workers that never agree (one, or as many as the mesh has); updates take gradients where backward left them."""
     roles = []
     for crew in draft.crews:
-        works = passes(draft, crew)
         direct = plan.schedule.microbatches == 1
+        works = passes(draft, crew, direct=direct)
         body = [work.instruction for work in works] if direct else packed(draft, works, {})
         body += updates(draft, {}, part="0.0" if direct else "")
         roles.append(Role(crew.name, crew.ranks, tuple(body), (COMPUTE, DATA)))
@@ -50,6 +70,8 @@ def all_reduced(draft: Draft, plan: Plan) -> Program:
     compute   U1 F0 ..... U0 F1 B0 P0 B1 P1 | U1 F0 .. U0 F1       forward reads bucket 1 first
     wire      ------A0-----------     A1----|---A0--------         A0 is due when F1 needs it, not when backward ends
     lag 1     the same, each U with the sum of one round earlier (DP-30)
+
+    The weight of a weighted loss is summed first, while backward goes on: F PW B0 P0 ..., AW A0 ..., and W0 before U0.
     """
     lag = draft.sync.tight.lag
     return program_of(
@@ -69,30 +91,38 @@ def wires_of(draft: Draft) -> tuple[str, ...]:
 
 def _summing(draft: Draft, crew: Crew, lag: int, wires: tuple[str, ...]) -> Role:
     groups, works, lag = (draft.workers,), passes(draft, crew), lag + 1
-    fresh = updates(draft, {i: (After(f"A{i}", lag),) for i in range(len(draft.buckets))}, lag)
-    body = [] if not draft.graph.clip_norm else fresh
+    summed = (After("AW", lag),) if draft.weight else ()
+    ready = {i: (After(f"A{i}", lag), *summed) for i in range(len(draft.buckets))}
+    body = updates(draft, ready, lag) if draft.graph.clip_norm else []
     needs = {} if draft.graph.clip_norm else {work.instruction.name: work.needs for work in works}
     for one in packed(draft, works, {}):
-        body += [fresh[i] for i in needs.get(one.name, ())]
+        for i in needs.get(one.name, ()):
+            body += applied(draft, i, ready[i], lag)
         body.append(one)
-    for i, bucket in enumerate(draft.buckets):
+    lanes = dict(zip(draft.labels, wires if draft.weight is None else (wires[0], *wires), strict=True))
+    for label, bucket in draft.labels.items():
         reduce = Collective(Kind.ALL_REDUCE, bucket.name, groups)
-        body.append(Instruction(f"A{i}", reduce, wires[i], (After(f"P{i}"),)))
+        body.append(Instruction(f"A{label}", reduce, lanes[label], (After(f"P{label}"),)))
     return Role(crew.name, crew.ranks, tuple(body), (COMPUTE, DATA, *map(Lane, dict.fromkeys(wires))))
 
 
 def averaged(draft: Draft, plan: Plan) -> Program:
-    """Every worker steps on its own part for `period` steps, then all take the mean of their weights (DP-26)."""
+    """Every worker steps on its own part for `period` steps, then all take the mean of their weights (DP-26).
+
+    A period of 1 is exact where the mean commutes with the rule and every worker counts the same.
+    """
     period = draft.sync.often.period
     roles = tuple(_averaging(draft, crew, period) for crew in draft.crews)
-    return program_of(draft, roles, steps=period, semantics="exact" if period == 1 else "consensus")
+    linear = draft.graph.optimizer.name == "SGD" and not draft.graph.clip_norm and draft.weight is None
+    exact = period == 1 and linear and len(draft.crews) == 1
+    return program_of(draft, roles, steps=period, semantics="exact" if exact else "consensus")
 
 
 def _averaging(draft: Draft, crew: Crew, period: int) -> Role:
     body: list[Instruction] = []
     direct = draft.plan.schedule.microbatches == 1
     for step in range(period):
-        works = passes(draft, crew, step, crew.count)
+        works = passes(draft, crew, step, crew.count, direct=direct)
         body += [work.instruction for work in works] if direct else packed(draft, works, {}, f".{step}")
         body += updates(draft, {}, part=f"{step}.0" if direct else "", tag=f".{step}")
     for i, bucket in enumerate(draft.buckets):

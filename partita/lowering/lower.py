@@ -80,7 +80,6 @@ def refuse(graph: Graph, plan: Plan) -> None:
         (plan.memory != type(plan.memory)(), "memory plans"),
         (plan.update != type(plan.update)(), "corrections of the update rule"),
         (bool(plan.kernels), "kernel choices"),
-        (graph.weight is not None and plan.mesh.size * plan.schedule.microbatches > 1, "weighted losses in parts"),
     )
     for given, what in cases:
         if given:

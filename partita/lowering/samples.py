@@ -10,7 +10,7 @@ from partita.lowering.layout import buckets_of, edges_of, readers_of
 from partita.plan.plan import Plan, own_servers
 from partita.plan.sync import Sync
 from partita.program.instruction import After, Compute, Instruction, Load, Pack
-from partita.program.program import Bucket, Segment
+from partita.program.program import WEIGHT, Bucket, Segment
 
 Places = tuple[int, ...]
 
@@ -42,6 +42,17 @@ class Draft:
     segments: tuple[Segment, ...]
     batch: int
     needs: tuple[Places, ...]
+
+    @property
+    def weight(self) -> Bucket | None:
+        """What the weights of all parts are summed in, where the loss is a sum with a weight."""
+        return Bucket(WEIGHT, "float64", 1, ()) if self.graph.weight is not None else None
+
+    @property
+    def labels(self) -> dict[str, Bucket]:
+        """What instructions call each bucket that is agreed on, the weight first."""
+        weight = {"W": self.weight} if self.weight else {}
+        return weight | {str(i): bucket for i, bucket in enumerate(self.buckets)}
 
     @property
     def workers(self) -> tuple[int, ...]:
@@ -124,7 +135,8 @@ def _segments(
     names = [f"{forward_name(i, len(forward))}/{count}" for i in range(len(forward))]
     names += [f"B{i}/{count}" for i in range(len(buckets))]
     spans = zip(names, edges, edges[1:], strict=False)
-    return [Segment(name, start, stop, count, count / batch) for name, start, stop in spans]
+    share = count / batch if graph.weight is None else 1.0
+    return [Segment(name, start, stop, count, share) for name, start, stop in spans]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,17 +151,19 @@ class Work:
     needs: tuple[int, ...] = ()
 
 
-def passes(draft: Draft, crew: Crew, step: int = 0, of: int = 0) -> list[Work]:
+def passes(draft: Draft, crew: Crew, step: int = 0, of: int = 0, *, direct: bool = False) -> list[Work]:
     """Load, F and B of one minibatch on a crew, in the order of its lanes.
 
-    Gradients are means over `of` samples (0: the whole minibatch). The next round's samples are loaded as soon as this
-    round's forward has taken its own.
+    Gradients are means over `of` samples (0: the whole minibatch). Those of a weighted loss are sums, to be scaled once
+    its weight is known; if they are used `direct`, without Pack, means. The next round's samples are loaded as soon as
+    this round's forward has taken its own.
     """
     counts, tag, found = microbatches(crew.count, draft.plan), f".{step}" if step else "", []
     offset = 0
     for m, count in enumerate(counts):
         part, mark, last = f"{step}.{m}", f"{tag}#{m}" if len(counts) > 1 else tag, m == len(counts) - 1
-        load = Load(tuple(start + offset for start in crew.starts), count, part, count / (of or draft.batch), step)
+        share = count / (of or draft.batch) if draft.weight is None else float(not direct)
+        load = Load(tuple(start + offset for start in crew.starts), count, part, share, step)
         names = [forward_name(i, len(draft.needs)) for i in range(len(draft.needs))]
         found.append(Work(Instruction(f"L{mark}", load, "data", (After(f"{names[-1]}{mark}", 1),))))
         before = f"L{mark}"
@@ -164,16 +178,22 @@ def passes(draft: Draft, crew: Crew, step: int = 0, of: int = 0) -> list[Work]:
     return found
 
 
-def packed(draft: Draft, works: list[Work], after: dict[int, After], tag: str = "") -> list[Instruction]:
-    """The instructions with a Pack of each bucket after the backward that completes it; the minibatch's last one is
-    named `P<bucket><tag>`. `after` tells what must be done before a bucket's gradient may be written anew."""
+def packed(draft: Draft, works: list[Work], after: dict[str, tuple[After, ...]], tag: str = "") -> list[Instruction]:
+    """The instructions with a Pack of each bucket after the backward that completes it, and of the weight before the
+    first backward; the minibatch's last one is named `P<label><tag>`. `after` tells by label what must be done before a
+    bucket's gradient may be written anew."""
     found: list[Instruction] = []
+
+    def pack(label: str, bucket: Bucket, work: Work) -> None:
+        add = not work.part.endswith(".0")
+        name = f"P{label}{tag}" if work.last else f"P{label}{tag}#{work.part}"
+        waits = () if add else after.get(label, ())
+        found.append(Instruction(name, Pack(bucket.name, work.part, add), "compute", (After(found[-1].name), *waits)))
+
     for work in works:
+        if draft.weight and work.bucket == 0:
+            pack("W", draft.weight, work)
         found.append(work.instruction)
         if work.bucket >= 0:
-            add = not work.part.endswith(".0")
-            name = f"P{work.bucket}{tag}" if work.last else f"P{work.bucket}{tag}#{work.part}"
-            waits = () if add or work.bucket not in after else (after[work.bucket],)
-            act = Pack(draft.buckets[work.bucket].name, work.part, add)
-            found.append(Instruction(name, act, "compute", (After(work.instruction.name), *waits)))
+            pack(str(work.bucket), draft.buckets[work.bucket], work)
     return found

@@ -6,18 +6,20 @@ worker  compute  F0 F1 B0 P0 B1 P1            | F of the next round, each part a
 server  from w         I0-- I1----                 one lane for each worker: links are full duplex
         serve               C0 U0 C1 U1
         to w                    D0-- D1----
+
+The weight of a weighted loss goes ahead of the gradients, to every server: PW SW, IW CW, and a W0 before each U0.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from partita.lowering.agreement import COMPUTE, DATA, program_of
+from partita.lowering.agreement import COMPUTE, DATA, program_of, scaled
 from partita.lowering.samples import Crew, Draft, packed, passes
 from partita.plan.plan import Plan
 from partita.plan.sync import Servers
 from partita.program.instruction import After, Clip, Combine, Instruction, Receive, Send, Space, Update
-from partita.program.program import Lane, Program, Role
+from partita.program.program import WEIGHT, Lane, Program, Role
 
 Owners = tuple[int, ...]
 
@@ -55,7 +57,11 @@ def _apart(crew: Crew, hosts: tuple[int, ...]) -> list[Crew]:
 def _worker(draft: Draft, crew: Crew, owners: Owners) -> Role:
     me = crew.ranks[0] if crew.ranks[0] in owners else -1
     everything = range(len(draft.buckets))
-    free = {i: After(f"U{i}" if owners[i] == me else f"S{i}", 1) for i in everything}
+    free: dict[str, tuple[After, ...]] = {
+        str(i): (After(f"U{i}" if owners[i] == me else f"S{i}", 1),) for i in everything
+    }
+    if draft.weight:
+        free["W"] = tuple(After(one.name, 1) for one in _told(me, owners))
     works = passes(draft, crew)
     fresh = {
         work.instruction.name: tuple(After(f"U{i}" if owners[i] == me else f"R{i}", 1) for i in work.needs)
@@ -63,6 +69,7 @@ def _worker(draft: Draft, crew: Crew, owners: Owners) -> Role:
     }
     body = [replace(i, after=i.after + fresh.get(i.name, ())) for i in packed(draft, works, free)]
     back = After(body[-1].name)
+    body += _told(me, owners) if draft.weight else []
     for i, bucket in enumerate(draft.buckets):
         if owners[i] != me:
             up, down = f"{bucket.name}.up", f"{bucket.name}.down"
@@ -76,6 +83,14 @@ def _worker(draft: Draft, crew: Crew, owners: Owners) -> Role:
     return Role(name, crew.ranks, tuple(body), _lanes(body))
 
 
+def _told(me: int, owners: Owners) -> list[Instruction]:
+    """A worker's weight to every server but itself."""
+    return [
+        Instruction(f"SW{host}", Send(WEIGHT, (host,), f"{WEIGHT}.up"), f"push{host}", (After("PW"),))
+        for host in sorted({*owners} - {me})
+    ]
+
+
 def _server(draft: Draft, host: int, owners: Owners) -> Role:
     body = _serving(draft, host, owners, ())
     return Role(f"server-{host}", (host,), tuple(body), _lanes(body), keeps="server")
@@ -86,13 +101,13 @@ def _serving(draft: Draft, host: int, owners: Owners, idle: tuple[After, ...]) -
     mine = [i for i, owner in enumerate(owners) if owner == host]
     peers = [worker for worker in draft.workers if worker != host]
     body: list[Instruction] = []
+    if draft.weight:
+        left = [After(one.name) for one in _told(host, owners)] if host in draft.workers else []
+        body += _combined(draft, host, "W", WEIGHT, left)
     for i in mine:
         bucket = draft.buckets[i].name
-        for w in peers:
-            act = Receive(bucket, (w,), f"{bucket}.up", Space.INBOX)
-            body.append(Instruction(f"I{i}.{w}", act, f"from{w}", (After(f"C{i}", 1),)))
-        waits = [After(f"I{i}.{w}") for w in peers] + ([After(f"P{i}")] if host in draft.workers else [])
-        body.append(Instruction(f"C{i}", Combine(bucket, draft.workers), "serve", tuple(waits)))
+        body += _combined(draft, host, str(i), bucket, [])
+        body += scaled(draft, i, "serve", (After(f"C{i}"), After("CW")))
         body += _clipped(draft, mine, i)
         sent = tuple(After(f"D{i}.{w}", 1) for w in peers)
         body.append(Instruction(f"U{i}", Update(bucket), "serve", (After(f"C{i}"), *idle, *sent)))
@@ -100,6 +115,19 @@ def _serving(draft: Draft, host: int, owners: Owners, idle: tuple[After, ...]) -
             act_back = Send(bucket, (w,), f"{bucket}.down", Space.PARAMETER)
             body.append(Instruction(f"D{i}.{w}", act_back, f"to{w}", (After(f"U{i}"),)))
     return sorted(body, key=lambda one: isinstance(one.act, Update)) if draft.graph.clip_norm else body
+
+
+def _combined(draft: Draft, host: int, label: str, bucket: str, waits: list[After]) -> list[Instruction]:
+    """A bucket of every other worker received, and the sum of all once `waits` are over."""
+    body: list[Instruction] = []
+    for w in draft.workers:
+        if w == host:
+            waits = [*waits, After(f"P{label}")]
+            continue
+        act = Receive(bucket, (w,), f"{bucket}.up", Space.INBOX)
+        body.append(Instruction(f"I{label}.{w}", act, f"from{w}", (After(f"C{label}", 1),)))
+        waits = [*waits, After(f"I{label}.{w}")]
+    return [*body, Instruction(f"C{label}", Combine(bucket, draft.workers), "serve", tuple(waits))]
 
 
 def _clipped(draft: Draft, mine: list[int], i: int) -> list[Instruction]:

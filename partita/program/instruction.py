@@ -36,8 +36,9 @@ class Kind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Load:
     """Fetch `count` samples of the round's minibatch `step`, from position `start` (one for each rank of the role),
-    into environment `part`, which it makes if it is not there; they count `weight` of the whole minibatch. A stage's
-    Load gives its inputs; one that reads no samples has `fetch` False."""
+    into environment `part`, which it makes if it is not there. Gradients there are those of `weight` times the loss:
+    the samples' share of the minibatch, 1 where the loss is a sum whose weight is still to be agreed on, 0 for the
+    inverse of its own weight. A stage's Load gives its inputs; one that reads no samples has `fetch` False."""
 
     start: tuple[int, ...]
     count: int
@@ -59,7 +60,8 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Copy the gradients that environment `part` holds (those of `stage`) into a bucket, or add them to it."""
+    """Copy the gradients (those of `stage`; the samples' weight, for bucket WEIGHT) that environment `part` holds into
+    a bucket, or add them to it."""
 
     bucket: str
     part: str
@@ -113,11 +115,14 @@ class Combine:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Multiply a bucket in place."""
+    """Multiply a bucket in place by `factor`, or by the inverse of the number that the bucket `by` holds; `lag` as in
+    Update."""
 
     bucket: str
-    factor: float
+    factor: float = 1.0
     space: Space = Space.PARAMETER
+    by: str = ""
+    lag: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,3 +170,8 @@ class Instruction:
     need: int = 0
     unless: After | None = None
     priority: int = 0
+
+    @property
+    def lag(self) -> int:
+        """Rounds for which it still goes on after the last one, with what is then in flight."""
+        return self.act.lag if isinstance(self.act, Scale | Clip | Update) else 0

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from math import prod
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE, Tensor, dim_at
-from partita.program.instruction import Collective, Compute, Instruction, Receive, Send, Space, Update
+from partita.program.instruction import Collective, Compute, Instruction, Receive, Send, Space
 from partita.units import Bytes
 
 T = TypeVar("T")
+WEIGHT: Final = "weight"
 
 
 class Policy(StrEnum):
@@ -37,7 +38,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Pieces of parameters that travel and are updated together, dense and in this order."""
+    """Pieces of parameters that travel and are updated together, dense and in this order.
+
+    The one named WEIGHT has no pieces and holds one number: what the samples of a weighted loss weigh together.
+    """
 
     name: str
     dtype: str
@@ -145,8 +149,13 @@ class Program:
 
     @cached_property
     def drain(self) -> int:
-        """Rounds after the last one in which updates apply what is still in flight."""
-        return max((i.act.lag for _, i in self.instructions() if isinstance(i.act, Update)), default=0)
+        """Rounds after the last one in which what is still in flight is applied."""
+        return max((instruction.lag for _, instruction in self.instructions()), default=0)
+
+    @cached_property
+    def trained(self) -> tuple[Bucket, ...]:
+        """The buckets that hold parameters: all but the WEIGHT's."""
+        return tuple(bucket for bucket in self.buckets if bucket.pieces)
 
     @cached_property
     def bucket(self) -> dict[str, Bucket]:

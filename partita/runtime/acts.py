@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
 
-from partita.graph.graph import TANGENT
+from partita.graph.graph import TANGENT, Graph
 from partita.graph.operator import Ref
 from partita.program.instruction import (
     Clip,
@@ -23,9 +24,10 @@ from partita.program.instruction import (
     Space,
     Update,
 )
+from partita.program.program import WEIGHT, Segment
 from partita.runtime.draws import DRAWS, Draws
 from partita.runtime.rank import Rank
-from partita.runtime.segment import BREATHE, key
+from partita.runtime.segment import BREATHE, Environment, key
 from partita.runtime.state import rows
 from partita.runtime.transport import Pending
 from partita.runtime.values import receive_values, send_values
@@ -43,13 +45,15 @@ def load(rank: Rank, act: Load, name: str, round: int) -> None:
     environment |= {name: leaf for name, leaf in named.items() if Ref(name) in rank.reads}
     environment[DRAWS] = None if rank.draws is None else Draws(rank.draws, rank.step(round, act.step), tuple(positions))
     environment[BREATHE] = rank.pace.breathe
-    weight = torch.tensor(act.weight, dtype=rank.floating or torch.float32, device=rank.device)
-    environment[TANGENT + suffix] = weight
+    if act.weight:
+        weight = torch.tensor(act.weight, dtype=rank.floating or torch.float32, device=rank.device)
+        environment[TANGENT + suffix] = weight
 
 
 def compute(rank: Rank, act: Compute, name: str, round: int) -> None:
     environment = rank.environments[round, act.part]
-    rank.code[act.segment](environment, rank.state.leaves)
+    with default_floats(rank.floating):
+        rank.code[act.segment](environment, rank.state.leaves)
     segment = rank.program.segment[act.segment]
     graph = rank.graph_of(segment.stage)
     for buffer, ref in graph.mutations:
@@ -57,24 +61,54 @@ def compute(rank: Rank, act: Compute, name: str, round: int) -> None:
             rank.state.leaves[buffer].copy_(environment[key(ref)])
             if graph.last_reader.get(ref, 0) < segment.stop:
                 del environment[key(ref)]
+    if segment.start < graph.forward_length <= segment.stop:
+        forwarded(rank, graph, environment, rank.step(round, act.step), segment)
+
+
+@contextmanager
+def default_floats(floating: torch.dtype | None) -> Iterator[None]:
+    """Python numbers meet integer tensors in the precision of the graph; only here, for data sets may draw."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64 if floating is torch.float64 else before)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def forwarded(rank: Rank, graph: Graph, environment: Environment, step: int, segment: Segment) -> None:
+    """Keep the loss and, where the loss is a sum, what its samples weigh; its inverse seeds backward where no other
+    part counts."""
+    ref = graph.weight
+    if ref is not None:
+        weight = environment[key(ref)] if key(ref) in environment else rank.state.leaves[ref.name]
+        environment[WEIGHT] = weight.detach().double().reshape(1)
+        rank.weights[step] = rank.weights.get(step, 0.0) + environment[WEIGHT][0]
+        if TANGENT not in environment:
+            floating = rank.floating or torch.float32
+            environment[TANGENT] = environment[WEIGHT][0].reciprocal().to(floating)
+        if graph.last_reader.get(ref, 0) < segment.stop:
+            environment.pop(key(ref), None)
     loss = environment.pop(key(graph.loss), None)
     if loss is not None:
-        step = rank.step(round, act.step)
         rank.losses[step] = rank.losses.get(step, 0.0) + loss.detach() * segment.weight
 
 
 def gradients(rank: Rank, bucket: str, part: str, round: int, stage: int = -1) -> list[torch.Tensor]:
     """Take the gradients of a bucket's pieces out of an environment; a tied weight's that a stage lacks is zero."""
     environment = rank.environments[round, part]
-    wanted = {name: key(ref) for name, ref in rank.graph_of(stage).gradients}
+    if bucket == WEIGHT:
+        return [environment[WEIGHT]]
+    graph = rank.graph_of(stage)
+    wanted = dict(graph.gradients)
     pieces = rank.program.bucket[bucket].pieces
     found = []
     for piece in pieces:
-        name = wanted.get(piece.parameter)
-        whole = torch.zeros_like(rank.state.leaves[piece.parameter]) if name is None else environment[name]
+        ref = wanted.get(piece.parameter)
+        whole = torch.zeros_like(rank.state.leaves[piece.parameter]) if ref is None else environment[key(ref)]
         found.append(rows(whole, piece))
-        if piece.last and name is not None:
-            del environment[name]
+        if piece.last and ref is not None and ref not in graph.shared_gradients:
+            del environment[key(ref)]
     return found
 
 
@@ -122,7 +156,14 @@ def combine(rank: Rank, act: Combine, name: str, round: int) -> None:
 
 
 def scale(rank: Rank, act: Scale, name: str, round: int) -> None:
-    rank.state.flat(act.space, act.bucket, rank.slot(round)).mul_(act.factor)
+    if round < act.lag:
+        return
+    slot = rank.slot(round - act.lag)
+    flat = rank.state.flat(act.space, act.bucket, slot)
+    if act.by:
+        flat.div_(rank.state.gradient[act.by][slot][0])
+    else:
+        flat.mul_(act.factor)
 
 
 def clip(rank: Rank, act: Clip, name: str, round: int) -> None:
@@ -131,14 +172,20 @@ def clip(rank: Rank, act: Clip, name: str, round: int) -> None:
         return
     if act.part:
         environment, wanted = rank.environments[round, act.part], dict(rank.graph.gradients)
-        found = [
-            environment[key(wanted[p])]
-            for p in dict.fromkeys(q.parameter for b in act.buckets for q in rank.program.bucket[b].pieces)
-        ]
+        pieces = dict.fromkeys(q.parameter for b in act.buckets for q in rank.program.bucket[b].pieces)
+        found = [key(wanted[parameter]) for parameter in pieces]
+        factor = bound_factor([environment[name] for name in found], act.norm)
+        for name in dict.fromkeys(found):  # not in place: gradients may be views of each other
+            environment[name] = environment[name] * factor
     else:
-        found = [rank.state.gradient[bucket][rank.slot(round - act.lag)] for bucket in act.buckets]
-    total = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in found]))
-    torch._foreach_mul_(found, torch.clamp(act.norm / (total + 1e-6), max=1.0))
+        flats = [rank.state.gradient[bucket][rank.slot(round - act.lag)] for bucket in act.buckets]
+        torch._foreach_mul_(flats, bound_factor(flats, act.norm))
+
+
+def bound_factor(gradients: list[torch.Tensor], norm: float) -> torch.Tensor:
+    """What brings the norm of all gradients down to `norm`; at most 1."""
+    total = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
+    return torch.clamp(norm / (total + 1e-6), max=1.0)
 
 
 def update(rank: Rank, act: Update, name: str, round: int) -> None:
@@ -166,7 +213,7 @@ ACTS: Final[dict[type, Carry]] = {
 
 
 def carry_out(rank: Rank, instruction: Instruction, round: int) -> Pending | None:
-    """Start an instance of an instruction on a rank."""
+    """Start an instance of an instruction on a rank; an environment goes with its last use."""
     act = instruction.act
     pending = ACTS[type(act)](rank, act, instruction.name, round)
     if part := getattr(act, "part", ""):

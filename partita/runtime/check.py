@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -18,6 +19,7 @@ from partita.runtime.run import train_in_process
 from partita.runtime.state import State
 from partita.task import Task
 from partita.tracing.capture import capture
+from partita.tracing.draws import sample_dims
 
 TOLERANCE: Final = 1e-9
 AGAINST: Final = {
@@ -47,10 +49,11 @@ def checked(
         states, _ = train_in_process(task, graph, plan, cluster, steps, seed=seed, precision=precision, keyed=True)
         whole = not graph.mutations
         tell(f"training the same serially in {precision}")
-        serial = reference(task, parts, seed=seed, precision=precision, whole=whole)
+        serially = partial(reference, task, parts, seed=seed, precision=precision, dims=sample_dims(graph))
+        serial = serially(whole=whole)
         found[precision] = difference(gathered(program, states), serial)
         if precision == "fp32":
-            halves = reference(task, parts, seed=seed, precision=precision, whole=not whole) if whole else serial
+            halves = serially(whole=not whole) if whole else serial
             found["control"] = difference({name: w.detach() for name, w in halves.items()}, serial)
     return {
         "equal": found["fp64"] <= TOLERANCE,

@@ -17,6 +17,7 @@ from partita.runtime.checkpoint import Keep
 from partita.runtime.halt import Halt
 from partita.runtime.holding import Losses, held
 from partita.runtime.leg import Leg, left, reaches
+from partita.runtime.losses import Row, rows_of
 from partita.runtime.manifest import identity_of, written
 from partita.runtime.rank import Rank
 from partita.runtime.restore import Saved, losses_of, lost, open_checkpoint
@@ -61,7 +62,7 @@ class Course:
     step: int = 0
     state: State | None = None
     earlier: Losses = field(default_factory=list)
-    losses: dict[int, float] = field(default_factory=dict)
+    losses: dict[int, Row] = field(default_factory=dict)
     ends: dict[int, Seconds] = field(default_factory=dict)
     cores: dict[int, Seconds] = field(default_factory=dict)
     idle: Seconds = field(default_factory=time.process_time)
@@ -111,13 +112,13 @@ class Course:
         for round, (end, core) in zip(range(start, stop), rank.ends, strict=False):
             at = rank.step(round, rank.program.steps - 1)
             self.ends[at], self.cores[at] = end, core
-        self.losses |= {at: float(loss) for at, loss in rank.losses.items()}
+        self.losses |= {row[0]: row for row in rows_of(rank)}
         self.step = rank.step(stop, 0)
 
     def _keep(self, rank: Rank, round: int, flying: int) -> None:
         if not self.order.out:
             return
-        losses = [(at, self._second(at), loss) for at, loss in sorted(self.losses.items())]
+        losses = [(at, self._second(at), loss, weight) for at, loss, weight in self.losses.values()]
         shard = held(rank, round, flying, self.earlier + losses)
         seconds, identity = time.perf_counter() - self.begun, identity_of(self.session.graph, self.session.seed)
         manifest = written(self.order.plan, rank.program, self.step, flying, seconds, self.order.keyed, identity)
@@ -131,8 +132,8 @@ class Course:
     def reply(self, since: int, away: Seconds, sent: int) -> dict[str, Any]:
         """This rank's part of the result as plain data; seconds are of rank 0's clock."""
         session, order, state, shift = self.session, self.order, self.state, self.session.offset
-        ends = {at: second for at, second, _ in self.earlier if second} | {at: self._second(at) for at in self.ends}
-        losses = {at: loss for at, _, loss in self.earlier} | self.losses
+        ends = {at: second for at, second, _, _ in self.earlier if second} | {at: self._second(at) for at in self.ends}
+        losses = [(at, loss, weight) for at, _, loss, weight in self.earlier] + [*self.losses.values()]
         leaves = {} if self.stopped else session.leaves(order, state)
         chief = session.rank == 0 and bool(leaves)
         return {
@@ -143,7 +144,7 @@ class Course:
             "ends": [[at, end + shift] for at, end in ends.items()],
             "cores": [[at, core] for at, core in self.cores.items()],
             "idle": self.idle,
-            "losses": [[at, loss] for at, loss in sorted(losses.items())],
+            "losses": losses,
             "spans": [span | {"start": span["start"] + shift, "end": span["end"] + shift} for span in self.spans],
             "sent": sent,
             "steps": self.step,

@@ -25,7 +25,7 @@ class Entry:
         gradient    in flight; `detail` is its age     factor     optimizer state of another shape, and numbers
         buffer      batch statistics and the like      settings   those of the optimizer's group: rate, momentum, ...
         random      a generator's state                schedule   the state of the rate's schedule
-        losses      rows of (step, seconds, loss)
+        losses      rows: step, seconds, loss, weight  weight     of gradients in flight that are sums, by `detail` too
 
     `detail` says which of several. `rank` is whose it is, ALIKE where all ranks that hold it have the same.
     """

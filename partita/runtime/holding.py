@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from partita.program.instruction import Collective, Combine, Space, Update
-from partita.program.program import Piece, Program
+from partita.program.program import WEIGHT, Piece, Program
 from partita.runtime.entry import ALIKE, Entry
 from partita.runtime.gather import owners_of
 from partita.runtime.generators import random_states
 from partita.runtime.rank import Rank
 from partita.runtime.shard import Shard
 
-Losses = list[tuple[int, float, float]]
+Losses = list[tuple[int, float, float, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ def copies_of(program: Program) -> dict[str, Copies]:
 
     It holds at the end of a round.
     """
-    updating: dict[str, set[int]] = {bucket.name: set() for bucket in program.buckets}
+    updating: dict[str, set[int]] = {bucket.name: set() for bucket in program.trained}
     agreed: dict[str, set[Space]] = {bucket.name: set() for bucket in program.buckets}
     for role, instruction in program.instructions():
         act = instruction.act
@@ -72,6 +72,7 @@ def held(rank: Rank, round: int, flying: int, losses: Losses) -> Shard:
             shard.values[Entry("schedule")] = schedule_state(rank.state.schedule[name])
     if rank.role.keeps == "model":
         _leaves(shard, rank)
+        _weights(shard, rank, round, flying)
     for detail, state in random_states(rank.device).items():
         shard.tensors[Entry("random", detail=detail, rank=rank.rank)] = state
     if losses:
@@ -119,11 +120,18 @@ def _gradients(shard: Shard, rank: Rank, bucket: str, round: int, flying: int) -
             shard.tensors[of_piece("gradient", piece, str(age))] = view
 
 
+def _weights(shard: Shard, rank: Rank, round: int, flying: int) -> None:
+    """What gradients in flight are still to be divided by, from the first worker."""
+    if WEIGHT in rank.state.gradient and workers_of(rank.program)[0] == rank.rank:
+        for age in range(1, flying + 1):
+            shard.tensors[Entry("weight", detail=str(age))] = rank.state.gradient[WEIGHT][rank.slot(round - age)]
+
+
 def _leaves(shard: Shard, rank: Rank) -> None:
     """Buffers, one copy a worker where training changes them; frozen weights from the first worker that has them."""
     changed = {name for name, _ in rank.graph.mutations}
     first = {name for name, owner in owners_of(rank.program, rank.graph).items() if owner == rank.rank}
-    cut = {piece.parameter for bucket in rank.program.buckets for piece in bucket.pieces}
+    cut = {piece.parameter for bucket in rank.program.trained for piece in bucket.pieces}
     for buffer in rank.graph.buffers:
         if buffer.name in first or (buffer.name in changed and buffer.name in rank.state.leaves):
             owner = rank.rank if buffer.name in changed else ALIKE

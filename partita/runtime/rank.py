@@ -79,6 +79,7 @@ class Rank:
     spans: list[Span] = field(default_factory=list)
     ends: list[tuple[Seconds, Seconds]] = field(default_factory=list)
     losses: dict[int, torch.Tensor] = field(default_factory=dict)
+    weights: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def graph_of(self, stage: int) -> Graph:
         """The graph of a stage, or the captured one."""

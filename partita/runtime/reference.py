@@ -10,10 +10,10 @@ Where a model keeps batch statistics, a minibatch is fed in the sub-batches that
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from partita.program.program import Program
 from partita.runtime.feed import Feed, place
 from partita.runtime.leg import Leg
 from partita.task import Task
-from partita.tracing.draws import KeyedDraws
+from partita.tracing.draws import NOTHING, KeyedDraws
 from partita.tracing.promote import Promoted
 
 
@@ -59,12 +59,15 @@ class Reference:
     seed: int
     precision: str
     feed: Feed
+    dims: Mapping[int, int]
 
     def gradients(self, step: int, shares: Sequence[tuple[int, int]], of: int) -> list[torch.Tensor]:
-        """Sum over shares (start, count) of count / of x gradient of the mean loss over it, clipped where asked."""
+        """Sum over shares (start, count) of count / of x gradient of the mean loss over it, clipped where asked. Of a
+        loss that comes with a weight: the gradient of the sum over all shares, over their weight."""
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         for p in parameters:
             p.grad = None
+        weights = []
         floating = torch.float64 if self.precision == "fp64" else None
         for start, count in shares:
             positions = self.feed.positions(step, start, count)
@@ -73,29 +76,35 @@ class Reference:
             with ExitStack() as modes:
                 if self.precision == "fp64":
                     modes.enter_context(Promoted())
-                modes.enter_context(KeyedDraws(self.seed, step, positions))
+                modes.enter_context(KeyedDraws(self.seed, step, positions, self.dims))
                 loss = self.task.loss(self.model, batch)
-                mean = loss[0] / loss[1] if isinstance(loss, tuple) else loss
-                (mean * (count / of)).backward()
+                if isinstance(loss, tuple):
+                    weights.append(float(loss[1]))
+                    loss[0].backward()
+                else:
+                    (loss * (count / of)).backward()
+        for p in parameters:
+            if weights and p.grad is not None:
+                p.grad /= sum(weights)
         if self.task.clip_norm:
             torch.nn.utils.clip_grad_norm_(parameters, self.task.clip_norm)
         return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters]
 
 
 def reference(
-    task: Task, legs: Sequence[Leg], *, seed: int, precision: str, whole: bool
+    task: Task, legs: Sequence[Leg], *, seed: int, precision: str, whole: bool, dims: Mapping[int, int] = NOTHING
 ) -> dict[str, torch.Tensor]:  # fmt: skip
     """Parameters by name after the serial recurrences that the classes of the legs' programs name, one after the other.
 
-    `whole` feeds every minibatch at once; otherwise in the programs' own parts.
+    `whole` feeds every minibatch at once; otherwise in the programs' own parts. `dims` are the graph's `sample_dims`.
     """
     torch.manual_seed(seed)
     model = task.model().double() if precision == "fp64" else task.model()
     model.train()
+    one = Reference(task, model, seed, precision, Feed(task, seed), dims)
     if legs[0].program.semantics == "consensus":
-        steps = sum(leg.rounds * leg.program.steps for leg in legs)
-        return _averaged(task, legs[0].program, model, shares_of(legs[0].program), steps, seed, precision)
-    _recurrences(Reference(task, model, seed, precision, Feed(task, seed)), legs, whole)
+        return _averaged(one, legs[0].program, sum(leg.rounds * leg.program.steps for leg in legs))
+    _recurrences(one, legs, whole)
     return dict(model.named_parameters())
 
 
@@ -121,12 +130,16 @@ def _recurrences(one: Reference, legs: Sequence[Leg], whole: bool) -> None:
                     schedule.step()
 
 
-def _averaged(
-    task: Task, program: Program, model: Any, shares: Sequence[Share], steps: int, seed: int, precision: str
-) -> dict[str, torch.Tensor]:
+def _averaged(one: Reference, program: Program, steps: int) -> dict[str, torch.Tensor]:
+    shares = shares_of(program)
     workers = sorted({share.rank for share in shares})
-    copies = {w: deepcopy(model) for w in workers}
-    runs = {w: _stepper(task, copies[w], [s for s in shares if s.rank == w], program, seed, precision) for w in workers}
+    copies = {w: deepcopy(one.model) for w in workers}
+    runs = {
+        w: _stepper(
+            replace(one, model=copies[w], feed=Feed(one.task, one.seed)), [s for s in shares if s.rank == w], program
+        )
+        for w in workers
+    }
     for step in range(steps):
         for w in workers:
             next(runs[w])
@@ -139,14 +152,11 @@ def _averaged(
     return dict(copies[workers[0]].named_parameters())
 
 
-def _stepper(
-    task: Task, model: Any, shares: Sequence[Share], program: Program, seed: int, precision: str
-) -> Iterator[None]:
+def _stepper(one: Reference, shares: Sequence[Share], program: Program) -> Iterator[None]:
     """One worker's own training: each `next` is a step on its part, weighed as the worker weighs it."""
-    one = Reference(task, model, seed, precision, Feed(task, seed))
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = task.optimizer(parameters)
-    schedule = task.schedule(optimizer) if task.schedule else None
+    parameters = [p for p in one.model.parameters() if p.requires_grad]
+    optimizer = one.task.optimizer(parameters)
+    schedule = one.task.schedule(optimizer) if one.task.schedule else None
     step = 0
     while True:
         mine = [(s.start, s.count) for s in shares if s.step == step % program.steps]

@@ -20,10 +20,11 @@ import torch
 
 from partita.errors import InputError
 from partita.graph.graph import Graph
-from partita.program.program import Bucket, Piece, Program
+from partita.program.program import WEIGHT, Bucket, Piece, Program
 from partita.runtime.entry import ALIKE, Entry
 from partita.runtime.generators import set_random_states
 from partita.runtime.holding import Copies, Losses, copies_of, workers_of
+from partita.runtime.losses import totals
 from partita.runtime.manifest import Manifest, read_manifest
 from partita.runtime.shard import Contents
 from partita.runtime.state import State
@@ -50,7 +51,7 @@ def open_checkpoint(path: Path) -> Saved:
 def restore(saved: Saved, graph: Graph, program: Program, rank: int, state: State, device: str) -> None:
     """Put what the checkpoint holds into the fresh state of a rank. Raises InputError where something is missing."""
     contents, copies = saved.contents, copies_of(program)
-    for bucket in (b for b in program.buckets if b.name in state.views):
+    for bucket in (b for b in program.trained if b.name in state.views):
         _weights(contents, bucket, state, copies[bucket.name], rank)
         _optimizer(contents, bucket, state, copies[bucket.name], rank)
     _leaves(contents, graph, program, rank, state)
@@ -67,13 +68,12 @@ def restore(saved: Saved, graph: Graph, program: Program, rank: int, state: Stat
 
 
 def losses_of(saved: Saved) -> Losses:
-    """(step, seconds, loss) of the steps so far, summed over the ranks in their order, as a run's end does it."""
-    found: dict[int, tuple[float, float]] = {}
-    for rank in saved.contents.ranks("losses"):
-        for step, seconds, loss in saved.contents.tensor(Entry("losses", rank=rank)).tolist():
-            first, total = found.get(int(step), (seconds, 0.0))
-            found[int(step)] = first, total + loss
-    return [(step, seconds, loss) for step, (seconds, loss) in sorted(found.items())]
+    """(step, seconds, loss, 0) of the steps so far, put together over the ranks in their order, as a run's end does."""
+    contents = saved.contents
+    rows = [row for rank in contents.ranks("losses") for row in contents.tensor(Entry("losses", rank=rank)).tolist()]
+    seconds = {int(step): second for step, second, _, _ in reversed(rows)}
+    total = totals((int(step), loss, weight) for step, _, loss, weight in rows)
+    return [(step, seconds[step], loss, 0.0) for step, loss in total.items()]
 
 
 def lost(saved: Saved, program: Program) -> list[str]:
@@ -82,7 +82,7 @@ def lost(saved: Saved, program: Program) -> list[str]:
     if manifest.lag > 1 and manifest.flying and not saved.flying(program):
         found.append(f"{manifest.flying} gradients in flight are applied first")
     copies = list(copies_of(program).values())
-    pieces = [bucket.pieces[0].parameter for bucket in program.buckets]
+    pieces = [bucket.pieces[0].parameter for bucket in program.trained]
     own = {r for name in pieces for d in contents.details("state", name) for r in contents.ranks("state", name, d)}
     kept = set() if all(c.state for c in copies) else {r for c in copies for r in c.ranks}
     if own - {ALIKE} and own != kept:
@@ -188,7 +188,7 @@ def _value(contents: Contents, kind: str, piece: Piece, key: str, rank: int, wan
 
 def _leaves(contents: Contents, graph: Graph, program: Program, rank: int, state: State) -> None:
     changed, workers = {name for name, _ in graph.mutations}, workers_of(program)
-    cut = {piece.parameter for bucket in program.buckets for piece in bucket.pieces}
+    cut = {piece.parameter for bucket in program.trained for piece in bucket.pieces}
     names = [("buffer", b.name) for b in graph.buffers if b.name in state.leaves]
     names += [("parameter", p.name) for p in graph.parameters if p.name not in cut and p.name in state.leaves]
     for kind, name in names:
@@ -201,6 +201,8 @@ def _leaves(contents: Contents, graph: Graph, program: Program, rank: int, state
 
 
 def _gradient(contents: Contents, bucket: Bucket, state: State, age: int) -> list[torch.Tensor]:
+    if bucket.name == WEIGHT:
+        return [contents.tensor(Entry("weight", detail=str(age)))]
     return [
         _rows(contents, "gradient", str(age), piece, _count(view), ALIKE)
         for piece, view in zip(bucket.pieces, state.views[bucket.name], strict=True)
@@ -221,9 +223,12 @@ def _apply(contents: Contents, graph: Graph, program: Program, state: State, fly
     for age in range(flying, 0, -1):
         found = {
             bucket.name: _gradient(contents, bucket, state, age)
-            for bucket in program.buckets
+            for bucket in program.trained
             if bucket.name in state.views
         }
+        if graph.weight is not None:
+            weight = contents.tensor(Entry("weight", detail=str(age)))[0]
+            found = {name: [gradient / weight for gradient in bucket] for name, bucket in found.items()}
         if graph.clip_norm:
             found = _clipped(found, graph.clip_norm)
         for name, gradients in found.items():

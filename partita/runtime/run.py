@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +21,7 @@ from partita.runtime.feed import Feed
 from partita.runtime.holding import held
 from partita.runtime.inprocess import Hall, InProcess
 from partita.runtime.leg import Reach, left, reaches
+from partita.runtime.losses import rows_of, totals
 from partita.runtime.manifest import Identity, identity_of, written
 from partita.runtime.pace import Pace
 from partita.runtime.rank import Code, Rank
@@ -32,9 +32,9 @@ from partita.runtime.segment import compile_segment, last_reads
 from partita.runtime.state import State, make_state
 from partita.runtime.transport import Transport
 from partita.task import Task
+from partita.tracing.prepare import DTYPES
 
 Values = dict[str, torch.Tensor]
-FLOATING = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def initial(task: Task, seed: int, precision: str = "") -> tuple[Any, Values]:
@@ -83,7 +83,7 @@ def make_rank(
     uses = Counter(part for i in role.instructions if (part := getattr(i.act, "part", "")))
     made = Rank(
         graph, program, role, rank, state, transport, Feed(task, seed), segments, reads, uses, device,
-        FLOATING[precision] if precision else None, first_step, seed if keyed else None, Pace(cores),
+        DTYPES[precision] if precision else None, first_step, seed if keyed else None, Pace(cores),
     )  # fmt: skip
     if saved is not None:
         restore(saved, graph, program, rank, state, device)
@@ -103,7 +103,7 @@ def train_in_process(
     """
     start = dict(values) if values is not None else initial(task, seed, precision)[1]
     states: dict[int, State] = {}
-    losses = {at: loss for at, _, loss in losses_of(saved)} if saved else {}
+    losses = {at: loss for at, _, loss, _ in losses_of(saved)} if saved else {}
     parts = left(graph, plan, cluster, steps, saved.manifest.step if saved else 0)
     for i, leg in enumerate(parts):
         program, hall = leg.program, Hall()
@@ -120,21 +120,12 @@ def train_in_process(
         ]  # fmt: skip
         saved = None
         for reach in reaches(leg, flying, keep.every if keep else 0, not any(p.whole for p in parts[i + 1 :])):
-            with default_floats(precision):
-                advance(ranks, reach, order, slow)
-            summed = _summed(losses, ranks)
+            advance(ranks, reach, order, slow)
+            summed = losses | totals(row for rank in ranks for row in rows_of(rank))
             if keep and reach.keep:
                 _keep(keep, ranks, plan, reach, identity_of(graph, seed), sorted(summed.items()), keyed)
         losses = summed
     return states, losses
-
-
-def _summed(losses: dict[int, float], ranks: list[Rank]) -> dict[int, float]:
-    found = dict(losses)
-    for rank in ranks:
-        for at, loss in rank.losses.items():
-            found[at] = found.get(at, 0.0) + float(loss)
-    return found
 
 
 def _keep(
@@ -142,22 +133,11 @@ def _keep(
     keyed: bool,
 ) -> None:  # fmt: skip
     """A checkpoint after a reach."""
-    program, rows = ranks[0].program, [(at, 0.0, loss) for at, loss in losses]
+    program, rows = ranks[0].program, [(at, 0.0, loss, 0.0) for at, loss in losses]
     flying = 0 if reach.drain else min(reach.stop, program.drain)
     shards = [held(rank, reach.stop, flying, rows if rank is ranks[0] else []) for rank in ranks]
     step = ranks[0].step(reach.stop, 0)
     save_shards(shards, keep, written(plan, program, step, flying, 0.0, keyed, identity))
-
-
-@contextmanager
-def default_floats(precision: str) -> Iterator[None]:
-    """Python numbers meet integer tensors in the precision of the graph."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64 if precision == "fp64" else before)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def carry_over(
@@ -177,6 +157,6 @@ def carry_over(
         optimizer=before.optimizer,
         schedule=before.schedule,
         leaves=before.leaves,
-        parameter=before.parameter,
+        parameter=fresh.parameter | before.parameter,
         views=before.views,
     )

@@ -30,7 +30,7 @@ BREATHE: Final = "breathe"
 
 def resolve(target: str) -> Callable[..., Any]:
     """`'aten.mm.default'` -> the torch operator."""
-    import partita.tracing.fused  # noqa: F401  registers the operators that are kept whole
+    import partita.tracing.recurrent  # noqa: F401  registers the operators that are kept whole
 
     found: Any = torch.ops
     for part in target.split("."):
@@ -44,9 +44,10 @@ def resolve(target: str) -> Callable[..., Any]:
 
 def last_reads(graph: Graph) -> dict[Ref, int]:
     """For every value, the index of the last operator that reads it, or makes it for others only; results stay (the
-    number of operators), new buffers until the forward pass is over and nobody reads them."""
+    number of operators), new buffers and the loss's weight until the forward pass is over and nobody reads them."""
     last = graph.last_reader
-    new = {ref: max(last.get(ref, 0), graph.forward_length) for _, ref in graph.mutations}
+    ends = [ref for _, ref in graph.mutations] + ([graph.weight] if graph.weight else [])
+    new = {ref: max(last.get(ref, 0), graph.forward_length) for ref in ends}
     sent = {ref: max(last.get(ref, 0), graph.index[ref.name]) for _, ref in graph.sends}
     return last | sent | {ref: len(graph.operators) for ref in graph.results()} | new
 

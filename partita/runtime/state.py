@@ -19,6 +19,7 @@ from partita.graph.graph import Constant, Graph
 from partita.program.instruction import Combine, Pack, Space
 from partita.program.program import Bucket, Piece, Program, Role
 from partita.task import Task
+from partita.tracing.convert import dense
 
 Views = list[torch.Tensor]
 
@@ -70,14 +71,15 @@ def make_state(
         for name, flat in parameter.items()
         if name in packed
     }
-    views = {b.name: _views(parameter[b.name], b, shapes) for b in buckets}
+    trained = tuple(bucket for bucket in buckets if bucket.pieces)
+    views = {b.name: _views(parameter[b.name], b, shapes) for b in trained}
     gradient_views = {n: [_views(flat, program.bucket[n], shapes) for flat in flats] for n, flats in gradient.items()}
-    for bucket in buckets:
+    for bucket in trained:
         for piece, view in zip(bucket.pieces, views[bucket.name], strict=True):
             view.copy_(rows(values[piece.parameter].detach(), piece))
     leaves = {c.name: _constant(c, device) for part in held for c in part.constants}
     leaves |= {b.name: values[b.name].detach().clone().to(device) for part in held for b in part.buffers}
-    leaves |= _whole(buckets, shapes, views)
+    leaves |= _whole(trained, shapes, views)
     for name in shapes:
         if name not in leaves:
             leaves[name] = values[name].detach().clone().to(device)
@@ -104,6 +106,8 @@ def _flats(held: tuple[Bucket, ...], device: str) -> dict[str, torch.Tensor]:
 
 
 def _views(flat: torch.Tensor, bucket: Bucket, shapes: dict[str, tuple[int, ...]]) -> Views:
+    if not bucket.pieces:
+        return [flat]
     found, at = [], 0
     for piece in bucket.pieces:
         shape = shapes[piece.parameter]
@@ -123,12 +127,8 @@ def _whole(
         for piece, view in zip(bucket.pieces, views[bucket.name], strict=True):
             if piece.start == 0:
                 shape = shapes[piece.parameter]
-                found[piece.parameter] = view.as_strided(shape, _dense(shape))
+                found[piece.parameter] = view.as_strided(shape, dense(shape))
     return found
-
-
-def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 def _constant(constant: Constant, device: str) -> torch.Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 from partita.program.breakdown import breakdown
 from partita.program.program import Program
 from partita.program.timeline import Span, Timeline
+from partita.runtime.losses import totals
 from partita.units import Seconds
 
 
@@ -38,11 +39,8 @@ def take_of(program: Program, replies: list[dict[str, Any]], discard: int) -> Ta
     replies = sorted((r for r in replies if r["rank"] < program.size), key=lambda r: int(r["rank"]))
     spans = tuple(sorted((Span(**s) for r in replies for s in r["spans"]), key=lambda s: (s.rank, s.lane, s.start)))
     rates = [_rate(dict(map(tuple, r["ends"])), r["since"], r["since"] + discard, r["begun"]) for r in replies]
-    total: dict[int, float] = {}
-    for reply in replies:
-        for step, loss in reply["losses"]:
-            total[step] = total.get(step, 0.0) + loss
-    loss = tuple((step, _when(replies[0]["ends"], step), value) for step, value in sorted(total.items()))
+    total = totals(row for reply in replies for row in reply["losses"])
+    loss = tuple((step, _when(replies[0]["ends"], step), value) for step, value in total.items())
     step, kept = sum(rates) / len(rates), len({span.round for span in spans})
     timeline = Timeline(
         program.name, "measured", step, program.batch, spans,

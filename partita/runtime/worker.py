@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from partita.errors import RunHung
-from partita.program.instruction import Clip, Instruction, Update
+from partita.program.instruction import Instruction
 from partita.program.program import Lane, Policy
 from partita.program.timeline import Span
 from partita.runtime.acts import carry_out
@@ -104,9 +104,8 @@ def _ends(rank: Rank, round: int) -> Generator[Pending, None, bool]:
 
 
 def last_round(instruction: Instruction, reach: Reach) -> int:
-    """Rounds that an instruction runs: updates with a lag go on until what is in flight is applied."""
-    lag = instruction.act.lag if isinstance(instruction.act, Update | Clip) else 0
-    return reach.stop + (lag if reach.drain else 0)
+    """Rounds that an instruction runs: what has a lag goes on until what is in flight is applied."""
+    return reach.stop + (instruction.lag if reach.drain else 0)
 
 
 def _instance(rank: Rank, instruction: Instruction, round: int, record: Record) -> LaneRun:

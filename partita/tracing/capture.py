@@ -15,6 +15,7 @@ from partita.graph.graph import Graph, Optimizer
 from partita.graph.repeats import find_repeats
 from partita.task import PRECISIONS, Task
 from partita.tracing.convert import to_graph
+from partita.tracing.draws import with_sample_dims
 from partita.tracing.opaque import opaque_graph
 from partita.tracing.optimizer import optimizer_spec
 from partita.tracing.prepare import build_batch, first_line, flatten
@@ -78,7 +79,7 @@ def _traced(task: Task, batch: int, precision: str, optimizer: Optimizer, symbol
         return _folded(at(batch))
     one, two = _sizes(task, precision)
     try:
-        return _folded(unify(at(one), at(two), batch))
+        return _folded(with_sample_dims(unify(at(one), at(two), batch)))
     except Unlike as error:
         reason = f"The step holds for {batch} samples only, because {error}."
         return _folded(replace(at(batch), blind=reason))

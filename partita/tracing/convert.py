@@ -46,8 +46,7 @@ class Names:
         shape, strides = tuple(tensor.shape), tensor.stride()
         found = self.specs.get((shape, strides, tensor.dtype))
         if found is None:
-            dense = strides == _contiguous(shape)
-            found = Tensor(shape, str(tensor.dtype)[6:], () if dense else strides)
+            found = Tensor(shape, str(tensor.dtype)[6:], () if strides == dense(shape) else strides)
             self.specs[shape, strides, tensor.dtype] = found
         return found
 
@@ -96,7 +95,8 @@ def other_names(model: torch.nn.Module) -> dict[int, tuple[str, ...]]:
     return {key: every[1:] for key, every in names.items()}
 
 
-def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+def dense(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides (elements) of a contiguous tensor."""
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)

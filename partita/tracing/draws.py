@@ -2,13 +2,15 @@
 
 In a Graph, the k-th random operator of the forward pass has target `partita.dropout` (arguments: value, probability, k;
 results: the value with dropped elements zeroed and the rest scaled by 1 / (1 - probability), and the mask of kept ones)
-or `partita.random` (arguments: k, the ATen operator, its own arguments).
+or `partita.random` (arguments: k, the ATen operator, its own arguments). The keyword `along` names the dim of the
+result that the samples lie along, -1 for none, where that is not the first.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,24 +18,53 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from partita.errors import CaptureError
+from partita.graph.graph import Graph
+from partita.graph.operator import Operator
+from partita.graph.repeats import DRAW
+from partita.graph.tensor import Affine
 
+NOTHING: Mapping[int, int] = {}
 EVERYONE = -1
 BITS = 24
 
 
+def with_sample_dims(graph: Graph) -> Graph:
+    """The graph, valid for any number of samples, its random operators told by `along` where their samples lie."""
+
+    def told(operator: Operator) -> Operator:
+        made = operator.outputs[0] if operator.target in DRAW else None
+        if made is None:
+            return operator
+        follows = (dim for dim, size in enumerate(made.shape) if isinstance(size, Affine) and not size.rest)
+        along = next(follows, -1)
+        return replace(operator, keywords=(*operator.keywords, ("along", along))) if along else operator
+
+    return replace(graph, operators=tuple(told(operator) for operator in graph.operators))
+
+
+def sample_dims(graph: Graph) -> dict[int, int]:
+    """Key of a random operator -> the dim that its samples lie along, where that is not the first."""
+    draws = (
+        (o.arguments[DRAW[o.target]], dict(o.keywords).get("along", 0)) for o in graph.operators if o.target in DRAW
+    )
+    return {key: along for key, along in draws if isinstance(key, int) and isinstance(along, int) and along}
+
+
 def keyed_uniform(
-    shape: Sequence[int], seed: int, step: int, key: int, samples: Sequence[int], dtype: torch.dtype = torch.float32
-) -> Tensor:
+    shape: Sequence[int], seed: int, step: int, key: int, samples: Sequence[int], dtype: torch.dtype = torch.float32,
+    along: int = 0,
+) -> Tensor:  # fmt: skip
     """Uniform numbers in [0, 1), multiples of 2**-24, of `shape`; the rows of a sample depend on that sample only.
 
-    Dim 0 holds the samples in order, equally many rows each. Where it cannot (or `samples` is empty), the tensor
-    belongs to no sample and every rank draws the same.
+    Dim `along` holds the samples in order, equally many rows each. Where it cannot (or is -1, or `samples` is empty),
+    the tensor belongs to no sample and every rank draws the same.
     """
     shape = list(shape)
-    if not samples or not shape or not shape[0] or shape[0] % len(samples):
+    if along < 0 or not samples or along >= len(shape) or not shape[along] or shape[along] % len(samples):
         return _draw(shape, seed, step, key, EVERYONE).to(dtype) * 2.0**-BITS
-    rows = [shape[0] // len(samples), *shape[1:]]
-    return torch.cat([_draw(rows, seed, step, key, sample) for sample in samples]).to(dtype) * 2.0**-BITS
+    rows = [shape[along] // len(samples), *shape[:along], *shape[along + 1 :]]
+    drawn = torch.cat([_draw(rows, seed, step, key, sample) for sample in samples])
+    return drawn.movedim(0, along).to(dtype) * 2.0**-BITS
 
 
 def _draw(shape: Sequence[int], seed: int, step: int, key: int, sample: int) -> Tensor:
@@ -87,11 +118,12 @@ def is_random(function: Any) -> bool:
 
 
 class KeyedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Inside, plain eager PyTorch draws, in call order, what the graph's random operators draw for `samples`."""
+    """Inside, plain eager PyTorch draws, in call order, what the graph's random operators draw for `samples`; `dims`
+    are the graph's `sample_dims`."""
 
-    def __init__(self, seed: int, step: int, samples: Sequence[int]) -> None:
+    def __init__(self, seed: int, step: int, samples: Sequence[int], dims: Mapping[int, int] = NOTHING) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.seed, self.step, self.samples, self.key = seed, step, tuple(samples), 0
+        self.seed, self.step, self.samples, self.dims, self.key = seed, step, tuple(samples), dims, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -105,4 +137,5 @@ class KeyedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _uniform(self, shape: Sequence[int]) -> Tensor:
         self.key += 1
-        return keyed_uniform(shape, self.seed, self.step, self.key - 1, self.samples)
+        along = self.dims.get(self.key - 1, 0)
+        return keyed_uniform(shape, self.seed, self.step, self.key - 1, self.samples, along=along)

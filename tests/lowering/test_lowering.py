@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from partita.errors import LoweringError, PartitaError, PlanError
 from partita.graph.graph import Graph, Parameter
-from partita.graph.operator import Ref
 from partita.graph.tensor import Tensor
 from partita.lowering.layout import buckets_of, completion, edges_of, slices, urgent_from
 from partita.lowering.lower import lower
@@ -228,11 +227,6 @@ def test_a_graph_of_one_batch_size_is_not_divided() -> None:
     with pytest.raises(PlanError, match="it branches on its data"):
         lower(fixed, plan(), cluster_of(4))
     assert lower(fixed, Plan("single"), cluster_of(4))[-1].program.size == 1
-
-
-def test_a_weighted_loss_is_not_divided() -> None:
-    with pytest.raises(LoweringError, match="weighted losses in parts"):
-        lower(replace(two_layers(), weight=Ref("loss")), plan(), cluster_of(4))
 
 
 def one_sentence(error: PartitaError, asked: Plan, words: str) -> None:

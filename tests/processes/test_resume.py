@@ -148,6 +148,20 @@ def test_a_stopped_run_goes_on(plan: str, number: signal.Signals, tmp_path: Path
     assert weights(out) == weights(tmp_path / "unbroken")
 
 
+def test_losses_of_unequal_parts_go_on(tmp_path: Path) -> None:
+    """Each rank's part and its weight, once more joined from a checkpoint of a checkpoint."""
+    task, cluster = "tests/runtime/padded.py:padded", api.cluster_of(f"local:{SIZE}")
+    unbroken = api.train(task, "pipe_sgd", cluster, steps=6, out=str(tmp_path / "unbroken"))
+    for steps in (2, 4, 6):
+        again = api.train(
+            task, "pipe_sgd", cluster, steps=steps, out=str(tmp_path / "run"), checkpoint_every=2, resume=steps > 2
+        )
+    assert unbroken is not None
+    assert again is not None
+    assert [row[::2] for row in again.loss] == [row[::2] for row in unbroken.loss]
+    assert weights(tmp_path / "run") == weights(tmp_path / "unbroken")
+
+
 @pytest.mark.slow
 def test_ranks_of_torchrun_go_on(drill: Drill, tmp_path: Path) -> None:
     """Another rank's death ends them; started again, they agree on where to go on. A bad directory ends all with 2."""

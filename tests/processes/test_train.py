@@ -24,7 +24,8 @@ def plain_loop(task: Task, steps: int, seed: int) -> dict[str, torch.Tensor]:
         order = torch.randperm(len(task.data), generator=torch.Generator().manual_seed(seed + epoch))
         samples = [task.data[int(i)] for i in order[k * batch : (k + 1) * batch]]
         optimizer.zero_grad()
-        task.loss(model, default_collate(samples)).backward()
+        loss = task.loss(model, default_collate(samples))
+        (loss[0] / loss[1] if isinstance(loss, tuple) else loss).backward()
         optimizer.step()
     return {name: p.detach() for name, p in model.named_parameters()}
 
@@ -35,10 +36,19 @@ PIPELINES = ["one_f_one_b(stages=3,microbatches=2)", "zero_bubble(stages=3,micro
 @pytest.mark.parametrize("plan", ["single", "ddp", "ps_sync", *PIPELINES])
 @pytest.mark.parametrize("place", ["local:3", pytest.param("lab-4x1g", marks=pytest.mark.lab)])
 def test_weights_equal_a_plain_loop(plan: str, place: str, tmp_path: Path) -> None:
-    done = api.train("digits-cnn", plan, api.cluster_of(place), steps=5, seed=3, out=str(tmp_path))
+    train_and_compare("digits-cnn", plan, place, tmp_path)
+
+
+@pytest.mark.parametrize("plan", ["ddp(microbatches=2)", "ps_sync(servers=2,own=false)"])
+def test_parts_that_weigh_unequally(plan: str, tmp_path: Path) -> None:
+    train_and_compare("tests/runtime/padded.py:padded", plan, "local:3", tmp_path)
+
+
+def train_and_compare(task: str, plan: str, place: str, out: Path) -> None:
+    done = api.train(task, plan, api.cluster_of(place), steps=5, seed=3, out=str(out))
     assert done is not None
-    assert read_record(tmp_path).rows[0].final_loss == done.final_loss
-    ours, theirs = load_file(done.weights_path), plain_loop(api.load("digits-cnn"), 5, 3)
+    assert read_record(out).rows[0].final_loss == done.final_loss
+    ours, theirs = load_file(done.weights_path), plain_loop(api.load(task), 5, 3)
     assert ours.keys() == theirs.keys()
     for name, weight in theirs.items():
         assert torch.allclose(ours[name], weight, rtol=1e-4, atol=1e-6), name

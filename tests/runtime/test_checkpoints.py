@@ -19,6 +19,7 @@ from partita.runtime.run import train_in_process
 from partita.runtime.state import State
 from partita.task import Task
 from partita.tracing.capture import capture
+from tests.runtime.padded import padded
 from tests.small import cluster_of, perceptron
 
 PLANS = (
@@ -43,7 +44,7 @@ def moody() -> Task:
     )  # fmt: skip
 
 
-TASKS = {"perceptron": perceptron, "moody": moody}
+TASKS = {"perceptron": perceptron, "moody": moody, "padded": padded}
 
 
 @pytest.fixture(scope="module", params=TASKS)
@@ -85,7 +86,7 @@ def check_ends(task: Task, graph: Graph, plan: str, out: Path, each: int) -> Non
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_a_checkpoint_leads_to_the_unbroken_end(task: Task, graph: Graph, plan: str, tmp_path: Path) -> None:
-    check_ends(task, graph, plan, tmp_path, 5 if task.name == "perceptron" else 9)
+    check_ends(task, graph, plan, tmp_path, 9 if task.name == "moody" else 5)
 
 
 @pytest.mark.slow
@@ -149,12 +150,21 @@ def test_any_plan_goes_on_from_any_other(task: Task, graph: Graph, before: tuple
 
 
 def test_gradients_in_flight_are_applied_as_at_the_end_of_a_phase(task: Task, graph: Graph, tmp_path: Path) -> None:
+    check_flight(task, graph, tmp_path)
+
+
+def test_sums_in_flight_become_means_before_they_are_bounded(tmp_path: Path) -> None:
+    task = padded(clip_norm=0.1)
+    check_flight(task, capture(task), tmp_path)
+
+
+def check_flight(task: Task, graph: Graph, out: Path) -> None:
     machines = cluster_of(3)
     late, lockstep = (call(f"{p}", graph, machines) for p in ("pipe_sgd(staleness=2)", "ddp"))
     lockstep = replace(lockstep, sync=(replace(late.sync[0], tight=lockstep.sync[0].tight),))
     whole = replace(lockstep, before=(Phase(4, late),))
-    train_in_process(task, graph, late, machines, 6, keyed=True, keep=Keep(str(tmp_path), 4))
-    saved = saved_at(tmp_path, 4)
+    train_in_process(task, graph, late, machines, 6, keyed=True, keep=Keep(str(out), 4))
+    saved = saved_at(out, 4)
     unbroken = train_in_process(task, graph, whole, machines, STEPS, keyed=True)
     again = train_in_process(task, graph, lockstep, machines, STEPS, keyed=True, saved=saved)
     assert same(graph, unbroken, again)

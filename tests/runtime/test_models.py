@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from torch import nn
 
 from partita.recipes.catalogue import call
 from partita.runtime.check import TOLERANCE, checked
 from tests.small import cluster_of
-from tests.tracing.models import TASKS, Recurrent, predict, task, texts
+from tests.tracing.models import TASKS
 
-# Dropout between the layers of an LSTM draws in (time, batch) order, which keyed draws cannot follow yet.
-MODELS = TASKS | {"lstm": lambda: task("lstm", lambda: Recurrent(nn.LSTM, batch_first=True), predict, texts())}
 PLANS = ("single", "ddp", "ps_sync", "pipe_sgd", "local_sgd(period=2)")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", TASKS)
 def test_a_plan_equals_its_serial_training(name: str, plan: str) -> None:
     machines = cluster_of(3)
-    found = checked(MODELS[name](), lambda graph: call(plan, graph, machines), machines)
+    found = checked(TASKS[name](), lambda graph: call(plan, graph, machines), machines)
     assert found["max_difference"] <= TOLERANCE

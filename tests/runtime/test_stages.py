@@ -20,8 +20,8 @@ from partita.runtime import check
 from partita.runtime.check import TOLERANCE, checked
 from partita.runtime.run import train_in_process
 from partita.task import Task
-from tests.runtime.test_models import MODELS
 from tests.small import cluster_of, perceptron
+from tests.tracing.models import TASKS
 
 RECIPES = ("gpipe", "torchgpipe", "one_f_one_b", "interleaved", "zero_bubble")
 WHOLE = ("gpt2", "t5", "unet", "convnet", "resnet", "lstm", "bert", "llama", "vit")
@@ -45,7 +45,7 @@ def captured_once() -> Iterator[None]:
 
 @cache
 def model(name: str) -> Task:
-    return replace(MODELS[name](), batch_size=8) if name in MODELS else perceptron()
+    return replace(TASKS[name](), batch_size=8) if name in TASKS else perceptron()
 
 
 def difference(name: str, text: str, size: int) -> float:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+import torch
+from torch import nn
 
 from partita.recipes.catalogue import call
 from partita.runtime.check import TOLERANCE, checked
@@ -21,10 +25,25 @@ def test_a_plan_equals_its_serial_training(plan: str) -> None:
     assert found["max_difference"] <= TOLERANCE
 
 
+class Sum(nn.Module):
+    """Two parameters that get one and the same gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.full((6, 3), 0.1)), nn.Parameter(torch.randn(6, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ (self.a + self.b)
+
+
+@pytest.mark.parametrize("plan", ["single", "ddp(bucket_bytes=0)", "pipe_sgd"])
+def test_parameters_with_one_gradient_under_a_bound(plan: str) -> None:
+    task, machines = replace(perceptron(), model=Sum, clip_norm=0.1), cluster_of(3)
+    assert checked(task, lambda graph: call(plan, graph, machines), machines)["max_difference"] <= TOLERANCE
+
+
 def test_the_check_can_fail() -> None:
     """A plan that forgets to average is found out."""
-    from dataclasses import replace
-
     machines = cluster_of(3)
     found = checked(perceptron(), lambda graph: replace(call("ddp", graph, machines), sync=()), machines)
     assert not found["equal"]

@@ -8,7 +8,7 @@ import torch
 
 from partita.graph.graph import Graph
 from partita.task import Task
-from partita.tracing.draws import KeyedDraws
+from partita.tracing.draws import KeyedDraws, sample_dims
 from partita.tracing.prepare import build_batch, build_model
 from partita.tracing.promote import Promoted
 from tests.tracing.interpreter import interpret
@@ -22,7 +22,7 @@ def difference(task: Task, graph: Graph, batch: int) -> float:
     model = build_model(task, "fp64")
     data = build_batch(task, range(batch), "fp64")
     seen = interpret(graph, model, data, seed=SEED, step=STEP)
-    with Promoted(), KeyedDraws(SEED, STEP, range(batch)):
+    with Promoted(), KeyedDraws(SEED, STEP, range(batch), sample_dims(graph)):
         value = task.loss(model, data)
         loss = value[0] if isinstance(value, tuple) else value
         loss.backward()

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-import partita.tracing.fused  # noqa: F401  (registers partita::lstm_layer)
+import partita.tracing.recurrent  # noqa: F401  (registers partita::lstm_layer)
 from partita.graph.batch import substitute
 from partita.graph.graph import Graph
 from partita.graph.operator import Ref, Symbol
@@ -32,12 +32,12 @@ def interpret(graph: Graph, model: torch.nn.Module, batch: Any, *, seed: int = 0
             return torch.device("cpu") if argument.kind == "device" else getattr(torch, argument.value)
         return [value(part) for part in argument] if isinstance(argument, tuple) else argument
 
-    for o, open_ended in zip(fixed.operators, graph.operators, strict=True):
+    for o in fixed.operators:
         arguments, keywords = [value(a) for a in o.arguments], {k: value(v) for k, v in o.keywords}
         if o.target in ("partita.dropout", "partita.random"):
             key = arguments[2] if o.target == "partita.dropout" else arguments.pop(0)
-            samples = range(size) if open_ended.outputs[0].follows_batch else ()
-            uniform = keyed_uniform(o.outputs[0].shape, seed, step, key, samples)
+            along = keywords.pop("along", 0)
+            uniform = keyed_uniform(o.outputs[0].shape, seed, step, key, range(size), along=along)
             if o.target == "partita.dropout":
                 values[o.name] = keyed_dropout(arguments[0], arguments[1], uniform)
                 continue

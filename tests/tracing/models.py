@@ -115,7 +115,7 @@ TASKS: dict[str, Callable[[], Task]] = {
     "lstm": lambda: task(
         "lstm", partial(Recurrent, dropout=0.2, batch_first=True, bidirectional=True), predict, texts()
     ),
-    "gru": lambda: task("gru", lambda: Recurrent(nn.GRU, batch_first=True), predict, texts()),
+    "gru": lambda: task("gru", lambda: Recurrent(nn.GRU, dropout=0.3, batch_first=True), predict, texts()),
     "unet": lambda: task("unet", Unet, lambda model, batch: (model(batch[0]) - batch[0]).square().mean(), images()),
     "gpt2": gpt2,
     "llama": lambda: hugging_face(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -230,13 +231,14 @@ def test_an_opaque_model_beyond_the_memory_is_refused() -> None:
         capture(task("vast", lambda: nn.Sequential(nn.Linear(6, 2_000_000), nn.Linear(2_000_000, 2_000_000)), loss))
 
 
-def test_attention_and_lstm_stay_whole() -> None:
+def test_attention_and_recurrences_stay_whole() -> None:
     given = hugging_face("LlamaForCausalLM", generate, texts(), vocab_size=61, num_key_value_heads=2, use_cache=False)
     targets = [o.target for o in capture(given).operators]
     assert targets.count("aten._scaled_dot_product_flash_attention_for_cpu.default") == 2
-    targets = [o.target for o in capture(task("lstm", Recurrent, predict, texts())).operators]
-    assert targets.count("partita.lstm_layer.default") == 2
-    assert targets.count("partita.lstm_layer_backward.default") == 2
+    for kind, name in ((nn.LSTM, "lstm"), (nn.GRU, "gru")):
+        targets = [o.target for o in capture(task(name, partial(Recurrent, kind), predict, texts())).operators]
+        assert targets.count(f"partita.{name}_layer.default") == 2
+        assert targets.count(f"partita.{name}_layer_backward.default") == 2
 
 
 def test_capture_leaves_no_trace_in_the_process() -> None:

@@ -16,6 +16,13 @@ def test_rows_follow_their_samples_in_any_company() -> None:
     assert torch.equal(several[2:], keyed_uniform((2, 5), 1, 2, 3, (11,)))
 
 
+def test_samples_lie_along_any_dim() -> None:
+    whole = keyed_uniform((5, 4, 3), 1, 2, 3, (10, 11, 12, 13), along=1)
+    assert torch.equal(whole[:, 1:3], keyed_uniform((5, 2, 3), 1, 2, 3, (11, 12), along=1))
+    assert torch.equal(whole.movedim(1, 0), keyed_uniform((4, 5, 3), 1, 2, 3, (10, 11, 12, 13)))
+    assert torch.equal(keyed_uniform((4, 3), 1, 2, 3, (7, 8), along=-1), keyed_uniform((4, 3), 1, 2, 3, ()))
+
+
 def test_every_part_of_the_key_matters() -> None:
     base = keyed_uniform((1, 50), 1, 2, 3, (4,))
     others = [

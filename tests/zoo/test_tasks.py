@@ -11,6 +11,7 @@ import torch
 
 from partita.errors import TaskError
 from partita.task import Task
+from partita.tracing.capture import capture
 from partita.zoo.configs import CONFIGS
 from partita.zoo.convolutional import convnet_8m, digits_cnn
 from partita.zoo.data import digits, library_text
@@ -44,6 +45,19 @@ def test_sizes_and_samples(name: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert any(not torch.equal(a, b) for a, b in zip(first, other, strict=True))
     assert len(task.validation) > 0
+
+
+QUICK = ("digits-cnn", "convnet-8m", "bytes-gpt", "vgg16-32", "lstm", "unet")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in NAMES]
+)
+def test_every_name_captures_on_tensors_without_data(name: str) -> None:
+    """As operators that hold for any number of samples; the largest take more memory than the machine has."""
+    graph = capture(made(name))
+    assert (graph.rung, graph.symbolic, graph.blind) == ("dispatch", True, "")
+    assert graph.parameter_elements / 1e6 == pytest.approx(MILLIONS.get(name, graph.parameter_elements / 1e6), rel=0.01)
 
 
 LEARNT = [("digits-cnn", 25, 64, 1.2), ("bytes-gpt", 15, 8, 3.9)]

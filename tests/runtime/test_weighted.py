@@ -1,0 +1,80 @@
+"""A loss that is a sum with a weight: exact whatever the parts of a minibatch weigh."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.data import default_collate
+
+from partita.lowering.lower import lower
+from partita.program.instruction import Pack, Scale
+from partita.program.program import WEIGHT
+from partita.recipes.catalogue import call
+from partita.runtime.check import TOLERANCE, checked
+from partita.runtime.run import train_in_process
+from partita.tracing.capture import capture
+from tests.runtime.padded import mean, padded
+from tests.small import cluster_of, perceptron
+
+PLANS = ("single", "ddp", "ps_sync", "ps_sync(servers=2,own=false)", "pipe_sgd(warmup=1)", "local_sgd(period=2)")
+
+
+def with_microbatches(plan: str, count: int) -> str:
+    name, _, rest = plan.partition("(")
+    return f"{name}(microbatches={count}{',' + rest if rest else ')'}"
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_plan_equals_its_serial_training(plan: str, microbatches: int) -> None:
+    machines = cluster_of(3)
+    text = with_microbatches(plan, microbatches)
+    found = checked(padded(), lambda graph: call(text, graph, machines), machines)
+    assert found["max_difference"] <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    "plan", ["single(microbatches=2)", "ddp(bucket_bytes=500)", "ps_sync", "pipe_sgd", "local_sgd"]
+)
+def test_the_bound_is_on_the_mean(plan: str) -> None:
+    machines = cluster_of(3)
+    found = checked(padded(clip_norm=0.1), lambda graph: call(plan, graph, machines), machines)
+    assert found["max_difference"] <= TOLERANCE
+
+
+def test_a_mean_of_means_is_found_out() -> None:
+    """Said to be a mean over samples, a mean over unequal numbers of tokens is not what parts of it make."""
+    machines = cluster_of(3)
+    assert checked(padded(mean), lambda graph: call("single", graph, machines), machines)["equal"]
+    assert checked(padded(mean), lambda graph: call("ddp", graph, machines), machines)["max_difference"] > 1e-4
+
+
+@pytest.mark.parametrize("plan", [*PLANS, "ddp(microbatches=2)"])
+def test_the_loss_is_the_sum_over_the_weight(plan: str) -> None:
+    task, machines = padded(), cluster_of(3)
+    graph = capture(task)
+    _, losses = train_in_process(task, graph, call(plan, graph, machines), machines, 2, seed=5)
+    torch.manual_seed(5)
+    order = torch.randperm(len(task.data), generator=torch.Generator().manual_seed(5))[: task.batch_size]
+    total, weight = task.loss(task.model(), default_collate([task.data[int(i)] for i in order]))
+    assert losses[0] == pytest.approx((total / weight).item(), rel=1e-5)
+
+
+def test_only_a_weighted_loss_pays_for_its_weight() -> None:
+    machines = cluster_of(3)
+    for task, expected in ((perceptron(), False), (padded(), True)):
+        graph = capture(task)
+        program = lower(graph, call("ddp", graph, machines), machines)[-1].program
+        acts = [i.act for _, i in program.instructions()]
+        assert (WEIGHT in program.bucket) == expected
+        assert any(isinstance(act, Scale) for act in acts) == expected
+        assert any(isinstance(act, Pack) and act.bucket == WEIGHT for act in acts) == expected
+
+
+def test_the_weight_is_agreed_on_while_backward_goes_on() -> None:
+    graph, machines = capture(padded()), cluster_of(3)
+    role = lower(graph, call("ddp(bucket_bytes=500)", graph, machines), machines)[-1].program.roles[0]
+    names = [i.name for i in role.instructions if i.lane in ("compute", "wire")]
+    assert names.index("PW") < names.index("B0")
+    assert [i.name for i in role.on("wire")][:2] == ["AW", "A0"]
+    assert {a.name for a in role.on_name["W0"].after} == {"A0", "AW"}
