@@ -38,7 +38,8 @@ class Saved:
 def write_record(comparison: Comparison, path: Path) -> None:
     """Write the file. Raises OptionError where the path cannot be written."""
     c = comparison
-    saved = Saved(SCHEMA, c.rows, c.task, write_cluster(c.cluster), c.cluster.name, c.notes, c.environment)
+    rows = tuple(map(_frozen, c.rows))
+    saved = Saved(SCHEMA, rows, c.task, write_cluster(c.cluster), c.cluster.name, c.notes, c.environment)
     write_file(path, _adapter().dump_json(saved).decode())
 
 
@@ -71,7 +72,7 @@ def read_record(run: Path) -> Comparison:
 
 
 def _frozen(row: Row) -> Row:
-    """The row with tuples of spans, which JSON has as lists."""
+    """The row with tuples of spans, which the simulator has as columns and JSON as lists."""
     sides = {name: getattr(row, name) for name in ("predicted", "measured")}
     return replace(row, **{name: replace(t, spans=tuple(t.spans)) for name, t in sides.items() if t is not None})
 
