@@ -32,6 +32,11 @@ def resolve(target: str) -> Callable[..., Any]:
     """`'aten.mm.default'` -> the torch operator."""
     import partita.tracing.recurrent  # noqa: F401  registers the operators that are kept whole
 
+    if target.startswith("partita.opaque"):
+        raise CaptureError(
+            "this model could not be traced and was taken whole; it can be planned for and simulated, and not run yet: "
+            "let its forward not depend on values of its data"
+        )
     found: Any = torch.ops
     for part in target.split("."):
         found = getattr(found, part, None)
