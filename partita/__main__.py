@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from typer.main import get_command
 
-from partita.errors import ClusterError, OptionError
+from partita.errors import OptionError
 from partita.report import arguments as arg
 from partita.report.answer import Answer, lines_of, say, stdout_kept_free
 from partita.report.failure import attempt, terminable
@@ -53,8 +51,8 @@ def root(
 @app.command(epilog="Example: partita plan digits-cnn --cluster lab-4x1g --top 3")
 def plan(
     context: typer.Context, task: arg.GraphSpec, cluster: arg.ClusterOption, objective: arg.Objective = "time",
-    top: Annotated[int, typer.Option(min=1, help="how many plans to list")] = 5,
-    output: arg.Output = None, allow: arg.Allow = "exact", costs: arg.Source = None, json: arg.Json = False,
+    top: arg.Top = 5, output: arg.Output = None, allow: arg.Allow = "exact", costs: arg.Source = None,
+    json: arg.Json = False,
 ) -> Answer:  # fmt: skip
     """Rank the plans for a task on a cluster by prediction."""
     from partita.searches.objective import check_objective
@@ -63,20 +61,17 @@ def plan(
     check_objective(objective, allow, where)
     from partita import api
     from partita.plan.text import write_plan
+    from partita.report.answers import search_answer
     from partita.report.files import write_file
-    from partita.report.json import search_body, setting_of
-    from partita.report.table import costs_line, search_table
 
     graph = api.graph_of(task, tell=context.obj)
     found = api.search(
         graph, where, task=task, source=costs or "", objective=objective, top=top, allow=allow, tell=context.obj
     )
-    body = search_body(found, setting_of(graph, where))
-    if not any(candidate.fits for candidate in found.candidates):
-        return Answer(body, (search_table(found),), 1, f"no plan for {graph.name} fits the memory of {where.name}")
-    if output is not None:
+    answer = search_answer(found, graph, where)
+    if output is not None and not answer.error:
         write_file(output, write_plan(found.best))
-    return Answer(body, (search_table(found), found.explanation, costs_line(found.costs, found.because)))
+    return answer
 
 
 @app.command(epilog="Example: partita simulate digits-cnn --cluster lab-4x1g --plan ddp")
@@ -87,8 +82,7 @@ def simulate(
     """Predict a plan's step: seconds, memory, messages."""
     where = given(cluster, plan, files=(trace,))
     from partita import api
-    from partita.report.json import setting_of, timeline_body
-    from partita.report.table import costs_line, timeline_table
+    from partita.report.answers import timeline_answer
     from partita.report.trace import write_trace
 
     graph = api.graph_of(task, tell=context.obj)
@@ -97,21 +91,15 @@ def simulate(
     timeline = api.simulate(graph, made, where, costs=known, tell=context.obj)
     if trace is not None:
         write_trace([timeline], trace)
-    body = timeline_body(timeline, setting_of(graph, where)) | {"costs": known.source, "costs_because": known.because}
-    return Answer(body, (timeline_table(timeline), costs_line(known.source, known.because)))
+    return timeline_answer(timeline, graph, where, known.source, known.because)
 
 
 @app.command(epilog="Example: partita train digits-cnn --cluster local:2 --plan ddp --steps 20 --out run")
 def train(
     context: typer.Context, task: arg.TaskSpec, cluster: arg.ClusterOption, plan: arg.PlanOption,
-    steps: arg.Steps = None, epochs: arg.Epochs = None, seed: arg.Seed = 0,
-    init: Annotated[str, typer.Option(metavar="FILE", help="weights to start from (safetensors)")] = "",
-    out: Annotated[str, typer.Option(metavar="DIR", help="where weights and the manifest go")] = "",
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
-    checkpoint_every: Annotated[int, typer.Option(min=0, metavar="K", help="write a checkpoint every K steps")] = 0,
-    keep: Annotated[int, typer.Option(min=1, metavar="N", help="how many of the newest checkpoints stay")] = 2,
-    deterministic: Annotated[bool, typer.Option("--deterministic", help="draw the same under every plan")] = False,
-    timeout: Annotated[float, typer.Option(min=1, help="seconds without progress before giving up")] = 60.0,
+    steps: arg.Steps = None, epochs: arg.Epochs = None, seed: arg.Seed = 0, init: arg.Init = "", out: arg.Out = "",
+    resume: arg.Resume = False, checkpoint_every: arg.Every = 0, keep: arg.Keep = 2,
+    deterministic: arg.Deterministic = False, timeout: arg.Timeout = 60.0,
     json: arg.Json = False,
 ) -> Answer:  # fmt: skip
     """Train a task by a plan."""
@@ -119,34 +107,21 @@ def train(
         raise OptionError("train stops after --steps N or --epochs N; give one of them")
     where = given(cluster, plan)
     from partita import api
-    from partita.report.json import Setting, timeline_body
-    from partita.report.table import timeline_table
+    from partita.report.answers import trained_answer
 
     samples = len(api.load(task).data)
     done = api.train(
         task, plan, where, steps=steps or 0, epochs=epochs or 0, seed=seed, init=init, out=out, resume=resume,
         checkpoint_every=checkpoint_every, keep=keep, deterministic=deterministic, timeout=timeout, tell=context.obj,
     )  # fmt: skip
-    if done is None:  # rank 0 has the result
-        return Answer()
-    body = timeline_body(done.timeline, Setting(samples, devices=where.devices)) | {
-        "final_loss": done.final_loss, "steps": done.steps, "loss": done.loss, "weights": done.weights_path,
-        "notes": done.notes,
-    }  # fmt: skip
-    words = f"final loss {done.final_loss:.6g} after {done.steps} steps"
-    return Answer(body, (*done.notes, timeline_table(done.timeline), words, *lines_of({"weights": done.weights_path})))
+    return trained_answer(done, samples, where) if done else Answer()  # rank 0 has the result
 
 
 @app.command(epilog="Example: partita compare digits-cnn --cluster lab-4x1g --plans 'ddp,pipe_sgd(staleness=1)'")
 def compare(
-    context: typer.Context, task: arg.TaskSpec, cluster: arg.ClusterOption,
-    plans: Annotated[str, typer.Option(metavar="P,P,...", help="recipe calls, plan files or auto")],
-    steps: arg.Steps = None, seed: arg.Seed = 0,
-    target_loss: Annotated[float | None, typer.Option(help="time how long each plan takes to this loss")] = None,
-    repeat: Annotated[int, typer.Option(min=1, help="repeats, interleaved")] = 1,
-    report: Annotated[Path | None, typer.Option(metavar="FILE", help="write an HTML page")] = None,
-    trace: arg.Trace = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="keep the result for `partita report DIR`")] = None,
+    context: typer.Context, task: arg.TaskSpec, cluster: arg.ClusterOption, plans: arg.Plans,
+    steps: arg.Steps = None, seed: arg.Seed = 0, target_loss: arg.TargetLoss = None, repeat: arg.Repeat = 1,
+    report: arg.Report = None, trace: arg.Trace = None, out: arg.Kept = None,
     json: arg.Json = False,
 ) -> Answer:  # fmt: skip
     """Predict plans, run them, and set the two side by side."""
@@ -155,11 +130,9 @@ def compare(
     chosen = split_plans(plans)
     where = given(cluster, *chosen, files=(report, trace))
     from partita import api
-    from partita.report.comparison import verdict
-    from partita.report.json import Setting, comparison_body
+    from partita.report.answers import comparison_answer
     from partita.report.page import write_page
     from partita.report.record import write_run
-    from partita.report.table import comparison_table, refusals
     from partita.report.trace import write_trace
 
     loaded = api.load(task)
@@ -174,17 +147,11 @@ def compare(
         write_page(found, report)
     if trace is not None:
         write_trace([t for row in found.rows for t in (row.predicted, row.measured) if t is not None], trace)
-    body = comparison_body(found, Setting(len(loaded.data), devices=where.devices))
-    text = (comparison_table(found), *refusals(found), verdict(found), *found.notes)
-    none = "none of the plans could be run; each row says why" if all(row.error for row in found.rows) else ""
-    return Answer(body, text, int(bool(none)), none)
+    return comparison_answer(found, len(loaded.data))
 
 
 @app.command(epilog="Example: partita report run")
-def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="a folder that train --out or compare --out wrote")],
-    output: arg.Output = None, json: arg.Json = False,
-) -> Answer:  # fmt: skip
+def report(run: arg.Run, output: arg.Output = None, json: arg.Json = False) -> Answer:
     """Write the HTML page of a run that was kept."""
     from partita.report.comparison import verdict
     from partita.report.page import write_page
@@ -204,41 +171,23 @@ def verify(
     """Check that a plan trains as one process does, within a stated tolerance."""
     where = given(cluster or "local:4", plan)
     from partita import api
+    from partita.report.answers import verdict_answer
 
-    found = api.verify(task, plan, where, seed=seed, tell=context.obj)
-    body = {("class" if key == "semantics" else key): value for key, value in asdict(found).items()}
-    measured = f"{found.max_difference:.3g} apart from {found.against}, tolerance {found.tolerance:.3g}"
-    single = f"fp32: {found.fp32_difference:.3g} apart, a reordered control {found.control_difference:.3g}"
-    if not found.equal:
-        return Answer(body, (single,), 1, f"{plan} is not equal ({found.semantics}): {measured}")
-    return Answer(body, (f"{plan} is equal ({found.semantics}): {measured}", single))
+    return verdict_answer(api.verify(task, plan, where, seed=seed, tell=context.obj), plan)
 
 
 @app.command(epilog="Example: partita fit gpt2-xl --cluster h100-dgx")
 def fit(
-    context: typer.Context,
-    task: arg.GraphSpec,
-    cluster: arg.ClusterOption,
-    plan: arg.PlanOption = "ddp",
+    context: typer.Context, task: arg.GraphSpec, cluster: arg.ClusterOption, plan: arg.PlanOption = "ddp",
     json: arg.Json = False,
-) -> Answer:
+) -> Answer:  # fmt: skip
     """Say whether a plan fits the devices' memory, by how much, and what would."""
     where = given(cluster, plan)
     from partita import api
-    from partita.units import show_bytes
+    from partita.report.answers import fit_answer
 
-    if not all(device.memory for device in where.devices):
-        raise ClusterError(f"{where.name} does not say how much memory its devices have; add memory to each device")
     graph = api.graph_of(task, tell=context.obj)
-    used = api.simulate(graph, plan, where, tell=context.obj).memory  # seconds may come from anywhere
-    margin = min(device.memory - bytes for device, bytes in zip(where.devices, used, strict=False))
-    body = {"plan": plan, "fits": margin >= 0, "margin_bytes": margin, "change": None, "peak_memory_bytes": used}
-    if margin >= 0:
-        return Answer(body, (f"{plan} fits {where.name}, with {show_bytes(margin)} to spare on the fullest device",))
-    ranked = api.search(graph, where, tell=context.obj).candidates
-    change = next((f"use --plan {c.plan.name}" for c in ranked if c.fits), None)
-    missing = f"{plan} does not fit {where.name}: {show_bytes(-margin)} too much on the fullest device"
-    return Answer(body | {"change": change}, (), 1, f"{missing}; {change or 'no plan of the search fits either'}")
+    return fit_answer(api.fit(graph, where, plan, tell=context.obj), where)
 
 
 @app.command(epilog="Example: partita capture digits-cnn -o graph.json")
@@ -248,14 +197,10 @@ def capture(context: typer.Context, task: arg.TaskSpec, output: arg.Output = Non
 
     check_writable(output)
     from partita import api
+    from partita.report.answers import graph_answer
 
     graph = api.capture_to(task, str(output), tell=context.obj) if output else api.graph_of(task, tell=context.obj)
-    body = {
-        "name": graph.name, "operators": len(graph.operators), "parameters": graph.parameter_elements,
-        "batch": graph.global_batch or graph.batch, "samples": graph.samples, "rung": graph.rung, "blind": graph.blind,
-        "symbolic": graph.symbolic, "path": str(output) if output else None,
-    }  # fmt: skip
-    return Answer(body, lines_of(body))
+    return graph_answer(graph, str(output) if output else None)
 
 
 @machines.command(epilog="Example: partita cluster show lab-2x2")
@@ -296,15 +241,9 @@ def lab(
 @app.command(epilog="Example: partita recipes ddp")
 def recipes(name: Annotated[str, typer.Argument(metavar="[NAME]")] = "", json: arg.Json = False) -> Answer:
     """List the named methods, their knobs and their papers."""
-    import inspect
+    from partita.report.answers import recipes_answer
 
-    from partita.recipes.catalogue import RECIPES, parse
-    from partita.report.json import recipes_body
-    from partita.report.table import recipes_table
-
-    chosen = {key: RECIPES[key] for key in ([parse(name)[0]] if name else RECIPES)}
-    text = (inspect.getdoc(chosen[name].make) or "",) if name in chosen else ()
-    return Answer(recipes_body(chosen), (recipes_table(chosen), *text))
+    return recipes_answer(name)
 
 
 @app.command(epilog="Example: partita doctor")

@@ -5,69 +5,40 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from partita.cluster.cluster import Cluster
 from partita.cluster.text import load_cluster
 from partita.cost.costs import Costs
-from partita.cost.datasheet import datasheet_costs
-from partita.cost.measurable import unmeasurable
-from partita.cost.naive import naive
 from partita.errors import OptionError, PartitaError
 from partita.graph.graph import Graph
 from partita.graph.text import read_graph, write_graph
+from partita.lab.costing import Tell, batches_of, costs_of, quiet
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
-from partita.program.timeline import Timeline
 from partita.recipes.reading import read_text
 from partita.report.comparison import Comparison, Row, row_of
 from partita.report.environment import environment
 from partita.report.manifest import write_manifest
 from partita.report.notebook import Shown, shown
 from partita.report.record import write_run
+from partita.report.trained import Trained
+from partita.report.verdict import Verdict
 from partita.searches.exhaustive import Search, applicable, exhaustive
 from partita.searches.finals import finalists, judged
+from partita.searches.fit import Fit, fit_of, nearest
 from partita.searches.objective import check_objective
 from partita.simulator.simulate import simulate as simulate_program
 from partita.task import Task, load_task, spec_of
 from partita.units import Seconds
 
-Tell = Callable[[str], None]
-SOURCES: Final = ("", "measured", "datasheet")
-
-
-def quiet(sentence: str) -> None:
-    """Tell nobody."""
-
-
-@dataclass(frozen=True)
-class Trained:
-    plan: Plan
-    timeline: Timeline
-    loss: tuple[tuple[int, Seconds, float], ...]
-    final_loss: float
-    steps: int
-    weights_path: str
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """`equal` within `tolerance` in fp64 `against` the named serial training.
-
-    fp32's difference stands beside that of a control whose sums are only ordered otherwise.
-    """
-
-    equal: bool
-    semantics: str
-    max_difference: float
-    tolerance: float
-    against: str
-    fp32_difference: float
-    control_difference: float
+__all__ = [
+    "Comparison", "Trained", "Verdict", "apply", "batches_of", "capture_to", "check_plans", "cluster_of", "compare",
+    "costs_of", "doctor", "fit", "graph_of", "lab", "load", "plan_of", "probe", "search", "simulate", "train", "verify",
+]  # fmt: skip
 
 
 def load(spec: str) -> Task:
@@ -114,36 +85,6 @@ def plan_of(
     return wanted.plan(graph, cluster)
 
 
-def batches_of(graph: Graph, cluster: Cluster, plans: Sequence[Plan]) -> tuple[int, ...]:
-    """Every batch size that the plans' segments run with."""
-    programs = [s.program for plan in plans for s in lower(graph, plan, cluster)]
-    return tuple(sorted({segment.batch for program in programs for segment in program.segments}))
-
-
-def costs_of(
-    graph: Graph, cluster: Cluster, plans: Sequence[Plan], *, task: Task | str = "", source: str = "",
-    tell: Tell = quiet,
-) -> Costs:  # fmt: skip
-    """Costs of what the plans do: measured where this machine can stand for the cluster and `task` can be loaded by
-    workers, from data sheets otherwise (`because` says why). `source` 'measured' or 'datasheet' insists on one.
-
-    Raises InputError where it insists on measuring what cannot be measured.
-    """
-    if source not in SOURCES:
-        raise OptionError(f"--costs is {source!r}; allowed are {' and '.join(SOURCES[1:])}")
-    because = "--costs asks for it" if source == "datasheet" else unmeasurable(task, cluster)
-    if because and source == "measured":
-        raise OptionError(f"costs cannot be measured: {because}; leave --costs measured out")
-    if not because:
-        from partita.lab.costing import measured_costs
-
-        found = measured_costs(spec_of(task), graph, cluster, plans, insist=source == "measured", tell=tell)
-        if isinstance(found, Costs):
-            return found
-        because = found
-    return datasheet_costs(graph, cluster, batches_of(graph, cluster, plans), because=because)
-
-
 def search(
     graph: Graph, cluster: Cluster, *, task: Task | str = "", costs: Costs | None = None, source: str = "",
     objective: str = "time", top: int = 0, allow: str = "exact", tell: Tell = quiet,
@@ -172,6 +113,16 @@ def simulate(
     known = costs or costs_of(graph, cluster, [made], task=task, tell=tell)
     tell(f"simulating {made.name}")
     return shown(simulate_program(lower(graph, made, cluster)[-1].program, known))
+
+
+def fit(
+    graph: Graph, cluster: Cluster, plan: str | Plan = "ddp", *, task: Task | str = "", tell: Tell = quiet
+) -> Fit:  # fmt: skip
+    """Whether a plan fits the devices' memory, by how much, and what would. Raises ClusterError where the cluster does
+    not say how much there is."""
+    made = plan_of(plan, graph, cluster, task=task, tell=tell)
+    found = fit_of(made, lower(graph, made, cluster)[-1].program, graph, cluster)
+    return found if found.fits else nearest(found, search(graph, cluster, source="datasheet", tell=tell))
 
 
 def train(
@@ -232,32 +183,20 @@ def compare(
 
     A plan that cannot apply becomes a row that says why. Raises PlanError for a text that is no plan.
     """
-    from partita.lab.rehearsal import Rehearsal
-    from partita.runtime.take import Take
+    from partita.lab.contest import contest
 
     check_plans(*plans)
     spec, names = spec_of(task), [plan if isinstance(plan, str) else plan.name for plan in plans]
     graph = graph_of(task, tell=tell)
     rows = {name: _planned(plan, graph, cluster, spec, tell) for name, plan in zip(names, plans, strict=True)}
     made = {text: plan for text, plan in rows.items() if isinstance(plan, Plan)}
-    takes: dict[str, list[Take]] = {text: [] for text in made}
-    classes = {text: lower(graph, plan, cluster)[-1].program.semantics for text, plan in made.items()}
-    with Rehearsal(spec, graph, cluster, seed=seed, tell=tell) as crew:
-        costs = crew.probe(list(made.values()))
-        predicted = {text: simulate(graph, plan, cluster, costs=costs, tell=tell) for text, plan in made.items()}
-        guesses = {text: naive(lower(graph, plan, cluster)[-1].program, costs) for text, plan in made.items()}
-        memory = {text: crew.memory(plan) for text, plan in made.items()}
-        for turn in range(repeat):
-            for text, plan in made.items():
-                tell(f"running {text}, repeat {turn + 1} of {repeat}")
-                takes[text].append(crew.measure(plan, steps=steps, evaluate=turn == 0))
-        notes = crew.notes
+    ran = contest(spec, graph, cluster, made, steps=steps, repeat=repeat, seed=seed, tell=tell)
     found = [
-        row_of(name, rows[name], predicted.get(name), takes.get(name, []), memory.get(name, ()), guesses.get(name, {}),
-             target_loss, classes.get(name, ""))
+        row_of(name, rows[name], ran.predicted.get(name), ran.takes.get(name, ()), ran.memory.get(name, ()),
+               ran.guesses.get(name, {}), target_loss, ran.classes.get(name, ""))
         for name in names
     ]  # fmt: skip
-    return Comparison(tuple(found), spec, cluster, notes, environment())
+    return Comparison(tuple(found), spec, cluster, ran.notes, environment())
 
 
 def _planned(plan: Plan | str, graph: Graph, cluster: Cluster, spec: str, tell: Tell) -> Plan | str:

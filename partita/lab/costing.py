@@ -1,20 +1,62 @@
-"""Costs of plans on a cluster that this machine can stand for, measured by workers of a lab of their own."""
+"""Costs of plans on a cluster: measured by workers of a lab of their own where this machine can stand for it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
+from partita.cost.datasheet import datasheet_costs
+from partita.cost.measurable import unmeasurable
+from partita.errors import OptionError
 from partita.graph.graph import Graph
-from partita.lab.rehearsal import Rehearsal
+from partita.lowering.lower import lower
 from partita.plan.plan import Plan
+from partita.task import Task, spec_of
+
+Tell = Callable[[str], None]
+SOURCES: Final = ("", "measured", "datasheet")
+
+
+def quiet(sentence: str) -> None:
+    """Tell nobody."""
+
+
+def batches_of(graph: Graph, cluster: Cluster, plans: Sequence[Plan]) -> tuple[int, ...]:
+    """Every batch size that the plans' segments run with."""
+    programs = [s.program for plan in plans for s in lower(graph, plan, cluster)]
+    return tuple(sorted({segment.batch for program in programs for segment in program.segments}))
+
+
+def costs_of(
+    graph: Graph, cluster: Cluster, plans: Sequence[Plan], *, task: Task | str = "", source: str = "",
+    tell: Tell = quiet,
+) -> Costs:  # fmt: skip
+    """Costs of what the plans do: measured where this machine can stand for the cluster and `task` can be loaded by
+    workers, from data sheets otherwise (`because` says why). `source` 'measured' or 'datasheet' insists on one.
+
+    Raises InputError where it insists on measuring what cannot be measured.
+    """
+    if source not in SOURCES:
+        raise OptionError(f"--costs is {source!r}; allowed are {' and '.join(SOURCES[1:])}")
+    because = "--costs asks for it" if source == "datasheet" else unmeasurable(task, cluster)
+    if because and source == "measured":
+        raise OptionError(f"costs cannot be measured: {because}; leave --costs measured out")
+    if not because:
+        found = measured_costs(spec_of(task), graph, cluster, plans, insist=source == "measured", tell=tell)
+        if isinstance(found, Costs):
+            return found
+        because = found
+    return datasheet_costs(graph, cluster, batches_of(graph, cluster, plans), because=because)
 
 
 def measured_costs(
-    task: str, graph: Graph, cluster: Cluster, plans: Sequence[Plan], *, insist: bool, tell: Callable[[str], None]
+    task: str, graph: Graph, cluster: Cluster, plans: Sequence[Plan], *, insist: bool, tell: Tell
 ) -> Costs | str:
     """Costs by micro-benchmarks, or the sentence that says why the lab's times would mean nothing, unless `insist`."""
+    from partita.lab.rehearsal import Rehearsal
+
     with Rehearsal(task, graph, cluster, tell=tell) as crew:
         if crew.lame and not insist:
             return crew.lame

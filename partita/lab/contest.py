@@ -1,0 +1,52 @@
+"""Plans predicted from micro-benchmarks and then run, turn by turn, on one set of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from partita.cluster.cluster import Cluster
+from partita.cost.naive import naive
+from partita.graph.graph import Graph
+from partita.lab.costing import Tell
+from partita.lab.rehearsal import Rehearsal
+from partita.lowering.lower import lower
+from partita.plan.plan import Plan
+from partita.program.timeline import Timeline
+from partita.runtime.take import Take
+from partita.simulator.simulate import simulate
+from partita.units import Bytes, Seconds
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Of every plan by its text: its class, its prediction, naive guesses, measured peaks a rank, a take a repeat."""
+
+    classes: Mapping[str, str]
+    predicted: Mapping[str, Timeline]
+    guesses: Mapping[str, dict[str, Seconds]]
+    memory: Mapping[str, tuple[Bytes, ...]]
+    takes: Mapping[str, list[Take]]
+    notes: tuple[str, ...]
+
+
+def contest(
+    task: str, graph: Graph, cluster: Cluster, plans: Mapping[str, Plan], *, steps: int, repeat: int, seed: int,
+    tell: Tell,
+) -> Contest:  # fmt: skip
+    """Predict every plan before any of them runs, then measure memory, then time all of them, repeats interleaved."""
+    programs = {text: lower(graph, plan, cluster)[-1].program for text, plan in plans.items()}
+    takes: dict[str, list[Take]] = {text: [] for text in plans}
+    with Rehearsal(task, graph, cluster, seed=seed, tell=tell) as crew:
+        costs = crew.probe(list(plans.values()))
+        tell(f"simulating {len(plans)} plans")
+        predicted = {text: simulate(program, costs) for text, program in programs.items()}
+        guesses = {text: naive(program, costs) for text, program in programs.items()}
+        memory = {text: crew.memory(plan) for text, plan in plans.items()}
+        for turn in range(repeat):
+            for text, plan in plans.items():
+                tell(f"running {text}, repeat {turn + 1} of {repeat}")
+                takes[text].append(crew.measure(plan, steps=steps, evaluate=turn == 0))
+        notes = crew.notes
+    classes = {text: program.semantics for text, program in programs.items()}
+    return Contest(classes, predicted, guesses, memory, takes, notes)

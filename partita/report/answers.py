@@ -1,0 +1,95 @@
+"""What commands answer, made from what their verbs returned: a body for programs, text for people, an exit code."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from partita.cluster.cluster import Cluster
+from partita.graph.graph import Graph
+from partita.program.timeline import Timeline
+from partita.recipes.catalogue import RECIPES, parse
+from partita.report.answer import Answer, lines_of
+from partita.report.comparison import Comparison, verdict
+from partita.report.json import Setting, comparison_body, recipes_body, search_body, setting_of, timeline_body
+from partita.report.table import comparison_table, costs_line, recipes_table, refusals, search_table, timeline_table
+from partita.report.trained import Trained
+from partita.report.verdict import Verdict
+from partita.searches.exhaustive import Search
+from partita.searches.fit import Fit
+from partita.units import show_bytes
+
+
+def search_answer(found: Search, graph: Graph, cluster: Cluster) -> Answer:
+    """A ranking; its answer is no where nothing fits."""
+    body = search_body(found, setting_of(graph, cluster))
+    if not any(candidate.fits for candidate in found.candidates):
+        return Answer(body, (search_table(found),), 1, f"no plan for {graph.name} fits the memory of {cluster.name}")
+    return Answer(body, (search_table(found), found.explanation, costs_line(found.costs, found.because)))
+
+
+def timeline_answer(timeline: Timeline, graph: Graph, cluster: Cluster, source: str, because: str) -> Answer:
+    """A prediction by costs from `source`."""
+    body = timeline_body(timeline, setting_of(graph, cluster)) | {"costs": source, "costs_because": because}
+    return Answer(body, (timeline_table(timeline), costs_line(source, because)))
+
+
+def trained_answer(done: Trained, samples: int, cluster: Cluster) -> Answer:
+    """A finished run of a task of so many samples."""
+    body = timeline_body(done.timeline, Setting(samples, devices=cluster.devices)) | {
+        "final_loss": done.final_loss, "steps": done.steps, "loss": done.loss, "weights": done.weights_path,
+        "notes": done.notes,
+    }  # fmt: skip
+    words = f"final loss {done.final_loss:.6g} after {done.steps} steps"
+    return Answer(body, (*done.notes, timeline_table(done.timeline), words, *lines_of({"weights": done.weights_path})))
+
+
+def comparison_answer(found: Comparison, samples: int) -> Answer:
+    """Plans side by side; the answer is no where none of them could be run."""
+    body = comparison_body(found, Setting(samples, devices=found.cluster.devices))
+    text = (comparison_table(found), *refusals(found), verdict(found), *found.notes)
+    none = "none of the plans could be run; each row says why" if all(row.error for row in found.rows) else ""
+    return Answer(body, text, int(bool(none)), none)
+
+
+def verdict_answer(found: Verdict, plan: str) -> Answer:
+    """Whether a plan trains as its class says."""
+    body = {("class" if key == "semantics" else key): value for key, value in asdict(found).items()}
+    measured = f"{found.max_difference:.3g} apart from {found.against}, tolerance {found.tolerance:.3g}"
+    single = f"fp32: {found.fp32_difference:.3g} apart, a reordered control {found.control_difference:.3g}"
+    if not found.equal:
+        return Answer(body, (single,), 1, f"{plan} is not equal ({found.semantics}): {measured}")
+    return Answer(body, (f"{plan} is equal ({found.semantics}): {measured}", single))
+
+
+def fit_answer(found: Fit, cluster: Cluster) -> Answer:
+    """Whether a plan fits, by how much, what to change."""
+    plan = found.plan.name
+    body = {
+        "plan": plan, "fits": found.fits, "margin_bytes": found.margin, "change": found.change or None,
+        "peak_memory_bytes": found.used,
+    }  # fmt: skip
+    if found.fits:
+        words = f"{plan} fits {cluster.name}, with {show_bytes(found.margin)} to spare on the fullest device"
+        return Answer(body, (words,))
+    missing = f"{plan} does not fit {cluster.name}: {show_bytes(-found.margin)} too much on the fullest device"
+    return Answer(body, (), 1, f"{missing}; {found.change or 'no plan of the search fits either'}")
+
+
+def graph_answer(graph: Graph, path: str | None) -> Answer:
+    """A captured graph, and where it was written."""
+    body: dict[str, Any] = {
+        "name": graph.name, "operators": len(graph.operators), "parameters": graph.parameter_elements,
+        "batch": graph.global_batch or graph.batch, "samples": graph.samples, "rung": graph.rung, "blind": graph.blind,
+        "symbolic": graph.symbolic, "path": path,
+    }  # fmt: skip
+    return Answer(body, lines_of(body))
+
+
+def recipes_answer(name: str) -> Answer:
+    """All recipes, or one and its description. Raises PlanError for a name that is none."""
+    import inspect
+
+    chosen = {key: RECIPES[key] for key in ([parse(name)[0]] if name else RECIPES)}
+    text = (inspect.getdoc(chosen[name].make) or "",) if name in chosen else ()
+    return Answer(recipes_body(chosen), (recipes_table(chosen), *text))

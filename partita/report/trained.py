@@ -1,0 +1,22 @@
+"""What a training run ends with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from partita.plan.plan import Plan
+from partita.program.timeline import Timeline
+from partita.units import Seconds
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished run: `loss` is (step, seconds, loss) of every step, `notes` what was to be said on the way."""
+
+    plan: Plan
+    timeline: Timeline
+    loss: tuple[tuple[int, Seconds, float], ...]
+    final_loss: float
+    steps: int
+    weights_path: str
+    notes: tuple[str, ...] = ()
