@@ -19,6 +19,7 @@ from partita.lowering.schedules import ROWS
 from partita.lowering.servers import served
 from partita.lowering.stages import staged
 from partita.plan.check import check
+from partita.plan.memory import Memory, Precision, Recompute, Shard
 from partita.plan.mesh import Split
 from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule, Versions
@@ -77,7 +78,7 @@ def refuse(graph: Graph, plan: Plan) -> None:
         (plan.splits != (Split(),), "samples divided for some operators or ranks only"),
         *_gaps(sync),
         *(_pipeline_gaps(graph, plan) if plan.stages else _order_gaps(plan)),
-        (plan.memory != type(plan.memory)(), "memory plans"),
+        *_memory_gaps(plan.memory),
         (plan.update != type(plan.update)(), "corrections of the update rule"),
         (bool(plan.kernels), "kernel choices"),
     )
@@ -87,6 +88,13 @@ def refuse(graph: Graph, plan: Plan) -> None:
                 f"{plan.name} asks for {what}, which this version cannot carry out yet; "
                 "`partita recipes` lists what runs"
             )
+
+
+def _memory_gaps(memory: Memory) -> Iterator[tuple[bool, str]]:
+    yield memory.shard is not Shard.NONE, "sharded state"
+    yield memory.recompute is not Recompute.NONE, "recomputation"
+    yield memory.precision is not Precision.TASK or memory.loss_scale > 0, "a precision of its own"
+    yield bool(memory.offload) or memory.tiles > 1, "offloading or tiles"
 
 
 def _order_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:

@@ -16,6 +16,9 @@ class Shard(StrEnum):
 
 
 class Recompute(StrEnum):
+    """What of forward is computed again in backward: nothing, all but what crosses from block to block, what is cheap
+    (pointwise operators, softmax, attention's scores), or what was chosen for a budget."""
+
     NONE = "none"
     FULL = "full"
     SELECTIVE = "selective"
@@ -34,13 +37,29 @@ class Offload:
     update: bool = False
 
 
+class Precision(StrEnum):
+    """In what the step computes: as the task says, or with parameters kept in fp32 and cast to a short dtype."""
+
+    TASK = "task"
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+
+
 @dataclass(frozen=True, slots=True)
 class Memory:
+    """`recomputed` names operators or modules whose operators are computed again, in place of those that `recompute`
+    stands for by itself; `auto` names what it chose for the `budget`: bytes of a step's peak of activations, up to 1 a
+    fraction of the peak without recomputing (0: what the devices have room for). `loss_scale` is where the scale of an
+    fp16 loss starts (0: 2^16); it doubles and halves by itself.
+    """
+
     shard: Shard = Shard.NONE
     over: str = "data"
     recompute: Recompute = Recompute.NONE
     recomputed: tuple[str, ...] = ()
+    budget: float = 0.0
     offload: tuple[Offload, ...] = ()
-    precision: str = ""
+    precision: Precision = Precision.TASK
     loss_scale: float = 0.0
     tiles: int = 1

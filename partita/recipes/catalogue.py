@@ -21,6 +21,7 @@ from partita.recipes.local_sgd import local_sgd
 from partita.recipes.one_f_one_b import one_f_one_b
 from partita.recipes.pipe_sgd import pipe_sgd
 from partita.recipes.ps_sync import ps_sync
+from partita.recipes.shared import SHARED, with_memory
 from partita.recipes.single import single
 from partita.recipes.torchgpipe import torchgpipe
 from partita.recipes.zero_bubble import zero_bubble
@@ -38,6 +39,11 @@ class Recipe:
     @property
     def knobs(self) -> dict[str, Any]:
         """Name -> default of everything that may be set."""
+        return self.own | {name: default for name, default in SHARED.items() if name not in self.own}
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The knobs that the function takes; the others are those that every recipe has."""
         parameters = inspect.signature(self.make).parameters.values()
         return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
@@ -66,7 +72,9 @@ class Call:
 
     def plan(self, graph: Graph, cluster: Cluster, costs: Any = None) -> Plan:
         """The plan that it makes. Raises PlanError where it cannot apply."""
-        return replace(self.recipe.make(graph, cluster, costs, **self.knobs), name=self.name)
+        own = {knob: value for knob, value in self.knobs.items() if knob in self.recipe.own}
+        plan = replace(self.recipe.make(graph, cluster, costs, **own), name=self.name)
+        return with_memory(plan, {knob: value for knob, value in self.knobs.items() if knob not in own})
 
 
 def call(text: str, graph: Graph, cluster: Cluster, costs: Any = None) -> Plan:
@@ -89,9 +97,11 @@ def read_call(text: str) -> Call:
         default = recipe.knobs[knob]
         if isinstance(default, StrEnum):
             value = knobs[knob] = _word(name, knob, value, type(default))
-        if type(value) is not type(default) and not (isinstance(default, float) and isinstance(value, int)):
+        if isinstance(default, float) and type(value) is int:
+            value = knobs[knob] = float(value)
+        if type(value) is not type(default):
             raise PlanError(f"{name}({knob}={value!r}): a value such as {default!r} belongs there")
-        if isinstance(value, int) and not isinstance(value, bool) and value < 0:
+        if isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
             raise PlanError(f"{name}({knob}={value}): 0 or more is allowed")
     return Call(text.replace(" ", ""), recipe, knobs)
 

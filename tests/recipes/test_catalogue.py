@@ -11,6 +11,7 @@ from partita.cluster.text import load_cluster
 from partita.errors import InputError, PlanError
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
+from partita.plan.memory import Memory, Precision, Recompute, Shard
 from partita.plan.plan import ranks_of
 from partita.plan.sync import Servers
 from partita.plan.text import read_plan, write_plan
@@ -55,6 +56,20 @@ def test_a_plan_keeps_its_call_for_a_name_and_survives_toml(graph: Graph, name: 
 
 
 @pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_has_the_knobs_of_memory(graph: Graph, name: str) -> None:
+    """They change the finished plan's memory, that of phases before it as well, and nothing else."""
+    machines = cluster_of(4)
+    knobs = "shard=optimizer,recompute=full,precision=bf16,loss_scale=8"
+    made, bare = call(f"{name}({knobs})", graph, machines), call(name, graph, machines)
+    wanted = Memory(Shard.OPTIMIZER, recompute=Recompute.FULL, precision=Precision.BF16, loss_scale=8.0)
+    assert made.memory == wanted
+    assert replace(made, name=bare.name, memory=bare.memory) == bare
+    if name == "pipe_sgd":
+        early = call(f"{name}(warmup=3,{knobs})", graph, machines).before
+        assert [phase.plan.memory for phase in early] == [wanted]
+
+
+@pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_says_what_it_reproduces(name: str) -> None:
     recipe = RECIPES[name]
     assert recipe.make.__name__ == name
@@ -89,6 +104,8 @@ MISTAKES = [
     ("ddp(microbatches=true)", "a value such as 1 belongs there"),
     ("ps_sync(own=1)", "a value such as True belongs there"),
     ("ddp(bucket_bytes=-1)", "0 or more is allowed"),
+    ("ddp(budget=-0.5)", "0 or more is allowed"),
+    ("ddp(recompute=some)", "one of none, full, selective, auto belongs there"),
     ("ddp(", "no recipe call"),
     ("", "no recipe call"),
     ("ddp(1048576)", "give knobs by name"),
