@@ -1,0 +1,58 @@
+"""Every schedule of an all-reduce by name, as `Wire.collective` and `Collective.algorithm` write it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from math import prod
+from typing import Final
+
+from partita.errors import PlanError
+from partita.wire.doubling import binary_blocks, halving_doubling, recursive_doubling
+from partita.wire.layers import butterfly, hierarchical
+from partita.wire.rings import pairwise, ring
+from partita.wire.schedule import Schedule
+from partita.wire.trees import tree
+
+BACKEND: Final = "backend"
+AUTO: Final = "auto"
+ALGORITHMS: Final[dict[str, Callable[..., Schedule]]] = {
+    "ring": ring, "tree": tree, "doubling": recursive_doubling, "halving": halving_doubling, "blocks": binary_blocks,
+    "pairwise": pairwise, "hierarchical": hierarchical, "butterfly": butterfly,
+}  # fmt: skip
+
+
+@lru_cache(256)
+def all_reduce(algorithm: str, ranks: int) -> Schedule:
+    """The schedule of an all-reduce: `ring`, `hierarchical(4)` (nodes of 4), `butterfly(2,3)` (its degrees), ...
+
+    Raises PlanError for an algorithm that is none or is not one for `ranks`.
+    """
+    found = re.fullmatch(r"(\w+)(?:\(([\d,]+)\))?", algorithm)
+    if found is None or found[1] not in ALGORITHMS:
+        raise PlanError(f"there is no collective {algorithm!r}; there are backend, auto, {', '.join(ALGORITHMS)}")
+    name, numbers = found[1], tuple(int(n) for n in (found[2] or "").split(",") if n)
+    if name == "butterfly":
+        degrees = numbers or factors(ranks)
+        if prod(degrees) != ranks:
+            raise PlanError(f"a butterfly of degrees {degrees} has {prod(degrees)} ranks, not {ranks}")
+        return butterfly(*degrees)
+    if name == "hierarchical":
+        if len(numbers) != 1 or not numbers[0] or ranks % numbers[0]:
+            raise PlanError(f"{algorithm} among {ranks} ranks; give the ranks of a node, such as hierarchical(2)")
+        return hierarchical(ranks, numbers[0])
+    if numbers:
+        raise PlanError(f"the collective {name} takes no number, and {algorithm} gives one")
+    return ALGORITHMS[name](ranks)
+
+
+def factors(ranks: int) -> tuple[int, ...]:
+    """The prime factors of a number, largest first: the degrees of the deepest butterfly."""
+    found, rest, prime = [], ranks, 2
+    while rest > 1:
+        while rest % prime == 0:
+            found.append(prime)
+            rest //= prime
+        prime += 1
+    return tuple(reversed(found))

@@ -1,0 +1,38 @@
+"""What a schedule does to vectors, without ranks, messages or time: the oracle of the worker and of tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from partita.wire.schedule import Schedule
+
+V = TypeVar("V")
+Code = Callable[[Any, int, int], Any]
+
+
+def carried_out(schedule: Schedule, vectors: Sequence[Sequence[V]], code: Code | None = None) -> list[list[V]]:
+    """The parts that each rank ends with; `vectors[rank][part]` is what it begins with: anything that adds up.
+
+    `code(value, rank, part)` is what becomes of a value that `rank` encodes and others decode. Sums are encoded anew
+    for each hop. A result is encoded once, by the rank that has it first, which takes what all others will decode;
+    these hand on what they got (Pipe-SGD's quantised all-reduce, QU-15).
+    """
+    coded: Code = code or (lambda value, rank, part: value)
+    held: list[list[Any]] = [list(vector) for vector in vectors]
+    final = [[False] * schedule.parts for _ in vectors]
+    for step in schedule.steps:
+        for hop in step:
+            for part in range(hop.start, hop.stop):
+                if not hop.add and not final[hop.source][part]:
+                    held[hop.source][part] = coded(held[hop.source][part], hop.source, part)
+                    final[hop.source][part] = True
+        before = [list(parts) for parts in held]
+        for hop in step:
+            for part in range(hop.start, hop.stop):
+                value = before[hop.source][part]
+                if hop.add:
+                    value = held[hop.target][part] + coded(value, hop.source, part)
+                held[hop.target][part] = value
+                final[hop.target][part] = not hop.add
+    return held
