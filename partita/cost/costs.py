@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import log
-from typing import final
+from typing import TypeAlias, final
 
 from partita.cluster.cluster import Cluster
 from partita.errors import CostError
@@ -19,6 +19,7 @@ from partita.program.instruction import (
     Collective,
     Combine,
     Compute,
+    Kind,
     Load,
     Pack,
     Receive,
@@ -28,6 +29,8 @@ from partita.program.instruction import (
 )  # fmt: skip
 from partita.program.program import Bucket, Program
 from partita.units import Bytes, BytesPerSecond, Seconds
+
+Curve: TypeAlias = tuple[tuple[Bytes, Seconds, Seconds], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,41 +59,53 @@ class Wiring:
 
     `start` is core-seconds a call; `sent`, `received` and `reduced` core-seconds a byte; `message` seconds of latency
     of a message; `curve` (bytes, seconds, core-seconds) what an all-reduce of so many bytes takes beyond its bytes over
-    the bandwidth, and of each processor; `efficiency` the part of a link's bandwidth that payload gets.
+    the bandwidth, and of each processor; `scatter` and `gather` the same of its two halves; `efficiency` the part of a
+    link's bandwidth that payload gets.
     """
 
     start: Seconds = 100e-6
     message: Seconds = 100e-6
-    curve: tuple[tuple[Bytes, Seconds, Seconds], ...] = ()
+    curve: Curve = ()
     sent: Seconds = 0.12e-9
     received: Seconds = 0.12e-9
     reduced: Seconds = 0.2e-9
     efficiency: float = 0.95
+    scatter: Curve = ()
+    gather: Curve = ()
 
-    def waiting(self, size: Bytes, ranks: int) -> Seconds:
-        """Latency of an all-reduce of `size` bytes: the measured curve, in between by the logarithm of the size;
-        2 (p-1) messages in a chain where there is none (CO-02)."""
-        if not self.curve:
-            return 2 * (ranks - 1) * self.message
-        above = self._above(size)
-        if above in (0, len(self.curve)):
-            return self.curve[min(above, len(self.curve) - 1)][1]
-        (low, first, _), (high, last, _) = self.curve[above - 1], self.curve[above]
+    def waiting(self, size: Bytes, ranks: int, kind: Kind = Kind.ALL_REDUCE) -> Seconds:
+        """Latency of a collective of `size` bytes: the measured curve, in between by the logarithm of the size;
+        p-1 messages in a chain where there is none, twice that for an all-reduce (CO-02)."""
+        curve, passes = self._of(kind)
+        if not curve:
+            return passes * (ranks - 1) * self.message
+        above = _above(curve, size)
+        if above in (0, len(curve)):
+            return curve[min(above, len(curve) - 1)][1]
+        (low, first, _), (high, last, _) = curve[above - 1], curve[above]
         return first + (last - first) * log(size / low) / log(high / low)
 
-    def reducing(self, size: Bytes, ranks: int) -> Seconds:
-        """Core-seconds of an all-reduce of `size` bytes on each rank: the measured curve, beyond its end by the byte;
+    def reducing(self, size: Bytes, ranks: int, kind: Kind = Kind.ALL_REDUCE) -> Seconds:
+        """Core-seconds of a collective of `size` bytes on each rank: the measured curve, beyond its end by the byte;
         of each byte that is sent, received and summed where there is none."""
-        if not self.curve:
-            return self.start + (ranks - 1) / ranks * size * (2 * self.sent + 2 * self.received + self.reduced)
-        above = self._above(size)
-        if above == len(self.curve):
-            return self.curve[-1][2] * size / self.curve[-1][0]
-        (low, _, first), (high, _, last) = self.curve[max(above - 1, 0)], self.curve[above]
+        curve, passes = self._of(kind)
+        if not curve:
+            summed = 0.0 if kind is Kind.ALL_GATHER else self.reduced
+            return self.start + (ranks - 1) / ranks * size * (passes * (self.sent + self.received) + summed)
+        above = _above(curve, size)
+        if above == len(curve):
+            return curve[-1][2] * size / curve[-1][0]
+        (low, _, first), (high, _, last) = curve[max(above - 1, 0)], curve[above]
         return first + (last - first) * (size - low) / max(high - low, 1)
 
-    def _above(self, size: Bytes) -> int:
-        return next((k for k, (bytes_, _, _) in enumerate(self.curve) if bytes_ >= size), len(self.curve))
+    def _of(self, kind: Kind) -> tuple[Curve, int]:
+        """The curve of a kind, and how often each byte goes round."""
+        halves = {Kind.REDUCE_SCATTER: self.scatter, Kind.ALL_GATHER: self.gather}
+        return (halves[kind], 1) if kind in halves else (self.curve, 2)
+
+
+def _above(curve: Curve, size: Bytes) -> int:
+    return next((k for k, (bytes_, _, _) in enumerate(curve) if bytes_ >= size), len(curve))
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +200,7 @@ class Costs:
             return Demand(w.start + w.sent * size)
         if isinstance(act, Receive):
             return Demand(w.start + w.received * size, w.message)
-        return Demand(w.reducing(size, ranks), w.waiting(size, ranks))
+        return Demand(w.reducing(size, ranks, act.kind), w.waiting(size, ranks, act.kind))
 
     def bandwidth(self, nominal: BytesPerSecond) -> BytesPerSecond:
         """Payload bytes a second of a link of `nominal` bytes a second."""

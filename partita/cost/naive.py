@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from partita.cost.costs import Costs, ring_bytes
+from partita.cost.costs import Costs
+from partita.cost.rings import collective_bytes
 from partita.program.instruction import Collective, Compute, Receive, Send, Update
 from partita.program.program import Program
 from partita.units import Seconds
@@ -35,8 +36,8 @@ def _bytes(program: Program, rank: int) -> tuple[float, float]:
         elif isinstance(i.act, Receive):
             received += program.payload(i.act)
         elif isinstance(i.act, Collective):
-            group, b = next(g for g in i.act.groups if rank in g), program.bucket[i.act.bucket]
-            parts = ring_bytes(b.elements, b.size // b.elements, len(group))
+            group = next(g for g in i.act.groups if rank in g)
+            parts = collective_bytes(program, i.act, len(group))
             sent += parts[group.index(rank)]
             received += parts[group.index(rank) - 1]
     return sent, received

@@ -19,12 +19,15 @@ from partita.graph.batch import substitute
 from partita.graph.graph import Graph
 from partita.graph.signature import signature
 from partita.lab.turns import seconds_in_turn
+from partita.program.instruction import Kind
 from partita.runtime.feed import Feed
+from partita.runtime.processes import Processes
 from partita.task import Task
 from partita.units import Bytes, Seconds
 
 LEAST: Final[Seconds] = 0.006
 FEW: Final = 100
+PATIENCE: Final[Seconds] = 60.0
 
 
 def thread_seconds(run: Callable[[], Any], least: Seconds = LEAST) -> Seconds:
@@ -115,20 +118,23 @@ def load_seconds(task: Task, count: int) -> tuple[Seconds, Seconds]:
     return max(few - each, 0.0), max(each, 1e-9)
 
 
-def wire_seconds(sizes: tuple[Bytes, ...], largest: int = 5) -> list[tuple[Bytes, Seconds, Seconds]]:
-    """(bytes, wall seconds, this process's core-seconds) of an all-reduce among all ranks, means.
+def wire_seconds(kind: Kind, sizes: tuple[Bytes, ...], largest: int = 5) -> list[tuple[Bytes, Seconds, Seconds]]:
+    """(bytes, wall seconds, this process's core-seconds) of a collective among all ranks, means.
 
     gloo's thread now and then spins through a time slice until its peers answer, so small sizes are repeated more often
     than the `largest`; a step meets the mean, not the median.
     """
-    found = []
+    rank, group, found = dist.get_rank(), tuple(range(dist.get_world_size())), []
+    transport = Processes(rank, {("probe", group): dist.group.WORLD})
     for size in sizes:
-        tensor, repeats = torch.zeros(max(size // 4, 1)), min(max(largest * sizes[-1] // size, largest), 6 * largest)
+        elements = max(size // 4, 1)
+        edges = tuple(elements * k // len(group) for k in range(len(group) + 1))
+        tensor, repeats = torch.zeros(elements), min(max(largest * sizes[-1] // size, largest), 6 * largest)
         walls, cores = [], []
         for _ in range(repeats + 2):
             dist.barrier()
             wall, core = time.perf_counter(), time.process_time()
-            dist.all_reduce(tensor)
+            transport.collective(kind, tensor, group, "probe", kind, 0, edges).block(PATIENCE)
             walls.append(time.perf_counter() - wall)
             cores.append(time.process_time() - core)
         found.append((size, fmean(walls[2:]), fmean(cores[2:])))
@@ -183,7 +189,8 @@ def rank_touches(task: Task, count: int) -> dict[str, Any]:
 
 
 def rank_wires(rank: int, world: int, sizes: tuple[Bytes, ...]) -> dict[str, Any]:
-    """Curves of all-reduces and of messages from rank 0 to rank 1."""
+    """Curves of all-reduces, of their two halves, and of messages from rank 0 to rank 1."""
     if world == 1:
-        return {"reduce": [], "message": []}
-    return {"reduce": wire_seconds(sizes), "message": message_seconds(rank, sizes)}
+        return {"reduce": [], "scatter": [], "gather": [], "message": []}
+    kinds = {"reduce": Kind.ALL_REDUCE, "scatter": Kind.REDUCE_SCATTER, "gather": Kind.ALL_GATHER}
+    return {name: wire_seconds(kind, sizes) for name, kind in kinds.items()} | {"message": message_seconds(rank, sizes)}

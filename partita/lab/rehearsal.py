@@ -14,7 +14,7 @@ import torch
 from partita.cluster.cluster import Cluster
 from partita.cluster.writing import write_cluster
 from partita.cost.cache import cache_place, read_cache, write_cache
-from partita.cost.costs import Costs, Touch, Wiring
+from partita.cost.costs import Costs, Curve, Touch, Wiring
 from partita.errors import RunError, RunStopped
 from partita.graph.graph import Graph
 from partita.graph.text import write_graph
@@ -170,8 +170,7 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster) -> Wiring:
     that payload gets, unless the processor binds it; what a size takes beyond that is its waiting.
     """
     p = cluster.size
-    steps = range(len(replies[0]["reduce"]))
-    curve = [tuple(median(r["reduce"][i][k] for r in replies) for k in range(3)) for i in steps]
+    curve, scatter, gather = (_curve(replies, name) for name in ("reduce", "scatter", "gather"))
     (_, tiny_wall, tiny_core), (size, wall, core) = curve[0], curve[-1]
     sender, receiver = replies[0]["message"], replies[1]["message"]
     sent = max(sender[-1][2] - sender[0][2], 0.0) / sender[-1][0]
@@ -183,12 +182,24 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster) -> Wiring:
     cores = min((d.cores or 1.0) for d in cluster.devices)
     achieved = max(share * size - burst, 1.0) / max(wall - tiny_wall, 1e-6) / slowest
     efficiency = 0.95 if core / cores > 0.9 * wall else min(max(achieved, 0.5), 1.0)
-    waits = tuple(
-        (int(n), max(w - max((share * n - burst) / (slowest * efficiency), c / cores, 0.0), 1e-6), c)
-        for n, w, c in curve
-    )
+
+    def waits(measured: Curve, share: float) -> Curve:
+        return tuple(
+            (int(n), max(w - max((share * n - burst) / (slowest * efficiency), c / cores, 0.0), 1e-6), c)
+            for n, w, c in measured
+        )
+
     message = max(sender[0][1] - tiny_core, 1e-6)
-    return Wiring(tiny_core, message, waits, sent, received, reduced, efficiency)
+    return Wiring(
+        tiny_core, message, waits(curve, share), sent, received, reduced, efficiency,
+        scatter=waits(scatter, share / 2), gather=waits(gather, share / 2),
+    )  # fmt: skip
+
+
+def _curve(replies: list[dict[str, Any]], name: str) -> Curve:
+    """(bytes, seconds, core-seconds), of each the median over the ranks."""
+    columns = zip(*(reply[name] for reply in replies), strict=True)
+    return tuple(tuple(median(row[k] for row in rows) for k in range(3)) for rows in columns)
 
 
 def probe_links(cluster: Cluster, tell: Tell) -> dict[str, Any]:

@@ -37,8 +37,27 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class Shares:
+    """Who owns which elements of a bucket (ZeRO): the k-th rank of each group those from edges[k] to edges[k + 1].
+
+    A rank updates what it owns. `whole` names the spaces of which it keeps the rest as well; of others it has the rest
+    from a gather, or a Pack, to a Free.
+    """
+
+    groups: tuple[tuple[int, ...], ...]
+    edges: tuple[int, ...]
+    whole: tuple[Space, ...] = (Space.PARAMETER, Space.GRADIENT)
+
+    def of(self, rank: int) -> tuple[int, int]:
+        """The elements that a rank owns, as (start, stop)."""
+        place = next(group.index(rank) for group in self.groups if rank in group)
+        return self.edges[place], self.edges[place + 1]
+
+
+@dataclass(frozen=True, slots=True)
 class Bucket:
-    """Pieces of parameters that travel and are updated together, dense and in this order.
+    """Pieces of parameters that travel and are updated together, dense and in this order; by all ranks that have them,
+    or where there are `shares` by its owners.
 
     The one named WEIGHT has no pieces and holds one number: what the samples of a weighted loss weigh together.
     """
@@ -47,6 +66,7 @@ class Bucket:
     dtype: str
     elements: int
     pieces: tuple[Piece, ...]
+    shares: Shares | None = None
 
     @property
     def size(self) -> Bytes:

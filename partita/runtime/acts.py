@@ -124,7 +124,9 @@ def pack(rank: Rank, act: Pack, name: str, round: int) -> None:
 def collective(rank: Rank, act: Collective, name: str, round: int) -> Pending:
     group = next(group for group in act.groups if rank.rank in group)
     flat = rank.state.flat(act.space, act.bucket, rank.slot(round))
-    return rank.transport.collective(act.kind, flat, group, rank.role.on_name[name].lane, name, round)
+    shares = rank.program.bucket[act.bucket].shares
+    lane, edges = rank.role.on_name[name].lane, shares.edges if shares else ()
+    return rank.transport.collective(act.kind, flat, group, lane, name, round, edges)
 
 
 def send(rank: Rank, act: Send, name: str, round: int) -> Pending:

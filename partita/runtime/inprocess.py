@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import torch
@@ -15,6 +16,8 @@ from partita.errors import ProgramError
 from partita.program.instruction import Kind
 from partita.runtime.transport import Pending
 from partita.units import Seconds
+
+Own = dict[int, slice]
 
 
 @dataclass
@@ -65,9 +68,11 @@ class InProcess:
     hall: Hall
 
     def collective(
-        self, kind: Kind, tensor: torch.Tensor, group: tuple[int, ...], lane: str, key: str, round: int
-    ) -> Pending:
-        meeting = self.hall.meet(key, round, group, SETTLE[kind])
+        self, kind: Kind, tensor: torch.Tensor, group: tuple[int, ...], lane: str, key: str, round: int,
+        edges: tuple[int, ...] = (),
+    ) -> Pending:  # fmt: skip
+        own = {rank: slice(*edges[k : k + 2]) for k, rank in enumerate(group)} if edges else {}
+        meeting = self.hall.meet(key, round, group, partial(SETTLE[kind], own))
         meeting.bring(self.rank, tensor)
         return meeting
 
@@ -90,22 +95,45 @@ def void(_: object) -> None:
     """Drop a result."""
 
 
-def _all_reduce(brought: dict[int, torch.Tensor]) -> None:
+def _total(brought: dict[int, torch.Tensor]) -> torch.Tensor:
     first, *others = [brought[rank] for rank in sorted(brought)]
     total = first.clone()
     for other in others:
         total += other
-    for tensor in (first, *others):
+    return total
+
+
+def _all_reduce(own: Own, brought: dict[int, torch.Tensor]) -> None:
+    total = _total(brought)
+    for tensor in brought.values():
         tensor.copy_(total)
 
 
-def _broadcast(brought: dict[int, torch.Tensor]) -> None:
+def _reduce_scatter(own: Own, brought: dict[int, torch.Tensor]) -> None:
+    """What a rank does not own is nothing that anybody may read."""
+    total = _total(brought)
+    for rank, tensor in brought.items():
+        if tensor.is_floating_point():
+            tensor.fill_(float("nan"))
+        tensor[own[rank]] = total[own[rank]]
+
+
+def _all_gather(own: Own, brought: dict[int, torch.Tensor]) -> None:
+    for rank, tensor in brought.items():
+        for other, place in own.items():
+            if other != rank:
+                tensor[place] = brought[other][place]
+
+
+def _broadcast(own: Own, brought: dict[int, torch.Tensor]) -> None:
     first, *others = [brought[rank] for rank in sorted(brought)]
     for other in others:
         other.copy_(first)
 
 
-SETTLE: Final[dict[Kind, Callable[[dict[int, torch.Tensor]], None]]] = {
+SETTLE: Final[dict[Kind, Callable[[Own, dict[int, torch.Tensor]], None]]] = {
     Kind.ALL_REDUCE: _all_reduce,
+    Kind.REDUCE_SCATTER: _reduce_scatter,
+    Kind.ALL_GATHER: _all_gather,
     Kind.BROADCAST: _broadcast,
 }

@@ -7,14 +7,15 @@ import time
 import zlib
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from partita.cost.costs import ring_bytes
-from partita.errors import LoweringError
+from partita.cost.rings import bytes_sent
 from partita.program.instruction import Kind
+from partita.runtime.ring import Ring
 from partita.runtime.transport import Pending
 from partita.units import Seconds
 
@@ -59,14 +60,25 @@ class Processes:
                 self.groups[lane, group] = dist.new_group(list(group), timeout=timedelta(seconds=timeout))
 
     def collective(
-        self, kind: Kind, tensor: torch.Tensor, group: tuple[int, ...], lane: str, key: str, round: int
-    ) -> Pending:
+        self, kind: Kind, tensor: torch.Tensor, group: tuple[int, ...], lane: str, key: str, round: int,
+        edges: tuple[int, ...] = (),
+    ) -> Pending:  # fmt: skip
+        among, place = self.groups[lane, group], group.index(self.rank)
+        self.sent += bytes_sent(kind, tensor.numel(), tensor.element_size(), len(group), edges)[place]
         if kind is Kind.ALL_REDUCE:
-            self.sent += ring_bytes(tensor.numel(), tensor.element_size(), len(group))[group.index(self.rank)]
-            return Work(dist.all_reduce(tensor, group=self.groups[lane, group], async_op=True))
+            return Work(dist.all_reduce(tensor, group=among, async_op=True))
         if kind is Kind.BROADCAST:
-            return Work(dist.broadcast(tensor, group[0], group=self.groups[lane, group], async_op=True))
-        raise LoweringError(f"{kind} is not carried out over torch.distributed yet; use all_reduce")
+            return Work(dist.broadcast(tensor, group[0], group=among, async_op=True))
+        if dist.get_backend(among) == "nccl":
+            return Work(_native(kind, tensor, edges, place, among))
+
+        def send(part: torch.Tensor, peer: int, number: int) -> Any:
+            return dist.isend(part, peer, tag=tag_of(f"{key}~{number}"))
+
+        def receive(part: torch.Tensor, peer: int, number: int) -> Any:
+            return dist.irecv(part, peer, tag=tag_of(f"{key}~{number}"))
+
+        return Ring(kind, tensor, edges, group, self.rank, send, receive)
 
     def send(self, tensor: torch.Tensor, to: int, key: str, round: int) -> Pending:
         self.sent += tensor.numel() * tensor.element_size()
@@ -74,6 +86,19 @@ class Processes:
 
     def receive(self, tensor: torch.Tensor, source: int, key: str, round: int) -> Pending:
         return Work(dist.irecv(tensor, source, tag=tag_of(key)))
+
+
+def _native(kind: Kind, tensor: torch.Tensor, edges: tuple[int, ...], place: int, group: Any) -> Any:
+    """Scatter or gather by the backend, which takes equal parts at once and others one by one."""
+    parts = [tensor[a:b] for a, b in pairwise(edges)]
+    equal = len({len(part) for part in parts}) == 1
+    if kind is Kind.ALL_GATHER:
+        if equal:
+            return dist.all_gather_into_tensor(tensor, parts[place], group=group, async_op=True)
+        return dist.all_gather(parts, parts[place], group=group, async_op=True)
+    if equal:
+        return dist.reduce_scatter_tensor(parts[place], tensor, group=group, async_op=True)
+    return dist.reduce_scatter(parts[place], parts, group=group, async_op=True)
 
 
 def tag_of(key: str) -> int:

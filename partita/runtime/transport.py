@@ -30,9 +30,11 @@ class Transport(Protocol):
         """The rank whose tensors it moves."""
 
     def collective(
-        self, kind: Kind, tensor: torch.Tensor, group: tuple[int, ...], lane: str, key: str, round: int
-    ) -> Pending:
-        """Start `kind` on `tensor` in place among `group`; lanes do not wait for each other."""
+        self, kind: Kind, tensor: torch.Tensor, group: tuple[int, ...], lane: str, key: str, round: int,
+        edges: tuple[int, ...] = (),
+    ) -> Pending:  # fmt: skip
+        """Start `kind` on `tensor` in place among `group`; lanes do not wait for each other. Of a tensor that is
+        scattered or gathered the k-th rank owns the elements from edges[k] to edges[k + 1]."""
 
     def send(self, tensor: torch.Tensor, to: int, key: str, round: int) -> Pending:
         """Start sending `tensor`; it must not change before the Pending is ready."""

@@ -14,9 +14,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from partita.cost.costs import Costs, ring_bytes
+from partita.cost.costs import Costs
+from partita.cost.rings import collective_bytes
 from partita.errors import ProgramError
-from partita.program.instruction import Collective, Instruction, Receive, Send
+from partita.program.instruction import Collective, Instruction, Kind, Receive, Send
 from partita.program.program import Program, Role
 from partita.simulator.ports import Ports
 from partita.units import Bytes
@@ -140,12 +141,12 @@ def _collectives(program: Program, costs: Costs, ports: Ports, slots: dict[str, 
         slot = np.array([slots[role.name].get(name, -1) for role in program.roles])
         ring, rank, place, target = rings.members
         longest, at, resource, member, entry = rings.loads
-        bucket = program.bucket[act.bucket]
+        passes = 2 if act.kind is Kind.ALL_REDUCE else 1
         demands = {int(p): costs.demand(program, act, int(p)) for p in np.unique(rings.sizes)}
         sent = np.zeros(len(rank))
         for p in demands:
             ours = rings.sizes[ring] == p
-            sent[ours] = np.array(ring_bytes(bucket.elements, bucket.size // bucket.elements, p))[place[ours]]
+            sent[ours] = np.array(collective_bytes(program, act, p))[place[ours]]
         core = np.array([demands[p].core for p in rings.sizes.tolist()])
         wait = np.array([demands[p].latency for p in rings.sizes.tolist()])
         work = core[ring] / speed[rank]
@@ -153,7 +154,7 @@ def _collectives(program: Program, costs: Costs, ports: Ports, slots: dict[str, 
         np.maximum.at(least, ring, work)
         order = np.lexsort((rank, ring))
         yield {
-            "latency": wait + 2 * (rings.sizes - 1) * longest, "least": least,
+            "latency": wait + passes * (rings.sizes - 1) * longest, "least": least,
             "who": ring[order], "rank": rank[order], "slot": slot[roles[rank[order]]],
             "at": np.concatenate([ring, at]), "resource": np.concatenate([rank, resource]),
             "amount": np.concatenate([work, np.bincount(entry, sent[member], len(at))]),

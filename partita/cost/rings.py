@@ -1,0 +1,28 @@
+"""Bytes that a collective makes each rank send: rings, in which a part goes from rank to rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from partita.cost.costs import ring_bytes
+from partita.program.instruction import Collective, Kind
+from partita.program.program import Program
+from partita.units import Bytes
+
+
+def bytes_sent(kind: Kind, elements: int, item: int, ranks: int, edges: Sequence[int] = ()) -> list[Bytes]:
+    """Payload that each member sends to the next. To scatter sums, everything but its own part; to gather, everything
+    but its successor's: (p-1)/p n each way, together an all-reduce (Rajbhandari et al., SC 2020)."""
+    if kind not in (Kind.REDUCE_SCATTER, Kind.ALL_GATHER):
+        return ring_bytes(elements, item, ranks)
+    parts = [b - a for a, b in pairwise(edges)]
+    ahead = kind is Kind.ALL_GATHER
+    return [item * (elements - parts[(i + ahead) % ranks]) for i in range(ranks)]
+
+
+def collective_bytes(program: Program, act: Collective, ranks: int) -> list[Bytes]:
+    """The same of an instruction among `ranks` ranks."""
+    bucket = program.bucket[act.bucket]
+    edges = bucket.shares.edges if bucket.shares else ()
+    return bytes_sent(act.kind, bucket.elements, bucket.size // bucket.elements, ranks, edges)

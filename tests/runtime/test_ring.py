@@ -1,0 +1,156 @@
+"""Rings of messages: sums where they belong, whole tensors everywhere, for any parts, any ranks, any timing."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import pairwise
+from queue import Queue
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partita.cost.rings import bytes_sent
+from partita.program.instruction import Kind
+from partita.runtime.inprocess import Hall, InProcess
+from partita.runtime.ring import Ring
+
+Ranks = tuple[int, ...]
+HALVES = (Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
+
+
+@dataclass
+class Arrival:
+    """Waits for a message, as torch.distributed's works do."""
+
+    queue: Queue[torch.Tensor]
+    into: torch.Tensor
+
+    def wait(self, timeout: timedelta | None = None) -> None:
+        self.into.copy_(self.queue.get(timeout=5))
+
+
+class Gone:
+    """A message that has been sent."""
+
+    def wait(self, timeout: timedelta | None = None) -> None:
+        return
+
+
+@dataclass
+class Post:
+    """Messages between threads, in order by sender, receiver and number; counts what is sent."""
+
+    boxes: dict[tuple[int, int, int], Queue[torch.Tensor]] = field(default_factory=lambda: defaultdict(Queue))
+    sent: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+
+    def ring(self, kind: Kind, flat: torch.Tensor, edges: Ranks, group: Ranks, rank: int) -> Ring:
+        def send(part: torch.Tensor, peer: int, number: int) -> Gone:
+            self.boxes[rank, peer, number].put(part.clone())
+            self.sent[rank] += part.numel() * part.element_size()
+            return Gone()
+
+        return Ring(
+            kind, flat, edges, group, rank, send,
+            lambda part, peer, number: Arrival(self.boxes[peer, rank, number], part),
+        )  # fmt: skip
+
+
+@st.composite
+def shared(draw: st.DrawFn) -> tuple[Ranks, Ranks]:
+    """(ranks that share, the edges of what each owns): parts of any size, also none."""
+    group = draw(st.lists(st.integers(0, 9), min_size=2, max_size=5, unique=True))
+    parts = draw(st.lists(st.integers(0, 7), min_size=len(group), max_size=len(group)))
+    return tuple(sorted(group)), tuple(sum(parts[:k]) for k in range(len(parts) + 1))
+
+
+def brought(group: Ranks, elements: int) -> dict[int, torch.Tensor]:
+    return {rank: torch.arange(elements, dtype=torch.float64) * (rank + 1) + rank for rank in group}
+
+
+def rung(kind: Kind, group: Ranks, edges: Ranks, asked: bool) -> tuple[dict[int, torch.Tensor], Post]:
+    """What each rank holds after a ring among threads; `asked` polls as the driver of one thread does."""
+    post, flats = Post(), brought(group, edges[-1])
+
+    def run(rank: int) -> None:
+        ring = post.ring(kind, flats[rank], edges, group, rank)
+        if asked:
+            ring.ready()
+        assert ring.block(5.0)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in group]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return flats, post
+
+
+@given(shared(), st.booleans())
+def test_each_owner_ends_with_the_sum_of_its_part(them: tuple[Ranks, Ranks], asked: bool) -> None:
+    group, edges = them
+    flats, post = rung(Kind.REDUCE_SCATTER, group, edges, asked)
+    total = sum(brought(group, edges[-1]).values(), torch.zeros(edges[-1], dtype=torch.float64))
+    for k, rank in enumerate(group):
+        own = slice(*edges[k : k + 2])
+        assert torch.equal(flats[rank][own], total[own])
+    assert [post.sent[rank] for rank in group] == bytes_sent(Kind.REDUCE_SCATTER, edges[-1], 8, len(group), edges)
+
+
+@given(shared(), st.booleans())
+def test_everybody_ends_with_what_each_owner_had(them: tuple[Ranks, Ranks], asked: bool) -> None:
+    group, edges = them
+    flats, post = rung(Kind.ALL_GATHER, group, edges, asked)
+    before = brought(group, edges[-1])
+    whole = torch.cat([before[rank][edges[k] : edges[k + 1]] for k, rank in enumerate(group)])
+    assert all(torch.equal(flat, whole) for flat in flats.values())
+    assert [post.sent[rank] for rank in group] == bytes_sent(Kind.ALL_GATHER, edges[-1], 8, len(group), edges)
+
+
+@given(shared())
+def test_ranks_of_one_process_do_the_same(them: tuple[Ranks, Ranks]) -> None:
+    """Integers, so that the order of sums shows in nothing. What others own is no number after a scatter."""
+    group, edges = them
+    for kind in HALVES:
+        hall, flats = Hall(), brought(group, edges[-1])
+        for rank in group:
+            InProcess(rank, hall).collective(kind, flats[rank], group, "wire", "A", 0, edges)
+        rings, _ = rung(kind, group, edges, asked=False)
+        for k, rank in enumerate(group):
+            own = slice(*edges[k : k + 2]) if kind is Kind.REDUCE_SCATTER else slice(None)
+            assert torch.equal(flats[rank][own], rings[rank][own])
+            rest = torch.cat([flats[rank][: edges[k]], flats[rank][edges[k + 1] :]])
+            assert kind is Kind.ALL_GATHER or bool(rest.isnan().all())
+
+
+@given(shared())
+def test_both_halves_move_what_an_all_reduce_moves(them: tuple[Ranks, Ranks]) -> None:
+    """ME-01: 2(N-1)/N n bytes a rank; all together 2(N-1) n, whatever the parts."""
+    group, edges = them
+    halves = [bytes_sent(kind, edges[-1], 4, len(group), edges) for kind in HALVES]
+    assert sum(map(sum, halves)) == sum(bytes_sent(Kind.ALL_REDUCE, edges[-1], 4, len(group)))
+    if edges[-1] and len({b - a for a, b in pairwise(edges)}) == 1:
+        n = len(group)
+        assert {sum(both) for both in zip(*halves, strict=True)} == {2 * (n - 1) * 4 * edges[-1] // n}
+
+
+def test_what_a_message_raises_reaches_whoever_waits() -> None:
+    class Lost:
+        def wait(self, timeout: timedelta | None = None) -> None:
+            raise RuntimeError("connection lost")
+
+    ring = Ring(Kind.ALL_GATHER, torch.zeros(4), (0, 2, 4), (0, 1), 0, lambda *_: Gone(), lambda *_: Lost())
+    with pytest.raises(RuntimeError, match="connection lost"):
+        ring.block(1.0)
+    ring = Ring(Kind.ALL_GATHER, torch.zeros(4), (0, 2, 4), (0, 1), 0, lambda *_: Gone(), lambda *_: Lost())
+    with pytest.raises(RuntimeError, match="connection lost"):
+        polled(ring)
+
+
+def polled(ring: Ring) -> None:
+    while not ring.ready():
+        pass
