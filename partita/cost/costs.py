@@ -21,6 +21,7 @@ from partita.program.instruction import (
     Compute,
     Kind,
     Load,
+    Norm,
     Pack,
     Receive,
     Scale,
@@ -187,8 +188,9 @@ class Costs:
                 return Demand(own + len(act.sources) * _over(program.bucket[act.bucket], self.add))
             case Scale():
                 return Demand(own + self.copy.of(program.bucket[act.bucket].elements))
-            case Clip():
-                return Demand(own + 2 * sum(_over(program.bucket[name], self.copy) for name in act.buckets))
+            case Norm() | Clip():
+                passes = 2 if isinstance(act, Clip) and not act.by else 1
+                return Demand(own + passes * sum(_over(program.bucket[name], self.copy) for name in act.buckets))
             case Update():
                 return Demand(own + _over(program.bucket[act.bucket], self.update))
             case Collective() | Send() | Receive():

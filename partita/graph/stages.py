@@ -121,9 +121,12 @@ class _Cutter:
         reads = {ref.name for operator in mine for ref in operator.reads()}
         mutations = tuple((b, ref) for b, ref in graph.mutations if self.stage_of(ref) == number)
         reads |= {buffer for buffer, _ in mutations}
+        weight = inputs.taken(graph.weight) if graph.weight and self.stage_of(graph.weight) == number else None
+        reads |= {weight.name} if weight else set()
         idle = {b.name for b in graph.buffers if not number and b.name not in self.homes.readers}
         return replace(
             graph, name=f"{graph.name}#{number}", operators=mine, gradients=gradients, mutations=mutations, repeats=(),
+            weight=weight,
             parameters=tuple(p for p in graph.parameters if number in self.holders[p.name]),
             buffers=tuple(b for b in graph.buffers if b.name in reads | idle),
             constants=tuple(c for c in graph.constants if c.name in reads),

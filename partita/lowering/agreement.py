@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from partita.lowering.layout import urgent_from
+from partita.lowering.norm import SQUARES
 from partita.lowering.samples import Crew, Draft, packed, passes
 from partita.plan.plan import Plan
 from partita.program.instruction import After, Clip, Collective, Instruction, Kind, Pack, Scale, Space, Update
@@ -15,8 +16,9 @@ def program_of(
     draft: Draft, roles: tuple[Role, ...], *, steps: int = 1, lag: int = 0, semantics: str = "exact"
 ) -> Program:
     """A Program over the draft's layouts, and the weight's where it is packed."""
-    packs = {i.act.bucket for role in roles for i in role.instructions if isinstance(i.act, Pack)}
-    buckets = draft.buckets + ((draft.weight,) if draft.weight and WEIGHT in packs else ())
+    used = {i.act.bucket for role in roles for i in role.instructions if isinstance(i.act, Pack | Collective)}
+    buckets = draft.buckets + ((draft.weight,) if draft.weight and WEIGHT in used else ())
+    buckets += (SQUARES,) if SQUARES.name in used else ()
     return Program(draft.plan.name, roles, draft.segments, buckets, draft.batch, steps, lag + 1, semantics)
 
 

@@ -77,7 +77,7 @@ def refuse(graph: Graph, plan: Plan) -> None:
         (any(split.dim != "sample" for split in plan.splits), "splits of other dimensions than samples"),
         (plan.splits != (Split(),), "samples divided for some operators or ranks only"),
         *_gaps(sync),
-        *(_pipeline_gaps(graph, plan) if plan.stages else _order_gaps(plan)),
+        *(_pipeline_gaps(plan) if plan.stages else _order_gaps(plan)),
         *_memory_gaps(plan.memory),
         (plan.update != type(plan.update)(), "corrections of the update rule"),
         (bool(plan.kernels), "kernel choices"),
@@ -101,7 +101,7 @@ def _order_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
     yield replace(plan.schedule, microbatches=1) != Schedule(), "the order of passes of a pipeline, without stages"
 
 
-def _pipeline_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
+def _pipeline_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
     """The same of a plan with stages."""
     schedule, sync = plan.schedule, plan.sync[0] if plan.sync else Sync()
     yield schedule.order not in ROWS, f"stages in the order {schedule.order}"
@@ -111,7 +111,6 @@ def _pipeline_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
     yield not isinstance(sync.through, AllReduce) or sync.what is not What.GRADIENT, "stages without all-reduce"
     yield sync.tight.lag > 0, "late gradients between stages"
     yield not plan.sync and plan.mesh.length("data") > 1, "replicas of stages that never agree"
-    yield bool(graph.clip_norm), "a bound on the norm of gradients (clip_norm) that lie on several stages"
 
 
 def _gaps(sync: Sync) -> Iterator[tuple[bool, str]]:

@@ -15,10 +15,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from partita.lowering.agreement import COMPUTE, DATA, program_of, scaled
+from partita.lowering.norm import bounded
 from partita.lowering.samples import Crew, Draft, packed, passes
 from partita.plan.plan import Plan
 from partita.plan.sync import Servers
-from partita.program.instruction import After, Clip, Combine, Instruction, Receive, Send, Space, Update
+from partita.program.instruction import After, Combine, Instruction, Receive, Send, Space, Update
 from partita.program.program import WEIGHT, Lane, Program, Role
 
 Owners = tuple[int, ...]
@@ -108,7 +109,7 @@ def _serving(draft: Draft, host: int, owners: Owners, idle: tuple[After, ...]) -
         bucket = draft.buckets[i].name
         body += _combined(draft, host, str(i), bucket, [])
         body += scaled(draft, i, "serve", (After(f"C{i}"), After("CW")))
-        body += _clipped(draft, mine, i)
+        body += _clipped(draft, mine, owners) if i == mine[-1] else []
         sent = tuple(After(f"D{i}.{w}", 1) for w in peers)
         body.append(Instruction(f"U{i}", Update(bucket), "serve", (After(f"C{i}"), *idle, *sent)))
         for w in peers:
@@ -130,12 +131,12 @@ def _combined(draft: Draft, host: int, label: str, bucket: str, waits: list[Afte
     return [*body, Instruction(f"C{label}", Combine(bucket, draft.workers), "serve", tuple(waits))]
 
 
-def _clipped(draft: Draft, mine: list[int], i: int) -> list[Instruction]:
-    """With a bound on the norm, one Clip after the last bucket's sum."""
-    if not draft.graph.clip_norm or i != mine[-1]:
+def _clipped(draft: Draft, mine: list[int], owners: Owners) -> list[Instruction]:
+    """With a bound on the norm, one Clip of a server's buckets, on whose norm all servers agree."""
+    if not draft.graph.clip_norm:
         return []
-    every = tuple(After(f"C{j}") for j in mine)
-    return [Instruction("N", Clip(tuple(draft.buckets[j].name for j in mine), draft.graph.clip_norm), "serve", every)]
+    shares, every = {draft.buckets[j].name: 1.0 for j in mine}, tuple(After(f"C{j}") for j in mine)
+    return bounded(draft.graph.clip_norm, shares, (tuple(sorted({*owners})),), every, lane="serve", wire="norm")
 
 
 def _lanes(body: list[Instruction]) -> tuple[Lane, ...]:

@@ -5,6 +5,9 @@ compute      F0#0 F0#1 .. B0#0 P0 B0#1 P0 ......... U0 U1 | next round          
 1>0.b                     R---- R----                       the microbatches' order is the same at both ends
 wire                                      A0-- A1--         among the stage's replicas, holders of a tied weight
 
+What the samples of a weighted loss weigh is known where the loss is; all ranks hear of it (AW) before they update, and
+of the norm of all gradients (AN) where that is bounded.
+
 An environment belongs to a rank and a microbatch. What a stage takes is there under `value>stage`, whether a message
 brought it or another stage of the same rank left it. Samples and labels are loaded where they are read.
 """
@@ -21,6 +24,7 @@ from partita.graph.homes import stage_starts
 from partita.graph.operator import Phase
 from partita.graph.stages import Crossing, Division, divide
 from partita.lowering.layout import buckets_of, edges_of
+from partita.lowering.norm import SQUARES, bounded, shares_of
 from partita.lowering.samples import Crew, crews_of, microbatches
 from partita.lowering.schedules import ROWS, Pass
 from partita.plan.plan import Plan
@@ -36,11 +40,12 @@ from partita.program.instruction import (
     Load,
     Pack,
     Receive,
+    Scale,
     Send,
     Space,
     Update,
 )
-from partita.program.program import Bucket, Lane, Parcel, Program, Role, Segment
+from partita.program.program import WEIGHT, Bucket, Lane, Parcel, Program, Role, Segment
 
 Ranks = tuple[int, ...]
 PHASES: Final = {"F": Phase.FORWARD, "B": Phase.BACKWARD}
@@ -97,6 +102,26 @@ class Pipeline:
         """The ranks that must agree on a bucket of these stages."""
         return tuple(sorted({rank for stage in stages for rank in self.holders(stage)}))
 
+    @cached_property
+    def everybody(self) -> Ranks:
+        return tuple(sorted(rank for ranks in self.ranks for rank in ranks))
+
+    @cached_property
+    def columns(self) -> tuple[Ranks, ...]:
+        """Ranks that hold the whole model together, where they hold anything."""
+        holding = {rank for _, stages in self.shelves for rank in self.group(stages)}
+        found = (tuple(sorted(set(ranks) & holding)) for ranks in zip(*self.ranks, strict=True))
+        return tuple(ranks for ranks in found if ranks)
+
+    @cached_property
+    def weighing(self) -> int:
+        """The stage that knows what samples weigh; -1 where the loss is a mean over samples."""
+        return next((n for n, stage in enumerate(self.division.stages) if stage.weight is not None), -1)
+
+    def share(self, count: int) -> float:
+        """What a microbatch of `count` samples counts of the loss: 1 where that is a sum."""
+        return count / self.batch if self.weighing < 0 else 1.0
+
     def buckets(self, stage: int) -> tuple[Bucket, ...]:
         return tuple(bucket for bucket, stages in self.shelves if stage in stages)
 
@@ -126,8 +151,10 @@ def staged(graph: Graph, plan: Plan) -> Program:
     roles = tuple(writer.role() for writer in writers)
     segments = {s.name: s for writer in writers for s in writer.segments}
     counts = sorted({count for crew in pipe.crews for count in microbatches(crew.count, plan)})
+    named = {i.act.bucket for role in roles for i in role.instructions if isinstance(i.act, Collective)}
+    numbers = (bucket for bucket in (Bucket(WEIGHT, "float64", 1, ()), SQUARES) if bucket.name in named)
     return Program(
-        plan.name, roles, tuple(segments.values()), tuple(bucket for bucket, _ in pipe.shelves), pipe.batch,
+        plan.name, roles, tuple(segments.values()), (*(bucket for bucket, _ in pipe.shelves), *numbers), pipe.batch,
         stages=pipe.division.stages, parcels=tuple(_parcels(pipe.division, counts)),
     )  # fmt: skip
 
@@ -180,7 +207,7 @@ class _Writer:
         for n, (start, stop, complete) in enumerate(runs):
             name = f"{one.kind}{mark}" if n == len(runs) - 1 else f"{one.kind}{mark}.{n}"
             kind = f"{one.kind}{stage}/{count}" if len(runs) == 1 else f"{one.kind}{stage}.{n}/{count}"
-            self.segments.append(Segment(kind, start, stop, count, count / self.pipe.batch, stage))
+            self.segments.append(Segment(kind, start, stop, count, self.pipe.share(count), stage))
             self._add(name, Compute(kind, part), "compute", *waits)
             waits = []
             for bucket in complete:
@@ -188,10 +215,19 @@ class _Writer:
         for crossing in crossings:
             if crossing.source == stage and self._far(crossing):
                 self._send(crossing, m, f"{one.kind}{mark}")
+        if one.kind == "F" and self._weighs(stage):
+            act = Pack(WEIGHT, part, WEIGHT in self.packed, stage)
+            self.packed[WEIGHT] = self._add(f"PW#{m}", act, "compute", "AW", rounds=1)
 
     def _add(self, name: str, act: Act, lane: str, *after: str, rounds: int = 0) -> str:
         self.body.append(Instruction(name, act, lane, tuple(After(one, rounds) for one in after)))
         return name
+
+    def _weighs(self, stage: int) -> bool:
+        """Whether the weight's bucket is written after a forward pass: by the stage that knows the weight, and once, a
+        zero, by ranks without it."""
+        knows, known = self.pipe.weighing, self.pipe.weighing % len(self.pipe.ranks) == self.place
+        return knows >= 0 and (stage == knows if known else WEIGHT not in self.packed)
 
     def _far(self, crossing: Crossing) -> bool:
         """Whether a message is needed; stages of one rank leave values to each other in their environment."""
@@ -201,7 +237,7 @@ class _Writer:
         inputs = {name.split(">")[0] for name, _ in self.pipe.division.stages[stage].inputs}
         fetch = any(name in inputs for name, _ in self.pipe.graph.inputs)
         starts = tuple(start + self.offsets[m] for start in self.crew.starts)
-        act = Load(starts, self.counts[m], f"0.{m}", self.counts[m] / self.pipe.batch, stage=stage, fetch=fetch)
+        act = Load(starts, self.counts[m], f"0.{m}", self.pipe.share(self.counts[m]), stage=stage, fetch=fetch)
         return self._add(f"L{stage}#{m}", act, "data", f"F{stage}#{m}", rounds=1)
 
     def _receive(self, crossing: Crossing, m: int) -> str:
@@ -225,13 +261,32 @@ class _Writer:
 
     def _updates(self) -> None:
         """Agreement on own buckets first, on tied ones last: those wait for other stages."""
-        for bucket, stages in self.pipe.shelves:
-            group = self.pipe.group(stages)
-            if bucket.name in self.packed and len(group) > 1:
+        if WEIGHT in self.packed:
+            everybody = (self.pipe.everybody,)
+            self._add("AW", Collective(Kind.ALL_REDUCE, WEIGHT, everybody), "wire", self.packed[WEIGHT])
+        mine = [(bucket, self.pipe.group(s)) for bucket, s in self.pipe.shelves if bucket.name in self.packed]
+        ready = {bucket.name: self.packed[bucket.name] for bucket, _ in mine}
+        for bucket, group in mine:
+            if len(group) > 1:
                 act = Collective(Kind.ALL_REDUCE, bucket.name, (group,))
-                self._add(f"A{bucket.name[1:]}", act, "wire", self.packed[bucket.name])
-        for bucket, stages in self.pipe.shelves:
-            if bucket.name in self.packed:
-                agreed = len(self.pipe.group(stages)) > 1
-                waits = [f"A{bucket.name[1:]}" if agreed else self.packed[bucket.name]]
-                self._add(f"U{bucket.name[1:]}", Update(bucket.name), "compute", *waits)
+                ready[bucket.name] = self._add(f"A{bucket.name[1:]}", act, "wire", ready[bucket.name])
+        bound = self.pipe.graph.clip_norm
+        if bound:
+            for bucket, _ in mine:
+                self._scale(bucket, ready)
+            shares = shares_of({bucket.name: group for bucket, group in mine}, self._column())
+            waits = tuple(After(one) for one in dict.fromkeys(ready.values()))
+            self.body += bounded(bound, shares, self.pipe.columns, waits, lane="compute", wire="wire") if mine else []
+        for bucket, _ in mine:
+            if not bound:
+                self._scale(bucket, ready)
+            self._add(f"U{bucket.name[1:]}", Update(bucket.name), "compute", ready[bucket.name])
+
+    def _column(self) -> Ranks:
+        return next((ranks for ranks in self.pipe.columns if self.ranks[0] in ranks), ())
+
+    def _scale(self, bucket: Bucket, ready: dict[str, str]) -> None:
+        """The sum over samples made a mean, where the loss is a sum with a weight."""
+        if WEIGHT in self.packed:
+            act = Scale(bucket.name, space=Space.GRADIENT, by=WEIGHT)
+            ready[bucket.name] = self._add(f"W{bucket.name[1:]}", act, "compute", ready[bucket.name], "AW")

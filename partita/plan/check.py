@@ -96,11 +96,6 @@ def _agreement(plan: Plan, graph: Graph) -> None:
                 f"{plan.name}: {sync.through.count} servers cannot share {plan.mesh.size} workers' devices; "
                 "use fewer or own=true"
             )
-        if isinstance(sync.through, Servers) and sync.through.count > 1 and graph.clip_norm:
-            raise PlanError(
-                f"{plan.name}: clip_norm needs the norm of the whole gradient and its servers hold parts; "
-                "use one server or no clip_norm"
-            )
         if isinstance(sync.through, SharedMemory) and sync.what is not What.GRADIENT:
             raise PlanError(f"{plan.name}: shared memory takes gradients, not {sync.what}")
     if plan.memory.shard is not Shard.NONE and not graph.optimizer.elementwise:

@@ -126,13 +126,29 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True)
+class Norm:
+    """Bucket NORM = the sum over `buckets` of `shares` times the squares of their gradients; `lag` as in Update.
+
+    Summed over ranks whose shares of each bucket add up to 1, it is the square of the norm of all.
+    """
+
+    buckets: tuple[str, ...]
+    shares: tuple[float, ...]
+    lag: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Clip:
-    """Scale the gradients of all `buckets` so that their common norm is at most `norm`; `lag`, `part` as in Update."""
+    """Scale the gradients of all `buckets` so that their common norm is at most `norm`; `lag`, `part` as in Update.
+
+    With `by`, the norm is that of more gradients than these: the root of the number that the bucket `by` holds.
+    """
 
     buckets: tuple[str, ...]
     norm: float
     lag: int = 0
     part: str = ""
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +163,7 @@ class Update:
     part: str = ""
 
 
-Act: TypeAlias = Load | Compute | Pack | Collective | Send | Receive | Combine | Scale | Clip | Update
+Act: TypeAlias = Load | Compute | Pack | Collective | Send | Receive | Combine | Scale | Norm | Clip | Update
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,4 +190,4 @@ class Instruction:
     @property
     def lag(self) -> int:
         """Rounds for which it still goes on after the last one, with what is then in flight."""
-        return self.act.lag if isinstance(self.act, Scale | Clip | Update) else 0
+        return self.act.lag if isinstance(self.act, Scale | Norm | Clip | Update) else 0

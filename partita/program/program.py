@@ -16,6 +16,7 @@ from partita.units import Bytes
 
 T = TypeVar("T")
 WEIGHT: Final = "weight"
+NORM: Final = "norm"
 
 
 class Policy(StrEnum):
@@ -59,7 +60,8 @@ class Bucket:
     """Pieces of parameters that travel and are updated together, dense and in this order; by all ranks that have them,
     or where there are `shares` by its owners.
 
-    The one named WEIGHT has no pieces and holds one number: what the samples of a weighted loss weigh together.
+    WEIGHT and NORM name buckets without pieces, of one number each: what the samples of a weighted loss weigh together,
+    and the square of the norm of gradients that lie on several ranks.
     """
 
     name: str
@@ -174,7 +176,7 @@ class Program:
 
     @cached_property
     def trained(self) -> tuple[Bucket, ...]:
-        """The buckets that hold parameters: all but the WEIGHT's."""
+        """The buckets that hold parameters: all but those of one number."""
         return tuple(bucket for bucket in self.buckets if bucket.pieces)
 
     @cached_property

@@ -17,6 +17,7 @@ from partita.units import Seconds
 PARTS: Final = {
     "Load": "data", "Pack": "codec", "Combine": "codec", "Scale": "codec", "Collective": "messages",
     "Send": "messages", "Receive": "messages", "Update": "optimizer", "Clip": "optimizer",
+    "Norm": "optimizer",
 }  # fmt: skip
 TICKS: Final = 1_000_000  # that an axis is divided into
 

@@ -17,6 +17,7 @@ from partita.program.instruction import (
     Compute,
     Instruction,
     Load,
+    Norm,
     Pack,
     Receive,
     Scale,
@@ -24,7 +25,7 @@ from partita.program.instruction import (
     Space,
     Update,
 )
-from partita.program.program import WEIGHT, Segment
+from partita.program.program import NORM, WEIGHT, Segment
 from partita.runtime.draws import DRAWS, Draws
 from partita.runtime.rank import Rank
 from partita.runtime.segment import BREATHE, Environment, key
@@ -84,7 +85,7 @@ def forwarded(rank: Rank, graph: Graph, environment: Environment, step: int, seg
         weight = environment[key(ref)] if key(ref) in environment else rank.state.leaves[ref.name]
         environment[WEIGHT] = weight.detach().double().reshape(1)
         rank.weights[step] = rank.weights.get(step, 0.0) + environment[WEIGHT][0]
-        if TANGENT not in environment:
+        if segment.stage < 0 and TANGENT not in environment:
             floating = rank.floating or torch.float32
             environment[TANGENT] = environment[WEIGHT][0].reciprocal().to(floating)
         if graph.last_reader.get(ref, 0) < segment.stop:
@@ -95,10 +96,11 @@ def forwarded(rank: Rank, graph: Graph, environment: Environment, step: int, seg
 
 
 def gradients(rank: Rank, bucket: str, part: str, round: int, stage: int = -1) -> list[torch.Tensor]:
-    """Take the gradients of a bucket's pieces out of an environment; a tied weight's that a stage lacks is zero."""
+    """Take the gradients of a bucket's pieces out of an environment; a tied weight's that a stage lacks is zero, and so
+    is the samples' weight where another stage knows it."""
     environment = rank.environments[round, part]
     if bucket == WEIGHT:
-        return [environment[WEIGHT]]
+        return [environment.get(WEIGHT, torch.zeros(1, dtype=torch.float64))]
     graph = rank.graph_of(stage)
     wanted = dict(graph.gradients)
     pieces = rank.program.bucket[bucket].pieces
@@ -168,11 +170,24 @@ def scale(rank: Rank, act: Scale, name: str, round: int) -> None:
         flat.mul_(act.factor)
 
 
+def norm(rank: Rank, act: Norm, name: str, round: int) -> None:
+    if round < act.lag:
+        return
+    slot = rank.slot(round - act.lag)
+    squares = [torch.linalg.vector_norm(rank.state.gradient[bucket][slot]).double() ** 2 for bucket in act.buckets]
+    rank.state.gradient[NORM][slot][0] = sum(s * square for s, square in zip(act.shares, squares, strict=True))
+
+
 def clip(rank: Rank, act: Clip, name: str, round: int) -> None:
     """Scale every gradient so that the norm of all is at most `norm` (torch's clip_grad_norm_)."""
     if round < act.lag:
         return
-    if act.part:
+    if act.by:
+        slot = rank.slot(round - act.lag)
+        factor = bounding(rank.state.gradient[act.by][slot][0].sqrt(), act.norm)
+        for bucket in act.buckets:
+            rank.state.gradient[bucket][slot].mul_(factor)
+    elif act.part:
         environment, wanted = rank.environments[round, act.part], dict(rank.graph.gradients)
         pieces = dict.fromkeys(q.parameter for b in act.buckets for q in rank.program.bucket[b].pieces)
         found = [key(wanted[parameter]) for parameter in pieces]
@@ -186,7 +201,11 @@ def clip(rank: Rank, act: Clip, name: str, round: int) -> None:
 
 def bound_factor(gradients: list[torch.Tensor], norm: float) -> torch.Tensor:
     """What brings the norm of all gradients down to `norm`; at most 1."""
-    total = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
+    return bounding(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients])), norm)
+
+
+def bounding(total: torch.Tensor, norm: float) -> torch.Tensor:
+    """What brings a norm of `total` down to `norm`; at most 1."""
     return torch.clamp(norm / (total + 1e-6), max=1.0)
 
 
@@ -210,7 +229,7 @@ def update(rank: Rank, act: Update, name: str, round: int) -> None:
 
 ACTS: Final[dict[type, Carry]] = {
     Load: load, Compute: compute, Pack: pack, Collective: collective, Send: send, Receive: receive, Combine: combine,
-    Scale: scale, Clip: clip, Update: update,
+    Scale: scale, Norm: norm, Clip: clip, Update: update,
 }  # fmt: skip
 
 

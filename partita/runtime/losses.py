@@ -12,7 +12,8 @@ Row = tuple[int, float, float]
 def rows_of(rank: Rank) -> list[Row]:
     """(step, its part of the loss, what that part weighs), step by step; a part of a mean, which is already weighed by
     the samples' share, weighs 0."""
-    return [(step, float(loss), float(rank.weights.get(step, 0.0))) for step, loss in sorted(rank.losses.items())]
+    steps = sorted(rank.losses.keys() | rank.weights.keys())
+    return [(step, float(rank.losses.get(step, 0.0)), float(rank.weights.get(step, 0.0))) for step in steps]
 
 
 def totals(rows: Iterable[Row]) -> dict[int, float]:

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from partita.graph.graph import Constant, Graph
-from partita.program.instruction import Combine, Pack, Space
-from partita.program.program import Bucket, Piece, Program, Role
+from partita.program.instruction import Combine, Norm, Pack, Space
+from partita.program.program import NORM, Bucket, Piece, Program, Role
 from partita.task import Task
 from partita.tracing.convert import dense
 
@@ -66,6 +66,7 @@ def make_state(
     buckets = tuple(b for b in program.buckets if all(piece.parameter in shapes for piece in b.pieces))
     parameter = _flats(buckets, device)
     packed = {act.bucket for i in role.instructions if isinstance(act := i.act, Pack | Combine)}
+    packed |= {NORM} if any(isinstance(i.act, Norm) for i in role.instructions) else set()
     gradient = {
         name: [torch.zeros_like(flat) for _ in range(program.slots)]
         for name, flat in parameter.items()

@@ -74,6 +74,15 @@ def test_parts_of_unequal_size() -> None:
     assert difference("perceptron", "one_f_one_b(stages=2,data=5,microbatches=2)", 10) <= TOLERANCE
 
 
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_the_norm_is_that_of_all_stages(recipe: str) -> None:
+    """A tied weight counts once, in a bucket of its own that two stages of each replica hold."""
+    task = replace(model("gpt2"), name="gpt2-clipped", clip_norm=0.05)
+    machines = cluster_of(4)
+    text = f"{recipe}(stages=2,data=2,microbatches=2,bucket_bytes=3000)"
+    assert checked(task, lambda graph: call(text, graph, machines), machines)["max_difference"] <= TOLERANCE
+
+
 def cut_at(graph: Graph, positions: list[int], order: Order, m: int) -> Plan:
     names = [graph.operators[position].name for position in positions]
     stages = (Stage(), *(Stage(name) for name in names))

@@ -17,6 +17,9 @@ from tests.runtime.padded import mean, padded
 from tests.small import cluster_of, perceptron
 
 PLANS = ("single", "ddp", "ps_sync", "ps_sync(servers=2,own=false)", "pipe_sgd(warmup=1)", "local_sgd(period=2)")
+PIPELINES = (
+    "gpipe(stages=3)", "one_f_one_b(stages=2,data=2)", "interleaved(stages=2,chunks=2)", "zero_bubble(stages=3,data=2)",
+)  # fmt: skip
 
 
 def with_microbatches(plan: str, count: int) -> str:
@@ -33,11 +36,24 @@ def test_a_plan_equals_its_serial_training(plan: str, microbatches: int) -> None
     assert found["max_difference"] <= TOLERANCE
 
 
+@pytest.mark.parametrize("plan", PIPELINES)
+def test_all_stages_hear_of_the_weight(plan: str) -> None:
+    """With microbatches of unequal weight, some of none at all, wherever the loss is; as far as the loss itself."""
+    machines = cluster_of(6)
+    found = checked(padded(), lambda graph: call(with_microbatches(plan, 2), graph, machines), machines)
+    assert found["max_difference"] <= TOLERANCE
+    test_the_loss_is_the_sum_over_the_weight(plan)
+
+
 @pytest.mark.parametrize(
-    "plan", ["single(microbatches=2)", "ddp(bucket_bytes=500)", "ps_sync", "pipe_sgd", "local_sgd"]
-)
+    "plan",
+    [
+        "single(microbatches=2)", "ddp(bucket_bytes=500)", "ps_sync", "ps_sync(servers=2,bucket_bytes=500)",
+        "ps_sync(servers=3,own=false,bucket_bytes=500)", "pipe_sgd", "local_sgd", *PIPELINES,
+    ],
+)  # fmt: skip
 def test_the_bound_is_on_the_mean(plan: str) -> None:
-    machines = cluster_of(3)
+    machines = cluster_of(6)
     found = checked(padded(clip_norm=0.1), lambda graph: call(plan, graph, machines), machines)
     assert found["max_difference"] <= TOLERANCE
 
@@ -51,7 +67,7 @@ def test_a_mean_of_means_is_found_out() -> None:
 
 @pytest.mark.parametrize("plan", [*PLANS, "ddp(microbatches=2)"])
 def test_the_loss_is_the_sum_over_the_weight(plan: str) -> None:
-    task, machines = padded(), cluster_of(3)
+    task, machines = padded(), cluster_of(6)
     graph = capture(task)
     _, losses = train_in_process(task, graph, call(plan, graph, machines), machines, 2, seed=5)
     torch.manual_seed(5)
