@@ -1,34 +1,82 @@
-"""Peak live bytes of tensors on a rank: state that stays, copies for the wire, and what a step keeps for backward."""
+"""Live bytes of tensors on a rank over time; the peak is the highest point of the curve.
+
+bytes              ____/##B##\\____          activations, gradients on their way, messages: come and go
+        __/##F##__/                \\___
+buckets, optimizer, parameters ---------     stay
+        Load  F    B P B P       U           instructions, at the times of a Timeline or in the order of the text
+"""
 
 from __future__ import annotations
 
-from partita.cost.tides import pipeline_peak
-from partita.graph.cuts import peak_bytes
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+
+from partita.cost.curve import Course, Curve, unit
+from partita.cost.ledger import Instance, Ledger
 from partita.graph.graph import Graph
 from partita.program.instruction import Combine, Compute, Pack, Receive, Space, Update
-from partita.program.program import Program
-from partita.units import Bytes
+from partita.program.program import Program, Role
+from partita.units import Bytes, Seconds
 
 
 def peak_memory(program: Program, graph: Graph, rank: int) -> Bytes:
-    """Steady-state peak of live tensor bytes on `rank`.
-
-    Parameters + buffers + optimizer state of what it updates + gradient slots + inboxes + the activations' peak over
-    the step; gradients that an update takes straight from backward are in that peak.
-    """
+    """Steady-state peak of live tensor bytes on `rank`, its instructions carried out in the order of the text."""
     role = program.role_of[rank]
+    count = len(role.instructions)
+    order = [Instance(i, n, n * count + i, n * count + i + 1) for n in range(2) for i in range(count)]
+    return memory_curve(program, graph, role, order).peak
+
+
+def memory_curve(
+    program: Program, graph: Graph, role: Role, instances: Sequence[Instance], *, foreach: bool = False
+) -> Curve:
+    """Live bytes on a rank of `role` while it carries out `instances`, whole rounds of the steady state; from the first
+    computing on. `foreach` says that an update works on all pieces of a bucket at once."""
+    ledger, body = Ledger(program, graph, role, foreach), role.instructions
+    ordered = sorted(_posted(instances, role), key=lambda one: (one.start, one.round, one.place))
+    for one in ordered:
+        ledger.enter(one, body[one.place].act)
+    computing = [one.start for one in ordered if isinstance(body[one.place].act, Compute)]
+    first = computing[0] if computing else ordered[0].start
+    moments = np.array([first, *ledger.moments], np.float64)
+    order = np.argsort(moments, kind="stable")
+    parts = np.cumsum(np.stack([resident(program, graph, role), *ledger.changes])[order], axis=0)
+    kept = moments[order] >= first
+    return Curve(moments[order][kept], parts[kept])
+
+
+def _posted(instances: Sequence[Instance], role: Role) -> list[Instance]:
+    """With each Receive from where its memory is there: as soon as its lane is free and what it waits for is done,
+    however late the message comes."""
+    found, free = [], dict[str, Seconds]()
+    ends = {(role.instructions[one.place].name, one.round): one.end for one in instances}
+    for one in sorted(instances, key=lambda one: (one.round, one.place)):
+        instruction = role.instructions[one.place]
+        if isinstance(instruction.act, Receive):
+            waits = [ends.get((after.name, one.round - after.rounds), -inf) for after in instruction.after]
+            ready = max([free.get(instruction.lane, one.start), *waits])
+            found.append(replace(one, start=min(ready, one.start)))
+        else:
+            found.append(one)
+        free[instruction.lane] = one.end
+    return found
+
+
+def resident(program: Program, graph: Graph, role: Role) -> Course:
+    """Bytes that stay on a rank of the role, by PARTS."""
     acts = [i.act for i in role.instructions]
-    packed = {a.bucket for a in acts if isinstance(a, Pack | Combine)}
     held = [program.graph_of(stage, graph) for stage in program.stages_of(role) or (-1,)]
     parameters = sum({p.name: p.tensor.size() for part in held for p in part.parameters}.values())
-    buffers = sum(b.tensor.size() for part in held for b in part.buffers)
-    buffers += sum(len(c.data) for part in held for c in part.constants)
+    parameters += sum(b.tensor.size() for part in held for b in part.buffers)
+    parameters += sum(len(c.data) for part in held for c in part.constants)
     elements = sum(program.bucket[name].elements for name in {a.bucket for a in acts if isinstance(a, Update)})
-    gradients = program.slots * sum(program.bucket[name].size for name in packed)
+    packed = {a.bucket for a in acts if isinstance(a, Pack | Combine)}
+    buckets = program.slots * sum(program.bucket[name].size for name in packed)
     inboxes = sum(program.bucket[a.bucket].size for a in acts if isinstance(a, Receive) and a.space is Space.INBOX)
-    batches = {program.segment[a.segment].batch for a in acts if isinstance(a, Compute)}
-    if held[0] is graph:
-        activations = max((peak_bytes(graph, 0, len(graph.operators), batch)[0] for batch in batches), default=0)
-    else:
-        activations = pipeline_peak(program, role)
-    return parameters + buffers + graph.optimizer.state_bytes(elements) + gradients + inboxes + activations
+    return (
+        unit("parameters") * parameters + unit("optimizer") * graph.optimizer.state_bytes(elements)
+        + unit("buckets") * buckets + unit("messages") * inboxes
+    )  # fmt: skip

@@ -14,18 +14,20 @@ from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.program.timeline import Timeline
 from partita.runtime.take import Take
+from partita.runtime.watch import Watch
 from partita.simulator.simulate import simulate
-from partita.units import Bytes, Seconds
+from partita.units import Seconds
 
 
 @dataclass(frozen=True)
 class Contest:
-    """Of every plan by its text: its class, its prediction, naive guesses, measured peaks a rank, a take a repeat."""
+    """Of every plan by its text: its class, its prediction, naive guesses, what each rank's allocator did, a take a
+    repeat."""
 
     classes: Mapping[str, str]
     predicted: Mapping[str, Timeline]
     guesses: Mapping[str, dict[str, Seconds]]
-    memory: Mapping[str, tuple[Bytes, ...]]
+    memory: Mapping[str, tuple[Watch, ...]]
     takes: Mapping[str, list[Take]]
     notes: tuple[str, ...]
 

@@ -26,6 +26,7 @@ from partita.plan.plan import Plan
 from partita.plan.text import write_plan
 from partita.runtime.checkpoint import Keep, stopped_at
 from partita.runtime.take import Halted, Take, take_of
+from partita.runtime.watch import Watch, read_watch
 from partita.units import Bytes, Seconds
 
 Tell = Callable[[str], None]
@@ -152,10 +153,10 @@ class Rehearsal:
         program = lower(self.graph, plan, self.cluster)[-1].program
         return take_of(program, self._ask("run", plan=write_plan(plan), steps=steps, **order), discard)
 
-    def memory(self, plan: Plan) -> tuple[Bytes, ...]:
-        """Measured peak of live tensor bytes on each rank, from allocator events in a short run of its own."""
+    def memory(self, plan: Plan) -> tuple[Watch, ...]:
+        """Measured live tensor bytes on each rank, from allocator events in a short run of its own."""
         size = lower(self.graph, plan, self.cluster)[-1].program.size
-        return tuple(reply["peak"] for reply in self._ask("memory", 600.0, plan=write_plan(plan))[:size])
+        return tuple(read_watch(reply) for reply in self._ask("memory", 600.0, plan=write_plan(plan))[:size])
 
 
 def _touch(replies: list[dict[str, Any]], name: str) -> Touch:

@@ -70,9 +70,10 @@ class Service:
         return run(self.session, order, tell)
 
     def memory(self, request: Request, tell: Tell) -> dict[str, Any]:
-        """Peak of live tensor bytes under a plan."""
+        """Live tensor bytes under a plan."""
         assert self.session is not None
-        return {"peak": self.session.memory(Order(read_plan(request["plan"]), 0))}
+        seen = self.session.memory(Order(read_plan(request["plan"]), 0))
+        return seen.message() if seen else {}
 
     def operators(self, request: Request, tell: Tell) -> dict[str, Any]:
         """Micro-benchmarks of this rank's part of the operators that the batches need."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from partita.units import Bytes, Seconds
+
+# What live bytes are for: buckets are the gradients' copies that travel, messages what is under way from or to others.
+PARTS: Final = ("parameters", "optimizer", "buckets", "gradients", "activations", "messages", "workspace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,8 @@ class Timeline:
     `step_seconds` is the steady state; `low` and `high` bound it where there are repeats (`n`). `memory` and
     `wire_sent` are bytes, one number a rank: peak of live tensors, payload of a step; `cores` core-seconds of a step.
     `traffic` is a step's payload as (source rank, target rank, bytes). `memory_over_time` holds each rank's live bytes
-    as (seconds, bytes), on the clock of the spans, every change where it happens.
+    as (seconds, bytes) on the clock of the spans, the fullest moment of each short stretch, and `memory_parts`, where
+    it is known, what they are for at each of these moments, in the order of PARTS.
     """
 
     plan: str
@@ -59,3 +64,4 @@ class Timeline:
     high: Seconds = 0.0
     traffic: tuple[tuple[int, int, Bytes], ...] = ()
     memory_over_time: tuple[tuple[tuple[Seconds, Bytes], ...], ...] = ()
+    memory_parts: tuple[tuple[tuple[Bytes, ...], ...], ...] = ()

@@ -13,22 +13,23 @@ from partita.errors import RunHung
 from partita.runtime.leg import Reach
 from partita.runtime.rank import Rank
 from partita.runtime.transport import Pending
-from partita.runtime.worker import lanes
+from partita.runtime.worker import Record, lanes
 from partita.units import Seconds
 
 POLL: Final[Seconds] = 0.0005
 
 
 def advance(
-    ranks: Sequence[Rank], reach: Reach, seed: int = 0, slow: dict[int, float] | None = None, patience: Seconds = 0.0
-) -> int:
+    ranks: Sequence[Rank], reach: Reach, seed: int = 0, slow: dict[int, float] | None = None, patience: Seconds = 0.0,
+    record: Record = lambda _: False,
+) -> int:  # fmt: skip
     """Run the rounds of `reach`; each turn a lane that could go on is drawn, those of rank r with weight `slow[r]`.
 
     Returns the number of turns. Raises what a lane raised, RunHung where no lane can go on for `patience` seconds
     (those that wait for other processes may).
     """
     draw, weights = random.Random(seed), slow or {}
-    runs = {(rank.rank, name): run for rank in ranks for name, run in lanes(rank, reach, lambda _: False).items()}
+    runs = {(rank.rank, name): run for rank in ranks for name, run in lanes(rank, reach, record).items()}
     waits: dict[tuple[int, str], Pending | None] = dict.fromkeys(runs)
     turns, moved = 0, time.monotonic()
     with torch.no_grad():

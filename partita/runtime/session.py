@@ -29,6 +29,7 @@ from partita.runtime.restore import Saved
 from partita.runtime.run import Values, carry_over, initial, make_rank, values_of
 from partita.runtime.schedules import advance
 from partita.runtime.state import State
+from partita.runtime.watch import Watch, watched
 from partita.task import Task
 from partita.units import Seconds
 
@@ -80,25 +81,27 @@ class Session:
         if self.world > 1:
             self.offset = clock_offset(self.rank)
 
-    def memory(self, order: Order) -> int:
-        """Peak bytes of live tensors in the last rounds of a run of its own, from the allocator's events.
+    def memory(self, order: Order) -> Watch | None:
+        """Live bytes of tensors in the last rounds of a run of its own, from the allocator's events; None where the
+        plan does not use this rank.
 
         torch's profiler sees the allocations of one thread, so one thread carries out all lanes.
         """
         program = lower(self.graph, order.plan, self.cluster)[-1].program
-        peak = self._peak(program) if self.rank < program.size else 0
+        found = self._watch(program) if self.rank < program.size else None
         if self.world > 1:
             dist.barrier()
-        return peak
+        return found
 
-    def _peak(self, program: Program) -> int:
+    def _watch(self, program: Program) -> Watch:
+        reach = Reach(program.drain + 2)
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
             rank = self.rank_for(program, None, 0)
-            advance([rank], Reach(program.drain + 2), patience=self.timeout)
-            steady = time.time_ns()
+            advance([rank], reach, patience=self.timeout)
+            steady, now = time.time_ns(), time.perf_counter()
             rank.board.done.clear()
-            advance([rank], Reach(program.drain + 2), patience=self.timeout)
-        return peak_of(seen, steady)
+            advance([rank], reach, patience=self.timeout, record=lambda round: reach.stop - 2 <= round < reach.stop)
+        return watched(seen, steady, now, rank.spans)
 
     def rank_for(
         self, program: Program, state: State | None, step: int, keyed: bool = False, saved: Saved | None = None
@@ -140,19 +143,6 @@ class Session:
         with torch.no_grad():
             for name, tensor in values_of(self.model).items():
                 tensor.copy_(leaves[name])
-
-
-def peak_of(seen: profile, since: int) -> int:
-    """The most bytes live at once after the moment `since` (nanoseconds), of all allocated under a profile."""
-    profiler: Any = seen.profiler
-    events = sorted(
-        (event.start_ns(), event.nbytes()) for event in profiler.kineto_results.events() if event.name() == "[memory]"
-    )
-    live, peak = 0, 0
-    for at, change in events:
-        live += change
-        peak = max(peak, live) if at >= since else live
-    return peak
 
 
 def evaluate(task: Task, model: Any, data: Any, count: int, device: str) -> float:

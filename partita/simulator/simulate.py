@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from partita.cost.costs import Costs
-from partita.cost.memory import peak_memory
+from partita.cost.ledger import Instance
+from partita.cost.memory import memory_curve
 from partita.program.breakdown import breakdown
 from partita.program.instruction import Collective
 from partita.program.program import Program, Role
@@ -20,6 +21,8 @@ from partita.simulator.ports import Ports
 from partita.units import Bytes, Seconds
 
 WARM = 4
+MOMENTS = 240  # of a curve of memory
+Live = tuple[Bytes, tuple[tuple[Seconds, Bytes], ...], tuple[tuple[Bytes, ...], ...]]
 
 
 def simulate(program: Program, costs: Costs, *, rounds: int = 4, keep: int = 2) -> Timeline:
@@ -36,10 +39,12 @@ def simulate(program: Program, costs: Costs, *, rounds: int = 4, keep: int = 2) 
     seconds = float(np.mean(ends[:, -1] - ends[:, WARM - 1])) / (rounds * program.steps)
     spans = Spans([_times(layout, role, start, end, keep) for role in program.roles])
     worker = next((role for role in program.roles if role.keeps == "model"), program.roles[0])
-    peaks = {rank: peak for role in program.roles for rank, peak in _peaks(program, costs, role)}
+    curves = {rank: curve for role in program.roles for rank, curve in _curves(program, costs, role, spans)}
+    live = [curves[rank] for rank in range(program.size)]
     return Timeline(
         program.name, "simulated", seconds, program.batch, spans,
-        memory=tuple(peaks[rank] for rank in range(program.size)), wire_sent=sent_by(program, meetings),
+        memory=tuple(peak for peak, _, _ in live), wire_sent=sent_by(program, meetings),
+        memory_over_time=tuple(over for _, over, _ in live), memory_parts=tuple(parts for _, _, parts in live),
         cores=core_seconds(program, costs), traffic=traffic_of(program, meetings),
         breakdown=breakdown(program, spans.of(worker.ranks[0]), seconds, keep),
     )  # fmt: skip
@@ -72,7 +77,11 @@ def _times(layout: Layout, role: Role, start: Reals, end: Reals, keep: int) -> T
     return Times(role, layout.rounds - keep, start[at], end[at], layout.kind(role))
 
 
-def _peaks(program: Program, costs: Costs, role: Role) -> list[tuple[int, Bytes]]:
-    """Peak memory of each rank of a role, which is that of its first."""
-    peak = peak_memory(program, costs.graph, role.ranks[0])
-    return [(rank, peak) for rank in role.ranks]
+def _curves(program: Program, costs: Costs, role: Role, spans: Spans) -> list[tuple[int, Live]]:
+    """Live bytes of each rank of a role, which are those of its first."""
+    place, device = {i.name: n for n, i in enumerate(role.instructions)}, costs.cluster.devices[role.ranks[0]]
+    instances = [Instance(place[span.name], span.round, span.start, span.end) for span in spans.of(role.ranks[0])]
+    curve = memory_curve(program, costs.graph, role, instances, foreach=device.backend == "cuda").thinned(MOMENTS)
+    over = tuple(zip(curve.seconds.tolist(), curve.totals.tolist(), strict=True))
+    parts = tuple(map(tuple, curve.parts.tolist()))
+    return [(rank, (curve.peak, over, parts)) for rank in role.ranks]

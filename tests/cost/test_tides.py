@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from partita.cost.memory import peak_memory
-from partita.cost.tides import pipeline_peak, tide
+from partita.cost.tides import tide_of
 from partita.lowering.lower import lower
 from partita.program.program import Program
 from partita.recipes.catalogue import call
@@ -23,11 +23,15 @@ def program(text: str, p: int, m: int) -> Program:
 def test_each_value_lives_from_its_maker_to_its_last_reader() -> None:
     """Inputs 8 x 2 floats, then 8 x 3, 8 x 4, 8 x 4; transposes share memory; gradients stay."""
     graph = layers(1)
-    during, across = tide(graph, 8)
-    assert during[graph.index["f0"]] == 64 + 96 + 128 + 128
-    assert across[graph.forward_length] == 64 + 96 + 128
-    assert across[-1] == 4 * (2 * 3 + 3 * 4 + 4 * 4)
-    assert during[graph.index["loss"]] == 64 + 96 + 128 + 128 + 4
+    tide = tide_of(graph, 8)
+    during, across = tide.made_course
+    assert during[graph.index["f0"]].tolist() == [96 + 128 + 128, 0]
+    assert across[graph.forward_length].tolist() == [96 + 128, 0]
+    assert across[-1].tolist() == [0, 4 * (2 * 3 + 3 * 4 + 4 * 4)]
+    assert during[graph.index["loss"]].tolist() == [96 + 128 + 128 + 4, 0]
+    read = tide.outside(["input.0"])
+    assert read[: graph.index["wa"] + 1].tolist() == [64] * (graph.index["wa"] + 1)
+    assert read[graph.index["wa"] + 1 :].tolist() == [0] * (len(read) - graph.index["wa"] - 1)
 
 
 @pytest.mark.parametrize(("p", "m"), [(2, 4), (3, 6), (4, 8)])
@@ -35,9 +39,12 @@ def test_one_f_one_b_keeps_as_many_microbatches_as_stages_follow(p: int, m: int)
     """Each microbatch in flight keeps the same; GPipe keeps all of them."""
     alternating, filling = program("one_f_one_b", p, m), program("gpipe", p, m)
     for rank in range(p - 1):
-        kept = [pipeline_peak(one, one.role_of[rank]) for one in (alternating, filling)]
-        stage = tide(alternating.stages[rank], 8)[1][alternating.stages[rank].forward_length]
-        assert kept[1] - kept[0] == (m - min(p - rank, m)) * stage
+        kept = [peak_memory(one, layers(2 * p - 2), rank) for one in (alternating, filling)]
+        stage = alternating.stages[rank]
+        tide, inputs = tide_of(stage, 8), [name for name, _ in stage.inputs if name.endswith(f">{rank}")]
+        forward = [name for name in inputs if tide.reads[name] < stage.forward_length or not name.startswith("x")]
+        held = tide.made_course[1][stage.forward_length].sum() + tide.outside(forward)[stage.forward_length]
+        assert kept[1] - kept[0] == (m - min(p - rank, m)) * held
 
 
 def test_a_rank_holds_its_stage_only() -> None:

@@ -1,0 +1,73 @@
+"""What the allocator was seen to do in a run of its own, and where that lies on the clock of another run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+from torch.profiler import profile
+
+from partita.cost.curve import fullest
+from partita.program.timeline import Span
+from partita.units import Bytes, Seconds
+
+MOMENTS: Final = 240
+LEADING: Final = ("compute", "serve")
+
+
+@dataclass(frozen=True)
+class Watch:
+    """The `peak` of live bytes on a rank, its `curve` as (seconds, bytes), and the spans of the leading lane in these
+    rounds on the same clock."""
+
+    peak: Bytes
+    curve: tuple[tuple[Seconds, Bytes], ...]
+    spans: tuple[Span, ...]
+
+    def message(self) -> dict[str, Any]:
+        return {"peak": self.peak, "curve": self.curve, "spans": [asdict(span) for span in self.spans]}
+
+    def laid_on(self, spans: Sequence[Span]) -> tuple[tuple[Seconds, Bytes], ...]:
+        """The curve on the clock of a timed run's `spans`, of which the last rounds count: instruction by instruction
+        of the leading lane."""
+        mine, theirs = (_edges(each, self.spans) for each in (self.spans, spans))
+        known = [place for place in mine if place in theirs]
+        if not known:
+            return ()
+        here, there = ([edge for place in known for edge in side[place]] for side in (mine, theirs))
+        at = [moment for moment, _ in self.curve]
+        moments = np.interp(at, here, np.maximum.accumulate(there)).tolist()
+        return tuple((moment, size) for moment, (_, size) in zip(moments, self.curve, strict=True))
+
+
+def read_watch(message: dict[str, Any]) -> Watch:
+    """What `Watch.message` wrote."""
+    spans = tuple(Span(**span) for span in message["spans"])
+    return Watch(message["peak"], tuple(map(tuple, message["curve"])), spans)
+
+
+def _edges(spans: Sequence[Span], like: Sequence[Span]) -> dict[tuple[int, str], tuple[Seconds, Seconds]]:
+    """(rounds from the end, name) -> start and end, in the order of starts, of one rank's leading lane."""
+    rank, last = like[0].rank, max((span.round for span in spans), default=0)
+    mine = sorted((s for s in spans if s.rank == rank and s.lane in LEADING), key=lambda s: s.start)
+    return {(last - s.round, s.name): (s.start, s.end) for s in mine}
+
+
+def watched(seen: profile, since: int, now: Seconds, spans: Sequence[Span]) -> Watch:
+    """The live bytes after the moment `since` (nanoseconds), which is `now` on the spans' clock, of all that was
+    allocated under a profile."""
+    profiler: Any = seen.profiler
+    events = [(e.start_ns(), e.nbytes()) for e in profiler.kineto_results.events() if e.name() == "[memory]"]
+    moments, changes = np.array(sorted(events), np.int64).reshape(-1, 2).T
+    live = np.cumsum(changes)
+    peak = int(live[moments >= since].max(initial=0))
+    seconds = (moments - since) * 1e-9 + now
+    lanes = tuple(span for span in spans if span.lane in LEADING)
+    inside = (seconds >= min((s.start for s in lanes), default=now)) & (
+        seconds <= max((s.end for s in lanes), default=now)
+    )
+    kept = fullest(live[inside], MOMENTS)
+    curve = tuple(zip(seconds[inside][kept].tolist(), live[inside][kept].tolist(), strict=True))
+    return Watch(peak, curve, lanes)

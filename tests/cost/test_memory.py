@@ -1,0 +1,113 @@
+"""The curve of live bytes: what it is made of, where its peak is, and what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from partita.cost.ledger import Instance
+from partita.cost.memory import memory_curve, peak_memory
+from partita.graph.graph import Optimizer
+from partita.lab.rehearsal import Rehearsal
+from partita.lowering.lower import lower
+from partita.program.program import Program
+from partita.program.timeline import PARTS, Span, Timeline
+from partita.recipes.catalogue import call
+from partita.runtime.watch import Watch
+from partita.simulator.simulate import simulate
+from tests.priced import priced, whole_cores
+from tests.small import layers, two_layers
+
+PLANS = [
+    "single", "ddp(bucket_bytes=40)", "ps_sync", "pipe_sgd(staleness=2)", "local_sgd(period=2)", "gpipe",
+    "one_f_one_b(stages=2,data=2)", "interleaved(stages=2,chunks=2)", "zero_bubble",
+]  # fmt: skip
+
+
+def simulated(text: str) -> tuple[Program, Timeline]:
+    graph = replace(layers(6), global_batch=64)
+    machines = whole_cores(5, 1e6)
+    program = lower(graph, call(text, graph, machines), machines)[-1].program
+    return program, simulate(program, priced(graph, machines, sorted({s.batch for s in program.segments})))
+
+
+@pytest.mark.parametrize("text", PLANS)
+def test_the_peak_is_the_highest_point_of_the_curve(text: str) -> None:
+    program, timeline = simulated(text)
+    assert len(timeline.memory) == program.size
+    for rank in range(program.size):
+        over, parts = timeline.memory_over_time[rank], timeline.memory_parts[rank]
+        assert timeline.memory[rank] == max(size for _, size in over)
+        assert [size for _, size in over] == [sum(moment) for moment in parts]
+        assert min(min(moment) for moment in parts) >= 0
+        assert [at for at, _ in over] == sorted(at for at, _ in over)
+        spans = [span for span in timeline.spans if span.rank == rank]
+        assert over[-1][0] <= max(span.end for span in spans)
+
+
+def test_a_step_by_hand() -> None:
+    """8 samples: x 8x4, h 8x6, y 8x2 floats; a 4x6, b 6x2. Gradients are taken by the updates, momentum stays."""
+    graph = replace(two_layers(), optimizer=Optimizer("SGD", (("momentum", 1.0, "float32"),)))
+    machines = whole_cores(1, 1e6)
+    program = lower(graph, call("single", graph, machines), machines)[-1].program
+    role = program.roles[0]
+    curve = memory_curve(program, graph, role, [Instance(i, 0, i, i + 1) for i in range(len(role.instructions))])
+    found = {name: curve.parts[:, PARTS.index(name)] for name in PARTS}
+    assert set(found["parameters"]) == {144 + 4}
+    assert set(found["optimizer"]) == {144}
+    assert max(found["activations"]) == 128 + 192 + 64 + 4
+    assert (max(found["gradients"]), found["gradients"][-1]) == (144, 0)
+    assert max(found["buckets"]) == max(found["messages"]) == max(found["workspace"]) == 0
+    assert found["activations"][-1] == 0
+
+
+def test_what_is_awaited_has_its_memory_from_the_start() -> None:
+    """A receive is posted as soon as its lane is free, however late the message comes."""
+    graph, machines = replace(layers(2), global_batch=16), whole_cores(2, 1e3)
+    program = lower(graph, call("gpipe(microbatches=1)", graph, machines), machines)[-1].program
+    role = program.role_of[1]
+    names = [i.name for i in role.instructions]
+    size = program.parcel["0>1.f/16"].size
+    order = [Instance(i, 0, 10.0 + i, 11.0 + i) for i in range(len(names))]
+    place = names.index("R0>1.f#0")
+    for first in (0.0, 10.0):
+        order[place] = Instance(place, 0, 10.0 + place, 11.0 + place)
+        order.append(Instance(place, 1, 40.0 + first, 41.0 + first))
+        curve = memory_curve(program, graph, role, order)
+        held = curve.parts[:, PARTS.index("messages")]
+        assert held[curve.seconds == 11.0 + place][-1] >= size
+        order.pop()
+
+
+def test_a_watched_curve_is_laid_on_the_clock_of_another_run() -> None:
+    spans = [Span(1, "compute", name, "Compute", 4, at, at + 1.0) for name, at in (("F", 0.0), ("B", 1.0), ("U", 5.0))]
+    watch = Watch(30, ((0.5, 10), (1.0, 20), (1.5, 30), (3.5, 5), (6.0, 1)), tuple(spans))
+    timed = [replace(s, round=9, start=100 + 2 * s.start, end=100 + 2 * s.end) for s in spans]
+    other = [replace(s, rank=0, start=0.0) for s in timed]
+    assert watch.laid_on([*other, *timed]) == ((101.0, 10), (102.0, 20), (103.0, 30), (107.0, 5), (112.0, 1))
+    assert watch.laid_on(other) == ()
+
+
+@pytest.mark.slow
+def test_predicted_peaks_are_the_allocators() -> None:
+    """Within 5 % on every rank, without fitting anything; the measured curve ends where its peak says."""
+    from partita import api
+
+    graph, cluster = api.graph_of("bytes-gpt"), api.cluster_of("local:2")
+    with Rehearsal("bytes-gpt", graph, cluster) as crew:
+        for text in ("ddp", "ps_sync(own=false)", "one_f_one_b"):
+            plan = api.plan_of(text, graph, cluster)
+            seen = crew.memory(plan)
+            predicted = api.simulate(graph, plan, cluster).memory
+            assert [watch.peak for watch in seen] == pytest.approx(predicted, rel=0.05)
+            assert all(max(size for _, size in watch.curve) <= watch.peak for watch in seen)
+            assert all(watch.spans for watch in seen)
+
+
+def test_the_next_samples_are_there_while_this_step_goes_on() -> None:
+    """In the order of the text they are loaded when they are wanted, in that of the clock one step earlier."""
+    graph, machines = two_layers(), whole_cores(2, 1e6)
+    program = lower(graph, call("ddp", graph, machines), machines)[-1].program
+    costs = priced(graph, machines, sorted({s.batch for s in program.segments}))
+    assert simulate(program, costs).memory[0] == peak_memory(program, graph, 0) + 4 * 4 * 4
