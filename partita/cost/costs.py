@@ -21,6 +21,7 @@ from partita.program.instruction import (
     Compute,
     Kind,
     Load,
+    Mix,
     Norm,
     Pack,
     Receive,
@@ -188,6 +189,8 @@ class Costs:
                 return Demand(own + len(act.sources) * _over(program.bucket[act.bucket], self.add))
             case Scale():
                 return Demand(own + self.copy.of(program.bucket[act.bucket].elements))
+            case Mix():
+                return Demand(own + len(act.terms) * self.copy.of(program.bucket[act.bucket].elements))
             case Norm() | Clip():
                 passes = 2 if isinstance(act, Clip) and not act.by else 1
                 return Demand(own + passes * sum(_over(program.bucket[name], self.copy) for name in act.buckets))

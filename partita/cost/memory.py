@@ -76,7 +76,8 @@ def resident(program: Program, graph: Graph, role: Role) -> Course:
     packed = {a.bucket for a in acts if isinstance(a, Pack | Combine)}
     buckets = program.slots * sum(program.bucket[name].size for name in packed)
     inboxes = sum(program.bucket[a.bucket].size for a in acts if isinstance(a, Receive) and a.space is Space.INBOX)
+    kept = sum(program.bucket[name].size for _, name in program.kept(role))
     return (
         unit("parameters") * parameters + unit("optimizer") * graph.optimizer.state_bytes(elements)
-        + unit("buckets") * buckets + unit("messages") * inboxes
+        + unit("buckets") * (buckets + kept) + unit("messages") * inboxes
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Agreement without servers: none, the sum of gradients over all, or the mean of weights now and then."""
+"""Agreement without servers: none, or the sum of gradients over all."""
 
 from __future__ import annotations
 
@@ -106,30 +106,3 @@ def _summing(draft: Draft, crew: Crew, lag: int, wires: tuple[str, ...]) -> Role
         reduce = Collective(Kind.ALL_REDUCE, bucket.name, groups)
         body.append(Instruction(f"A{label}", reduce, lanes[label], (After(f"P{label}"),)))
     return Role(crew.name, crew.ranks, tuple(body), (COMPUTE, DATA, *map(Lane, dict.fromkeys(wires))))
-
-
-def averaged(draft: Draft, plan: Plan) -> Program:
-    """Every worker steps on its own part for `period` steps, then all take the mean of their weights (DP-26).
-
-    A period of 1 is exact where the mean commutes with the rule and every worker counts the same.
-    """
-    period = draft.sync.often.period
-    roles = tuple(_averaging(draft, crew, period) for crew in draft.crews)
-    linear = draft.graph.optimizer.name == "SGD" and not draft.graph.clip_norm and draft.weight is None
-    exact = period == 1 and linear and len(draft.crews) == 1
-    return program_of(draft, roles, steps=period, semantics="exact" if exact else "consensus")
-
-
-def _averaging(draft: Draft, crew: Crew, period: int) -> Role:
-    body: list[Instruction] = []
-    direct = draft.plan.schedule.microbatches == 1
-    for step in range(period):
-        works = passes(draft, crew, step, crew.count, direct=direct)
-        body += [work.instruction for work in works] if direct else packed(draft, works, {}, f".{step}")
-        body += updates(draft, {}, part=f"{step}.0" if direct else "", tag=f".{step}")
-    for i, bucket in enumerate(draft.buckets):
-        act = Collective(Kind.ALL_REDUCE, bucket.name, (draft.workers,), Space.PARAMETER)
-        body.append(Instruction(f"A{i}", act, "wire", (After(f"U{i}.{period - 1}"),)))
-    for i, bucket in enumerate(draft.buckets):
-        body.append(Instruction(f"X{i}", Scale(bucket.name, 1 / len(draft.workers)), "compute", (After(f"A{i}"),)))
-    return Role(crew.name, crew.ranks, tuple(body), (COMPUTE, DATA, WIRE))

@@ -1,8 +1,9 @@
 """Plan -> Program: what each rank computes, then what agreement adds to it, then the updates; `verify` judges.
 
 samples      who takes which part of the minibatch         -> roles with Load, F, B
-agreement    one of: nothing, all-reduce, servers, average -> Pack, Collective | Send, Receive, Combine | Scale
+agreement    one of: nothing, all-reduce, servers, average -> Pack, Collective | Send, Receive, Combine | Scale, Mix
 updates      Clip, Update after what completes a bucket
+finale       where replicas still differ after the last round: what brings them together
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from dataclasses import dataclass, replace
 from partita.cluster.cluster import Cluster
 from partita.errors import LoweringError
 from partita.graph.graph import Graph
-from partita.lowering.agreement import all_reduced, alone, averaged
+from partita.lowering.agreement import all_reduced, alone
+from partita.lowering.averages import averaged
+from partita.lowering.finale import finale
 from partita.lowering.samples import Draft, draft
 from partita.lowering.schedules import ROWS
 from partita.lowering.servers import served
@@ -31,10 +34,13 @@ from partita.program.verify import verify
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A Program and how many steps of the run it covers (0: all that are left)."""
+    """A Program and how many steps of the run it covers (0: all that are left); `end`, if there is one, is the round
+    of no minibatch that brings its replicas together after them."""
 
     steps: int
     program: Program
+    plan: Plan
+    end: Program | None = None
 
 
 def lower(graph: Graph, plan: Plan, cluster: Cluster) -> tuple[Stretch, ...]:
@@ -45,14 +51,16 @@ def lower(graph: Graph, plan: Plan, cluster: Cluster) -> tuple[Stretch, ...]:
     """
     check(plan, graph, cluster)
     phases = [(phase.steps, phase.plan) for phase in plan.before] + [(0, plan)]
-    return tuple(Stretch(steps, lower_phase(graph, part)) for steps, part in phases)
+    return tuple(Stretch(steps, lower_phase(graph, part), part, _finale(graph, part)) for steps, part in phases)
 
 
-def lower_phase(graph: Graph, plan: Plan) -> Program:
-    """The Program of one phase."""
+def lower_phase(graph: Graph, plan: Plan, steps: int = 0) -> Program:
+    """The Program of one phase; with `steps`, of a last round of so few."""
     refuse(graph, plan)
     if plan.stages:
         return verify(staged(graph, plan))
+    if plan.mesh.size > 1 and plan.sync and plan.sync[0].what in (What.PARAMETER, What.DELTA):
+        return verify(averaged(draft(graph, plan), plan, steps or plan.sync[0].often.period or 1))
     agreement = _agreement(plan)
     return verify(agreement(draft(graph, plan, cut=agreement in (all_reduced, served)), plan))
 
@@ -60,10 +68,12 @@ def lower_phase(graph: Graph, plan: Plan) -> Program:
 def _agreement(plan: Plan) -> Callable[[Draft, Plan], Program]:
     if plan.mesh.size == 1 or not plan.sync:
         return alone
-    sync = plan.sync[0]
-    if isinstance(sync.through, Servers):
-        return served
-    return averaged if sync.what is What.PARAMETER else all_reduced
+    return served if isinstance(plan.sync[0].through, Servers) else all_reduced
+
+
+def _finale(graph: Graph, plan: Plan) -> Program | None:
+    end = None if plan.stages else finale(draft(graph, plan))
+    return end and verify(end)
 
 
 def refuse(graph: Graph, plan: Plan) -> None:
@@ -117,22 +127,24 @@ def _gaps(sync: Sync) -> Iterator[tuple[bool, str]]:
     """(whether the agreement asks for it, what) of all that no pass brings about yet."""
     nothing, through, tight, often, wire = Sync(), sync.through, sync.tight, sync.often, sync.wire
     served, gradients = isinstance(through, Servers), sync.what is What.GRADIENT
+    averages = sync.what in (What.PARAMETER, What.DELTA)
     yield not isinstance(through, AllReduce | Servers), f"agreement through {type(through).__name__}"
-    yield not gradients and (served or sync.what is not What.PARAMETER), f"agreement on {sync.what}"
+    yield not gradients and (served or not averages), f"agreement on {sync.what}"
     yield sync.parameters != "*", f"agreement on the parameters {sync.parameters!r} only"
     yield isinstance(through, Servers) and through.levels * through.replicas > 1, "servers in levels or replicas"
     yield bool(tight.staleness or tight.need), "stale or partial agreement"
-    yield tight.lag > 0 and (served or not gradients), f"lag {tight.lag} where no gradients are all-reduced"
-    yield often.period == 0, "agreement once at the end (period 0)"
+    late = tight.lag > 0 and (served or sync.what is What.PARAMETER)
+    yield late, f"lag {tight.lag} where neither gradients nor deltas are all-reduced"
+    yield often.period == 0 and not averages, "agreement once at the end (period 0)"
     yield often.period > 1 and gradients, f"gradients agreed on every {often.period} steps"
-    yield often.fragments > 1, "agreement in fragments"
+    yield often.fragments > 1 and sync.what is not What.DELTA, "agreement in fragments"
     yield bool(wire.codecs), "codecs"
     yield wire.collective != "backend", f"the collective {wire.collective!r}"
     ordered = not served and gradients and wire.order is Priority.PRIORITY
     yield wire.order is not Priority.FIFO and not ordered, f"message order {wire.order}"
     yield wire.credit_bytes > 0, "a credit of messages in flight"
     yield wire.negotiate, "negotiated messages"
-    yield sync.outer != nothing.outer, "outer optimizers"
+    yield sync.outer != nothing.outer and sync.what is not What.DELTA, "outer optimizers"
 
 
 __all__ = ["Draft", "Stretch", "lower", "lower_phase"]

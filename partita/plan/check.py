@@ -87,6 +87,15 @@ def _agreement(plan: Plan, graph: Graph) -> None:
             raise PlanError(
                 f"{plan.name}: period {sync.often.period}; 1 or more steps are allowed, 0 for once at the end"
             )
+        if (
+            sync.what is What.DELTA
+            and sync.often.period
+            and max(tight.lag + 1, sync.often.fragments) > sync.often.period
+        ):
+            raise PlanError(
+                f"{plan.name}: {sync.often.fragments} fragments and lag {tight.lag} in a period of "
+                f"{sync.often.period} steps; at most {sync.often.period} fragments and a lag below it are allowed"
+            )
         if wire.bucket_bytes < 0 or wire.slice_bytes < 0 or wire.credit_bytes < 0:
             raise PlanError(f"{plan.name}: bucket, slice and credit sizes are bytes, 0 or more")
         if isinstance(sync.through, Servers) and not 1 <= sync.through.count <= max(

@@ -89,12 +89,14 @@ class Outer:
     """How a combination enters the weights: w += rate * v, v = momentum * v + (combination - w).
 
     `rate` is EASGD's moving rate alpha, ADMM's step, DiLoCo's outer learning rate; 1 takes the combination as it is.
+    A worker keeps the part `keep` of its own weights beside what it takes (Streaming DiLoCo's alpha).
     """
 
     rate: float = 1.0
     momentum: float = 0.0
     nesterov: bool = False
     penalty: float = 0.0
+    keep: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,12 @@ def breakdown(program: Program, spans: Sequence[Span], step: Seconds, rounds: in
         if span.rank != rank or span.lane != "compute":
             continue
         act = by_name[span.name].act
-        kind = "optimizer" if span.kind in ("Update", "Clip", "Norm", "Scale") else "backward"
+        kind = "optimizer" if span.kind in ("Update", "Clip", "Norm", "Scale", "Mix") else "backward"
         if isinstance(act, Compute) and act.segment.startswith("F"):
             kind = "forward"
         if isinstance(act, Load):
             kind = "data"
-        spent[kind] += (span.end - span.start) / (rounds * program.steps)
+        spent[kind] += (span.end - span.start) / (rounds * max(program.steps, 1))
     gap = max(step - sum(spent.values()), 0.0)
     talks = any(isinstance(i.act, Collective | Send) for i in role.instructions)
     return Breakdown(**spent, exposed_communication=gap if talks else 0.0, idle=0.0 if talks else gap)

@@ -13,17 +13,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 
 class Space(StrEnum):
     """Which of a bucket's tensors an act works on. `INBOX` holds what came from one peer; with `VALUE` a parcel of
-    values of an environment is meant in place of a bucket."""
+    values of an environment is meant in place of a bucket. The others stay from round to round where a method needs
+    them: `ANCHOR` begins as the weights (those agreed on last, a centre, a sum), the rest as zeros."""
 
     GRADIENT = "gradient"
     PARAMETER = "parameter"
     INBOX = "inbox"
     VALUE = "value"
+    ANCHOR = "anchor"
+    VELOCITY = "velocity"
+    DELTA = "delta"
+    DUAL = "dual"
+
+
+KEPT: Final = (Space.ANCHOR, Space.VELOCITY, Space.DELTA, Space.DUAL)
 
 
 class Kind(StrEnum):
@@ -126,6 +134,26 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True)
+class Term:
+    """`factor` times one of a bucket's tensors, of INBOX what came from `peer`: one number for each rank of the role,
+    or one for all."""
+
+    space: Space
+    factor: tuple[float, ...] = (1.0,)
+    peer: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """A bucket's tensor `into` = the sum of `terms`, of which it may be one; `lag` as in Update."""
+
+    bucket: str
+    into: Space
+    terms: tuple[Term, ...]
+    lag: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Norm:
     """Bucket NORM = the sum over `buckets` of `shares` times the squares of their gradients; `lag` as in Update.
 
@@ -163,7 +191,7 @@ class Update:
     part: str = ""
 
 
-Act: TypeAlias = Load | Compute | Pack | Collective | Send | Receive | Combine | Scale | Norm | Clip | Update
+Act: TypeAlias = Load | Compute | Pack | Collective | Send | Receive | Combine | Scale | Mix | Norm | Clip | Update
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,4 +218,4 @@ class Instruction:
     @property
     def lag(self) -> int:
         """Rounds for which it still goes on after the last one, with what is then in flight."""
-        return self.act.lag if isinstance(self.act, Scale | Norm | Clip | Update) else 0
+        return self.act.lag if isinstance(self.act, Scale | Mix | Norm | Clip | Update) else 0

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE, Tensor, dim_at
-from partita.program.instruction import Collective, Compute, Instruction, Receive, Send, Space
+from partita.program.instruction import KEPT, Collective, Compute, Instruction, Mix, Receive, Send, Space
 from partita.units import Bytes
 
 T = TypeVar("T")
@@ -195,6 +195,17 @@ class Program:
         """Bytes of the bucket or parcel that an act moves."""
         values = not isinstance(act, Collective) and act.space is Space.VALUE
         return self.parcel[act.bucket].size if values else self.bucket[act.bucket].size
+
+    def kept(self, role: Role) -> tuple[tuple[Space, str], ...]:
+        """(space, bucket) of what the role's ranks keep from round to round besides parameters and gradients."""
+        found: dict[tuple[Space, str], None] = {}
+        for i in role.instructions:
+            act = i.act
+            if isinstance(act, Mix):
+                found |= {(space, act.bucket): None for space in (act.into, *(term.space for term in act.terms))}
+            elif isinstance(act, Collective | Send | Receive):
+                found[act.space, act.bucket] = None
+        return tuple((space, bucket) for space, bucket in found if space in KEPT)
 
     def stages_of(self, role: Role) -> tuple[int, ...]:
         """The stages whose segments a role runs; -1 stands for the whole graph."""

@@ -15,11 +15,14 @@ from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
 from partita.recipes.ddp import ddp
+from partita.recipes.diloco import diloco
 from partita.recipes.gpipe import gpipe
 from partita.recipes.interleaved import interleaved
 from partita.recipes.local_sgd import local_sgd
 from partita.recipes.one_f_one_b import one_f_one_b
+from partita.recipes.parallel_sgd import parallel_sgd
 from partita.recipes.pipe_sgd import pipe_sgd
+from partita.recipes.post_local_sgd import post_local_sgd
 from partita.recipes.ps_sync import ps_sync
 from partita.recipes.shared import SHARED, with_memory
 from partita.recipes.single import single
@@ -54,6 +57,9 @@ RECIPES: Final = {
     "ps_sync": Recipe(ps_sync, ("DP-03",), "synchronous", "Li et al., OSDI 2014"),
     "pipe_sgd": Recipe(pipe_sgd, ("DP-30", "PM-17"), "pipelined", "Li et al., NeurIPS 2018"),
     "local_sgd": Recipe(local_sgd, ("DP-26",), "periodic", "Moritz et al., ICLR 2016"),
+    "post_local_sgd": Recipe(post_local_sgd, ("DP-26",), "periodic", "Lin et al., ICLR 2020"),
+    "parallel_sgd": Recipe(parallel_sgd, ("DP-24",), "periodic", "Zinkevich et al., NIPS 2010"),
+    "diloco": Recipe(diloco, ("EX-01",), "periodic", "Douillard et al. 2023, 2025"),
     "gpipe": Recipe(gpipe, ("PP-01", "PP-10"), "pipelined stages", "Huang et al., NeurIPS 2019"),
     "torchgpipe": Recipe(torchgpipe, ("PP-02",), "pipelined stages", "Kim et al. 2020"),
     "one_f_one_b": Recipe(one_f_one_b, ("PP-11", "PP-10"), "pipelined stages", "Narayanan et al., SC 2021"),

@@ -17,6 +17,7 @@ from partita.program.instruction import (
     Compute,
     Instruction,
     Load,
+    Mix,
     Norm,
     Pack,
     Receive,
@@ -27,6 +28,7 @@ from partita.program.instruction import (
 )
 from partita.program.program import NORM, WEIGHT, Segment
 from partita.runtime.draws import DRAWS, Draws
+from partita.runtime.mixing import mix
 from partita.runtime.rank import Rank
 from partita.runtime.segment import BREATHE, Environment, key
 from partita.runtime.state import rows
@@ -229,7 +231,7 @@ def update(rank: Rank, act: Update, name: str, round: int) -> None:
 
 ACTS: Final[dict[type, Carry]] = {
     Load: load, Compute: compute, Pack: pack, Collective: collective, Send: send, Receive: receive, Combine: combine,
-    Scale: scale, Norm: norm, Clip: clip, Update: update,
+    Scale: scale, Mix: mix, Norm: norm, Clip: clip, Update: update,
 }  # fmt: skip
 
 

@@ -99,19 +99,21 @@ class Course:
                 self._keep(rank, round, 0 if drained else min(round, leg.program.drain))
             if self.stopped:
                 break
-        self.spans = [asdict(span) for span in rank.spans]
+        if leg.program.steps:
+            self.spans = [asdict(span) for span in rank.spans]
 
     def _braked(self, rank: Rank) -> int:
         """The round before which the brake has ended this rank's lanes, if it has."""
-        if self.brake.end is None:
+        if self.brake.end is None or not rank.program.steps:
             return 2**62
         return max(-(-(self.brake.end - rank.first_step) // rank.program.steps), 0)
 
     def _take_in(self, rank: Rank, start: int, stop: int) -> None:
         """Losses and the ends of rounds `start` to `stop`, in steps."""
         for round, (end, core) in zip(range(start, stop), rank.ends, strict=False):
-            at = rank.step(round, rank.program.steps - 1)
-            self.ends[at], self.cores[at] = end, core
+            if rank.program.steps:
+                at = rank.step(round, rank.program.steps - 1)
+                self.ends[at], self.cores[at] = end, core
         self.losses |= {row[0]: row for row in rows_of(rank)}
         self.step = rank.step(stop, 0)
 

@@ -27,8 +27,9 @@ from partita.plan.plan import Plan
 from partita.plan.text import read_plan, write_plan
 from partita.program.program import Program
 from partita.program.timeline import Breakdown, Timeline
+from partita.runtime.alike import alike
 from partita.runtime.checkpoint import Found, Keep, Tell, committed, newest, require_space, sweep
-from partita.runtime.holding import copies_of, workers_of
+from partita.runtime.holding import copies_of, keepers_of, workers_of
 from partita.runtime.manifest import Identity, differences, identity_of
 from partita.runtime.shard import HEADER, sync
 from partita.runtime.take import Take
@@ -187,6 +188,10 @@ def sizes_of(graph: Graph, program: Program) -> tuple[Bytes, Bytes]:
         for rank in copies.ranks:
             files[rank] += bucket.size * (rank == chief or not copies.weights)
             files[rank] += state * (rank == chief or not copies.state)
+    same = alike(program)
+    for (space, name), keepers in keepers_of(program).items():
+        for rank in keepers[:1] if space in same[name] else keepers:
+            files[rank] += program.bucket[name].size
     for rank in workers_of(program):
         files[rank] += sum(buffer.tensor.at(1).elements() * ITEMSIZE[buffer.tensor.dtype] for buffer in graph.buffers)
     return sum(files.values()), max(files.values())

@@ -26,6 +26,7 @@ class Entry:
         buffer      batch statistics and the like      settings   those of the optimizer's group: rate, momentum, ...
         random      a generator's state                schedule   the state of the rate's schedule
         losses      rows: step, seconds, loss, weight  weight     of gradients in flight that are sums, by `detail` too
+        kept        what an agreement keeps of weights; `detail` is its Space
 
     `detail` says which of several. `rank` is whose it is, ALIKE where all ranks that hold it have the same.
     """

@@ -9,6 +9,7 @@ import torch
 
 from partita.program.instruction import Collective, Combine, Space, Update
 from partita.program.program import WEIGHT, Piece, Program
+from partita.runtime.alike import alike
 from partita.runtime.entry import ALIKE, Entry
 from partita.runtime.gather import owners_of
 from partita.runtime.generators import random_states
@@ -32,6 +33,7 @@ def copies_of(program: Program) -> dict[str, Copies]:
 
     It holds at the end of a round.
     """
+    same = alike(program)
     updating: dict[str, set[int]] = {bucket.name: set() for bucket in program.trained}
     agreed: dict[str, set[Space]] = {bucket.name: set() for bucket in program.buckets}
     for role, instruction in program.instructions():
@@ -44,11 +46,21 @@ def copies_of(program: Program) -> dict[str, Copies]:
             agreed[act.bucket].add(Space.GRADIENT)
     return {
         name: Copies(
-            tuple(sorted(ranks)), len(ranks) == 1 or bool(agreed[name]),
+            tuple(sorted(ranks)), len(ranks) == 1 or (bool(agreed[name]) and Space.PARAMETER in same[name]),
             len(ranks) == 1 or Space.GRADIENT in agreed[name],
         )
         for name, ranks in updating.items()
     }  # fmt: skip
+
+
+def keepers_of(program: Program) -> dict[tuple[Space, str], tuple[int, ...]]:
+    """(space, bucket) -> the ranks that keep it from round to round. Changes count only where they may be in flight."""
+    found: dict[tuple[Space, str], set[int]] = {}
+    for role in program.roles:
+        for place in program.kept(role):
+            if place[0] is not Space.DELTA or program.drain:
+                found.setdefault(place, set()).update(role.ranks)
+    return {place: tuple(sorted(ranks)) for place, ranks in found.items()}
 
 
 def workers_of(program: Program) -> tuple[int, ...]:
@@ -70,6 +82,7 @@ def held(rank: Rank, round: int, flying: int, losses: Losses) -> Shard:
             _gradients(shard, rank, name, round, flying)
         if mine and i == 0 and name in rank.state.schedule:
             shard.values[Entry("schedule")] = schedule_state(rank.state.schedule[name])
+    _kept(shard, rank)
     if rank.role.keeps == "model":
         _leaves(shard, rank)
         _weights(shard, rank, round, flying)
@@ -87,6 +100,20 @@ def of_piece(kind: str, piece: Piece, detail: str = "", rank: int = ALIKE) -> En
 def _parameters(shard: Shard, rank: Rank, bucket: str, owner: int) -> None:
     for piece, view in zip(rank.program.bucket[bucket].pieces, rank.state.views[bucket], strict=True):
         shard.tensors[of_piece("parameter", piece, rank=owner)] = view
+
+
+def _kept(shard: Shard, rank: Rank) -> None:
+    """What an agreement keeps, from its first keeper where all have it alike."""
+    same = alike(rank.program)
+    for (space, bucket), keepers in keepers_of(rank.program).items():
+        equal = space in same[bucket]
+        if rank.rank != keepers[0] if equal else rank.rank not in keepers:
+            continue
+        flat, at = rank.state.kept[space, bucket], 0
+        for piece, view in zip(rank.program.bucket[bucket].pieces, rank.state.views[bucket], strict=True):
+            entry = of_piece("kept", piece, str(space), ALIKE if equal else rank.rank)
+            shard.tensors[entry] = flat[at : at + view.numel()].view(view.shape)
+            at += view.numel()
 
 
 def _optimizer(shard: Shard, rank: Rank, bucket: str, owner: int) -> None:
@@ -114,6 +141,8 @@ def schedule_state(schedule: Any) -> dict[str, Any]:
 
 
 def _gradients(shard: Shard, rank: Rank, bucket: str, round: int, flying: int) -> None:
+    if not any(isinstance(i.act, Update) and i.act.bucket == bucket and i.act.lag for i in rank.role.instructions):
+        return
     for age in range(1, flying + 1):
         views = rank.state.gradient_views[bucket][rank.slot(round - age)]
         for piece, view in zip(rank.program.bucket[bucket].pieces, views, strict=True):

@@ -8,7 +8,7 @@ every 3 steps                 ^   ^   ^ ^         a cut in a leg applies nothing
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from partita.cluster.cluster import Cluster
 from partita.graph.graph import Graph
@@ -19,13 +19,14 @@ from partita.program.program import Program
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """`rounds` rounds of a Program from step `step` of the run on.
+    """`rounds` rounds of a Program of a phase's plan from step `step` of the run on.
 
-    `whole` is False for a last period that is shorter than the plan's.
+    `whole` is False for a last period that is shorter than the plan's, and for the round of no minibatch at the end.
     """
 
     rounds: int
     program: Program
+    plan: Plan
     step: int = 0
     whole: bool = True
 
@@ -52,24 +53,28 @@ def legs(graph: Graph, plan: Plan, cluster: Cluster, steps: int, since: int = 0)
     at = 0
     for stretch in lower(graph, plan, cluster):
         end = min(at + stretch.steps, steps) if stretch.steps else steps
-        found += _filled(graph, plan, stretch, max(at, since), end)
+        found += _filled(graph, stretch, max(at, since), end)
+        if stretch.end and end > at and end >= since:
+            found.append(Leg(1, stretch.end, stretch.plan, end, whole=False))
         at = end
     return tuple(leg for leg in found if leg.rounds > 0)
 
 
 def left(graph: Graph, plan: Plan, cluster: Cluster, steps: int, since: int) -> tuple[Leg, ...]:
     """Steps `since` to `steps`; where none is left, a leg without rounds: something may still be in flight."""
-    program = legs(graph, plan, cluster, steps)[-1].program
-    return legs(graph, plan, cluster, steps, since) or (Leg(0, program, since),)
+    found = legs(graph, plan, cluster, steps, since)
+    if any(leg.program.steps for leg in found):
+        return found
+    before = [leg for leg in legs(graph, plan, cluster, steps) if leg.program.steps]
+    return (Leg(0, before[-1].program, before[-1].plan, since), *found)
 
 
-def _filled(graph: Graph, plan: Plan, stretch: Stretch, start: int, end: int) -> list[Leg]:
+def _filled(graph: Graph, stretch: Stretch, start: int, end: int) -> list[Leg]:
     rounds, rest = divmod(max(end - start, 0), stretch.program.steps)
-    found = [Leg(rounds, stretch.program, start)]
+    found = [Leg(rounds, stretch.program, stretch.plan, start)]
     if rest:
-        sync = replace(plan.sync[0], often=replace(plan.sync[0].often, period=rest))
-        shorter = lower_phase(graph, replace(plan, sync=(sync, *plan.sync[1:]), before=()))
-        found.append(Leg(1, shorter, found[0].end, whole=False))
+        shorter = lower_phase(graph, stretch.plan, rest)
+        found.append(Leg(1, shorter, stretch.plan, found[0].end, whole=False))
     return found
 
 

@@ -2,7 +2,7 @@
 
     exact       w <- w - rule(mean gradient of the minibatch)
     delayed     the same with the gradient of `lag` steps ago (Pipe-SGD, DP-30), what is in flight applied at the end
-    consensus   every worker alone for `period` steps on its part, then the mean of all (local SGD, DP-26)
+    consensus   replicas trained one by one, agreeing as `replicas` says
 
 Where a model keeps batch statistics, a minibatch is fed in the sub-batches that the plan makes of it.
 """
@@ -10,7 +10,7 @@ Where a model keeps batch statistics, a minibatch is fed in the sub-batches that
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -91,79 +91,76 @@ class Reference:
         return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters]
 
 
+@dataclass
+class Replica:
+    """A plain training with its optimizer; workers that train apart have one each."""
+
+    own: Reference
+    optimizer: Any
+    schedule: Any
+
+    @property
+    def parameters(self) -> list[torch.Tensor]:
+        return [p for p in self.own.model.parameters() if p.requires_grad]
+
+    def apply(self, gradients: Sequence[torch.Tensor]) -> None:
+        """One step of the task's rule."""
+        for p, gradient in zip(self.parameters, gradients, strict=True):
+            p.grad = gradient
+        self.optimizer.step()
+        if self.schedule is not None:
+            self.schedule.step()
+
+    def copy(self) -> Replica:
+        """Another one in the same state."""
+        own = replace(self.own, model=deepcopy(self.own.model), feed=Feed(self.own.task, self.own.seed))
+        made = replica(own)
+        made.optimizer.load_state_dict(deepcopy(self.optimizer.state_dict()))
+        if self.schedule is not None:
+            made.schedule.load_state_dict(self.schedule.state_dict())
+        return made
+
+
+def replica(own: Reference) -> Replica:
+    """A replica before its first step."""
+    optimizer = own.task.optimizer([p for p in own.model.parameters() if p.requires_grad])
+    return Replica(own, optimizer, own.task.schedule(optimizer) if own.task.schedule else None)
+
+
+Recurrence = Callable[[dict[int, Replica], Leg], None]
+
+
 def reference(
-    task: Task, legs: Sequence[Leg], *, seed: int, precision: str, whole: bool, dims: Mapping[int, int] = NOTHING
-) -> dict[str, torch.Tensor]:  # fmt: skip
-    """Parameters by name after the serial recurrences that the classes of the legs' programs name, one after the other.
+    task: Task, legs: Sequence[Leg], *, seed: int, precision: str, whole: bool, dims: Mapping[int, int] = NOTHING,
+    apart: Recurrence,
+) -> dict[int, dict[str, torch.Tensor]]:  # fmt: skip
+    """Parameters by name, of each worker that has its own, after the serial recurrences that the classes of the legs'
+    programs name, one after the other; `apart` carries out those of replicas that differ.
 
     `whole` feeds every minibatch at once; otherwise in the programs' own parts. `dims` are the graph's `sample_dims`.
     """
     torch.manual_seed(seed)
     model = task.model().double() if precision == "fp64" else task.model()
     model.train()
-    one = Reference(task, model, seed, precision, Feed(task, seed), dims)
-    if legs[0].program.semantics == "consensus":
-        return _averaged(one, legs[0].program, sum(leg.rounds * leg.program.steps for leg in legs))
-    _recurrences(one, legs, whole)
-    return dict(model.named_parameters())
-
-
-def _recurrences(one: Reference, legs: Sequence[Leg], whole: bool) -> None:
-    """w(t+1) = w(t) - rule(g(t - lag)); nothing for t < lag; a leg's last `lag` gradients are applied at its end."""
-    parameters = [p for p in one.model.parameters() if p.requires_grad]
-    optimizer = one.task.optimizer(parameters)
-    schedule = one.task.schedule(optimizer) if one.task.schedule else None
-    step = 0
+    replicas = {0: replica(Reference(task, model, seed, precision, Feed(task, seed), dims))}
     for leg in legs:
-        program, steps, lag = leg.program, leg.rounds * leg.program.steps, leg.program.slots - 1
-        parts = [(0, program.batch)] if whole else [(s.start, s.count) for s in shares_of(program)]
-        flying: deque[list[torch.Tensor]] = deque()
-        for t in range(steps + lag):
-            if t < steps:
-                flying.append(one.gradients(step, parts, program.batch))
-                step += 1
-            if t >= lag:
-                for p, gradient in zip(parameters, flying.popleft(), strict=True):
-                    p.grad = gradient
-                optimizer.step()
-                if schedule is not None:
-                    schedule.step()
+        if leg.program.semantics not in ("exact", "delayed"):
+            workers = sorted({share.rank for share in shares_of(leg.program)}) or list(replicas)
+            if len(replicas) < len(workers):
+                replicas = {w: replicas[0].copy() for w in workers}
+            apart(replicas, leg)
+        else:
+            _recurrence(replicas[0], leg, whole)
+    return {w: dict(one.own.model.named_parameters()) for w, one in replicas.items()}
 
 
-def _averaged(one: Reference, program: Program, steps: int) -> dict[str, torch.Tensor]:
-    shares = shares_of(program)
-    workers = sorted({share.rank for share in shares})
-    copies = {w: deepcopy(one.model) for w in workers}
-    runs = {
-        w: _stepper(
-            replace(one, model=copies[w], feed=Feed(one.task, one.seed)), [s for s in shares if s.rank == w], program
-        )
-        for w in workers
-    }
-    for step in range(steps):
-        for w in workers:
-            next(runs[w])
-        if (step + 1) % program.steps == 0 or step + 1 == steps:
-            with torch.no_grad():
-                for together in zip(*(copies[w].parameters() for w in workers), strict=True):
-                    mean = sum(p.detach() for p in together) / len(workers)
-                    for p in together:
-                        p.copy_(mean)
-    return dict(copies[workers[0]].named_parameters())
-
-
-def _stepper(one: Reference, shares: Sequence[Share], program: Program) -> Iterator[None]:
-    """One worker's own training: each `next` is a step on its part, weighed as the worker weighs it."""
-    parameters = [p for p in one.model.parameters() if p.requires_grad]
-    optimizer = one.task.optimizer(parameters)
-    schedule = one.task.schedule(optimizer) if one.task.schedule else None
-    step = 0
-    while True:
-        mine = [(s.start, s.count) for s in shares if s.step == step % program.steps]
-        for p, gradient in zip(parameters, one.gradients(step, mine, sum(count for _, count in mine)), strict=True):
-            p.grad = gradient
-        optimizer.step()
-        if schedule is not None:
-            schedule.step()
-        step += 1
-        yield
+def _recurrence(one: Replica, leg: Leg, whole: bool) -> None:
+    """w(t+1) = w(t) - rule(g(t - lag)); nothing for t < lag; a leg's last `lag` gradients are applied at its end."""
+    program, steps, lag = leg.program, leg.rounds * leg.program.steps, leg.program.slots - 1
+    parts = [(0, program.batch)] if whole else [(s.start, s.count) for s in shares_of(program)]
+    flying: deque[list[torch.Tensor]] = deque()
+    for t in range(steps + lag):
+        if t < steps:
+            flying.append(one.own.gradients(leg.step + t, parts, program.batch))
+        if t >= lag:
+            one.apply(flying.popleft())

@@ -5,6 +5,8 @@ What has no meaning under the new plan is turned into what has, by these rules.
   where the plan has copies on just these; otherwise everybody gets their mean.
 - Gradients in flight stay in flight where the lag is the same; otherwise they are applied first, oldest first, as at
   the end of a phase.
+- What an agreement keeps (an anchor, an outer momentum) is taken where the new plan keeps it too; where the checkpoint
+  has none, it begins anew.
 - Generators go on where they were on the ranks that there were.
 """
 
@@ -20,10 +22,12 @@ import torch
 
 from partita.errors import InputError
 from partita.graph.graph import Graph
+from partita.program.instruction import Space
 from partita.program.program import WEIGHT, Bucket, Piece, Program
+from partita.runtime.alike import alike
 from partita.runtime.entry import ALIKE, Entry
 from partita.runtime.generators import set_random_states
-from partita.runtime.holding import Copies, Losses, copies_of, workers_of
+from partita.runtime.holding import Copies, Losses, copies_of, keepers_of, workers_of
 from partita.runtime.losses import totals
 from partita.runtime.manifest import Manifest, read_manifest
 from partita.runtime.shard import Contents
@@ -54,6 +58,7 @@ def restore(saved: Saved, graph: Graph, program: Program, rank: int, state: Stat
     for bucket in (b for b in program.trained if b.name in state.views):
         _weights(contents, bucket, state, copies[bucket.name], rank)
         _optimizer(contents, bucket, state, copies[bucket.name], rank)
+    _kept(contents, program, rank, state)
     _leaves(contents, graph, program, rank, state)
     if saved.flying(program):
         _refill(contents, program, state, saved.manifest.flying)
@@ -81,6 +86,8 @@ def lost(saved: Saved, program: Program) -> list[str]:
     manifest, contents, found = saved.manifest, saved.contents, []
     if manifest.lag > 1 and manifest.flying and not saved.flying(program):
         found.append(f"{manifest.flying} gradients in flight are applied first")
+    if any(entry.detail == Space.DELTA for entry in contents.entries("kept")) and not saved.flying(program):
+        found.append("changes of weights on their way to the others are left out")
     copies = list(copies_of(program).values())
     pieces = [bucket.pieces[0].parameter for bucket in program.trained]
     own = {r for name in pieces for d in contents.details("state", name) for r in contents.ranks("state", name, d)}
@@ -161,6 +168,23 @@ def _optimizer(contents: Contents, bucket: Bucket, state: State, copies: Copies,
         state.schedule[bucket.name].load_state_dict(kept)
 
 
+def _kept(contents: Contents, program: Program, rank: int, state: State) -> None:
+    same, keepers = alike(program), keepers_of(program)
+    for (space, bucket), flat in state.kept.items():
+        if space is Space.ANCHOR:
+            flat.copy_(state.parameter[bucket])
+        wanted = () if space in same[bucket] else keepers.get((space, bucket), ())
+        at = 0
+        for piece, view in zip(program.bucket[bucket].pieces, state.views[bucket], strict=True):
+            found = _read(
+                contents, "kept", piece.parameter, str(space), rank, wanted,
+                partial(_rows, contents, "kept", str(space), piece, _count(view)),
+            )  # fmt: skip
+            if found is not None:
+                flat[at : at + view.numel()].view(view.shape).copy_(found)
+            at += view.numel()
+
+
 def _factor(contents: Contents, piece: Piece, key: str, rank: int, wanted: Sequence[int]) -> Any:
     """State in another shape than the rows', from the first piece that overlaps; where ranks differ, their mean."""
     owners = contents.ranks("factor", piece.parameter, key)
@@ -211,6 +235,8 @@ def _gradient(contents: Contents, bucket: Bucket, state: State, age: int) -> lis
 
 def _refill(contents: Contents, program: Program, state: State, flying: int) -> None:
     """Gradients into the slots that the first `flying` rounds would have filled."""
+    if not contents.entries("gradient"):
+        return
     for name, slots in state.gradient_views.items():
         for age in range(1, flying + 1):
             views = slots[(flying - age) % program.slots]
@@ -219,7 +245,10 @@ def _refill(contents: Contents, program: Program, state: State, flying: int) -> 
 
 
 def _apply(contents: Contents, graph: Graph, program: Program, state: State, flying: int) -> None:
-    """Every rank takes the steps for every bucket, so that workers and servers begin with the same weights."""
+    """Every rank takes the steps for every bucket, so that workers and servers begin with the same weights. Changes
+    of weights in flight (EX-01) are left out: a worker's own weights have its part of them."""
+    if not contents.entries("gradient"):
+        return
     for age in range(flying, 0, -1):
         found = {
             bucket.name: _gradient(contents, bucket, state, age)

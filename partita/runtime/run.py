@@ -95,17 +95,21 @@ def train_in_process(
     task: Task, graph: Graph, plan: Plan, cluster: Cluster, steps: int, *, seed: int = 0, order: int = 0,
     slow: dict[int, float] | None = None, precision: str = "", keyed: bool = False,
     values: Mapping[str, torch.Tensor] | None = None, keep: Keep | None = None, saved: Saved | None = None,
+    settle: bool = True,
 ) -> tuple[dict[int, State], dict[int, float]]:  # fmt: skip
     """Train up to step `steps` with every rank in this thread, lanes advanced in the order that `order` seeds.
 
     Returns the state of each rank and the loss of each step. The task's model is built under `seed` unless `values`
-    gives its parameters and buffers; `keep` says where checkpoints go, and `saved` is one to go on from.
+    gives its parameters and buffers; `keep` says where checkpoints go, and `saved` is one to go on from. Without
+    `settle`, replicas are left as different as they are before what brings them together at the end.
     """
     start = dict(values) if values is not None else initial(task, seed, precision)[1]
     states: dict[int, State] = {}
     losses = {at: loss for at, _, loss, _ in losses_of(saved)} if saved else {}
     parts = left(graph, plan, cluster, steps, saved.manifest.step if saved else 0)
     for i, leg in enumerate(parts):
+        if not settle and leg is parts[-1] and not leg.program.steps:
+            break
         program, hall = leg.program, Hall()
         states = {r: carry_over(graph, program, r, task, start, states.get(r), "cpu") for r in range(program.size)}
         code = {role.name: compiled(graph, program, role, "cpu") for role in program.roles}
@@ -159,4 +163,5 @@ def carry_over(
         leaves=before.leaves,
         parameter=fresh.parameter | before.parameter,
         views=before.views,
+        kept=fresh.kept | before.kept,
     )

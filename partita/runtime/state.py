@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from partita.graph.graph import Constant, Graph
-from partita.program.instruction import Combine, Norm, Pack, Space
+from partita.program.instruction import KEPT, Combine, Norm, Pack, Space
 from partita.program.program import NORM, Bucket, Piece, Program, Role
 from partita.task import Task
 from partita.tracing.convert import dense
@@ -29,7 +29,8 @@ class State:
     """Mutable, private to one rank of one run.
 
     `leaves` holds parameters, buffers and constants by name; `parameter` and `gradient` the flat tensor of each bucket
-    (gradients one a slot) and `views`, `gradient_views` its pieces in their own shapes; `inbox` what came from a peer.
+    (gradients one a slot) and `views`, `gradient_views` its pieces in their own shapes; `inbox` what came from a peer;
+    `kept` what an agreement keeps of a bucket.
     """
 
     leaves: dict[str, torch.Tensor]
@@ -40,6 +41,7 @@ class State:
     inbox: dict[tuple[str, int], torch.Tensor]
     optimizer: dict[str, torch.optim.Optimizer]
     schedule: dict[str, Any]
+    kept: dict[tuple[Space, str], torch.Tensor]
 
     @property
     def layout(self) -> dict[str, list[torch.Size]]:
@@ -47,6 +49,8 @@ class State:
         return {name: [view.shape for view in pieces] for name, pieces in self.views.items()}
 
     def flat(self, space: Space, bucket: str, slot: int) -> torch.Tensor:
+        if space in KEPT:
+            return self.kept[space, bucket]
         return self.parameter[bucket] if space is Space.PARAMETER else self.gradient[bucket][slot]
 
     def inbox_of(self, bucket: str, peer: int) -> torch.Tensor:
@@ -86,7 +90,11 @@ def make_state(
             leaves[name] = values[name].detach().clone().to(device)
     optimizer = {name: task.optimizer(pieces) for name, pieces in views.items()}
     schedule = {name: task.schedule(one) for name, one in optimizer.items()} if task.schedule else {}
-    return State(leaves, parameter, gradient, views, gradient_views, {}, optimizer, schedule)
+    kept = {
+        (space, name): parameter[name].clone() if space is Space.ANCHOR else torch.zeros_like(parameter[name])
+        for space, name in program.kept(role)
+    }
+    return State(leaves, parameter, gradient, views, gradient_views, {}, optimizer, schedule, kept)
 
 
 def rows(tensor: torch.Tensor, piece: Piece) -> torch.Tensor:

@@ -227,7 +227,7 @@ def role_of(program: Program) -> Index:
 def sent_by(program: Program, meetings: Meetings) -> tuple[int, ...]:
     """Payload bytes that each rank sends in one step."""
     total = np.bincount(meetings.source, meetings.size, program.size)
-    return tuple(int(bytes_) // program.steps for bytes_ in total)
+    return tuple(int(bytes_) // max(program.steps, 1) for bytes_ in total)
 
 
 def traffic_of(program: Program, meetings: Meetings) -> tuple[tuple[int, int, Bytes], ...]:
@@ -236,6 +236,6 @@ def traffic_of(program: Program, meetings: Meetings) -> tuple[tuple[int, int, By
     total = np.bincount(entry, meetings.size, len(pairs))
     speaking = np.flatnonzero(total)
     return tuple(
-        (int(pair) // program.size, int(pair) % program.size, int(size) // program.steps)
+        (int(pair) // program.size, int(pair) % program.size, int(size) // max(program.steps, 1))
         for pair, size in zip(pairs[speaking], total[speaking], strict=True)
     )

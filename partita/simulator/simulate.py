@@ -36,7 +36,7 @@ def simulate(program: Program, costs: Costs, *, rounds: int = 4, keep: int = 2) 
     layout, activities = expand(program, costs, ports, held, kin_of(program, costs, ports, held), rounds + WARM)
     start, end = advance(activities, ports.resources)
     ends = np.array([_round_ends(layout, role, end) for role in program.roles])
-    seconds = float(np.mean(ends[:, -1] - ends[:, WARM - 1])) / (rounds * program.steps)
+    seconds = float(np.mean(ends[:, -1] - ends[:, WARM - 1])) / (rounds * max(program.steps, 1))
     spans = Spans([_times(layout, role, start, end, keep) for role in program.roles])
     worker = next((role for role in program.roles if role.keeps == "model"), program.roles[0])
     curves = {rank: curve for role in program.roles for rank, curve in _curves(program, costs, role, spans)}
@@ -59,7 +59,7 @@ def core_seconds(program: Program, costs: Costs) -> tuple[Seconds, ...]:
             among = len(i.act.groups[0]) if isinstance(i.act, Collective) else 2
             total += costs.demand(program, i.act, among).core
         for rank in role.ranks:
-            spent[rank] = total / costs.cluster.devices[rank].speed / program.steps
+            spent[rank] = total / costs.cluster.devices[rank].speed / max(program.steps, 1)
     return tuple(spent)
 
 

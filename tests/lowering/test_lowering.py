@@ -170,7 +170,7 @@ REFUSED = [
     (plan(sync=(Sync(through=Neighbours()),)), "agreement through Neighbours"),
     (plan(sync=(Sync(what=What.ELASTIC),)), "agreement on elastic"),
     (plan(sync=(Sync(through=Servers(), tight=Tight(staleness=2)),), mesh=Mesh((("data", 3),))), "stale or partial"),
-    (plan(sync=(Sync(what=What.PARAMETER, often=Often(0)),)), "agreement once at the end"),
+    (plan(sync=(Sync(often=Often(0)),)), "agreement once at the end"),
     (plan(sync=(Sync(what=What.PARAMETER, often=Often(4, fragments=2)),)), "agreement in fragments"),
     (plan(sync=(Sync(often=Often(4)),)), "gradients agreed on every 4 steps"),
     (plan(sync=(Sync(parameters="layers.*"),)), "the parameters 'layers.*' only"),

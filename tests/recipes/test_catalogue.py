@@ -63,7 +63,8 @@ def test_every_recipe_has_the_knobs_of_memory(graph: Graph, name: str) -> None:
     made, bare = call(f"{name}({knobs})", graph, machines), call(name, graph, machines)
     wanted = Memory(Shard.OPTIMIZER, recompute=Recompute.FULL, precision=Precision.BF16, loss_scale=8.0)
     assert made.memory == wanted
-    assert replace(made, name=bare.name, memory=bare.memory) == bare
+    assert replace(made, name=bare.name, memory=bare.memory, before=bare.before) == bare
+    assert [phase.plan.memory for phase in made.before] == [wanted] * len(bare.before)
     if name == "pipe_sgd":
         early = call(f"{name}(warmup=3,{knobs})", graph, machines).before
         assert [phase.plan.memory for phase in early] == [wanted]
@@ -144,7 +145,8 @@ def test_no_code_of_a_call_is_run(graph: Graph, value: str, monkeypatch: pytest.
         ("ps_sync(servers=5,own=false)", "5 servers"),
         ("ddp(microbatches=3)", "does not divide"),
         ("ddp(microbatches=0)", "0 microbatches"),
-        ("local_sgd(period=0)", "period 0"),
+        ("diloco(period=2,fragments=3)", "at most 2 fragments"),
+        ("diloco(period=2,lag=2)", "a lag below it"),
     ],
 )
 def test_a_knob_that_asks_too_much(graph: Graph, text: str, words: str) -> None:

@@ -25,7 +25,7 @@ from tests.small import cluster_of, perceptron
 PLANS = (
     "single", "ddp(bucket_bytes=200)", "ps_sync(bucket_bytes=200)", "ps_sync(servers=1,own=false,bucket_bytes=100)",
     "pipe_sgd(bucket_bytes=200)", "pipe_sgd(staleness=2,warmup=3)", "local_sgd(period=2,bucket_bytes=300)",
-    "local_sgd(period=3)",
+    "local_sgd(period=3)", "diloco(period=3,fragments=2,lag=1,keep=0.5)",
 )  # fmt: skip
 STEPS = 9
 Run = tuple[dict[int, State], dict[int, float]]

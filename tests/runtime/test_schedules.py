@@ -20,6 +20,7 @@ PLANS = (
     "pipe_sgd(bucket_bytes=200)",
     "pipe_sgd(staleness=2,warmup=1)",
     "local_sgd(period=2)",
+    "diloco(period=2,fragments=2,lag=1,keep=0.5)",
 )
 
 

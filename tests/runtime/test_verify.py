@@ -15,6 +15,8 @@ from tests.small import cluster_of, perceptron
 PLANS = (
     "single", "single(microbatches=3)", "ddp", "ddp(bucket_bytes=100)", "ps_sync", "ps_sync(servers=2,own=false)",
     "pipe_sgd", "pipe_sgd(staleness=2)", "pipe_sgd(warmup=2)", "local_sgd(period=2)", "local_sgd(period=1)",
+    "post_local_sgd(switch=2,period=2)", "parallel_sgd", "diloco(period=2)", "diloco(period=1,rate=1,momentum=0)",
+    "diloco(period=3,fragments=3,lag=1,keep=0.5)", "diloco(period=3,fragments=2,microbatches=2)",
 )  # fmt: skip
 
 

@@ -1,0 +1,128 @@
+"""Agreement on weights now and then: all step alone for a period, then what they came to is combined.
+
+compute  F B U | F B U | F B U D0 D1 X0 X1 |     D: what this worker has changed since the weights agreed on last
+wire                              A0 A1          X: one step of the outer optimizer with the mean change, by all alike
+
+In fragments, with a lag of one step, so that messages hide behind the next step's computing:
+
+compute  F B U | X1 F B U D0 | F B U X0 | F B U D1 |
+wire     A1----'             A0------'             A1---- (merged in the next round)
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+from partita.lowering.agreement import COMPUTE, DATA, WIRE, program_of, updates
+from partita.lowering.samples import Crew, Draft, packed, passes
+from partita.plan.plan import Plan
+from partita.plan.sync import Often, Outer, Sync, What
+from partita.program.instruction import After, Collective, Instruction, Kind, Mix, Scale, Space, Term, Update
+from partita.program.program import Bucket, Program, Role
+
+
+def averaged(draft: Draft, plan: Plan, steps: int) -> Program:
+    """Every worker takes `steps` steps on its own part, then the mean of all weights (DP-26) or of all changes (EX-01)
+    enters. A last round that is shorter than fragments need only steps.
+
+    A period of 1 is exact where the mean commutes with the rule and every worker counts the same.
+    """
+    sync = draft.sync
+    agrees = steps == sync.often.period or not settles(sync)
+    roles = tuple(_averaging(draft, crew, steps, agrees) for crew in draft.crews)
+    linear = draft.graph.optimizer.name == "SGD" and not draft.graph.clip_norm and draft.weight is None
+    plain = sync.outer == Outer() and sync.often == Often() and sync.tight.lag == 0
+    exact = plain and linear and len(draft.crews) == 1
+    return program_of(draft, roles, steps=steps, semantics="exact" if exact else "consensus")
+
+
+def settles(sync: Sync) -> bool:
+    """Whether weights still differ after a round, so that a run's end has to bring them together."""
+    if sync.what not in (What.PARAMETER, What.DELTA):
+        return False
+    return sync.often.period == 0 or sync.often.fragments > 1 or sync.tight.lag > 0
+
+
+def local_step(draft: Draft, crew: Crew, step: int) -> list[Instruction]:
+    """A worker's own step `step` of the round, on its part of that minibatch alone."""
+    direct = draft.plan.schedule.microbatches == 1
+    works = passes(draft, crew, step, crew.count, direct=direct)
+    body = [work.instruction for work in works] if direct else packed(draft, works, {}, f".{step}")
+    return body + updates(draft, {}, part=f"{step}.0" if direct else "", tag=f".{step}")
+
+
+def fragments_of(buckets: tuple[Bucket, ...], count: int) -> tuple[tuple[int, ...], ...]:
+    """The buckets in `count` runs of about equal bytes; a bucket belongs where its middle lies."""
+    total = sum(bucket.size for bucket in buckets)
+    ends = accumulate(bucket.size for bucket in buckets)
+    places = [int((end - bucket.size / 2) * count / total) for bucket, end in zip(buckets, ends, strict=True)]
+    return tuple(tuple(i for i, place in enumerate(places) if place == f) for f in range(count))
+
+
+def taken_at(often: Often, fragment: int) -> int:
+    """The step of a round after which a fragment's changes are taken: those of the last one at its end."""
+    return -(-(fragment + 1) * often.period // often.fragments) - 1
+
+
+def _averaging(draft: Draft, crew: Crew, steps: int, agrees: bool) -> Role:
+    sync, body = draft.sync, list[Instruction]()
+    fragments = fragments_of(draft.buckets, sync.often.fragments) if agrees and sync.often.period else ()
+    last = {f: steps - 1 if sync.often.fragments == 1 else taken_at(sync.often, f) for f in range(len(fragments))}
+    for step in range(steps):
+        own = local_step(draft, crew, step)
+        body += own
+        named = {one.act.bucket: After(one.name) for one in own if isinstance(one.act, Update)}
+        entering = [f for f, at in last.items() if (at + sync.tight.lag) % steps == step]
+        leaving = [f for f, at in last.items() if at == step]
+        if sync.tight.lag:
+            body += [one for f in entering for one in _entering(draft, fragments[f], last[f] + sync.tight.lag >= steps)]
+        body += [one for f in leaving for one in _leaving(draft, fragments[f], named)]
+        if not sync.tight.lag:
+            body += [one for f in entering for one in _entering(draft, fragments[f], False)]
+    return Role(crew.name, crew.ranks, tuple(body), (COMPUTE, DATA, WIRE) if fragments else (COMPUTE, DATA))
+
+
+def _leaving(draft: Draft, fragment: tuple[int, ...], updated: dict[str, After]) -> list[Instruction]:
+    """A fragment's weights, or what has changed of them, summed over all."""
+    taken, sums = list[Instruction](), list[Instruction]()
+    space = Space.DELTA if draft.sync.what is What.DELTA else Space.PARAMETER
+    for i in fragment:
+        name = draft.buckets[i].name
+        ready = updated[name]
+        if space is Space.DELTA:
+            change = Mix(name, Space.DELTA, (Term(Space.ANCHOR), Term(Space.PARAMETER, (-1.0,))))
+            taken.append(Instruction(f"D{i}", change, "compute", (ready,)))
+            ready = After(f"D{i}")
+        whole = Collective(Kind.ALL_REDUCE, name, (draft.workers,), space)
+        sums.append(Instruction(f"A{i}", whole, "wire", (ready,)))
+    return taken + sums
+
+
+def _entering(draft: Draft, fragment: tuple[int, ...], later: bool) -> list[Instruction]:
+    """What was summed enters the weights, where it is `later` in the next round."""
+    found, sync, count = list[Instruction](), draft.sync, len(draft.workers)
+    for i in fragment:
+        name, ready = draft.buckets[i].name, (After(f"A{i}", int(later)),)
+        if sync.what is What.PARAMETER:
+            found.append(Instruction(f"X{i}", Scale(name, 1 / count), "compute", ready))
+            continue
+        outer = outer_step(name, sync.outer, 1 / count, int(later))
+        found += [Instruction(f"{'VOX'[3 - len(outer) + j]}{i}", act, "compute", ready) for j, act in enumerate(outer)]
+    return found
+
+
+def outer_step(bucket: str, outer: Outer, share: float, lag: int = 0) -> list[Mix]:
+    """SGD on the weights agreed on last, with `share` times the summed changes for a gradient, and its result taken."""
+    anchor, delta, velocity = Term(Space.ANCHOR), Space.DELTA, Space.VELOCITY
+    straight = Term(delta, (-outer.rate * share,))
+    steps = list[Mix]()
+    if outer.momentum:
+        gathered = (Term(velocity, (outer.momentum,)), Term(delta, (share,)))
+        steps.append(Mix(bucket, velocity, gathered, lag))
+        factor = outer.rate * (outer.momentum if outer.nesterov else 1.0)
+        pushed = (anchor, Term(velocity, (-factor,)), *((straight,) if outer.nesterov else ()))
+    else:
+        pushed = (anchor, straight)
+    steps.append(Mix(bucket, Space.ANCHOR, pushed, lag))
+    own = (Term(Space.PARAMETER, (outer.keep,)),) if outer.keep else ()
+    return [*steps, Mix(bucket, Space.PARAMETER, (*own, Term(Space.ANCHOR, (1 - outer.keep,))), lag)]

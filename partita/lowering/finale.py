@@ -1,0 +1,22 @@
+"""The end of a run, or of a phase, whose replicas still differ: a round of no minibatch brings them together."""
+
+from __future__ import annotations
+
+from partita.lowering.agreement import COMPUTE, WIRE, program_of
+from partita.lowering.averages import settles
+from partita.lowering.samples import Draft
+from partita.program.instruction import After, Collective, Instruction, Kind, Scale, Space
+from partita.program.program import Program, Role
+
+
+def finale(draft: Draft) -> Program | None:
+    """All take the mean of their weights (DP-24: once, at the end); None where a round's end leaves them equal."""
+    if draft.plan.mesh.size == 1 or not draft.plan.sync or not settles(draft.sync):
+        return None
+    body, workers = list[Instruction](), draft.workers
+    for i, bucket in enumerate(draft.buckets):
+        whole = Collective(Kind.ALL_REDUCE, bucket.name, (workers,), Space.PARAMETER)
+        body.append(Instruction(f"A{i}", whole, "wire"))
+        body.append(Instruction(f"X{i}", Scale(bucket.name, 1 / len(workers)), "compute", (After(f"A{i}"),)))
+    role = Role("worker", workers, tuple(body), (COMPUTE, WIRE))
+    return program_of(draft, (role,), steps=0, semantics="consensus")
