@@ -29,6 +29,7 @@ from partita.lab.quota import (
     set_cores,
 )
 from partita.lab.wiring import INTERFACE, address, shape
+from partita.runtime.heap import KEPT
 from partita.units import Bytes, BytesPerSecond
 
 GRACE: Final = 5.0
@@ -71,13 +72,13 @@ class Lab:
         return "lo" if self.kind == "loopback" else INTERFACE
 
     def environment(self, rank: int) -> dict[str, str]:
-        """What torch.distributed reads, one thread a device, and the lab's mark."""
+        """What torch.distributed reads, one thread a device, freed memory kept, and the lab's mark."""
         local, locals_ = _place(self.cluster, rank)
         return {
             "RANK": str(rank), "WORLD_SIZE": str(self.cluster.size),
             "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(locals_),
             "MASTER_ADDR": self.addresses[0], "MASTER_PORT": str(self.port),
-            "GLOO_SOCKET_IFNAME": self.interface, "OMP_NUM_THREADS": "1", MARK: self.keeping.run,
+            "GLOO_SOCKET_IFNAME": self.interface, "OMP_NUM_THREADS": "1", **KEPT, MARK: self.keeping.run,
         }  # fmt: skip
 
     def spawn(
@@ -173,15 +174,13 @@ def _kill(process: subprocess.Popen[Any]) -> None:
 
 
 def core_of(cluster: Cluster, rank: int, cores: Sequence[int]) -> int:
-    """The core that a device's quota is a part of: the least loaded one, lower ranks first (-1: any, also where the
-    devices ask for more cores than there are).
+    """The core that a device's quota is a part of: the least loaded one, lower ranks first (-1: any).
 
     The kernel hands a quota out in slices, one core at a time; threads on two cores each hold a slice that the other
-    one lacks, and the device gets less than its share.
+    one lacks, and the device gets less than its share. Where devices ask for more cores than there are, those of one
+    core share it evenly, and which ones is known; left to wander, they would share by luck.
     """
     load = dict.fromkeys(cores, 0.0)
-    if sum(device.cores for device in cluster.devices if not device.ghost) > len(cores):
-        return -1
     for device in cluster.devices[: rank + 1]:
         if device.ghost or not 0 < device.cores <= 1:
             chosen = -1

@@ -16,6 +16,7 @@ from partita.plan.plan import Plan
 from partita.runtime.checkpoint import Found, Keep, Tell, stopped_at
 from partita.runtime.course import run
 from partita.runtime.directory import Finished, opened, write_result
+from partita.runtime.heap import keep_freed
 from partita.runtime.messages import gather, spread
 from partita.runtime.session import Order, Session, join_world
 from partita.runtime.take import Take, take_of
@@ -42,6 +43,7 @@ def train_rank(
 ) -> Take | None:  # fmt: skip
     """Train as this process's rank; the result on rank 0, None on the others. Raises RunStopped after a signal."""
     rank, world = place_here(cluster)
+    keep_freed()
     if world > 1:
         join_world(rank, world, timeout)
     with ExitStack() as stack:

@@ -1,0 +1,24 @@
+"""Freed memory that stays with the process.
+
+glibc gives memory above 128 kB back to the kernel when it is freed and faults its pages in anew at the next allocation.
+A training step frees and allocates the same sizes over and over: a 16 x 16 x 32 x 32 convolution takes 0.8 ms of
+computing and 2 ms of page faults, or none, as the heap happens to lie. Kept memory makes steps faster and all alike.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Final
+
+KEPT: Final = {"MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_MMAP_THRESHOLD_": str(2**40)}
+TRIM_THRESHOLD: Final = -1
+MMAP_THRESHOLD: Final = -3
+
+
+def keep_freed() -> None:
+    """The same as starting with `KEPT` in the environment, for a process that somebody else started; nothing where the
+    C library is not glibc."""
+    change = getattr(ctypes.CDLL(None), "mallopt", None)
+    if change is not None:
+        change(TRIM_THRESHOLD, 2**31 - 1)
+        change(MMAP_THRESHOLD, 2**31 - 1)
