@@ -15,14 +15,15 @@ from typing import Final
 
 from partita.units import Seconds
 
-
 METHOD: Final = 2  # raised when the way of timing changes
 
 
 def cache_place(torch_version: str, cores: float, busy: bool) -> Path:
     """The file for operators on this machine under these conditions."""
     root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "partita"
-    words = f"{processor_name()}-torch{torch_version}-method{METHOD}-threads1-cores{cores:g}-{'busy' if busy else 'alone'}"
+    words = (
+        f"{processor_name()}-torch{torch_version}-method{METHOD}-threads1-cores{cores:g}-{'busy' if busy else 'alone'}"
+    )
     return root / (re.sub(r"[^A-Za-z0-9.]+", "-", words) + ".json")
 
 

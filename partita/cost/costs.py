@@ -46,13 +46,14 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """Core-seconds of working through a tensor: `call` each time, and so much an element."""
+    """Core-seconds of working through tensors: so much a `tensor`, an `element`, and a `call` over all of them."""
 
-    call: Seconds
+    tensor: Seconds
     element: Seconds
+    call: Seconds = 0.0
 
-    def of(self, elements: float, calls: float = 1.0) -> Seconds:
-        return self.call * calls + self.element * elements
+    def of(self, elements: float, tensors: float = 1.0) -> Seconds:
+        return self.call + self.tensor * tensors + self.element * elements
 
 
 @dataclass(frozen=True, slots=True)

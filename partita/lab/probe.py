@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from statistics import fmean, median
+from types import SimpleNamespace
 from typing import Any, Final
 
 import torch
@@ -18,32 +20,20 @@ import torch.distributed as dist
 from partita.graph.batch import substitute
 from partita.graph.graph import Graph
 from partita.graph.signature import signature
+from partita.lab.timing import Lane, cold_seconds, thread_seconds
 from partita.lab.turns import seconds_in_turn
-from partita.program.instruction import Kind
+from partita.program.instruction import After, Instruction, Kind, Scale
 from partita.runtime.feed import Feed
+from partita.runtime.pace import Pace
 from partita.runtime.processes import Processes
+from partita.runtime.rank import Board
+from partita.runtime.worker import instance
 from partita.task import Task
 from partita.units import Bytes, Seconds
 
-LEAST: Final[Seconds] = 0.006
 FEW: Final = 100
+LARGEST: Final = (2**20, 2**23)
 PATIENCE: Final[Seconds] = 60.0
-
-
-def thread_seconds(run: Callable[[], Any], least: Seconds = LEAST) -> Seconds:
-    """Core-seconds of one `run`: the median of five batches of runs that last `least` seconds in all."""
-    run()
-    before = time.thread_time()
-    run()
-    once = max(time.thread_time() - before, 1e-7)
-    runs = max(1, round(least / 5 / once))
-    batches = []
-    for _ in range(5 if once < least else 3):
-        before = time.thread_time()
-        for _ in range(runs):
-            run()
-        batches.append((time.thread_time() - before) / runs)
-    return median(batches)
 
 
 def unique_operators(graphs: Iterable[Graph]) -> dict[str, tuple[Graph, int]]:
@@ -68,18 +58,22 @@ def reference_seconds() -> Seconds:
     return min(thread_seconds(kernel) for _ in range(4))
 
 
-def touch_seconds(
-    run: Callable[[list[torch.Tensor]], Any], sizes: tuple[int, int] = (64, 2**20)
-) -> tuple[Seconds, Seconds]:
-    """(seconds a tensor, seconds an element) of `run` over a list of tensors: four small ones against one large one."""
-    few, one = [torch.randn(sizes[0]) for _ in range(8)], [torch.randn(sizes[1])]
-    small = thread_seconds(lambda: run(few))
-    large = thread_seconds(lambda: run(one), 0.03)
-    element = large / sizes[1]
-    return max(small / 8 - element * sizes[0], 1e-7), element
+def touch_seconds(run: Callable[[list[torch.Tensor]], Any], largest: int) -> tuple[Seconds, Seconds, Seconds]:
+    """(seconds a tensor, seconds an element, seconds a call) of `run` over a list of tensors: eight small ones, 64 of
+    them, and one of `largest` elements. A model's tensors together are larger than a cache, so `largest` is as well."""
+    few, many, one = (
+        cold_seconds(partial(run, tensors)) for tensors in (_small(8), _small(64), [torch.randn(largest)])
+    )
+    tensor = max((many - few) / 56, 1e-7)
+    call = max(few - 8 * tensor, 0.0)
+    return tensor, max(one - call - tensor, 0.0) / largest, call
 
 
-def copies() -> dict[str, tuple[Seconds, Seconds]]:
+def _small(count: int) -> list[torch.Tensor]:
+    return [torch.randn(64) for _ in range(count)]
+
+
+def copies(largest: int) -> dict[str, tuple[Seconds, Seconds, Seconds]]:
     """Copying into and adding to a bucket."""
     found = {}
     for name, function in (("copy", torch._foreach_copy_), ("add", torch._foreach_add_)):
@@ -90,12 +84,12 @@ def copies() -> dict[str, tuple[Seconds, Seconds]]:
                 held[id(tensors)] = [torch.zeros_like(t) for t in tensors]
             function(held[id(tensors)], tensors)
 
-        found[name] = touch_seconds(run)
+        found[name] = touch_seconds(run, largest)
     return found
 
 
-def update_seconds(task: Task) -> tuple[Seconds, Seconds]:
-    """(seconds a tensor, seconds an element) of the task's optimizer."""
+def update_seconds(task: Task, largest: int) -> tuple[Seconds, Seconds, Seconds]:
+    """(seconds a tensor, seconds an element, seconds a call) of the task's optimizer."""
     optimizers: dict[int, torch.optim.Optimizer] = {}
 
     def run(tensors: list[torch.Tensor]) -> None:
@@ -105,27 +99,28 @@ def update_seconds(task: Task) -> tuple[Seconds, Seconds]:
             optimizers[id(tensors)] = task.optimizer(tensors)
         optimizers[id(tensors)].step()
 
-    return touch_seconds(run)
+    return touch_seconds(run, largest)
 
 
 def load_seconds(task: Task, count: int) -> tuple[Seconds, Seconds]:
     """(seconds a batch, seconds a sample) of fetching and collating."""
     feed = Feed(task, 0)
     feed.positions(0, 0, 1)
-    few = thread_seconds(lambda: feed.leaves(feed.positions(0, 0, 1), "cpu"))
-    many = thread_seconds(lambda: feed.leaves(feed.positions(0, 0, count), "cpu"))
+    few = cold_seconds(lambda: feed.leaves(feed.positions(0, 0, 1), "cpu"))
+    many = cold_seconds(lambda: feed.leaves(feed.positions(0, 0, count), "cpu"))
     each = (many - few) / (count - 1) if count > 1 else few
     return max(few - each, 0.0), max(each, 1e-9)
 
 
 def wire_seconds(kind: Kind, sizes: tuple[Bytes, ...], largest: int = 5) -> list[tuple[Bytes, Seconds, Seconds]]:
-    """(bytes, wall seconds, this process's core-seconds) of a collective among all ranks, means.
+    """(bytes, wall seconds, this process's core-seconds) of a collective among all ranks, means: one lane hands it to
+    another and waits for that one to say that it is done, as in a worker.
 
     gloo's thread now and then spins through a time slice until its peers answer, so small sizes are repeated more often
     than the `largest`; a step meets the mean, not the median.
     """
     rank, group, found = dist.get_rank(), tuple(range(dist.get_world_size())), []
-    transport = Processes(rank, {("probe", group): dist.group.WORLD})
+    transport, lane = Processes(rank, {("probe", group): dist.group.WORLD}), Lane()
     for size in sizes:
         elements = max(size // 4, 1)
         edges = tuple(elements * k // len(group) for k in range(len(group) + 1))
@@ -134,7 +129,9 @@ def wire_seconds(kind: Kind, sizes: tuple[Bytes, ...], largest: int = 5) -> list
         for _ in range(repeats + 2):
             dist.barrier()
             wall, core = time.perf_counter(), time.process_time()
-            transport.collective(kind, tensor, group, "probe", kind, 0, edges).block(PATIENCE)
+            lane.carry_out(
+                lambda t=tensor, e=edges: transport.collective(kind, t, group, "probe", kind, 0, e).block(PATIENCE)
+            )
             walls.append(time.perf_counter() - wall)
             cores.append(time.process_time() - core)
         found.append((size, fmean(walls[2:]), fmean(cores[2:])))
@@ -181,16 +178,26 @@ def rank_operators(
     return {"operators": found, "reference": min(reference, reference_seconds())}
 
 
-def rank_touches(task: Task, count: int) -> dict[str, Any]:
-    """Costs of passing through tensors and of loading `count` samples."""
+def rank_touches(task: Task, count: int, elements: int) -> dict[str, Any]:
+    """Costs of passing through the tensors of a model of `elements`, of loading `count` samples, of an instruction."""
     torch.manual_seed(0)
+    largest = min(max(elements, LARGEST[0]), LARGEST[1])
     with torch.no_grad():
-        return {**copies(), "update": update_seconds(task), "load": load_seconds(task, count)}
+        return {
+            **copies(largest), "update": update_seconds(task, largest), "load": load_seconds(task, count),
+            "instruction": instruction_seconds(),
+        }  # fmt: skip
 
 
-def rank_wires(rank: int, world: int, sizes: tuple[Bytes, ...]) -> dict[str, Any]:
-    """Curves of all-reduces, of their two halves, and of messages from rank 0 to rank 1."""
+def instruction_seconds() -> Seconds:
+    """Core-seconds of the worker around an act: asking the board, noting the span, telling the board."""
+    never = Instruction("never", Scale("bucket"), "compute", unless=After("never", rounds=1))
+    rank: Any = SimpleNamespace(rank=0, board=Board(), pace=Pace(), spans=[])
+    return max(cold_seconds(lambda: sum(1 for _ in instance(rank, never, 0, lambda round: True))), 1e-6)
+
+
+def rank_wires(rank: int, world: int, sizes: tuple[Bytes, ...], kinds: Iterable[str]) -> dict[str, Any]:
+    """Curves of the collectives in `kinds` and of messages from rank 0 to rank 1."""
     if world == 1:
-        return {"reduce": [], "scatter": [], "gather": [], "message": []}
-    kinds = {"reduce": Kind.ALL_REDUCE, "scatter": Kind.REDUCE_SCATTER, "gather": Kind.ALL_GATHER}
-    return {name: wire_seconds(kind, sizes) for name, kind in kinds.items()} | {"message": message_seconds(rank, sizes)}
+        return {kind: [] for kind in (*kinds, "message")}
+    return {kind: wire_seconds(Kind(kind), sizes) for kind in kinds} | {"message": message_seconds(rank, sizes)}

@@ -24,12 +24,15 @@ from partita.lab.record import scratch
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.plan.text import write_plan
+from partita.program.instruction import Collective, Kind
+from partita.program.program import Program
 from partita.runtime.checkpoint import Keep, stopped_at
 from partita.runtime.take import Halted, Take, take_of
 from partita.runtime.watch import Watch, read_watch
 from partita.units import Bytes, Seconds
 
 Tell = Callable[[str], None]
+MEASURED: Final = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
 QUIET: Final = {"TORCH_CPP_LOG_LEVEL": "ERROR", "PARTITA_STORE": "own"}
 
 
@@ -97,11 +100,11 @@ class Rehearsal:
         operators = self._operators(sorted(alone - busy), 1) | self._operators(sorted(busy), self.cluster.size)
         self.tell("timing copies, updates and links")
         touches = self._ask("touches", 120.0, count=max(batches))
-        wiring = self._wiring() if self.cluster.size > 1 else Wiring()
+        wiring = self._wiring(programs) if self.cluster.size > 1 else Wiring()
         return Costs(
             self.graph, self.cluster, operators, copy=_touch(touches, "copy"), add=_touch(touches, "add"),
             update=_touch(touches, "update"), load=_touch(touches, "load"), sizes=tuple(batches), wiring=wiring,
-            hosts=self.crew.lab.hosts,
+            hosts=self.crew.lab.hosts, instruction=median(reply["instruction"] for reply in touches),
         )  # fmt: skip
 
     def _operators(self, batches: Sequence[int], ranks: int) -> dict[str, Seconds]:
@@ -118,8 +121,10 @@ class Rehearsal:
         write_cache(place, fresh, reference)
         return {name: value * reference for name, value in cached.items()} | fresh
 
-    def _wiring(self) -> Wiring:
-        return wiring_of(self._ask("wires", 300.0, sizes=list(sizes_for(self.cluster))), self.cluster)
+    def _wiring(self, programs: Sequence[Program]) -> Wiring:
+        acts = [i.act for program in programs for _, i in program.instructions()]
+        kinds = sorted({a.kind for a in acts if isinstance(a, Collective) and a.kind in MEASURED} | {Kind.ALL_REDUCE})
+        return wiring_of(self._ask("wires", 300.0, sizes=list(sizes_for(self.cluster)), kinds=kinds), self.cluster)
 
     def train(
         self, plan: Plan, *, steps: int, keep: Keep, keyed: bool = False, resume: str = "", since: int = 0,
@@ -160,7 +165,7 @@ class Rehearsal:
 
 
 def _touch(replies: list[dict[str, Any]], name: str) -> Touch:
-    return Touch(median(r[name][0] for r in replies), median(r[name][1] for r in replies))
+    return Touch(*(median(column) for column in zip(*(reply[name] for reply in replies), strict=True)))
 
 
 def wiring_of(replies: list[dict[str, Any]], cluster: Cluster) -> Wiring:
@@ -171,7 +176,7 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster) -> Wiring:
     that payload gets, unless the processor binds it; what a size takes beyond that is its waiting.
     """
     p = cluster.size
-    curve, scatter, gather = (_curve(replies, name) for name in ("reduce", "scatter", "gather"))
+    curve, scatter, gather = (_curve(replies, kind) for kind in MEASURED)
     (_, tiny_wall, tiny_core), (size, wall, core) = curve[0], curve[-1]
     sender, receiver = replies[0]["message"], replies[1]["message"]
     sent = max(sender[-1][2] - sender[0][2], 0.0) / sender[-1][0]
@@ -199,7 +204,7 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster) -> Wiring:
 
 def _curve(replies: list[dict[str, Any]], name: str) -> Curve:
     """(bytes, seconds, core-seconds), of each the median over the ranks."""
-    columns = zip(*(reply[name] for reply in replies), strict=True)
+    columns = zip(*(reply.get(name, []) for reply in replies), strict=True)
     return tuple(tuple(median(row[k] for row in rows) for k in range(3)) for rows in columns)
 
 
@@ -210,7 +215,9 @@ def probe_links(cluster: Cluster, tell: Tell) -> dict[str, Any]:
     with Crew(cluster, env=QUIET, listen=True) as crew:
         tell(f"measuring the links of {cluster.name}")
         crew.ask_all("join", {"timeout": 60.0}, 60.0)
-        wiring = wiring_of(crew.ask_all("wires", {"sizes": list(sizes_for(cluster))}, 300.0), cluster)
+        wiring = wiring_of(
+            crew.ask_all("wires", {"sizes": list(sizes_for(cluster)), "kinds": list(MEASURED)}, 300.0), cluster
+        )
         return {"cluster": cluster.name, "wiring": asdict(wiring), "notes": list(crew.lab.notes)}
 
 

@@ -87,11 +87,11 @@ class Service:
     def touches(self, request: Request, tell: Tell) -> dict[str, Any]:
         """Micro-benchmarks of copies, updates and loading."""
         assert self.session is not None
-        return probe.rank_touches(self.session.task, request["count"])
+        return probe.rank_touches(self.session.task, request["count"], self.session.graph.parameter_elements)
 
     def wires(self, request: Request, tell: Tell) -> dict[str, Any]:
         """Micro-benchmarks of messages and all-reduces."""
-        return probe.rank_wires(self.rank, self.world, tuple(request["sizes"]))
+        return probe.rank_wires(self.rank, self.world, tuple(request["sizes"]), request["kinds"])
 
 
 VERBS: Final = ("join", "open", "run", "memory", "operators", "touches", "wires")

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from partita.runtime.brake import Brake
 from partita.runtime.checkpoint import Keep
 from partita.runtime.halt import Halt
+from partita.runtime.heap import set_aside
 from partita.runtime.holding import Losses, held
 from partita.runtime.leg import Leg, left, reaches
 from partita.runtime.losses import Row, rows_of
@@ -88,6 +89,7 @@ class Course:
             self.earlier = losses_of(saved)
             for sentence in lost(saved, leg.program):
                 self.report({"note": f"{leg.program.name} goes on from another plan: {sentence}"})
+        set_aside()
         watch = Watch(rank, flying + leg.rounds - self.order.record, self.report)
         for reach in reaches(leg, flying, self.order.every, last):
             drive(rank, reach, watch, self.session.timeout)

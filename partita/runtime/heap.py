@@ -1,13 +1,17 @@
-"""Freed memory that stays with the process.
+"""Freed memory that stays with the process, and objects that the collector need not visit.
 
 glibc gives memory above 128 kB back to the kernel when it is freed and faults its pages in anew at the next allocation.
 A training step frees and allocates the same sizes over and over: a 16 x 16 x 32 x 32 convolution takes 0.8 ms of
 computing and 2 ms of page faults, or none, as the heap happens to lie. Kept memory makes steps faster and all alike.
+
+Python's collector visits every object that lives, the whole of torch and the graph among them: 6 ms in every step of a
+small model. What is there before the first step stays, so it is set aside.
 """
 
 from __future__ import annotations
 
 import ctypes
+import gc
 from typing import Final
 
 KEPT: Final = {"MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_MMAP_THRESHOLD_": str(2**40)}
@@ -22,3 +26,10 @@ def keep_freed() -> None:
     if change is not None:
         change(TRIM_THRESHOLD, 2**31 - 1)
         change(MMAP_THRESHOLD, 2**31 - 1)
+
+
+def set_aside() -> None:
+    """Collect what is dead, and leave what lives now out of every later collection."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()

@@ -69,7 +69,7 @@ def _in_order(rank: Rank, lane: Lane, reach: Reach, record: Record) -> LaneRun:
             return
         for instruction in instructions:
             if round < last_round(instruction, reach):
-                yield from _instance(rank, instruction, round, record)
+                yield from instance(rank, instruction, round, record)
                 if rank.board.failure is not None:
                     return
         if lane.name in ("compute", "serve"):
@@ -89,7 +89,7 @@ def _as_ready(rank: Rank, lane: Lane, reach: Reach, record: Record) -> LaneRun:
         instruction, round = min(turn.open(), key=lambda one: one[0].priority)
         if round < reach.stop and (yield from _ends(rank, round)):
             return
-        yield from _instance(rank, instruction, round, record)
+        yield from instance(rank, instruction, round, record)
         at[instruction] += 1
 
 
@@ -108,7 +108,8 @@ def last_round(instruction: Instruction, reach: Reach) -> int:
     return reach.stop + (instruction.lag if reach.drain else 0)
 
 
-def _instance(rank: Rank, instruction: Instruction, round: int, record: Record) -> LaneRun:
+def instance(rank: Rank, instruction: Instruction, round: int, record: Record) -> LaneRun:
+    """One instance of an instruction: waits for its predecessors, carries it out, notes its span, tells the board."""
     turn = Turn(rank, ((instruction, round),))
     if not turn.ready():
         asked = time.perf_counter()
