@@ -125,17 +125,23 @@ def wire_seconds(kind: Kind, sizes: tuple[Bytes, ...], largest: int = 5) -> list
         elements = max(size // 4, 1)
         edges = tuple(elements * k // len(group) for k in range(len(group) + 1))
         tensor, repeats = torch.zeros(elements), min(max(largest * sizes[-1] // size, largest), 6 * largest)
+        once = partial(carried_out, transport, kind, tensor, group, edges)
         walls, cores = [], []
         for _ in range(repeats + 2):
             dist.barrier()
             wall, core = time.perf_counter(), time.process_time()
-            lane.carry_out(
-                lambda t=tensor, e=edges: transport.collective(kind, t, group, "probe", kind, 0, e).block(PATIENCE)
-            )
+            lane.carry_out(once)
             walls.append(time.perf_counter() - wall)
             cores.append(time.process_time() - core)
         found.append((size, fmean(walls[2:]), fmean(cores[2:])))
     return found
+
+
+def carried_out(
+    transport: Processes, kind: Kind, tensor: torch.Tensor, group: tuple[int, ...], edges: tuple[int, ...]
+) -> None:
+    """A collective from its start to its end."""
+    transport.collective(kind, tensor, group, "probe", kind, 0, edges).block(PATIENCE)
 
 
 def message_seconds(rank: int, sizes: tuple[Bytes, ...], repeats: int = 5) -> list[tuple[Bytes, Seconds, Seconds]]:
