@@ -117,10 +117,10 @@ def _pipeline_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
     yield schedule.order not in ROWS, f"stages in the order {schedule.order}"
     yield not schedule.flush or schedule.versions is not Versions.LATEST, "pipelines without a flush every step"
     yield schedule.in_flight > 0 or schedule.update_every > 0, "pipelines with their own number of passes in flight"
-    yield any(stage.ranks for stage in plan.stages), "stages with different numbers of replicas"
     yield not isinstance(sync.through, AllReduce) or sync.what is not What.GRADIENT, "stages without all-reduce"
     yield sync.tight.lag > 0, "late gradients between stages"
-    yield not plan.sync and plan.mesh.length("data") > 1, "replicas of stages that never agree"
+    several = plan.mesh.length("data") > 1 or any(len(stage.ranks) > 1 for stage in plan.stages)
+    yield not plan.sync and several, "replicas of stages that never agree"
 
 
 def _gaps(sync: Sync) -> Iterator[tuple[bool, str]]:

@@ -15,21 +15,15 @@ brought it or another stage of the same rank left it. Samples and labels are loa
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Final
 
 from partita.graph.graph import Graph
-from partita.graph.homes import stage_starts
 from partita.graph.operator import Phase
-from partita.graph.stages import Crossing, Division, divide
-from partita.lowering.layout import buckets_of, edges_of
+from partita.graph.stages import Crossing, Division
 from partita.lowering.norm import SQUARES, bounded, shares_of
-from partita.lowering.samples import Crew, crews_of, microbatches
+from partita.lowering.pipeline import Lot, Pipeline, Ranks
 from partita.lowering.schedules import ROWS, Pass
 from partita.plan.plan import Plan
-from partita.plan.schedule import Order
-from partita.plan.sync import Sync
 from partita.program.instruction import (
     Act,
     After,
@@ -47,110 +41,17 @@ from partita.program.instruction import (
 )
 from partita.program.program import WEIGHT, Bucket, Lane, Parcel, Program, Role, Segment
 
-Ranks = tuple[int, ...]
 PHASES: Final = {"F": Phase.FORWARD, "B": Phase.BACKWARD}
 BEFORE: Final = {"B": "F", "W": "B"}
 
 
-@dataclass(frozen=True)
-class Pipeline:
-    """What the ranks of a pipeline share: the divided graph, where its stages are, who takes which samples."""
-
-    graph: Graph
-    plan: Plan
-
-    @cached_property
-    def division(self) -> Division:
-        separate = self.plan.schedule.order is Order.ZERO_BUBBLE
-        return divide(self.graph, stage_starts(self.graph, [s.first for s in self.plan.stages]), separate=separate)
-
-    @cached_property
-    def ranks(self) -> tuple[Ranks, ...]:
-        """By place along the pipe, the rank of each replica."""
-        mesh = self.plan.mesh
-        found: list[list[int]] = [[] for _ in range(mesh.length("pipe"))]
-        for rank in range(mesh.size):
-            found[mesh.coordinate(rank, "pipe")].append(rank)
-        return tuple(tuple(sorted(ranks, key=lambda r: mesh.coordinate(r, "data"))) for ranks in found)
-
-    def holders(self, stage: int) -> Ranks:
-        return self.ranks[stage % len(self.ranks)]
-
-    @cached_property
-    def batch(self) -> int:
-        return self.graph.global_batch or self.graph.batch
-
-    @cached_property
-    def crews(self) -> tuple[Crew, ...]:
-        """Replicas by how many samples they take; the numbers are replicas, not ranks."""
-        return crews_of(self.batch, self.plan.mesh.length("data"), self.plan.schedule.microbatches)
-
-    @cached_property
-    def shelves(self) -> tuple[tuple[Bucket, tuple[int, ...]], ...]:
-        """Every bucket and the stages that hold its parameters."""
-        wire = (self.plan.sync[0] if self.plan.sync else Sync()).wire
-        holders = dict(self.division.holders)
-        found: list[tuple[Bucket, tuple[int, ...]]] = []
-        for stages in sorted(set(holders.values()), key=lambda s: (len(s), s)):
-            one = self.division.stages[stages[0]] if len(stages) == 1 else self.graph
-            gradients = tuple((name, ref) for name, ref in one.gradients if holders[name] == stages)
-            for bucket in buckets_of(replace(one, gradients=gradients), wire):
-                found.append((replace(bucket, name=f"b{len(found)}"), stages))
-        return tuple(found)
-
-    def group(self, stages: tuple[int, ...]) -> Ranks:
-        """The ranks that must agree on a bucket of these stages."""
-        return tuple(sorted({rank for stage in stages for rank in self.holders(stage)}))
-
-    @cached_property
-    def everybody(self) -> Ranks:
-        return tuple(sorted(rank for ranks in self.ranks for rank in ranks))
-
-    @cached_property
-    def columns(self) -> tuple[Ranks, ...]:
-        """Ranks that hold the whole model together, where they hold anything."""
-        holding = {rank for _, stages in self.shelves for rank in self.group(stages)}
-        found = (tuple(sorted(set(ranks) & holding)) for ranks in zip(*self.ranks, strict=True))
-        return tuple(ranks for ranks in found if ranks)
-
-    @cached_property
-    def weighing(self) -> int:
-        """The stage that knows what samples weigh; -1 where the loss is a mean over samples."""
-        return next((n for n, stage in enumerate(self.division.stages) if stage.weight is not None), -1)
-
-    def share(self, count: int) -> float:
-        """What a microbatch of `count` samples counts of the loss: 1 where that is a sum."""
-        return count / self.batch if self.weighing < 0 else 1.0
-
-    def buckets(self, stage: int) -> tuple[Bucket, ...]:
-        return tuple(bucket for bucket, stages in self.shelves if stage in stages)
-
-    def runs(self, stage: int, kind: str, last: bool) -> list[tuple[int, int, tuple[Bucket, ...]]]:
-        """(start, stop, buckets complete then) of a pass; the one that completes the minibatch's gradients is cut
-        where a bucket is complete, if replicas wait for it."""
-        graph, part = self.division.stages[stage], self.division.parts[stage]
-        start, stop = {"F": (0, graph.forward_length), "B": (graph.forward_length, part)}.get(
-            kind, (part, len(graph.operators))
-        )
-        if kind == "F" or (kind == "B" and self.plan.schedule.order is Order.ZERO_BUBBLE):
-            return [(start, stop, ())]
-        buckets = self.buckets(stage)
-        own = tuple(b for b, stages in self.shelves if stages == (stage,))
-        if not last or len(self.holders(stage)) == 1 or not own:
-            return [(start, stop, buckets)]
-        edges = [max(edge, start) for edge in edges_of(graph, own)]
-        found = [(a, b, (bucket,)) for a, b, bucket in zip([start, *edges], edges, own, strict=False)]
-        shared = tuple(b for b in buckets if b not in own)
-        return [*found[:-1], (*found[-1][:2], (own[-1], *shared))]
-
-
 def staged(graph: Graph, plan: Plan) -> Program:
-    """The Program of a plan with stages: one role for each place along the pipe and number of samples."""
+    """The Program of a plan with stages: one role for each place along the pipe and lot of microbatches."""
     pipe = Pipeline(graph, plan)
-    writers = [_Writer(pipe, place, crew) for place in range(len(pipe.ranks)) for crew in pipe.crews]
+    writers = [_Writer(pipe, place, lot) for place in range(len(pipe.ranks)) for lot in pipe.lots(place)]
     roles = tuple(writer.role() for writer in writers)
     segments = {s.name: s for writer in writers for s in writer.segments}
-    counts = sorted({count for crew in pipe.crews for count in microbatches(crew.count, plan)})
+    counts = sorted({count for writer in writers for count in writer.lot.counts})
     named = {i.act.bucket for role in roles for i in role.instructions if isinstance(i.act, Collective)}
     numbers = (bucket for bucket in (Bucket(WEIGHT, "float64", 1, ()), SQUARES) if bucket.name in named)
     return Program(
@@ -177,28 +78,27 @@ def _parcel(crossing: Crossing, count: int) -> str:
 class _Writer:
     """Writes the instructions of one role; lives for one call of `staged`."""
 
-    def __init__(self, pipe: Pipeline, place: int, crew: Crew) -> None:
-        self.pipe, self.place, self.crew = pipe, place, crew
-        self.ranks = tuple(pipe.ranks[place][replica] for replica in crew.ranks)
-        self.counts = microbatches(crew.count, pipe.plan)
-        self.offsets = [sum(self.counts[:m]) for m in range(len(self.counts))]
+    def __init__(self, pipe: Pipeline, place: int, lot: Lot) -> None:
+        self.pipe, self.place, self.lot = pipe, place, lot
+        self.counts = dict(zip(lot.numbers, lot.counts, strict=True))
+        self.starts = dict(zip(lot.numbers, lot.starts, strict=True))
         self.segments: list[Segment] = []
         self.body: list[Instruction] = []
         self.packed: dict[str, str] = {}
 
     def role(self) -> Role:
         schedule, pipe = self.pipe.plan.schedule, self.pipe
-        row = ROWS[schedule.order](len(pipe.ranks), self.place, schedule.microbatches, schedule.chunks)
+        along = pipe.ahead(self.place) + 1 + self.place
+        row = ROWS[schedule.order](along, self.place, len(self.lot.numbers), schedule.chunks)
         finals = {(one.kind, one.chunk): one for one in row}
         for one in row:
             self._pass(one, finals[one.kind, one.chunk] == one)
         self._updates()
         lanes = dict.fromkeys(["compute", "data", *(i.lane for i in self.body)])
-        name = f"stage-{self.place}-{self.crew.count}"
-        return Role(name, self.ranks, tuple(self.body), tuple(Lane(lane) for lane in lanes))
+        return Role(self.lot.name, self.lot.ranks, tuple(self.body), tuple(Lane(lane) for lane in lanes))
 
     def _pass(self, one: Pass, last: bool) -> None:
-        stage, m = one.chunk * len(self.pipe.ranks) + self.place, one.microbatch
+        stage, m = one.chunk * len(self.pipe.ranks) + self.place, self.lot.numbers[one.microbatch]
         mark, part, count = f"{stage}#{m}", f"0.{m}", self.counts[m]
         waits = [self._load(stage, m)] if one.kind == "F" else [f"{BEFORE[one.kind]}{mark}"]
         crossings = [c for c in self.pipe.division.crossings if PHASES.get(one.kind) is c.phase]
@@ -236,23 +136,18 @@ class _Writer:
     def _load(self, stage: int, m: int) -> str:
         inputs = {name.split(">")[0] for name, _ in self.pipe.division.stages[stage].inputs}
         fetch = any(name in inputs for name, _ in self.pipe.graph.inputs)
-        starts = tuple(start + self.offsets[m] for start in self.crew.starts)
-        act = Load(starts, self.counts[m], f"0.{m}", self.pipe.share(self.counts[m]), stage=stage, fetch=fetch)
+        act = Load(self.starts[m], self.counts[m], f"0.{m}", self.pipe.share(self.counts[m]), stage=stage, fetch=fetch)
         return self._add(f"L{stage}#{m}", act, "data", f"F{stage}#{m}", rounds=1)
 
     def _receive(self, crossing: Crossing, m: int) -> str:
-        peers, parcel = self._peers(crossing.source), _parcel(crossing, self.counts[m])
+        peers, parcel = self.pipe.peers(crossing.source, self.lot, m), _parcel(crossing, self.counts[m])
         key = f"{_way(crossing)}#{m}"
         return self._add(f"R{key}", Receive(parcel, peers, key, Space.VALUE, f"0.{m}"), _way(crossing))
 
     def _send(self, crossing: Crossing, m: int, after: str) -> None:
-        peers, parcel = self._peers(crossing.target), _parcel(crossing, self.counts[m])
+        peers, parcel = self.pipe.peers(crossing.target, self.lot, m), _parcel(crossing, self.counts[m])
         key = f"{_way(crossing)}#{m}"
         self._add(f"S{key}", Send(parcel, peers, key, Space.VALUE, f"0.{m}"), _way(crossing), after)
-
-    def _peers(self, stage: int) -> Ranks:
-        """The ranks that hold `stage` in the replicas of this role's ranks."""
-        return tuple(self.pipe.holders(stage)[replica] for replica in self.crew.ranks)
 
     def _pack(self, bucket: Bucket, m: int, part: str, stage: int) -> None:
         add = bucket.name in self.packed
@@ -283,7 +178,7 @@ class _Writer:
             self._add(f"U{bucket.name[1:]}", Update(bucket.name), "compute", ready[bucket.name])
 
     def _column(self) -> Ranks:
-        return next((ranks for ranks in self.pipe.columns if self.ranks[0] in ranks), ())
+        return next((ranks for ranks in self.pipe.columns if self.lot.ranks[0] in ranks), ())
 
     def _scale(self, bucket: Bucket, ready: dict[str, str]) -> None:
         """The sum over samples made a mean, where the loss is a sum with a weight."""

@@ -7,7 +7,7 @@ from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.graph.homes import stage_starts
 from partita.plan.memory import Shard
-from partita.plan.plan import Plan, ranks_of
+from partita.plan.plan import Plan, own_servers, ranks_of
 from partita.plan.schedule import Order
 from partita.plan.sync import Servers, SharedMemory, What
 
@@ -28,7 +28,7 @@ def _mesh(plan: Plan, cluster: Cluster) -> None:
     if asked > cluster.size:
         axes = " x ".join(f"{name} {length}" for name, length in plan.mesh.axes) or "1 rank"
         raise PlanError(
-            f"{plan.name} needs {asked} devices ({axes}, servers {asked - plan.mesh.size}) and {cluster.name} has "
+            f"{plan.name} needs {asked} devices ({axes}, servers {own_servers(plan)}) and {cluster.name} has "
             f"{cluster.size}; lower a degree or take a larger cluster"
         )
     for name, length in plan.mesh.axes:
@@ -69,10 +69,34 @@ def _stages(plan: Plan, graph: Graph) -> None:
         )
     if chunks > 1 and plan.schedule.order is not Order.INTERLEAVED:
         raise PlanError(f"{plan.name} has {chunks} chunks a rank in the order {plan.schedule.order}; use interleaved")
+    _replicas(plan)
     try:
         stage_starts(graph, [stage.first for stage in plan.stages])
     except PlanError as error:
         raise PlanError(f"{plan.name}: {error}") from None
+
+
+def _replicas(plan: Plan) -> None:
+    given = [stage.ranks for stage in plan.stages]
+    placed = sorted(rank for ranks in given for rank in ranks)
+    if not placed:
+        return
+    if not all(given) or placed != list(range(len(placed))):
+        raise PlanError(
+            f"{plan.name} puts its stages on the ranks {given}; give each stage ranks of its own, 0, 1, ... in all, or "
+            "none of them any"
+        )
+    if plan.mesh.length("data") > 1 or plan.schedule.chunks > 1:
+        raise PlanError(
+            f"{plan.name} gives its stages ranks and has {plan.mesh.length('data')} replicas on its mesh, "
+            f"{plan.schedule.chunks} chunks a rank; leave out the ranks, or use 1 of both"
+        )
+    most = max(map(len, given))
+    if plan.schedule.microbatches < most:
+        raise PlanError(
+            f"{plan.name} deals {plan.schedule.microbatches} microbatches out to {most} replicas of a stage; use "
+            f"{most} microbatches or more"
+        )
 
 
 def _agreement(plan: Plan, graph: Graph) -> None:

@@ -45,7 +45,8 @@ class Mesh:
 class Stage:
     """A run of forward operators from `first` (operator name or module path, "" the beginning) to the next stage.
 
-    `ranks` places its replicas; empty: the ranks at the stage's coordinate of the mesh's pipe axis.
+    `ranks` places its replicas, to which the microbatches are dealt out in turn; empty: the ranks at the stage's
+    coordinate of the mesh's pipe axis.
     """
 
     first: str = ""

@@ -77,8 +77,10 @@ class Plan:
 
 
 def ranks_of(plan: Plan) -> int:
-    """Ranks that the plan occupies: its mesh and the servers that have devices of their own."""
-    return plan.mesh.size + own_servers(plan)
+    """Ranks that the plan occupies: its mesh, or its stages where these have ranks of their own, and the servers that
+    have devices of their own."""
+    placed = {rank for stage in plan.stages for rank in stage.ranks}
+    return (len(placed) or plan.mesh.size) + own_servers(plan)
 
 
 def own_servers(plan: Plan) -> int:

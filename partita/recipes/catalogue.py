@@ -62,7 +62,7 @@ RECIPES: Final = {
     "diloco": Recipe(diloco, ("EX-01",), "periodic", "Douillard et al. 2023, 2025"),
     "gpipe": Recipe(gpipe, ("PP-01", "PP-10"), "pipelined stages", "Huang et al., NeurIPS 2019"),
     "torchgpipe": Recipe(torchgpipe, ("PP-02",), "pipelined stages", "Kim et al. 2020"),
-    "one_f_one_b": Recipe(one_f_one_b, ("PP-11", "PP-10"), "pipelined stages", "Narayanan et al., SC 2021"),
+    "one_f_one_b": Recipe(one_f_one_b, ("PP-11", "PP-10", "PP-05"), "pipelined stages", "Narayanan et al., SC 2021"),
     "interleaved": Recipe(interleaved, ("PP-11",), "pipelined stages", "Narayanan et al., SC 2021"),
     "zero_bubble": Recipe(zero_bubble, ("EX-07",), "pipelined stages", "Qi et al., ICLR 2024"),
 }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from dataclasses import replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 from partita.cluster.cluster import Cluster
@@ -15,6 +16,7 @@ from partita.plan.schedule import Order, Schedule
 from partita.plan.sync import Sync
 from partita.plan.wire import Wire
 from partita.recipes.balance import Blocks, block_partition, blocks_of, by_memory, by_time
+from partita.recipes.replicas import Layers, replicated_stages
 from partita.units import Bytes
 
 Cutting = Callable[[Blocks, Sequence[float], Sequence[float], int], tuple[int, ...]]
@@ -25,13 +27,19 @@ def pipeline(
     chunks: int = 1, bucket_bytes: Bytes, balance: str = "time",
 ) -> Plan:  # fmt: skip
     """`stages` places along the pipe (0: as many as there are devices for `data` replicas each, and blocks), each with
-    `chunks` stages, cut by `balance`: time, memory or blocks (torchgpipe's rule)."""
-    if balance not in CUTTINGS:
-        raise PlanError(f"{name}: balance={balance!r}; allowed are {', '.join(CUTTINGS)}")
+    `chunks` stages, cut by `balance`: time, memory or blocks (torchgpipe's rule); replicas (PipeDream's) also chooses
+    how many stages, and how many devices each gets."""
+    if balance not in (*CUTTINGS, "replicas"):
+        raise PlanError(f"{name}: balance={balance!r}; allowed are {', '.join(CUTTINGS)}, replicas")
     if data < 1 or chunks < 1 or microbatches < 1:
         raise PlanError(f"{name}: data={data}, chunks={chunks}, microbatches={microbatches}; give 1 or more of each")
     batch = graph.global_batch or graph.batch
     blocks = blocks_of(graph, cluster, costs, max(batch // (data * microbatches), 1))
+    wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
+    if balance == "replicas":
+        if stages or data > 1 or chunks > 1:
+            raise PlanError(f"{name}: balance=replicas chooses stages and replicas; leave out stages, data and chunks")
+        return _replicated(cluster, blocks, Plan(name, schedule=Schedule(order, microbatches), sync=(Sync(wire=wire),)))
     places = stages or min(cluster.size // data, len(blocks.firsts) // chunks)
     if places < 2:
         raise PlanError(
@@ -48,8 +56,26 @@ def pipeline(
         name, Mesh((("pipe", places), ("data", data))),
         stages=tuple(Stage(blocks.firsts[start] if start else "") for start in starts),
         schedule=Schedule(order, microbatches, chunks),
-        sync=(Sync(wire=Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)),),
+        sync=(Sync(wire=wire),),
     )  # fmt: skip
+
+
+def _replicated(cluster: Cluster, blocks: Blocks, plan: Plan) -> Plan:
+    """The plan with PipeDream's stages (PP-05), as if all devices were the slowest and all links the narrowest; a
+    microbatch bears its part of the minibatch's one agreement. Where one stage on all devices is best, without any."""
+    devices, m = range(cluster.size), plan.schedule.microbatches
+    slowest = min(_speed(cluster, rank) for rank in devices)
+    width = min((_bandwidth(cluster, one, other) for one, other in pairwise(devices)), default=float("inf"))
+    seconds, crossing = [second / slowest for second in blocks.seconds], [*blocks.crossing[1:], 0]
+    _, found = replicated_stages(Layers(seconds, crossing, [size // m for size in blocks.state]), len(devices), width)
+    if len(found) == 1:
+        return replace(plan, mesh=Mesh((("data", len(devices)),)), schedule=Schedule())
+    stops = list(accumulate(stage.replicas for stage in found))
+    stages = tuple(
+        Stage(blocks.firsts[stage.start] if stage.start else "", tuple(range(stop - stage.replicas, stop)))
+        for stage, stop in zip(found, stops, strict=True)
+    )
+    return replace(plan, mesh=Mesh((("pipe", len(stages)),)), stages=stages)
 
 
 def _speed(cluster: Cluster, rank: int) -> float:

@@ -152,7 +152,13 @@ ALTERNATING = Schedule(Order.ONE_F_ONE_B)
 
 def pipe(schedule: Schedule = ALTERNATING, **parts: object) -> Plan:
     mesh = Mesh((("pipe", 2), ("data", 2)))
-    return plan(mesh=mesh, schedule=schedule, **{"stages": (Stage(), Stage("y")), **parts})
+    return plan(schedule=schedule, **{"mesh": mesh, "stages": (Stage(), Stage("y")), **parts})
+
+
+def dealt(first: tuple[int, ...], second: tuple[int, ...], m: int) -> Plan:
+    return pipe(
+        Schedule(Order.ONE_F_ONE_B, m), mesh=Mesh((("pipe", 2),)), stages=(Stage("", first), Stage("y", second))
+    )
 
 
 REFUSED = [
@@ -160,7 +166,6 @@ REFUSED = [
     (pipe(Schedule(Order.MESSAGE)), "the order message"),
     (pipe(Schedule(Order.ONE_F_ONE_B, flush=False)), "without a flush"),
     (pipe(Schedule(Order.ONE_F_ONE_B, in_flight=3)), "passes in flight"),
-    (pipe(stages=(Stage(), Stage("y", (1, 2)))), "different numbers of replicas"),
     (pipe(sync=(Sync(tight=Tight(lag=1)),)), "late gradients between stages"),
     (pipe(sync=(Sync(through=Servers(own=False)),)), "stages without all-reduce"),
     (pipe(sync=()), "never agree"),
@@ -214,6 +219,11 @@ CONTRADICTIONS = [
     (plan(sync=(Sync(often=Often(-1)),)), "period -1"),
     (plan(sync=(Sync(wire=Wire(slice_bytes=-1)),)), "0 or more"),
     (plan(sync=(Sync(through=Servers(5, own=False)),)), "5 servers"),
+    (pipe(stages=(Stage(), Stage("y", (1, 2)))), "ranks of its own"),
+    (pipe(stages=(Stage("", (0, 1)), Stage("y", (1, 2)))), "ranks of its own"),
+    (pipe(stages=(Stage("", (0, 1)), Stage("y", (2,)))), "2 replicas on its mesh"),
+    (dealt((0, 1, 2), (3,), 2), "2 microbatches out to 3 replicas"),
+    (dealt((0, 1, 2), (3, 4), 4), "needs 5 devices"),
     (plan(before=(Phase(0, Plan("first")),)), "0 steps"),
 ]  # fmt: skip
 

@@ -10,6 +10,11 @@ from safetensors.torch import load_file
 from torch.utils.data import default_collate
 
 from partita import api
+from partita.graph.cuts import legal_cuts
+from partita.plan.mesh import Mesh, Stage
+from partita.plan.plan import Plan
+from partita.plan.schedule import Order, Schedule
+from partita.plan.sync import Sync
 from partita.report.record import read_record
 from partita.task import Task
 
@@ -26,6 +31,8 @@ def plain_loop(task: Task, steps: int, seed: int) -> dict[str, torch.Tensor]:
         optimizer.zero_grad()
         loss = task.loss(model, default_collate(samples))
         (loss[0] / loss[1] if isinstance(loss, tuple) else loss).backward()
+        if task.clip_norm:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), task.clip_norm)
         optimizer.step()
     return {name: p.detach() for name, p in model.named_parameters()}
 
@@ -44,7 +51,17 @@ def test_parts_that_weigh_unequally(plan: str, tmp_path: Path) -> None:
     train_and_compare("tests/runtime/padded.py:padded", plan, "local:3", tmp_path)
 
 
-def train_and_compare(task: str, plan: str, place: str, out: Path) -> None:
+def test_stages_of_unequal_replicas(tmp_path: Path) -> None:
+    """PP-05, a weighted loss and a bounded norm: all three are agreed on over stages."""
+    task = "tests/runtime/padded.py:bounded"
+    graph = api.graph_of(task)
+    first = [cut.position for cut in legal_cuts(graph)][1]
+    stages = (Stage("", (0, 1)), Stage(graph.operators[first].name, (2,)))
+    plan = Plan("unequal", Mesh((("pipe", 2),)), stages, schedule=Schedule(Order.ONE_F_ONE_B, 4), sync=(Sync(),))
+    train_and_compare(task, plan, "local:3", tmp_path)
+
+
+def train_and_compare(task: str, plan: str | Plan, place: str, out: Path) -> None:
     done = api.train(task, plan, api.cluster_of(place), steps=5, seed=3, out=str(out))
     assert done is not None
     assert read_record(out).rows[0].final_loss == done.final_loss

@@ -155,6 +155,17 @@ def test_pipedreams_programme_is_as_good_as_every_pipeline(form: str, data: st.D
     assert max(*times, *messages, 0.0) == pytest.approx(slowest)
 
 
+def test_a_slow_stage_gets_more_devices() -> None:
+    """PP-05: what it computes is the Plan that runs; where messages cost nothing, one stage on all devices is best."""
+    graph, machines = layers(6), whole_cores(4, 1e15)
+    costs = priced(graph, machines, [2])
+    slow = {name: 1.0 for name in costs.operators if "3x4" in name}
+    dear = replace(costs, operators={**costs.operators, **slow})
+    plan = call("one_f_one_b(balance=replicas)", graph, whole_cores(4, 200.0), dear)
+    assert [len(stage.ranks) for stage in plan.stages] == [3, 1]
+    assert not call("one_f_one_b(balance=replicas)", graph, machines, dear).stages
+
+
 def test_an_unequal_device_gets_an_unequal_stage() -> None:
     devices = (Device(cores=1.0), Device(cores=1.0, speed=3.0))
     unequal = Cluster("unequal", Group("root", devices, (Link(1e15, 0.0),) * 2))
@@ -183,7 +194,9 @@ def test_costs_are_taken_where_there_are_any() -> None:
         ("interleaved(chunks=0)", "give 1 or more of each"),
         ("interleaved", "1 place"),
         ("gpipe(stages=1)", "1 place"),
-        ("gpipe(balance=luck)", "allowed are time, memory, blocks"),
+        ("gpipe(balance=luck)", "allowed are time, memory, blocks, replicas"),
+        ("gpipe(balance=replicas,stages=2)", "leave out stages, data and chunks"),
+        ("interleaved(balance=replicas)", "leave out stages, data and chunks"),
     ],
 )
 def test_what_no_pipeline_can_do(text: str, words: str) -> None:

@@ -50,3 +50,8 @@ def predictor() -> nn.Module:
 def padded(loss: Any = summed, **more: Any) -> Task:
     optimizer = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
     return Task("padded", predictor, loss, Sentences(), optimizer, 12, **more)
+
+
+def bounded() -> Task:
+    """The same with a bound on the norm of the mean gradient."""
+    return padded(clip_norm=0.1)

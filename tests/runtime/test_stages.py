@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import accumulate
 
 import pytest
 
 from partita.graph.cuts import legal_cuts
 from partita.graph.graph import Graph
+from partita.lowering.lower import lower
 from partita.plan.mesh import Mesh, Stage
 from partita.plan.plan import Plan
 from partita.plan.schedule import Order, Schedule
@@ -83,9 +85,51 @@ def test_the_norm_is_that_of_all_stages(recipe: str) -> None:
     assert checked(task, lambda graph: call(text, graph, machines), machines)["max_difference"] <= TOLERANCE
 
 
-def cut_at(graph: Graph, positions: list[int], order: Order, m: int) -> Plan:
-    names = [graph.operators[position].name for position in positions]
-    stages = (Stage(), *(Stage(name) for name in names))
+REPLICAS = ([2, 1], [1, 3], [1, 2, 1], [3, 1, 2], [2, 2])
+
+
+@pytest.mark.parametrize("replicas", REPLICAS, ids=str)
+@pytest.mark.parametrize("order", [Order.FILL_DRAIN, Order.ONE_F_ONE_B, Order.ZERO_BUBBLE])
+def test_stages_replicated_unequally(order: Order, replicas: list[int]) -> None:
+    """PP-05: 12 samples in 5 microbatches, dealt out to the replicas of each stage; a bounded norm."""
+    task = replace(model("perceptron"), name="bounded", clip_norm=0.05)
+    assert unequal(task, order, replicas, 5) <= TOLERANCE
+
+
+def test_a_tied_weight_of_unequal_stages() -> None:
+    assert unequal(model("gpt2"), Order.ONE_F_ONE_B, [1, 2], 4) <= TOLERANCE
+
+
+def unequal(task: Task, order: Order, replicas: list[int], m: int) -> float:
+    cuts = [cut.position for cut in legal_cuts(check.capture(task, precision="fp64"))]
+    places = [cuts[len(cuts) * (i + 1) // len(replicas)] for i in range(len(replicas) - 1)]
+    machines = cluster_of(sum(replicas))
+    found = checked(task, lambda graph: cut_at(graph, places, order, m, replicas), machines, steps=2)
+    return float(found["max_difference"])
+
+
+def test_a_microbatch_comes_back_to_the_replica_that_it_left() -> None:
+    """PP-05, 1F1B-RR: forwards ahead as many as later ranks can work on for each replica; B where F was."""
+    graph = check.capture(model("perceptron"))
+    cuts = [cut.position for cut in legal_cuts(graph)]
+    plan = cut_at(graph, [cuts[1], cuts[2]], Order.ONE_F_ONE_B, 6, [1, 3, 2])
+    program = lower(graph, plan, cluster_of(6))[-1].program
+    rows = {
+        role.ranks[0]: " ".join(i.name.replace(f"{i.name[1]}#", "") for i in role.on("compute") if i.name[0] in "FB")
+        for role in program.roles
+    }
+    assert rows == {
+        0: "F0 F1 F2 F3 F4 F5 B0 B1 B2 B3 B4 B5", 1: "F0 B0 F3 B3", 2: "F1 B1 F4 B4", 3: "F2 B2 F5 B5",
+        4: "F0 B0 F2 B2 F4 B4", 5: "F1 B1 F3 B3 F5 B5",
+    }  # fmt: skip
+
+
+def cut_at(graph: Graph, positions: list[int], order: Order, m: int, replicas: Sequence[int] = ()) -> Plan:
+    names = ["", *(graph.operators[position].name for position in positions)]
+    stops = list(accumulate(replicas)) or [0] * len(names)
+    counts = replicas or [0] * len(names)
+    ranks = [tuple(range(stop - count, stop)) for stop, count in zip(stops, counts, strict=True)]
+    stages = tuple(Stage(name, place) for name, place in zip(names, ranks, strict=True))
     wire = Wire(bucket_bytes=2000, first_bucket_bytes=2000)
     return Plan("cut", Mesh((("pipe", len(stages)),)), stages, schedule=Schedule(order, m), sync=(Sync(wire=wire),))
 

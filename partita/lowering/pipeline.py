@@ -1,0 +1,161 @@
+"""What the ranks of a pipeline share: the divided graph, who holds which stage, who runs which microbatches.
+
+replicas of the mesh     every replica takes part of the minibatch, in `m` microbatches of its own
+    stage 0   rank 0: 0 1 2 3    rank 1: 0 1 2 3
+    stage 1   rank 2: 0 1 2 3    rank 3: 0 1 2 3        rank 0 speaks with rank 2, rank 1 with rank 3
+
+replicas of stages       the minibatch's `m` microbatches are dealt out in turn, forward and backward of one to the same
+    stage 0   rank 0: 0 2        rank 1: 1 3            (PipeDream's 1F1B-RR; Narayanan et al., SOSP 2019)
+    stage 1   rank 2: 0 1 2 3                           rank 2 takes from rank 0 and rank 1 in turn
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from partita.graph.graph import Graph
+from partita.graph.homes import stage_starts
+from partita.graph.stages import Division, divide
+from partita.lowering.layout import buckets_of, edges_of
+from partita.lowering.samples import crews_of, microbatches
+from partita.plan.plan import Plan
+from partita.plan.schedule import Order
+from partita.plan.sync import Sync
+from partita.program.program import Bucket
+
+Ranks = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lot:
+    """Ranks of one place that run alike: microbatches `numbers`, the k-th of `counts[k]` samples from position
+    `starts[k]` of the minibatch (one for each rank). `columns` are the replicas of the mesh that the ranks are of."""
+
+    name: str
+    ranks: Ranks
+    numbers: tuple[int, ...]
+    counts: tuple[int, ...]
+    starts: tuple[tuple[int, ...], ...]
+    columns: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A plan with stages on a graph."""
+
+    graph: Graph
+    plan: Plan
+
+    @cached_property
+    def division(self) -> Division:
+        separate = self.plan.schedule.order is Order.ZERO_BUBBLE
+        return divide(self.graph, stage_starts(self.graph, [s.first for s in self.plan.stages]), separate=separate)
+
+    @cached_property
+    def ranks(self) -> tuple[Ranks, ...]:
+        """By place along the pipe, the rank of each replica."""
+        mesh = self.plan.mesh
+        if self.dealt:
+            return tuple(stage.ranks for stage in self.plan.stages)
+        found: list[list[int]] = [[] for _ in range(mesh.length("pipe"))]
+        for rank in range(mesh.size):
+            found[mesh.coordinate(rank, "pipe")].append(rank)
+        return tuple(tuple(sorted(ranks, key=lambda r: mesh.coordinate(r, "data"))) for ranks in found)
+
+    @property
+    def dealt(self) -> bool:
+        """Whether stages have replicas of their own, to which microbatches are dealt out."""
+        return any(stage.ranks for stage in self.plan.stages)
+
+    def holders(self, stage: int) -> Ranks:
+        return self.ranks[stage % len(self.ranks)]
+
+    @cached_property
+    def batch(self) -> int:
+        return self.graph.global_batch or self.graph.batch
+
+    def lots(self, place: int) -> Iterator[Lot]:
+        """Who runs what at a place along the pipe."""
+        ranks, m = self.ranks[place], self.plan.schedule.microbatches
+        if self.dealt:
+            edges = [self.batch * i // m for i in range(m + 1)]
+            for replica, rank in enumerate(ranks):
+                mine = tuple(range(replica, m, len(ranks)))
+                counts = tuple(edges[i + 1] - edges[i] for i in mine)
+                yield Lot(f"stage-{place}.{replica}", (rank,), mine, counts, tuple((edges[i],) for i in mine))
+            return
+        for crew in crews_of(self.batch, self.plan.mesh.length("data"), m):
+            counts = microbatches(crew.count, self.plan)
+            starts = tuple(tuple(start + sum(counts[:k]) for start in crew.starts) for k in range(m))
+            mine = tuple(ranks[column] for column in crew.ranks)
+            yield Lot(f"stage-{place}-{crew.count}", mine, tuple(range(m)), counts, starts, crew.ranks)
+
+    def peers(self, stage: int, lot: Lot, number: int) -> Ranks:
+        """For each rank of a lot the one that runs its microbatch `number` through `stage`."""
+        holders = self.holders(stage)
+        return (holders[number % len(holders)],) if self.dealt else tuple(holders[column] for column in lot.columns)
+
+    def ahead(self, place: int) -> int:
+        """Forwards before the first backward in 1F1B: as many as later ranks can work on for each of this place's."""
+        return sum(map(len, self.ranks[place + 1 :])) // len(self.ranks[place])
+
+    @cached_property
+    def shelves(self) -> tuple[tuple[Bucket, tuple[int, ...]], ...]:
+        """Every bucket and the stages that hold its parameters."""
+        wire = (self.plan.sync[0] if self.plan.sync else Sync()).wire
+        holders = dict(self.division.holders)
+        found: list[tuple[Bucket, tuple[int, ...]]] = []
+        for stages in sorted(set(holders.values()), key=lambda s: (len(s), s)):
+            one = self.division.stages[stages[0]] if len(stages) == 1 else self.graph
+            gradients = tuple((name, ref) for name, ref in one.gradients if holders[name] == stages)
+            for bucket in buckets_of(replace(one, gradients=gradients), wire):
+                found.append((replace(bucket, name=f"b{len(found)}"), stages))
+        return tuple(found)
+
+    def group(self, stages: tuple[int, ...]) -> Ranks:
+        """The ranks that must agree on a bucket of these stages."""
+        return tuple(sorted({rank for stage in stages for rank in self.holders(stage)}))
+
+    @cached_property
+    def everybody(self) -> Ranks:
+        return tuple(sorted(rank for ranks in self.ranks for rank in ranks))
+
+    @cached_property
+    def columns(self) -> tuple[Ranks, ...]:
+        """Ranks that hold the whole model together, where they hold anything: one replica's, or all."""
+        holding = {rank for _, stages in self.shelves for rank in self.group(stages)}
+        sets = (self.everybody,) if self.dealt else zip(*self.ranks, strict=True)
+        found = (tuple(sorted(set(ranks) & holding)) for ranks in sets)
+        return tuple(ranks for ranks in found if ranks)
+
+    @cached_property
+    def weighing(self) -> int:
+        """The stage that knows what samples weigh; -1 where the loss is a mean over samples."""
+        return next((n for n, stage in enumerate(self.division.stages) if stage.weight is not None), -1)
+
+    def share(self, count: int) -> float:
+        """What a microbatch of `count` samples counts of the loss: 1 where that is a sum."""
+        return count / self.batch if self.weighing < 0 else 1.0
+
+    def buckets(self, stage: int) -> tuple[Bucket, ...]:
+        return tuple(bucket for bucket, stages in self.shelves if stage in stages)
+
+    def runs(self, stage: int, kind: str, last: bool) -> list[tuple[int, int, tuple[Bucket, ...]]]:
+        """(start, stop, buckets complete then) of a pass; the one that completes the minibatch's gradients is cut
+        where a bucket is complete, if replicas wait for it."""
+        graph, part = self.division.stages[stage], self.division.parts[stage]
+        start, stop = {"F": (0, graph.forward_length), "B": (graph.forward_length, part)}.get(
+            kind, (part, len(graph.operators))
+        )
+        if kind == "F" or (kind == "B" and self.plan.schedule.order is Order.ZERO_BUBBLE):
+            return [(start, stop, ())]
+        buckets = self.buckets(stage)
+        own = tuple(b for b, stages in self.shelves if stages == (stage,))
+        if not last or len(self.holders(stage)) == 1 or not own:
+            return [(start, stop, buckets)]
+        edges = [max(edge, start) for edge in edges_of(graph, own)]
+        found = [(a, b, (bucket,)) for a, b, bucket in zip([start, *edges], edges, own, strict=False)]
+        shared = tuple(b for b in buckets if b not in own)
+        return [*found[:-1], (*found[-1][:2], (own[-1], *shared))]
