@@ -17,6 +17,7 @@ import numpy as np
 from partita.cost.curve import Course, Curve, unit
 from partita.cost.ledger import Instance, Ledger
 from partita.graph.graph import Graph
+from partita.plan.rule import ruled
 from partita.program.instruction import Combine, Compute, Pack, Receive, Space, Update
 from partita.program.program import Program, Role
 from partita.units import Bytes, Seconds
@@ -77,7 +78,8 @@ def resident(program: Program, graph: Graph, role: Role) -> Course:
     buckets = program.slots * sum(program.bucket[name].size for name in packed)
     inboxes = sum(program.bucket[a.bucket].size for a in acts if isinstance(a, Receive) and a.space is Space.INBOX)
     kept = sum(program.bucket[name].size for _, name in program.kept(role))
+    optimizer = ruled(graph, program.update).optimizer
     return (
-        unit("parameters") * parameters + unit("optimizer") * graph.optimizer.state_bytes(elements)
+        unit("parameters") * parameters + unit("optimizer") * optimizer.state_bytes(elements)
         + unit("buckets") * (buckets + kept) + unit("messages") * inboxes
     )  # fmt: skip

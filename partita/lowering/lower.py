@@ -25,6 +25,7 @@ from partita.plan.check import check
 from partita.plan.memory import Memory, Precision, Recompute, Shard
 from partita.plan.mesh import Split
 from partita.plan.plan import Plan
+from partita.plan.rule import ruled
 from partita.plan.schedule import Schedule, Versions
 from partita.plan.sync import AllReduce, Servers, Sync, What
 from partita.plan.wire import Priority
@@ -57,6 +58,10 @@ def lower(graph: Graph, plan: Plan, cluster: Cluster) -> tuple[Stretch, ...]:
 def lower_phase(graph: Graph, plan: Plan, steps: int = 0) -> Program:
     """The Program of one phase; with `steps`, of a last round of so few."""
     refuse(graph, plan)
+    return replace(_program(ruled(graph, plan.update), plan, steps), update=plan.update)
+
+
+def _program(graph: Graph, plan: Plan, steps: int) -> Program:
     if plan.stages:
         return verify(staged(graph, plan))
     if plan.mesh.size > 1 and plan.sync and plan.sync[0].what in (What.PARAMETER, What.DELTA):
@@ -72,7 +77,7 @@ def _agreement(plan: Plan) -> Callable[[Draft, Plan], Program]:
 
 
 def _finale(graph: Graph, plan: Plan) -> Program | None:
-    end = None if plan.stages else finale(draft(graph, plan))
+    end = None if plan.stages else finale(draft(ruled(graph, plan.update), plan))
     return end and verify(end)
 
 
@@ -89,7 +94,9 @@ def refuse(graph: Graph, plan: Plan) -> None:
         *_gaps(sync),
         *(_pipeline_gaps(plan) if plan.stages else _order_gaps(plan)),
         *_memory_gaps(plan.memory),
-        (plan.update != type(plan.update)(), "corrections of the update rule"),
+        (bool(plan.update.corrections), "corrections of the update rule"),
+        (plan.update.growth != 1 or bool(plan.update.grow_at), "a batch that grows"),
+        (plan.update.local_state != "keep", f"a local state that is {plan.update.local_state}"),
         (bool(plan.kernels), "kernel choices"),
     )
     for given, what in cases:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from partita.plan.memory import Memory
 from partita.plan.mesh import Mesh, Split, Stage
@@ -18,14 +19,24 @@ class Correction:
     settings: tuple[tuple[str, float], ...] = ()
 
 
+class Rule(StrEnum):
+    """The task's own rule, or one whose step is as long as a layer's weights are large, for large minibatches."""
+
+    TASK = "task"
+    LARS = "lars"
+    LAMB = "lamb"
+
+
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The optimizer: the task's own rule unless `rule` names another; `warmup` steps of rising rate, the rate times
-    `scale`, the batch times `growth` at each of `grow_at`; local state is 'keep'-t or 'reset' at an agreement."""
+    """The optimizer: the task's own rule unless `rule` names another, which takes rate, momentum, decay and the like
+    from it (and `trust` is LARS's own); `warmup` steps of rising rate (see `rate_factor`), the rate times `scale`, the
+    batch times `growth` at each of `grow_at`; local state is 'keep'-t or 'reset' at an agreement."""
 
-    rule: str = "task"
+    rule: Rule = Rule.TASK
     warmup: int = 0
     scale: float = 1.0
+    trust: float = 0.001
     growth: float = 1.0
     grow_at: tuple[int, ...] = ()
     local_state: str = "keep"

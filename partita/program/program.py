@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE, Tensor, dim_at
+from partita.plan.plan import Update
 from partita.program.instruction import KEPT, Collective, Compute, Instruction, Mix, Receive, Send, Space
 from partita.units import Bytes
 
@@ -147,7 +148,8 @@ class Program:
     """One phase of a Plan. A round applies `steps` minibatches of `batch` samples; gradients live in `slots` copies.
 
     `semantics` is the class that `verify` holds it to: exact, delayed, lossy, consensus or racy. `stages` are the
-    graphs that segments with a stage speak of; the others speak of the captured one.
+    graphs that segments with a stage speak of; the others speak of the captured one. `update` says what the
+    instruction Update does.
     """
 
     name: str
@@ -160,6 +162,7 @@ class Program:
     semantics: str = "exact"
     stages: tuple[Graph, ...] = ()
     parcels: tuple[Parcel, ...] = ()
+    update: Update = Update()
 
     @cached_property
     def size(self) -> int:

@@ -24,7 +24,7 @@ from partita.recipes.parallel_sgd import parallel_sgd
 from partita.recipes.pipe_sgd import pipe_sgd
 from partita.recipes.post_local_sgd import post_local_sgd
 from partita.recipes.ps_sync import ps_sync
-from partita.recipes.shared import SHARED, with_memory
+from partita.recipes.shared import SHARED, with_shared
 from partita.recipes.single import single
 from partita.recipes.torchgpipe import torchgpipe
 from partita.recipes.zero_bubble import zero_bubble
@@ -53,7 +53,12 @@ class Recipe:
 
 RECIPES: Final = {
     "single": Recipe(single, ("DP-01",), "oracle", "Robbins & Monro 1951"),
-    "ddp": Recipe(ddp, ("DP-02", "DP-34", "CS-01", "CS-02", "CO-02"), "synchronous", "Li et al., VLDB 2020"),
+    "ddp": Recipe(
+        ddp,
+        ("DP-02", "DP-34", "CS-01", "CS-02", "CO-02", "LB-01", "LB-03", "LB-04"),
+        "synchronous",
+        "Li et al., VLDB 2020",
+    ),
     "ps_sync": Recipe(ps_sync, ("DP-03",), "synchronous", "Li et al., OSDI 2014"),
     "pipe_sgd": Recipe(pipe_sgd, ("DP-30", "PM-17"), "pipelined", "Li et al., NeurIPS 2018"),
     "local_sgd": Recipe(local_sgd, ("DP-26",), "periodic", "Moritz et al., ICLR 2016"),
@@ -80,7 +85,7 @@ class Call:
         """The plan that it makes. Raises PlanError where it cannot apply."""
         own = {knob: value for knob, value in self.knobs.items() if knob in self.recipe.own}
         plan = replace(self.recipe.make(graph, cluster, costs, **own), name=self.name)
-        return with_memory(plan, {knob: value for knob, value in self.knobs.items() if knob not in own})
+        return with_shared(plan, {knob: value for knob, value in self.knobs.items() if knob not in own})
 
 
 def call(text: str, graph: Graph, cluster: Cluster, costs: Any = None) -> Plan:

@@ -30,6 +30,7 @@ from partita.program.program import NORM, WEIGHT, Segment
 from partita.runtime.draws import DRAWS, Draws
 from partita.runtime.mixing import mix
 from partita.runtime.rank import Rank
+from partita.runtime.rules import step_at_rate
 from partita.runtime.segment import BREATHE, Environment, key
 from partita.runtime.state import rows
 from partita.runtime.transport import Pending
@@ -221,7 +222,7 @@ def update(rank: Rank, act: Update, name: str, round: int) -> None:
     rank.pace.breathe()
     for view, gradient in zip(rank.state.views[act.bucket], found, strict=True):
         view.grad = gradient
-    rank.state.optimizer[act.bucket].step()
+    step_at_rate(rank.state.optimizer[act.bucket], rank.program.update)
     if act.part:
         for view in rank.state.views[act.bucket]:
             view.grad = None

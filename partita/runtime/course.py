@@ -124,7 +124,8 @@ class Course:
             return
         losses = [(at, self._second(at), loss, weight) for at, loss, weight in self.losses.values()]
         shard = held(rank, round, flying, self.earlier + losses)
-        seconds, identity = time.perf_counter() - self.begun, identity_of(self.session.graph, self.session.seed)
+        seconds = time.perf_counter() - self.begun
+        identity = identity_of(self.session.graph, self.session.seed, self.order.plan.update)
         manifest = written(self.order.plan, rank.program, self.step, flying, seconds, self.order.keyed, identity)
         failed = save_together(shard, Keep(self.order.out, self.order.every, self.order.keep), manifest, rank.rank)
         if failed and rank.rank == 0:

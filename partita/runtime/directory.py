@@ -24,6 +24,7 @@ from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
+from partita.plan.rule import ruled
 from partita.plan.text import read_plan, write_plan
 from partita.program.program import Program
 from partita.program.timeline import Breakdown, Timeline
@@ -77,7 +78,7 @@ def opened(
     with claimed(keep.out):
         if keep.every:
             require_room(keep, graph, lower(graph, plan, cluster)[-1].program)
-        yield place_to_start(keep, resume, identity_of(graph, seed), plan, steps, tell)
+        yield place_to_start(keep, resume, identity_of(graph, seed, plan.update), plan, steps, tell)
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ def _say_where(found: Found, identity: Identity, plan: Plan, tell: Tell) -> None
 
 def require_room(keep: Keep, graph: Graph, program: Program) -> None:
     """Raises OptionError, before step 0, where the disk has no room for the checkpoints that a run will write."""
-    whole, largest = sizes_of(graph, program)
+    whole, largest = sizes_of(ruled(graph, program.update), program)
     try:
         require_space(Path(keep.out), whole * (keep.many + 1))
     except OSError as error:

@@ -19,7 +19,8 @@ import torch
 
 from partita.errors import InputError
 from partita.graph.graph import Buffer, Graph, Parameter
-from partita.plan.plan import Plan
+from partita.plan.plan import Plan, Update
+from partita.plan.rule import ruled
 from partita.plan.text import write_plan
 from partita.program.program import Program
 from partita.runtime.shard import File, sha256_of, sync
@@ -67,14 +68,14 @@ class Manifest:
     files: tuple[File, ...] = ()
 
 
-def identity_of(graph: Graph, seed: int) -> Identity:
-    """The identity of a run on a captured step."""
+def identity_of(graph: Graph, seed: int, update: Update) -> Identity:
+    """The identity of a run on a captured step, whose optimizer is that of the update's rule."""
     leaves: list[Parameter | Buffer] = [*graph.parameters, *graph.buffers]
     layout = {leaf.name: f"{leaf.tensor.dtype}{list(leaf.tensor.at(1).shape)}" for leaf in leaves}
     words = [repr((o.name, o.target, o.arguments, o.keywords)) for o in graph.operators]
     signature = hashlib.sha256("\n".join(words).encode()).hexdigest()
     return Identity(
-        layout, graph.optimizer.name, signature, seed, graph.global_batch or graph.batch, graph.samples
+        layout, ruled(graph, update).optimizer.name, signature, seed, graph.global_batch or graph.batch, graph.samples
     )  # fmt: skip
 
 

@@ -20,10 +20,12 @@ import torch
 from torch.utils._pytree import tree_map
 from torch.utils.data import default_collate
 
+from partita.plan.plan import Update
 from partita.program.instruction import Load
 from partita.program.program import Program
 from partita.runtime.feed import Feed, place
 from partita.runtime.leg import Leg
+from partita.runtime.rules import optimizer_of, step_at_rate
 from partita.task import Task
 from partita.tracing.draws import NOTHING, KeyedDraws
 from partita.tracing.promote import Promoted
@@ -96,6 +98,7 @@ class Replica:
     """A plain training with its optimizer; workers that train apart have one each."""
 
     own: Reference
+    update: Update
     optimizer: Any
     schedule: Any
 
@@ -104,27 +107,27 @@ class Replica:
         return [p for p in self.own.model.parameters() if p.requires_grad]
 
     def apply(self, gradients: Sequence[torch.Tensor]) -> None:
-        """One step of the task's rule."""
+        """One step of the rule."""
         for p, gradient in zip(self.parameters, gradients, strict=True):
             p.grad = gradient
-        self.optimizer.step()
+        step_at_rate(self.optimizer, self.update)
         if self.schedule is not None:
             self.schedule.step()
 
     def copy(self) -> Replica:
         """Another one in the same state."""
         own = replace(self.own, model=deepcopy(self.own.model), feed=Feed(self.own.task, self.own.seed))
-        made = replica(own)
+        made = replica(own, self.update)
         made.optimizer.load_state_dict(deepcopy(self.optimizer.state_dict()))
         if self.schedule is not None:
             made.schedule.load_state_dict(self.schedule.state_dict())
         return made
 
 
-def replica(own: Reference) -> Replica:
+def replica(own: Reference, update: Update) -> Replica:
     """A replica before its first step."""
-    optimizer = own.task.optimizer([p for p in own.model.parameters() if p.requires_grad])
-    return Replica(own, optimizer, own.task.schedule(optimizer) if own.task.schedule else None)
+    optimizer = optimizer_of(own.task, update, [p for p in own.model.parameters() if p.requires_grad])
+    return Replica(own, update, optimizer, own.task.schedule(optimizer) if own.task.schedule else None)
 
 
 Recurrence = Callable[[dict[int, Replica], Leg], None]
@@ -142,7 +145,7 @@ def reference(
     torch.manual_seed(seed)
     model = task.model().double() if precision == "fp64" else task.model()
     model.train()
-    replicas = {0: replica(Reference(task, model, seed, precision, Feed(task, seed), dims))}
+    replicas = {0: replica(Reference(task, model, seed, precision, Feed(task, seed), dims), legs[0].program.update)}
     for leg in legs:
         if leg.program.semantics not in ("exact", "delayed"):
             workers = sorted({share.rank for share in shares_of(leg.program)}) or list(replicas)

@@ -30,6 +30,7 @@ from partita.runtime.generators import set_random_states
 from partita.runtime.holding import Copies, Losses, copies_of, keepers_of, workers_of
 from partita.runtime.losses import totals
 from partita.runtime.manifest import Manifest, read_manifest
+from partita.runtime.rules import step_at_rate
 from partita.runtime.shard import Contents
 from partita.runtime.state import State
 
@@ -263,7 +264,7 @@ def _apply(contents: Contents, graph: Graph, program: Program, state: State, fly
         for name, gradients in found.items():
             for view, gradient in zip(state.views[name], gradients, strict=True):
                 view.grad = gradient.to(view.device)
-            state.optimizer[name].step()
+            step_at_rate(state.optimizer[name], program.update)
             for view in state.views[name]:
                 view.grad = None
             if name in state.schedule:

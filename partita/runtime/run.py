@@ -127,7 +127,8 @@ def train_in_process(
             advance(ranks, reach, order, slow)
             summed = losses | totals(row for rank in ranks for row in rows_of(rank))
             if keep and reach.keep:
-                _keep(keep, ranks, plan, reach, identity_of(graph, seed), sorted(summed.items()), keyed)
+                identity = identity_of(graph, seed, plan.update)
+                _keep(keep, ranks, plan, reach, identity, sorted(summed.items()), keyed)
         losses = summed
     return states, losses
 

@@ -18,6 +18,7 @@ import torch
 from partita.graph.graph import Constant, Graph
 from partita.program.instruction import KEPT, Combine, Norm, Pack, Space
 from partita.program.program import NORM, Bucket, Piece, Program, Role
+from partita.runtime.rules import optimizer_of
 from partita.task import Task
 from partita.tracing.convert import dense
 
@@ -88,7 +89,7 @@ def make_state(
     for name in shapes:
         if name not in leaves:
             leaves[name] = values[name].detach().clone().to(device)
-    optimizer = {name: task.optimizer(pieces) for name, pieces in views.items()}
+    optimizer = {name: optimizer_of(task, program.update, pieces) for name, pieces in views.items()}
     schedule = {name: task.schedule(one) for name, one in optimizer.items()} if task.schedule else {}
     kept = {
         (space, name): parameter[name].clone() if space is Space.ANCHOR else torch.zeros_like(parameter[name])

@@ -1,0 +1,33 @@
+"""What a plan's update rule keeps, and the rate at which it steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from partita.graph.graph import Graph, Optimizer
+from partita.plan.plan import Rule, Update
+
+OPTIMIZERS: Final = {
+    Rule.LARS: Optimizer("LARS", (("momentum_buffer", 1.0, "float32"),), elementwise=False),
+    Rule.LAMB: Optimizer("LAMB", (("exp_avg", 1.0, "float32"), ("exp_avg_sq", 1.0, "float32")), elementwise=False),
+}
+
+
+def ruled(graph: Graph, update: Update) -> Graph:
+    """The graph with the optimizer that a plan's rule stands for. Its norms are those of whole tensors (EX-06), and it
+    never meets a part of one."""
+    return graph if update.rule is Rule.TASK else replace(graph, optimizer=OPTIMIZERS[update.rule])
+
+
+def rate_factor(update: Update, step: int) -> float:
+    """What the task's rate is multiplied by at update `step` (from 0): `scale`, after a warm-up that rises to it in
+    equal steps, from the task's rate where `scale` is above 1 (LB-01; Goyal et al. 2017), from nothing where it is not.
+
+        scale 4, warmup 3:  1 2 3 4 4 4 ...          scale 1, warmup 3:  1/3 2/3 1 1 ...
+    """
+    if step >= update.warmup:
+        return update.scale
+    if update.scale > 1:
+        return 1 + (update.scale - 1) * step / update.warmup
+    return update.scale * (step + 1) / update.warmup

@@ -1,0 +1,104 @@
+"""Update rules that a plan may name in place of the task's, and the rates at which any rule steps.
+
+Their norms are those of whole tensors: lowering never divides one where such a rule updates it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from partita.plan.plan import Rule, Update
+from partita.plan.rule import rate_factor
+from partita.task import Task
+
+
+class Lars(torch.optim.Optimizer):
+    """Layer-wise adaptive rates (LB-03; You, Gitman & Ginsburg 2017). For a tensor w with gradient g, decay b:
+
+    v <- m v + rate * trust |w| / (|g| + b |w|) * (g + b w);  w <- w - v;  the ratio is 1 where w or g is zero
+    """
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for w in group["params"]:
+                if w.grad is None:
+                    continue
+                weight, gradient = torch.linalg.vector_norm(w), torch.linalg.vector_norm(w.grad)
+                decay = group["weight_decay"]
+                trust = group["trust"] * weight / (gradient + decay * weight)
+                ratio = torch.where((weight > 0) & (gradient > 0), trust, 1.0)
+                state = self.state[w]
+                if "momentum_buffer" not in state:
+                    state["momentum_buffer"] = torch.zeros_like(w)
+                moved = w.grad.add(w, alpha=decay).mul_(group["lr"] * ratio)
+                w.sub_(state["momentum_buffer"].mul_(group["momentum"]).add_(moved))
+
+
+class Lamb(torch.optim.Optimizer):
+    """Layer-wise adaptive moments (LB-04; You et al. 2019), the clipping function being the identity. For a tensor w:
+
+    u = m^ / (sqrt(v^) + eps) + decay w;  w <- w - rate |w| / |u| u;  the ratio is 1 where w or u is zero
+
+    m^ and v^ are Adam's bias-corrected moments.
+    """
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            first, second = group["betas"]
+            for w in group["params"]:
+                if w.grad is None:
+                    continue
+                state = self.state[w]
+                if not state:
+                    state |= {"step": 0, "exp_avg": torch.zeros_like(w), "exp_avg_sq": torch.zeros_like(w)}
+                state["step"] += 1
+                m = state["exp_avg"].lerp_(w.grad, 1 - first)
+                v = state["exp_avg_sq"].mul_(second).addcmul_(w.grad, w.grad, value=1 - second)
+                root = (v / (1 - second ** state["step"])).sqrt_().add_(group["eps"])
+                u = (m / (1 - first ** state["step"])).div_(root).add_(w, alpha=group["weight_decay"])
+                weight, length = torch.linalg.vector_norm(w), torch.linalg.vector_norm(u)
+                w.sub_(u.mul_(group["lr"] * torch.where((weight > 0) & (length > 0), weight / length, 1.0)))
+
+
+def optimizer_of(task: Task, update: Update, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
+    """The task's optimizer, or the one that the plan's rule names, with the settings that the task's has: its groups,
+    rates and decays, momentum (or Adam's first beta), betas (or momentum and 0.999), eps."""
+    own = task.optimizer(parameters)
+    if update.rule is Rule.TASK:
+        return own
+    groups = []
+    for group in own.param_groups:
+        momentum = group.get("momentum", group.get("betas", (0.9,))[0])
+        settings = {key: group[key] for key in ("params", "lr")} | {"weight_decay": group.get("weight_decay", 0.0)}
+        if update.rule is Rule.LARS:
+            groups.append(settings | {"momentum": momentum, "trust": update.trust})
+        else:
+            betas = group.get("betas", (momentum or 0.9, 0.999))
+            groups.append(settings | {"betas": betas, "eps": group.get("eps", 1e-6)})
+    return (Lars if update.rule is Rule.LARS else Lamb)(groups)
+
+
+def step_at_rate(optimizer: torch.optim.Optimizer, update: Update) -> None:
+    """An optimizer's step at the rate of its group times the plan's factor, by the steps that the group has taken; the
+    rate itself stays as the task's schedule sets it."""
+    if not update.warmup and update.scale == 1.0:
+        optimizer.step()
+        return
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        taken = group.get("taken", 0)
+        group["lr"], group["taken"] = group["lr"] * rate_factor(update, taken), taken + 1
+    optimizer.step()
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
