@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import log
-from typing import TypeAlias, final
+from typing import Final, TypeAlias, final
 
 from partita.cluster.cluster import Cluster
 from partita.errors import CostError
@@ -19,6 +19,8 @@ from partita.program.instruction import (
     Collective,
     Combine,
     Compute,
+    Decode,
+    Encode,
     Kind,
     Load,
     Mix,
@@ -27,10 +29,14 @@ from partita.program.instruction import (
     Receive,
     Scale,
     Send,
+    Space,
     Update,
 )  # fmt: skip
 from partita.program.program import Bucket, Program
 from partita.units import Bytes, BytesPerSecond, Seconds
+from partita.wire.algorithms import BACKEND, schedule_of
+from partita.wire.codec import SPECS
+from partita.wire.loads import loads_of
 
 Curve: TypeAlias = tuple[tuple[Bytes, Seconds, Seconds], ...]
 
@@ -54,6 +60,9 @@ class Touch:
 
     def of(self, elements: float, tensors: float = 1.0) -> Seconds:
         return self.call + self.tensor * tensors + self.element * elements
+
+
+NOTHING: Final = Touch(0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +136,7 @@ class Costs:
 
     `operators` maps signatures to core-seconds on a device of speed 1; `sizes` are the batch sizes that they cover;
     `source` says where the numbers come from ('measured', 'datasheet'), `because` why not from elsewhere, `hosts` which
-    emulated devices share cores.
+    emulated devices share cores; `codecs` has encoding and decoding by the codec's name.
     """
 
     graph: Graph
@@ -143,6 +152,7 @@ class Costs:
     source: str = "measured"
     because: str = ""
     hosts: tuple[Host, ...] = ()
+    codecs: Mapping[str, tuple[Touch, Touch]] = field(default_factory=dict)
     _sums: dict[tuple[int, int, int, int], tuple[Graph, Seconds]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -188,6 +198,10 @@ class Costs:
                 return Demand(own + _over(program.bucket[act.bucket], self.add if act.add else self.copy))
             case Combine():
                 return Demand(own + len(act.sources) * _over(program.bucket[act.bucket], self.add))
+            case Encode():
+                return Demand(own + self._coding(program, act.coding, 0))
+            case Decode():
+                return Demand(own + max(len(act.sources), 1) * self._coding(program, act.coding, 1))
             case Scale():
                 return Demand(own + self.copy.of(program.bucket[act.bucket].elements))
             case Mix():
@@ -198,15 +212,46 @@ class Costs:
             case Update():
                 return Demand(own + _over(program.bucket[act.bucket], self.update))
             case Collective() | Send() | Receive():
-                return self._transport(program.payload(act), act, ranks)
+                return self._transport(program, act, ranks)
 
-    def _transport(self, size: Bytes, act: Collective | Send | Receive, ranks: int) -> Demand:
-        w = self.wiring
+    def _coding(self, program: Program, name: str, way: int) -> Seconds:
+        coding = program.coding[name]
+        return self.codec(coding.codec.name)[way].of(program.bucket[coding.bucket].elements)
+
+    def codec(self, name: str) -> tuple[Touch, Touch]:
+        """Encoding and decoding; from a codec's passes over memory, two of which are a copy, where not measured."""
+        if name in self.codecs:
+            return self.codecs[name]
+        ahead, back = (Touch(self.copy.call, passes / 2 * self.copy.element) for passes in SPECS[name].passes)
+        return ahead, back
+
+    def _transport(self, program: Program, act: Collective | Send | Receive, ranks: int) -> Demand:
+        w, size = self.wiring, program.payload(act)
         if isinstance(act, Send):
             return Demand(w.start + w.sent * size)
         if isinstance(act, Receive):
             return Demand(w.start + w.received * size, w.message)
-        return Demand(w.reducing(size, ranks, act.kind), w.waiting(size, ranks, act.kind))
+        if not by_messages(act):
+            return Demand(w.reducing(size, ranks, act.kind), w.waiting(size, ranks, act.kind))
+        if by_hops(act):
+            return Demand(max(self.hop_cores(program, act, ranks)))
+        elements, item = program.extent(act, ranks)
+        laps, share = 2 if act.kind is Kind.ALL_REDUCE else 1, (ranks - 1) / ranks * elements * item
+        added = w.reduced if act.kind is Kind.ALL_REDUCE else 0.0
+        messages = laps * (ranks - 1)
+        return Demand(2 * messages * w.start + share * (laps * (w.sent + w.received) + added), messages * w.message)
+
+    def hop_cores(self, program: Program, act: Collective, ranks: int) -> list[Seconds]:
+        """Core-seconds of each member of a collective that goes by a schedule: of sending, receiving, adding, encoding
+        and decoding."""
+        elements, item = program.extent(act, ranks)
+        w, found = self.wiring, [0.0] * ranks
+        ahead, back = self.codec(act.codec.name) if act.codec else (NOTHING, NOTHING)
+        for load in loads_of(schedule_of(act.kind, act.algorithm, ranks), elements, item, act.codec):
+            found[load.source] += w.start + w.sent * load.size + ahead.of(load.encoded, bool(load.encoded))
+            found[load.target] += w.start + w.received * load.size + w.reduced * load.added * item
+            found[load.target] += back.of(load.decoded)
+        return found
 
     def bandwidth(self, nominal: BytesPerSecond) -> BytesPerSecond:
         """Payload bytes a second of a link of `nominal` bytes a second."""
@@ -215,6 +260,17 @@ class Costs:
 
 def _over(bucket: Bucket, touch: Touch) -> Seconds:
     return touch.of(bucket.elements, len(bucket.pieces))
+
+
+def by_messages(act: Collective) -> bool:
+    """Whether a collective goes by a schedule of the wire room, message by message, and not as the transport's own."""
+    gathered = act.space is Space.CODED and act.kind is Kind.ALL_GATHER
+    return act.algorithm != BACKEND or act.codec is not None or gathered
+
+
+def by_hops(act: Collective) -> bool:
+    """Whether that schedule is no plain ring."""
+    return act.codec is not None or act.algorithm not in (BACKEND, "ring")
 
 
 def ring_bytes(elements: int, item: int, ranks: int) -> list[Bytes]:

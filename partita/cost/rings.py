@@ -7,8 +7,9 @@ from itertools import pairwise
 
 from partita.cost.costs import ring_bytes
 from partita.program.instruction import Collective, Kind
-from partita.program.program import Program
+from partita.program.program import Bucket, Program
 from partita.units import Bytes
+from partita.wire.schedule import edges_of
 
 
 def bytes_sent(kind: Kind, elements: int, item: int, ranks: int, edges: Sequence[int] = ()) -> list[Bytes]:
@@ -23,6 +24,7 @@ def bytes_sent(kind: Kind, elements: int, item: int, ranks: int, edges: Sequence
 
 def collective_bytes(program: Program, act: Collective, ranks: int) -> list[Bytes]:
     """The same of an instruction among `ranks` ranks."""
-    bucket = program.bucket[act.bucket]
-    edges = bucket.shares.edges if bucket.shares else ()
-    return bytes_sent(act.kind, bucket.elements, bucket.size // bucket.elements, ranks, edges)
+    elements, item = program.extent(act, ranks)
+    cargo = program.cargo(act)
+    edges = cargo.shares.edges if isinstance(cargo, Bucket) and cargo.shares else edges_of(elements, ranks)
+    return bytes_sent(act.kind, elements, item, ranks, edges)

@@ -103,6 +103,6 @@ def _summing(draft: Draft, crew: Crew, lag: int, wires: tuple[str, ...]) -> Role
         body.append(one)
     lanes = dict(zip(draft.labels, wires if draft.weight is None else (wires[0], *wires), strict=True))
     for label, bucket in draft.labels.items():
-        reduce = Collective(Kind.ALL_REDUCE, bucket.name, groups)
+        reduce = Collective(Kind.ALL_REDUCE, bucket.name, groups, algorithm=draft.sync.wire.collective)
         body.append(Instruction(f"A{label}", reduce, lanes[label], (After(f"P{label}"),)))
     return Role(crew.name, crew.ranks, tuple(body), (COMPUTE, DATA, *map(Lane, dict.fromkeys(wires))))

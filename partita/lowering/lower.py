@@ -31,6 +31,7 @@ from partita.plan.sync import AllReduce, Servers, Sync, What
 from partita.plan.wire import Priority
 from partita.program.program import Program
 from partita.program.verify import verify
+from partita.wire.algorithms import BACKEND, all_reduce
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,8 @@ def _finale(graph: Graph, plan: Plan) -> Program | None:
 def refuse(graph: Graph, plan: Plan) -> None:
     """Raises LoweringError naming the first part of the plan that cannot be carried out yet."""
     sync = plan.sync[0] if plan.sync else Sync()
+    if sync.wire.collective != BACKEND:
+        all_reduce(sync.wire.collective, plan.mesh.length("data"))
     known = ("data", "pipe") if plan.stages else ("data",)
     others = [axis for axis, length in plan.mesh.axes if axis not in known and length > 1]
     cases: tuple[tuple[bool, str], ...] = (
@@ -128,6 +131,7 @@ def _pipeline_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
     yield sync.tight.lag > 0, "late gradients between stages"
     several = plan.mesh.length("data") > 1 or any(len(stage.ranks) > 1 for stage in plan.stages)
     yield not plan.sync and several, "replicas of stages that never agree"
+    yield sync.wire.collective != BACKEND, f"the collective {sync.wire.collective!r} between stages"
 
 
 def _gaps(sync: Sync) -> Iterator[tuple[bool, str]]:
@@ -146,7 +150,7 @@ def _gaps(sync: Sync) -> Iterator[tuple[bool, str]]:
     yield often.period > 1 and gradients, f"gradients agreed on every {often.period} steps"
     yield often.fragments > 1 and sync.what is not What.DELTA, "agreement in fragments"
     yield bool(wire.codecs), "codecs"
-    yield wire.collective != "backend", f"the collective {wire.collective!r}"
+    yield wire.collective != BACKEND and served, f"the collective {wire.collective!r} through servers"
     ordered = not served and gradients and wire.order is Priority.PRIORITY
     yield wire.order is not Priority.FIFO and not ordered, f"message order {wire.order}"
     yield wire.credit_bytes > 0, "a credit of messages in flight"

@@ -15,16 +15,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeAlias
 
+from partita.plan.wire import Codec
+
 
 class Space(StrEnum):
     """Which of a bucket's tensors an act works on. `INBOX` holds what came from one peer; with `VALUE` a parcel of
-    values of an environment is meant in place of a bucket. The others stay from round to round where a method needs
-    them: `ANCHOR` begins as the weights (those agreed on last, a centre, a sum), the rest as zeros."""
+    values of an environment is meant in place of a bucket, with `CODED` a coding. The others stay from round to round
+    where a method needs them: `ANCHOR` begins as the weights (those agreed on last, a centre, a sum), the rest as
+    zeros."""
 
     GRADIENT = "gradient"
     PARAMETER = "parameter"
     INBOX = "inbox"
     VALUE = "value"
+    CODED = "coded"
     ANCHOR = "anchor"
     VELOCITY = "velocity"
     DELTA = "delta"
@@ -79,13 +83,18 @@ class Pack:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """`kind` over a bucket among the ranks of the one group in `groups` that holds this rank."""
+    """`kind` over a bucket among the ranks of the one group in `groups` that holds this rank.
+
+    `algorithm` is the transport's own or a schedule of the wire room; with a `codec` every hop of the schedule encodes.
+    To gather in Space.CODED brings the coding of each member to all.
+    """
 
     kind: Kind
     bucket: str
     groups: tuple[tuple[int, ...], ...]
     space: Space = Space.GRADIENT
     algorithm: str = "backend"
+    codec: Codec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +127,22 @@ class Combine:
     """Gradient of the bucket = sum over `sources` in this order, of their inboxes or of its own gradient."""
 
     bucket: str
+    sources: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Encode:
+    """Make the coding of a bucket's gradient, or of what its codec held back so far and the gradient."""
+
+    coding: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """Gradient of the bucket = sum over `sources` in this order of what their codings say; of the one that was summed
+    on the way where there are none."""
+
+    coding: str
     sources: tuple[int, ...]
 
 
@@ -191,7 +216,9 @@ class Update:
     part: str = ""
 
 
-Act: TypeAlias = Load | Compute | Pack | Collective | Send | Receive | Combine | Scale | Mix | Norm | Clip | Update
+Act: TypeAlias = (
+    Load | Compute | Pack | Collective | Send | Receive | Combine | Encode | Decode | Scale | Mix | Norm | Clip | Update
+)
 
 
 @dataclass(frozen=True, slots=True)

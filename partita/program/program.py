@@ -12,7 +12,8 @@ from typing import Final, TypeVar
 from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE, Tensor, dim_at
 from partita.plan.plan import Update
-from partita.program.instruction import KEPT, Collective, Compute, Instruction, Mix, Receive, Send, Space
+from partita.plan.wire import Codec
+from partita.program.instruction import KEPT, Collective, Compute, Instruction, Kind, Mix, Receive, Send, Space
 from partita.units import Bytes
 
 T = TypeVar("T")
@@ -70,6 +71,25 @@ class Bucket:
     elements: int
     pieces: tuple[Piece, ...]
     shares: Shares | None = None
+
+    @property
+    def size(self) -> Bytes:
+        return self.elements * ITEMSIZE[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Coding:
+    """What `codec` makes of a bucket's gradient: `elements` numbers of `dtype` that may be summed on the way, or bytes.
+
+    Where the codec's messages vary in length, `elements` is the expected number and `most` what there is room for.
+    """
+
+    name: str
+    bucket: str
+    codec: Codec
+    dtype: str
+    elements: int
+    most: int = 0
 
     @property
     def size(self) -> Bytes:
@@ -163,6 +183,7 @@ class Program:
     stages: tuple[Graph, ...] = ()
     parcels: tuple[Parcel, ...] = ()
     update: Update = Update()
+    codings: tuple[Coding, ...] = ()
 
     @cached_property
     def size(self) -> int:
@@ -194,10 +215,27 @@ class Program:
     def parcel(self) -> dict[str, Parcel]:
         return {p.name: p for p in self.parcels}
 
+    @cached_property
+    def coding(self) -> dict[str, Coding]:
+        return {c.name: c for c in self.codings}
+
+    def cargo(self, act: Collective | Send | Receive) -> Bucket | Coding | Parcel:
+        """The bucket, coding or parcel that an act moves."""
+        if act.space is Space.CODED:
+            return self.coding[act.bucket]
+        return self.parcel[act.bucket] if act.space is Space.VALUE else self.bucket[act.bucket]
+
     def payload(self, act: Collective | Send | Receive) -> Bytes:
-        """Bytes of the bucket or parcel that an act moves."""
-        values = not isinstance(act, Collective) and act.space is Space.VALUE
-        return self.parcel[act.bucket].size if values else self.bucket[act.bucket].size
+        """Bytes of the bucket, coding or parcel that an act moves."""
+        return self.cargo(act).size
+
+    def extent(self, act: Collective, ranks: int) -> tuple[int, int]:
+        """(elements, bytes an element) of the vector over which a collective goes: where codings are gathered, one of
+        each of the `ranks` members."""
+        cargo = self.cargo(act)
+        assert not isinstance(cargo, Parcel)
+        many = ranks if act.kind is Kind.ALL_GATHER and act.space is Space.CODED else 1
+        return cargo.elements * many, ITEMSIZE[cargo.dtype]
 
     def kept(self, role: Role) -> tuple[tuple[Space, str], ...]:
         """(space, bucket) of what the role's ranks keep from round to round besides parameters and gradients."""

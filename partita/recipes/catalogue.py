@@ -150,4 +150,18 @@ def _literal(node: ast.expr, text: str) -> Any:
         # A bare word is a name such as none, gradients or fifo.
         if isinstance(node, ast.Name):
             return {"true": True, "false": False}.get(node.id, node.id)
+        if _numbered(node):
+            return ast.unparse(node).replace(" ", "")
         raise PlanError(f"{text!r}: {ast.unparse(node)} is no number, word or true/false") from None
+
+
+def _numbered(node: ast.expr) -> bool:
+    """Whether it is a word with numbers of its own, such as hierarchical(4) or topk(ratio=0.01), or a sum of such."""
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.Add) and all(
+            isinstance(n, ast.Name) or _numbered(n) for n in (node.left, node.right)
+        )
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+        return False
+    values = [*node.args, *(keyword.value for keyword in node.keywords)]
+    return all(isinstance(value, ast.Constant | ast.Name) for value in values)

@@ -21,6 +21,7 @@ def ddp(
     first_bucket_bytes: Bytes = 2**20,
     order: Priority = Priority.PRIORITY,
     microbatches: int = 1,
+    collective: str = "backend",
 ) -> Plan:
     """Synchronous data parallelism: buckets of gradients all-reduced while backward goes on (DP-02, DP-34; Li et al.,
     VLDB 2020). Smaller buckets than PyTorch's 25 MB leave sooner and are updated while others travel; gradients of
@@ -30,6 +31,7 @@ def ddp(
         first_bucket_bytes=first_bucket_bytes,
         slice_bytes=bucket_bytes,
         order=order,
+        collective=collective,
     )
     return Plan(
         "ddp", Mesh((("data", cluster.size),)), schedule=Schedule(microbatches=microbatches), sync=(Sync(wire=wire),)

@@ -15,7 +15,8 @@ from partita.program.timeline import Span, Timeline
 from partita.units import Seconds
 
 PARTS: Final = {
-    "Load": "data", "Pack": "codec", "Combine": "codec", "Scale": "codec", "Mix": "codec", "Collective": "messages",
+    "Load": "data", "Pack": "codec", "Combine": "codec", "Scale": "codec", "Mix": "codec", "Encode": "codec",
+    "Decode": "codec", "Collective": "messages",
     "Send": "messages", "Receive": "messages", "Update": "optimizer", "Clip": "optimizer",
     "Norm": "optimizer",
 }  # fmt: skip

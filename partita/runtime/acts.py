@@ -1,4 +1,5 @@
-"""How each act of the instruction set is carried out on a rank. Returns what is to be waited for, or None."""
+"""How each act of the instruction set is carried out on a rank. Returns what is to be waited for, once or again and
+again, or None."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any, Final
 
 import torch
 
+from partita.cost.costs import by_messages
 from partita.graph.graph import TANGENT, Graph
 from partita.graph.operator import Ref
 from partita.program.instruction import (
@@ -28,15 +30,17 @@ from partita.program.instruction import (
 )
 from partita.program.program import NORM, WEIGHT, Segment
 from partita.runtime.draws import DRAWS, Draws
+from partita.runtime.hops import by_schedule
 from partita.runtime.mixing import mix
 from partita.runtime.rank import Rank
 from partita.runtime.rules import step_at_rate
 from partita.runtime.segment import BREATHE, Environment, key
 from partita.runtime.state import rows
-from partita.runtime.transport import Pending
+from partita.runtime.transport import Pending, Steps
 from partita.runtime.values import receive_values, send_values
+from partita.wire.algorithms import schedule_of
 
-Carry = Callable[[Rank, Any, str, int], Pending | None]
+Carry = Callable[[Rank, Any, str, int], Pending | Steps | None]
 
 
 def load(rank: Rank, act: Load, name: str, round: int) -> None:
@@ -126,9 +130,12 @@ def pack(rank: Rank, act: Pack, name: str, round: int) -> None:
         torch._foreach_copy_(views, found)
 
 
-def collective(rank: Rank, act: Collective, name: str, round: int) -> Pending:
+def collective(rank: Rank, act: Collective, name: str, round: int) -> Pending | Steps:
     group = next(group for group in act.groups if rank.rank in group)
     flat = rank.state.flat(act.space, act.bucket, rank.slot(round))
+    if by_messages(act):
+        schedule = schedule_of(act.kind, act.algorithm, len(group))
+        return by_schedule(rank.transport, schedule, flat, group, name, round)
     shares = rank.program.bucket[act.bucket].shares
     lane, edges = rank.role.on_name[name].lane, shares.edges if shares else ()
     return rank.transport.collective(act.kind, flat, group, lane, name, round, edges)
@@ -236,7 +243,7 @@ ACTS: Final[dict[type, Carry]] = {
 }  # fmt: skip
 
 
-def carry_out(rank: Rank, instruction: Instruction, round: int) -> Pending | None:
+def carry_out(rank: Rank, instruction: Instruction, round: int) -> Pending | Steps | None:
     """Start an instance of an instruction on a rank; an environment goes with its last use."""
     act = instruction.act
     pending = ACTS[type(act)](rank, act, instruction.name, round)

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch.profiler import ProfilerActivity, profile
 
 from partita.cluster.cluster import Cluster
+from partita.cost.costs import by_messages
 from partita.errors import RunError, TaskError
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
@@ -108,7 +109,8 @@ class Session:
     ) -> Rank:
         """This process's rank, its round 0 at step `step`; its state is the one before, a checkpoint's or new."""
         assert self.transport is not None
-        crowds = {(i.lane, g) for _, i in program.instructions() if isinstance(i.act, Collective) for g in i.act.groups}
+        acts = [i for _, i in program.instructions() if isinstance(i.act, Collective) and not by_messages(i.act)]
+        crowds = {(i.lane, g) for i in acts if isinstance(i.act, Collective) for g in i.act.groups}
         self.transport.join(sorted((lane, g) for lane, g in crowds if len(g) > 1), self.timeout)
         state = carry_over(self.graph, program, self.rank, self.task, self.values, state, self.device)
         machine = self.cluster.devices[self.rank]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Generator
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
 
@@ -19,6 +20,9 @@ class Pending(Protocol):
 
     def block(self, timeout: Seconds) -> bool:
         """Wait until ready; False if `timeout` passed before."""
+
+
+Steps: TypeAlias = Generator[Pending, None, None]  # what goes on whenever the Pending that it yielded is ready
 
 
 @runtime_checkable

@@ -123,7 +123,7 @@ def instance(rank: Rank, instruction: Instruction, round: int, record: Record) -
         pending = carry_out(rank, instruction, round)
         if pending is not None:
             rank.pace.flying += 1
-            yield pending
+            yield from pending if isinstance(pending, Generator) else (pending,)
             rank.pace.flying -= 1
     if record(round):
         kind = type(instruction.act).__name__

@@ -14,11 +14,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from partita.cost.costs import Costs
+from partita.cost.costs import Costs, by_hops
 from partita.cost.rings import collective_bytes
 from partita.errors import ProgramError
 from partita.program.instruction import Collective, Instruction, Kind, Receive, Send
 from partita.program.program import Program, Role
+from partita.simulator.hops import scheduled
 from partita.simulator.ports import Ports
 from partita.units import Bytes
 
@@ -139,27 +140,41 @@ def _collectives(program: Program, costs: Costs, ports: Ports, slots: dict[str, 
             known[key] = Rings(tuple(dict.fromkeys(group for groups in key for group in groups)), ports)
         rings, act = known[key], acts[0][1]
         slot = np.array([slots[role.name].get(name, -1) for role in program.roles])
-        ring, rank, place, target = rings.members
-        longest, at, resource, member, entry = rings.loads
-        passes = 2 if act.kind is Kind.ALL_REDUCE else 1
-        demands = {int(p): costs.demand(program, act, int(p)) for p in np.unique(rings.sizes)}
-        sent = np.zeros(len(rank))
-        for p in demands:
-            ours = rings.sizes[ring] == p
-            sent[ours] = np.array(collective_bytes(program, act, p))[place[ours]]
-        core = np.array([demands[p].core for p in rings.sizes.tolist()])
-        wait = np.array([demands[p].latency for p in rings.sizes.tolist()])
-        work = core[ring] / speed[rank]
-        least = np.zeros(len(core))
-        np.maximum.at(least, ring, work)
+        ring, rank, _, _ = rings.members
         order = np.lexsort((rank, ring))
-        yield {
-            "latency": wait + passes * (rings.sizes - 1) * longest, "least": least,
-            "who": ring[order], "rank": rank[order], "slot": slot[roles[rank[order]]],
-            "at": np.concatenate([ring, at]), "resource": np.concatenate([rank, resource]),
-            "amount": np.concatenate([work, np.bincount(entry, sent[member], len(at))]),
-            "source": rank, "target": target, "size": sent,
-        }  # fmt: skip
+        took = _in_hops if by_hops(act) else _in_rings
+        part = {"who": ring[order], "rank": rank[order], "slot": slot[roles[rank[order]]]}
+        yield part | took(program, act, costs, ports, speed, rings)
+
+
+def _in_rings(program: Program, act: Collective, costs: Costs, ports: Ports, speed: Reals, rings: Rings) -> Columns:
+    """What a ring takes in each group: as a whole, for it may have thousands of ranks."""
+    ring, rank, place, target = rings.members
+    longest, at, resource, member, entry = rings.loads
+    passes = 2 if act.kind is Kind.ALL_REDUCE else 1
+    demands = {int(p): costs.demand(program, act, int(p)) for p in np.unique(rings.sizes)}
+    sent = np.zeros(len(rank))
+    for p in demands:
+        ours = rings.sizes[ring] == p
+        sent[ours] = np.array(collective_bytes(program, act, p))[place[ours]]
+    core = np.array([demands[p].core for p in rings.sizes.tolist()])
+    wait = np.array([demands[p].latency for p in rings.sizes.tolist()])
+    work = core[ring] / speed[rank]
+    least = np.zeros(len(core))
+    np.maximum.at(least, ring, work)
+    return {
+        "latency": wait + passes * (rings.sizes - 1) * longest, "least": least,
+        "at": np.concatenate([ring, at]), "resource": np.concatenate([rank, resource]),
+        "amount": np.concatenate([work, np.bincount(entry, sent[member], len(at))]),
+        "source": rank, "target": target, "size": sent,
+    }  # fmt: skip
+
+
+def _in_hops(program: Program, act: Collective, costs: Costs, ports: Ports, speed: Reals, rings: Rings) -> Columns:
+    """What any other schedule takes in each group."""
+    parts = [scheduled(program, act, group, costs, ports, speed) for group in rings.groups]
+    parts = [part | {"at": part["at"] + number} for number, part in enumerate(parts)]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _messages(program: Program, costs: Costs, ports: Ports, slots: dict[str, dict[str, int]]) -> Columns:

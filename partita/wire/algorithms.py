@@ -9,11 +9,12 @@ from math import prod
 from typing import Final
 
 from partita.errors import PlanError
+from partita.program.instruction import Kind
 from partita.wire.doubling import binary_blocks, halving_doubling, recursive_doubling
 from partita.wire.layers import butterfly, hierarchical
-from partita.wire.rings import pairwise, ring
+from partita.wire.rings import pairwise, ring, ring_all_gather, ring_reduce_scatter
 from partita.wire.schedule import Schedule
-from partita.wire.trees import tree
+from partita.wire.trees import tree, tree_broadcast
 
 BACKEND: Final = "backend"
 AUTO: Final = "auto"
@@ -45,6 +46,17 @@ def all_reduce(algorithm: str, ranks: int) -> Schedule:
     if numbers:
         raise PlanError(f"the collective {name} takes no number, and {algorithm} gives one")
     return ALGORITHMS[name](ranks)
+
+
+@lru_cache(256)
+def schedule_of(kind: Kind, algorithm: str, ranks: int) -> Schedule:
+    """The schedule by which a collective of `kind` goes where the transport has none of its own. Of kinds other than
+    all-reduce there is one each: rings, in which rank i owns part i, and a tree from rank 0."""
+    if kind is Kind.ALL_REDUCE:
+        return all_reduce("ring" if algorithm == BACKEND else algorithm, ranks)
+    if kind is Kind.BROADCAST:
+        return tree_broadcast(ranks)
+    return (ring_reduce_scatter if kind is Kind.REDUCE_SCATTER else ring_all_gather)(ranks)
 
 
 def factors(ranks: int) -> tuple[int, ...]:

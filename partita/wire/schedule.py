@@ -39,9 +39,9 @@ class Hop:
 Step = tuple[Hop, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Schedule:
-    """The steps of a collective among `ranks` ranks on a vector in `parts` pieces."""
+    """The steps of a collective among `ranks` ranks on a vector in `parts` pieces. Two are equal if they are one."""
 
     name: str
     ranks: int

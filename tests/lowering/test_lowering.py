@@ -190,7 +190,7 @@ REFUSED = [
     (plan(splits=(Split(operators="aten.mm*"),)), "some operators or ranks only"),
     (plan(splits=()), "some operators or ranks only"),
     (plan(sync=(Sync(wire=Wire(codecs=(Codec("q8"),))),)), "codecs"),
-    (plan(sync=(Sync(wire=Wire(collective="tree")),)), "the collective 'tree'"),
+    (plan(sync=(Sync(through=Servers(1, False), wire=Wire(collective="tree")),)), "the collective 'tree' through"),
     (plan(sync=(Sync(wire=Wire(order=Priority.TIC)),)), "message order tic"),
     (plan(sync=(Sync(what=What.PARAMETER, often=Often(4), outer=Outer(momentum=0.9)),)), "outer optimizers"),
     (plan(memory=Memory(shard=Shard.OPTIMIZER)), "sharded state"),

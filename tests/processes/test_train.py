@@ -51,6 +51,11 @@ def test_parts_that_weigh_unequally(plan: str, tmp_path: Path) -> None:
     train_and_compare("tests/runtime/padded.py:padded", plan, "local:3", tmp_path)
 
 
+def test_collectives_of_our_own(tmp_path: Path) -> None:
+    """CO-06 in real processes: 3 = 2 + 1 ranks, message by message."""
+    train_and_compare("digits-cnn", "ddp(collective=blocks)", "local:3", tmp_path)
+
+
 def test_stages_of_unequal_replicas(tmp_path: Path) -> None:
     """PP-05, a weighted loss and a bounded norm: all three are agreed on over stages."""
     task = "tests/runtime/padded.py:bounded"

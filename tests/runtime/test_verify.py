@@ -27,6 +27,14 @@ def test_a_plan_equals_its_serial_training(plan: str) -> None:
     assert found["max_difference"] <= TOLERANCE
 
 
+@pytest.mark.parametrize("collective", ["ring", "doubling", "hierarchical(3)"])
+def test_a_collective_by_its_schedule(collective: str) -> None:
+    """CO-02..07, message by message in an order drawn from a seed."""
+    machines = cluster_of(3)
+    found = checked(perceptron(), lambda graph: call(f"ddp(collective={collective})", graph, machines), machines)
+    assert found["max_difference"] <= TOLERANCE
+
+
 class Sum(nn.Module):
     """Two parameters that get one and the same gradient."""
 

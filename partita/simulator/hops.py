@@ -1,0 +1,72 @@
+"""A collective that goes by a schedule as one activity: alone it lasts as long as its hops do one after the other.
+
+rank 0  --n-->  .             what ports carry is their demand:          in(0) 2n   out(0) 2n   ...
+        .  <--n--             the rest of the makespan is latency:       4n - 2n of the busiest port
+A hop starts when both its ranks are through their earlier steps and the ports on its way are free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partita.cost.costs import Costs
+from partita.program.instruction import Collective
+from partita.program.program import Program
+from partita.simulator.ports import Ports
+from partita.units import Seconds
+from partita.wire.algorithms import schedule_of
+from partita.wire.loads import Load, loads_of
+
+Reals = NDArray[np.float64]
+Columns = dict[str, NDArray[np.generic]]
+
+
+def scheduled(
+    program: Program, act: Collective, group: tuple[int, ...], costs: Costs, ports: Ports, speed: Reals
+) -> Columns:
+    """One meeting (see there) of a group's collective, without who takes part."""
+    schedule = schedule_of(act.kind, act.algorithm, len(group))
+    loads = loads_of(schedule, *program.extent(act, len(group)), act.codec)
+    members, rate = np.array(group, np.int64), ports.resources.rate
+    source, target = (members[np.array([getattr(one, end) for one in loads], np.int64)] for end in ("source", "target"))
+    size = np.array([one.size for one in loads], np.float64)
+    message, resource, way = ports.routes(source, target)
+    passed, entry = np.unique(resource, return_inverse=True)
+    amount = np.bincount(entry, size[message], len(passed))
+    work = np.array(costs.hop_cores(program, act, len(group))) / speed[members]
+    busiest = float((amount / rate[passed]).max(initial=0.0))
+    span = makespan(loads, ways_of(message, resource, len(loads)), way + costs.wiring.message, rate)
+    return {
+        "latency": np.array([span - busiest]), "least": np.array([work.max()]),
+        "at": np.zeros(len(members) + len(passed), np.int64), "resource": np.concatenate([members, passed]),
+        "amount": np.concatenate([work, amount]), "source": source, "target": target, "size": size,
+    }  # fmt: skip
+
+
+def ways_of(message: NDArray[np.integer[Any]], resource: NDArray[np.integer[Any]], count: int) -> list[list[int]]:
+    """The resources that each of `count` messages passes."""
+    ways: list[list[int]] = [[] for _ in range(count)]
+    for one, port in zip(message.tolist(), resource.tolist(), strict=True):
+        ways[one].append(port)
+    return ways
+
+
+def makespan(loads: Sequence[Load], ways: Sequence[Sequence[int]], latency: Reals, rate: Reals) -> Seconds:
+    """Seconds from the first hop to the end of the last, each with its latency, the ports on its way and their rates in
+    bytes a second; computing costs nothing."""
+    done, fresh, free, now = dict[int, Seconds](), dict[int, Seconds](), dict[int, Seconds](), -1
+    for load, way, wait in zip(loads, ways, latency.tolist(), strict=True):
+        if load.step != now:
+            now = load.step
+            done |= fresh
+            fresh = {}
+        start = max(done.get(load.source, 0.0), done.get(load.target, 0.0), *(free.get(port, 0.0) for port in way))
+        busy = max((load.size / float(rate[port]) for port in way), default=0.0)
+        free |= dict.fromkeys(way, start + busy)
+        for rank in (load.source, load.target):
+            fresh[rank] = max(fresh.get(rank, 0.0), start + busy + wait)
+    return max([0.0, *done.values(), *fresh.values()])

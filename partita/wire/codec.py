@@ -1,0 +1,131 @@
+"""What codecs are: the bytes they make of so many numbers, and what may be done with these bytes on the way."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Final
+
+from partita.errors import PlanError
+from partita.plan.wire import Codec
+from partita.units import Bytes
+
+Settings = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A codec of catalogue entry `entry`.
+
+    `size(elements, item, settings)` is the bytes that it makes of numbers of `item` bytes; what is expected, where it
+    `varies` with the numbers. `sums` names the dtype in which encoded vectors may be added as they are ("": they
+    cannot). `where` and `feedback` are what it is used with unless told otherwise. `passes` is how often encoding and
+    decoding go over the numbers in memory, for want of a measurement.
+    """
+
+    entry: str
+    size: Callable[[int, int, Settings], Bytes]
+    settings: tuple[tuple[str, float], ...] = ()
+    sums: str = ""
+    varies: bool = False
+    where: str = "end"
+    feedback: bool = False
+    passes: tuple[float, float] = (2.0, 1.5)
+
+
+def kept(elements: int, settings: Settings) -> int:
+    """How many of `elements` a codec with a `ratio` sends: at least one."""
+    return min(max(ceil(settings["ratio"] * elements - 1e-9), 1), elements)
+
+
+def _chosen(elements: int, item: int, settings: Settings) -> Bytes:
+    """An index of four bytes and the number itself for each that is sent; all numbers as they are at ratio 1."""
+    k = kept(elements, settings)
+    return k * (4 + item) if k < elements else elements * item
+
+
+def _signs(elements: int, item: int, settings: Settings) -> Bytes:
+    return -(-elements // 8) + 8 * -(-elements // int(settings["group"]))
+
+
+SPECS: Final[dict[str, Spec]] = {
+    "fp16": Spec("QU-01", lambda n, item, s: 2 * n, sums="float16", passes=(1.5, 1.5)),
+    "bf16": Spec("QU-01", lambda n, item, s: 2 * n, sums="bfloat16", passes=(1.5, 1.5)),
+    "truncate": Spec("QU-15", lambda n, item, s: 2 * n, where="hop", passes=(1.5, 1.5)),
+    "q8": Spec("QU-15", lambda n, item, s: n + 4, where="hop", passes=(2.25, 1.25)),
+    "onebit": Spec("QU-05", _signs, (("group", 2048.0),), feedback=True, passes=(3.0, 1.1)),
+    "topk": Spec("SP-02", _chosen, (("ratio", 0.01),), feedback=True, passes=(3.0, 1.0)),
+}
+
+
+def spec_of(codec: Codec) -> Spec:
+    """What the codec of that name is. Raises PlanError for a name that is none."""
+    if codec.name not in SPECS:
+        near = difflib.get_close_matches(codec.name, SPECS, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(SPECS)}"
+        raise PlanError(f"there is no codec {codec.name!r}; {hint}")
+    return SPECS[codec.name]
+
+
+def settings_of(codec: Codec) -> dict[str, float]:
+    """The numbers that a codec is used with: its own over those of its kind."""
+    return dict(spec_of(codec).settings) | dict(codec.settings)
+
+
+def coded_size(codec: Codec, elements: int, item: int) -> Bytes:
+    """Bytes that a codec makes of `elements` numbers of `item` bytes; the expected ones where they vary."""
+    return spec_of(codec).size(elements, item, settings_of(codec)) if elements else 0
+
+
+def check_codec(codec: Codec) -> Codec:
+    """The codec itself. Raises PlanError for a name, a place or a number that it does not have."""
+    spec = spec_of(codec)
+    known = [name for name, _ in spec.settings]
+    if codec.where not in ("end", "hop", "server"):
+        raise PlanError(f"{codec.name}(where={codec.where}): end, hop or server belongs there")
+    for name, value in codec.settings:
+        if name not in known:
+            raise PlanError(f"{codec.name} has no number {name!r}; it has {', '.join(known) or 'none'}")
+        if value < 0 or (name == "ratio" and not 0 < value <= 1):
+            raise PlanError(f"{codec.name}({name}={value:g}): {'above 0 up to 1' if name == 'ratio' else '0 or more'}")
+    if codec.where == "hop" and (spec.varies or codec.error_feedback):
+        raise PlanError(
+            f"{codec.name} cannot be applied to every hop: "
+            f"{'its messages vary in length' if spec.varies else 'partial sums have no residual'}; use where=end"
+        )
+    return codec
+
+
+def read_codecs(text: str) -> tuple[Codec, ...]:
+    """The codecs of a knob: `none`, `q8`, `topk(ratio=0.01)`, `q8(where=end)`, `onebit(feedback=false)`; several, each
+    on what the one before left, between `+`. Raises PlanError naming what is allowed."""
+    if text in ("", "none"):
+        return ()
+    return tuple(check_codec(_read(part.strip())) for part in text.split("+"))
+
+
+def _read(text: str) -> Codec:
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        tree = None
+    name = tree.func if isinstance(tree, ast.Call) else tree
+    if not isinstance(name, ast.Name) or (isinstance(tree, ast.Call) and tree.args):
+        raise PlanError(f"{text!r} is no codec; write a name such as q8 or topk(ratio=0.01)")
+    spec = spec_of(Codec(name.id))
+    found, own = Codec(name.id, spec.where, spec.feedback), dict[str, float]()
+    for keyword in tree.keywords if isinstance(tree, ast.Call) else ():
+        word = ast.unparse(keyword.value)
+        if keyword.arg == "where":
+            found = replace(found, where=word, error_feedback=found.error_feedback and word != "hop")
+        elif keyword.arg == "feedback" and word.lower() in ("true", "false"):
+            found = replace(found, error_feedback=word.lower() == "true")
+        else:
+            try:
+                own[str(keyword.arg)] = float(word)
+            except ValueError:
+                raise PlanError(f"{text!r}: {keyword.arg}={word} is no number") from None
+    return replace(found, settings=tuple(own.items()))

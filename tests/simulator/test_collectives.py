@@ -1,0 +1,93 @@
+"""A simulated collective lasts exactly as long as its closed form says (CO-01), and its bytes are the schedule's."""
+
+from __future__ import annotations
+
+from math import ceil, log2
+
+import numpy as np
+import pytest
+
+from partita.lowering.lower import lower
+from partita.program.timeline import Timeline
+from partita.recipes.catalogue import call
+from partita.simulator.hops import makespan
+from partita.simulator.simulate import simulate
+from partita.wire.algorithms import ALGORITHMS, all_reduce
+from partita.wire.loads import loads_of
+from tests.priced import priced, whole_cores
+from tests.small import two_layers
+
+ELEMENTS = 4 * 6 + 6 * 2
+COMPUTE = 10e-3
+SLOW = 1e5  # bytes a second
+
+
+def step_of(collective: str, ranks: int, alpha: float, bandwidth: float = SLOW) -> Timeline:
+    """One bucket of 36 numbers among devices that compute for 10 ms."""
+    graph, machines = two_layers(), whole_cores(ranks, bandwidth)
+    program = lower(graph, call(f"ddp(collective={collective})", graph, machines), machines)[-1].program
+    batches = sorted({segment.batch for segment in program.segments})
+    return simulate(program, priced(graph, machines, batches, operator=COMPUTE / 10, latency=alpha))
+
+
+def closed(collective: str, p: int, alpha: float, n_beta: float) -> float:
+    """Thakur, Rabenseifner & Gropp 2005, for p a power of two that divides n."""
+    return {
+        "ring": 2 * (p - 1) * alpha + 2 * (p - 1) / p * n_beta,
+        "tree": 2 * ceil(log2(p)) * (alpha + n_beta),
+        "doubling": log2(p) * (alpha + n_beta),
+        "halving": 2 * log2(p) * alpha + 2 * (p - 1) / p * n_beta,
+        "blocks": 2 * log2(p) * alpha + 2 * (p - 1) / p * n_beta,
+        "hierarchical(2)": 2 * (1 + p // 2 - 1) * alpha + 2 * (p - 1) / p * n_beta,
+    }[collective]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("alpha", [0.0, 1e-3, 50e-3])
+@pytest.mark.parametrize("collective", ["ring", "tree", "doubling", "halving", "blocks", "hierarchical(2)"])
+def test_seconds_are_the_closed_form(collective: str, ranks: int, alpha: float) -> None:
+    """CO-01: exactly, where p is a power of two and divides n."""
+    found = step_of(collective, ranks, alpha).step_seconds - COMPUTE
+    assert found == pytest.approx(closed(collective, ranks, alpha, 4 * ELEMENTS / SLOW), rel=1e-9)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize("collective", [name for name in ALGORITHMS if name != "hierarchical"])
+def test_bytes_are_the_schedule(collective: str, ranks: int) -> None:
+    assert list(step_of(collective, ranks, 0.0).wire_sent) == all_reduce(collective, ranks).sent(ELEMENTS, 4)
+
+
+def test_doubling_wins_small_and_ring_large() -> None:
+    """CO-04: the argmin turns where the closed forms cross: 2(p-1)a + 2(p-1)/p nb = log2 p (a + nb)."""
+    p = 4
+    for n_beta in (1e-4, 1e-3, 1e-2):
+        turn = n_beta * (log2(p) - 2 * (p - 1) / p) / (2 * (p - 1) - log2(p))
+        for alpha, first in ((turn / 2, "ring"), (turn * 2, "doubling")):
+            steps = {name: step_of(name, p, alpha, 4 * ELEMENTS / n_beta).step_seconds for name in ("ring", "doubling")}
+            assert min(steps, key=lambda name: steps[name]) == first
+
+
+def alone(collective: str, ranks: int, alpha: float, elements: int) -> float:
+    """Seconds of one collective of bytes among ranks with a port each way of 1 byte a second."""
+    loads = loads_of(all_reduce(collective, ranks), elements, 1)
+    ways = [[2 * load.source, 2 * load.target + 1] for load in loads]
+    return makespan(loads, ways, np.full(len(loads), alpha), np.ones(2 * ranks))
+
+
+@pytest.mark.parametrize("ranks", [6, 9, 12])
+def test_binary_blocks_against_folding(ranks: int) -> None:
+    """CO-06: blocks beat folding where bytes count; one rank beside eight loses where each message waits its turn."""
+    large = 1_000_000
+    assert alone("blocks", ranks, 1.0, large) < alone("halving", ranks, 1.0, large)
+    turns = sum(1 for load in loads_of(all_reduce("blocks", 9), large, 1) if load.target == 8)
+    assert turns == 8
+
+
+def test_the_switch_between_a_ring_and_nodes() -> None:
+    """CO-07: with slow messages only between nodes, 2(p/k-1) of them beat 2(p-1)."""
+    one = all_reduce("hierarchical(4)", 16)
+    loads = loads_of(one, 16_000, 1)
+    wait = np.array([100.0 * (load.source // 4 != load.target // 4) for load in loads])
+    ways = [[2 * load.source, 2 * load.target + 1] for load in loads]
+    found = makespan(loads, ways, wait, np.ones(32))
+    assert found == pytest.approx(2 * (16 / 4 - 1) * 100 + 2 * 15 / 16 * 16_000)
