@@ -39,6 +39,7 @@ def programs(draw, apart=False):
 @given(programs())
 @settings(max_examples=150, deadline=None)
 def test_no_schedule_beats_its_longest_path_or_its_busiest_resource(program):
+    """PM-16: the makespan is at least the critical path and the largest load of a device."""
     rows, rates = [Activity(**fields) for fields in program[0]], program[1]
     start, end = advance(activities_of(rows), resources_of(rates))
     early = [0.0] * len(rows)
