@@ -164,6 +164,7 @@ def combine(rank: Rank, act: Combine, name: str, round: int) -> None:
         flat if source == rank.rank else rank.state.inbox_of(act.bucket, source) for source in act.sources
     ]
     for other in others:
+        rank.pace.breathe()
         first += other
     if first is not flat:
         flat.copy_(first)

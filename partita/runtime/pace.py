@@ -10,8 +10,9 @@ last round waited for messages longer than this costs, computing pauses between 
 
 from __future__ import annotations
 
+import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from partita.units import Seconds
@@ -29,15 +30,15 @@ class Pace:
     flying: int = 0
     waited: Seconds = 0.0
     on: bool = False
-    _used: Seconds = 0.0
+    _used: dict[int, Seconds] = field(default_factory=dict)
     _round: Seconds = 0.0
 
     def breathe(self) -> None:
-        """Between operators: pause so long that computing uses two thirds of the quota, if messages fly."""
+        """Between operators: pause so long that this thread uses two thirds of the quota, if messages fly."""
         if not self.on or not self.flying:
             return
-        now = time.thread_time()
-        spent, self._used = now - self._used, now
+        me, now = threading.get_ident(), time.thread_time()
+        spent, self._used[me] = now - self._used.get(me, now), now
         if GRAIN < spent < 1.0:
             time.sleep(spent * (1 / (SHARE * self.cores) - 1))
 
@@ -46,4 +47,4 @@ class Pace:
         now = time.perf_counter()
         length, self._round = now - self._round, now
         self.on = 0 < self.cores < 1 and self.waited > WAITED * length
-        self.waited, self._used = 0.0, time.thread_time()
+        self.waited, self._used = 0.0, {threading.get_ident(): time.thread_time()}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
 
 import torch
 
@@ -21,6 +23,7 @@ from partita.runtime.state import State
 from partita.runtime.transport import Transport
 from partita.units import Seconds
 
+LEADING: Final = ("compute", "serve")
 Code = Callable[[Environment, Leaves], None]
 
 
@@ -80,6 +83,12 @@ class Rank:
     ends: list[tuple[Seconds, Seconds]] = field(default_factory=list)
     losses: dict[int, torch.Tensor] = field(default_factory=dict)
     weights: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    @cached_property
+    def leading(self) -> str:
+        """The lane whose rounds are the rank's: where it computes, or else where it serves."""
+        names = [lane.name for lane in self.role.lanes]
+        return next((name for name in LEADING if name in names), names[0])
 
     def graph_of(self, stage: int) -> Graph:
         """The graph of a stage, or the captured one."""

@@ -11,10 +11,10 @@ from torch.profiler import profile
 
 from partita.cost.curve import fullest
 from partita.program.timeline import Span
+from partita.runtime.rank import LEADING
 from partita.units import Bytes, Seconds
 
 MOMENTS: Final = 240
-LEADING: Final = ("compute", "serve")
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ def _in_order(rank: Rank, lane: Lane, reach: Reach, record: Record) -> LaneRun:
                 yield from instance(rank, instruction, round, record)
                 if rank.board.failure is not None:
                     return
-        if lane.name in ("compute", "serve"):
+        if lane.name == rank.leading:
             rank.ends.append((time.perf_counter(), time.process_time()))
             rank.pace.round_ends()
 
@@ -114,7 +114,7 @@ def instance(rank: Rank, instruction: Instruction, round: int, record: Record) -
     if not turn.ready():
         asked = time.perf_counter()
         yield turn
-        if instruction.lane == "compute":
+        if instruction.lane == rank.leading:
             rank.pace.waited += time.perf_counter() - asked
     if rank.board.failure is not None:
         return
@@ -132,12 +132,12 @@ def instance(rank: Rank, instruction: Instruction, round: int, record: Record) -
 
 
 def drive(rank: Rank, reach: Reach, record: Record, timeout: Seconds) -> None:
-    """Advance every lane in a thread of its own, the compute lane in this one, over the rounds of `reach`.
+    """Advance every lane in a thread of its own, the leading one in this one, over the rounds of `reach`.
 
     Raises what the first failing lane raised; RunHung where a lane waited for more than `timeout` seconds.
     """
     runs = lanes(rank, reach, record)
-    mine = "compute" if "compute" in runs else next(iter(runs))
+    mine = rank.leading
     threads = [
         threading.Thread(target=_carry, args=(rank, name, run, timeout), name=name, daemon=True)
         for name, run in runs.items()

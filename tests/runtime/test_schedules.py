@@ -6,8 +6,12 @@ import pytest
 import torch
 
 from partita.graph.graph import Graph
+from partita.lowering.lower import lower
 from partita.recipes.catalogue import call
-from partita.runtime.run import train_in_process
+from partita.runtime.inprocess import Hall, InProcess
+from partita.runtime.leg import Reach
+from partita.runtime.run import carry_over, initial, make_rank, train_in_process
+from partita.runtime.schedules import advance
 from partita.task import Task
 from partita.tracing.capture import capture
 from tests.small import cluster_of, perceptron
@@ -57,3 +61,15 @@ def test_ten_thousand_orders(task: Task, graph: Graph, plan: str) -> None:
     for order in range(10_000 // len(PLANS) + 1):
         again = weights(task, graph, plan, order, {order % 3: 0.02 + order % 7 / 7})
         assert all(torch.equal(first[p.name], again[p.name]) for p in graph.parameters)
+
+
+@pytest.mark.parametrize("plan", ["ps_sync", "ps_sync(servers=3,own=false)", "ddp"])
+def test_a_round_ends_once(task: Task, graph: Graph, plan: str) -> None:
+    """A rank's rounds are those of one lane, also where it serves beside its computing."""
+    machines = cluster_of(4)
+    program = lower(graph, call(plan, graph, machines), machines)[-1].program
+    hall, start = Hall(), initial(task, 0)[1]
+    states = [carry_over(graph, program, r, task, start, None, "cpu") for r in range(program.size)]
+    ranks = [make_rank(task, graph, program, r, states[r], InProcess(r, hall), seed=0) for r in range(program.size)]
+    advance(ranks, Reach(3), 0, None)
+    assert [len(rank.ends) for rank in ranks] == [3 + program.drain] * program.size
