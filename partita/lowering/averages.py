@@ -11,12 +11,13 @@ wire     A1----'             A0------'             A1---- (merged in the next ro
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
 
 from partita.lowering.agreement import COMPUTE, DATA, WIRE, program_of, updates
 from partita.lowering.samples import Crew, Draft, packed, passes
 from partita.plan.plan import Plan
-from partita.plan.sync import Often, Outer, Sync, What
+from partita.plan.sync import AllReduce, Often, Outer, Sync, What
 from partita.program.instruction import After, Collective, Instruction, Kind, Mix, Scale, Space, Term, Update
 from partita.program.program import Bucket, Program, Role
 
@@ -38,17 +39,25 @@ def averaged(draft: Draft, plan: Plan, steps: int) -> Program:
 
 def settles(sync: Sync) -> bool:
     """Whether weights still differ after a round, so that a run's end has to bring them together."""
-    if sync.what not in (What.PARAMETER, What.DELTA):
+    if sync.what is What.GRADIENT:
         return False
+    if not isinstance(sync.through, AllReduce) or sync.what in (What.ELASTIC, What.DUAL):
+        return True
     return sync.often.period == 0 or sync.often.fragments > 1 or sync.tight.lag > 0
 
 
-def local_step(draft: Draft, crew: Crew, step: int) -> list[Instruction]:
-    """A worker's own step `step` of the round, on its part of that minibatch alone."""
-    direct = draft.plan.schedule.microbatches == 1
+def local_step(draft: Draft, crew: Crew, step: int, between: Sequence[Instruction] = ()) -> list[Instruction]:
+    """A worker's own step `step` of the round, on its part of that minibatch alone; what is `between` changes the
+    gradients once they are complete."""
+    direct = draft.plan.schedule.microbatches == 1 and not between
     works = passes(draft, crew, step, crew.count, direct=direct)
     body = [work.instruction for work in works] if direct else packed(draft, works, {}, f".{step}")
-    return body + updates(draft, {}, part=f"{step}.0" if direct else "", tag=f".{step}")
+    ends = updates(draft, {}, part=f"{step}.0" if direct else "", tag=f".{step}")
+    if between:
+        ends.sort(key=lambda one: isinstance(one.act, Update))
+        first = next(k for k, one in enumerate(ends) if isinstance(one.act, Update))
+        ends[first:first] = between
+    return body + ends
 
 
 def fragments_of(buckets: tuple[Bucket, ...], count: int) -> tuple[tuple[int, ...], ...]:

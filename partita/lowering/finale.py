@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from partita.lowering.agreement import COMPUTE, WIRE, program_of
 from partita.lowering.averages import settles
+from partita.lowering.exchanges import pushes
 from partita.lowering.samples import Draft
-from partita.program.instruction import After, Collective, Instruction, Kind, Scale, Space
+from partita.plan.sync import What
+from partita.program.instruction import After, Collective, Instruction, Kind, Mix, Scale, Space, Term
 from partita.program.program import Program, Role
 
 
 def finale(draft: Draft) -> Program | None:
-    """All take the mean of their weights (DP-24: once, at the end); None where a round's end leaves them equal."""
+    """All take the mean of their weights (DP-24: once, at the end), or the centre that they are tied to; None where a
+    round's end leaves them equal."""
     if draft.plan.mesh.size == 1 or not draft.plan.sync or not settles(draft.sync):
         return None
     body, workers = list[Instruction](), draft.workers
+    centre = draft.sync.what in (What.ELASTIC, What.DUAL)
     for i, bucket in enumerate(draft.buckets):
-        whole = Collective(Kind.ALL_REDUCE, bucket.name, (workers,), Space.PARAMETER)
-        body.append(Instruction(f"A{i}", whole, "wire"))
+        taken = After(f"D{i}")
+        if centre or pushes(draft.sync.through):
+            body.append(Instruction(taken.name, Mix(bucket.name, Space.PARAMETER, (Term(Space.ANCHOR),)), "compute"))
+        if centre:
+            continue
+        whole = Collective(Kind.ALL_REDUCE, bucket.name, (workers,), Space.PARAMETER, draft.sync.wire.collective)
+        body.append(Instruction(f"A{i}", whole, "wire", (taken,) if pushes(draft.sync.through) else ()))
         body.append(Instruction(f"X{i}", Scale(bucket.name, 1 / len(workers)), "compute", (After(f"A{i}"),)))
     role = Role("worker", workers, tuple(body), (COMPUTE, WIRE))
     return program_of(draft, (role,), steps=0, semantics="consensus")

@@ -15,7 +15,7 @@ from partita.cluster.cluster import Cluster
 from partita.errors import LoweringError
 from partita.graph.graph import Graph
 from partita.lowering.agreement import all_reduced, alone
-from partita.lowering.averages import averaged
+from partita.lowering.apart import apart, apart_gaps, corrections_gap, steps_alone
 from partita.lowering.finale import finale
 from partita.lowering.samples import Draft, draft
 from partita.lowering.schedules import ROWS
@@ -27,7 +27,7 @@ from partita.plan.mesh import Split
 from partita.plan.plan import Plan
 from partita.plan.rule import ruled
 from partita.plan.schedule import Schedule, Versions
-from partita.plan.sync import AllReduce, Servers, Sync, What
+from partita.plan.sync import AllReduce, Outer, Servers, Sync, What
 from partita.plan.wire import Priority
 from partita.program.program import Program
 from partita.program.verify import verify
@@ -53,20 +53,22 @@ def lower(graph: Graph, plan: Plan, cluster: Cluster) -> tuple[Stretch, ...]:
     """
     check(plan, graph, cluster)
     phases = [(phase.steps, phase.plan) for phase in plan.before] + [(0, plan)]
-    return tuple(Stretch(steps, lower_phase(graph, part), part, _finale(graph, part)) for steps, part in phases)
+    return tuple(
+        Stretch(steps, lower_phase(graph, part, cluster), part, _finale(graph, part)) for steps, part in phases
+    )
 
 
-def lower_phase(graph: Graph, plan: Plan, steps: int = 0) -> Program:
+def lower_phase(graph: Graph, plan: Plan, cluster: Cluster, steps: int = 0) -> Program:
     """The Program of one phase; with `steps`, of a last round of so few."""
     refuse(graph, plan)
-    return replace(_program(ruled(graph, plan.update), plan, steps), update=plan.update)
+    return replace(_program(ruled(graph, plan.update), plan, cluster, steps), update=plan.update)
 
 
-def _program(graph: Graph, plan: Plan, steps: int) -> Program:
+def _program(graph: Graph, plan: Plan, cluster: Cluster, steps: int) -> Program:
     if plan.stages:
         return verify(staged(graph, plan))
-    if plan.mesh.size > 1 and plan.sync and plan.sync[0].what in (What.PARAMETER, What.DELTA):
-        return verify(averaged(draft(graph, plan), plan, steps or plan.sync[0].often.period or 1))
+    if steps_alone(plan):
+        return verify(apart(draft(graph, plan), plan, cluster, steps))
     agreement = _agreement(plan)
     return verify(agreement(draft(graph, plan, cut=agreement in (all_reduced, served)), plan))
 
@@ -79,7 +81,7 @@ def _agreement(plan: Plan) -> Callable[[Draft, Plan], Program]:
 
 def _finale(graph: Graph, plan: Plan) -> Program | None:
     end = None if plan.stages else finale(draft(ruled(graph, plan.update), plan))
-    return end and verify(end)
+    return end and verify(replace(end, update=plan.update))
 
 
 def refuse(graph: Graph, plan: Plan) -> None:
@@ -94,10 +96,10 @@ def refuse(graph: Graph, plan: Plan) -> None:
         (len(plan.sync) > 1, "more than one agreement"),
         (any(split.dim != "sample" for split in plan.splits), "splits of other dimensions than samples"),
         (plan.splits != (Split(),), "samples divided for some operators or ranks only"),
-        *_gaps(sync),
+        *_gaps(plan),
         *(_pipeline_gaps(plan) if plan.stages else _order_gaps(plan)),
         *_memory_gaps(plan.memory),
-        (bool(plan.update.corrections), "corrections of the update rule"),
+        (corrections_gap(plan), "corrections of the update rule"),
         (plan.update.growth != 1 or bool(plan.update.grow_at), "a batch that grows"),
         (plan.update.local_state != "keep", f"a local state that is {plan.update.local_state}"),
         (bool(plan.kernels), "kernel choices"),
@@ -134,28 +136,33 @@ def _pipeline_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
     yield sync.wire.collective != BACKEND, f"the collective {sync.wire.collective!r} between stages"
 
 
-def _gaps(sync: Sync) -> Iterator[tuple[bool, str]]:
+def _gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
     """(whether the agreement asks for it, what) of all that no pass brings about yet."""
-    nothing, through, tight, often, wire = Sync(), sync.through, sync.tight, sync.often, sync.wire
-    served, gradients = isinstance(through, Servers), sync.what is What.GRADIENT
-    averages = sync.what in (What.PARAMETER, What.DELTA)
-    yield not isinstance(through, AllReduce | Servers), f"agreement through {type(through).__name__}"
-    yield not gradients and (served or not averages), f"agreement on {sync.what}"
+    sync = plan.sync[0] if plan.sync else Sync()
+    through, wire, alike = sync.through, sync.wire, not steps_alone(plan)
     yield sync.parameters != "*", f"agreement on the parameters {sync.parameters!r} only"
-    yield isinstance(through, Servers) and through.levels * through.replicas > 1, "servers in levels or replicas"
-    yield bool(tight.staleness or tight.need), "stale or partial agreement"
-    late = tight.lag > 0 and (served or sync.what is What.PARAMETER)
-    yield late, f"lag {tight.lag} where neither gradients nor deltas are all-reduced"
-    yield often.period == 0 and not averages, "agreement once at the end (period 0)"
-    yield often.period > 1 and gradients, f"gradients agreed on every {often.period} steps"
-    yield often.fragments > 1 and sync.what is not What.DELTA, "agreement in fragments"
+    yield from _step_gaps(sync) if alike else apart_gaps(sync)
     yield bool(wire.codecs), "codecs"
+    served = isinstance(through, Servers)
     yield wire.collective != BACKEND and served, f"the collective {wire.collective!r} through servers"
-    ordered = not served and gradients and wire.order is Priority.PRIORITY
+    ordered = not served and alike and wire.order is Priority.PRIORITY
     yield wire.order is not Priority.FIFO and not ordered, f"message order {wire.order}"
     yield wire.credit_bytes > 0, "a credit of messages in flight"
     yield wire.negotiate, "negotiated messages"
-    yield sync.outer != nothing.outer and sync.what is not What.DELTA, "outer optimizers"
+
+
+def _step_gaps(sync: Sync) -> Iterator[tuple[bool, str]]:
+    """The same of an agreement on every step's gradients."""
+    through, tight, often, served = sync.through, sync.tight, sync.often, isinstance(sync.through, Servers)
+    yield not isinstance(through, AllReduce | Servers), f"agreement through {type(through).__name__}"
+    yield sync.what is not What.GRADIENT, f"agreement on {sync.what}"
+    yield isinstance(through, Servers) and through.levels * through.replicas > 1, "servers in levels or replicas"
+    yield bool(tight.staleness or tight.need), "stale or partial agreement"
+    yield tight.lag > 0 and served, f"lag {tight.lag} where no gradients are all-reduced"
+    yield often.period == 0, "agreement once at the end (period 0)"
+    yield often.period > 1, f"gradients agreed on every {often.period} steps"
+    yield often.fragments > 1, "agreement in fragments"
+    yield sync.outer != Outer(), "outer optimizers"
 
 
 __all__ = ["Draft", "Stretch", "lower", "lower_phase"]

@@ -10,7 +10,7 @@ from partita.plan.memory import Shard
 from partita.plan.plan import Plan, own_servers, ranks_of
 from partita.plan.rule import ruled
 from partita.plan.schedule import Order
-from partita.plan.sync import Servers, SharedMemory, What
+from partita.plan.sync import GRAPHS, Gossip, Neighbours, Servers, SharedMemory, What
 
 
 def check(plan: Plan, graph: Graph, cluster: Cluster) -> None:
@@ -121,6 +121,12 @@ def _agreement(plan: Plan, graph: Graph) -> None:
                 f"{plan.name}: {sync.often.fragments} fragments and lag {tight.lag} in a period of "
                 f"{sync.often.period} steps; at most {sync.often.period} fragments and a lag below it are allowed"
             )
+        if isinstance(sync.through, Neighbours) and sync.through.graph not in GRAPHS:
+            raise PlanError(f"{plan.name}: there is no graph {sync.through.graph!r}; there are {', '.join(GRAPHS)}")
+        if isinstance(sync.through, Gossip):
+            _gossip(plan, sync.through)
+        if sync.what is What.DUAL and sync.outer.penalty <= 0:
+            raise PlanError(f"{plan.name}: a penalty of {sync.outer.penalty}; multipliers need one above 0")
         if wire.bucket_bytes < 0 or wire.slice_bytes < 0 or wire.credit_bytes < 0:
             raise PlanError(f"{plan.name}: bucket, slice and credit sizes are bytes, 0 or more")
         if isinstance(sync.through, Servers) and not 1 <= sync.through.count <= max(
@@ -147,3 +153,10 @@ def _agreement(plan: Plan, graph: Graph) -> None:
         raise PlanError(
             f"{plan.name} has the pipeline schedule {plan.schedule.order} and one stage; add stages or a pipe axis"
         )
+
+
+def _gossip(plan: Plan, gossip: Gossip) -> None:
+    if gossip.direction not in ("push", "pull", "pair"):
+        raise PlanError(f"{plan.name}: gossip in the direction {gossip.direction!r}; push, pull and pair are allowed")
+    if min(gossip.partners, gossip.draws) < 1:
+        raise PlanError(f"{plan.name}: {gossip.partners} partners, {gossip.draws} draws; 1 or more are allowed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from partita.plan.wire import Wire
 
@@ -25,19 +25,25 @@ class Servers:
     replicas: int = 1
 
 
+GRAPHS: Final = ("ring", "torus", "exponential", "complete", "topology")
+
+
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """A fixed graph with doubly stochastic weights: 'ring', 'torus', 'exponential', 'complete' or 'topology'."""
+    """A fixed graph of GRAPHS, with doubly stochastic weights."""
 
     graph: str = "ring"
 
 
 @dataclass(frozen=True, slots=True)
 class Gossip:
-    """`partners` random ranks a time; 'push', 'pull' or 'pair' (atomic averaging of two)."""
+    """`partners` random ranks a time; 'push', 'pull' or 'pair' (atomic averaging of two). They are drawn from `seed`
+    for `draws` exchanges, and then repeat."""
 
     direction: str = "pair"
     partners: int = 1
+    draws: int = 8
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,8 +148,8 @@ class Decode:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Multiply a bucket in place by `factor`, or by the inverse of the number that the bucket `by` holds; `lag` as in
-    Update."""
+    """Multiply a bucket in place by `factor`, or by the inverse of the number that the bucket `by` holds (WEIGHT as a
+    gradient, MASS in its anchor); `lag` as in Update."""
 
     bucket: str
     factor: float = 1.0

@@ -18,6 +18,7 @@ from partita.units import Bytes
 
 T = TypeVar("T")
 WEIGHT: Final = "weight"
+MASS: Final = "mass"
 NORM: Final = "norm"
 
 

@@ -14,8 +14,13 @@ from partita.cluster.cluster import Cluster
 from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
+from partita.recipes.admm import admm
+from partita.recipes.d_psgd import d_psgd
 from partita.recipes.ddp import ddp
 from partita.recipes.diloco import diloco
+from partita.recipes.eamsgd import eamsgd
+from partita.recipes.easgd import easgd
+from partita.recipes.gossip import gossip
 from partita.recipes.gpipe import gpipe
 from partita.recipes.interleaved import interleaved
 from partita.recipes.local_sgd import local_sgd
@@ -65,6 +70,11 @@ RECIPES: Final = {
     "post_local_sgd": Recipe(post_local_sgd, ("DP-26",), "periodic", "Lin et al., ICLR 2020"),
     "parallel_sgd": Recipe(parallel_sgd, ("DP-24",), "periodic", "Zinkevich et al., NIPS 2010"),
     "diloco": Recipe(diloco, ("EX-01",), "periodic", "Douillard et al. 2023, 2025"),
+    "easgd": Recipe(easgd, ("DP-19",), "elastic", "Zhang et al., NIPS 2015"),
+    "eamsgd": Recipe(eamsgd, ("DP-19",), "elastic", "Zhang et al., NIPS 2015"),
+    "admm": Recipe(admm, ("DP-20",), "elastic", "Zhang & Kwok, ICML 2014"),
+    "d_psgd": Recipe(d_psgd, ("DP-21",), "neighbours", "Lian et al., NIPS 2017"),
+    "gossip": Recipe(gossip, ("DP-23",), "neighbours", "Jin et al. 2016"),
     "gpipe": Recipe(gpipe, ("PP-01", "PP-10"), "pipelined stages", "Huang et al., NeurIPS 2019"),
     "torchgpipe": Recipe(torchgpipe, ("PP-02",), "pipelined stages", "Kim et al. 2020"),
     "one_f_one_b": Recipe(one_f_one_b, ("PP-11", "PP-10", "PP-05"), "pipelined stages", "Narayanan et al., SC 2021"),

@@ -28,7 +28,7 @@ from partita.program.instruction import (
     Space,
     Update,
 )
-from partita.program.program import NORM, WEIGHT, Segment
+from partita.program.program import MASS, NORM, WEIGHT, Segment
 from partita.runtime.draws import DRAWS, Draws
 from partita.runtime.hops import by_schedule
 from partita.runtime.mixing import mix
@@ -176,7 +176,7 @@ def scale(rank: Rank, act: Scale, name: str, round: int) -> None:
     slot = rank.slot(round - act.lag)
     flat = rank.state.flat(act.space, act.bucket, slot)
     if act.by:
-        flat.div_(rank.state.gradient[act.by][slot][0])
+        flat.div_(rank.state.flat(Space.ANCHOR if act.by == MASS else Space.GRADIENT, act.by, slot)[0])
     else:
         flat.mul_(act.factor)
 

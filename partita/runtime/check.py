@@ -51,7 +51,7 @@ def checked(
         states, _ = train()
         whole = not graph.mutations
         tell(f"training the same serially in {precision}")
-        serially = partial(serial_training, task, seed=seed, precision=precision, dims=sample_dims(graph))
+        serially = partial(serial_training, task, cluster, seed=seed, precision=precision, dims=sample_dims(graph))
         serial = serially(parts, whole=whole)
         found[precision] = difference(gathered(program, states), serial[0])
         if precision == "fp64" and not parts[-1].program.steps:
@@ -71,9 +71,11 @@ def checked(
     }
 
 
-def serial_training(task: Task, parts: Sequence[Leg], **more: Any) -> dict[int, dict[str, torch.Tensor]]:
+def serial_training(
+    task: Task, cluster: Cluster, parts: Sequence[Leg], **more: Any
+) -> dict[int, dict[str, torch.Tensor]]:
     """`reference` with replicas that agree as the legs' plans say."""
-    return reference(task, parts, apart=Apart(), **more)
+    return reference(task, parts, apart=Apart(cluster), **more)
 
 
 def apart(train: Callable[..., Any], serially: Callable[..., Any], parts: Sequence[Leg]) -> float:

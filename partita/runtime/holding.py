@@ -110,6 +110,9 @@ def _kept(shard: Shard, rank: Rank) -> None:
         if rank.rank != keepers[0] if equal else rank.rank not in keepers:
             continue
         flat, at = rank.state.kept[space, bucket], 0
+        if bucket not in rank.state.views:
+            shard.tensors[Entry("kept", bucket, str(space), ALIKE if equal else rank.rank)] = flat
+            continue
         for piece, view in zip(rank.program.bucket[bucket].pieces, rank.state.views[bucket], strict=True):
             entry = of_piece("kept", piece, str(space), ALIKE if equal else rank.rank)
             shard.tensors[entry] = flat[at : at + view.numel()].view(view.shape)

@@ -53,7 +53,7 @@ def legs(graph: Graph, plan: Plan, cluster: Cluster, steps: int, since: int = 0)
     at = 0
     for stretch in lower(graph, plan, cluster):
         end = min(at + stretch.steps, steps) if stretch.steps else steps
-        found += _filled(graph, stretch, max(at, since), end)
+        found += _filled(graph, cluster, stretch, max(at, since), end)
         if stretch.end and end > at and end >= since:
             found.append(Leg(1, stretch.end, stretch.plan, end, whole=False))
         at = end
@@ -69,11 +69,11 @@ def left(graph: Graph, plan: Plan, cluster: Cluster, steps: int, since: int) -> 
     return (Leg(0, before[-1].program, before[-1].plan, since), *found)
 
 
-def _filled(graph: Graph, stretch: Stretch, start: int, end: int) -> list[Leg]:
+def _filled(graph: Graph, cluster: Cluster, stretch: Stretch, start: int, end: int) -> list[Leg]:
     rounds, rest = divmod(max(end - start, 0), stretch.program.steps)
     found = [Leg(rounds, stretch.program, stretch.plan, start)]
     if rest:
-        shorter = lower_phase(graph, stretch.plan, rest)
+        shorter = lower_phase(graph, stretch.plan, cluster, rest)
         found.append(Leg(1, shorter, stretch.plan, found[0].end, whole=False))
     return found
 

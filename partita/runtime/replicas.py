@@ -2,18 +2,21 @@
 each other between steps.
 
     averages   every period: the mean of all weights (DP-26), or an outer step with the mean change (EX-01)
+    bonds      a centre (DP-19, DP-20), neighbours (DP-21) and drawn partners (DP-23)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
+from partita.cluster.cluster import Cluster
 from partita.lowering.averages import fragments_of, taken_at
-from partita.plan.sync import Sync, What
+from partita.plan.sync import Gossip, Neighbours, What
+from partita.plan.text import write_plan
 from partita.program.program import Bucket
+from partita.runtime.bonds import Bond, Centre, Mixing
 from partita.runtime.leg import Leg
 from partita.runtime.reference import Replica, shares_of
 from partita.runtime.state import rows
@@ -23,32 +26,89 @@ Rows = list[torch.Tensor]
 
 @dataclass
 class Apart:
-    """Replicas over the legs of a run; keeps what an agreement keeps, as `kept[name, bucket]`: tensors like its
-    pieces."""
+    """Replicas over the legs of a run, and the bond of each phase's plan, which keeps what that plan keeps."""
 
-    kept: dict[tuple[str, str], Rows] = field(default_factory=dict)
+    cluster: Cluster
+    bonds: dict[str, Bond] = field(default_factory=dict)
 
     def __call__(self, replicas: dict[int, Replica], leg: Leg) -> None:
         """Carry out a leg: each worker's own steps, and the agreement between them."""
-        program, sync = leg.program, leg.plan.sync[0]
-        with torch.no_grad():
-            if not program.steps:
-                _mean(replicas, program.trained)
-                return
+        program = leg.program
+        bond = self.bonds.setdefault(write_plan(leg.plan), self._bond(replicas, leg))
+        bond.begin(leg)
         shares = shares_of(program)
-        after = _averages(self, replicas, leg, sync)
         for t in range(leg.rounds * program.steps):
+            with torch.no_grad():
+                bond.before(replicas, t)
+            found = {}
             for w, one in replicas.items():
                 mine = [(s.start, s.count) for s in shares if s.rank == w and s.step == t % program.steps]
-                one.apply(one.own.gradients(leg.step + t, mine, sum(count for _, count in mine)))
+                found[w] = one.own.gradients(leg.step + t, mine, sum(count for _, count in mine))
             with torch.no_grad():
-                after(t)
+                bond.between(replicas, t, found)
+            for w, one in replicas.items():
+                one.apply(found[w])
+            with torch.no_grad():
+                bond.after(replicas, t)
         with torch.no_grad():
-            after(-1)
+            (bond.end if program.steps else bond.settle)(replicas)
 
-    def of(self, name: str, bucket: Bucket, like: Rows) -> Rows:
-        """What is kept of a bucket; begins as `like`."""
-        return self.kept.setdefault((name, bucket.name), [tensor.clone() for tensor in like])
+    def _bond(self, replicas: dict[int, Replica], leg: Leg) -> Bond:
+        sync = leg.plan.sync[0]
+        if isinstance(sync.through, Neighbours | Gossip):
+            return Mixing(leg.plan, replicas, self.cluster)
+        if sync.what in (What.ELASTIC, What.DUAL):
+            return Centre(leg.plan, replicas)
+        return Averages(leg.plan, replicas)
+
+
+class Averages(Bond):
+    """Fragments' means taken, and those of `lag` steps ago merged."""
+
+    def begin(self, leg: Leg) -> None:
+        often, self.buckets, self.steps = self.sync.often, leg.program.trained, max(leg.program.steps, 1)
+        self.flying: list[tuple[int, Bucket, Rows]] = []
+        agrees = often.period and (leg.whole or (often.fragments == 1 and not self.sync.tight.lag))
+        self.places = {f: taken_at(often, f) for f in range(often.fragments)} if leg.whole else {0: self.steps - 1}
+        self.fragments = fragments_of(self.buckets, often.fragments)
+        if not agrees:
+            self.places = {}
+        if not self.kept:
+            self.kept |= {("anchor", b.name): _copy(rows_of(self.first, b)) for b in self.buckets}
+            self.kept |= {("velocity", b.name): _copy(rows_of(self.first, b), 0.0) for b in self.buckets}
+
+    def after(self, replicas: dict[int, Replica], t: int) -> None:
+        for f, place in self.places.items():
+            if t % self.steps == place:
+                taken = [self.buckets[i] for i in self.fragments[f]]
+                self.flying += [(t + self.sync.tight.lag, bucket, means(replicas, bucket)) for bucket in taken]
+        due = [one for one in self.flying if one[0] <= t]
+        self.flying = [one for one in self.flying if one[0] > t]
+        for _, bucket, mean in due:
+            self._merge(replicas, bucket, mean)
+
+    def end(self, replicas: dict[int, Replica]) -> None:
+        for _, bucket, mean in self.flying:
+            self._merge(replicas, bucket, mean)
+
+    def _merge(self, replicas: dict[int, Replica], bucket: Bucket, mean: Rows) -> None:
+        """w += rate v, v = momentum v + (mean - w), w being the weights agreed on last; Nesterov's looks ahead once
+        more (torch.optim.SGD with the change for a gradient)."""
+        outer = self.sync.outer
+        if self.sync.what is What.DELTA:
+            anchor, velocity = self.kept["anchor", bucket.name], self.kept["velocity", bucket.name]
+            for w, v, m in zip(anchor, velocity, mean, strict=True):
+                change = m - w
+                v.mul_(outer.momentum).add_(change)
+                w.add_(change + outer.momentum * v if outer.nesterov else v, alpha=outer.rate)
+            mean = anchor
+        for one in replicas.values():
+            for weight, new in zip(rows_of(one, bucket), mean, strict=True):
+                weight.mul_(outer.keep).add_(new, alpha=1 - outer.keep)
+
+
+def _copy(tensors: Rows, factor: float = 1.0) -> Rows:
+    return [tensor.clone() * factor for tensor in tensors]
 
 
 def rows_of(one: Replica, bucket: Bucket) -> Rows:
@@ -61,52 +121,3 @@ def means(replicas: dict[int, Replica], bucket: Bucket) -> Rows:
     """The mean over replicas of a bucket's weights."""
     columns = zip(*(rows_of(one, bucket) for one in replicas.values()), strict=True)
     return [torch.stack(column).mean(0) for column in columns]
-
-
-def _mean(replicas: dict[int, Replica], buckets: Sequence[Bucket]) -> None:
-    for bucket in buckets:
-        together = means(replicas, bucket)
-        for one in replicas.values():
-            for weight, mean in zip(rows_of(one, bucket), together, strict=True):
-                weight.copy_(mean)
-
-
-def _averages(apart: Apart, replicas: dict[int, Replica], leg: Leg, sync: Sync) -> Callable[[int], None]:
-    """What follows step `t` of a leg (-1: its end): fragments' changes taken, and those of `lag` steps ago merged."""
-    buckets, often, lag = leg.program.trained, sync.often, sync.tight.lag
-    agrees = often.period and (leg.whole or (often.fragments == 1 and not lag))
-    places = {f: taken_at(often, f) for f in range(often.fragments)} if leg.whole else {0: leg.program.steps - 1}
-    fragments = fragments_of(buckets, often.fragments)
-    flying: list[tuple[int, Bucket, Rows]] = []
-    if sync.what is What.DELTA:
-        for bucket in buckets:
-            apart.of("anchor", bucket, rows_of(replicas[0], bucket))
-
-    def after(t: int) -> None:
-        if not agrees:
-            return
-        for f, place in places.items():
-            if t >= 0 and t % leg.program.steps == place:
-                flying.extend((t + lag, buckets[i], means(replicas, buckets[i])) for i in fragments[f])
-        for at, bucket, mean in flying:
-            if t < 0 or at <= t:
-                _merge(apart, replicas, bucket, mean, sync)
-        flying[:] = [one for one in flying if 0 <= t < one[0]]
-
-    return after
-
-
-def _merge(apart: Apart, replicas: dict[int, Replica], bucket: Bucket, mean: Rows, sync: Sync) -> None:
-    """w += rate v, v = momentum v + (mean - w), w being the weights agreed on last; Nesterov's looks ahead once more
-    (torch.optim.SGD with the change for a gradient)."""
-    if sync.what is What.DELTA:
-        anchor = apart.of("anchor", bucket, mean)
-        velocity = apart.of("velocity", bucket, [torch.zeros_like(tensor) for tensor in mean])
-        for w, v, m in zip(anchor, velocity, mean, strict=True):
-            change = m - w
-            v.mul_(sync.outer.momentum).add_(change)
-            w.add_(change + sync.outer.momentum * v if sync.outer.nesterov else v, alpha=sync.outer.rate)
-        mean = anchor
-    for one in replicas.values():
-        for weight, new in zip(rows_of(one, bucket), mean, strict=True):
-            weight.mul_(sync.outer.keep).add_(new, alpha=1 - sync.outer.keep)

@@ -175,8 +175,10 @@ def _kept(contents: Contents, program: Program, rank: int, state: State) -> None
         if space is Space.ANCHOR:
             flat.copy_(state.parameter[bucket])
         wanted = () if space in same[bucket] else keepers.get((space, bucket), ())
-        at = 0
-        for piece, view in zip(program.bucket[bucket].pieces, state.views[bucket], strict=True):
+        at, pieces = 0, program.bucket[bucket].pieces
+        if not pieces and contents.ranks("kept", bucket, str(space)) == tuple(wanted):
+            flat.copy_(contents.tensor(Entry("kept", bucket, str(space), rank)))
+        for piece, view in zip(pieces, state.views.get(bucket, ()), strict=True):
             found = _read(
                 contents, "kept", piece.parameter, str(space), rank, wanted,
                 partial(_rows, contents, "kept", str(space), piece, _count(view)),

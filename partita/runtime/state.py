@@ -17,7 +17,7 @@ import torch
 
 from partita.graph.graph import Constant, Graph
 from partita.program.instruction import KEPT, Combine, Norm, Pack, Space
-from partita.program.program import NORM, Bucket, Piece, Program, Role
+from partita.program.program import MASS, NORM, Bucket, Piece, Program, Role
 from partita.runtime.rules import optimizer_of
 from partita.task import Task
 from partita.tracing.convert import dense
@@ -91,6 +91,8 @@ def make_state(
             leaves[name] = values[name].detach().clone().to(device)
     optimizer = {name: optimizer_of(task, program.update, pieces) for name, pieces in views.items()}
     schedule = {name: task.schedule(one) for name, one in optimizer.items()} if task.schedule else {}
+    if MASS in parameter:
+        parameter[MASS].fill_(1.0)
     kept = {
         (space, name): parameter[name].clone() if space is Space.ANCHOR else torch.zeros_like(parameter[name])
         for space, name in program.kept(role)

@@ -19,7 +19,7 @@ from partita.plan.memory import Memory, Precision, Recompute, Shard
 from partita.plan.mesh import Mesh, Split, Stage
 from partita.plan.plan import Correction, Kernel, Phase, Plan, Update
 from partita.plan.schedule import Order, Schedule, Versions
-from partita.plan.sync import Neighbours, Often, Outer, Servers, Sync, Tight, What
+from partita.plan.sync import Gossip, Neighbours, Often, Outer, Servers, Sync, Tight, What
 from partita.plan.wire import Codec, Priority, Wire
 from partita.program.instruction import Load
 from partita.program.program import Program
@@ -173,7 +173,9 @@ REFUSED = [
     (plan(sync=(Sync(), Sync())), "more than one agreement"),
     (plan(splits=(Split(dim="output"),)), "other dimensions than samples"),
     (plan(sync=(Sync(through=Neighbours()),)), "agreement through Neighbours"),
-    (plan(sync=(Sync(what=What.ELASTIC),)), "agreement on elastic"),
+    (plan(sync=(Sync(through=Servers(own=False), what=What.ELASTIC),)), "agreement on elastic through Servers"),
+    (plan(sync=(Sync(what=What.FACTOR),)), "agreement on factor"),
+    (plan(sync=(Sync(what=What.ELASTIC, often=Often(0)),)), "agreement once at the end"),
     (plan(sync=(Sync(through=Servers(), tight=Tight(staleness=2)),), mesh=Mesh((("data", 3),))), "stale or partial"),
     (plan(sync=(Sync(often=Often(0)),)), "agreement once at the end"),
     (plan(sync=(Sync(what=What.PARAMETER, often=Often(4, fragments=2)),)), "agreement in fragments"),
@@ -198,6 +200,7 @@ REFUSED = [
     (plan(memory=Memory(precision=Precision.BF16)), "a precision of its own"),
     (plan(memory=Memory(tiles=2)), "offloading or tiles"),
     (plan(update=Update(corrections=(Correction("delay"),))), "corrections of the update rule"),
+    (plan(update=Update(corrections=(Correction("nesterov", (("momentum", 0.9),)),))), "corrections of the update"),
     (plan(kernels=(Kernel("*", "winograd"),)), "kernel choices"),
 ]  # fmt: skip
 
@@ -225,6 +228,10 @@ CONTRADICTIONS = [
     (dealt((0, 1, 2), (3,), 2), "2 microbatches out to 3 replicas"),
     (dealt((0, 1, 2), (3, 4), 4), "needs 5 devices"),
     (plan(before=(Phase(0, Plan("first")),)), "0 steps"),
+    (plan(sync=(Sync(through=Gossip("around"), what=What.PARAMETER),)), "push, pull and pair"),
+    (plan(sync=(Sync(through=Gossip("pull", 0), what=What.PARAMETER),)), "0 partners"),
+    (plan(sync=(Sync(through=Neighbours("star"), what=What.PARAMETER),)), "no graph 'star'"),
+    (plan(sync=(Sync(what=What.DUAL),)), "a penalty of 0"),
 ]  # fmt: skip
 
 

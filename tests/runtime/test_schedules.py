@@ -25,6 +25,8 @@ PLANS = (
     "pipe_sgd(staleness=2,warmup=1)",
     "local_sgd(period=2)",
     "diloco(period=2,fragments=2,lag=1,keep=0.5)",
+    "d_psgd(bucket_bytes=200)",
+    "gossip(direction=push,draws=2)",
 )
 
 

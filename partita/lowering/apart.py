@@ -1,0 +1,55 @@
+"""Plans whose workers step alone and agree on weights: which agreement, and what of it cannot be carried out yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from partita.cluster.cluster import Cluster
+from partita.lowering.averages import averaged
+from partita.lowering.elastic import centred, momentum_of
+from partita.lowering.exchanges import exchanged
+from partita.lowering.samples import Draft
+from partita.plan.plan import Plan
+from partita.plan.sync import AllReduce, Gossip, Neighbours, Outer, Servers, Sync, What
+from partita.program.program import Program
+
+
+def steps_alone(plan: Plan) -> bool:
+    """Whether workers of the plan step alone, with more or less of each other's weights in theirs."""
+    if plan.mesh.size == 1 or not plan.sync:
+        return False
+    sync = plan.sync[0]
+    centred = sync.what in (What.ELASTIC, What.DUAL)
+    return centred or (sync.what is not What.GRADIENT and not isinstance(sync.through, Servers))
+
+
+def apart(draft: Draft, plan: Plan, cluster: Cluster, steps: int) -> Program:
+    """The round of such a plan; with `steps`, a last one of so few."""
+    sync = draft.sync
+    if isinstance(sync.through, Neighbours | Gossip):
+        return exchanged(draft, steps, cluster)
+    if sync.what in (What.ELASTIC, What.DUAL):
+        return centred(draft, steps)
+    return averaged(draft, plan, steps or sync.often.period or 1)
+
+
+def apart_gaps(sync: Sync) -> Iterator[tuple[bool, str]]:
+    """(whether the agreement asks for it, what) of all that these cannot do."""
+    through, tight, often, what = sync.through, sync.tight, sync.often, sync.what
+    near = isinstance(through, Neighbours | Gossip)
+    yield not isinstance(through, AllReduce) and not near, f"agreement on {what} through {type(through).__name__}"
+    yield near and what is not What.PARAMETER, f"agreement on {what} through {type(through).__name__}"
+    yield near and sync.wire.collective != "backend", f"the collective {sync.wire.collective!r} between neighbours"
+    yield what is What.FACTOR, f"agreement on {what}"
+    yield bool(tight.staleness or tight.need), "stale or partial agreement"
+    yield tight.lag > 0 and what is not What.DELTA, f"lag {tight.lag} where no gradients or deltas are all-reduced"
+    once = often.period == 0 and (near or what not in (What.PARAMETER, What.DELTA))
+    yield once, "agreement once at the end (period 0)"
+    yield often.fragments > 1 and what is not What.DELTA, "agreement in fragments"
+    yield what is What.PARAMETER and sync.outer != Outer(), "outer optimizers"
+
+
+def corrections_gap(plan: Plan) -> bool:
+    """Whether the plan changes the rule in a way that no pass brings about: Nesterov's momentum goes with a centre."""
+    elastic = steps_alone(plan) and plan.sync[0].what is What.ELASTIC
+    return len(plan.update.corrections) > int(elastic and momentum_of(plan.update) > 0)

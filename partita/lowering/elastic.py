@@ -1,0 +1,112 @@
+"""Agreement with a centre that all have a copy of: tied by springs (EASGD), or by multipliers (ADMM).
+
+compute  F B U | F B U C0 D0 X0 |     C: the centre moves by the sum of the round before, D: differences are
+wire                      A0-----     taken anew, X: and off the weights; their sum hides behind the next period
+"""
+
+from __future__ import annotations
+
+from partita.lowering.agreement import COMPUTE, DATA, WIRE, program_of
+from partita.lowering.averages import local_step
+from partita.lowering.samples import Crew, Draft
+from partita.plan.plan import Update as Rule
+from partita.plan.sync import What
+from partita.program.instruction import After, Collective, Instruction, Kind, Mix, Space, Term
+from partita.program.program import Program, Role
+
+MINUS = (-1.0,)
+
+
+def centred(draft: Draft, steps: int) -> Program:
+    """Workers tied to a centre (DP-19), or in consensus by the method of multipliers (DP-20), after `steps` steps of
+    their own (0: the period)."""
+    steps = steps or draft.sync.often.period
+    tied = _elastic if draft.sync.what is What.ELASTIC else _multipliers
+    roles = tuple(
+        Role(crew.name, crew.ranks, (*_own(draft, crew, steps), *tied(draft, steps)), (COMPUTE, DATA, WIRE))
+        for crew in draft.crews
+    )
+    return program_of(draft, roles, steps=steps, semantics="consensus")
+
+
+def momentum_of(rule: Rule) -> float:
+    """Nesterov's momentum around the task's rule, if the plan asks for it."""
+    return next((dict(c.settings).get("momentum", 0.0) for c in rule.corrections if c.name == "nesterov"), 0.0)
+
+
+def _own(draft: Draft, crew: Crew, steps: int) -> list[Instruction]:
+    body = list[Instruction]()
+    for step in range(steps):
+        pulled = _pulled(draft, step) if draft.sync.what is What.DUAL else []
+        body += _ahead(draft, step, local_step(draft, crew, step, pulled))
+    return body
+
+
+def _pulled(draft: Draft, step: int) -> list[Instruction]:
+    """The gradient of the augmented Lagrangian: f's + multiplier + penalty x (weights - centre)."""
+    rho = draft.sync.outer.penalty
+    terms = (Term(Space.GRADIENT), Term(Space.DUAL), Term(Space.PARAMETER, (rho,)), Term(Space.ANCHOR, (-rho,)))
+    return [
+        Instruction(f"G{i}.{step}", Mix(bucket.name, Space.GRADIENT, terms), "compute")
+        for i, bucket in enumerate(draft.buckets)
+    ]
+
+
+def _ahead(draft: Draft, step: int, own: list[Instruction]) -> list[Instruction]:
+    """With momentum: v = momentum v, x += v, then the rule at x, and what it changed joins v. Between, v lies as v - x,
+    so that nothing else has to be kept."""
+    momentum = momentum_of(draft.plan.update)
+    if not momentum:
+        return own
+    v, x = Term(Space.VELOCITY), Term(Space.PARAMETER)
+    before, after = list[Instruction](), list[Instruction]()
+    for i, bucket in enumerate(draft.buckets):
+        acts = (
+            Mix(bucket.name, Space.VELOCITY, (Term(Space.VELOCITY, (momentum,)),)),
+            Mix(bucket.name, Space.PARAMETER, (x, v)),
+            Mix(bucket.name, Space.VELOCITY, (v, Term(Space.PARAMETER, MINUS))),
+        )
+        before += [Instruction(f"N{k}{i}.{step}", act, "compute") for k, act in enumerate(acts)]
+        after.append(Instruction(f"N{i}.{step}", Mix(bucket.name, Space.VELOCITY, (v, x)), "compute"))
+    return [*before, *own, *after]
+
+
+def _elastic(draft: Draft, steps: int) -> list[Instruction]:
+    """d = rate (x - centre); x -= d; centre += the sum of all d."""
+    found, rate = list[Instruction](), draft.sync.outer.rate
+    for i, bucket in enumerate(draft.buckets):
+        name = bucket.name
+        moved = Mix(name, Space.ANCHOR, (Term(Space.ANCHOR), Term(Space.DELTA)), lag=1)
+        pulled = Mix(name, Space.DELTA, (Term(Space.PARAMETER, (rate,)), Term(Space.ANCHOR, (-rate,))))
+        taken = Mix(name, Space.PARAMETER, (Term(Space.PARAMETER), Term(Space.DELTA, MINUS)))
+        found += [
+            Instruction(f"C{i}", moved, "compute", (After(f"A{i}", 1),)),
+            Instruction(f"D{i}", pulled, "compute"),
+            Instruction(f"X{i}", taken, "compute"),
+            Instruction(f"A{i}", _summed(draft, name), "wire", (After(f"X{i}"),)),
+        ]
+    return found
+
+
+def _multipliers(draft: Draft, steps: int) -> list[Instruction]:
+    """z = mean of x + multiplier / penalty; multiplier += penalty (x - z)."""
+    found, rho, share = list[Instruction](), draft.sync.outer.penalty, 1 / len(draft.workers)
+    entering = list[Instruction]()
+    for i, bucket in enumerate(draft.buckets):
+        name = bucket.name
+        said = Mix(name, Space.DELTA, (Term(Space.PARAMETER), Term(Space.DUAL, (1 / rho,))))
+        mean = Mix(name, Space.ANCHOR, (Term(Space.DELTA, (share,)),))
+        priced = (Term(Space.DUAL), Term(Space.PARAMETER, (rho,)), Term(Space.ANCHOR, (-rho,)))
+        found += [
+            Instruction(f"D{i}", said, "compute"),
+            Instruction(f"A{i}", _summed(draft, name), "wire", (After(f"D{i}"),)),
+        ]
+        entering += [
+            Instruction(f"O{i}", mean, "compute", (After(f"A{i}"),)),
+            Instruction(f"X{i}", Mix(name, Space.DUAL, priced), "compute"),
+        ]
+    return found + entering
+
+
+def _summed(draft: Draft, bucket: str) -> Collective:
+    return Collective(Kind.ALL_REDUCE, bucket, (draft.workers,), Space.DELTA, draft.sync.wire.collective)

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from typing import Any
+
+from partita.cluster.cluster import Cluster
+from partita.graph.graph import Graph
+from partita.plan.mesh import Mesh
+from partita.plan.plan import Plan
+from partita.plan.schedule import Schedule
+from partita.plan.sync import Often, Outer, Sync, What
+from partita.plan.wire import Wire
+from partita.units import Bytes
+
+
+def admm(
+    graph: Graph,
+    cluster: Cluster,
+    costs: Any = None,
+    *,
+    period: int = 4,
+    penalty: float = 0.1,
+    bucket_bytes: Bytes = 4 * 2**20,
+    microbatches: int = 1,
+) -> Plan:
+    """Consensus by the alternating direction method of multipliers, each worker's minimum sought in `period` steps
+    (DP-20; Zhang & Kwok, ICML 2014). The consensus variable is the result."""
+    wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
+    sync = Sync(what=What.DUAL, often=Often(period), outer=Outer(penalty=penalty), wire=wire)
+    return Plan("admm", Mesh((("data", cluster.size),)), schedule=Schedule(microbatches=microbatches), sync=(sync,))

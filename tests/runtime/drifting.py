@@ -1,0 +1,47 @@
+"""Workers that begin with weights of their own and learn nothing: what an agreement alone does to them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from partita.graph.graph import Graph
+from partita.lowering.lower import lower
+from partita.plan.plan import Plan
+from partita.program.instruction import Space
+from partita.runtime.inprocess import Hall, InProcess
+from partita.runtime.leg import Reach
+from partita.runtime.rank import Rank
+from partita.runtime.run import initial, make_rank
+from partita.runtime.schedules import advance
+from partita.runtime.state import make_state
+from partita.task import Task
+from tests.small import cluster_of
+
+
+def drifting(task: Task, graph: Graph, plan: Plan, rounds: int, own: bool = True) -> tuple[list[Rank], torch.Tensor]:
+    """All ranks after `rounds` rounds of the plan with zero gradients, and the weights that each began with. What they
+    keep begins as their `own` weights, or as the same for all."""
+    still = replace(task, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0))
+    program, hall = lower(graph, plan, cluster_of(plan.mesh.size))[-1].program, Hall()
+    values = initial(still, 0, "fp64")[1]
+    ranks, draw = [], torch.Generator().manual_seed(3)
+    for r in range(program.size):
+        state = make_state(graph, program, program.role_of[r], still, values, "cpu")
+        for bucket in program.trained:
+            flat = state.parameter[bucket.name]
+            flat.copy_(torch.randn(flat.shape, generator=draw, dtype=flat.dtype))
+            if (Space.ANCHOR, bucket.name) in state.kept and own:
+                state.kept[Space.ANCHOR, bucket.name].copy_(flat)
+        ranks.append(make_rank(still, graph, program, r, state, InProcess(r, hall), seed=0, precision="fp64"))
+    began = weights(ranks)
+    if rounds:
+        advance(ranks, Reach(rounds), rounds)
+    return ranks, began
+
+
+def weights(ranks: list[Rank], space: Space = Space.PARAMETER) -> torch.Tensor:
+    """What each rank has, one row a rank."""
+    rows = [[rank.state.flat(space, bucket.name, 0) for bucket in rank.program.trained] for rank in ranks]
+    return torch.stack([torch.cat(row) for row in rows])
