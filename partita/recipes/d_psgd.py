@@ -17,7 +17,7 @@ def d_psgd(
     cluster: Cluster,
     costs: Any = None,
     *,
-    graph_of: str = "ring",
+    neighbours: str = "ring",
     period: int = 1,
     bucket_bytes: Bytes = 4 * 2**20,
     microbatches: int = 1,
@@ -25,5 +25,5 @@ def d_psgd(
     """Every step a worker mixes the weights of its neighbours into its own, beside its pass (DP-21; Lian et al., NIPS
     2017), by the Metropolis weights of a graph: ring, torus, exponential, complete, or topology, the cluster's."""
     wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
-    sync = Sync(through=Neighbours(graph_of), what=What.PARAMETER, often=Often(period), wire=wire)
+    sync = Sync(through=Neighbours(neighbours), what=What.PARAMETER, often=Often(period), wire=wire)
     return Plan("d_psgd", Mesh((("data", cluster.size),)), schedule=Schedule(microbatches=microbatches), sync=(sync,))

@@ -19,16 +19,12 @@ from tests.small import perceptron
 
 TASK = "tests/small.py:perceptron"
 STEPS = 9
-SLOW = (
-    "local_sgd(period=2)",
-    "post_local_sgd(switch=3,period=2)",
-    "diloco(period=2)",
-    "easgd(period=2)",
-    "gossip(draws=2)",
-)
 PLANS = (
-    "parallel_sgd", "diloco(period=4,fragments=2,lag=1,keep=0.5)", "eamsgd(period=2)", "admm(period=2)", "d_psgd",
-    "gossip(direction=push,draws=2)", *(pytest.param(text, marks=pytest.mark.slow) for text in SLOW),
+    "diloco(period=4,fragments=2,lag=1,keep=0.5)", "eamsgd(period=2)", "d_psgd", "gossip(direction=push,draws=2)",
+)  # fmt: skip
+SLOW = (
+    "local_sgd(period=2)", "post_local_sgd(switch=3,period=2)", "parallel_sgd", "diloco(period=2)", "easgd(period=2)",
+    "admm(period=2)", "gossip(draws=2)",
 )  # fmt: skip
 
 
@@ -43,7 +39,7 @@ def crew(graph: Graph) -> Iterator[Rehearsal]:
         yield found
 
 
-@pytest.mark.parametrize("text", PLANS)
+@pytest.mark.parametrize("text", [*PLANS, *(pytest.param(text, marks=pytest.mark.slow) for text in SLOW)])
 def test_processes_end_where_one_process_ends(crew: Rehearsal, graph: Graph, text: str, tmp_path: Path) -> None:
     """DP-19, DP-20, DP-21, DP-23, DP-24, DP-26, EX-01 in real processes; a run that goes on from a checkpoint has
     the same bits."""

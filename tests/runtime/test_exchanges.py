@@ -69,7 +69,7 @@ def test_graphs_by_name() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["d_psgd", "d_psgd(graph_of=exponential)", "gossip(draws=3)", "gossip(partners=2,draws=2)",
+    ["d_psgd", "d_psgd(neighbours=exponential)", "gossip(draws=3)", "gossip(partners=2,draws=2)",
      "gossip(direction=pair,draws=3)"],
 )  # fmt: skip
 def test_without_gradients_weights_are_powers_of_the_matrix(task: Task, graph: Graph, text: str) -> None:
@@ -122,7 +122,7 @@ def test_the_mean_takes_the_mean_gradient(graph: Graph) -> None:
     assert not torch.allclose(before[0].leaves["0.weight"], before[2].leaves["0.weight"], rtol=1e-6)
 
 
-@pytest.mark.parametrize(("text", "degree"), [("d_psgd", 2), ("d_psgd(graph_of=complete)", 5)])
+@pytest.mark.parametrize(("text", "degree"), [("d_psgd", 2), ("d_psgd(neighbours=complete)", 5)])
 def test_a_step_sends_weights_to_each_neighbour(graph: Graph, text: str, degree: int) -> None:
     """DP-21: deg n bytes out and as many in, on every link but none else."""
     machines, size = whole_cores(6, 1e9), sum(p.tensor.size() for p in graph.trainable)
