@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -71,3 +71,18 @@ class Operator:
         yield from references(self.arguments)
         for _, value in self.keywords:
             yield from references(value)
+
+
+def reading(operator: Operator, taken: Callable[[Ref], Ref]) -> Operator:
+    """The operator with `taken(ref)` in the place of everything that it reads."""
+    return replace(
+        operator,
+        arguments=tuple(_taken(argument, taken) for argument in operator.arguments),
+        keywords=tuple((name, _taken(value, taken)) for name, value in operator.keywords),
+    )
+
+
+def _taken(argument: Argument, taken: Callable[[Ref], Ref]) -> Argument:
+    if isinstance(argument, tuple):
+        return tuple(_taken(part, taken) for part in argument)
+    return taken(argument) if isinstance(argument, Ref) else argument

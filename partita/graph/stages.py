@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from partita.graph.graph import TANGENT, Graph
 from partita.graph.homes import Homes
-from partita.graph.operator import Argument, Operator, Phase, Ref
+from partita.graph.operator import Operator, Phase, Ref, reading
 from partita.graph.tensor import Tensor
 
 
@@ -192,18 +192,8 @@ class _Inputs:
 
 def _renamed(operator: Operator, inputs: _Inputs) -> Operator:
     free = operator.name in inputs.cutter.homes.free
-    return replace(
-        operator,
-        name=f"{operator.name}@{inputs.number}" if free else operator.name,
-        arguments=tuple(_argument(argument, inputs) for argument in operator.arguments),
-        keywords=tuple((name, _argument(value, inputs)) for name, value in operator.keywords),
-    )
-
-
-def _argument(argument: Argument, inputs: _Inputs) -> Argument:
-    if isinstance(argument, tuple):
-        return tuple(_argument(part, inputs) for part in argument)
-    return inputs.taken(argument) if isinstance(argument, Ref) else argument
+    read = reading(operator, inputs.taken)
+    return replace(read, name=f"{operator.name}@{inputs.number}") if free else read
 
 
 def _waiting(stage: Graph) -> tuple[Graph, int]:

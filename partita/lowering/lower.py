@@ -1,5 +1,6 @@
 """Plan -> Program: what each rank computes, then what agreement adds to it, then the updates; `verify` judges.
 
+again        what backward computes again of forward       -> another step, whose segments are run
 samples      who takes which part of the minibatch         -> roles with Load, F, B
 agreement    one of: nothing, all-reduce, servers, average -> Pack, Collective | Send, Receive, Combine | Scale, Mix
 updates      Clip, Update after what completes a bucket
@@ -14,6 +15,8 @@ from dataclasses import dataclass, replace
 from partita.cluster.cluster import Cluster
 from partita.errors import LoweringError
 from partita.graph.graph import Graph
+from partita.graph.recompute import recomputed
+from partita.lowering.again import computed_again
 from partita.lowering.agreement import all_reduced, alone
 from partita.lowering.apart import apart, apart_gaps, corrections_gap, steps_alone
 from partita.lowering.finale import finale
@@ -67,10 +70,16 @@ def lower_phase(graph: Graph, plan: Plan, cluster: Cluster, steps: int = 0) -> P
 def _program(graph: Graph, plan: Plan, cluster: Cluster, steps: int) -> Program:
     if plan.stages:
         return verify(staged(graph, plan))
+    step = recomputed(graph, computed_again(graph, plan)).graph
+    program = _agreed(step, plan, cluster, steps)
+    return verify(program if step is graph else replace(program, whole=step))
+
+
+def _agreed(graph: Graph, plan: Plan, cluster: Cluster, steps: int) -> Program:
     if steps_alone(plan):
-        return verify(apart(draft(graph, plan), plan, cluster, steps))
+        return apart(draft(graph, plan), plan, cluster, steps)
     agreement = _agreement(plan)
-    return verify(agreement(draft(graph, plan, cut=agreement in (all_reduced, served)), plan))
+    return agreement(draft(graph, plan, cut=agreement in (all_reduced, served)), plan)
 
 
 def _agreement(plan: Plan) -> Callable[[Draft, Plan], Program]:
@@ -114,7 +123,7 @@ def refuse(graph: Graph, plan: Plan) -> None:
 
 def _memory_gaps(memory: Memory) -> Iterator[tuple[bool, str]]:
     yield memory.shard is not Shard.NONE, "sharded state"
-    yield memory.recompute is not Recompute.NONE, "recomputation"
+    yield memory.recompute is Recompute.AUTO and not memory.recomputed, "recomputation by itself"
     yield memory.precision is not Precision.TASK or memory.loss_scale > 0, "a precision of its own"
     yield bool(memory.offload) or memory.tiles > 1, "offloading or tiles"
 

@@ -17,7 +17,9 @@ from functools import cached_property
 
 from partita.graph.graph import Graph
 from partita.graph.homes import stage_starts
+from partita.graph.recompute import recomputed
 from partita.graph.stages import Division, divide
+from partita.lowering.again import computed_again
 from partita.lowering.layout import buckets_of, edges_of
 from partita.lowering.samples import crews_of, microbatches
 from partita.plan.plan import Plan
@@ -51,7 +53,11 @@ class Pipeline:
     @cached_property
     def division(self) -> Division:
         separate = self.plan.schedule.order is Order.ZERO_BUBBLE
-        return divide(self.graph, stage_starts(self.graph, [s.first for s in self.plan.stages]), separate=separate)
+        starts = stage_starts(self.graph, [s.first for s in self.plan.stages])
+        found, again = divide(self.graph, starts, separate=separate), computed_again(self.graph, self.plan)
+        made = [recomputed(stage, again) for stage in found.stages]
+        parts = tuple(one.places[part] for one, part in zip(made, found.parts, strict=True))
+        return replace(found, stages=tuple(one.graph for one in made), parts=parts)
 
     @cached_property
     def ranks(self) -> tuple[Ranks, ...]:

@@ -6,7 +6,7 @@ from partita.cluster.cluster import Cluster
 from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.graph.homes import stage_starts
-from partita.plan.memory import Shard
+from partita.plan.memory import Recompute, Shard
 from partita.plan.plan import Plan, own_servers, ranks_of
 from partita.plan.rule import ruled
 from partita.plan.schedule import Order
@@ -18,6 +18,7 @@ def check(plan: Plan, graph: Graph, cluster: Cluster) -> None:
     _mesh(plan, cluster)
     _samples(plan, graph)
     _agreement(plan, graph)
+    _memory(plan)
     for phase in plan.before:
         if phase.steps < 1:
             raise PlanError(f"{plan.name}: a phase lasts {phase.steps} steps; give it 1 or more, or leave it out")
@@ -56,6 +57,18 @@ def _samples(plan: Plan, graph: Graph) -> None:
     if not graph.symbolic and (workers * m > 1 or batch != graph.batch):
         raise PlanError(
             f"{graph.name} holds for {graph.batch} samples only ({graph.blind}); use `single` without microbatches"
+        )
+
+
+def _memory(plan: Plan) -> None:
+    memory = plan.memory
+    if memory.recomputed and memory.recompute is Recompute.NONE:
+        raise PlanError(
+            f"{plan.name} names operators to compute again and recompute=none; use recompute=auto, or name none"
+        )
+    if memory.budget < 0 or memory.loss_scale < 0:
+        raise PlanError(
+            f"{plan.name}: budget {memory.budget:g}, loss_scale {memory.loss_scale:g}; 0 or more are allowed"
         )
 
 

@@ -169,8 +169,8 @@ class Program:
     """One phase of a Plan. A round applies `steps` minibatches of `batch` samples; gradients live in `slots` copies.
 
     `semantics` is the class that `verify` holds it to: exact, delayed, lossy, consensus or racy. `stages` are the
-    graphs that segments with a stage speak of; the others speak of the captured one. `update` says what the
-    instruction Update does.
+    graphs that segments with a stage speak of; the others speak of `whole`, or of the captured one. `update` says what
+    the instruction Update does.
     """
 
     name: str
@@ -185,6 +185,7 @@ class Program:
     parcels: tuple[Parcel, ...] = ()
     update: Update = Update()
     codings: tuple[Coding, ...] = ()
+    whole: Graph | None = None
 
     @cached_property
     def size(self) -> int:
@@ -255,8 +256,8 @@ class Program:
         return tuple(sorted(set(named)))
 
     def graph_of(self, stage: int, captured: Graph) -> Graph:
-        """The graph of a stage; the captured one where there are no stages."""
-        return captured if stage < 0 else self.stages[stage]
+        """The graph of a stage; the whole step's where there are no stages, as captured unless lowering rewrote it."""
+        return (self.whole or captured) if stage < 0 else self.stages[stage]
 
     def instructions(self) -> Iterator[tuple[Role, Instruction]]:
         for role in self.roles:

@@ -5,7 +5,7 @@ Between two legal cuts lies a block: it goes to a stage whole, with all of backw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,12 +38,8 @@ class Blocks:
 
 
 def blocks_of(graph: Graph, cluster: Cluster, costs: Costs | None, count: int) -> Blocks:
-    """The blocks of a graph for microbatches of `count` samples, by measured costs where there are any (at the nearest
-    size that they cover), by FLOPs and bytes on the cluster's devices where there are none."""
-    if costs is None or not costs.sizes:
-        size = count if graph.symbolic else graph.batch
-        costs = datasheet_costs(graph, cluster, (size,))
-    prices = costs.prices(min(costs.sizes, key=lambda size: abs(size - count)))
+    """The blocks of a graph for microbatches of `count` samples."""
+    prices = prices_near(graph, cluster, costs, count)
     homes, cuts = Homes(graph), legal_cuts(graph)
     starts = [0, *(cut.position for cut in cuts)]
     block = np.searchsorted(starts, homes.home, side="right") - 1
@@ -62,6 +58,15 @@ def blocks_of(graph: Graph, cluster: Cluster, costs: Costs | None, count: int) -
     ]
     names = tuple(graph.operators[start].name for start in starts)
     return Blocks(names, tuple(seconds.tolist()), tuple(state), tuple(saved), (0, *crossing))
+
+
+def prices_near(graph: Graph, cluster: Cluster, costs: Costs | None, count: int) -> Mapping[str, Seconds]:
+    """Core-seconds of each operator for `count` samples, by measured costs where there are any (at the nearest size
+    that they cover), by FLOPs and bytes on the cluster's devices where there are none."""
+    if costs is None or not costs.sizes:
+        size = count if graph.symbolic else graph.batch
+        costs = datasheet_costs(graph, cluster, (size,))
+    return costs.prices(min(costs.sizes, key=lambda size: abs(size - count)))
 
 
 def least_maximum(blocks: int, parts: int, price: Price) -> tuple[int, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,24 +27,44 @@ class Draws:
 
 
 def dropout(
-    env: dict[str, Any], value: torch.Tensor, probability: float, key: int, *, along: int = 0
-) -> tuple[torch.Tensor, torch.Tensor]:
+    env: dict[str, Any], value: torch.Tensor, probability: float, key: int, *, along: int = 0, kept: bool = False,
+    again: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     draws: Draws | None = env[DRAWS]
     if draws is None:
-        dropped, mask = torch.ops.aten.native_dropout.default(value, probability, True)
+        with drawn_again(env, key, value.device, kept, again):
+            dropped, mask = torch.ops.aten.native_dropout.default(value, probability, True)
         return dropped, mask
     return keyed_dropout(value, probability, draws.uniform(value.shape, key, along))
 
 
 def random(
-    env: dict[str, Any], key: int, target: str, *arguments: Any, along: int = 0, **keywords: Any
-) -> torch.Tensor:
+    env: dict[str, Any], key: int, target: str, *arguments: Any, along: int = 0, kept: bool = False,
+    again: bool = False, **keywords: Any,
+) -> torch.Tensor:  # fmt: skip
     function: Any = torch.ops
     for part in target.split("."):
         function = getattr(function, part)
-    made: torch.Tensor = function(*arguments, **keywords)
+    device = next((a.device for a in (*arguments, *keywords.values()) if isinstance(a, torch.Tensor)), None)
+    with drawn_again(env, key, device or keywords.get("device") or torch.device("cpu"), kept, again):
+        made: torch.Tensor = function(*arguments, **keywords)
     draws: Draws | None = env[DRAWS]
     return made if draws is None else keyed_random(target, arguments, made, draws.uniform(made.shape, key, along))
+
+
+@contextmanager
+def drawn_again(env: dict[str, Any], key: int, device: torch.device, kept: bool, again: bool) -> Iterator[None]:
+    """What is drawn inside is drawn anew `again`, if it was `kept` the first time: torch's generator stands where it
+    stood then, and goes on afterwards as if nothing had been drawn."""
+    random: Any = torch.cuda if device.type == "cuda" else torch
+    now = random.get_rng_state() if kept or again else None
+    if kept:
+        env[f"{DRAWS}.{key}"] = now
+    if again:
+        random.set_rng_state(env.pop(f"{DRAWS}.{key}"))
+    yield
+    if again:
+        random.set_rng_state(now)
 
 
 DRAWING: Final[dict[str, Callable[..., Any]]] = {"partita.dropout": dropout, "partita.random": random}

@@ -15,7 +15,7 @@ from partita.graph.tensor import Tensor
 from partita.lowering.layout import buckets_of, completion, edges_of, slices, urgent_from
 from partita.lowering.lower import lower
 from partita.lowering.samples import crews_of
-from partita.plan.memory import Memory, Precision, Recompute, Shard
+from partita.plan.memory import Memory, Precision, Shard
 from partita.plan.mesh import Mesh, Split, Stage
 from partita.plan.plan import Correction, Kernel, Phase, Plan, Update
 from partita.plan.schedule import Order, Schedule, Versions
@@ -196,7 +196,6 @@ REFUSED = [
     (plan(sync=(Sync(wire=Wire(order=Priority.TIC)),)), "message order tic"),
     (plan(sync=(Sync(what=What.PARAMETER, often=Often(4), outer=Outer(momentum=0.9)),)), "outer optimizers"),
     (plan(memory=Memory(shard=Shard.OPTIMIZER)), "sharded state"),
-    (plan(memory=Memory(recompute=Recompute.FULL)), "recomputation"),
     (plan(memory=Memory(precision=Precision.BF16)), "a precision of its own"),
     (plan(memory=Memory(tiles=2)), "offloading or tiles"),
     (plan(update=Update(corrections=(Correction("delay"),))), "corrections of the update rule"),

@@ -1,0 +1,34 @@
+"""Which forward operators a plan computes again in backward: those that it names, or those that its rule finds."""
+
+from __future__ import annotations
+
+from partita.errors import PlanError
+from partita.graph.blocks import block_starts
+from partita.graph.dispensable import cheap, whole_blocks
+from partita.graph.graph import Graph
+from partita.plan.memory import Recompute
+from partita.plan.plan import Plan
+
+
+def computed_again(graph: Graph, plan: Plan) -> frozenset[str]:
+    """Names of operators. Backward of the last block begins as soon as its forward ends where there are no stages, so
+    `full` leaves that block alone. Raises PlanError for a name that is no forward operator or module."""
+    memory = plan.memory
+    if memory.recomputed:
+        return frozenset(name for wanted in memory.recomputed for name in _named(graph, plan, wanted))
+    if memory.recompute is Recompute.FULL:
+        return whole_blocks(graph, block_starts(graph), last=bool(plan.stages))
+    return cheap(graph, block_starts(graph)) if memory.recompute is Recompute.SELECTIVE else frozenset()
+
+
+def _named(graph: Graph, plan: Plan, wanted: str) -> list[str]:
+    if graph.index.get(wanted, graph.forward_length) < graph.forward_length:
+        return [wanted]
+    forward = graph.operators[: graph.forward_length]
+    inside = [o.name for o in forward if o.module == wanted or o.module.startswith(wanted + ".")]
+    if not inside:
+        raise PlanError(
+            f"{plan.name} computes {wanted!r} again, which is no forward operator or module of {graph.name}; "
+            "give a name that `partita capture` writes"
+        )
+    return inside

@@ -1,0 +1,135 @@
+"""A step that computes some of its forward pass again: nothing else changes, and memory falls."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partita.errors import PlanError
+from partita.graph.blocks import block_starts, evenly_cut
+from partita.graph.cuts import peak_bytes
+from partita.graph.dispensable import cheap, whole_blocks
+from partita.graph.graph import Graph
+from partita.graph.operator import Phase
+from partita.graph.recompute import AGAIN, recomputable, recomputed
+from partita.lowering.lower import lower
+from partita.plan.memory import Memory, Recompute
+from partita.plan.plan import Plan
+from partita.recipes.catalogue import call
+from tests.priced import priced
+from tests.small import cluster_of, layers
+
+
+def peak(graph: Graph) -> int:
+    """At so many samples that the gradients of weights do not count."""
+    return peak_bytes(graph, 0, len(graph.operators), 4096)[0]
+
+
+def chain(count: int) -> Graph:
+    """Layers all of one width, whose activations are larger than their weights."""
+    return layers(count - 2, batch=8)
+
+
+@given(st.data())
+def test_a_rewritten_step_is_a_step(data: st.DataObject) -> None:
+    """Every value is made before it is read; each copy once, as late as can be; forward and results are untouched."""
+    graph = layers(data.draw(st.integers(0, 8)))
+    names = data.draw(st.sets(st.sampled_from([o.name for o in graph.operators])))
+    made = recomputed(graph, names)
+    step, copies = made.graph, [o for o in made.graph.operators if o.name.endswith(AGAIN)]
+    for i, operator in enumerate(step.operators):
+        assert all(step.index.get(ref.name, -1) < i for ref in operator.reads())
+    assert step.operators[: graph.forward_length] == graph.operators[: graph.forward_length]
+    assert tuple(step.results()) == tuple(graph.results())
+    assert len({o.name for o in step.operators}) == len(step.operators)
+    assert {o.name.removesuffix(AGAIN) for o in copies} <= names & recomputable(graph)
+    for copy in copies:
+        reader = min(i for i, o in enumerate(step.operators) if any(ref.name == copy.name for ref in o.reads()))
+        between = step.operators[step.index[copy.name] + 1 : reader]
+        assert copy.phase is Phase.BACKWARD
+        assert all(o.name.endswith(AGAIN) for o in between)
+    for old, place in zip(graph.operators, made.places, strict=False):
+        assert place <= step.index[old.name]
+        assert all(o.name.endswith(AGAIN) for o in step.operators[place : step.index[old.name]])
+
+
+def test_a_loss_is_kept_and_nothing_named_changes_nothing() -> None:
+    graph = layers(3)
+    assert "loss" not in recomputable(graph)
+    assert recomputed(graph, ()).graph is graph
+    assert recomputed(graph, ("loss", "w0", "nobody")).graph is graph
+
+
+@pytest.mark.parametrize("count", range(1, 25))
+def test_forward_operators_of_a_chain(count: int) -> None:
+    """ME-07: n operators in segments are computed 2n - (the last segment) times in all, less what nobody needs: the
+    value that each segment gives the next is kept."""
+    graph = chain(24)
+    starts = evenly_cut(graph, count)
+    step = recomputed(graph, whole_blocks(graph, starts, last=False)).graph
+    n = graph.forward_length - 1
+    again = len(step.operators) - len(graph.operators)
+    last = n - starts[-1]
+    assert again == n - last - (len(starts) - 1)
+
+
+def test_the_peak_of_a_chain_is_least_near_the_root_of_its_length() -> None:
+    """ME-07: what is kept follows k + n/k (R^2 > 0.95), and is least near k = sqrt(n)."""
+    graph = chain(66)
+    found = {}
+    for count in range(2, 33):
+        starts = evenly_cut(graph, count)
+        if len(starts) == count:
+            found[count] = peak(recomputed(graph, whole_blocks(graph, starts)).graph)
+    assert len(found) > 20
+    best = min(found, key=lambda k: found[k])
+    assert 5 <= best <= 11
+    law = {k: k + 64 / k for k in found}
+    x, y = sum(law.values()) / len(law), sum(found.values()) / len(found)
+    slope = sum((law[k] - x) * (found[k] - y) for k in found) / sum((law[k] - x) ** 2 for k in found)
+    rest = sum((found[k] - y - slope * (law[k] - x)) ** 2 for k in found)
+    assert 1 - rest / sum((value - y) ** 2 for value in found.values()) > 0.95
+
+
+@pytest.mark.parametrize("count", [4, 9, 16, 40])
+def test_blocks_of_a_chain_need_less(count: int) -> None:
+    graph = chain(count)
+    starts = block_starts(graph)
+    assert starts[0] == 0
+    assert list(starts) == sorted(set(starts))
+    assert peak(recomputed(graph, whole_blocks(graph, starts)).graph) < peak(graph)
+
+
+def test_products_are_not_cheap() -> None:
+    graph = chain(8)
+    assert cheap(graph, block_starts(graph)) == frozenset()
+
+
+def test_backward_is_charged_for_what_it_computes_again() -> None:
+    graph, machines = chain(16), cluster_of(1)
+    costs = priced(graph, machines, (8,))
+    seconds, memory = {}, {}
+    for how in ("none", "full"):
+        program = lower(graph, call(f"single(recompute={how})", graph, machines), machines)[-1].program
+        acts = [i.act for i in program.roles[0].instructions]
+        seconds[how] = sum(costs.demand(program, act, 1).core for act in acts)
+        memory[how] = peak(program.graph_of(-1, graph))
+    step = program.graph_of(-1, graph)
+    again = [o.name.split("@")[0] for o in step.operators if o.name.endswith(AGAIN)]
+    assert again
+    assert seconds["full"] - seconds["none"] == pytest.approx(sum(costs.prices(8)[name] for name in again))
+    assert memory["full"] < memory["none"]
+
+
+def test_operators_that_are_named_are_computed_again_and_no_others() -> None:
+    graph, machines = chain(8), cluster_of(1)
+    plan = Plan("named", memory=Memory(recompute=Recompute.AUTO, recomputed=("f1", "f3")))
+    step = lower(graph, plan, machines)[-1].program.graph_of(-1, graph)
+    assert [o.name for o in step.operators if o.name.endswith(AGAIN)] == ["f3@again", "f1@again"]
+    wrong = Plan("wrong", memory=Memory(recompute=Recompute.AUTO, recomputed=("f99",)))
+    with pytest.raises(PlanError, match="'f99' again, which is no forward operator or module"):
+        lower(graph, wrong, machines)
+    silent = Plan("silent", memory=Memory(recomputed=("f1",)))
+    with pytest.raises(PlanError, match="recompute=none"):
+        lower(graph, silent, machines)

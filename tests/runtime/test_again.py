@@ -1,0 +1,165 @@
+"""Training that computes values again ends with the same bits, and holds less."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from partita.cost.memory import peak_memory
+from partita.graph.graph import Graph
+from partita.lowering.lower import lower
+from partita.plan.memory import Memory, Recompute
+from partita.plan.plan import Plan
+from partita.recipes.catalogue import RECIPES, call
+from partita.runtime.check import TOLERANCE, checked
+from partita.runtime.run import train_in_process
+from partita.runtime.session import Order, Session
+from partita.task import Task
+from partita.tracing.capture import capture
+from tests.small import Numbers, cluster_of
+from tests.tracing.models import TASKS
+
+HOW = ("full", "selective")
+
+
+@cache
+def model(name: str) -> tuple[Task, Graph]:
+    task = replace(TASKS[name](), batch_size=8)
+    return task, capture(task)
+
+
+def leaves(name: str, plan: Plan, size: int = 1) -> dict[str, torch.Tensor]:
+    """Parameters and buffers after two steps, with torch's own random numbers."""
+    task, graph = model(name)
+    torch.manual_seed(5)
+    states, _ = train_in_process(task, graph, plan, cluster_of(size), 2, seed=3)
+    return states[0].leaves
+
+
+@cache
+def kept(name: str) -> dict[str, torch.Tensor]:
+    return leaves(name, Plan("keeps"))
+
+
+@pytest.mark.parametrize("name", ["convnet", "gpt2"])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_is_computed_again_the_bits_are_the_same(name: str, data: st.DataObject) -> None:
+    """ME-07: dropout draws what it drew (torch's own generator goes on as if nothing had been drawn twice), and batch
+    norms update their running statistics once."""
+    _, graph = model(name)
+    names = data.draw(st.sets(st.sampled_from([o.name for o in graph.operators[: graph.forward_length]]), min_size=1))
+    again = leaves(name, Plan("again", memory=Memory(recompute=Recompute.AUTO, recomputed=tuple(sorted(names)))))
+    assert again.keys() == kept(name).keys()
+    for leaf, value in kept(name).items():
+        assert torch.equal(again[leaf], value), leaf
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("name", ["convnet", "gpt2", "resnet", "gru"])
+def test_the_rules_change_no_bit(name: str, how: str) -> None:
+    _, graph = model(name)
+    plan = call(f"single(recompute={how})", graph, cluster_of(1))
+    assert lower(graph, plan, cluster_of(1))[-1].program.whole is not None
+    found = leaves(name, plan)
+    assert all(torch.equal(found[leaf], value) for leaf, value in kept(name).items())
+
+
+FEW = [
+    ("gpt2", "ddp(bucket_bytes=3000,microbatches=2,recompute=full)", 2),
+    ("convnet", "ps_sync(recompute=full,servers=1)", 3),
+    ("gru", "pipe_sgd(recompute=selective)", 2),
+    ("convnet", "local_sgd(period=2,recompute=full)", 2),
+    ("gpt2", "gpipe(stages=3,microbatches=4,recompute=full)", 3),
+    ("gpt2", "one_f_one_b(stages=2,data=2,microbatches=2,recompute=selective,bucket_bytes=3000)", 4),
+    ("gpt2", "zero_bubble(stages=2,microbatches=2,recompute=selective)", 2),
+    ("gpt2", "interleaved(stages=2,chunks=2,microbatches=2,recompute=full)", 2),
+]
+
+
+def difference(name: str, text: str, size: int) -> float:
+    machines = cluster_of(size)
+    task = replace(TASKS[name](), batch_size=8)
+    return float(checked(task, lambda graph: call(text, graph, machines), machines)["max_difference"])
+
+
+@pytest.mark.parametrize(("name", "text", "size"), FEW, ids=[f"{name}-{text}" for name, text, _ in FEW])
+def test_every_method_equals_its_serial_training(name: str, text: str, size: int) -> None:
+    assert difference(name, text, size) <= TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("name", ["gpt2", "t5", "unet", "convnet", "resnet", "lstm", "bert", "llama", "vit"])
+def test_all_of_the_matrix(name: str, recipe: str, how: str) -> None:
+    own = RECIPES[recipe].own
+    knobs = "".join(f",{knob}=2" for knob in ("stages", "microbatches") if knob in own)
+    assert difference(name, f"{recipe}(recompute={how}{knobs})", 2) <= TOLERANCE
+
+
+class Deep(nn.Module):
+    """Wide activations over small weights, so that what is kept for backward is most of the memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 64), nn.Linear(64, 3)
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for layer in self.layers:
+            x = torch.tanh(layer(torch.sigmoid(x)))
+        return self.last(x)
+
+
+@cache
+def deep() -> tuple[Task, Graph]:
+    task = Task(
+        "deep", Deep, lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1]), Numbers(2048),
+        lambda parameters: torch.optim.SGD(parameters, lr=0.1), 2048,
+    )  # fmt: skip
+    return task, capture(task)
+
+
+def measured(task: Task, graph: Graph, plan: Plan) -> int:
+    """Peak live bytes of a rank's steady rounds, from the allocator's events."""
+    session = Session(task, graph, cluster_of(1), 0, 0, 1, 60.0)
+    session.open()
+    watch = session.memory(Order(plan, 2))
+    assert watch is not None
+    return watch.peak
+
+
+@pytest.mark.parametrize("text", ["single(recompute=full)", "single(recompute=selective)", "single(recompute=none)"])
+def test_the_measured_peak_is_the_predicted_one(text: str) -> None:
+    task, graph = deep()
+    plan = call(text, graph, cluster_of(1))
+    predicted = peak_memory(lower(graph, plan, cluster_of(1))[-1].program, graph, 0)
+    assert measured(task, graph, plan) == pytest.approx(predicted, rel=0.03)
+
+
+def test_less_is_held_where_more_is_computed_again() -> None:
+    task, graph = deep()
+    none, selective, full = (
+        measured(task, graph, call(f"single(recompute={how})", graph, cluster_of(1)))
+        for how in ("none", "selective", "full")
+    )
+    assert max(full, selective) < 0.65 * none
+
+
+@pytest.mark.parametrize("name", ["gpt2", "t5", "unet", "convnet", "resnet", "lstm", "bert", "llama", "vit"])
+def test_no_rule_holds_more_than_keeping_all(name: str) -> None:
+    _, graph = model(name)
+    machines = cluster_of(1)
+    none, *others = (
+        peak_memory(lower(graph, call(f"single(recompute={how})", graph, machines), machines)[-1].program, graph, 0)
+        for how in ("none", *HOW)
+    )
+    assert all(other <= none for other in others)
