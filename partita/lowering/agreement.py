@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from partita.lowering.coding import DECODE, codings_of, summed
 from partita.lowering.layout import urgent_from
 from partita.lowering.norm import SQUARES
 from partita.lowering.samples import Crew, Draft, packed, passes
 from partita.plan.plan import Plan
-from partita.program.instruction import After, Clip, Collective, Instruction, Kind, Pack, Scale, Space, Update
+from partita.program.instruction import After, Clip, Collective, Encode, Instruction, Pack, Scale, Space, Update
 from partita.program.program import WEIGHT, Lane, Program, Role
 
 COMPUTE, DATA, WIRE = Lane("compute"), Lane("data"), Lane("wire")
@@ -19,7 +20,11 @@ def program_of(
     used = {i.act.bucket for role in roles for i in role.instructions if isinstance(i.act, Pack | Collective)}
     buckets = draft.buckets + ((draft.weight,) if draft.weight and WEIGHT in used else ())
     buckets += (SQUARES,) if SQUARES.name in used else ()
-    return Program(draft.plan.name, roles, draft.segments, buckets, draft.batch, steps, lag + 1, semantics)
+    coded = any(isinstance(i.act, Encode) for role in roles for i in role.instructions)
+    return Program(
+        draft.plan.name, roles, draft.segments, buckets, draft.batch, steps, lag + 1, semantics,
+        codings=codings_of(draft) if coded else (),
+    )  # fmt: skip
 
 
 def scaled(draft: Draft, i: int, lane: str, after: tuple[After, ...], lag: int = 0, tag: str = "") -> list[Instruction]:
@@ -80,7 +85,7 @@ def all_reduced(draft: Draft, plan: Plan) -> Program:
         draft,
         tuple(_summing(draft, crew, lag, wires_of(draft)) for crew in draft.crews),
         lag=lag,
-        semantics="delayed" if lag else "exact",
+        semantics="lossy" if draft.sync.wire.codecs else "delayed" if lag else "exact",
     )
 
 
@@ -92,17 +97,18 @@ def wires_of(draft: Draft) -> tuple[str, ...]:
 
 
 def _summing(draft: Draft, crew: Crew, lag: int, wires: tuple[str, ...]) -> Role:
-    groups, works, lag = (draft.workers,), passes(draft, crew), lag + 1
-    summed = (After("AW", lag),) if draft.weight else ()
-    ready = {i: (After(f"A{i}", lag), *summed) for i in range(len(draft.buckets))}
+    works, lag = passes(draft, crew), lag + 1
+    lanes = dict(zip(draft.labels, wires if draft.weight is None else (wires[0], *wires), strict=True))
+    found = {label: summed(draft, label, bucket, lanes[label]) for label, bucket in draft.labels.items()}
+    weighed = (After("AW", lag),) if draft.weight else ()
+    ready = {i: (After(found[str(i)].last, lag), *weighed) for i in range(len(draft.buckets))}
     body = updates(draft, ready, lag) if draft.graph.clip_norm else []
     needs = {} if draft.graph.clip_norm else {work.instruction.name: work.needs for work in works}
+    first = {f"P{label}": one.first for label, one in found.items()}
     for one in packed(draft, works, {}):
         for i in needs.get(one.name, ()):
             body += applied(draft, i, ready[i], lag)
-        body.append(one)
-    lanes = dict(zip(draft.labels, wires if draft.weight is None else (wires[0], *wires), strict=True))
-    for label, bucket in draft.labels.items():
-        reduce = Collective(Kind.ALL_REDUCE, bucket.name, groups, algorithm=draft.sync.wire.collective)
-        body.append(Instruction(f"A{label}", reduce, lanes[label], (After(f"P{label}"),)))
-    return Role(crew.name, crew.ranks, tuple(body), (COMPUTE, DATA, *map(Lane, dict.fromkeys(wires))))
+        body += [one, *first.get(one.name, ())]
+    body += [one for each in found.values() for one in each.then]
+    own = tuple(map(Lane, dict.fromkeys(wires)))
+    return Role(crew.name, crew.ranks, tuple(body), (COMPUTE, DATA, *own, *((DECODE,) if codings_of(draft) else ())))

@@ -35,6 +35,7 @@ from partita.plan.wire import Priority
 from partita.program.program import Program
 from partita.program.verify import verify
 from partita.wire.algorithms import BACKEND, all_reduce
+from partita.wire.codec import SPECS
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,7 @@ def _pipeline_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
     yield sync.tight.lag > 0, "late gradients between stages"
     several = plan.mesh.length("data") > 1 or any(len(stage.ranks) > 1 for stage in plan.stages)
     yield not plan.sync and several, "replicas of stages that never agree"
+    yield bool(sync.wire.codecs), "codecs between stages"
     yield sync.wire.collective != BACKEND, f"the collective {sync.wire.collective!r} between stages"
 
 
@@ -151,8 +153,13 @@ def _gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
     through, wire, alike = sync.through, sync.wire, not steps_alone(plan)
     yield sync.parameters != "*", f"agreement on the parameters {sync.parameters!r} only"
     yield from _step_gaps(sync) if alike else apart_gaps(sync)
-    yield bool(wire.codecs), "codecs"
     served = isinstance(through, Servers)
+    plain = isinstance(through, AllReduce) and sync.what is What.GRADIENT and alike
+    yield bool(wire.codecs) and not plain, "codecs where no gradients are all-reduced"
+    unknown = [codec.name for codec in wire.codecs if codec.name not in SPECS]
+    yield bool(unknown), f"the codec {unknown[0]}" if unknown else ""
+    yield any(codec.where == "server" for codec in wire.codecs), "codecs of servers"
+    yield len(wire.codecs) > 1, "several codecs, one after the other"
     yield wire.collective != BACKEND and served, f"the collective {wire.collective!r} through servers"
     ordered = not served and alike and wire.order is Priority.PRIORITY
     yield wire.order is not Priority.FIFO and not ordered, f"message order {wire.order}"

@@ -33,9 +33,10 @@ class Space(StrEnum):
     VELOCITY = "velocity"
     DELTA = "delta"
     DUAL = "dual"
+    RESIDUAL = "residual"
 
 
-KEPT: Final = (Space.ANCHOR, Space.VELOCITY, Space.DELTA, Space.DUAL)
+KEPT: Final = (Space.ANCHOR, Space.VELOCITY, Space.DELTA, Space.DUAL, Space.RESIDUAL)
 
 
 class Kind(StrEnum):
@@ -132,8 +133,10 @@ class Combine:
 
 @dataclass(frozen=True, slots=True)
 class Encode:
-    """Make the coding of a bucket's gradient, or of what its codec held back so far and the gradient."""
+    """Make a coding of a bucket's gradient; with error feedback, of the gradient and what its RESIDUAL holds, in which
+    stays what the coding does not say."""
 
+    bucket: str
     coding: str
 
 
@@ -142,6 +145,7 @@ class Decode:
     """Gradient of the bucket = sum over `sources` in this order of what their codings say; of the one that was summed
     on the way where there are none."""
 
+    bucket: str
     coding: str
     sources: tuple[int, ...]
 

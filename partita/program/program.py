@@ -13,7 +13,7 @@ from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE, Tensor, dim_at
 from partita.plan.plan import Update
 from partita.plan.wire import Codec
-from partita.program.instruction import KEPT, Collective, Compute, Instruction, Kind, Mix, Receive, Send, Space
+from partita.program.instruction import KEPT, Collective, Compute, Encode, Instruction, Kind, Mix, Receive, Send, Space
 from partita.units import Bytes
 
 T = TypeVar("T")
@@ -248,6 +248,8 @@ class Program:
                 found |= {(space, act.bucket): None for space in (act.into, *(term.space for term in act.terms))}
             elif isinstance(act, Collective | Send | Receive):
                 found[act.space, act.bucket] = None
+            elif isinstance(act, Encode) and self.coding[act.coding].codec.error_feedback:
+                found[Space.RESIDUAL, act.bucket] = None
         return tuple((space, bucket) for space, bucket in found if space in KEPT)
 
     def stages_of(self, role: Role) -> tuple[int, ...]:

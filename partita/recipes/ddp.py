@@ -10,6 +10,7 @@ from partita.plan.schedule import Schedule
 from partita.plan.sync import Sync
 from partita.plan.wire import Priority, Wire
 from partita.units import Bytes
+from partita.wire.codec import read_codecs
 
 
 def ddp(
@@ -22,6 +23,7 @@ def ddp(
     order: Priority = Priority.PRIORITY,
     microbatches: int = 1,
     collective: str = "backend",
+    codec: str = "none",
 ) -> Plan:
     """Synchronous data parallelism: buckets of gradients all-reduced while backward goes on (DP-02, DP-34; Li et al.,
     VLDB 2020). Smaller buckets than PyTorch's 25 MB leave sooner and are updated while others travel; gradients of
@@ -32,6 +34,7 @@ def ddp(
         slice_bytes=bucket_bytes,
         order=order,
         collective=collective,
+        codecs=read_codecs(codec),
     )
     return Plan(
         "ddp", Mesh((("data", cluster.size),)), schedule=Schedule(microbatches=microbatches), sync=(Sync(wire=wire),)

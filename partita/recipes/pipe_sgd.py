@@ -22,6 +22,7 @@ def pipe_sgd(
     bucket_bytes: Bytes = 2**30,
     microbatches: int = 1,
     collective: str = "backend",
+    codec: str = "none",
 ) -> Plan:
     """Pipe-SGD of width K = staleness + 1: the all-reduce of a step hides behind the computing of the next ones, after
     `warmup` synchronous steps (DP-30; Li et al., NeurIPS 2018). One bucket: messages are hidden anyway (PM-17)."""
@@ -33,6 +34,7 @@ def pipe_sgd(
         order=Priority.FIFO,
         microbatches=microbatches,
         collective=collective,
+        codec=codec,
     )
     late = replace(first.sync[0], tight=Tight(lag=staleness))
     return replace(first, name="pipe_sgd", sync=(late,), before=(Phase(warmup, first),) if warmup else ())

@@ -17,6 +17,8 @@ from partita.program.instruction import (
     Collective,
     Combine,
     Compute,
+    Decode,
+    Encode,
     Instruction,
     Load,
     Mix,
@@ -29,6 +31,7 @@ from partita.program.instruction import (
     Update,
 )
 from partita.program.program import MASS, NORM, WEIGHT, Segment
+from partita.runtime.coding import HopCode, collect, decode, encode
 from partita.runtime.draws import DRAWS, Draws
 from partita.runtime.hops import by_schedule
 from partita.runtime.mixing import mix
@@ -132,10 +135,13 @@ def pack(rank: Rank, act: Pack, name: str, round: int) -> None:
 
 def collective(rank: Rank, act: Collective, name: str, round: int) -> Pending | Steps:
     group = next(group for group in act.groups if rank.rank in group)
+    if act.space is Space.CODED:
+        return collect(rank, act, group, name, round)
     flat = rank.state.flat(act.space, act.bucket, rank.slot(round))
     if by_messages(act):
         schedule = schedule_of(act.kind, act.algorithm, len(group))
-        return by_schedule(rank.transport, schedule, flat, group, name, round)
+        code = HopCode(act, name, rank, round) if act.codec else None
+        return by_schedule(rank.transport, schedule, flat, group, name, round, code)
     shares = rank.program.bucket[act.bucket].shares
     lane, edges = rank.role.on_name[name].lane, shares.edges if shares else ()
     return rank.transport.collective(act.kind, flat, group, lane, name, round, edges)
@@ -240,7 +246,8 @@ def update(rank: Rank, act: Update, name: str, round: int) -> None:
 
 ACTS: Final[dict[type, Carry]] = {
     Load: load, Compute: compute, Pack: pack, Collective: collective, Send: send, Receive: receive, Combine: combine,
-    Scale: scale, Mix: mix, Norm: norm, Clip: clip, Update: update,
+    Scale: scale, Mix: mix, Norm: norm, Clip: clip, Update: update, Encode: encode,
+    Decode: decode,
 }  # fmt: skip
 
 

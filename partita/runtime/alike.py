@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partita.program.instruction import Act, Collective, Combine, Mix, Pack, Receive, Space, Update
+from partita.program.instruction import Act, Collective, Combine, Decode, Encode, Mix, Pack, Receive, Space, Update
 from partita.program.program import Program
 
 
@@ -33,7 +33,9 @@ def _after(acts: Sequence[Act], before: frozenset[Space]) -> frozenset[Space]:
     for act in acts:
         if isinstance(act, Collective):
             put(act.space, True)
-        elif isinstance(act, Combine):
+        elif isinstance(act, Encode):
+            put(Space.RESIDUAL, False)
+        elif isinstance(act, Combine | Decode):
             put(Space.GRADIENT, True)
         elif isinstance(act, Pack):
             put(Space.GRADIENT, False)

@@ -26,6 +26,7 @@ TOLERANCE: Final = 1e-9
 AGAINST: Final = {
     "exact": "one-process training on the same minibatches",
     "delayed": "the serial recurrence w(t+1) = w(t) - rule(g(t - {lag}))",
+    "lossy": "the serial recurrence of lag {lag} with each worker's gradient put through the same codecs",
     "consensus": "serial training of every replica, agreeing every {steps} steps",
 }
 

@@ -25,6 +25,7 @@ from partita.program.instruction import Load
 from partita.program.program import Program
 from partita.runtime.feed import Feed, place
 from partita.runtime.leg import Leg
+from partita.runtime.lossy import Lossy
 from partita.runtime.rules import optimizer_of, step_at_rate
 from partita.task import Task
 from partita.tracing.draws import NOTHING, KeyedDraws
@@ -146,24 +147,44 @@ def reference(
     model = task.model().double() if precision == "fp64" else task.model()
     model.train()
     replicas = {0: replica(Reference(task, model, seed, precision, Feed(task, seed), dims), legs[0].program.update)}
+    codecs = Lossy(seed)
     for leg in legs:
-        if leg.program.semantics not in ("exact", "delayed"):
+        if leg.program.semantics not in ("exact", "delayed", "lossy"):
             workers = sorted({share.rank for share in shares_of(leg.program)}) or list(replicas)
             if len(replicas) < len(workers):
                 replicas = {w: replicas[0].copy() for w in workers}
             apart(replicas, leg)
         else:
-            _recurrence(replicas[0], leg, whole)
+            _recurrence(replicas[0], leg, whole, codecs)
     return {w: dict(one.own.model.named_parameters()) for w, one in replicas.items()}
 
 
-def _recurrence(one: Replica, leg: Leg, whole: bool) -> None:
+def _recurrence(one: Replica, leg: Leg, whole: bool, codecs: Lossy) -> None:
     """w(t+1) = w(t) - rule(g(t - lag)); nothing for t < lag; a leg's last `lag` gradients are applied at its end."""
     program, steps, lag = leg.program, leg.rounds * leg.program.steps, leg.program.slots - 1
     parts = [(0, program.batch)] if whole else [(s.start, s.count) for s in shares_of(program)]
     flying: deque[list[torch.Tensor]] = deque()
     for t in range(steps + lag):
-        if t < steps:
+        if t < steps and program.semantics == "lossy":
+            flying.append(_lossily(one.own, program, leg.step + t, codecs))
+        elif t < steps:
             flying.append(one.own.gradients(leg.step + t, parts, program.batch))
         if t >= lag:
             one.apply(flying.popleft())
+
+
+def _lossily(own: Reference, program: Program, step: int, codecs: Lossy) -> list[torch.Tensor]:
+    """What the program's codecs leave of the sum of all workers' gradients, clipped where asked."""
+    free = replace(own, task=replace(own.task, clip_norm=None))
+    names = [name for name, p in own.model.named_parameters() if p.requires_grad]
+    contributions = {}
+    for worker in sorted({share.rank for share in shares_of(program)}):
+        mine = [(s.start, s.count) for s in shares_of(program) if s.rank == worker]
+        contributions[worker] = dict(zip(names, free.gradients(step, mine, program.batch), strict=True))
+    found = list(codecs.summed(program, step, contributions).values())
+    if own.task.clip_norm:
+        parameters = [p for p in own.model.parameters() if p.requires_grad]
+        for p, gradient in zip(parameters, found, strict=True):
+            p.grad = gradient
+        torch.nn.utils.clip_grad_norm_(parameters, own.task.clip_norm)
+    return found

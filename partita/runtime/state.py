@@ -9,7 +9,7 @@ place, without copies:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -31,7 +31,7 @@ class State:
 
     `leaves` holds parameters, buffers and constants by name; `parameter` and `gradient` the flat tensor of each bucket
     (gradients one a slot) and `views`, `gradient_views` its pieces in their own shapes; `inbox` what came from a peer;
-    `kept` what an agreement keeps of a bucket.
+    `kept` what an agreement keeps of a bucket; `coded` codings, a row for each rank whose it holds.
     """
 
     leaves: dict[str, torch.Tensor]
@@ -43,6 +43,7 @@ class State:
     optimizer: dict[str, torch.optim.Optimizer]
     schedule: dict[str, Any]
     kept: dict[tuple[Space, str], torch.Tensor]
+    coded: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @property
     def layout(self) -> dict[str, list[torch.Size]]:

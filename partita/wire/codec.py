@@ -57,6 +57,15 @@ SPECS: Final[dict[str, Spec]] = {
     "truncate": Spec("QU-15", lambda n, item, s: 2 * n, where="hop", passes=(1.5, 1.5)),
     "q8": Spec("QU-15", lambda n, item, s: n + 4, where="hop", passes=(2.25, 1.25)),
     "onebit": Spec("QU-05", _signs, (("group", 2048.0),), feedback=True, passes=(3.0, 1.1)),
+    "terngrad": Spec("QU-06", lambda n, item, s: -(-n // 4) + 4, (("clip", 2.5),), passes=(4.0, 1.1)),
+    "threshold": Spec(
+        "SP-01",
+        lambda n, item, s: 4 * ceil(s["density"] * n),
+        (("threshold", 0.01), ("density", 0.01)),
+        varies=True,
+        feedback=True,
+        passes=(1.5, 1.0),
+    ),
     "topk": Spec("SP-02", _chosen, (("ratio", 0.01),), feedback=True, passes=(3.0, 1.0)),
 }
 
@@ -68,6 +77,11 @@ def spec_of(codec: Codec) -> Spec:
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(SPECS)}"
         raise PlanError(f"there is no codec {codec.name!r}; {hint}")
     return SPECS[codec.name]
+
+
+def message_dtype(codec: Codec) -> str:
+    """What a message of the codec is made of: numbers that may be summed, or bytes."""
+    return spec_of(codec).sums or "uint8"
 
 
 def settings_of(codec: Codec) -> dict[str, float]:

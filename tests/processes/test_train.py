@@ -15,7 +15,9 @@ from partita.plan.mesh import Mesh, Stage
 from partita.plan.plan import Plan
 from partita.plan.schedule import Order, Schedule
 from partita.plan.sync import Sync
+from partita.recipes.catalogue import call
 from partita.report.record import read_record
+from partita.runtime.run import train_in_process
 from partita.task import Task
 
 
@@ -64,6 +66,18 @@ def test_stages_of_unequal_replicas(tmp_path: Path) -> None:
     stages = (Stage("", (0, 1)), Stage(graph.operators[first].name, (2,)))
     plan = Plan("unequal", Mesh((("pipe", 2),)), stages, schedule=Schedule(Order.ONE_F_ONE_B, 4), sync=(Sync(),))
     train_and_compare(task, plan, "local:3", tmp_path)
+
+
+@pytest.mark.parametrize("plan", ["ddp(codec=q8)", "ddp(codec=threshold(threshold=0.001))"])
+def test_codecs_in_processes(plan: str, tmp_path: Path) -> None:
+    """QU-15 per hop, SP-01 with messages of varying length: real processes end where all ranks in one process do."""
+    task, machines = api.load("digits-cnn"), api.cluster_of("local:3")
+    done = api.train("digits-cnn", plan, machines, steps=4, seed=3, out=str(tmp_path))
+    assert done is not None
+    graph = api.graph_of("digits-cnn")
+    states, _ = train_in_process(task, graph, call(plan, graph, machines), machines, 4, seed=3)
+    for name, weight in load_file(done.weights_path).items():
+        assert torch.allclose(weight, states[0].leaves[name], rtol=1e-4, atol=1e-6), name
 
 
 def train_and_compare(task: str, plan: str | Plan, place: str, out: Path) -> None:

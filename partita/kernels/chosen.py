@@ -1,0 +1,107 @@
+"""A few numbers chosen and sent with their places: the largest (SP-02), those beyond a threshold (SP-01)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import torch
+
+from partita.kernels.compiled import Array, array_of, fused
+from partita.wire.codec import kept
+
+Settings = Mapping[str, float]
+SAMPLE: Final = 16384
+
+
+def encode_topk(values: torch.Tensor, message: torch.Tensor, settings: Settings, key: int, back: bool) -> None:
+    """The ceil(ratio n) numbers of largest magnitude (of equal ones the first): places in int32, then the numbers. At
+    ratio 1 all numbers as they are."""
+    array, body, k = array_of(values), array_of(message), kept(values.numel(), settings)
+    if k == len(array):
+        body[:] = array.view(np.uint8)
+        array[:] = 0 if back else array
+        return
+    places = largest_places(array, k)
+    body[: 4 * k] = places.view(np.uint8)
+    body[4 * k :] = array[places].view(np.uint8)
+    if back:
+        array[places] = 0
+
+
+def decode_topk(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
+    array, body, k = array_of(values), array_of(message), kept(values.numel(), settings)
+    if k == len(array):
+        whole = body.view(array.dtype)
+        array[:] = array + whole if add else whole
+        return
+    places, found = body[: 4 * k].view(np.int32), np.empty(k, array.dtype)
+    found.view(np.uint8)[:] = body[4 * k :]
+    if not add:
+        array[:] = 0
+    array[places] += found
+
+
+def largest_places(array: Array, k: int) -> Array:
+    """Where the `k` largest magnitudes are, in order. A threshold from a sample leaves few to choose from, which costs
+    one pass over the numbers; should it leave too few, a lower one is tried."""
+    n = len(array)
+    sample = np.abs(array[:: max(n // SAMPLE, 1)])
+    wanted = k / n * len(sample)
+    rank = int(wanted + 3 * np.sqrt(wanted)) + 1
+    bound = np.partition(sample, -rank)[-rank] if rank < len(sample) else array.dtype.type(0)
+    places = np.empty(n if bound == 0 else min(n, 4 * k + SAMPLE), np.int32)
+    found = _beyond(array, bound, places)
+    if not k <= found <= len(places):
+        places = np.empty(n, np.int32)
+        found = _beyond(array, array.dtype.type(0), places)
+    places = places[:found]
+    magnitude = np.abs(array[places])
+    edge = np.partition(magnitude, -k)[-k]
+    above = magnitude > edge
+    ties = np.flatnonzero(magnitude == edge)[: k - int(above.sum())]
+    above[ties] = True
+    chosen: Array = places[above]
+    return chosen
+
+
+@fused
+def _beyond(values: Array, bound: float, places: Array) -> int:
+    """Places of magnitudes of at least `bound`; how many there are, even where there is no room for all."""
+    found = 0
+    for i in range(len(values)):
+        if abs(values[i]) >= bound:
+            if found < len(places):
+                places[found] = i
+            found += 1
+    return found
+
+
+def encode_threshold(values: torch.Tensor, message: torch.Tensor, settings: Settings, key: int, back: bool) -> int:
+    """Of each |v| > threshold one word: its place, and the sign in the highest bit, meaning +-threshold. The bytes."""
+    words = array_of(message)[: message.numel() // 4 * 4].view(np.uint32)
+    array = array_of(values)
+    return 4 * int(_beyond_signs(array, array.dtype.type(settings["threshold"]), words, back))
+
+
+def decode_threshold(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
+    array = array_of(values)
+    if not add:
+        array[:] = 0
+    words = array_of(message).view(np.uint32)
+    places = (words & np.uint32(0x7FFFFFFF)).astype(np.int64)
+    array[places] += np.where(words >> np.uint32(31), -settings["threshold"], settings["threshold"]).astype(array.dtype)
+
+
+@fused
+def _beyond_signs(values: Array, threshold: float, words: Array, back: bool) -> int:
+    found = 0
+    for i in range(len(values)):
+        value = values[i]
+        if abs(value) > threshold:
+            words[found] = np.uint32(i) | (np.uint32(value < 0) << np.uint32(31))
+            found += 1
+            if back:
+                values[i] = value + threshold if value < 0 else value - threshold
+    return found

@@ -1,0 +1,54 @@
+"""Codecs by name: each one's kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from partita.kernels import chosen, rounding, signs
+from partita.plan.wire import Codec
+from partita.units import Bytes
+from partita.wire.codec import settings_of
+
+Settings = Mapping[str, float]
+Encode = Callable[[torch.Tensor, torch.Tensor, Settings, int, bool], int | None]
+Decode = Callable[[torch.Tensor, torch.Tensor, Settings, bool], None]
+
+KERNELS: Final[dict[str, tuple[Encode, Decode]]] = {
+    "fp16": (rounding.encode_half, rounding.decode_half),
+    "bf16": (rounding.encode_half, rounding.decode_half),
+    "truncate": (rounding.encode_truncate, rounding.decode_truncate),
+    "q8": (rounding.encode_q8, rounding.decode_q8),
+    "onebit": (signs.encode_onebit, signs.decode_onebit),
+    "terngrad": (signs.encode_terngrad, signs.decode_terngrad),
+    "topk": (chosen.encode_topk, chosen.decode_topk),
+    "threshold": (chosen.encode_threshold, chosen.decode_threshold),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A codec with its settings, ready for use on flat tensors."""
+
+    encode_with: Encode
+    decode_with: Decode
+    settings: Settings
+
+    def encode(self, values: torch.Tensor, message: torch.Tensor, key: int = 0, back: bool = False) -> Bytes:
+        """Fill `message` and return how many of its bytes stand for `values`; with `back` what they say is taken off
+        these. `key` seeds random numbers."""
+        found = self.encode_with(values, message, self.settings, key, back)
+        return message.numel() * message.element_size() if found is None else found
+
+    def decode(self, message: torch.Tensor, values: torch.Tensor, *, add: bool = False) -> None:
+        """Put what a message says into `values`, or add it."""
+        self.decode_with(message, values, self.settings, add)
+
+
+def kernel_of(codec: Codec) -> Kernel:
+    """The kernels of a codec. Raises PlanError where there is no codec of that name."""
+    settings = settings_of(codec)
+    return Kernel(*KERNELS[codec.name], settings)

@@ -1,0 +1,95 @@
+"""Numbers rounded to fewer bits: half precision, truncation (QU-01), eight bits (QU-15)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from partita.kernels.compiled import Array, array_of, fused, largest
+
+Settings = Mapping[str, float]
+
+
+def encode_half(values: torch.Tensor, message: torch.Tensor, settings: Settings, key: int, back: bool) -> None:
+    """Round to the nearest number of the message's 16-bit dtype."""
+    message.copy_(values)
+    if back:
+        values.sub_(message)
+
+
+def decode_half(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
+    if add:
+        values.add_(message)
+    else:
+        values.copy_(message)
+
+
+def encode_truncate(values: torch.Tensor, message: torch.Tensor, settings: Settings, key: int, back: bool) -> None:
+    """The upper half of each fp32: sign, exponent, seven bits of mantissa."""
+    _truncate(array_of(values), array_of(message).view(np.uint16), back)
+
+
+def decode_truncate(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
+    _widen(array_of(message).view(np.uint16), array_of(values), add)
+
+
+@fused
+def _truncate(values: Array, halves: Array, back: bool) -> None:
+    for i in range(len(values)):
+        bits = np.float32(values[i]).view(np.uint32) >> np.uint32(16)
+        halves[i] = bits
+        if back:
+            values[i] -= np.uint32(bits << np.uint32(16)).view(np.float32)
+
+
+@fused
+def _widen(halves: Array, values: Array, add: bool) -> None:
+    if add:
+        for i in range(len(values)):
+            values[i] += np.uint32(np.uint32(halves[i]) << np.uint32(16)).view(np.float32)
+    else:
+        for i in range(len(values)):
+            values[i] = np.uint32(np.uint32(halves[i]) << np.uint32(16)).view(np.float32)
+
+
+def encode_q8(values: torch.Tensor, message: torch.Tensor, settings: Settings, key: int, back: bool) -> None:
+    """The scale m = max |v| in fp32, then round(127 v / m) of each in a byte."""
+    array, body = array_of(values), array_of(message)
+    scale = np.float32(largest(array))
+    body[:4].view(np.float32)[0] = scale
+    ratio, step = _steps(scale, array)
+    _to_bytes(array, body[4:].view(np.int8), ratio, step, back)
+
+
+def decode_q8(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
+    body, array = array_of(message), array_of(values)
+    _, step = _steps(body[:4].view(np.float32)[0], array)
+    _from_bytes(body[4:].view(np.int8), array, step, add)
+
+
+def _steps(scale: np.float32, array: Array) -> tuple[Any, Any]:
+    """(steps a unit, size of a step) in the array's precision; zeros where all numbers are."""
+    kind = array.dtype.type
+    return (kind(0), kind(0)) if scale == 0 else (kind(127) / kind(scale), kind(scale) / kind(127))
+
+
+@fused
+def _to_bytes(values: Array, codes: Array, ratio: float, step: float, back: bool) -> None:
+    for i in range(len(values)):
+        code = min(max(np.rint(values[i] * ratio), -127), 127)
+        codes[i] = np.int8(code)
+        if back:
+            values[i] -= values.dtype.type(code * step)
+
+
+@fused
+def _from_bytes(codes: Array, values: Array, step: float, add: bool) -> None:
+    if add:
+        for i in range(len(values)):
+            values[i] += codes[i] * step
+    else:
+        for i in range(len(values)):
+            values[i] = codes[i] * step

@@ -1,0 +1,134 @@
+"""Gradients encoded, brought together and decoded on one rank.
+
+coding b0.topk on rank 1   | rank 0's message | own message | rank 2's message |     a row for each, as they are summed
+coding b0.fp16             | one row of fp16 numbers, summed as they are |
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+import torch
+
+from partita.kernels.codecs import kernel_of
+from partita.program.instruction import Collective, Decode, Encode, Space
+from partita.program.program import Coding
+from partita.runtime.hops import by_schedule
+from partita.runtime.rank import Rank
+from partita.runtime.transport import Pending, Steps
+from partita.wire.algorithms import schedule_of
+from partita.wire.codec import coded_size, message_dtype
+from partita.wire.schedule import Schedule
+
+LENGTH: Final = 8  # bytes in front of a message of varying length, that say how many follow
+
+
+def coding_key(seed: int, step: int, rank: int, place: str) -> int:
+    """What random numbers of an encoding are drawn by: the same in every plan of the same name, run or replayed."""
+    return zlib.crc32(f"{seed}/{step}/{rank}/{place}".encode())
+
+
+def encode(rank: Rank, act: Encode, name: str, round: int) -> None:
+    coding = rank.program.coding[act.coding]
+    values = rank.state.gradient[act.bucket][rank.slot(round)]
+    feedback = coding.codec.error_feedback
+    if feedback:
+        values = rank.state.kept[Space.RESIDUAL, act.bucket].add_(values)
+    key = coding_key(rank.feed.seed, rank.step(round, 0), rank.rank, coding.name)
+    message, kernel = row(rank, coding, rank.rank), kernel_of(coding.codec)
+    if coding.most:
+        used = kernel.encode(values, message[LENGTH:], key, feedback)
+        message[:LENGTH].view(torch.int64)[0] = used
+    else:
+        kernel.encode(values, message, key, feedback)
+
+
+def decode(rank: Rank, act: Decode, name: str, round: int) -> None:
+    """Summed in the order of the sources, so that every rank gets the same bits."""
+    coding, flat = rank.program.coding[act.coding], rank.state.gradient[act.bucket][rank.slot(round)]
+    kernel = kernel_of(coding.codec)
+    for number, source in enumerate(act.sources or (rank.rank,)):
+        message = row(rank, coding, source)
+        if coding.most:
+            message = message[LENGTH : LENGTH + length_of(message)]
+        kernel.decode(message, flat, add=number > 0)
+
+
+def collect(rank: Rank, act: Collective, group: tuple[int, ...], name: str, round: int) -> Pending | Steps:
+    """Codings summed as they are, or one of each member brought to all."""
+    coding = rank.program.coding[act.bucket]
+    if coding.dtype != "uint8":
+        flat = row(rank, coding, rank.rank)
+        if act.algorithm == "backend":
+            return rank.transport.collective(act.kind, flat, group, rank.role.on_name[name].lane, name, round)
+        return by_schedule(rank.transport, schedule_of(act.kind, act.algorithm, len(group)), flat, group, name, round)
+    schedule = schedule_of(act.kind, act.algorithm, len(group))
+    if coding.most:
+        return _varying(rank, coding, schedule, group, name, round)
+    block = block_of(rank, coding).view(-1)
+    return by_schedule(rank.transport, schedule, block, group, name, round)
+
+
+def _varying(
+    rank: Rank, coding: Coding, schedule: Schedule, group: tuple[int, ...], name: str, round: int
+) -> Steps:  # fmt: skip
+    """Messages of varying length by a schedule of one part a member: lengths go ahead."""
+    me = group.index(rank.rank)
+    for number, step in enumerate(schedule.steps):
+        for ahead in (True, False):
+            started: list[Pending] = []
+            for hop in step:
+                message = row(rank, coding, group[hop.start])
+                part = message[:LENGTH] if ahead else message[LENGTH : LENGTH + length_of(message)]
+                key = f"{name}/{number}{'~' * ahead}"
+                if hop.source == me and (ahead or part.numel()):
+                    started.append(rank.transport.send(part, group[hop.target], key, round))
+                elif hop.target == me and (ahead or part.numel()):
+                    started.append(rank.transport.receive(part, group[hop.source], key, round))
+            yield from started
+
+
+def length_of(message: torch.Tensor) -> int:
+    """How many bytes of a message of varying length stand for numbers."""
+    return int(message[:LENGTH].view(torch.int64)[0])
+
+
+def block_of(rank: Rank, coding: Coding) -> torch.Tensor:
+    """The rows of a coding, made when first asked for: one a worker, or one where they are summed."""
+    if coding.name not in rank.state.coded:
+        workers = [r for role in rank.program.roles if role.keeps == "model" for r in role.ranks]
+        rows = len(workers) if coding.dtype == "uint8" else 1
+        length = coding.most + LENGTH if coding.most else coding.elements
+        made = torch.zeros((rows, -(-length // 8) * 8 if coding.most else length), dtype=getattr(torch, coding.dtype))
+        rank.state.coded[coding.name] = made.to(rank.device)
+    return rank.state.coded[coding.name]
+
+
+def row(rank: Rank, coding: Coding, source: int) -> torch.Tensor:
+    """The message that came from a rank."""
+    block = block_of(rank, coding)
+    return block[0] if len(block) == 1 else block[source]
+
+
+class HopCode:
+    """The codec of a collective's hops, for one instance of it."""
+
+    def __init__(self, act: Collective, name: str, rank: Rank, round: int) -> None:
+        assert act.codec is not None
+        self.codec, self.kernel = act.codec, kernel_of(act.codec)
+        self.item = rank.state.gradient[act.bucket][0].element_size()
+        self.seed, self.step, self.rank, self.place = rank.feed.seed, rank.step(round, 0), rank.rank, act.bucket
+
+    def size(self, elements: int) -> int:
+        return coded_size(self.codec, elements, self.item)
+
+    def encode(self, values: torch.Tensor, message: torch.Tensor, part: int, step: int) -> None:
+        key = coding_key(self.seed, self.step, self.rank, f"{self.place}/{part}")
+        self.kernel.encode(values, self._typed(message), key)
+
+    def decode(self, message: torch.Tensor, values: torch.Tensor, *, add: bool) -> None:
+        self.kernel.decode(self._typed(message), values, add=add)
+
+    def _typed(self, message: torch.Tensor) -> torch.Tensor:
+        return message.view(getattr(torch, message_dtype(self.codec)))

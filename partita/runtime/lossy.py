@@ -1,0 +1,100 @@
+"""What is left of gradients after a plan's codecs, worker by worker in plain operators: the oracle of lossy plans.
+
+contribution of worker r   v = e_r + g_r,   message = codec(v),   e_r = v - said(message)
+applied                    sum over r of said(message of r), in the order of the ranks
+per hop                    the plan's schedule on the contributions, each message said through the codec
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from partita.kernels.plain import decoded, encoded
+from partita.plan.wire import Codec
+from partita.program.instruction import Collective, Encode
+from partita.program.program import Bucket, Program
+from partita.runtime.coding import coding_key
+from partita.runtime.state import rows
+from partita.wire.algorithms import BACKEND, schedule_of
+from partita.wire.codec import settings_of, spec_of
+from partita.wire.interpreter import carried_out
+from partita.wire.schedule import edges_of
+
+Named = Mapping[str, torch.Tensor]
+
+
+@dataclass
+class Lossy:
+    """Codecs of a run's programs; `residual` is what they held back of (worker, bucket) so far."""
+
+    seed: int
+    residual: dict[tuple[int, str], torch.Tensor] = field(default_factory=dict)
+
+    def summed(self, program: Program, step: int, contributions: Mapping[int, Named]) -> dict[str, torch.Tensor]:
+        """Parameter -> the gradient that all workers apply, of what each brings."""
+        acts = [i.act for i in program.roles[0].instructions]
+        found = {name: torch.zeros_like(gradient) for name, gradient in next(iter(contributions.values())).items()}
+        for bucket in program.trained:
+            own = {
+                worker: torch.cat([rows(named[piece.parameter], piece).reshape(-1) for piece in bucket.pieces])
+                for worker, named in sorted(contributions.items())
+            }
+            whole = self._agreed(program, acts, bucket, own, step)
+            lengths = [rows(found[piece.parameter], piece).numel() for piece in bucket.pieces]
+            for piece, part in zip(bucket.pieces, torch.split(whole, lengths), strict=True):
+                into = rows(found[piece.parameter], piece)
+                into.copy_(part.view(into.shape))
+        return found
+
+    def _agreed(
+        self, program: Program, acts: list[Any], bucket: Bucket, own: dict[int, torch.Tensor], step: int
+    ) -> torch.Tensor:
+        encode = next((act for act in acts if isinstance(act, Encode) and act.bucket == bucket.name), None)
+        if encode is not None:
+            act = next(act for act in acts if isinstance(act, Collective) and act.bucket == encode.coding)
+            return self._at_end(program.coding[encode.coding].codec, act, bucket, own, step)
+        act = next(act for act in acts if isinstance(act, Collective) and act.bucket == bucket.name)
+        return self._per_hop(act, own, step) if act.codec else torch.stack(list(own.values())).sum(0)
+
+    def _at_end(
+        self, codec: Codec, act: Collective, bucket: Bucket, own: dict[int, torch.Tensor], step: int
+    ) -> torch.Tensor:
+        settings, sums = settings_of(codec), spec_of(codec).sums
+        said = []
+        for worker, gradient in own.items():
+            held = self.residual.get((worker, bucket.name), torch.zeros_like(gradient))
+            value = gradient + held if codec.error_feedback else gradient
+            message = encoded(codec.name, value, settings, coding_key(self.seed, step, worker, act.bucket))
+            meant = decoded(codec.name, message, value, settings)
+            if codec.error_feedback:
+                self.residual[worker, bucket.name] = value - meant
+            said.append(message.view(getattr(torch, sums)) if sums else meant)
+        first, *others = said
+        if sums and act.algorithm != BACKEND:
+            schedule = schedule_of(act.kind, act.algorithm, len(said))
+            edges = edges_of(len(first), schedule.parts)
+            first = torch.cat(carried_out(schedule, [[v[a:b] for a, b in pairwise(edges)] for v in said])[0])
+            others = []
+        for other in others:
+            first = first + other
+        return first.to(next(iter(own.values())).dtype)
+
+    def _per_hop(self, act: Collective, own: dict[int, torch.Tensor], step: int) -> torch.Tensor:
+        codec, workers = act.codec, list(own)
+        assert codec is not None
+        schedule, settings = schedule_of(act.kind, act.algorithm, len(workers)), settings_of(codec)
+        edges = edges_of(len(own[workers[0]]), schedule.parts)
+
+        def said(value: torch.Tensor, place: int, part: int) -> torch.Tensor:
+            if not value.numel():
+                return value
+            key = coding_key(self.seed, step, workers[place], f"{act.bucket}/{part}")
+            return decoded(codec.name, encoded(codec.name, value, settings, key), value, settings)
+
+        ends = carried_out(schedule, [[own[w][a:b] for a, b in pairwise(edges)] for w in workers], said)
+        return torch.cat(ends[0])

@@ -1,0 +1,77 @@
+"""Plans with codecs: equal to a serial replay with the same codecs, bytes as predicted, residuals kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from partita.lowering.lower import lower
+from partita.program.instruction import Space
+from partita.recipes.catalogue import call
+from partita.runtime.check import TOLERANCE, checked
+from partita.runtime.run import train_in_process
+from partita.simulator.simulate import simulate
+from partita.tracing.capture import capture
+from tests.priced import priced, whole_cores
+from tests.small import cluster_of, perceptron, two_layers
+
+PLANS = (
+    "ddp(codec=fp16)", "ddp(codec=bf16,collective=doubling)", "ddp(codec=q8,bucket_bytes=300)",
+    "ddp(codec=q8(where=end))", "ddp(codec=truncate,collective=blocks)", "ddp(codec=onebit)", "ddp(codec=terngrad)",
+    "ddp(codec=threshold)", "pipe_sgd(codec=topk(ratio=0.1),warmup=2)",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_lossy_plan_equals_its_replay(plan: str) -> None:
+    """QU-01, QU-05, QU-06, QU-15, SP-01, SP-02: weights of the serial recurrence on what the codecs left."""
+    machines = cluster_of(3)
+    found = checked(perceptron(), lambda graph: call(plan, graph, machines), machines, steps=4)
+    assert found["semantics"] == "lossy"
+    assert found["max_difference"] <= TOLERANCE
+
+
+def test_the_replay_can_fail() -> None:
+    """A plan that forgets its residual is found out."""
+    machines, task = cluster_of(3), perceptron()
+    graph = capture(task, precision="fp64")
+    plan = call("ddp(codec=onebit)", graph, machines)
+    codec = replace(plan.sync[0].wire.codecs[0], error_feedback=False)
+    without = replace(plan, sync=(replace(plan.sync[0], wire=replace(plan.sync[0].wire, codecs=(codec,))),))
+    ends = []
+    for one in (plan, without):
+        states, _ = train_in_process(task, graph, one, machines, 3, seed=0, precision="fp64")
+        ends.append(states[0].leaves)
+    assert any(float((ends[0][name] - ends[1][name]).abs().max()) > 1e-6 for name in ends[0])
+
+
+def test_what_is_held_back_differs_by_worker() -> None:
+    machines, task = cluster_of(3), perceptron()
+    graph = capture(task)
+    plan = call("ddp(codec=topk(ratio=0.1))", graph, machines)
+    states, _ = train_in_process(task, graph, plan, machines, 3, seed=0)
+    held = [states[rank].kept[Space.RESIDUAL, "b0"] for rank in range(3)]
+    assert all(float(one.abs().max()) > 0 for one in held)
+    assert not held[0].equal(held[1])
+
+
+@pytest.mark.parametrize(
+    ("codec", "sent"),
+    [
+        # 36 numbers in one bucket among 4 ranks: a ring's 2 * 3/4, or the codings of all others' to be passed on.
+        ("fp16", 2 * 3 * 9 * 2),
+        ("truncate", 2 * 3 * 9 * 2),
+        ("q8", 2 * 3 * (9 + 4)),
+        ("q8(where=end)", 3 * (36 + 4)),
+        ("onebit", 3 * (5 + 8)),
+        ("terngrad", 3 * (9 + 4)),
+        ("topk(ratio=0.25)", 3 * 9 * 8),
+    ],
+)
+def test_bytes_on_the_wire(codec: str, sent: int) -> None:
+    """QU-15: 2(p-1)/p n / r and 4 a message; gathered codings (p-1) times their size. Exactly."""
+    graph, machines = two_layers(), whole_cores(4, 1e6)
+    program = lower(graph, call(f"ddp(codec={codec})", graph, machines), machines)[-1].program
+    batches = sorted({segment.batch for segment in program.segments})
+    assert simulate(program, priced(graph, machines, batches)).wire_sent == (sent,) * 4
