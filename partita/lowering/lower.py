@@ -25,7 +25,7 @@ from partita.lowering.schedules import ROWS
 from partita.lowering.servers import served
 from partita.lowering.stages import staged
 from partita.plan.check import check
-from partita.plan.memory import Memory, Precision, Recompute, Shard
+from partita.plan.memory import Memory, Precision, Shard
 from partita.plan.mesh import Split
 from partita.plan.plan import Plan
 from partita.plan.rule import ruled
@@ -124,7 +124,6 @@ def refuse(graph: Graph, plan: Plan) -> None:
 
 def _memory_gaps(memory: Memory) -> Iterator[tuple[bool, str]]:
     yield memory.shard is not Shard.NONE, "sharded state"
-    yield memory.recompute is Recompute.AUTO and not memory.recomputed, "recomputation by itself"
     yield memory.precision is not Precision.TASK or memory.loss_scale > 0, "a precision of its own"
     yield bool(memory.offload) or memory.tiles > 1, "offloading or tiles"
 

@@ -49,9 +49,9 @@ class Precision(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Memory:
     """`recomputed` names operators or modules whose operators are computed again, in place of those that `recompute`
-    stands for by itself; `auto` names what it chose for the `budget`: bytes of a step's peak of activations, up to 1 a
-    fraction of the peak without recomputing (0: what the devices have room for). `loss_scale` is where the scale of an
-    fp16 loss starts (0: 2^16); it doubles and halves by itself.
+    stands for by itself; `auto` names what it chose for the `budget`: bytes of what comes and goes in a step at its
+    peak, up to 1 a fraction of the fullest rank's without recomputing (0: what the devices have room for).
+    `loss_scale` is where the scale of an fp16 loss starts (0: 2^16); it doubles and halves by itself.
     """
 
     shard: Shard = Shard.NONE

@@ -15,6 +15,7 @@ from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
 from partita.recipes.admm import admm
+from partita.recipes.budget import settled
 from partita.recipes.d_psgd import d_psgd
 from partita.recipes.ddp import ddp
 from partita.recipes.diloco import diloco
@@ -95,7 +96,8 @@ class Call:
         """The plan that it makes. Raises PlanError where it cannot apply."""
         own = {knob: value for knob, value in self.knobs.items() if knob in self.recipe.own}
         plan = replace(self.recipe.make(graph, cluster, costs, **own), name=self.name)
-        return with_shared(plan, {knob: value for knob, value in self.knobs.items() if knob not in own})
+        plan = with_shared(plan, {knob: value for knob, value in self.knobs.items() if knob not in own})
+        return settled(plan, graph, cluster, costs)
 
 
 def call(text: str, graph: Graph, cluster: Cluster, costs: Any = None) -> Plan:

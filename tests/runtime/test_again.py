@@ -72,6 +72,7 @@ def test_the_rules_change_no_bit(name: str, how: str) -> None:
 
 
 FEW = [
+    ("gpt2", "one_f_one_b(stages=2,microbatches=2,recompute=auto,budget=0.9)", 2),
     ("gpt2", "ddp(bucket_bytes=3000,microbatches=2,recompute=full)", 2),
     ("convnet", "ps_sync(recompute=full,servers=1)", 3),
     ("gru", "pipe_sgd(recompute=selective)", 2),

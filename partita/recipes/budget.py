@@ -1,0 +1,208 @@
+"""What `recompute=auto` computes again: as little as keeps what comes and goes on every rank to the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
+from partita.cost.memory import peak_memory, resident
+from partita.errors import PlanError
+from partita.graph.blocks import block_starts
+from partita.graph.dispensable import cheap, whole_blocks
+from partita.graph.graph import Graph
+from partita.lowering.lower import lower_phase
+from partita.plan.check import check
+from partita.plan.memory import Recompute
+from partita.plan.plan import Plan
+from partita.program.instruction import Compute
+from partita.program.program import Program, Role
+from partita.recipes.balance import prices_near
+from partita.recipes.trade import Trade
+from partita.units import Bytes, Seconds, show_bytes
+
+TRIES = 6  # limits that are tried for each size of blocks
+TRIMS = 24  # operators that are then tried without
+
+
+@dataclass
+class _Place:
+    """The ranks that run the same stages: the trade of each stage, the bytes allowed, and the best found so far."""
+
+    trades: dict[int, Trade]
+    allowed: Bytes
+    held: Bytes = 0
+    now: frozenset[str] = frozenset()
+    best: tuple[Seconds, frozenset[str]] | None = None
+    limit: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    least: list[Bytes] = field(default_factory=list)
+
+    def turn(self) -> None:
+        """Choose for the limit half way between the largest that is too tight and the smallest too loose."""
+        self.limit = (self.low + self.high) / 2
+        found = [trade.best(self.limit) for trade in self.trades.values()]
+        self.now = frozenset(name for one in found if one for name in one)
+        if any(one is None for one in found):
+            self.low, self.now = self.limit, frozenset()
+
+    def judge(self, peak: Bytes) -> None:
+        """Take what was chosen, if it fits and costs least, and go on to a looser limit, or to a tighter one."""
+        if not self.now:
+            return
+        self.least.append(peak)
+        if peak > self.allowed:
+            self.high = self.limit
+            return
+        self.low = max(self.low, self.limit)
+        seconds = next(iter(self.trades.values())).seconds
+        cost = sum(seconds[name] for name in self.now)
+        if self.best is None or cost < self.best[0]:
+            self.best = cost, self.now
+
+
+def settled(plan: Plan, graph: Graph, cluster: Cluster, costs: Costs | None = None) -> Plan:
+    """The plan with what `recompute=auto` stands for under its budget written out, in the phases before it as well; by
+    measured costs where there are any, by data sheets where there are none.
+
+    Raises PlanError where nothing keeps to the budget, saying what is the least that was found.
+    """
+    before = tuple(replace(phase, plan=settled(phase.plan, graph, cluster, costs)) for phase in plan.before)
+    plan = replace(plan, before=before)
+    if plan.memory.recompute is not Recompute.AUTO or plan.memory.recomputed:
+        return plan
+    check(plan, graph, cluster)
+    program = lower_phase(graph, plan, cluster)
+    roles = [role for role in program.roles if program.stages_of(role)]
+    now = {role.name: passing(program, graph, role.ranks[0]) for role in roles}
+    limits = {role.name: _allowed(plan, program, role, graph, cluster, max(now.values())) for role in roles}
+    tight = {program.stages_of(r) for r in roles if now[r.name] > limits[r.name]}
+    if not tight:
+        return plan
+    blocks = block_starts(graph)
+    while True:
+        places = _places(program, graph, cluster, costs, blocks, limits, tight)
+        for stages, place in places.items():
+            place.held = max(now[role.name] for role in roles if program.stages_of(role) == stages)
+        chosen = _searched(plan, graph, cluster, places, blocks)
+        if chosen is not None:
+            return _trimmed(plan, graph, cluster, chosen, limits, next(iter(places.values())))
+        if len(blocks) < 3:
+            short = next(place for place in places.values() if place.best is None)
+            raise PlanError(
+                f"{plan.name}: recompute=auto may take {show_bytes(short.allowed)} for what comes and goes in a step, "
+                f"and found no way below {show_bytes(min(short.least, default=short.held))}; raise budget, or use more "
+                "microbatches or stages"
+            )
+        blocks = (0, *blocks[2::2])
+
+
+def _searched(
+    plan: Plan, graph: Graph, cluster: Cluster, places: Mapping[tuple[int, ...], _Place], blocks: Sequence[int]
+) -> frozenset[str] | None:
+    """What every place computes again: the rules' choices to begin with, then by bisection over the limit of each;
+    None where one place does not get there."""
+
+    def judged() -> None:
+        names = frozenset(name for place in places.values() for name in place.now)
+        if not names:
+            return
+        made = lower_phase(graph, _with(plan, names), cluster)
+        for stages, place in places.items():
+            ranks = [role.ranks[0] for role in made.roles if made.stages_of(role) == stages]
+            place.judge(max(passing(made, graph, rank) for rank in ranks))
+
+    for rule in (
+        cheap(graph, blocks),
+        whole_blocks(graph, blocks, last=bool(plan.stages)),
+        whole_blocks(graph, blocks),
+    ):
+        for place in places.values():
+            place.now = frozenset(name for trade in place.trades.values() for name in trade.own & rule)
+            place.low, place.high = 0.0, 2.0 * place.held
+        judged()
+    for place in places.values():
+        place.low, place.high = 0.0, 2.0 * place.held
+    for _ in range(TRIES):
+        for place in places.values():
+            place.turn()
+        judged()
+    found = [place.best for place in places.values()]
+    return None if None in found else frozenset(name for one in found if one for name in one[1])
+
+
+def _trimmed(
+    plan: Plan, graph: Graph, cluster: Cluster, names: frozenset[str], limits: Mapping[str, Bytes], place: _Place
+) -> Plan:
+    """The plan with these names, less those, dearest first, without which every rank keeps to its limit as well: what
+    a programme over bounds left on the table."""
+    prices = place.trades[next(iter(place.trades))].seconds
+    kept = _with(plan, names)
+    for name in sorted(names, key=lambda name: (-prices[name], name))[:TRIMS]:
+        tried = _with(plan, frozenset(kept.memory.recomputed) - {name})
+        if tried.memory.recomputed:
+            program = lower_phase(graph, tried, cluster)
+            roles = (role for role in program.roles if role.name in limits)
+            if all(passing(program, graph, role.ranks[0]) <= limits[role.name] for role in roles):
+                kept = tried
+    return kept
+
+
+def _with(plan: Plan, names: frozenset[str]) -> Plan:
+    return replace(plan, memory=replace(plan.memory, recomputed=tuple(sorted(names))))
+
+
+def passing(program: Program, graph: Graph, rank: int) -> Bytes:
+    """The most bytes that a rank holds beyond what stays: activations, gradients on their way, messages, workspace."""
+    return peak_memory(program, graph, rank) - int(resident(program, graph, program.role_of[rank]).sum())
+
+
+def _allowed(plan: Plan, program: Program, role: Role, graph: Graph, cluster: Cluster, most: Bytes) -> Bytes:
+    """Bytes that a role's ranks may hold beyond what stays, where the fullest rank holds `most` without recomputing."""
+    budget = plan.memory.budget
+    if budget:
+        return int(budget if budget > 1 else budget * most)
+    memory = min(cluster.devices[rank].memory for rank in role.ranks)
+    if not memory:
+        raise PlanError(
+            f"{plan.name}: recompute=auto needs a budget, for {cluster.name} does not say how much memory its devices "
+            "have; give budget=0.5 for half of what keeping everything takes, or bytes"
+        )
+    return memory - int(resident(program, graph, role).sum())
+
+
+def _places(
+    program: Program, graph: Graph, cluster: Cluster, costs: Costs | None, blocks: Sequence[int],
+    limits: Mapping[str, Bytes], tight: set[tuple[int, ...]],
+) -> dict[tuple[int, ...], _Place]:  # fmt: skip
+    number = {o.name: sum(start <= i for start in blocks) - 1 for i, o in enumerate(graph.operators)}
+    count = max(segment.batch for segment in program.segments)
+    prices = prices_near(graph, cluster, costs, count)
+    found: dict[tuple[int, ...], _Place] = {}
+    for role in program.roles:
+        stages = program.stages_of(role)
+        if stages not in tight or not stages:
+            continue
+        trades = {}
+        for stage in stages:
+            step = program.graph_of(stage, graph)
+            block = [number[o.name.split("@")[0]] for o in step.operators[: step.forward_length]]
+            trades[stage] = Trade(step, prices, block, count, _in_flight(program, graph, role, stage))
+        allowed = min(limits[role.name], found[stages].allowed if stages in found else limits[role.name])
+        found[stages] = _Place(trades, allowed)
+    return found
+
+
+def _in_flight(program: Program, graph: Graph, role: Role, stage: int) -> int:
+    """The most microbatches that are between the beginning of a stage's forward and the end of its backward."""
+    flying = most = 0
+    end = len(program.graph_of(stage, graph).operators)
+    for act in (i.act for i in role.instructions if isinstance(i.act, Compute)):
+        segment = program.segment[act.segment]
+        if segment.stage == stage:
+            flying += segment.start == 0
+            most = max(most, flying)
+            flying -= segment.stop == end
+    return max(most, 1)

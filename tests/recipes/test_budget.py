@@ -1,0 +1,90 @@
+"""`recompute=auto`: a budget is kept to, and at least cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+
+from partita.cost.memory import peak_memory
+from partita.errors import PlanError
+from partita.graph.graph import Graph
+from partita.graph.recompute import AGAIN, recomputable
+from partita.lowering.lower import lower, lower_phase
+from partita.plan.memory import Memory, Recompute
+from partita.plan.plan import Plan
+from partita.program.program import Program
+from partita.recipes.budget import passing, settled
+from partita.recipes.catalogue import call
+from tests.priced import priced
+from tests.small import cluster_of, layers
+
+BATCH = 256
+
+
+def again(program: Program, graph: Graph) -> int:
+    """Operators that are computed again."""
+    steps = program.stages or (program.graph_of(-1, graph),)
+    return sum(o.name.endswith(AGAIN) for step in steps for o in step.operators)
+
+
+def planned(names: tuple[str, ...]) -> Plan:
+    return Plan("named", memory=Memory(recompute=Recompute.AUTO if names else Recompute.NONE, recomputed=names))
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_no_choice_costs_less(count: int) -> None:
+    """ME-07's choice for a budget against all subsets of a chain's operators, each at the same price."""
+    graph, machines = layers(count, batch=BATCH), cluster_of(1)
+    costs = priced(graph, machines, (BATCH,))
+    names = sorted(recomputable(graph))
+    every = []
+    for k in range(len(names) + 1):
+        for some in combinations(names, k):
+            program = lower_phase(graph, planned(some), machines)
+            every.append((passing(program, graph, 0), again(program, graph)))
+    top = every[0][0]
+    for percent in (100, 90, 80, 70, 60, 50, 40):
+        limit = int(percent / 100 * top)
+        least = min((cost for peak, cost in every if peak <= limit), default=None)
+        asked = Plan("asked", memory=Memory(recompute=Recompute.AUTO, budget=percent / 100))
+        if least is None:
+            with pytest.raises(PlanError, match="found no way below"):
+                settled(asked, graph, machines, costs)
+            continue
+        program = lower_phase(graph, settled(asked, graph, machines, costs), machines)
+        assert passing(program, graph, 0) <= limit
+        assert again(program, graph) == least
+
+
+@pytest.mark.parametrize("text", ["ddp", "gpipe(stages=2)", "interleaved(stages=2,chunks=2)", "one_f_one_b(stages=3)"])
+def test_every_rank_keeps_to_the_budget(text: str) -> None:
+    graph, machines = layers(20, batch=BATCH), cluster_of(3)
+    bare = lower(graph, call(text, graph, machines), machines)[-1].program
+    knobs = "recompute=auto,budget=0.9)"
+    plan = call(text.replace(")", f",{knobs}") if ")" in text else f"{text}({knobs}", graph, machines)
+    program = lower(graph, plan, machines)[-1].program
+    most = max(passing(bare, graph, rank) for rank in range(bare.size))
+    assert max(passing(program, graph, rank) for rank in range(program.size)) <= 0.9 * most
+    assert plan.memory.recomputed
+
+
+def test_without_a_budget_the_devices_say_what_there_is() -> None:
+    graph, machines = layers(20, batch=BATCH), cluster_of(1)
+    with pytest.raises(PlanError, match="does not say how much memory"):
+        call("single(recompute=auto)", graph, machines)
+    peak = peak_memory(lower(graph, call("single", graph, machines), machines)[-1].program, graph, 0)
+    for memory, needed in ((peak, False), (peak * 9 // 10, True)):
+        devices = tuple(replace(device, memory=memory) for device in machines.root.members)  # type: ignore[arg-type]
+        small = replace(machines, root=replace(machines.root, members=devices))
+        plan = call("single(recompute=auto)", graph, small)
+        assert bool(plan.memory.recomputed) is needed
+        assert peak_memory(lower(graph, plan, small)[-1].program, graph, 0) <= memory
+
+
+def test_a_budget_may_be_bytes() -> None:
+    graph, machines = layers(20, batch=BATCH), cluster_of(1)
+    bare = passing(lower(graph, call("single", graph, machines), machines)[-1].program, graph, 0)
+    plan = call(f"single(recompute=auto,budget={bare * 8 // 10})", graph, machines)
+    assert passing(lower(graph, plan, machines)[-1].program, graph, 0) <= bare * 8 // 10
