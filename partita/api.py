@@ -34,6 +34,7 @@ from partita.searches.objective import check_objective
 from partita.simulator.simulate import simulate as simulate_program
 from partita.task import Task, load_task, spec_of
 from partita.units import Seconds
+from partita.zoo.names import check_name
 
 __all__ = [
     "Comparison", "Trained", "Verdict", "apply", "batches_of", "capture_to", "check_plans", "cluster_of", "compare",
@@ -45,6 +46,7 @@ def load(spec: str) -> Task:
     """The Task of `file.py:function`, `package.module:function` or a built-in name."""
     if ":" in spec:
         return load_task(spec)
+    check_name(spec)
     from partita.zoo.tasks import built_in
 
     return load_task(spec, built_in)

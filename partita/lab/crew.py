@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from math import inf
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -80,11 +81,12 @@ class Crew:
 
     def ask_all(
         self, verb: str, payload: Mapping[str, Any] | Sequence[Mapping[str, Any]], timeout: Seconds,
-        on_event: OnEvent = lambda rank, event: None,
+        on_event: OnEvent = lambda rank, event: None, stall: Seconds = inf,
     ) -> list[dict[str, Any]]:  # fmt: skip
         """The reply of every rank to `verb`, in order; a sequence as `payload` holds one for each rank.
 
-        `timeout` is how long nothing at all may be heard from those that have yet to answer. Raises RunError with rank
+        `timeout` is how long nothing at all may be heard from those that have yet to answer, `stall` how long they may
+        say that they stand still (`{"at": ...}`). Raises RunError with rank
         and last step where a worker dies or reports an error, RunHung where time runs out; the crew is then broken.
         """
         if self.broken:
@@ -93,21 +95,23 @@ class Crew:
         for worker in self.workers:
             own = payload if isinstance(payload, Mapping) else payload[worker.rank]
             worker.tell({"id": self._number, "verb": verb, **own})
-            worker.step = -1
+            worker.step, worker.stands, worker.heard = -1, None, time.monotonic()
             self._want_write(worker)
         try:
-            return self._listen(verb, timeout, on_event)
+            return self._listen(verb, timeout, on_event, stall)
         except BaseException as error:
             self.broken = str(error) or type(error).__name__
             raise
 
-    def _listen(self, verb: str, timeout: Seconds, on_event: OnEvent) -> list[dict[str, Any]]:
+    def _listen(self, verb: str, timeout: Seconds, on_event: OnEvent, stall: Seconds) -> list[dict[str, Any]]:
         replies: dict[int, dict[str, Any]] = {}
         troubles: list[Trouble] = []
-        end = time.monotonic() + timeout
+        moved = time.monotonic()
+        end = moved + timeout
         while len(replies) < len(self.workers) or troubles:
-            ready = self.selector.select(max(0.0, end - time.monotonic()))
-            if not ready and time.monotonic() >= end:
+            limit = min(end, moved + stall) if any(worker.stands for worker in self.workers) else end
+            ready = self.selector.select(max(0.0, limit - time.monotonic()))
+            if not ready and time.monotonic() >= limit:
                 break
             for key, events in ready:
                 worker = self.workers[key.data]
@@ -115,9 +119,12 @@ class Crew:
                     worker.flush()
                     self._want_write(worker)
                 elif key.fd == worker.lines.descriptor:
-                    if not troubles and worker.rank not in replies:
-                        end = time.monotonic() + timeout
-                    self._hear(worker, replies, troubles, on_event)
+                    owes = worker.rank not in replies
+                    if self._hear(worker, replies, troubles, on_event) and owes and not troubles:
+                        moved = time.monotonic()
+                        end = moved + timeout
+                    elif time.monotonic() >= limit and not troubles:
+                        raise hang(verb, time.monotonic() - moved, self._silent(replies))
                 elif not worker.ended:
                     self._hear(worker, replies, troubles, on_event)
                     self.selector.unregister(key.fileobj)
@@ -132,16 +139,25 @@ class Crew:
         if troubles:
             raise worst(troubles).error
         if len(replies) < len(self.workers):
-            raise hang(verb, timeout, [worker for worker in self.workers if worker.rank not in replies])
+            raise hang(verb, time.monotonic() - moved, self._silent(replies))
         return [replies[worker.rank] for worker in self.workers]
+
+    def _silent(self, replies: Mapping[int, Any]) -> list[Worker]:
+        return [worker for worker in self.workers if worker.rank not in replies]
 
     def _hear(
         self, worker: Worker, replies: dict[int, dict[str, Any]], troubles: list[Trouble], on_event: OnEvent
-    ) -> None:
-        """Takes in what the worker has said; lines that are no messages of this request go to its log."""
+    ) -> bool:
+        """Takes in what the worker has said, which is whether it has moved; lines that are no messages of this request
+        go to its log."""
+        moved, worker.heard = False, time.monotonic()
         for message in worker.hear():
             if message.get("id") != self._number:
                 continue
+            if at := message.get("event", {}).get("at"):
+                worker.stands = at
+                continue
+            moved, worker.stands = True, None
             if "event" in message:
                 event = message["event"]
                 worker.step = max(worker.step, event.get("step", -1))
@@ -152,6 +168,7 @@ class Crew:
                 replies[worker.rank] = message["ok"]
         if worker.lines.ended and worker.lines.descriptor in self.selector.get_map():
             self.selector.unregister(worker.lines.descriptor)
+        return moved
 
     def _want_write(self, worker: Worker) -> None:
         """Watches the worker's stdin for as long as something is left to say."""

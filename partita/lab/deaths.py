@@ -7,12 +7,16 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from partita.errors import PartitaError, RunError, RunHung
 from partita.lab.lab import Lab
 from partita.lab.worker import Worker
+from partita.program.program import Program
+from partita.program.stall import Place, Stand, stall_of
 from partita.units import Seconds, show_bytes
+
+DEAF: Final[Seconds] = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +61,37 @@ def complaint(worker: Worker, message: dict[str, Any]) -> Trouble:
 
 def hang(verb: str, timeout: Seconds, silent: Sequence[Worker]) -> RunHung:
     """Nothing was heard for `timeout` seconds; the workers that owe an answer, stopped ones called so."""
-    each = ", ".join(f"rank {worker.rank}{_stopped(worker)}{_after(worker)}" for worker in silent)
-    first = min(silent, key=lambda worker: (not _stopped(worker), worker.step))
+    each = ", ".join(f"rank {worker.rank}{_words_of(worker)}{_after(worker)}" for worker in silent)
+    first = min(silent, key=lambda worker: (not state_of(worker), worker.step))
     return RunHung(
         f"no answer to {verb!r} and nothing heard for {timeout:g} s from {each}", rank=first.rank, step=first.step
     )
 
 
-def _stopped(worker: Worker) -> str:
+def stalled(program: Program, workers: Sequence[Worker], hung: RunHung) -> RunHung:
+    """The same, said of the ranks that hold the run up, where the Program tells which these are."""
+    now = time.monotonic()
+    stands, mute = {}, {}
+    for worker in workers[: program.size]:
+        if worker.stands is None or now - worker.heard > DEAF:
+            mute[worker.rank] = state_of(worker)
+        else:
+            places = tuple(Place(*place) for place in worker.stands["places"])
+            stands[worker.rank] = Stand(places, worker.stands["done"], worker.stands["first_step"])
+    known = (place.name in program.role_of[rank].on_name for rank, stand in stands.items() for place in stand.places)
+    stall = stall_of(program, stands, mute) if all(known) else None
+    return RunHung(stall.sentence, rank=stall.ranks[0], step=stall.step) if stall else hung
+
+
+def state_of(worker: Worker) -> str:
+    """What its operating system says of a worker that should run and does not."""
     with suppress(OSError), open(f"/proc/{worker.process.pid}/stat") as file:
-        return " (stopped by a signal)" if file.read().rpartition(")")[2].split()[0] in "Tt" else ""
+        return "stopped by a signal" if file.read().rpartition(")")[2].split()[0] in "Tt" else ""
     return ""
+
+
+def _words_of(worker: Worker) -> str:
+    return f" ({state})" if (state := state_of(worker)) else ""
 
 
 def _after(worker: Worker) -> str:

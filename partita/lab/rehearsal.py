@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from math import inf
 from statistics import median
 from types import TracebackType
 from typing import Any, Final
@@ -15,12 +16,14 @@ from partita.cluster.cluster import Cluster
 from partita.cluster.writing import write_cluster
 from partita.cost.cache import cache_place, read_cache, write_cache
 from partita.cost.costs import Costs, Curve, Touch, Wiring
-from partita.errors import RunError, RunStopped
+from partita.errors import RunError, RunHung, RunStopped
 from partita.graph.graph import Graph
 from partita.graph.text import write_graph
 from partita.lab.crew import Crew
+from partita.lab.deaths import stalled
 from partita.lab.forward import forwarding
 from partita.lab.record import scratch
+from partita.lab.stragglers import stragglers
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.plan.text import write_plan
@@ -33,6 +36,7 @@ from partita.units import Bytes, Seconds
 
 Tell = Callable[[str], None]
 MEASURED: Final = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
+STALL: Final = 0.75  # of --timeout: before the backend gives up without a name
 QUIET: Final = {"TORCH_CPP_LOG_LEVEL": "ERROR", "PARTITA_STORE": "own"}
 
 
@@ -83,8 +87,8 @@ class Rehearsal:
         quotas = self.cluster.emulated and any(device.cores for device in self.cluster.devices)
         return "; ".join(self.notes) or "no CPU quotas here" if quotas and not self.crew.lab.groups else ""
 
-    def _ask(self, verb: str, limit: Seconds = 0.0, **payload: Any) -> list[dict[str, Any]]:
-        return self.crew.ask_all(verb, payload, limit or self.timeout * 2, self._hear)
+    def _ask(self, verb: str, limit: Seconds = 0.0, stall: Seconds = inf, **payload: Any) -> list[dict[str, Any]]:
+        return self.crew.ask_all(verb, payload, limit or self.timeout * 2, self._hear, stall)
 
     def _hear(self, rank: int, event: dict[str, Any]) -> None:
         if "note" in event:
@@ -139,7 +143,12 @@ class Rehearsal:
         order = {"out": keep.out, "every": keep.every, "keep": keep.many, "keyed": keyed, "resume": resume}
         with forwarding(self.crew.workers, wanted=bool(keep.out)) as heard:
             try:
-                return self._run(plan, steps, min(3, max(steps - since - 1, 0)), **order)
+                take = self._run(plan, steps, min(3, max(steps - since - 1, 0)), **order)
+                for sentence in stragglers(
+                    lower(self.graph, plan, self.cluster)[-1].program, take.timeline, self.cluster
+                ):
+                    note(sentence)
+                return take
             except RunError as error:
                 if not heard.number or isinstance(error, RunStopped):
                     raise
@@ -156,7 +165,11 @@ class Rehearsal:
 
     def _run(self, plan: Plan, steps: int, discard: int, **order: Any) -> Take:
         program = lower(self.graph, plan, self.cluster)[-1].program
-        return take_of(program, self._ask("run", plan=write_plan(plan), steps=steps, **order), discard)
+        try:
+            replies = self._ask("run", stall=STALL * self.timeout, plan=write_plan(plan), steps=steps, **order)
+        except RunHung as hung:
+            raise stalled(program, self.crew.workers, hung) from None
+        return take_of(program, replies, discard)
 
     def memory(self, plan: Plan) -> tuple[Watch, ...]:
         """Measured live tensor bytes on each rank, from allocator events in a short run of its own."""

@@ -12,11 +12,13 @@ from typing import Any, BinaryIO
 
 from partita.lab.lab import Lab
 from partita.lab.lines import Lines
+from partita.units import Seconds
 
 
 @dataclass
 class Worker:
-    """A process on the device of `rank`; `step` is the last that it reported for the request at hand (-1: none)."""
+    """A process on the device of `rank`; `step` is the last that it reported for the request at hand (-1: none),
+    `stands` where it said that it stands since it last moved, `heard` when it last said anything."""
 
     rank: int
     process: subprocess.Popen[Any]
@@ -28,6 +30,8 @@ class Worker:
     unsaid: bytes = b""
     step: int = -1
     ended: bool = False
+    stands: dict[str, Any] | None = None
+    heard: Seconds = 0.0
 
     def tell(self, message: Mapping[str, Any]) -> None:
         """Queues a message; `flush` sends what the pipe takes without blocking."""

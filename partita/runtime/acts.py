@@ -38,6 +38,7 @@ from partita.runtime.mixing import mix
 from partita.runtime.rank import Rank
 from partita.runtime.rules import step_at_rate
 from partita.runtime.segment import BREATHE, Environment, key
+from partita.runtime.sound import check_gradients, check_loss
 from partita.runtime.state import rows
 from partita.runtime.transport import Pending, Steps
 from partita.runtime.values import receive_values, send_values
@@ -102,6 +103,7 @@ def forwarded(rank: Rank, graph: Graph, environment: Environment, step: int, seg
             environment.pop(key(ref), None)
     loss = environment.pop(key(graph.loss), None)
     if loss is not None:
+        check_loss(rank, loss, step)
         rank.losses[step] = rank.losses.get(step, 0.0) + loss.detach() * segment.weight
 
 
@@ -134,6 +136,7 @@ def pack(rank: Rank, act: Pack, name: str, round: int) -> None:
 
 
 def collective(rank: Rank, act: Collective, name: str, round: int) -> Pending | Steps:
+    _check_outgoing(rank, act, round)
     group = next(group for group in act.groups if rank.rank in group)
     if act.space is Space.CODED:
         return collect(rank, act, group, name, round)
@@ -147,9 +150,16 @@ def collective(rank: Rank, act: Collective, name: str, round: int) -> Pending | 
     return rank.transport.collective(act.kind, flat, group, lane, name, round, edges)
 
 
+def _check_outgoing(rank: Rank, act: Collective | Send, round: int) -> None:
+    slot, pieces = rank.slot(round), rank.program.bucket[act.bucket].pieces
+    if act.space is Space.GRADIENT and pieces and not rank.state.gradient[act.bucket][slot].sum().isfinite():
+        check_gradients(rank, act.bucket, rank.state.gradient_views[act.bucket][slot], rank.step(round, 0))
+
+
 def send(rank: Rank, act: Send, name: str, round: int) -> Pending:
     if act.space is Space.VALUE:
         return send_values(rank, act, round)
+    _check_outgoing(rank, act, round)
     flat = rank.state.flat(act.space, act.bucket, rank.slot(round))
     return rank.transport.send(flat, rank.role.mine(act.to, rank.rank), act.key, round)
 
@@ -231,6 +241,7 @@ def update(rank: Rank, act: Update, name: str, round: int) -> None:
         return
     if act.part:
         found = gradients(rank, act.bucket, act.part, round)
+        check_gradients(rank, act.bucket, found, rank.step(round, 0))
     else:
         found = rank.state.gradient_views[act.bucket][rank.slot(round - act.lag)]
     rank.pace.breathe()

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import torch.distributed as dist
 
+from partita.errors import RunError
 from partita.runtime.brake import Brake
 from partita.runtime.checkpoint import Keep
 from partita.runtime.halt import Halt
@@ -20,11 +20,13 @@ from partita.runtime.holding import Losses, held
 from partita.runtime.leg import Leg, left, reaches
 from partita.runtime.losses import Row, rows_of
 from partita.runtime.manifest import identity_of, written
+from partita.runtime.pulse import Pulse
 from partita.runtime.rank import Rank
 from partita.runtime.restore import Saved, losses_of, lost, open_checkpoint
 from partita.runtime.saving import save_together
 from partita.runtime.session import Order, Session
 from partita.runtime.state import State
+from partita.runtime.stray import astray
 from partita.runtime.worker import drive
 from partita.units import Seconds
 
@@ -75,6 +77,8 @@ class Course:
         since = self.saved.manifest.step if self.saved else 0
         parts = left(session.graph, order.plan, session.cluster, order.steps, since)
         self.step = since
+        for leg in parts:
+            session.join(leg.program)
         for i, leg in enumerate(parts):
             if session.rank < leg.program.size and not self.stopped:
                 self._carry_out(leg, last=not any(later.whole for later in parts[i + 1 :]))
@@ -91,8 +95,11 @@ class Course:
                 self.report({"note": f"{leg.program.name} goes on from another plan: {sentence}"})
         set_aside()
         watch = Watch(rank, flying + leg.rounds - self.order.record, self.report)
+        if self.session.world > 1 and not self.step:
+            self._hold_together(rank)
         for reach in reaches(leg, flying, self.order.every, last):
-            drive(rank, reach, watch, self.session.timeout)
+            with Pulse(rank, self.report):
+                drive(rank, reach, watch, self.session.timeout)
             round = min(reach.stop, self._braked(rank))
             self._take_in(rank, flying, round)
             self.stopped = round < reach.stop
@@ -119,9 +126,16 @@ class Course:
         self.losses |= {row[0]: row for row in rows_of(rank)}
         self.step = rank.step(stop, 0)
 
+    def _hold_together(self, rank: Rank) -> None:
+        """Raises RunError where ranks that must have the same weights do not."""
+        stray = astray(rank, self.session.rank, rank.program.size)
+        if stray is not None:
+            raise RunError(f"{stray.sentence} at step {self.step}", rank=stray.rank, step=self.step)
+
     def _keep(self, rank: Rank, round: int, flying: int) -> None:
         if not self.order.out:
             return
+        self._hold_together(rank)
         losses = [(at, self._second(at), loss, weight) for at, loss, weight in self.losses.values()]
         shard = held(rank, round, flying, self.earlier + losses)
         seconds = time.perf_counter() - self.begun
@@ -169,8 +183,6 @@ def run(session: Session, order: Order, report: Report) -> dict[str, Any]:
     assert session.transport is not None
     session.transport.sent = 0
     course = Course(session, order, report, saved, time.perf_counter() - away)
-    with Halt(course.brake, session.rank, session.world) if order.out else nullcontext():
+    with Halt(course.brake, session.rank, session.world) if order.out else nullcontext(), session.together():
         course.go()
-        if session.world > 1:
-            dist.barrier()
     return course.reply(saved.manifest.step if saved else 0, away, session.transport.sent)

@@ -28,7 +28,7 @@ from partita.units import Seconds
 
 NAME: Final = "manifest.json"
 FORMAT: Final = "partita checkpoint"
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 SHARD: Final = re.compile(r"rank-\d{1,6}\.safetensors")
 
 
@@ -123,8 +123,13 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def _manifest(path: Path, body: dict[str, Any]) -> Manifest:
-    if body.pop("format", None) != FORMAT or (schema := body.pop("schema", None)) != SCHEMA:
-        raise InputError(f"{path} is no checkpoint of schema {SCHEMA}, which this version reads; take another --out")
+    if body.pop("format", None) != FORMAT or type(schema := body.pop("schema", None)) is not int:
+        raise InputError(f"{path} is no manifest of a checkpoint; take another --out")
+    if schema != SCHEMA:
+        raise InputError(
+            f"{path} has schema {schema}, as {'older' if schema < SCHEMA else 'newer'} versions write, and this one "
+            f"reads schema {SCHEMA}; finish that run with the version that began it, or give another --out"
+        )
     try:
         files = tuple(File(**file) for file in body.pop("files"))
         found = Manifest(**body | {"identity": Identity(**body["identity"])}, files=files)

@@ -57,7 +57,8 @@ class Rank:
     `code` holds the compiled segments and `reads` the values that any of them takes; `environments` one for each
     minibatch and microbatch on its way, which goes when as many instructions as `uses` says have used it;
     `first_step` is the step of round 0; `draws` is the seed of keyed random numbers (None: torch's own). `ends` has
-    wall clock and core-seconds of the process at each round's end.
+    wall clock and core-seconds of the process at each round's end, `at` the instance that each lane is in: name, round,
+    since when, and whether it waits for other ranks.
     """
 
     graph: Graph
@@ -81,6 +82,7 @@ class Rank:
     used: dict[tuple[int, str], int] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
     ends: list[tuple[Seconds, Seconds]] = field(default_factory=list)
+    at: dict[str, tuple[str, int, Seconds, bool]] = field(default_factory=dict)
     losses: dict[int, torch.Tensor] = field(default_factory=dict)
     weights: dict[int, torch.Tensor] = field(default_factory=dict)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -70,6 +72,7 @@ class Session:
     values: Values = field(default_factory=dict)
     transport: Processes | None = None
     offset: Seconds = 0.0
+    _meetings: int = 0
 
     def open(self, init: str = "") -> None:
         """Build the model, join the other ranks, align the clocks."""
@@ -82,6 +85,20 @@ class Session:
         if self.world > 1:
             self.offset = clock_offset(self.rank)
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Within it ranks work, or are left idle by a plan; all leave it at once. Who is done waits for rank 0 without
+        a limit, as work takes however long it takes: whoever dies is found by who launched it."""
+        key, self._meetings = f"meeting/{self._meetings}", self._meetings + 1
+        try:
+            yield
+        finally:
+            if self.world > 1 and self.rank == 0:
+                dist.distributed_c10d._get_default_store().set(key, "")
+        if self.world > 1:
+            dist.distributed_c10d._get_default_store().wait([key], timedelta(days=7))
+            dist.barrier()
+
     def memory(self, order: Order) -> Watch | None:
         """Live bytes of tensors in the last rounds of a run of its own, from the allocator's events; None where the
         plan does not use this rank.
@@ -89,10 +106,9 @@ class Session:
         torch's profiler sees the allocations of one thread, so one thread carries out all lanes.
         """
         program = lower(self.graph, order.plan, self.cluster)[-1].program
-        found = self._watch(program) if self.rank < program.size else None
-        if self.world > 1:
-            dist.barrier()
-        return found
+        self.join(program)
+        with self.together():
+            return self._watch(program) if self.rank < program.size else None
 
     def _watch(self, program: Program) -> Watch:
         reach = Reach(program.drain + 2)
@@ -104,14 +120,18 @@ class Session:
             advance([rank], reach, patience=self.timeout, record=lambda round: reach.stop - 2 <= round < reach.stop)
         return watched(seen, steady, now, rank.spans)
 
+    def join(self, program: Program) -> None:
+        """Make the groups of a program's collectives, as every rank of the world must, whether it takes part or not."""
+        assert self.transport is not None
+        acts = [i for _, i in program.instructions() if isinstance(i.act, Collective) and not by_messages(i.act)]
+        crowds = {(i.lane, g) for i in acts if isinstance(i.act, Collective) for g in i.act.groups}
+        self.transport.join(sorted((lane, g) for lane, g in crowds if len(g) > 1), self.timeout)
+
     def rank_for(
         self, program: Program, state: State | None, step: int, keyed: bool = False, saved: Saved | None = None
     ) -> Rank:
         """This process's rank, its round 0 at step `step`; its state is the one before, a checkpoint's or new."""
         assert self.transport is not None
-        acts = [i for _, i in program.instructions() if isinstance(i.act, Collective) and not by_messages(i.act)]
-        crowds = {(i.lane, g) for i in acts if isinstance(i.act, Collective) for g in i.act.groups}
-        self.transport.join(sorted((lane, g) for lane, g in crowds if len(g) > 1), self.timeout)
         state = carry_over(self.graph, program, self.rank, self.task, self.values, state, self.device)
         machine = self.cluster.devices[self.rank]
         return make_rank(

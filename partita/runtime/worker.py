@@ -120,8 +120,10 @@ def instance(rank: Rank, instruction: Instruction, round: int, record: Record) -
         return
     start = time.perf_counter()
     if instruction.unless is None or not rank.board.has(instruction.unless, round):
+        rank.at[instruction.lane] = instruction.name, round, start, False
         pending = carry_out(rank, instruction, round)
         if pending is not None:
+            rank.at[instruction.lane] = instruction.name, round, start, True
             rank.pace.flying += 1
             yield from pending if isinstance(pending, Generator) else (pending,)
             rank.pace.flying -= 1
@@ -129,6 +131,7 @@ def instance(rank: Rank, instruction: Instruction, round: int, record: Record) -
         kind = type(instruction.act).__name__
         rank.spans.append(Span(rank.rank, instruction.lane, instruction.name, kind, round, start, time.perf_counter()))
     rank.board.finish(instruction.name)
+    rank.at.pop(instruction.lane, None)
 
 
 def drive(rank: Rank, reach: Reach, record: Record, timeout: Seconds) -> None:

@@ -89,7 +89,6 @@ TASKS: Final[dict[str, Callable[[], Task]]] = {
     "inception3": lambda: on_images("inception3", inception3, 299),
     "unet": lambda: on_masks("unet", UNet, 64),
 } | {name: partial(from_config, name) for name in CONFIGS}
-NAMES: Final = tuple(TASKS)
 
 
 def built_in(name: str) -> Task | None:

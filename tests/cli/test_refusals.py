@@ -53,6 +53,7 @@ def test_every_verb_refuses_before_it_loads_anything(wrong: dict[str, str]) -> N
         ["recipes", "dpd"],
         ["capture", "digits-cnn", "-o", "/nowhere/graph.json"],
         ["capture", "absent.py:task"],
+        ["train", "digits-cn", "--cluster", "local:2", "--plan", "ddp", "--steps", "1"],
     ]
     for verb in (["simulate"], ["fit"], ["train", "--steps", "1"]):
         for plan in (
@@ -75,6 +76,6 @@ def test_every_verb_refuses_before_it_loads_anything(wrong: dict[str, str]) -> N
     assert len(said) == len(words)
     assert all(line.startswith("partita: ") for line in said)
     assert not {"torch"} & set(loaded)
-    for hint in ("did you mean 'bandwidth'", "did you mean 'bucket_bytes'", "did you mean 'ddp'", "give each knob once",
-                 "did you mean 'mesh'", "did you mean 'staleness'", "price = 2.5"):  # fmt: skip
+    meant = ("bandwidth", "bucket_bytes", "ddp", "mesh", "digits-cnn", "staleness")
+    for hint in (*(f"did you mean {word!r}" for word in meant), "give each knob once", "price = 2.5"):
         assert any(hint in line for line in said), hint

@@ -103,3 +103,73 @@ def test_an_interrupted_launcher_cleans_up(run: Run, number: int, code: int) -> 
     run.launcher.send_signal(number)
     assert run.launcher.wait(5.0) == code
     assert ended(run.workers, 2.0)
+
+
+@pytest.mark.slow
+def test_a_stopped_rank_is_found_from_the_program(run: Run) -> None:
+    """FAULTS 5: three quarters of --timeout later, by name, with what it owes and who waits for it."""
+    begun = time.monotonic()
+    run.workers[1].suspend()
+    _, said = run.launcher.communicate(timeout=80)
+    assert run.launcher.returncode == 4
+    assert re.search(
+        r"partita: rank 1 \(stopped by a signal\) has not sent bucket b0 of step [1-9]\d*; rank 0 waits for it in A0",
+        said,
+    ), said
+    assert 40.0 < time.monotonic() - begun < 60.0
+    assert ended(run.workers, 2.0)
+
+
+FAULTY = {
+    "1:nan:3": r"the gradient of \S+ is not finite in step 2 on rank 1; nothing was updated",
+    "2:flip:5": r"the weights of rank 2 differ from those of 0, 1, in bucket b0 .* found at step 6",
+    "1:seed:0": r"the weights of rank 1 differ from those of 0, 2, in bucket b0 .* found at step 0",
+    "1:raise:3": r"rank 1.*: ValueError: the disk is on fire",
+    "1:exit:3": r"rank 1 left without an answer, exit code 0",
+    "1:crash:3": r"rank 1 was killed by SIGSEGV",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTY)
+def test_the_rank_that_goes_wrong_is_named(fault: str, tmp_path: Path) -> None:
+    """FAULTS 2, 3, 4, 26, 28, 29; nothing that is wrong becomes a checkpoint."""
+    task = f"{TASK.rpartition('/')[0]}/faulty.py:faulty"
+    words = ("-m", "partita", "train", task, "--cluster", "local:3", "--plan", "ddp", "--steps", "12")
+    done = subprocess.run(
+        [sys.executable, *words, "--out", str(tmp_path), "--checkpoint-every", "3"], cwd=ROOT,
+        env=os.environ | {"FAULT": fault, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    assert re.search(FAULTY[fault], done.stderr, re.DOTALL), done.stderr
+    kept = [path.name for path in (tmp_path / "checkpoints").glob("step-*/manifest.json")]
+    assert len(kept) == ("flip" in fault)
+
+
+@pytest.mark.slow
+def test_ranks_without_work_wait_for_as_long_as_it_takes(tmp_path: Path) -> None:
+    """A plan for one rank on three, whose training takes longer than --timeout."""
+    task = f"{TASK.rpartition('/')[0]}/mortal.py:mortal"
+    words = (
+        "-m",
+        "partita",
+        "train",
+        task,
+        "--cluster",
+        "local:3",
+        "--plan",
+        "single",
+        "--steps",
+        "16",
+        "--timeout",
+        "6",
+    )
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=ROOT,
+        env=os.environ | {"SLOW": "0.06"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr

@@ -255,7 +255,7 @@ def test_the_room_asked_for_is_enough_and_not_much_more(task: Task, graph: Graph
 def test_manifests_say_what_they_hold(run: Path, graph: Graph, plan: Plan) -> None:
     body = json.loads((run / "checkpoints" / "step-6" / "manifest.json").read_text())
     assert body["format"] == "partita checkpoint"
-    assert (body["schema"], body["step"], body["world"], body["torch"]) == (1, 6, 3, torch.__version__)
+    assert (body["schema"], body["step"], body["world"], body["torch"]) == (2, 6, 3, torch.__version__)
     assert "local_sgd" in body["plan"]
     assert [file["name"] for file in body["files"]] == [f"rank-{r}.safetensors" for r in range(3)]
 

@@ -16,7 +16,8 @@ from partita.zoo.configs import CONFIGS
 from partita.zoo.convolutional import convnet_8m, digits_cnn
 from partita.zoo.data import digits, library_text
 from partita.zoo.hugging_face import family_of, hugging_face
-from partita.zoo.tasks import NAMES, built_in, from_config
+from partita.zoo.names import NAMES
+from partita.zoo.tasks import TASKS, built_in, from_config
 
 MILLIONS = {
     "digits-cnn": 0.195, "convnet-8m": 8.56, "bytes-gpt": 0.87, "alexnet": 61.1, "vgg16": 138.4, "vgg16-32": 15.2,
@@ -147,3 +148,7 @@ def test_embeddings_tie_on_request() -> None:
     pytest.importorskip("transformers")
     loose, tied = (sum(p.numel() for p in from_config("llama-5m", tied=t).model().parameters()) for t in (False, True))
     assert loose - tied == 256 * 256
+
+
+def test_names_are_known_without_torch() -> None:
+    assert tuple(TASKS) == NAMES

@@ -1,0 +1,136 @@
+"""Who holds up a run that stands still: every rank's instructions are known, and so is whom each waits for.
+
+rank 0   B1 P1 A1 .........        rank 2 has not sent bucket b1 of step 17;
+rank 1   B1 P1 A1 .........        ranks 0, 1 wait for it in A1
+rank 2   B1 (stopped)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from partita.program.instruction import Collective, Instruction, Receive, Send
+from partita.program.program import Program
+from partita.units import Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A lane is in an instance of an instruction for `seconds`; it `meets` other ranks there, or computes."""
+
+    lane: str
+    name: str
+    round: int
+    seconds: Seconds
+    meets: bool
+
+
+@dataclass(frozen=True)
+class Stand:
+    """Where a rank stands: what its lanes are in, how many rounds of each instruction it has done, and the run's step
+    of round 0."""
+
+    places: tuple[Place, ...]
+    done: Mapping[str, int]
+    first_step: int
+
+
+@dataclass(frozen=True)
+class Stall:
+    """`ranks` hold up `step`; the sentence says whom and where."""
+
+    ranks: tuple[int, ...]
+    step: int
+    sentence: str
+
+
+@dataclass
+class Wait:
+    """Instance `round` of an instruction in which `ranks` wait for `absent`; private to one search."""
+
+    instruction: Instruction
+    round: int
+    absent: tuple[int, ...]
+    ranks: list[int] = field(default_factory=list)
+
+
+def stall_of(program: Program, stands: Mapping[int, Stand], mute: Mapping[int, str]) -> Stall | None:
+    """Whom a run waits for that does not wait itself: ranks that say nothing (`mute` has their state in words) before
+    those that compute. None where nobody waits for anybody else."""
+    waits = _waits(program, stands)
+    if not waits:
+        return None
+    waiting = {rank for wait in waits for rank in wait.ranks}
+    missed = sorted({rank for wait in waits for rank in wait.absent})
+    guilty = [rank for rank in missed if rank in mute] or [rank for rank in missed if rank not in waiting]
+    first = next((wait for wait in waits if set(wait.absent) & set(guilty)), waits[0])
+    step = next(iter(stands.values())).first_step + first.round * program.steps
+    here = tuple(rank for rank in guilty if rank in first.absent)
+    if not here:
+        return Stall(tuple(sorted(waiting)), step, f"{_ranks(sorted(waiting))} wait for each other in step {step}")
+    who = ", ".join(f"rank {rank}{_how(rank, stands, mute)}" for rank in here)
+    act = first.instruction.act
+    missing = "received" if isinstance(act, Send) else "sent"
+    assert isinstance(act, Collective | Send | Receive)
+    what = f"bucket {act.bucket}" if act.bucket in program.bucket else act.bucket
+    has = "has" if len(here) == 1 else "have"
+    waits_for = "waits" if len(first.ranks) == 1 else "wait"
+    sentence = (
+        f"{who} {has} not {missing} {what} of step {step}; {_ranks(first.ranks)} {waits_for} for it in "
+        f"{first.instruction.name}"
+    )
+    return Stall(here, step, sentence)
+
+
+def _waits(program: Program, stands: Mapping[int, Stand]) -> list[Wait]:
+    """What ranks wait in for ranks that have not come, the earliest first."""
+    found: dict[tuple[str, int, tuple[int, ...]], Wait] = {}
+    for rank, stand in sorted(stands.items()):
+        on_name = program.role_of[rank].on_name
+        for place in stand.places:
+            if not place.meets:
+                continue
+            instruction = on_name[place.name]
+            absent = tuple(
+                peer
+                for peer, its in _peers(program, rank, instruction)
+                if not _came(stands.get(peer), its, place.round)
+            )
+            if absent:
+                wait = Wait(instruction, place.round, absent)
+                found.setdefault((place.name, place.round, absent), wait).ranks.append(rank)
+    return sorted(found.values(), key=lambda wait: wait.round)
+
+
+def _peers(program: Program, rank: int, instruction: Instruction) -> list[tuple[int, str]]:
+    """Who takes part in it besides, and what each calls it."""
+    act, role = instruction.act, program.role_of[rank]
+    if isinstance(act, Collective):
+        group = next(group for group in act.groups if rank in group)
+        return [(peer, instruction.name) for peer in group if peer != rank]
+    if isinstance(act, Send | Receive):
+        peer = role.mine(act.to if isinstance(act, Send) else act.source, rank)
+        other = Receive if isinstance(act, Send) else Send
+        theirs: Sequence[Instruction] = program.role_of[peer].instructions
+        return [(peer, i.name) for i in theirs if isinstance(i.act, other) and i.act.key == act.key]
+    return []
+
+
+def _came(stand: Stand | None, name: str, round: int) -> bool:
+    """Whether a rank has begun the instance, or done it."""
+    if stand is None:
+        return False
+    here = any(place.name == name and place.round == round for place in stand.places)
+    return here or stand.done.get(name, 0) > round
+
+
+def _how(rank: int, stands: Mapping[int, Stand], mute: Mapping[int, str]) -> str:
+    if rank in mute:
+        return f" ({mute[rank]})" if mute[rank] else " (which says nothing)"
+    busy = [place for place in stands[rank].places if not place.meets] if rank in stands else []
+    return f" (in {busy[0].name} for {busy[0].seconds:.0f} s)" if busy else ""
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"

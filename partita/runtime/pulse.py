@@ -1,0 +1,49 @@
+"""What a rank says while nothing moves: where each of its lanes stands, once a second.
+
+From all ranks' words and the Program the launcher knows who holds the run up (program/stall.py).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final
+
+from partita.runtime.rank import Rank
+from partita.units import Seconds
+
+EVERY: Final[Seconds] = 1.0
+
+
+class Pulse:
+    """While entered, a thread reports `{"at": ...}` whenever no instruction was done since it last looked."""
+
+    def __init__(self, rank: Rank, report: Callable[[dict[str, Any]], None]) -> None:
+        self.rank, self.report = rank, report
+        self.over = threading.Event()
+
+    def __enter__(self) -> None:
+        threading.Thread(target=self._beat, name="pulse", daemon=True).start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.over.set()
+
+    def _beat(self) -> None:
+        before = -1
+        while not self.over.wait(EVERY):
+            done = sum(self.rank.board.done.copy().values())
+            if done == before:
+                self.report({"at": self.stand()})
+            before = done
+
+    def stand(self) -> dict[str, Any]:
+        """Where the lanes are, as plain data (see program/stall.py)."""
+        now = time.perf_counter()
+        places = [
+            [lane, name, round, now - since, meets] for lane, (name, round, since, meets) in self.rank.at.copy().items()
+        ]
+        return {"places": places, "done": self.rank.board.done.copy(), "first_step": self.rank.first_step}

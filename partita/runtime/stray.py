@@ -1,0 +1,67 @@
+"""Whether replicas still have the same weights: a flipped bit, another seed or an update of one's own would go unseen.
+
+rank 0  b0 5f3a  b1 77c0        rank 2's bucket b1 differs from those of ranks 0, 1
+rank 1  b0 5f3a  b1 77c0
+rank 2  b0 5f3a  b1 0e19
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from partita.program.program import Program
+from partita.runtime.holding import copies_of
+from partita.runtime.messages import gather, spread
+from partita.runtime.rank import Rank
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A rank whose weights are not those of the others, in a sentence."""
+
+    rank: int
+    sentence: str
+
+
+def astray(rank: Rank, number: int, world: int) -> Stray | None:
+    """The rank whose weights differ, told to all; every rank of the Program must ask. Holds at a round's end."""
+    found: list[Mapping[str, int]] = gather(digests(rank), number, world)
+    stray = stray_of(rank.program, found) if found else None
+    told = spread([stray.rank, stray.sentence] if stray else None, number, world)
+    return Stray(*told) if told else None
+
+
+def digests(rank: Rank) -> dict[str, int]:
+    """A checksum of each bucket that other ranks have alike."""
+    return {
+        name: zlib.crc32(rank.state.parameter[name].detach().cpu().view(torch.uint8).numpy().data)
+        for name, copies in copies_of(rank.program).items()
+        if copies.weights and len(copies.ranks) > 1 and rank.rank in copies.ranks
+    }
+
+
+def stray_of(program: Program, found: Sequence[Mapping[str, int]]) -> Stray | None:
+    """Who differs from most others in the checksums of all ranks; the last one where there is no majority."""
+    for name, copies in copies_of(program).items():
+        by_sum: dict[int, list[int]] = {}
+        for rank in copies.ranks:
+            if name in found[rank]:
+                by_sum.setdefault(found[rank][name], []).append(rank)
+        if len(by_sum) > 1:
+            most, *others = sorted(by_sum.values(), key=len, reverse=True)
+            few = sorted(rank for ranks in others for rank in ranks)
+            weights = ", ".join(dict.fromkeys(piece.parameter for piece in program.bucket[name].pieces[:3]))
+            who = "rank" if len(few) == 1 else "ranks"
+            doubt = "" if len(most) > len(few) else " (or the other way round: there is no majority)"
+            return Stray(
+                few[-1],
+                f"the weights of {who} {', '.join(map(str, few))} differ from those of {', '.join(map(str, most))}"
+                f"{doubt}, in bucket {name} ({weights}, ...): a flipped bit, another seed, or code that changes "
+                "weights by itself; look at that rank's machine and go on from the last checkpoint with --resume; "
+                "found",
+            )
+    return None

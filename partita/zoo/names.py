@@ -1,0 +1,24 @@
+"""The names of the built-in tasks, for those who would not load torch to know them."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Final
+
+from partita.errors import TaskError
+from partita.zoo.configs import CONFIGS
+
+NAMES: Final = (
+    "digits-cnn", "convnet-8m", "bytes-gpt", "lstm", "rnnlm", "gnmt", "alexnet", "vgg16", "vgg16-32", "resnet50",
+    "inception3", "unet", *CONFIGS,
+)  # fmt: skip
+
+
+def check_name(name: str) -> None:
+    """Raises TaskError for what is no built-in task, naming the one that was likely meant."""
+    if name not in NAMES:
+        near = difflib.get_close_matches(name, NAMES, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(NAMES)};"
+        raise TaskError(
+            f"{name!r} is no built-in task; {hint} Own tasks are file.py:function or package.module:function"
+        )

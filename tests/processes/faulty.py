@@ -1,0 +1,62 @@
+"""A small task in which one rank goes wrong as FAULT says; workers load it as a file.
+
+FAULT=1:nan:3      rank 1's gradient is not finite from its third backward pass on
+FAULT=2:flip:5     a bit of rank 2's weights flips at its fifth update
+FAULT=1:seed:0     rank 1 begins with other weights
+FAULT=1:raise:3    loading raises an error, at the third minibatch
+FAULT=1:exit:3     the process leaves, with code 0
+FAULT=1:crash:3    the process reads address 0
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from partita.program.instruction import Load, Pack, Update
+from partita.runtime import worker
+from partita.runtime.rank import Rank
+from partita.task import Task
+from tests.processes.mortal import mortal
+
+MINE, KIND, COUNT = os.environ.get("FAULT", "-1:none:0").split(":")
+ACTS = {"nan": Pack, "flip": Update}
+
+
+def wrong(carry_out: Any) -> Any:
+    """`carry_out` that goes wrong after COUNT acts of the kind."""
+    left = [int(COUNT)]
+
+    def call(rank: Rank, instruction: Any, round: int) -> Any:
+        counts = isinstance(instruction.act, ACTS.get(KIND, Load))
+        left[0] -= counts
+        if counts and not left[0] and KIND == "raise":
+            raise ValueError("the disk is on fire")
+        if counts and not left[0] and KIND == "exit":
+            os._exit(0)
+        if counts and not left[0] and KIND == "crash":
+            ctypes.string_at(0)
+        found = carry_out(rank, instruction, round)
+        if counts and left[0] <= 0 and KIND == "nan":
+            rank.state.gradient_views[instruction.act.bucket][rank.slot(round)][-1].fill_(float("nan"))
+        if counts and not left[0] and KIND == "flip":
+            rank.state.parameter[instruction.act.bucket].view(torch.int32)[1] ^= 1
+        return found
+
+    return call
+
+
+def faulty() -> Task:
+    """The perceptron with batch statistics."""
+    task = mortal()
+    if os.environ.get("RANK") == MINE:
+        worker.carry_out = wrong(worker.carry_out)
+        if KIND == "seed":
+            torch.manual_seed(99)
+            other = task.model()
+            return replace(task, model=lambda: other)
+    return task
