@@ -37,7 +37,7 @@ def blocks_with(seconds: list[int], crossing: list[int] | None = None) -> Blocks
 
 
 @given(TIMES, st.integers(1, 4), st.lists(st.sampled_from([0.5, 1.0, 3.0]), min_size=4, max_size=4), st.data())
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 def test_time_is_balanced_as_well_as_can_be(
     times: list[int], parts: int, speeds: list[float], data: st.DataObject
 ) -> None:
@@ -117,7 +117,7 @@ def reference_rule(sequence: list[float], partitions: int) -> list[int]:
 
 
 @given(st.lists(st.integers(0, 1000), min_size=4, max_size=40), st.integers(1, 4))
-@settings(max_examples=1000)
+@settings(max_examples=1000, deadline=None)
 def test_blocks_are_torchgpipes(sequence: list[int], parts: int) -> None:
     """The same cuts, and no block larger than another by more than the largest element less the smallest."""
     starts = block_partition([float(x) for x in sequence], parts)
