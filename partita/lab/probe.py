@@ -20,6 +20,7 @@ import torch.distributed as dist
 from partita.graph.batch import substitute
 from partita.graph.graph import Graph
 from partita.graph.signature import signature
+from partita.lab.codecs import codec_seconds
 from partita.lab.timing import Lane, cold_seconds, thread_seconds
 from partita.lab.turns import seconds_in_turn
 from partita.program.instruction import After, Instruction, Kind, Scale
@@ -184,14 +185,15 @@ def rank_operators(
     return {"operators": found, "reference": min(reference, reference_seconds())}
 
 
-def rank_touches(task: Task, count: int, elements: int) -> dict[str, Any]:
-    """Costs of passing through the tensors of a model of `elements`, of loading `count` samples, of an instruction."""
+def rank_touches(task: Task, count: int, elements: int, codecs: Iterable[str] = ()) -> dict[str, Any]:
+    """Costs of passing through the tensors of a model of `elements`, of loading `count` samples, of an instruction, and
+    of `codecs`."""
     torch.manual_seed(0)
     largest = min(max(elements, LARGEST[0]), LARGEST[1])
     with torch.no_grad():
         return {
             **copies(largest), "update": update_seconds(task, largest), "load": load_seconds(task, count),
-            "instruction": instruction_seconds(),
+            "instruction": instruction_seconds(), "codecs": codec_seconds(codecs),
         }  # fmt: skip
 
 

@@ -103,12 +103,14 @@ class Rehearsal:
         busy = {s.batch for program in programs if program.size > 1 for s in program.segments}
         operators = self._operators(sorted(alone - busy), 1) | self._operators(sorted(busy), self.cluster.size)
         self.tell("timing copies, updates and links")
-        touches = self._ask("touches", 120.0, count=max(batches))
+        codecs = sorted({codec.name for plan in plans for sync in plan.sync for codec in sync.wire.codecs})
+        touches = self._ask("touches", 120.0, count=max(batches), codecs=codecs)
         wiring = self._wiring(programs) if self.cluster.size > 1 else Wiring()
         return Costs(
             self.graph, self.cluster, operators, copy=_touch(touches, "copy"), add=_touch(touches, "add"),
             update=_touch(touches, "update"), load=_touch(touches, "load"), sizes=tuple(batches), wiring=wiring,
             hosts=self.crew.lab.hosts, instruction=median(reply["instruction"] for reply in touches),
+            codecs={name: _coding(touches, name) for name in codecs},
         )  # fmt: skip
 
     def _operators(self, batches: Sequence[int], ranks: int) -> dict[str, Seconds]:
@@ -175,6 +177,14 @@ class Rehearsal:
         """Measured live tensor bytes on each rank, from allocator events in a short run of its own."""
         size = lower(self.graph, plan, self.cluster)[-1].program.size
         return tuple(read_watch(reply) for reply in self._ask("memory", 600.0, plan=write_plan(plan))[:size])
+
+
+def _coding(replies: list[dict[str, Any]], name: str) -> tuple[Touch, Touch]:
+    """Encoding and decoding, the medians over ranks."""
+    ahead, back = (
+        Touch(*(median(reply["codecs"][name][way][part] for reply in replies) for part in (0, 1))) for way in (0, 1)
+    )
+    return ahead, back
 
 
 def _touch(replies: list[dict[str, Any]], name: str) -> Touch:

@@ -87,7 +87,8 @@ class Service:
     def touches(self, request: Request, tell: Tell) -> dict[str, Any]:
         """Micro-benchmarks of copies, updates and loading."""
         assert self.session is not None
-        return probe.rank_touches(self.session.task, request["count"], self.session.graph.parameter_elements)
+        elements = self.session.graph.parameter_elements
+        return probe.rank_touches(self.session.task, request["count"], elements, request["codecs"])
 
     def wires(self, request: Request, tell: Tell) -> dict[str, Any]:
         """Micro-benchmarks of messages and all-reduces."""

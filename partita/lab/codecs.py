@@ -1,0 +1,48 @@
+"""Micro-benchmarks of codecs on one rank: core-seconds of encoding and decoding, a call and a number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import torch
+
+from partita.kernels.codecs import kernel_of
+from partita.lab.timing import cold_seconds
+from partita.plan.wire import Codec
+from partita.units import Seconds
+from partita.wire.codec import coded_size, message_dtype, spec_of
+
+SIZES: Final = (256, 2**20)
+
+
+def codec_seconds(names: Iterable[str]) -> dict[str, list[tuple[Seconds, Seconds]]]:
+    """For each codec (seconds a call, seconds a number) of encoding and of decoding: a bucket of a few numbers against
+    one of a million. With feedback, encoding adds the gradient to what was held back, as a step does."""
+    return {name: [_line(points) for points in zip(*map(_timed(name), SIZES), strict=True)] for name in names}
+
+
+def _timed(name: str) -> Any:
+    codec = Codec(name)
+    kernel, spec = kernel_of(codec), spec_of(codec)
+
+    def at(count: int) -> tuple[Seconds, Seconds]:
+        values, held, into = torch.randn(count) * 0.01, torch.zeros(count), torch.empty(count)
+        room = 4 * count if spec.varies else coded_size(codec, count, 4)
+        message = torch.zeros(room, dtype=torch.uint8).view(getattr(torch, message_dtype(codec)))
+
+        def encode() -> int:
+            source = held.add_(values) if spec.feedback else values
+            return kernel.encode(source, message, 1, back=spec.feedback)
+
+        used = encode()
+        own = message.view(torch.uint8)[:used].view(message.dtype)
+        return cold_seconds(encode), cold_seconds(lambda: kernel.decode(own, into, add=True))
+
+    return at
+
+
+def _line(points: tuple[Seconds, ...]) -> tuple[Seconds, Seconds]:
+    few, many = points
+    each = max(many - few, 0.0) / (SIZES[1] - SIZES[0])
+    return max(few - each * SIZES[0], 1e-7), each

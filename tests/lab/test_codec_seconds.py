@@ -1,0 +1,28 @@
+"""What encoding and decoding cost is timed for every codec, and is what a program is charged."""
+
+from __future__ import annotations
+
+from partita.cost.costs import Touch
+from partita.lab.codecs import codec_seconds
+from partita.lowering.lower import lower
+from partita.program.instruction import Decode, Encode
+from partita.recipes.catalogue import call
+from tests.priced import priced, whole_cores
+from tests.small import two_layers
+
+
+def test_every_way_of_a_codec_has_its_price() -> None:
+    found = codec_seconds(["q8", "threshold"])
+    assert found.keys() == {"q8", "threshold"}
+    assert all(each > 0 and number > 0 for ways in found.values() for each, number in ways)
+
+
+def test_a_program_is_charged_for_its_codec() -> None:
+    """36 numbers encoded once, and decoded once a worker."""
+    graph, machines = two_layers(), whole_cores(4, 1e6)
+    program = lower(graph, call("ddp(codec=onebit)", graph, machines), machines)[-1].program
+    costs = priced(graph, machines, [2])
+    costs.codecs["onebit"] = Touch(1.0, 0.5), Touch(2.0, 0.25)  # type: ignore[index]
+    acts = {type(i.act): i.act for _, i in program.instructions()}
+    assert costs.demand(program, acts[Encode], 1).core == 1 + 36 * 0.5
+    assert costs.demand(program, acts[Decode], 1).core == 4 * (2 + 36 * 0.25)
