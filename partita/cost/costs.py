@@ -15,6 +15,7 @@ from partita.graph.graph import Graph
 from partita.graph.signature import signature
 from partita.program.instruction import (
     Act,
+    Apply,
     Clip,
     Collective,
     Combine,
@@ -23,12 +24,14 @@ from partita.program.instruction import (
     Encode,
     Kind,
     Load,
+    Mark,
     Mix,
     Norm,
     Pack,
     Receive,
     Scale,
     Send,
+    Snapshot,
     Space,
     Update,
 )  # fmt: skip
@@ -211,6 +214,12 @@ class Costs:
                 return Demand(own + passes * sum(_over(program.bucket[name], self.copy) for name in act.buckets))
             case Update():
                 return Demand(own + _over(program.bucket[act.bucket], self.update))
+            case Apply():
+                return Demand(own + self._applying(program.bucket[act.bucket], act))
+            case Mark():
+                return Demand()
+            case Snapshot():
+                return Demand(own + self.copy.of(program.bucket[act.bucket].elements))
             case Collective() | Send() | Receive():
                 return self._transport(program, act, ranks)
 
@@ -224,6 +233,14 @@ class Costs:
             return self.codecs[name]
         ahead, back = (Touch(self.copy.call, passes / 2 * self.copy.element) for passes in SPECS[name].passes)
         return ahead, back
+
+    def _applying(self, bucket: Bucket, act: Apply) -> Seconds:
+        """A sum where several make a step, a part of that step, and what corrections read besides."""
+        if act.delta:
+            return self.add.of(bucket.elements)
+        summed = _over(bucket, self.add) if act.need > 1 else 0.0
+        corrected = 2 * len(act.corrections) * self.add.of(bucket.elements)
+        return summed + corrected + _over(bucket, self.update) / act.need
 
     def _transport(self, program: Program, act: Collective | Send | Receive, ranks: int) -> Demand:
         w, size = self.wiring, program.payload(act)

@@ -18,7 +18,7 @@ from partita.cost.curve import Course, Curve, unit
 from partita.cost.ledger import Instance, Ledger
 from partita.graph.graph import Graph
 from partita.plan.rule import ruled
-from partita.program.instruction import Combine, Compute, Pack, Receive, Space, Update
+from partita.program.instruction import Act, Apply, Combine, Compute, Pack, Receive, Snapshot, Space, Update
 from partita.program.program import Program, Role
 from partita.units import Bytes, Seconds
 
@@ -73,13 +73,21 @@ def resident(program: Program, graph: Graph, role: Role) -> Course:
     parameters = sum({p.name: p.tensor.size() for part in held for p in part.parameters}.values())
     parameters += sum(b.tensor.size() for part in held for b in part.buffers)
     parameters += sum(len(c.data) for part in held for c in part.constants)
-    elements = sum(program.bucket[name].elements for name in {a.bucket for a in acts if isinstance(a, Update)})
+    elements = sum(program.bucket[name].elements for name in set(map(stepped, acts)) - {""})
     packed = {a.bucket for a in acts if isinstance(a, Pack | Combine)}
+    packed |= {a.bucket for a in acts if isinstance(a, Apply) and a.need > 1}
     buckets = program.slots * sum(program.bucket[name].size for name in packed)
-    inboxes = sum(program.bucket[a.bucket].size for a in acts if isinstance(a, Receive) and a.space is Space.INBOX)
+    boxes = {(a.bucket, a.source) for a in acts if isinstance(a, Receive) and a.space is Space.INBOX}
+    boxes |= {(a.bucket, (-1, a.to)) for a in acts if isinstance(a, Snapshot)}
+    inboxes = sum(program.bucket[bucket].size for bucket, _ in boxes)
     kept = sum(program.bucket[name].size for _, name in program.kept(role))
     optimizer = ruled(graph, program.update).optimizer
     return (
         unit("parameters") * parameters + unit("optimizer") * optimizer.state_bytes(elements)
         + unit("buckets") * (buckets + kept) + unit("messages") * inboxes
     )  # fmt: skip
+
+
+def stepped(act: Act) -> str:
+    """The bucket of which an act makes an optimizer's steps, and so needs its state."""
+    return act.bucket if isinstance(act, Update) or (isinstance(act, Apply) and not act.delta) else ""

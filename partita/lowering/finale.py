@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from partita.lowering.agreement import COMPUTE, WIRE, program_of
+from partita.lowering.arriving import handed_out, waits_for_all
 from partita.lowering.averages import settles
 from partita.lowering.exchanges import pushes
 from partita.lowering.samples import Draft
@@ -12,8 +13,10 @@ from partita.program.program import Program, Role
 
 
 def finale(draft: Draft) -> Program | None:
-    """All take the mean of their weights (DP-24: once, at the end), or the centre that they are tied to; None where a
-    round's end leaves them equal."""
+    """All take what servers ahead of them have, the mean of their weights (DP-24: once, at the end), or the centre that
+    they are tied to; None where a round's end leaves them equal."""
+    if not waits_for_all(draft.plan):
+        return handed_out(draft)
     if draft.plan.mesh.size == 1 or not draft.plan.sync or not settles(draft.sync):
         return None
     body, workers = list[Instruction](), draft.workers

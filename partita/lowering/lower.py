@@ -19,6 +19,7 @@ from partita.graph.recompute import recomputed
 from partita.lowering.again import computed_again
 from partita.lowering.agreement import all_reduced, alone
 from partita.lowering.apart import apart, apart_gaps, corrections_gap, steps_alone
+from partita.lowering.arriving import loose_gaps, waits_for_all
 from partita.lowering.finale import finale
 from partita.lowering.samples import Draft, draft
 from partita.lowering.schedules import ROWS
@@ -30,7 +31,7 @@ from partita.plan.mesh import Split
 from partita.plan.plan import Plan
 from partita.plan.rule import ruled
 from partita.plan.schedule import Schedule, Versions
-from partita.plan.sync import AllReduce, Outer, Servers, Sync, What
+from partita.plan.sync import AllReduce, Often, Outer, Servers, Sync, What
 from partita.plan.wire import Priority
 from partita.program.program import Program
 from partita.program.verify import verify
@@ -79,12 +80,14 @@ def _program(graph: Graph, plan: Plan, cluster: Cluster, steps: int) -> Program:
 def _agreed(graph: Graph, plan: Plan, cluster: Cluster, steps: int) -> Program:
     if steps_alone(plan):
         return apart(draft(graph, plan), plan, cluster, steps)
+    if steps and not waits_for_all(plan):
+        plan = replace(plan, sync=(replace(plan.sync[0], often=Often(steps)),))
     agreement = _agreement(plan)
     return agreement(draft(graph, plan, cut=agreement in (all_reduced, served)), plan)
 
 
 def _agreement(plan: Plan) -> Callable[[Draft, Plan], Program]:
-    if plan.mesh.size == 1 or not plan.sync:
+    if not plan.sync or (plan.mesh.size == 1 and waits_for_all(plan)):
         return alone
     return served if isinstance(plan.sync[0].through, Servers) else all_reduced
 
@@ -96,7 +99,7 @@ def _finale(graph: Graph, plan: Plan) -> Program | None:
 
 def refuse(graph: Graph, plan: Plan) -> None:
     """Raises LoweringError naming the first part of the plan that cannot be carried out yet."""
-    sync = plan.sync[0] if plan.sync else Sync()
+    sync, loose = plan.sync[0] if plan.sync else Sync(), not waits_for_all(plan)
     if sync.wire.collective != BACKEND:
         all_reduce(sync.wire.collective, plan.mesh.length("data"))
     known = ("data", "pipe") if plan.stages else ("data",)
@@ -106,10 +109,10 @@ def refuse(graph: Graph, plan: Plan) -> None:
         (len(plan.sync) > 1, "more than one agreement"),
         (any(split.dim != "sample" for split in plan.splits), "splits of other dimensions than samples"),
         (plan.splits != (Split(),), "samples divided for some operators or ranks only"),
-        *_gaps(plan),
+        *_gaps(graph, plan),
         *(_pipeline_gaps(plan) if plan.stages else _order_gaps(plan)),
         *_memory_gaps(plan.memory),
-        (corrections_gap(plan), "corrections of the update rule"),
+        (not loose and corrections_gap(plan), "corrections of the update rule"),
         (plan.update.growth != 1 or bool(plan.update.grow_at), "a batch that grows"),
         (plan.update.local_state != "keep", f"a local state that is {plan.update.local_state}"),
         (bool(plan.kernels), "kernel choices"),
@@ -146,12 +149,16 @@ def _pipeline_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
     yield sync.wire.collective != BACKEND, f"the collective {sync.wire.collective!r} between stages"
 
 
-def _gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
+def _gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
     """(whether the agreement asks for it, what) of all that no pass brings about yet."""
     sync = plan.sync[0] if plan.sync else Sync()
     through, wire, alike = sync.through, sync.wire, not steps_alone(plan)
     yield sync.parameters != "*", f"agreement on the parameters {sync.parameters!r} only"
-    yield from _step_gaps(sync) if alike else apart_gaps(sync)
+    if waits_for_all(plan):
+        yield from _step_gaps(sync) if alike else apart_gaps(sync)
+        yield sync.often.fetch > 1, f"weights fetched every {sync.often.fetch} steps"
+    else:
+        yield from loose_gaps(graph, plan)
     served = isinstance(through, Servers)
     plain = isinstance(through, AllReduce) and sync.what is What.GRADIENT and alike
     yield bool(wire.codecs) and not plain, "codecs where no gradients are all-reduced"

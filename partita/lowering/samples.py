@@ -183,9 +183,10 @@ def packed(draft: Draft, works: list[Work], after: dict[str, tuple[After, ...]],
     first backward; the minibatch's last one is named `P<label><tag>`. `after` tells by label what must be done before a
     bucket's gradient may be written anew."""
     found: list[Instruction] = []
+    first = next(work.part for work in works if work.bucket >= 0)
 
     def pack(label: str, bucket: Bucket, work: Work) -> None:
-        add = not work.part.endswith(".0")
+        add = work.part != first
         name = f"P{label}{tag}" if work.last else f"P{label}{tag}#{work.part}"
         waits = () if add else after.get(label, ())
         found.append(Instruction(name, Pack(bucket.name, work.part, add), "compute", (After(found[-1].name), *waits)))

@@ -1,4 +1,4 @@
-"""Agreement through parameter servers, in lockstep: push gradients, sum, update, pull weights.
+"""Agreement through parameter servers, in lockstep: push gradients, sum, update, pull weights; `arriving` has others.
 
 worker  compute  F0 F1 B0 P0 B1 P1            | F of the next round, each part after the R of what it reads
         push           S0-- S1----
@@ -15,6 +15,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from partita.lowering.agreement import COMPUTE, DATA, program_of, scaled
+from partita.lowering.arriving import arriving, waits_for_all
+from partita.lowering.keys import Owners, owners_of
 from partita.lowering.norm import bounded
 from partita.lowering.samples import Crew, Draft, packed, passes
 from partita.plan.plan import Plan
@@ -22,12 +24,12 @@ from partita.plan.sync import Servers
 from partita.program.instruction import After, Combine, Instruction, Receive, Send, Space, Update
 from partita.program.program import WEIGHT, Lane, Program, Role
 
-Owners = tuple[int, ...]
-
 
 def served(draft: Draft, plan: Plan) -> Program:
     """Synchronous servers (DP-03; with several, DP-05's keys by bytes): each bucket has one owner, which sums the
     gradients of all workers in rank order, updates, and sends the new weights back."""
+    if not waits_for_all(plan):
+        return arriving(draft, plan)
     through = draft.sync.through
     assert isinstance(through, Servers)
     hosts = draft.servers if through.own else tuple(range(through.count))
@@ -35,17 +37,6 @@ def served(draft: Draft, plan: Plan) -> Program:
     roles = [_worker(draft, crew, owners) for one in draft.crews for crew in _apart(one, hosts)]
     roles += [_server(draft, host, owners) for host in draft.servers]
     return program_of(draft, tuple(roles))
-
-
-def owners_of(draft: Draft, hosts: tuple[int, ...]) -> Owners:
-    """The server of each bucket: the one with the fewest bytes so far."""
-    load = dict.fromkeys(hosts, 0)
-    owners = []
-    for bucket in draft.buckets:
-        host = min(load, key=lambda h: load[h])
-        load[host] += bucket.size
-        owners.append(host)
-    return tuple(owners)
 
 
 def _apart(crew: Crew, hosts: tuple[int, ...]) -> list[Crew]:

@@ -84,10 +84,12 @@ class Tight:
 
 @dataclass(frozen=True, slots=True)
 class Often:
-    """Every `period` steps (0: once, at the end), in `fragments` spread over the period."""
+    """Every `period` steps (0: once, at the end), in `fragments` spread over the period; what a server has comes back
+    with every `fetch`-th time only."""
 
     period: int = 1
     fragments: int = 1
+    fetch: int = 1
 
 
 @dataclass(frozen=True, slots=True)

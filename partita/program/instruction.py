@@ -15,18 +15,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeAlias
 
+from partita.plan.plan import Correction
 from partita.plan.wire import Codec
 
 
 class Space(StrEnum):
-    """Which of a bucket's tensors an act works on. `INBOX` holds what came from one peer; with `VALUE` a parcel of
-    values of an environment is meant in place of a bucket, with `CODED` a coding. The others stay from round to round
-    where a method needs them: `ANCHOR` begins as the weights (those agreed on last, a centre, a sum), the rest as
-    zeros."""
+    """Which of a bucket's tensors an act works on. `INBOX` holds what came from one peer, `OUTBOX` what one peer is to
+    get; with `VALUE` a parcel of values of an environment is meant in place of a bucket, with `CODED` a coding. The
+    others stay from round to round where a method needs them: `ANCHOR` begins as the weights (those agreed on last, a
+    centre, a sum), the rest as zeros."""
 
     GRADIENT = "gradient"
     PARAMETER = "parameter"
     INBOX = "inbox"
+    OUTBOX = "outbox"
     VALUE = "value"
     CODED = "coded"
     ANCHOR = "anchor"
@@ -152,8 +154,8 @@ class Decode:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Multiply a bucket in place by `factor`, or by the inverse of the number that the bucket `by` holds (WEIGHT as a
-    gradient, MASS in its anchor); `lag` as in Update."""
+    """Multiply a bucket in place by `factor`, and by the inverse of the number that the bucket `by` holds if it is
+    named (WEIGHT as a gradient, MASS in its anchor); `lag` as in Update."""
 
     bucket: str
     factor: float = 1.0
@@ -220,8 +222,58 @@ class Update:
     part: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """What came from `source` enters the bucket, as it comes: a gradient joins the sum, whose every `need`-th addition
+    makes the optimizer's step and a new version; a `delta` is added to the parameters, and makes one by itself.
+
+    `share` of a minibatch's samples is in it, `among` contributions make a minibatch's worth, a sum counts `scale`
+    times; `corrections` change it first. With `drop`, those of a round beyond the `need`-th are left out.
+    """
+
+    bucket: str
+    source: int
+    share: float
+    among: int
+    need: int = 1
+    delta: bool = False
+    drop: bool = False
+    scale: float = 1.0
+    corrections: tuple[Correction, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Copy a bucket's parameters as they are into the outbox for peer `to`: the version that it reads, whatever
+    happens to them while it travels."""
+
+    bucket: str
+    to: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Nothing is done: a name for the moment at which enough of what it waits for is done."""
+
+
 Act: TypeAlias = (
-    Load | Compute | Pack | Collective | Send | Receive | Combine | Encode | Decode | Scale | Mix | Norm | Clip | Update
+    Load
+    | Compute
+    | Pack
+    | Collective
+    | Send
+    | Receive
+    | Combine
+    | Encode
+    | Decode
+    | Scale
+    | Mix
+    | Norm
+    | Clip
+    | Update
+    | Apply
+    | Snapshot
+    | Mark
 )
 
 

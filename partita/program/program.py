@@ -13,7 +13,19 @@ from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE, Tensor, dim_at
 from partita.plan.plan import Update
 from partita.plan.wire import Codec
-from partita.program.instruction import KEPT, Collective, Compute, Encode, Instruction, Kind, Mix, Receive, Send, Space
+from partita.program.instruction import (
+    KEPT,
+    Apply,
+    Collective,
+    Compute,
+    Encode,
+    Instruction,
+    Kind,
+    Mix,
+    Receive,
+    Send,
+    Space,
+)  # fmt: skip
 from partita.units import Bytes
 
 T = TypeVar("T")
@@ -199,6 +211,11 @@ class Program:
     def drain(self) -> int:
         """Rounds after the last one in which what is still in flight is applied."""
         return max((instruction.lag for _, instruction in self.instructions()), default=0)
+
+    @cached_property
+    def drops(self) -> bool:
+        """Whether what comes late to a server is left out."""
+        return any(isinstance(i.act, Apply) and i.act.drop for _, i in self.instructions())
 
     @cached_property
     def trained(self) -> tuple[Bucket, ...]:

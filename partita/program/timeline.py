@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from partita.program.ledger import Merge
 from partita.units import Bytes, Seconds
 
 # What live bytes are for: buckets are the gradients' copies that travel, messages what is under way from or to others.
@@ -46,7 +47,8 @@ class Timeline:
     `wire_sent` are bytes, one number a rank: peak of live tensors, payload of a step; `cores` core-seconds of a step.
     `traffic` is a step's payload as (source rank, target rank, bytes). `memory_over_time` holds each rank's live bytes
     as (seconds, bytes) on the clock of the spans, the fullest moment of each short stretch, and `memory_parts`, where
-    it is known, what they are for at each of these moments, in the order of PARTS.
+    it is known, what they are for at each of these moments, in the order of PARTS. `ledger` has every merge of a server
+    that goes ahead of its workers.
     """
 
     plan: str
@@ -65,3 +67,4 @@ class Timeline:
     traffic: tuple[tuple[int, int, Bytes], ...] = ()
     memory_over_time: tuple[tuple[tuple[Seconds, Bytes], ...], ...] = ()
     memory_parts: tuple[tuple[tuple[Bytes, ...], ...], ...] = ()
+    ledger: tuple[Merge, ...] = ()

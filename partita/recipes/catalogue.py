@@ -15,10 +15,14 @@ from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
 from partita.recipes.admm import admm
+from partita.recipes.backup_workers import backup_workers
 from partita.recipes.budget import settled
 from partita.recipes.d_psgd import d_psgd
+from partita.recipes.dc_asgd import dc_asgd
 from partita.recipes.ddp import ddp
 from partita.recipes.diloco import diloco
+from partita.recipes.downpour import downpour
+from partita.recipes.dynsgd import dynsgd
 from partita.recipes.eamsgd import eamsgd
 from partita.recipes.easgd import easgd
 from partita.recipes.gossip import gossip
@@ -29,9 +33,12 @@ from partita.recipes.one_f_one_b import one_f_one_b
 from partita.recipes.parallel_sgd import parallel_sgd
 from partita.recipes.pipe_sgd import pipe_sgd
 from partita.recipes.post_local_sgd import post_local_sgd
+from partita.recipes.ps_async import ps_async
 from partita.recipes.ps_sync import ps_sync
 from partita.recipes.shared import SHARED, with_shared
 from partita.recipes.single import single
+from partita.recipes.softsync import softsync
+from partita.recipes.ssp import ssp
 from partita.recipes.torchgpipe import torchgpipe
 from partita.recipes.zero_bubble import zero_bubble
 
@@ -66,6 +73,13 @@ RECIPES: Final = {
         "Li et al., VLDB 2020",
     ),
     "ps_sync": Recipe(ps_sync, ("DP-03",), "synchronous", "Li et al., OSDI 2014"),
+    "ps_async": Recipe(ps_async, ("DP-10", "DP-05", "DP-07"), "asynchronous", "Langford et al., NeurIPS 2009"),
+    "downpour": Recipe(downpour, ("DP-09",), "asynchronous", "Dean et al., NIPS 2012"),
+    "ssp": Recipe(ssp, ("DP-14", "DP-05"), "asynchronous", "Ho et al., NIPS 2013"),
+    "softsync": Recipe(softsync, ("DP-16",), "asynchronous", "Gupta, Zhang & Wang, ICDM 2016"),
+    "dynsgd": Recipe(dynsgd, ("DP-17",), "asynchronous", "Jiang et al., SIGMOD 2017"),
+    "dc_asgd": Recipe(dc_asgd, ("DP-18",), "asynchronous", "Zheng et al., ICML 2017"),
+    "backup_workers": Recipe(backup_workers, ("DP-11",), "synchronous", "Chen et al. 2016"),
     "pipe_sgd": Recipe(pipe_sgd, ("DP-30", "PM-17"), "pipelined", "Li et al., NeurIPS 2018"),
     "local_sgd": Recipe(local_sgd, ("DP-26",), "periodic", "Moritz et al., ICLR 2016"),
     "post_local_sgd": Recipe(post_local_sgd, ("DP-26",), "periodic", "Lin et al., ICLR 2020"),

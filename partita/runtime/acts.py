@@ -13,6 +13,7 @@ from partita.cost.costs import by_messages
 from partita.graph.graph import TANGENT, Graph
 from partita.graph.operator import Ref
 from partita.program.instruction import (
+    Apply,
     Clip,
     Collective,
     Combine,
@@ -21,12 +22,14 @@ from partita.program.instruction import (
     Encode,
     Instruction,
     Load,
+    Mark,
     Mix,
     Norm,
     Pack,
     Receive,
     Scale,
     Send,
+    Snapshot,
     Space,
     Update,
 )
@@ -38,6 +41,7 @@ from partita.runtime.mixing import mix
 from partita.runtime.rank import Rank
 from partita.runtime.rules import step_at_rate
 from partita.runtime.segment import BREATHE, Environment, key
+from partita.runtime.serving import apply, mark, snapshot
 from partita.runtime.sound import check_gradients, check_loss
 from partita.runtime.state import rows
 from partita.runtime.transport import Pending, Steps
@@ -58,8 +62,9 @@ def load(rank: Rank, act: Load, name: str, round: int) -> None:
     environment[DRAWS] = None if rank.draws is None else Draws(rank.draws, rank.step(round, act.step), tuple(positions))
     environment[BREATHE] = rank.pace.breathe
     if act.weight:
-        weight = torch.tensor(act.weight, dtype=rank.floating or torch.float32, device=rank.device)
-        environment[TANGENT + suffix] = weight
+        made = {c.name: c.tensor.dtype for c in rank.graph_of(act.stage).constants}.get(TANGENT + suffix)
+        dtype = rank.floating or (torch.float64 if made == "float64" else torch.float32)
+        environment[TANGENT + suffix] = torch.tensor(act.weight, dtype=dtype, device=rank.device)
 
 
 def compute(rank: Rank, act: Compute, name: str, round: int) -> None:
@@ -104,6 +109,8 @@ def forwarded(rank: Rank, graph: Graph, environment: Environment, step: int, seg
     loss = environment.pop(key(graph.loss), None)
     if loss is not None:
         check_loss(rank, loss, step)
+        if rank.program.drops and ref is None:
+            rank.weights[step] = rank.weights.get(step, torch.zeros(())) + segment.weight
         rank.losses[step] = rank.losses.get(step, 0.0) + loss.detach() * segment.weight
 
 
@@ -160,8 +167,10 @@ def send(rank: Rank, act: Send, name: str, round: int) -> Pending:
     if act.space is Space.VALUE:
         return send_values(rank, act, round)
     _check_outgoing(rank, act, round)
-    flat = rank.state.flat(act.space, act.bucket, rank.slot(round))
-    return rank.transport.send(flat, rank.role.mine(act.to, rank.rank), act.key, round)
+    to = rank.role.mine(act.to, rank.rank)
+    if act.space is Space.OUTBOX:
+        return rank.transport.send(rank.state.outbox[act.bucket, to], to, act.key, round)
+    return rank.transport.send(rank.state.flat(act.space, act.bucket, rank.slot(round)), to, act.key, round)
 
 
 def receive(rank: Rank, act: Receive, name: str, round: int) -> Pending:
@@ -193,7 +202,7 @@ def scale(rank: Rank, act: Scale, name: str, round: int) -> None:
     flat = rank.state.flat(act.space, act.bucket, slot)
     if act.by:
         flat.div_(rank.state.flat(Space.ANCHOR if act.by == MASS else Space.GRADIENT, act.by, slot)[0])
-    else:
+    if act.factor != 1.0:
         flat.mul_(act.factor)
 
 
@@ -258,7 +267,7 @@ def update(rank: Rank, act: Update, name: str, round: int) -> None:
 ACTS: Final[dict[type, Carry]] = {
     Load: load, Compute: compute, Pack: pack, Collective: collective, Send: send, Receive: receive, Combine: combine,
     Scale: scale, Mix: mix, Norm: norm, Clip: clip, Update: update, Encode: encode,
-    Decode: decode,
+    Decode: decode, Apply: apply, Snapshot: snapshot, Mark: mark,
 }  # fmt: skip
 
 

@@ -12,9 +12,11 @@ from partita.cluster.cluster import Cluster
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
+from partita.program.ledger import Merge
 from partita.program.program import Program
 from partita.runtime.leg import Leg, legs
-from partita.runtime.reference import reference
+from partita.runtime.reference import fresh, reference
+from partita.runtime.replay import replayed
 from partita.runtime.replicas import Apart
 from partita.runtime.run import train_in_process
 from partita.runtime.state import State
@@ -27,13 +29,14 @@ AGAINST: Final = {
     "exact": "one-process training on the same minibatches",
     "delayed": "the serial recurrence w(t+1) = w(t) - rule(g(t - {lag}))",
     "lossy": "the serial recurrence of lag {lag} with each worker's gradient put through the same codecs",
+    "replayed": "the serial replay of the versions that every gradient had read",
     "consensus": "serial training of every replica, agreeing every {steps} steps",
 }
 
 
 def checked(
     task: Task, planned: Callable[[Graph], Plan], cluster: Cluster, *, seed: int = 0, steps: int = 3,
-    tell: Callable[[str], None] = lambda sentence: None,
+    order: int = 0, tell: Callable[[str], None] = lambda sentence: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Weights after `steps` steps under the plan against the serial training that its class names.
 
@@ -48,14 +51,17 @@ def checked(
         parts = legs(graph, plan, cluster, steps)
         program = lower(graph, plan, cluster)[-1].program
         tell(f"training {steps} steps of {plan.name} in {precision}")
-        train = partial(train_in_process, task, graph, plan, cluster, steps, seed=seed, precision=precision, keyed=True)
+        train = partial(
+            train_in_process, task, graph, plan, cluster, steps, seed=seed, precision=precision, keyed=True, order=order
+        )
         states, _ = train()
         whole = not graph.mutations
         tell(f"training the same serially in {precision}")
-        serially = partial(serial_training, task, cluster, seed=seed, precision=precision, dims=sample_dims(graph))
-        serial = serially(parts, whole=whole)
+        ledger, dims = ledger_of(states), sample_dims(graph)
+        serially = partial(serial_training, task, cluster, seed=seed, precision=precision, dims=dims, ledger=ledger)
+        serial = serially(parts, whole=whole or bool(ledger))
         found[precision] = difference(gathered(program, states), serial[0])
-        if precision == "fp64" and not parts[-1].program.steps:
+        if precision == "fp64" and not parts[-1].program.steps and not ledger:
             found[precision] = max(found[precision], apart(train, serially, parts[:-1]))
         if precision == "fp32":
             halves = serially(parts, whole=not whole) if whole else serial
@@ -65,7 +71,9 @@ def checked(
         "semantics": program.semantics,
         "max_difference": found["fp64"],
         "tolerance": TOLERANCE,
-        "against": AGAINST[program.semantics].format(lag=program.slots - 1, steps=program.steps)
+        "against": AGAINST["replayed" if ledger else program.semantics].format(
+            lag=program.slots - 1, steps=program.steps
+        )
         + ("" if whole else ", fed the same sub-batches"),
         "fp32_difference": found["fp32"],
         "control_difference": found["control"],
@@ -73,10 +81,12 @@ def checked(
 
 
 def serial_training(
-    task: Task, cluster: Cluster, parts: Sequence[Leg], **more: Any
+    task: Task, cluster: Cluster, parts: Sequence[Leg], *, ledger: Sequence[Merge] = (), whole: bool, **more: Any
 ) -> dict[int, dict[str, torch.Tensor]]:
-    """`reference` with replicas that agree as the legs' plans say."""
-    return reference(task, parts, apart=Apart(cluster), **more)
+    """`reference` with replicas that agree as the legs' plans say; with a ledger, the run that this tells."""
+    if ledger:
+        return {0: replayed(fresh(task, **more), parts, ledger, whole=whole)}
+    return reference(task, parts, whole=whole, apart=Apart(cluster), **more)
 
 
 def apart(train: Callable[..., Any], serially: Callable[..., Any], parts: Sequence[Leg]) -> float:
@@ -84,6 +94,11 @@ def apart(train: Callable[..., Any], serially: Callable[..., Any], parts: Sequen
     states, _ = train(settle=False)
     serial = serially(parts, whole=False)
     return max(difference(states[rank].leaves, weights) for rank, weights in serial.items())
+
+
+def ledger_of(states: Mapping[int, State]) -> tuple[Merge, ...]:
+    """All servers' ledgers."""
+    return tuple(merge for rank in sorted(states) for merge in states[rank].ledger.merges)
 
 
 def gathered(program: Program, states: Mapping[int, State]) -> dict[str, torch.Tensor]:

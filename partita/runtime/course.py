@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +166,7 @@ class Course:
             "losses": losses,
             "spans": [span | {"start": span["start"] + shift, "end": span["end"] + shift} for span in self.spans],
             "sent": sent,
+            "merges": [astuple(merge) for merge in state.ledger.merges] if state else [],
             "steps": self.step,
             "resident": psutil.Process().memory_info().rss,
             "final_loss": session.evaluate(leaves) if chief and order.evaluate else None,

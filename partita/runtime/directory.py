@@ -91,9 +91,9 @@ class Finished:
 
 
 def write_result(out: str, finished: Finished) -> None:
-    """Say that the run is finished, whole or not at all; spans of single instructions are left out."""
+    """Say that the run is finished, whole or not at all; spans and merges, of which there are many, are left out."""
     take = asdict(finished.take)
-    take["timeline"] |= {"spans": []}
+    take["timeline"] |= {"spans": [], "ledger": []}
     path = Path(out) / RESULT
     fresh = path.with_suffix(".part")
     body = {"schema": SCHEMA, "plan": write_plan(finished.plan), "steps": finished.steps, "take": take}

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from partita.program.instruction import Collective, Combine, Space, Update
+from partita.program.instruction import Apply, Collective, Combine, Space, Update
 from partita.program.program import WEIGHT, Piece, Program
 from partita.runtime.alike import alike
 from partita.runtime.entry import ALIKE, Entry
@@ -29,7 +29,8 @@ class Copies:
 
 
 def copies_of(program: Program) -> dict[str, Copies]:
-    """For each bucket, from the instructions: who agrees on gradients has all alike, who agrees on weights only these.
+    """For each bucket, from the instructions: who agrees on gradients has all alike, who agrees on weights only these;
+    of what a server is ahead with, it alone counts.
 
     It holds at the end of a round.
     """
@@ -44,6 +45,8 @@ def copies_of(program: Program) -> dict[str, Copies]:
             agreed[act.bucket].add(act.space)
         elif isinstance(act, Combine):
             agreed[act.bucket].add(Space.GRADIENT)
+    ahead = {i.act.bucket: set(role.ranks) for role, i in program.instructions() if isinstance(i.act, Apply)}
+    updating |= ahead
     return {
         name: Copies(
             tuple(sorted(ranks)), len(ranks) == 1 or (bool(agreed[name]) and Space.PARAMETER in same[name]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,20 +26,39 @@ from partita.units import Seconds
 
 LEADING: Final = ("compute", "serve")
 Code = Callable[[Environment, Leaves], None]
+REMEMBERED: Final = 64
 
 
 @dataclass
 class Board:
-    """Which instances of a rank's instructions are done: name -> rounds finished. Lanes wait on it."""
+    """Which instances of a rank's instructions are done: name -> rounds finished. Lanes wait on it.
+
+    `moment` numbers what happens, and `when` holds the moments of each one's last REMEMBERED instances, so that lanes
+    that choose can take what came first.
+    """
 
     done: dict[str, int] = field(default_factory=dict)
     changed: threading.Condition = field(default_factory=threading.Condition)
     failure: BaseException | None = None
+    moment: int = 0
+    when: dict[str, deque[int]] = field(default_factory=dict)
 
     def finish(self, name: str) -> None:
         with self.changed:
             self.done[name] = self.done.get(name, 0) + 1
+            self.when.setdefault(name, deque(maxlen=REMEMBERED)).append(self.happens())
+
+    def happens(self) -> int:
+        """The number of what happens now; lanes are told."""
+        with self.changed:
+            self.moment += 1
             self.changed.notify_all()
+            return self.moment
+
+    def since(self, after: After, round: int) -> int:
+        """When the instance that `after` means for `round` was done; 0 for long ago."""
+        back, moments = self.done.get(after.name, 0) - (round - after.rounds), self.when.get(after.name, ())
+        return moments[-back] if round >= after.rounds and 0 < back <= len(moments) else 0
 
     def fail(self, error: BaseException) -> None:
         with self.changed:
@@ -106,7 +126,8 @@ class Rank:
         with self.board.changed:
             self.used[round, part] = self.used.get((round, part), 0) + 1
             if self.used[round, part] == self.uses[part]:
-                del self.used[round, part], self.environments[round, part]
+                del self.used[round, part]
+                self.environments.pop((round, part), None)
 
     def slot(self, round: int) -> int:
         """Which copy of the gradients round `round` writes."""

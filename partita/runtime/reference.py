@@ -63,6 +63,7 @@ class Reference:
     precision: str
     feed: Feed
     dims: Mapping[int, int]
+    weighted: bool = False
 
     def gradients(self, step: int, shares: Sequence[tuple[int, int]], of: int) -> list[torch.Tensor]:
         """Sum over shares (start, count) of count / of x gradient of the mean loss over it, clipped where asked. Of a
@@ -81,6 +82,7 @@ class Reference:
                     modes.enter_context(Promoted())
                 modes.enter_context(KeyedDraws(self.seed, step, positions, self.dims))
                 loss = self.task.loss(self.model, batch)
+                self.weighted = isinstance(loss, tuple)
                 if isinstance(loss, tuple):
                     weights.append(float(loss[1]))
                     loss[0].backward()
@@ -92,6 +94,14 @@ class Reference:
         if self.task.clip_norm:
             torch.nn.utils.clip_grad_norm_(parameters, self.task.clip_norm)
         return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters]
+
+
+def fresh(task: Task, *, seed: int, precision: str, dims: Mapping[int, int] = NOTHING) -> Reference:
+    """The task's model under a seed, ready to be trained plainly. `dims` are the graph's `sample_dims`."""
+    torch.manual_seed(seed)
+    model = task.model().double() if precision == "fp64" else task.model()
+    model.train()
+    return Reference(task, model, seed, precision, Feed(task, seed), dims)
 
 
 @dataclass
@@ -143,10 +153,7 @@ def reference(
 
     `whole` feeds every minibatch at once; otherwise in the programs' own parts. `dims` are the graph's `sample_dims`.
     """
-    torch.manual_seed(seed)
-    model = task.model().double() if precision == "fp64" else task.model()
-    model.train()
-    replicas = {0: replica(Reference(task, model, seed, precision, Feed(task, seed), dims), legs[0].program.update)}
+    replicas = {0: replica(fresh(task, seed=seed, precision=precision, dims=dims), legs[0].program.update)}
     codecs = Lossy(seed)
     for leg in legs:
         if leg.program.semantics not in ("exact", "delayed", "lossy"):

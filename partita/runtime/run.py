@@ -165,4 +165,8 @@ def carry_over(
         parameter=fresh.parameter | before.parameter,
         views=before.views,
         kept=fresh.kept | before.kept,
+        outbox=fresh.outbox | before.outbox,
+        ledger=before.ledger,
+        squares=before.squares,
+        clocks=before.clocks,
     )

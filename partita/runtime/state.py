@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from partita.graph.graph import Constant, Graph
-from partita.program.instruction import KEPT, Combine, Norm, Pack, Space
+from partita.program.instruction import KEPT, Apply, Combine, Norm, Pack, Snapshot, Space
 from partita.program.program import MASS, NORM, Bucket, Piece, Program, Role
+from partita.runtime.ledger import Ledger
 from partita.runtime.rules import optimizer_of
 from partita.task import Task
 from partita.tracing.convert import dense
@@ -30,8 +31,10 @@ class State:
     """Mutable, private to one rank of one run.
 
     `leaves` holds parameters, buffers and constants by name; `parameter` and `gradient` the flat tensor of each bucket
-    (gradients one a slot) and `views`, `gradient_views` its pieces in their own shapes; `inbox` what came from a peer;
-    `kept` what an agreement keeps of a bucket; `coded` codings, a row for each rank whose it holds.
+    (gradients one a slot) and `views`, `gradient_views` its pieces in their own shapes; `inbox` what came from a peer,
+    `outbox` what one is to get, `kept` what an agreement keeps of a bucket, `coded` codings, a row for each rank whose
+    it holds, and `ledger` who updated what; `squares` and `clocks` (how many have come, their mean) are what
+    corrections of late gradients remember.
     """
 
     leaves: dict[str, torch.Tensor]
@@ -40,10 +43,14 @@ class State:
     views: dict[str, Views]
     gradient_views: dict[str, list[Views]]
     inbox: dict[tuple[str, int], torch.Tensor]
+    outbox: dict[tuple[str, int], torch.Tensor]
+    ledger: Ledger
     optimizer: dict[str, torch.optim.Optimizer]
     schedule: dict[str, Any]
     kept: dict[tuple[Space, str], torch.Tensor]
     coded: dict[str, torch.Tensor] = field(default_factory=dict)
+    squares: dict[str, torch.Tensor] = field(default_factory=dict)
+    clocks: dict[tuple[str, int], tuple[int, torch.Tensor]] = field(default_factory=dict)
 
     @property
     def layout(self) -> dict[str, list[torch.Size]]:
@@ -56,9 +63,9 @@ class State:
         return self.parameter[bucket] if space is Space.PARAMETER else self.gradient[bucket][slot]
 
     def inbox_of(self, bucket: str, peer: int) -> torch.Tensor:
-        """What `peer` sends of a bucket arrives here; made when first asked for."""
+        """What `peer` sends of a bucket arrives here; made when first asked for, as if it had sent what there is."""
         if (bucket, peer) not in self.inbox:
-            self.inbox[bucket, peer] = torch.empty_like(self.parameter[bucket])
+            self.inbox[bucket, peer] = self.parameter[bucket].clone()
         return self.inbox[bucket, peer]
 
 
@@ -71,8 +78,10 @@ def make_state(
     shapes = {p.name: tuple(values[p.name].shape) for part in held for p in part.parameters}
     buckets = tuple(b for b in program.buckets if all(piece.parameter in shapes for piece in b.pieces))
     parameter = _flats(buckets, device)
-    packed = {act.bucket for i in role.instructions if isinstance(act := i.act, Pack | Combine)}
-    packed |= {NORM} if any(isinstance(i.act, Norm) for i in role.instructions) else set()
+    acts = [i.act for i in role.instructions]
+    packed = {act.bucket for act in acts if isinstance(act, Pack | Combine)}
+    packed |= {act.bucket for act in acts if isinstance(act, Apply) and act.need > 1}
+    packed |= {NORM} if any(isinstance(act, Norm) for act in acts) else set()
     gradient = {
         name: [torch.zeros_like(flat) for _ in range(program.slots)]
         for name, flat in parameter.items()
@@ -98,7 +107,8 @@ def make_state(
         (space, name): parameter[name].clone() if space is Space.ANCHOR else torch.zeros_like(parameter[name])
         for space, name in program.kept(role)
     }
-    return State(leaves, parameter, gradient, views, gradient_views, {}, optimizer, schedule, kept)
+    outbox = {(act.bucket, act.to): parameter[act.bucket].clone() for act in acts if isinstance(act, Snapshot)}
+    return State(leaves, parameter, gradient, views, gradient_views, {}, outbox, Ledger(), optimizer, schedule, kept)
 
 
 def rows(tensor: torch.Tensor, piece: Piece) -> torch.Tensor:
@@ -116,6 +126,12 @@ def _flats(held: tuple[Bucket, ...], device: str) -> dict[str, torch.Tensor]:
         for bucket, flat in zip(buckets, parts, strict=True):
             found[bucket.name] = flat
     return found
+
+
+def shaped(flat: torch.Tensor, like: Views) -> Views:
+    """The pieces of a flat tensor of a bucket, in the shapes of `like`."""
+    parts = torch.split(flat, [view.numel() for view in like])
+    return [part.view(view.shape) for part, view in zip(parts, like, strict=True)]
 
 
 def _views(flat: torch.Tensor, bucket: Bucket, shapes: dict[str, tuple[int, ...]]) -> Views:

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from partita.program.breakdown import breakdown
+from partita.program.ledger import Merge, step_of
 from partita.program.program import Program
+from partita.program.shares import lockstep, shares_of
 from partita.program.timeline import Span, Timeline
 from partita.runtime.losses import totals
 from partita.units import Seconds
@@ -41,16 +43,25 @@ def take_of(program: Program, replies: list[dict[str, Any]], discard: int) -> Ta
     rates = [_rate(dict(map(tuple, r["ends"])), r["since"], r["since"] + discard, r["begun"]) for r in replies]
     total = totals(row for reply in replies for row in reply["losses"])
     loss = tuple((step, _when(replies[0]["ends"], step), value) for step, value in total.items())
-    step, kept = sum(rates) / len(rates), len({span.round for span in spans})
+    kept = len({span.round for span in spans})
+    step = sum(rates) / len(rates) if lockstep(program) else _applied(program, replies, discard)
     timeline = Timeline(
         program.name, "measured", step, program.batch, spans,
         resident=tuple(r["resident"] for r in replies),
         cores=tuple(_rate(dict(map(tuple, r["cores"])), r["since"], r["since"] + discard, r["idle"]) for r in replies),
         wire_sent=tuple(r["sent"] // max(r["steps"] - r["since"], 1) for r in replies),
         breakdown=breakdown(program, spans, step, max(kept, 1)),
+        ledger=tuple(Merge(*merge) for r in replies for merge in r["merges"]),
     )  # fmt: skip
     final = next((r["final_loss"] for r in replies if r["final_loss"] is not None), float("nan"))
     return Take(timeline, loss, final, next((r["weights"] for r in replies if r["weights"]), ""))
+
+
+def _applied(program: Program, replies: list[dict[str, Any]], discard: int) -> Seconds:
+    """Seconds of a step's samples where workers go at their own pace."""
+    shares = {rank: share for role in program.roles for rank, share in shares_of(program, role).items()}
+    ends = [sorted(float(end) for _, end in replies[rank]["ends"]) for rank in shares]
+    return step_of(ends, list(shares.values()), max(discard // program.steps, 1))
 
 
 def _when(ends: list[list[float]], step: int) -> Seconds:

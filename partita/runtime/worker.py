@@ -9,51 +9,22 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 
 import torch
 
 from partita.errors import RunHung
-from partita.program.instruction import Instruction
+from partita.program.instruction import Instruction, Receive
 from partita.program.program import Lane, Policy
 from partita.program.timeline import Span
 from partita.runtime.acts import carry_out
 from partita.runtime.leg import Reach
 from partita.runtime.rank import Rank
 from partita.runtime.transport import Pending
+from partita.runtime.turn import Posted, Turn, skips
 from partita.units import Seconds
 
 LaneRun = Generator[Pending, None, None]
 Record = Callable[[int], bool]
-
-
-@dataclass(frozen=True)
-class Turn:
-    """Waits until one of these (instruction, round) may start."""
-
-    rank: Rank
-    candidates: tuple[tuple[Instruction, int], ...]
-
-    def open(self) -> list[tuple[Instruction, int]]:
-        return [(i, round) for i, round in self.candidates if may_start(self.rank, i, round)]
-
-    def ready(self) -> bool:
-        return self.rank.board.failure is not None or bool(self.open())
-
-    def block(self, timeout: Seconds) -> bool:
-        with self.rank.board.changed:
-            return self.rank.board.changed.wait_for(self.ready, timeout)
-
-    def __str__(self) -> str:
-        instruction, round = self.candidates[0]
-        missing = [a.name for a in instruction.after if not self.rank.board.has(a, round)]
-        return f"{', '.join(missing)} before {instruction.name} of round {round}"
-
-
-def may_start(rank: Rank, instruction: Instruction, round: int) -> bool:
-    """Whether enough of an instance's predecessors are done."""
-    met = sum(rank.board.has(after, round) for after in instruction.after)
-    return met >= (instruction.need or len(instruction.after))
 
 
 def lanes(rank: Rank, reach: Reach, record: Record) -> dict[str, LaneRun]:
@@ -73,24 +44,42 @@ def _in_order(rank: Rank, lane: Lane, reach: Reach, record: Record) -> LaneRun:
                 if rank.board.failure is not None:
                     return
         if lane.name == rank.leading:
-            rank.ends.append((time.perf_counter(), time.process_time()))
-            rank.pace.round_ends()
+            _round_ends(rank)
+
+
+def _round_ends(rank: Rank) -> None:
+    rank.ends.append((time.perf_counter(), time.process_time()))
+    rank.pace.round_ends()
 
 
 def _as_ready(rank: Rank, lane: Lane, reach: Reach, record: Record) -> LaneRun:
-    """Each instruction goes through its rounds at its own pace; a free lane takes a ready one."""
-    at = dict.fromkeys(rank.role.on(lane.name), reach.start)
-    while candidates := tuple((i, n) for i, n in at.items() if n < last_round(i, reach)):
-        turn = Turn(rank, candidates)
-        if not turn.ready():
+    """Each instruction goes through its rounds at its own pace; a free lane takes a ready one. Its Receives are started
+    as soon as they may be, and are ready once their messages are there: whichever peer's comes first is taken first."""
+    at: dict[Instruction, int] = {}
+    posted: dict[Instruction, Posted] = {}
+    fresh = [(instruction, reach.start) for instruction in rank.role.on(lane.name)]
+    while True:
+        for instruction, round in fresh:
+            if round < last_round(instruction, reach) and not (round < reach.stop and (yield from _ends(rank, round))):
+                at[instruction] = round
+        if not at:
+            return
+        turn = Turn(rank, tuple(at.items()), posted)
+        if not turn.open():
             yield turn
         if rank.board.failure is not None:
             return
-        instruction, round = min(turn.open(), key=lambda one: one[0].priority)
-        if round < reach.stop and (yield from _ends(rank, round)):
-            return
-        yield from instance(rank, instruction, round, record)
-        at[instruction] += 1
+        for instruction, round in turn.open():
+            ahead = isinstance(instruction.act, Receive) and instruction not in posted
+            if ahead and not skips(rank, instruction, round):
+                posted[instruction] = Posted(_start(rank, instruction, round), rank.board)
+        fresh = []
+        if chosen := turn.first():
+            instruction, round = chosen
+            yield from instance(rank, instruction, round, record, posted.pop(instruction, None))
+            fresh = [(instruction, at.pop(instruction) + 1)]
+            if lane.name == rank.leading and round < min(at.values(), default=round + 1):
+                _round_ends(rank)
 
 
 def _ends(rank: Rank, round: int) -> Generator[Pending, None, bool]:
@@ -108,9 +97,15 @@ def last_round(instruction: Instruction, reach: Reach) -> int:
     return reach.stop + (instruction.lag if reach.drain else 0)
 
 
-def instance(rank: Rank, instruction: Instruction, round: int, record: Record) -> LaneRun:
+def _start(rank: Rank, instruction: Instruction, round: int) -> Pending:
+    pending = carry_out(rank, instruction, round)
+    assert isinstance(pending, Pending)
+    return pending
+
+
+def instance(rank: Rank, instruction: Instruction, round: int, record: Record, posted: Posted | None = None) -> LaneRun:
     """One instance of an instruction: waits for its predecessors, carries it out, notes its span, tells the board."""
-    turn = Turn(rank, ((instruction, round),))
+    turn = Turn(rank, ((instruction, round),), {instruction: posted} if posted else {})
     if not turn.ready():
         asked = time.perf_counter()
         yield turn
@@ -119,7 +114,10 @@ def instance(rank: Rank, instruction: Instruction, round: int, record: Record) -
     if rank.board.failure is not None:
         return
     start = time.perf_counter()
-    if instruction.unless is None or not rank.board.has(instruction.unless, round):
+    if skips(rank, instruction, round):
+        if part := getattr(instruction.act, "part", ""):
+            rank.leave(round, part)
+    elif posted is None:
         rank.at[instruction.lane] = instruction.name, round, start, False
         pending = carry_out(rank, instruction, round)
         if pending is not None:

@@ -9,7 +9,9 @@ from partita.cost.ledger import Instance
 from partita.cost.memory import memory_curve
 from partita.program.breakdown import breakdown
 from partita.program.instruction import Collective
+from partita.program.ledger import step_of
 from partita.program.program import Program, Role
+from partita.program.shares import lockstep, shares_of
 from partita.program.spans import Spans, Times
 from partita.program.timeline import Timeline
 from partita.simulator.activities import Reals
@@ -17,12 +19,14 @@ from partita.simulator.clock import advance
 from partita.simulator.expand import Layout, expand
 from partita.simulator.kin import kin_of, tight
 from partita.simulator.meetings import meetings_of, sent_by, traffic_of
+from partita.simulator.merges import merges_of
 from partita.simulator.ports import Ports
 from partita.units import Bytes, Seconds
 
 WARM = 4
 MOMENTS = 240  # of a curve of memory
 Live = tuple[Bytes, tuple[tuple[Seconds, Bytes], ...], tuple[tuple[Bytes, ...], ...]]
+LOOSE = 28  # rounds where workers go at their own pace, and a ledger is to show how stale they are
 
 
 def simulate(program: Program, costs: Costs, *, rounds: int = 4, keep: int = 2) -> Timeline:
@@ -31,12 +35,12 @@ def simulate(program: Program, costs: Costs, *, rounds: int = 4, keep: int = 2) 
     Deterministic. Raises CostError for an operator without a cost.
     """
     ports = Ports(costs.cluster, costs.wiring.efficiency, costs.hosts)
+    rounds = rounds if lockstep(program) else max(rounds, LOOSE)
     meetings = meetings_of(program, costs, ports)
     held = tight(meetings, ports)
     layout, activities = expand(program, costs, ports, held, kin_of(program, costs, ports, held), rounds + WARM)
     start, end = advance(activities, ports.resources)
-    ends = np.array([_round_ends(layout, role, end) for role in program.roles])
-    seconds = float(np.mean(ends[:, -1] - ends[:, WARM - 1])) / (rounds * max(program.steps, 1))
+    seconds = _step(program, layout, end)
     spans = Spans([_times(layout, role, start, end, keep) for role in program.roles])
     worker = next((role for role in program.roles if role.keeps == "model"), program.roles[0])
     curves = {rank: curve for role in program.roles for rank, curve in _curves(program, costs, role, spans)}
@@ -47,7 +51,19 @@ def simulate(program: Program, costs: Costs, *, rounds: int = 4, keep: int = 2) 
         memory_over_time=tuple(over for _, over, _ in live), memory_parts=tuple(parts for _, _, parts in live),
         cores=core_seconds(program, costs), traffic=traffic_of(program, meetings),
         breakdown=breakdown(program, spans.of(worker.ranks[0]), seconds, keep),
+        ledger=merges_of(program, layout, start),
     )  # fmt: skip
+
+
+def _step(program: Program, layout: Layout, end: Reals) -> Seconds:
+    """Seconds of a step after the rounds that fill the program."""
+    ends = {role.name: _round_ends(layout, role, end) for role in program.roles}
+    if lockstep(program):
+        filled = np.array([np.mean(of_role, axis=1) for of_role in ends.values()])
+        return float(np.mean(filled[:, -1] - filled[:, WARM - 1])) / ((layout.rounds - WARM) * program.steps)
+    shares = {rank: share for role in program.roles for rank, share in shares_of(program, role).items()}
+    lines = {rank: ends[program.role_of[rank].name][:, program.role_of[rank].place[rank]] for rank in shares}
+    return step_of([lines[rank].tolist() for rank in shares], list(shares.values()), WARM)
 
 
 def core_seconds(program: Program, costs: Costs) -> tuple[Seconds, ...]:
@@ -64,10 +80,10 @@ def core_seconds(program: Program, costs: Costs) -> tuple[Seconds, ...]:
 
 
 def _round_ends(layout: Layout, role: Role, end: Reals) -> Reals:
-    """When each round's last instruction of the role's leading lane ends, averaged over its ranks."""
+    """When each round's last instruction of the role's leading lane ends, shape [rounds, ranks]."""
     lane = "compute" if any(lane.name == "compute" for lane in role.lanes) else "serve"
     last = role.instructions.index(role.on(lane)[-1])
-    found: Reals = end[layout.at(role)[:, last]][:, layout.kind(role)].mean(axis=1)
+    found: Reals = end[layout.at(role)[:, last]][:, layout.kind(role)]
     return found
 
 

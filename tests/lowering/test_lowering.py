@@ -161,6 +161,12 @@ def dealt(first: tuple[int, ...], second: tuple[int, ...], m: int) -> Plan:
     )
 
 
+def ahead(*corrections: Correction, **parts: object) -> Plan:
+    """Three workers whose server waits for nobody."""
+    sync = Sync(through=Servers(), tight=Tight(staleness=-1), **parts)  # type: ignore[arg-type]
+    return plan(sync=(sync,), mesh=Mesh((("data", 3),)), update=Update(corrections=corrections))
+
+
 REFUSED = [
     (pipe(Schedule()), "the order sequential"),
     (pipe(Schedule(Order.MESSAGE)), "the order message"),
@@ -176,7 +182,12 @@ REFUSED = [
     (plan(sync=(Sync(through=Servers(own=False), what=What.ELASTIC),)), "agreement on elastic through Servers"),
     (plan(sync=(Sync(what=What.FACTOR),)), "agreement on factor"),
     (plan(sync=(Sync(what=What.ELASTIC, often=Often(0)),)), "agreement once at the end"),
-    (plan(sync=(Sync(through=Servers(), tight=Tight(staleness=2)),), mesh=Mesh((("data", 3),))), "stale or partial"),
+    (plan(sync=(Sync(tight=Tight(staleness=2)),)), "stale or partial"),
+    (plan(sync=(Sync(through=Servers(own=False), tight=Tight(staleness=2)),)), "ahead on the devices of workers"),
+    (ahead(what=What.PARAMETER), "ahead with parameter"),
+    (ahead(what=What.DELTA, often=Often(2)), "increments pushed now and then"),
+    (ahead(Correction("momentum")), "the correction 'momentum'"),
+    (plan(sync=(Sync(often=Often(fetch=2)),)), "weights fetched every 2 steps"),
     (plan(sync=(Sync(often=Often(0)),)), "agreement once at the end"),
     (plan(sync=(Sync(what=What.PARAMETER, often=Often(4, fragments=2)),)), "agreement in fragments"),
     (plan(sync=(Sync(often=Often(4)),)), "gradients agreed on every 4 steps"),

@@ -1,0 +1,18 @@
+"""Which server holds which bucket."""
+
+from __future__ import annotations
+
+from partita.lowering.samples import Draft
+
+Owners = tuple[int, ...]
+
+
+def owners_of(draft: Draft, hosts: tuple[int, ...]) -> Owners:
+    """The server of each bucket: the one with the fewest bytes so far."""
+    load = dict.fromkeys(hosts, 0)
+    owners = []
+    for bucket in draft.buckets:
+        host = min(load, key=lambda h: load[h])
+        load[host] += bucket.size
+        owners.append(host)
+    return tuple(owners)

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from partita.cluster.cluster import Cluster
+from partita.graph.graph import Graph
+from partita.plan.plan import Plan
+from partita.plan.sync import Often
+from partita.recipes.ps_async import ps_async
+from partita.units import Bytes
+
+
+def downpour(
+    graph: Graph,
+    cluster: Cluster,
+    costs: Any = None,
+    *,
+    push: int = 1,
+    fetch: int = 1,
+    servers: int = 1,
+    bucket_bytes: Bytes = 2**20,
+    microbatches: int = 1,
+) -> Plan:
+    """Downpour SGD: every replica pushes the sum of its gradients over `push` minibatches, and fetches the weights with
+    every `fetch`-th push; servers apply each at once, with the task's rule (DistBelief: Adagrad with a rate for each
+    parameter) (DP-09; Dean et al., NIPS 2012)."""
+    base = ps_async(graph, cluster, servers=servers, bucket_bytes=bucket_bytes, microbatches=microbatches)
+    often = Often(period=push, fetch=fetch)
+    return replace(base, name="downpour", sync=(replace(base.sync[0], often=often),))

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from partita.cluster.cluster import Cluster
+from partita.graph.graph import Graph
+from partita.plan.plan import Correction, Plan, Update
+from partita.plan.sync import Tight
+from partita.recipes.ps_async import ps_async
+from partita.units import Bytes
+
+
+def dynsgd(
+    graph: Graph,
+    cluster: Cluster,
+    costs: Any = None,
+    *,
+    staleness: int = 3,
+    servers: int = 1,
+    bucket_bytes: Bytes = 2**20,
+    microbatches: int = 1,
+) -> Plan:
+    """DynSGD: under bounded staleness the d-th update of a clock weighs 1 / d and revises the average of those before,
+    so that a clock's weights sum to 1 (DP-17; Jiang et al., SIGMOD 2017)."""
+    base = ps_async(graph, cluster, servers=servers, bucket_bytes=bucket_bytes, microbatches=microbatches)
+    sync = replace(base.sync[0], tight=Tight(staleness=staleness))
+    return replace(base, name="dynsgd", sync=(sync,), update=Update(corrections=(Correction("staleness"),)))

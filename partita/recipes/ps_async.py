@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from partita.cluster.cluster import Cluster
+from partita.graph.graph import Graph
+from partita.plan.plan import Plan
+from partita.plan.sync import Tight
+from partita.recipes.ps_sync import ps_sync
+from partita.units import Bytes
+
+
+def ps_async(
+    graph: Graph,
+    cluster: Cluster,
+    costs: Any = None,
+    *,
+    servers: int = 1,
+    bucket_bytes: Bytes = 2**20,
+    microbatches: int = 1,
+) -> Plan:
+    """Asynchronous SGD: servers apply whichever worker's gradient comes, with the worker's share of the minibatch, and
+    answer at once (DP-10; Langford et al., NeurIPS 2009). Keys are sharded by bytes (DP-05, DP-07)."""
+    base = ps_sync(graph, cluster, servers=servers, bucket_bytes=bucket_bytes, microbatches=microbatches)
+    return replace(base, name="ps_async", sync=(replace(base.sync[0], tight=Tight(staleness=-1)),))

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from partita.cluster.cluster import Cluster
+from partita.graph.graph import Graph
+from partita.plan.plan import Plan
+from partita.plan.sync import Tight
+from partita.recipes.ps_async import ps_async
+from partita.units import Bytes
+
+
+def softsync(
+    graph: Graph,
+    cluster: Cluster,
+    costs: Any = None,
+    *,
+    n: int = 2,
+    servers: int = 1,
+    bucket_bytes: Bytes = 2**20,
+    microbatches: int = 1,
+) -> Plan:
+    """n-softsync: of L workers, every L // n gradients that come make a step; each keeps its share of the minibatch, so
+    that the rate goes down as the staleness, about n, goes up (DP-16; Gupta, Zhang & Wang, ICDM 2016)."""
+    base = ps_async(graph, cluster, servers=servers, bucket_bytes=bucket_bytes, microbatches=microbatches)
+    need = max(base.mesh.size // max(n, 1), 1)
+    return replace(base, name="softsync", sync=(replace(base.sync[0], tight=Tight(-1, need=need, late="keep")),))

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from partita.cluster.cluster import Cluster
+from partita.graph.graph import Graph
+from partita.plan.plan import Plan
+from partita.plan.sync import Tight, What
+from partita.recipes.ps_async import ps_async
+from partita.units import Bytes
+
+
+def ssp(
+    graph: Graph,
+    cluster: Cluster,
+    costs: Any = None,
+    *,
+    staleness: int = 3,
+    servers: int = 1,
+    bucket_bytes: Bytes = 2**20,
+    microbatches: int = 1,
+) -> Plan:
+    """Stale synchronous parallel: workers push what their own optimizers did to the weights, and a read at clock c sees
+    every increment of clocks before c - staleness (DP-14; Ho et al., NIPS 2013)."""
+    base = ps_async(graph, cluster, servers=servers, bucket_bytes=bucket_bytes, microbatches=microbatches)
+    sync = replace(base.sync[0], what=What.DELTA, tight=Tight(staleness=staleness))
+    return replace(base, name="ssp", sync=(sync,))

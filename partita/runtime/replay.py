@@ -1,0 +1,252 @@
+"""A run through servers that wait for nobody, replayed serially in plain PyTorch from its ledger: no timing.
+
+    ledger of a bucket   (worker 1, turn 0, read 0)  (worker 0, turn 0, read 0)  (worker 1, turn 1, read 1) ...
+    versions             w0 ------------------> w1 ------------------> w2 ------------------> w3
+
+Each gradient is computed anew on the versions that its worker had read, each bucket takes them in the order in which
+they entered, and corrections are written out as their papers have them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+import torch
+
+from partita.errors import ProgramError
+from partita.program.instruction import Apply
+from partita.program.ledger import Merge
+from partita.program.program import Bucket, Program
+from partita.runtime.leg import Leg
+from partita.runtime.reference import Reference, Share, shares_of
+from partita.runtime.rules import optimizer_of, step_at_rate
+from partita.runtime.state import rows
+
+Parts = list[torch.Tensor]
+Named = dict[str, torch.Tensor]
+Turn = tuple[int, int]
+
+
+@dataclass
+class Shelf:
+    """One bucket: `apply` by worker, its parts now and in all versions that were, and the merges that are left."""
+
+    bucket: Bucket
+    apply: dict[int, Apply]
+    parts: Parts
+    optimizer: Any
+    schedule: Any
+    left: list[Merge]
+    versions: list[Parts]
+    summed: Parts = field(default_factory=list)
+    squares: Parts = field(default_factory=list)
+    clocks: dict[int, list[Parts]] = field(default_factory=dict)
+    merged: int = 0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A leg of the run: its first turn, how many pushes a round has, and each worker's part of a round."""
+
+    leg: Leg
+    first: int
+    pushes: int
+    shares: dict[int, list[Share]]
+
+    @property
+    def turns(self) -> int:
+        return self.leg.rounds * self.pushes
+
+
+def stages_of(legs: Sequence[Leg]) -> list[Stage]:
+    """The legs that merge anything, one after the other."""
+    found: list[Stage] = []
+    for leg in legs:
+        pushes = max((len(acts) for one in applies_of(leg.program).values() for acts in one.values()), default=0)
+        if pushes:
+            shares = {w: list(s) for w, s in groupby(sorted(shares_of(leg.program), key=_worker), key=_worker)}
+            found.append(Stage(leg, found[-1].first + found[-1].turns if found else 0, pushes, shares))
+    return found
+
+
+def applies_of(program: Program) -> dict[str, dict[int, list[Apply]]]:
+    """Bucket -> worker -> how its contributions enter, one for each push of a round."""
+    found: dict[str, dict[int, list[Apply]]] = {}
+    for _, i in program.instructions():
+        if isinstance(i.act, Apply):
+            found.setdefault(i.act.bucket, {}).setdefault(i.act.source, []).append(i.act)
+    return found
+
+
+def replayed(one: Reference, legs: Sequence[Leg], ledger: Sequence[Merge], *, whole: bool = True) -> Named:
+    """Parameters by name after all merges of a ledger; without `whole`, every part is fed in two halves.
+
+    Raises ProgramError for a ledger that tells no possible run.
+    """
+    return Replay(one, legs, ledger, whole).go()
+
+
+class Replay:
+    """Private to one call of `replayed`."""
+
+    def __init__(self, one: Reference, legs: Sequence[Leg], ledger: Sequence[Merge], whole: bool) -> None:
+        self.one, self.whole, self.stages = one, whole, stages_of(legs)
+        program = self.stages[0].leg.program
+        self.update = program.update
+        self.named = {n: p for n, p in one.model.named_parameters() if p.requires_grad}
+        applies = applies_of(program)
+        self.delta = any(act.delta for by_worker in applies.values() for acts in by_worker.values() for act in acts)
+        drops = self.stages[0].leg.program.drops
+        self.shelves = {
+            name: self._shelf(program.bucket[name], {w: acts[0] for w, acts in by_worker.items()}, ledger)
+            for name, by_worker in applies.items()
+        }
+        self.read: dict[Turn, dict[str, int]] = {}
+        self.waiting = Counter((merge.worker, merge.turn) for merge in ledger)
+        for merge in ledger:
+            read = self.read.setdefault((merge.worker, merge.turn), {})
+            read |= dict.fromkeys(self.shelves, merge.read) if drops else {merge.bucket: merge.read}
+        self.made: dict[Turn, Named] = {}
+        self.workers: dict[int, tuple[Any, Any, Any]] = {}
+
+    def _shelf(self, bucket: Bucket, apply: dict[int, Apply], ledger: Sequence[Merge]) -> Shelf:
+        parts = [rows(self.named[piece.parameter].detach(), piece).clone() for piece in bucket.pieces]
+        optimizer = optimizer_of(self.one.task, self.update, parts)
+        schedule = self.one.task.schedule(optimizer) if self.one.task.schedule else None
+        mine = [merge for merge in ledger if merge.bucket == bucket.name]
+        return Shelf(bucket, apply, parts, optimizer, schedule, mine, [[part.clone() for part in parts]])
+
+    def go(self) -> Named:
+        moved = True
+        while moved:
+            moved = False
+            for shelf in self.shelves.values():
+                while shelf.left and self._known((shelf.left[0].worker, shelf.left[0].turn)):
+                    self._merge(shelf, shelf.left.pop(0))
+                    moved = True
+        if any(shelf.left for shelf in self.shelves.values()):
+            raise ProgramError("the ledger has merges that read versions which were never made")
+        self._show({name: len(shelf.versions) - 1 for name, shelf in self.shelves.items()})
+        return dict(self.one.model.named_parameters())
+
+    def _show(self, versions: dict[str, int]) -> None:
+        """Let the model have a version of each bucket."""
+        with torch.no_grad():
+            for name, version in versions.items():
+                shelf = self.shelves[name]
+                for piece, part in zip(shelf.bucket.pieces, shelf.versions[version], strict=True):
+                    rows(self.named[piece.parameter], piece).copy_(part)
+
+    def _known(self, turn: Turn) -> bool:
+        """Whether what a worker's turn brings can be computed by now; it then is."""
+        if turn not in self.made:
+            read = self.read[turn]
+            if len(read) < len(self.shelves) or any(len(self.shelves[b].versions) <= v for b, v in read.items()):
+                return False
+            self._show(read)
+            gradient = self._gradient(*turn)
+            self.made[turn] = self._increment(turn[0], gradient) if self.delta else gradient
+        return True
+
+    def _taken(self, turn: Turn) -> Named:
+        """What a turn brings, which goes with the last bucket that takes its part."""
+        self.waiting[turn] -= 1
+        return self.made[turn] if self.waiting[turn] else self.made.pop(turn)
+
+    def _gradient(self, worker: int, turn: int) -> Named:
+        """The gradient of a turn's minibatches, each sample weighing what it does in the whole minibatch."""
+        stage = next(stage for stage in reversed(self.stages) if stage.first <= turn)
+        program, round, push = stage.leg.program, *divmod(turn - stage.first, stage.pushes)
+        period, before = program.steps // stage.pushes, stage.leg.step + round * program.steps
+        total = {name: torch.zeros_like(p) for name, p in self.named.items()}
+        for step in range(push * period, (push + 1) * period):
+            shares = [part for s in stage.shares[worker] if s.step == step for part in self._fed(s)]
+            found = self.one.gradients(before + step, shares, program.batch)
+            scale = sum(count for _, count in shares) / program.batch if self.one.weighted else 1.0
+            for mine, gradient in zip(total.values(), found, strict=True):
+                mine += scale * gradient
+        return total
+
+    def _fed(self, share: Share) -> list[tuple[int, int]]:
+        half = 0 if self.whole else share.count // 2
+        parts = [(share.start, half), (share.start + half, share.count - half)]
+        return [part for part in parts if part[1]]
+
+    def _increment(self, worker: int, gradient: Named) -> Named:
+        """What the worker's own optimizer makes of a gradient."""
+        if worker not in self.workers:
+            copies = deepcopy(list(self.named.values()))
+            optimizer = optimizer_of(self.one.task, self.update, copies)
+            schedule = self.one.task.schedule(optimizer) if self.one.task.schedule else None
+            self.workers[worker] = copies, optimizer, schedule
+        copies, optimizer, schedule = self.workers[worker]
+        with torch.no_grad():
+            for copy, (name, p) in zip(copies, self.named.items(), strict=True):
+                copy.copy_(p)
+                copy.grad = gradient[name]
+        step_at_rate(optimizer, self.update)
+        if schedule is not None:
+            schedule.step()
+        return {name: (copy - p).detach() for copy, (name, p) in zip(copies, self.named.items(), strict=True)}
+
+    def _merge(self, shelf: Shelf, merge: Merge) -> None:
+        act, brought = shelf.apply[merge.worker], self._taken((merge.worker, merge.turn))
+        parts = [rows(brought[piece.parameter], piece).clone() for piece in shelf.bucket.pieces]
+        for correction in act.corrections:
+            settings = dict(correction.settings)
+            if correction.name == "delay":
+                parts = _compensated(shelf, act, parts, shelf.versions[merge.read], settings)
+            else:
+                parts = _revised(shelf, act, parts, merge.turn)
+        shelf.merged += 1
+        if act.delta:
+            with torch.no_grad():
+                for part, change in zip(shelf.parts, parts, strict=True):
+                    part.add_(change)
+        else:
+            shelf.summed = [a + b for a, b in zip(shelf.summed, parts, strict=True)] if shelf.summed else parts
+            self._step(shelf, act)
+        if act.delta or shelf.merged % act.need == 0:
+            shelf.versions.append([part.detach().clone() for part in shelf.parts])
+
+    def _step(self, shelf: Shelf, act: Apply) -> None:
+        if shelf.merged % act.need == 0:
+            for part, gradient in zip(shelf.parts, shelf.summed, strict=True):
+                part.grad = act.scale * gradient
+            step_at_rate(shelf.optimizer, self.update)
+            shelf.summed = []
+            for _ in range(shelf.merged // act.among - (shelf.merged - act.need) // act.among):
+                if shelf.schedule is not None:
+                    shelf.schedule.step()
+
+
+def _worker(share: Share) -> int:
+    return share.rank
+
+
+def _compensated(shelf: Shelf, act: Apply, parts: Parts, read: Parts, settings: dict[str, float]) -> Parts:
+    """DC-ASGD (DP-18): g + lambda g g (w - w_read); adaptive: lambda / sqrt(MS + 1e-7), MS = m MS + (1 - m) g g."""
+    means = [part / act.share for part in parts]
+    factors: list[Any] = [settings["strength"]] * len(parts)
+    if decay := settings.get("decay", 0.0):
+        before = shelf.squares or [torch.zeros_like(g) for g in means]
+        shelf.squares = [decay * ms + (1 - decay) * g * g for ms, g in zip(before, means, strict=True)]
+        factors = [settings["strength"] / torch.sqrt(ms + 1e-7) for ms in shelf.squares]
+    return [
+        act.share * (g + factor * g * g * (now.detach() - then))
+        for g, factor, now, then in zip(means, factors, shelf.parts, read, strict=True)
+    ]
+
+
+def _revised(shelf: Shelf, act: Apply, parts: Parts, clock: int) -> Parts:
+    """DynSGD (DP-17): the mean of all that has come of this clock takes the place of the mean before."""
+    came = shelf.clocks.setdefault(clock, [])
+    before = [sum(column) / len(came) for column in zip(*came, strict=True)] if came else [0.0] * len(parts)
+    came.append([part / act.share for part in parts])
+    after = [sum(column) / len(came) for column in zip(*came, strict=True)]
+    return [b - a for a, b in zip(before, after, strict=True)]

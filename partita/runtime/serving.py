@@ -1,0 +1,90 @@
+"""How a server that waits for nobody carries out what comes: merges in the order of arrival, versions, corrections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import torch
+
+from partita.program.instruction import Apply, Mark, Snapshot
+from partita.runtime.rank import Rank
+from partita.runtime.rules import step_at_rate
+from partita.runtime.state import shaped
+
+Correct = Callable[[Rank, Apply, torch.Tensor, dict[str, float]], None]
+
+
+def apply(rank: Rank, act: Apply, name: str, round: int) -> None:
+    """What lies in the inbox of `source` enters the bucket; the ledger says which version it had read."""
+    state, inbox = rank.state, rank.state.inbox_of(act.bucket, act.source)
+    complete = state.ledger.merge(act, round)
+    for correction in act.corrections:
+        CORRECTIONS[correction.name](rank, act, inbox, dict(correction.settings))
+    if act.delta:
+        state.parameter[act.bucket].add_(inbox)
+    elif act.need > 1:
+        total = state.gradient[act.bucket][0]
+        total.add_(inbox)
+        if complete:
+            step(rank, act, total)
+            total.zero_()
+    else:
+        step(rank, act, inbox)
+
+
+def step(rank: Rank, act: Apply, gradient: torch.Tensor) -> None:
+    """The optimizer's step on the bucket; its schedule goes on once for every minibatch's worth of merges."""
+    state = rank.state
+    if act.scale != 1.0:
+        gradient.mul_(act.scale)
+    for view, part in zip(state.views[act.bucket], shaped(gradient, state.views[act.bucket]), strict=True):
+        view.grad = part
+    step_at_rate(state.optimizer[act.bucket], rank.program.update)
+    for view in state.views[act.bucket]:
+        view.grad = None
+    merged = state.ledger.merged[act.bucket]
+    passed = merged // act.among - (merged - act.need) // act.among
+    for _ in range(passed if act.bucket in state.schedule else 0):
+        state.schedule[act.bucket].step()
+
+
+def compensate(rank: Rank, act: Apply, gradient: torch.Tensor, settings: dict[str, float]) -> None:
+    """g + lambda g g (w - w_read), with the mean gradient g of the worker's samples; with a `decay` m, lambda over the
+    root of the running mean of g g (DC-ASGD, Zheng et al., ICML 2017)."""
+    state, strength = rank.state, settings["strength"]
+    weights, read = state.parameter[act.bucket], state.outbox[act.bucket, act.source]
+    squares = (gradient / act.share) ** 2
+    scale: torch.Tensor | float = strength
+    if decay := settings.get("decay", 0.0):
+        mean = state.squares.setdefault(act.bucket, torch.zeros_like(squares))
+        mean.mul_(decay).add_(squares, alpha=1 - decay)
+        scale = strength / torch.sqrt(mean + 1e-7)
+    gradient.add_(act.share * scale * squares * (weights - read))
+
+
+def revise(rank: Rank, act: Apply, gradient: torch.Tensor, settings: dict[str, float]) -> None:
+    """The average of what a clock's workers have brought so far takes the place of the average before: the d-th weighs
+    1 / d, and all weigh the same in the end (DynSGD, Jiang et al., SIGMOD 2017)."""
+    state = rank.state
+    clock = state.ledger.turns[act.bucket, act.source] - 1
+    count, before = state.clocks.get((act.bucket, clock), (0, torch.zeros_like(gradient)))
+    change = (gradient / act.share - before) / (count + 1)
+    if count + 1 == act.among:
+        state.clocks.pop((act.bucket, clock), None)
+    else:
+        state.clocks[act.bucket, clock] = count + 1, before + change
+    gradient.copy_(change)
+
+
+CORRECTIONS: Final[dict[str, Correct]] = {"delay": compensate, "staleness": revise}
+
+
+def snapshot(rank: Rank, act: Snapshot, name: str, round: int) -> None:
+    """The version that peer `to` reads."""
+    rank.state.outbox[act.bucket, act.to].copy_(rank.state.parameter[act.bucket])
+    rank.state.ledger.give(act.bucket, act.to)
+
+
+def mark(rank: Rank, act: Mark, name: str, round: int) -> None:
+    """Nothing: the board says that it is done."""

@@ -1,0 +1,50 @@
+"""What real processes did through servers that wait for nobody is what their ledger says, replayed serially in fp64."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from partita import api
+from partita.program.ledger import staleness_of
+from partita.recipes.catalogue import call
+from partita.report.record import read_record
+from partita.runtime.check import TOLERANCE, difference
+from partita.runtime.leg import legs
+from partita.runtime.reference import fresh
+from partita.runtime.replay import replayed
+from partita.tracing.capture import capture
+from tests.processes.doubled import doubled
+
+STEPS = 12
+TASK = "tests/processes/doubled.py:doubled"
+PLANS = (
+    "ps_async(bucket_bytes=400)",
+    "ps_async(servers=2,bucket_bytes=200)",
+    "ssp(staleness=1,bucket_bytes=400)",
+    "softsync",
+    "dynsgd(staleness=2)",
+    "dc_asgd(strength=0.5,decay=0.9)",
+    "downpour(push=2,fetch=2)",
+    "backup_workers(bucket_bytes=400)",
+)
+
+
+@pytest.mark.parametrize("plan", [PLANS[1], PLANS[-1], *(pytest.param(p, marks=pytest.mark.slow) for p in PLANS)])
+def test_a_run_of_processes_equals_the_replay_of_its_ledger(plan: str, tmp_path: Path) -> None:
+    """DP-05, DP-07, DP-09, DP-10, DP-11, DP-14, DP-16, DP-17, DP-18 over torch.distributed."""
+    machines = api.cluster_of("local:5" if "servers=2" in plan else "local:4")
+    done = api.train(TASK, plan, machines, steps=STEPS, seed=3, out=str(tmp_path))
+    assert done is not None
+    measured = read_record(tmp_path).rows[0].measured
+    assert measured is not None
+    task = doubled()
+    graph = capture(task)
+    parts = legs(graph, call(plan, graph, machines), machines, STEPS)
+    serial = replayed(fresh(task, seed=3, precision="fp32"), parts, measured.ledger)
+    assert difference(load_file(done.weights_path), serial) <= TOLERANCE
+    assert {merge.worker for merge in measured.ledger} <= set(range(3))
+    if plan.startswith("ps_async"):
+        assert max(staleness_of(measured.ledger, skip=0)) > 0
