@@ -22,6 +22,7 @@ from partita.program.instruction import (
     Compute,
     Decode,
     Encode,
+    Free,
     Kind,
     Load,
     Mark,
@@ -205,15 +206,18 @@ class Costs:
                 return Demand(own + self._coding(program, act.coding, 0))
             case Decode():
                 return Demand(own + max(len(act.sources), 1) * self._coding(program, act.coding, 1))
+            case Free():
+                kept = act.space is Space.GRADIENT
+                return Demand(own + kept * (self.add if act.add else self.copy).of(program.bucket[act.bucket].owned))
             case Scale():
-                return Demand(own + self.copy.of(program.bucket[act.bucket].elements))
+                return Demand(own + self.copy.of(program.bucket[act.bucket].owned))
             case Mix():
                 return Demand(own + len(act.terms) * self.copy.of(program.bucket[act.bucket].elements))
             case Norm() | Clip():
                 passes = 2 if isinstance(act, Clip) and not act.by else 1
-                return Demand(own + passes * sum(_over(program.bucket[name], self.copy) for name in act.buckets))
+                return Demand(own + passes * sum(_owned(program.bucket[name], self.copy) for name in act.buckets))
             case Update():
-                return Demand(own + _over(program.bucket[act.bucket], self.update))
+                return Demand(own + _owned(program.bucket[act.bucket], self.update))
             case Apply():
                 return Demand(own + self._applying(program.bucket[act.bucket], act))
             case Mark():
@@ -288,6 +292,12 @@ def by_messages(act: Collective) -> bool:
 def by_hops(act: Collective) -> bool:
     """Whether that schedule is no plain ring."""
     return act.codec is not None or act.algorithm not in (BACKEND, "ring")
+
+
+def _owned(bucket: Bucket, touch: Touch) -> Seconds:
+    """Over one rank's part; where parts meet within a piece, both ranks have some of it."""
+    ranks = len(bucket.shares.edges) - 1 if bucket.shares else 1
+    return touch.of(bucket.owned, (len(bucket.pieces) + ranks - 1) / ranks)
 
 
 def ring_bytes(elements: int, item: int, ranks: int) -> list[Bytes]:

@@ -13,7 +13,7 @@ from partita.cost.curve import Course, fullest, unit
 from partita.cost.tides import Tide, tide_of
 from partita.graph.graph import Graph
 from partita.graph.tensor import Tensor
-from partita.program.instruction import Act, Compute, Load, Pack, Receive, Send, Space, Update
+from partita.program.instruction import Act, Collective, Compute, Free, Kind, Load, Pack, Receive, Send, Space, Update
 from partita.program.program import Bucket, Piece, Program, Role
 from partita.program.timeline import PARTS
 from partita.units import Bytes, Seconds
@@ -81,7 +81,12 @@ class Ledger:
             case Send(space=Space.VALUE):
                 for name, _ in self.program.parcel[act.bucket].values:
                     self._set(one.end, (one.round, act.part, name), self.zero)
+            case Collective(kind=Kind.ALL_GATHER):
+                self._come(one.start, act.bucket, act.space)
+            case Free():
+                self._set(one.end, (0, "", (act.bucket, act.space)), self.zero)
             case Pack():
+                self._come(one.start, act.bucket, Space.GRADIENT)
                 self._take(one, act.bucket, act.part, act.stage)
             case Update():
                 scratch = scratch_bytes(self.graph, self.program.bucket[act.bucket], self.foreach)
@@ -98,6 +103,13 @@ class Ledger:
             self.moments.append(at)
             self.changes.append(held - before)
             self.now[key] = held
+
+    def _come(self, at: Seconds, bucket: str, space: Space) -> None:
+        """The whole of a bucket of which a rank keeps its part."""
+        whole = self.program.bucket.get(bucket)
+        if whole is not None and not whole.keeps(space):
+            part = "parameters" if space is Space.PARAMETER else "buckets"
+            self._set(at, (0, "", (bucket, space)), unit(part) * whole.size)
 
     def _place(self, round: int, part: str, stage: int, batch: int) -> _Place:
         return self.places.setdefault((round, part, stage), _Place(self.tide(stage, batch)))
@@ -182,9 +194,10 @@ def scratch_bytes(graph: Graph, bucket: Bucket, foreach: bool) -> Bytes:
     (`foreach`, its default on CUDA)."""
     times = SCRATCH.get(graph.optimizer.name, 1)
     if foreach or not bucket.pieces:
-        return times * bucket.size
+        return times * bucket.owned * (bucket.size // bucket.elements)
     shapes = {p.name: p.tensor.at(1) for p in graph.parameters}
-    return times * max(_rows(shapes[piece.parameter], piece) for piece in bucket.pieces)
+    most = bucket.owned * (bucket.size // bucket.elements)
+    return times * min(max(_rows(shapes[piece.parameter], piece) for piece in bucket.pieces), most)
 
 
 def _rows(tensor: Tensor, piece: Piece) -> Bytes:

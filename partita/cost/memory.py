@@ -19,7 +19,7 @@ from partita.cost.ledger import Instance, Ledger
 from partita.graph.graph import Graph
 from partita.plan.rule import ruled
 from partita.program.instruction import Act, Apply, Combine, Compute, Pack, Receive, Snapshot, Space, Update
-from partita.program.program import Program, Role
+from partita.program.program import Bucket, Program, Role
 from partita.units import Bytes, Seconds
 
 
@@ -73,10 +73,12 @@ def resident(program: Program, graph: Graph, role: Role) -> Course:
     parameters = sum({p.name: p.tensor.size() for part in held for p in part.parameters}.values())
     parameters += sum(b.tensor.size() for part in held for b in part.buffers)
     parameters += sum(len(c.data) for part in held for c in part.constants)
-    elements = sum(program.bucket[name].elements for name in set(map(stepped, acts)) - {""})
+    updated = [program.bucket[name] for name in set(map(stepped, acts)) - {""}]
+    parameters -= sum(bucket.size - _kept(bucket, Space.PARAMETER) for bucket in updated)
+    elements = sum(bucket.owned for bucket in updated)
     packed = {a.bucket for a in acts if isinstance(a, Pack | Combine)}
     packed |= {a.bucket for a in acts if isinstance(a, Apply) and a.need > 1}
-    buckets = program.slots * sum(program.bucket[name].size for name in packed)
+    buckets = program.slots * sum(_kept(program.bucket[name], Space.GRADIENT) for name in packed)
     boxes = {(a.bucket, a.source) for a in acts if isinstance(a, Receive) and a.space is Space.INBOX}
     boxes |= {(a.bucket, (-1, a.to)) for a in acts if isinstance(a, Snapshot)}
     inboxes = sum(program.bucket[bucket].size for bucket, _ in boxes)
@@ -91,3 +93,8 @@ def resident(program: Program, graph: Graph, role: Role) -> Course:
 def stepped(act: Act) -> str:
     """The bucket of which an act makes an optimizer's steps, and so needs its state."""
     return act.bucket if isinstance(act, Update) or (isinstance(act, Apply) and not act.delta) else ""
+
+
+def _kept(bucket: Bucket, space: Space) -> Bytes:
+    """Bytes of a bucket that stay on a rank, where parts differ on the one with the largest."""
+    return bucket.size if bucket.keeps(space) else bucket.owned * (bucket.size // bucket.elements)

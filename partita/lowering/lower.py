@@ -24,6 +24,7 @@ from partita.lowering.finale import finale
 from partita.lowering.samples import Draft, draft
 from partita.lowering.schedules import ROWS
 from partita.lowering.servers import served
+from partita.lowering.shards import sharded, unsliced
 from partita.lowering.stages import staged
 from partita.plan.check import check
 from partita.plan.memory import Memory, Precision, Shard
@@ -66,15 +67,17 @@ def lower(graph: Graph, plan: Plan, cluster: Cluster) -> tuple[Stretch, ...]:
 def lower_phase(graph: Graph, plan: Plan, cluster: Cluster, steps: int = 0) -> Program:
     """The Program of one phase; with `steps`, of a last round of so few."""
     refuse(graph, plan)
-    return replace(_program(ruled(graph, plan.update), plan, cluster, steps), update=plan.update)
+    ruling, plan = ruled(graph, plan.update), unsliced(plan)
+    program = sharded(_replicated(ruling, plan, cluster, steps), ruling, plan.memory)
+    return replace(verify(program), update=plan.update)
 
 
-def _program(graph: Graph, plan: Plan, cluster: Cluster, steps: int) -> Program:
+def _replicated(graph: Graph, plan: Plan, cluster: Cluster, steps: int) -> Program:
     if plan.stages:
-        return verify(staged(graph, plan))
+        return staged(graph, plan)
     step = recomputed(graph, computed_again(graph, plan)).graph
     program = _agreed(step, plan, cluster, steps)
-    return verify(program if step is graph else replace(program, whole=step))
+    return program if step is graph else replace(program, whole=step)
 
 
 def _agreed(graph: Graph, plan: Plan, cluster: Cluster, steps: int) -> Program:
@@ -111,6 +114,7 @@ def refuse(graph: Graph, plan: Plan) -> None:
         (plan.splits != (Split(),), "samples divided for some operators or ranks only"),
         *_gaps(graph, plan),
         *(_pipeline_gaps(plan) if plan.stages else _order_gaps(plan)),
+        *_shard_gaps(plan),
         *_memory_gaps(plan.memory),
         (not loose and corrections_gap(plan), "corrections of the update rule"),
         (plan.update.growth != 1 or bool(plan.update.grow_at), "a batch that grows"),
@@ -125,8 +129,19 @@ def refuse(graph: Graph, plan: Plan) -> None:
             )
 
 
+def _shard_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
+    sync, over, shards = plan.sync[0] if plan.sync else Sync(), plan.memory.over, plan.memory.shard is not Shard.NONE
+    summed = bool(plan.sync) and isinstance(sync.through, AllReduce) and sync.what is What.GRADIENT
+    yield shards and plan.mesh.size > 1 and not summed, "sharded state where no gradients are all-reduced"
+    yield shards and sync.tight.lag > 0, "sharded state with late gradients"
+    yield shards and sync.wire.collective != BACKEND, f"sharded state with the collective {sync.wire.collective!r}"
+    yield shards and bool(sync.wire.codecs), "sharded state with codecs"
+    unlike = any(stage.ranks for stage in plan.stages) and plan.memory.shard is not Shard.OPTIMIZER
+    yield shards and unlike, "sharded gradients of replicas that take turns"
+    yield shards and over != "data", f"state sharded over the axis {over!r}"
+
+
 def _memory_gaps(memory: Memory) -> Iterator[tuple[bool, str]]:
-    yield memory.shard is not Shard.NONE, "sharded state"
     yield memory.precision is not Precision.TASK or memory.loss_scale > 0, "a precision of its own"
     yield bool(memory.offload) or memory.tiles > 1, "offloading or tiles"
 

@@ -6,9 +6,8 @@ from partita.cluster.cluster import Cluster
 from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.graph.homes import stage_starts
-from partita.plan.memory import Recompute, Shard
+from partita.plan.memory import Recompute
 from partita.plan.plan import Plan, own_servers, ranks_of
-from partita.plan.rule import ruled
 from partita.plan.schedule import Order
 from partita.plan.sync import GRAPHS, Gossip, Neighbours, Servers, SharedMemory, What
 
@@ -151,16 +150,16 @@ def _agreement(plan: Plan, graph: Graph) -> None:
             )
         if isinstance(sync.through, SharedMemory) and sync.what is not What.GRADIENT:
             raise PlanError(f"{plan.name}: shared memory takes gradients, not {sync.what}")
-    update, optimizer = plan.update, ruled(graph, plan.update).optimizer
+    update = plan.update
     if update.warmup < 0 or not update.scale > 0 or not update.trust > 0:
         raise PlanError(
             f"{plan.name}: warmup {update.warmup}, scale {update.scale}, trust {update.trust}; warmup is 0 or more "
             "steps, the others are above 0"
         )
-    if plan.memory.shard is not Shard.NONE and not optimizer.elementwise:
-        raise PlanError(
-            f"{plan.name} shards the state of {optimizer.name}, whose update needs whole tensors; use shard=none"
-        )
+    if plan.memory.ahead < 1:
+        raise PlanError(f"{plan.name}: weights are gathered {plan.memory.ahead} buckets ahead; 1 or more are allowed")
+    if plan.memory.keep < 0:
+        raise PlanError(f"{plan.name}: keep={plan.memory.keep}; 0 or more buckets are allowed")
     _stages(plan, graph)
     if plan.schedule.order is not Order.SEQUENTIAL and len(plan.stages) < 2 and plan.mesh.length("pipe") < 2:
         raise PlanError(

@@ -52,10 +52,15 @@ class Memory:
     stands for by itself; `auto` names what it chose for the `budget`: bytes of what comes and goes in a step at its
     peak, up to 1 a fraction of the fullest rank's without recomputing (0: what the devices have room for).
     `loss_scale` is where the scale of an fp16 loss starts (0: 2^16); it doubles and halves by itself.
+
+    Sharded parameters are gathered `ahead` buckets before their turn, and stay until their next reader where fewer than
+    `keep` buckets are read before that (0: gathered again for every pass).
     """
 
     shard: Shard = Shard.NONE
     over: str = "data"
+    ahead: int = 1
+    keep: int = 0
     recompute: Recompute = Recompute.NONE
     recomputed: tuple[str, ...] = ()
     budget: float = 0.0

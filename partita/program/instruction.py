@@ -153,6 +153,16 @@ class Decode:
 
 
 @dataclass(frozen=True, slots=True)
+class Free:
+    """Give back the memory of a bucket of which a rank keeps its own part only; in Space.GRADIENT that part is kept
+    from what was packed and scattered, or added to what was kept before."""
+
+    bucket: str
+    space: Space = Space.PARAMETER
+    add: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Scale:
     """Multiply a bucket in place by `factor`, and by the inverse of the number that the bucket `by` holds if it is
     named (WEIGHT as a gradient, MASS in its anchor); `lag` as in Update."""
@@ -266,6 +276,7 @@ Act: TypeAlias = (
     | Combine
     | Encode
     | Decode
+    | Free
     | Scale
     | Mix
     | Norm

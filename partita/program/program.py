@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from itertools import pairwise
 from math import prod
 from typing import Final, TypeVar
 
@@ -84,6 +85,15 @@ class Bucket:
     elements: int
     pieces: tuple[Piece, ...]
     shares: Shares | None = None
+
+    def keeps(self, space: Space) -> bool:
+        """Whether a rank keeps all elements in a space."""
+        return self.shares is None or space in self.shares.whole
+
+    @property
+    def owned(self) -> int:
+        """The elements that a rank updates, of the ranks' parts the largest."""
+        return max(b - a for a, b in pairwise(self.shares.edges)) if self.shares else self.elements
 
     @property
     def size(self) -> Bytes:

@@ -40,6 +40,9 @@ from partita.recipes.single import single
 from partita.recipes.softsync import softsync
 from partita.recipes.ssp import ssp
 from partita.recipes.torchgpipe import torchgpipe
+from partita.recipes.zero1 import zero1
+from partita.recipes.zero2 import zero2
+from partita.recipes.zero3 import zero3
 from partita.recipes.zero_bubble import zero_bubble
 
 
@@ -94,6 +97,9 @@ RECIPES: Final = {
     "torchgpipe": Recipe(torchgpipe, ("PP-02",), "pipelined stages", "Kim et al. 2020"),
     "one_f_one_b": Recipe(one_f_one_b, ("PP-11", "PP-10", "PP-05"), "pipelined stages", "Narayanan et al., SC 2021"),
     "interleaved": Recipe(interleaved, ("PP-11",), "pipelined stages", "Narayanan et al., SC 2021"),
+    "zero1": Recipe(zero1, ("ME-01", "EX-06"), "sharded state", "Rajbhandari et al., SC 2020"),
+    "zero2": Recipe(zero2, ("ME-02",), "sharded state", "Rajbhandari et al., SC 2020"),
+    "zero3": Recipe(zero3, ("ME-03",), "sharded state", "Rajbhandari et al., SC 2020"),
     "zero_bubble": Recipe(zero_bubble, ("EX-07",), "pipelined stages", "Qi et al., ICLR 2024"),
 }
 

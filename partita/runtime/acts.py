@@ -20,7 +20,9 @@ from partita.program.instruction import (
     Compute,
     Decode,
     Encode,
+    Free,
     Instruction,
+    Kind,
     Load,
     Mark,
     Mix,
@@ -38,6 +40,7 @@ from partita.runtime.coding import HopCode, collect, decode, encode
 from partita.runtime.draws import DRAWS, Draws
 from partita.runtime.hops import by_schedule
 from partita.runtime.mixing import mix
+from partita.runtime.owned import give, take
 from partita.runtime.rank import Rank
 from partita.runtime.rules import step_at_rate
 from partita.runtime.segment import BREATHE, Environment, key
@@ -134,6 +137,8 @@ def gradients(rank: Rank, bucket: str, part: str, round: int, stage: int = -1) -
 
 
 def pack(rank: Rank, act: Pack, name: str, round: int) -> None:
+    if not rank.program.bucket[act.bucket].keeps(Space.GRADIENT):
+        take(rank.state.gradient[act.bucket][rank.slot(round)])
     views = rank.state.gradient_views[act.bucket][rank.slot(round)]
     found = gradients(rank, act.bucket, act.part, round, act.stage)
     if act.add:
@@ -152,7 +157,11 @@ def collective(rank: Rank, act: Collective, name: str, round: int) -> Pending | 
         schedule = schedule_of(act.kind, act.algorithm, len(group))
         code = HopCode(act, name, rank, round) if act.codec else None
         return by_schedule(rank.transport, schedule, flat, group, name, round, code)
-    shares = rank.program.bucket[act.bucket].shares
+    bucket = rank.program.bucket[act.bucket]
+    shares = bucket.shares
+    if act.kind is Kind.ALL_GATHER and not bucket.keeps(act.space):
+        own = rank.state.owned[act.bucket]
+        take(flat)[own.start : own.stop] = own.parameter
     lane, edges = rank.role.on_name[name].lane, shares.edges if shares else ()
     return rank.transport.collective(act.kind, flat, group, lane, name, round, edges)
 
@@ -161,6 +170,19 @@ def _check_outgoing(rank: Rank, act: Collective | Send, round: int) -> None:
     slot, pieces = rank.slot(round), rank.program.bucket[act.bucket].pieces
     if act.space is Space.GRADIENT and pieces and not rank.state.gradient[act.bucket][slot].sum().isfinite():
         check_gradients(rank, act.bucket, rank.state.gradient_views[act.bucket][slot], rank.step(round, 0))
+
+
+def free(rank: Rank, act: Free, name: str, round: int) -> None:
+    slot = rank.slot(round)
+    flat = rank.state.flat(act.space, act.bucket, slot)
+    if act.space is Space.GRADIENT:
+        own = rank.state.owned[act.bucket]
+        came = flat[own.start : own.stop]
+        if act.add:
+            own.gradient[slot] += came
+        else:
+            own.gradient[slot].copy_(came)
+    give(flat)
 
 
 def send(rank: Rank, act: Send, name: str, round: int) -> Pending:
@@ -199,7 +221,7 @@ def scale(rank: Rank, act: Scale, name: str, round: int) -> None:
     if round < act.lag:
         return
     slot = rank.slot(round - act.lag)
-    flat = rank.state.flat(act.space, act.bucket, slot)
+    flat = rank.state.mine(act.space, act.bucket, slot)
     if act.by:
         flat.div_(rank.state.flat(Space.ANCHOR if act.by == MASS else Space.GRADIENT, act.by, slot)[0])
     if act.factor != 1.0:
@@ -210,7 +232,9 @@ def norm(rank: Rank, act: Norm, name: str, round: int) -> None:
     if round < act.lag:
         return
     slot = rank.slot(round - act.lag)
-    squares = [torch.linalg.vector_norm(rank.state.gradient[bucket][slot]).double() ** 2 for bucket in act.buckets]
+    squares = [
+        torch.linalg.vector_norm(rank.state.mine(Space.GRADIENT, bucket, slot)).double() ** 2 for bucket in act.buckets
+    ]
     rank.state.gradient[NORM][slot][0] = sum(s * square for s, square in zip(act.shares, squares, strict=True))
 
 
@@ -222,7 +246,7 @@ def clip(rank: Rank, act: Clip, name: str, round: int) -> None:
         slot = rank.slot(round - act.lag)
         factor = bounding(rank.state.gradient[act.by][slot][0].sqrt(), act.norm)
         for bucket in act.buckets:
-            rank.state.gradient[bucket][slot].mul_(factor)
+            rank.state.mine(Space.GRADIENT, bucket, slot).mul_(factor)
     elif act.part:
         environment, wanted = rank.environments[round, act.part], dict(rank.graph.gradients)
         pieces = dict.fromkeys(q.parameter for b in act.buckets for q in rank.program.bucket[b].pieces)
@@ -231,7 +255,7 @@ def clip(rank: Rank, act: Clip, name: str, round: int) -> None:
         for name in dict.fromkeys(found):  # not in place: gradients may be views of each other
             environment[name] = environment[name] * factor
     else:
-        flats = [rank.state.gradient[bucket][rank.slot(round - act.lag)] for bucket in act.buckets]
+        flats = [rank.state.mine(Space.GRADIENT, bucket, rank.slot(round - act.lag)) for bucket in act.buckets]
         torch._foreach_mul_(flats, bound_factor(flats, act.norm))
 
 
@@ -246,13 +270,13 @@ def bounding(total: torch.Tensor, norm: float) -> torch.Tensor:
 
 
 def update(rank: Rank, act: Update, name: str, round: int) -> None:
-    if round < act.lag:
+    if round < act.lag or act.bucket not in rank.state.optimizer:
         return
     if act.part:
         found = gradients(rank, act.bucket, act.part, round)
         check_gradients(rank, act.bucket, found, rank.step(round, 0))
     else:
-        found = rank.state.gradient_views[act.bucket][rank.slot(round - act.lag)]
+        found = rank.state.my_gradients(act.bucket, rank.slot(round - act.lag))
     rank.pace.breathe()
     for view, gradient in zip(rank.state.views[act.bucket], found, strict=True):
         view.grad = gradient
@@ -266,7 +290,7 @@ def update(rank: Rank, act: Update, name: str, round: int) -> None:
 
 ACTS: Final[dict[type, Carry]] = {
     Load: load, Compute: compute, Pack: pack, Collective: collective, Send: send, Receive: receive, Combine: combine,
-    Scale: scale, Mix: mix, Norm: norm, Clip: clip, Update: update, Encode: encode,
+    Free: free, Scale: scale, Mix: mix, Norm: norm, Clip: clip, Update: update, Encode: encode,
     Decode: decode, Apply: apply, Snapshot: snapshot, Mark: mark,
 }  # fmt: skip
 

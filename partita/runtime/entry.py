@@ -2,6 +2,7 @@
 
 state/momentum_buffer/-1/0:4/fc1.weight     rows 0 to 4 of fc1.weight's momentum, the same on every rank that has it
 buffer//2/0:-1/norm.running_mean            rank 2's own, whole
+parameter//-1/96~160/fc1.weight             64 of its elements, of which one rank has the only copy
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ ALIKE: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Rows `start` to `stop` (0, -1: all) of something that belongs to parameter or buffer `name`.
+    """Rows `start` to `stop` (0, -1: all) of something that belongs to parameter or buffer `name`, or where `flat` its
+    elements from `start` to `stop` in the order of memory.
 
     `kind` is one of
 
@@ -37,16 +39,19 @@ class Entry:
     rank: int = ALIKE
     start: int = 0
     stop: int = -1
+    flat: bool = False
 
     def __str__(self) -> str:
-        return f"{self.kind}/{quote(self.detail, safe='')}/{self.rank}/{self.start}:{self.stop}/{self.name}"
+        span = f"{self.start}{'~' if self.flat else ':'}{self.stop}"
+        return f"{self.kind}/{quote(self.detail, safe='')}/{self.rank}/{span}/{self.name}"
 
 
 def read_entry(text: str) -> Entry:
     """The Entry that a text names. Raises InputError for any other text."""
     try:
         kind, detail, rank, rows, name = text.split("/", 4)
-        start, stop = rows.split(":")
-        return Entry(kind, name, unquote(detail), int(rank), int(start), int(stop))
+        flat = "~" in rows
+        start, stop = rows.split("~" if flat else ":")
+        return Entry(kind, name, unquote(detail), int(rank), int(start), int(stop), flat)
     except ValueError:
         raise InputError(f"a checkpoint names {text[:80]!r}, which says nothing; take another checkpoint") from None

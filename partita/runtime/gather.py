@@ -1,12 +1,17 @@
-"""The whole model on rank 0, where stages hold parts of it."""
+"""The whole model after a run: on rank 0, where stages or owners hold parts of it."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
 
 import torch
 import torch.distributed as dist
 
 from partita.graph.graph import Graph
-from partita.program.program import Program
+from partita.program.instruction import Space
+from partita.program.program import Bucket, Program, Shares
+from partita.runtime.owned import take
+from partita.runtime.state import State
 
 
 def owners_of(program: Program, graph: Graph) -> dict[str, int]:
@@ -20,10 +25,45 @@ def owners_of(program: Program, graph: Graph) -> dict[str, int]:
     return dict(sorted(found.items()))
 
 
-def gathered_leaves(
-    program: Program, graph: Graph, rank: int, leaves: dict[str, torch.Tensor]
-) -> dict[str, torch.Tensor]:
-    """On rank 0 `leaves` and those that only others hold, who must call it as well; on these `leaves` alone."""
+def parted(program: Program) -> Iterator[tuple[Bucket, Shares]]:
+    """The buckets of which each rank keeps its own part only."""
+    for bucket in program.trained:
+        if bucket.shares and not bucket.keeps(Space.PARAMETER):
+            yield bucket, bucket.shares
+
+
+def reunited(program: Program, states: Mapping[int, State]) -> None:
+    """The weights of every bucket whole again on all ranks, which share this process."""
+    for bucket, shares in parted(program):
+        for group in shares.groups:
+            for rank in group:
+                whole = take(states[rank].parameter[bucket.name])
+                for other in group:
+                    own = states[other].owned[bucket.name]
+                    whole[own.start : own.stop] = own.parameter
+
+
+def _reunited_on_first(program: Program, rank: int, state: State) -> None:
+    """The same on the first rank of each group, over torch.distributed."""
+    for bucket, shares in parted(program):
+        group = next((group for group in shares.groups if rank in group), ())
+        if not group:
+            continue
+        own = state.owned[bucket.name]
+        if rank != group[0]:
+            dist.send(own.parameter, group[0])
+            continue
+        whole = take(state.parameter[bucket.name])
+        whole[own.start : own.stop] = own.parameter
+        for other in group[1:]:
+            start, stop = shares.of(other)
+            dist.recv(whole[start:stop], other)
+
+
+def gathered_leaves(program: Program, graph: Graph, rank: int, state: State) -> dict[str, torch.Tensor]:
+    """On rank 0 its leaves and those that only others hold, who must call it as well; on these their leaves alone."""
+    _reunited_on_first(program, rank, state)
+    leaves = state.leaves
     found, specs = (
         dict(leaves),
         {p.name: p.tensor for p in graph.parameters} | {b.name: b.tensor for b in graph.buffers},

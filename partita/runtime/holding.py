@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from partita.program.instruction import Apply, Collective, Combine, Space, Update
-from partita.program.program import WEIGHT, Piece, Program
+from partita.program.program import WEIGHT, Program
 from partita.runtime.alike import alike
 from partita.runtime.entry import ALIKE, Entry
 from partita.runtime.gather import owners_of
 from partita.runtime.generators import random_states
+from partita.runtime.owned import Part, Slice
 from partita.runtime.rank import Rank
 from partita.runtime.shard import Shard
 
@@ -77,7 +78,7 @@ def held(rank: Rank, round: int, flying: int, losses: Losses) -> Shard:
     for i, (name, copies) in enumerate(copies_of(rank.program).items()):
         if rank.rank not in copies.ranks:
             continue
-        mine = copies.ranks[i % len(copies.ranks)] == rank.rank
+        mine = name in rank.state.owned or copies.ranks[i % len(copies.ranks)] == rank.rank
         if mine or not copies.weights:
             _parameters(shard, rank, name, ALIKE if copies.weights else rank.rank)
         if mine or not copies.state:
@@ -96,12 +97,17 @@ def held(rank: Rank, round: int, flying: int, losses: Losses) -> Shard:
     return shard
 
 
-def of_piece(kind: str, piece: Piece, detail: str = "", rank: int = ALIKE) -> Entry:
-    return Entry(kind, piece.parameter, detail, rank, piece.start, piece.stop)
+def of_piece(kind: str, piece: Part, detail: str = "", rank: int = ALIKE) -> Entry:
+    return Entry(kind, piece.parameter, detail, rank, piece.start, piece.stop, isinstance(piece, Slice))
+
+
+def _parts(rank: Rank, bucket: str) -> list[tuple[Part, torch.Tensor]]:
+    """What a rank updates of a bucket: where state is divided, its own part."""
+    return list(zip(rank.state.parts(rank.program.bucket[bucket]), rank.state.views[bucket], strict=True))
 
 
 def _parameters(shard: Shard, rank: Rank, bucket: str, owner: int) -> None:
-    for piece, view in zip(rank.program.bucket[bucket].pieces, rank.state.views[bucket], strict=True):
+    for piece, view in _parts(rank, bucket):
         shard.tensors[of_piece("parameter", piece, rank=owner)] = view
 
 
@@ -123,8 +129,8 @@ def _kept(shard: Shard, rank: Rank) -> None:
 
 
 def _optimizer(shard: Shard, rank: Rank, bucket: str, owner: int) -> None:
-    optimizer = rank.state.optimizer[bucket]
-    for piece, view in zip(rank.program.bucket[bucket].pieces, rank.state.views[bucket], strict=True):
+    for piece, view in _parts(rank, bucket):
+        optimizer = rank.state.optimizer[bucket]
         for key, value in optimizer.state.get(view, {}).items():
             if isinstance(value, torch.Tensor) and value.shape == view.shape:
                 shard.tensors[of_piece("state", piece, key, owner)] = value

@@ -23,16 +23,17 @@ import torch
 from partita.errors import InputError
 from partita.graph.graph import Graph
 from partita.program.instruction import Space
-from partita.program.program import WEIGHT, Bucket, Piece, Program
+from partita.program.program import WEIGHT, Bucket, Program
 from partita.runtime.alike import alike
 from partita.runtime.entry import ALIKE, Entry
 from partita.runtime.generators import set_random_states
 from partita.runtime.holding import Copies, Losses, copies_of, keepers_of, workers_of
 from partita.runtime.losses import totals
 from partita.runtime.manifest import Manifest, read_manifest
+from partita.runtime.owned import Part, Slice
 from partita.runtime.rules import step_at_rate
 from partita.runtime.shard import Contents
-from partita.runtime.state import State
+from partita.runtime.state import State, rows
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def restore(saved: Saved, graph: Graph, program: Program, rank: int, state: Stat
     _leaves(contents, graph, program, rank, state)
     if saved.flying(program):
         _refill(contents, program, state, saved.manifest.flying)
-    else:
+    elif saved.manifest.flying:
         _apply(contents, graph, program, state, saved.manifest.flying)
     for name, one in copies.items():
         if rank not in one.ranks and name in state.optimizer:
@@ -115,32 +116,42 @@ def _read(
     return reduce(torch.add, others, first) / len(owners) if first.is_floating_point() else first
 
 
-def _rows(contents: Contents, kind: str, detail: str, piece: Piece, count: int, owner: int) -> torch.Tensor:
-    """A piece's rows (`count`, or all where the piece is whole) put together from those that the checkpoint has."""
+def _rows(contents: Contents, kind: str, detail: str, piece: Part, view: torch.Tensor, owner: int) -> torch.Tensor:
+    """What a part of a parameter means, in the shape of its `view`, put together from what the checkpoint has."""
     parts = contents.parts(kind, piece.parameter, detail, owner)
-    if piece.stop < 0 and len(parts) == 1:
+    if not isinstance(piece, Slice) and piece.stop < 0 and len(parts) == 1 and not parts[0].flat:
         return contents.tensor(parts[0])
-    start, stop, found = piece.start, piece.start + count, []
+    start, stop = _extent(piece.start, piece.stop, isinstance(piece, Slice), view)
+    found = []
     for part in parts:
         tensor = contents.tensor(part)
-        low, high = max(start, part.start), min(stop, part.start + len(tensor))
+        first, last = _extent(part.start, part.stop, part.flat, tensor)
+        low, high = max(start, first), min(stop, last)
         if low < high:
-            found.append(tensor[low - part.start : high - part.start])
-    if sum(map(len, found)) != count:
-        raise InputError(f"the checkpoint lacks rows {start} to {stop} of {piece.parameter}; take another one")
-    return torch.cat(found)
+            found.append((low, tensor.reshape(-1)[low - first : high - first]))
+    if sum(len(tensor) for _, tensor in found) != stop - start:
+        raise InputError(f"the checkpoint lacks elements {start} to {stop} of {piece.parameter}; take another one")
+    whole = [tensor for _, tensor in sorted(found, key=lambda one: one[0])]
+    return torch.cat(whole).view(view.shape) if whole else view.clone()
 
 
-def _count(view: torch.Tensor) -> int:
-    return len(view) if view.dim() else 1
+def _extent(start: int, stop: int, flat: bool, tensor: torch.Tensor) -> tuple[int, int]:
+    """The elements of a parameter, from and to, that `tensor` holds as rows (stop -1: all) or as a flat run."""
+    if flat or stop < 0:
+        return start, start + tensor.numel()
+    row = tensor.numel() // max(stop - start, 1)
+    return start * row, stop * row
 
 
 def _weights(contents: Contents, bucket: Bucket, state: State, copies: Copies, rank: int) -> None:
     wanted = () if copies.weights or rank not in copies.ranks else copies.ranks
-    for piece, view in zip(bucket.pieces, state.views[bucket.name], strict=True):
+    held: list[tuple[Part, torch.Tensor]] = list(zip(state.parts(bucket), state.views[bucket.name], strict=True))
+    if bucket.shares and bucket.keeps(Space.PARAMETER):
+        held = [(piece, rows(state.leaves[piece.parameter], piece)) for piece in bucket.pieces]
+    for piece, view in held:
         found = _read(
             contents, "parameter", piece.parameter, "", rank, wanted,
-            partial(_rows, contents, "parameter", "", piece, _count(view)),
+            partial(_rows, contents, "parameter", "", piece, view),
         )  # fmt: skip
         if found is None:
             raise InputError(f"the checkpoint lacks the weights of {piece.parameter}; take another one")
@@ -148,14 +159,16 @@ def _weights(contents: Contents, bucket: Bucket, state: State, copies: Copies, r
 
 
 def _optimizer(contents: Contents, bucket: Bucket, state: State, copies: Copies, rank: int) -> None:
-    optimizer = state.optimizer[bucket.name]
+    if bucket.name not in state.optimizer:
+        return
+    optimizer, parts = state.optimizer[bucket.name], state.parts(bucket)
     wanted = () if copies.state or rank not in copies.ranks else copies.ranks
-    for piece, view in zip(bucket.pieces, state.views[bucket.name], strict=True):
+    for piece, view in zip(parts, state.views[bucket.name], strict=True):
         own: dict[str, Any] = {}
         for key in contents.details("state", piece.parameter):
             found = _read(
                 contents, "state", piece.parameter, key, rank, wanted,
-                partial(_rows, contents, "state", key, piece, _count(view)),
+                partial(_rows, contents, "state", key, piece, view),
             )  # fmt: skip
             own[key] = None if found is None else found.clone().to(view.device)
         for key in contents.details("factor", piece.parameter):
@@ -164,7 +177,7 @@ def _optimizer(contents: Contents, bucket: Bucket, state: State, copies: Copies,
             optimizer.state[view] = own
     for group in optimizer.param_groups:
         index = next(i for i, view in enumerate(state.views[bucket.name]) if view is group["params"][0])
-        group.update(_value(contents, "settings", bucket.pieces[index], "", rank, wanted) or {})
+        group.update(_value(contents, "settings", parts[index], "", rank, wanted) or {})
     if bucket.name in state.schedule and (kept := contents.values.get(Entry("schedule"))):
         state.schedule[bucket.name].load_state_dict(kept)
 
@@ -181,14 +194,14 @@ def _kept(contents: Contents, program: Program, rank: int, state: State) -> None
         for piece, view in zip(pieces, state.views.get(bucket, ()), strict=True):
             found = _read(
                 contents, "kept", piece.parameter, str(space), rank, wanted,
-                partial(_rows, contents, "kept", str(space), piece, _count(view)),
+                partial(_rows, contents, "kept", str(space), piece, view),
             )  # fmt: skip
             if found is not None:
                 flat[at : at + view.numel()].view(view.shape).copy_(found)
             at += view.numel()
 
 
-def _factor(contents: Contents, piece: Piece, key: str, rank: int, wanted: Sequence[int]) -> Any:
+def _factor(contents: Contents, piece: Part, key: str, rank: int, wanted: Sequence[int]) -> Any:
     """State in another shape than the rows', from the first piece that overlaps; where ranks differ, their mean."""
     owners = contents.ranks("factor", piece.parameter, key)
     if not contents.has_tensor(_first(contents, "factor", piece, key, owners[0])):
@@ -200,12 +213,14 @@ def _factor(contents: Contents, piece: Piece, key: str, rank: int, wanted: Seque
     return None if found is None else found.clone()
 
 
-def _first(contents: Contents, kind: str, piece: Piece, key: str, owner: int) -> Entry:
+def _first(contents: Contents, kind: str, piece: Part, key: str, owner: int) -> Entry:
     parts = contents.parts(kind, piece.parameter, key, owner)
+    if any(part.flat is not isinstance(piece, Slice) for part in parts):
+        return parts[0]
     return next((part for part in parts if part.stop < 0 or part.stop > piece.start), parts[-1])
 
 
-def _value(contents: Contents, kind: str, piece: Piece, key: str, rank: int, wanted: Sequence[int]) -> Any:
+def _value(contents: Contents, kind: str, piece: Part, key: str, rank: int, wanted: Sequence[int]) -> Any:
     owners = contents.ranks(kind, piece.parameter, key)
     if not owners:
         return None
@@ -231,8 +246,8 @@ def _gradient(contents: Contents, bucket: Bucket, state: State, age: int) -> lis
     if bucket.name == WEIGHT:
         return [contents.tensor(Entry("weight", detail=str(age)))]
     return [
-        _rows(contents, "gradient", str(age), piece, _count(view), ALIKE)
-        for piece, view in zip(bucket.pieces, state.views[bucket.name], strict=True)
+        _rows(contents, "gradient", str(age), piece, view, ALIKE)
+        for piece, view in zip(state.parts(bucket), state.views[bucket.name], strict=True)
     ]
 
 

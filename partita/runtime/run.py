@@ -17,15 +17,18 @@ from partita.graph.operator import Ref
 from partita.plan.plan import Plan
 from partita.program.program import Program, Role
 from partita.runtime.checkpoint import Keep
+from partita.runtime.dividing import restored
 from partita.runtime.feed import Feed
+from partita.runtime.gather import reunited
 from partita.runtime.holding import held
 from partita.runtime.inprocess import Hall, InProcess
 from partita.runtime.leg import Reach, left, reaches
 from partita.runtime.losses import rows_of, totals
 from partita.runtime.manifest import Identity, identity_of, written
+from partita.runtime.owned import there
 from partita.runtime.pace import Pace
 from partita.runtime.rank import Code, Rank
-from partita.runtime.restore import Saved, losses_of, restore
+from partita.runtime.restore import Saved, losses_of
 from partita.runtime.saving import save_shards
 from partita.runtime.schedules import advance
 from partita.runtime.segment import compile_segment, last_reads
@@ -86,7 +89,7 @@ def make_rank(
         DTYPES[precision] if precision else None, first_step, seed if keyed else None, Pace(cores),
     )  # fmt: skip
     if saved is not None:
-        restore(saved, graph, program, rank, state, device)
+        restored(saved, task, graph, program, rank, state, device)
         made.board.done = dict.fromkeys((i.name for i in role.instructions), saved.flying(program))
     return made
 
@@ -130,6 +133,7 @@ def train_in_process(
                 identity = identity_of(graph, seed, plan.update)
                 _keep(keep, ranks, plan, reach, identity, sorted(summed.items()), keyed)
         losses = summed
+    reunited(parts[-1].program, states)
     return states, losses
 
 
@@ -150,7 +154,8 @@ def carry_over(
 ) -> State:
     """The rank's state for its next Program: fresh, or the one before with the gradient copies that this one needs."""
     role = program.role_of[rank]
-    fresh = make_state(graph, program, role, task, values if before is None else {**values, **before.leaves}, device)
+    now = {} if before is None else {name: leaf for name, leaf in before.leaves.items() if there(leaf)}
+    fresh = make_state(graph, program, role, task, {**values, **now}, device, rank)
     if before is None:
         return fresh
     if before.layout != fresh.layout:
@@ -169,4 +174,5 @@ def carry_over(
         ledger=before.ledger,
         squares=before.squares,
         clocks=before.clocks,
+        owned=before.owned,
     )

@@ -144,7 +144,7 @@ class Session:
         if state is None or not (order.evaluate or order.out):
             return {}
         program = lower(self.graph, order.plan, self.cluster)[-1].program
-        return gathered_leaves(program, self.graph, self.rank, state.leaves)
+        return gathered_leaves(program, self.graph, self.rank, state)
 
     def evaluate(self, leaves: dict[str, torch.Tensor]) -> float:
         """Mean loss over the validation set, or over the first 256 samples where there is none."""

@@ -19,6 +19,7 @@ from partita.graph.graph import Constant, Graph
 from partita.program.instruction import KEPT, Apply, Combine, Norm, Pack, Snapshot, Space
 from partita.program.program import MASS, NORM, Bucket, Piece, Program, Role
 from partita.runtime.ledger import Ledger
+from partita.runtime.owned import Owned, Part, Shapes, Slice, give, owned_of
 from partita.runtime.rules import optimizer_of
 from partita.task import Task
 from partita.tracing.convert import dense
@@ -34,7 +35,7 @@ class State:
     (gradients one a slot) and `views`, `gradient_views` its pieces in their own shapes; `inbox` what came from a peer,
     `outbox` what one is to get, `kept` what an agreement keeps of a bucket, `coded` codings, a row for each rank whose
     it holds, and `ledger` who updated what; `squares` and `clocks` (how many have come, their mean) are what
-    corrections of late gradients remember.
+    corrections of late gradients remember. Of a bucket whose state is divided `views` are the rank's parts (`owned`).
     """
 
     leaves: dict[str, torch.Tensor]
@@ -51,6 +52,7 @@ class State:
     coded: dict[str, torch.Tensor] = field(default_factory=dict)
     squares: dict[str, torch.Tensor] = field(default_factory=dict)
     clocks: dict[tuple[str, int], tuple[int, torch.Tensor]] = field(default_factory=dict)
+    owned: dict[str, Owned] = field(default_factory=dict)
 
     @property
     def layout(self) -> dict[str, list[torch.Size]]:
@@ -62,6 +64,21 @@ class State:
             return self.kept[space, bucket]
         return self.parameter[bucket] if space is Space.PARAMETER else self.gradient[bucket][slot]
 
+    def mine(self, space: Space, bucket: str, slot: int) -> torch.Tensor:
+        """What this rank updates of a bucket."""
+        if bucket not in self.owned:
+            return self.flat(space, bucket, slot)
+        own = self.owned[bucket]
+        return own.parameter if space is Space.PARAMETER else own.gradient[slot]
+
+    def my_gradients(self, bucket: str, slot: int) -> Views:
+        """The gradients of `views`."""
+        return self.owned[bucket].gradient_views[slot] if bucket in self.owned else self.gradient_views[bucket][slot]
+
+    def parts(self, bucket: Bucket) -> tuple[Part, ...]:
+        """What `views` are parts of."""
+        return self.owned[bucket.name].parts if bucket.name in self.owned else bucket.pieces
+
     def inbox_of(self, bucket: str, peer: int) -> torch.Tensor:
         """What `peer` sends of a bucket arrives here; made when first asked for, as if it had sent what there is."""
         if (bucket, peer) not in self.inbox:
@@ -70,36 +87,41 @@ class State:
 
 
 def make_state(
-    graph: Graph, program: Program, role: Role, task: Task, values: dict[str, torch.Tensor], device: str
+    graph: Graph, program: Program, role: Role, task: Task, values: dict[str, torch.Tensor], device: str, rank: int
 ) -> State:
     """A fresh state whose parameters and buffers are copies of `values` (by the module's own names): those of the
     role's stages, all where it runs the whole graph or none of it."""
     held = [program.graph_of(stage, graph) for stage in program.stages_of(role) or (-1,)]
     shapes = {p.name: tuple(values[p.name].shape) for part in held for p in part.parameters}
     buckets = tuple(b for b in program.buckets if all(piece.parameter in shapes for piece in b.pieces))
-    parameter = _flats(buckets, device)
+    parameter = _flats(tuple(b for b in buckets if b.keeps(Space.PARAMETER)), device)
+    pieces = {name: _views(flat, program.bucket[name], shapes) for name, flat in parameter.items()}
+    gradient: dict[str, list[torch.Tensor]] = {}
+    gradient_views: dict[str, list[Views]] = {}
     acts = [i.act for i in role.instructions]
     packed = {act.bucket for act in acts if isinstance(act, Pack | Combine)}
     packed |= {act.bucket for act in acts if isinstance(act, Apply) and act.need > 1}
     packed |= {NORM} if any(isinstance(act, Norm) for act in acts) else set()
-    gradient = {
-        name: [torch.zeros_like(flat) for _ in range(program.slots)]
-        for name, flat in parameter.items()
-        if name in packed
-    }
+    for b in buckets:
+        if b.name not in parameter:
+            parameter[b.name], pieces[b.name] = _absent(b, shapes, device)
+        for _ in range(program.slots if b.name in packed else 0):
+            flat, parts = (_zeros if b.keeps(Space.GRADIENT) else _absent)(b, shapes, device)
+            gradient.setdefault(b.name, []).append(flat)
+            gradient_views.setdefault(b.name, []).append(parts)
     trained = tuple(bucket for bucket in buckets if bucket.pieces)
-    views = {b.name: _views(parameter[b.name], b, shapes) for b in trained}
-    gradient_views = {n: [_views(flat, program.bucket[n], shapes) for flat in flats] for n, flats in gradient.items()}
+    found = {b.name: owned_of(b, rank, shapes, parameter[b.name], gradient.get(b.name, [])) for b in trained}
+    owned = {name: own for name, own in found.items() if own is not None}
+    views = pieces | {name: own.views for name, own in owned.items()}
     for bucket in trained:
-        for piece, view in zip(bucket.pieces, views[bucket.name], strict=True):
-            view.copy_(rows(values[piece.parameter].detach(), piece))
+        _fill(bucket, pieces[bucket.name], owned.get(bucket.name), values)
     leaves = {c.name: _constant(c, device) for part in held for c in part.constants}
     leaves |= {b.name: values[b.name].detach().clone().to(device) for part in held for b in part.buffers}
-    leaves |= _whole(trained, shapes, views)
+    leaves |= _whole(trained, shapes, pieces)
     for name in shapes:
         if name not in leaves:
             leaves[name] = values[name].detach().clone().to(device)
-    optimizer = {name: optimizer_of(task, program.update, pieces) for name, pieces in views.items()}
+    optimizer = {name: optimizer_of(task, program.update, mine) for name, mine in views.items() if mine}
     schedule = {name: task.schedule(one) for name, one in optimizer.items()} if task.schedule else {}
     if MASS in parameter:
         parameter[MASS].fill_(1.0)
@@ -108,7 +130,38 @@ def make_state(
         for space, name in program.kept(role)
     }
     outbox = {(act.bucket, act.to): parameter[act.bucket].clone() for act in acts if isinstance(act, Snapshot)}
-    return State(leaves, parameter, gradient, views, gradient_views, {}, outbox, Ledger(), optimizer, schedule, kept)
+    return State(
+        leaves, parameter, gradient, views, gradient_views, {}, outbox, Ledger(), optimizer, schedule, kept, owned=owned
+    )
+
+
+def _zeros(bucket: Bucket, shapes: Shapes, device: str) -> tuple[torch.Tensor, Views]:
+    flat = torch.zeros(bucket.elements, dtype=getattr(torch, bucket.dtype), device=device)
+    return flat, _views(flat, bucket, shapes)
+
+
+def _absent(bucket: Bucket, shapes: Shapes, device: str) -> tuple[torch.Tensor, Views]:
+    """A flat tensor and its pieces that have no memory before it is taken."""
+    flat = torch.empty(bucket.elements, dtype=getattr(torch, bucket.dtype), device=device)
+    views = _views(flat, bucket, shapes)
+    give(flat)
+    return flat, views
+
+
+def _fill(bucket: Bucket, pieces: Views, own: Owned | None, values: dict[str, torch.Tensor]) -> None:
+    """The first weights: all where all are kept, else the rank's own part."""
+    if own is None or bucket.keeps(Space.PARAMETER):
+        for piece, view in zip(bucket.pieces, pieces, strict=True):
+            view.copy_(rows(values[piece.parameter].detach(), piece))
+        return
+    for part, view in zip(own.parts, own.views, strict=True):
+        whole = values[part.parameter].detach()
+        view.copy_(rows(whole, part) if isinstance(part, Piece) else elements(whole, part).view(view.shape))
+
+
+def elements(tensor: torch.Tensor, part: Slice) -> torch.Tensor:
+    """The elements of a parameter, or of what has its shape, that a slice means."""
+    return tensor.reshape(-1)[part.start : part.stop]
 
 
 def rows(tensor: torch.Tensor, piece: Piece) -> torch.Tensor:
@@ -134,7 +187,7 @@ def shaped(flat: torch.Tensor, like: Views) -> Views:
     return [part.view(view.shape) for part, view in zip(parts, like, strict=True)]
 
 
-def _views(flat: torch.Tensor, bucket: Bucket, shapes: dict[str, tuple[int, ...]]) -> Views:
+def _views(flat: torch.Tensor, bucket: Bucket, shapes: Shapes) -> Views:
     if not bucket.pieces:
         return [flat]
     found, at = [], 0
@@ -147,16 +200,14 @@ def _views(flat: torch.Tensor, bucket: Bucket, shapes: dict[str, tuple[int, ...]
     return found
 
 
-def _whole(
-    buckets: tuple[Bucket, ...], shapes: dict[str, tuple[int, ...]], views: dict[str, Views]
-) -> dict[str, torch.Tensor]:
+def _whole(buckets: tuple[Bucket, ...], shapes: Shapes, views: dict[str, Views]) -> dict[str, torch.Tensor]:
     """Parameter name -> the whole parameter, over the adjacent pieces that its buckets hold."""
     found: dict[str, torch.Tensor] = {}
     for bucket in buckets:
         for piece, view in zip(bucket.pieces, views[bucket.name], strict=True):
             if piece.start == 0:
                 shape = shapes[piece.parameter]
-                found[piece.parameter] = view.as_strided(shape, dense(shape))
+                found[piece.parameter] = view if piece.stop < 0 else view.as_strided(shape, dense(shape))
     return found
 
 

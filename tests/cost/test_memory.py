@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from partita.cost.ledger import Instance
-from partita.cost.memory import memory_curve, peak_memory
+from partita.cost.memory import memory_curve, peak_memory, resident
 from partita.graph.graph import Optimizer
 from partita.lab.rehearsal import Rehearsal
 from partita.lowering.lower import lower
@@ -19,9 +19,11 @@ from partita.simulator.simulate import simulate
 from tests.priced import priced, whole_cores
 from tests.small import layers, two_layers
 
+ADAM = Optimizer("Adam", (("exp_avg", 1.0, "float32"), ("exp_avg_sq", 1.0, "float32")))
 PLANS = [
     "single", "ddp(bucket_bytes=40)", "ps_sync", "pipe_sgd(staleness=2)", "local_sgd(period=2)", "gpipe",
-    "one_f_one_b(stages=2,data=2)", "interleaved(stages=2,chunks=2)", "zero_bubble",
+    "one_f_one_b(stages=2,data=2)", "interleaved(stages=2,chunks=2)", "zero_bubble", "zero1(bucket_bytes=40)",
+    "zero2(bucket_bytes=40)", "zero3(bucket_bytes=40)",
 ]  # fmt: skip
 
 
@@ -111,3 +113,17 @@ def test_the_next_samples_are_there_while_this_step_goes_on() -> None:
     program = lower(graph, call("ddp", graph, machines), machines)[-1].program
     costs = priced(graph, machines, sorted({s.batch for s in program.segments}))
     assert simulate(program, costs).memory[0] == peak_memory(program, graph, 0) + 4 * 4 * 4
+
+
+def test_state_is_divided_as_the_paper_says() -> None:
+    """ME-01: 4 + 4 + 8/N bytes a parameter of fp32 Adam; ME-02: 4 + 12/N; ME-03: 16/N."""
+    graph = replace(layers(6), global_batch=64, optimizer=ADAM)
+    machines, psi = whole_cores(4, 1e6), 2 * 3 + 3 * 4 + 6 * 16
+    for text, words in (("zero1", 8 + 8 / 4), ("zero2", 4 + 12 / 4), ("zero3", 16 / 4), ("ddp", 16)):
+        program = lower(graph, call(f"{text}(bucket_bytes=0)", graph, machines), machines)[-1].program
+        stays = int(resident(program, graph, program.roles[0]).sum()) - 4  # the tangent
+        slack = 16 * len(program.trained) if text != "ddp" else 0
+        assert words * psi <= stays <= words * psi + slack
+    plans = [call(f"zero{n}(bucket_bytes=0)", graph, machines) for n in (1, 2, 3)]
+    peaks = [peak_memory(lower(graph, plan, machines)[-1].program, graph, 0) for plan in plans]
+    assert peaks == sorted(peaks, reverse=True)

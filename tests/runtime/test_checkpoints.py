@@ -25,7 +25,8 @@ from tests.small import cluster_of, perceptron
 PLANS = (
     "single", "ddp(bucket_bytes=200)", "ps_sync(bucket_bytes=200)", "ps_sync(servers=1,own=false,bucket_bytes=100)",
     "pipe_sgd(bucket_bytes=200)", "pipe_sgd(staleness=2,warmup=3)", "local_sgd(period=2,bucket_bytes=300)",
-    "local_sgd(period=3)", "diloco(period=3,fragments=2,lag=1,keep=0.5)",
+    "local_sgd(period=3)", "diloco(period=3,fragments=2,lag=1,keep=0.5)", "zero1(bucket_bytes=200)",
+    "zero3(bucket_bytes=100)",
 )  # fmt: skip
 STEPS = 9
 Run = tuple[dict[int, State], dict[int, float]]
@@ -117,9 +118,9 @@ def test_a_longer_run_goes_on_where_a_shorter_one_ended(task: Task, graph: Graph
 MATRIX = (
     ("single", 1), ("ddp(bucket_bytes=200)", 3), ("ps_sync(bucket_bytes=100)", 3),
     ("ps_sync(servers=1,own=false,bucket_bytes=300)", 4), ("pipe_sgd(staleness=2)", 2),
-    ("local_sgd(period=2,bucket_bytes=300)", 3),
+    ("local_sgd(period=2,bucket_bytes=300)", 3), ("zero2(bucket_bytes=100)", 4), ("zero3(bucket_bytes=200)", 3),
 )  # fmt: skip
-EXACT = {"single", "ddp", "ps_sync"}
+EXACT = {"single", "ddp", "ps_sync", "zero2", "zero3"}
 
 
 @pytest.mark.parametrize("before", MATRIX, ids=lambda one: one[0])

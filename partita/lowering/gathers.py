@@ -1,0 +1,113 @@
+"""When weights that a rank does not keep are there: gathered before each use, `ahead` of its turn, given back after it.
+
+uses      b2 F0  b1 F1  b0 F2 B0  b1 B1  b2 B2        keep=1: b0's two uses are one
+wire    G2 G1     G0        G1.1    G2.1              ahead=1: G1 goes when F0 may begin
+compute      F0 X2  F1 X1  F2 B0 X0  B1 X1.1 ..
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from partita.graph.graph import Graph
+from partita.program.instruction import After, Collective, Compute, Free, Instruction, Kind, Pack, Space
+from partita.program.program import Bucket, Program
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A bucket's weights are read from instruction `first` to `last` of the compute lane."""
+
+    bucket: Bucket
+    first: int
+    last: int
+
+
+def uses_of(
+    program: Program, graph: Graph, work: Sequence[Instruction], reads: Mapping[str, tuple[str, ...]],
+    buckets: Sequence[Bucket],
+) -> list[Use]:  # fmt: skip
+    """One use of a bucket for each pass that reads it, and for each backward pass that makes its gradients: there the
+    method gathers it whether it is read or not (3(N-1)/N of all bytes a round, ME-03)."""
+    found = []
+    for bucket in buckets:
+        spans: dict[tuple[bool, str, int], list[int]] = {}
+        makers: dict[tuple[bool, str, int], int] = {}
+        computing = (False, "", -1), 0
+        for n, one in enumerate(work):
+            if isinstance(one.act, Compute):
+                segment = program.segment[one.act.segment]
+                forward = segment.start < program.graph_of(segment.stage, graph).forward_length
+                computing = (forward, one.act.part, segment.stage), n
+                if one.name in reads[bucket.name]:
+                    spans.setdefault(computing[0], []).append(n)
+            elif isinstance(one.act, Pack) and one.act.bucket == bucket.name:
+                makers[computing[0]] = computing[1]
+        for key, n in makers.items():
+            spans.setdefault(key, [n])
+        found += [Use(bucket, places[0], places[-1]) for places in spans.values()]
+    return found
+
+
+def merged(uses: Sequence[Use], keep: int) -> list[Use]:
+    """Uses by their first instruction; those of one bucket become one where they overlap, or where fewer than `keep`
+    uses of others begin between them."""
+    found: list[Use] = []
+    place: dict[str, int] = {}
+    begun: dict[str, int] = {}
+    for number, use in enumerate(sorted(uses, key=lambda use: (use.first, use.last))):
+        name = use.bucket.name
+        at = place.get(name)
+        if at is not None and (use.first <= found[at].last or number - begun[name] - 1 < keep):
+            found[at] = replace(found[at], last=max(found[at].last, use.last))
+        else:
+            place[name] = len(found)
+            found.append(use)
+        begun[name] = number
+    return found
+
+
+def gathered(
+    work: Sequence[Instruction], uses: Sequence[Use], ahead: int
+) -> tuple[list[Instruction], list[tuple[int, Instruction]]]:
+    """(the compute lane, with what waits for gathers and gives back; the gathers, each with the place in that lane
+    after which it goes, negative in the round before).
+
+    A gather goes once the use `ahead` of its own may begin, the bucket's use before is over, and in a round's first
+    one the update.
+    """
+    names, count = [], dict.fromkeys((use.bucket.name for use in uses), 0)
+    for use in uses:
+        names.append(use.bucket.name[1:] + (f".{count[use.bucket.name]}" if count[use.bucket.name] else ""))
+        count[use.bucket.name] += 1
+    line: list[Instruction] = []
+    starts: dict[int, int] = {}
+    for n, one in enumerate(work):
+        starts[n] = len(line)
+        come = tuple(After(f"G{name}") for name, use in zip(names, uses, strict=True) if use.first == n)
+        line.append(replace(one, after=one.after + come))
+        for name, use in zip(names, uses, strict=True):
+            if use.last == n:
+                line.append(Instruction(f"X{name}", Free(use.bucket.name, Space.PARAMETER), "compute"))
+    at = {one.name: n for n, one in enumerate(line)}
+    found = []
+    for j, (name, use) in enumerate(zip(names, uses, strict=True)):
+        back, before = divmod(j - ahead, len(uses))
+        trigger = starts[uses[before].first] - 1 + back * len(line)
+        earlier = [k for k in range(j) if uses[k].bucket == use.bucket]
+        waits = []
+        if earlier:
+            freed = at[f"X{names[earlier[-1]]}"]
+            waits.append(After(line[freed].name))
+            trigger = max(trigger, freed)
+        else:
+            final = max(k for k, other in enumerate(uses) if other.bucket == use.bucket)
+            waits += [After(f"U{use.bucket.name[1:]}", 1), After(f"X{names[final]}", 1)]
+        rounds, place = -(trigger // len(line)), trigger % len(line)
+        waits.append(After(line[place].name, rounds))
+        shares = use.bucket.shares
+        assert shares
+        act = Collective(Kind.ALL_GATHER, use.bucket.name, shares.groups, Space.PARAMETER)
+        found.append((trigger, Instruction(f"G{name}", act, "wire", tuple(dict.fromkeys(waits)))))
+    return line, found

@@ -1,0 +1,205 @@
+"""State divided over the ranks that agree on it (ZeRO): a pass over a Program that sums gradients by all-reduces.
+
+optimizer    compute   F0 F1 B0 P0 B1 P1            | F of the next round, each part after the G of what it reads
+             wire               Z0--- Z1--- G1-- G0-- Z: sums scattered to their owners; G: new weights gathered
+             update                  U0    U1         each owner its part
+gradients    shard                 K0    K1           K keeps the owner's part of Z and gives the rest back; it does
+                                                      so before the Pack after next, so two buckets are there at most
+parameters   compute   F0 X1 F1 X0 B0 P0 X0 B1 P1 X1  X gives a bucket back after its last reader
+             wire    G1 G0        G0 G1 Z0 Z1         gathered for each pass, `ahead` buckets before their turn
+
+Each bucket has its even parts, so a round sends (N-1)/N of the gradients and as much of the weights for each gather. A
+bucket that several stages hold keeps its whole. Rules that mix elements get whole buckets, spread over the owners.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from partita.graph.graph import Graph
+from partita.lowering.gathers import gathered, merged, uses_of
+from partita.lowering.norm import SQUARES, bounded
+from partita.lowering.readers import reads_of
+from partita.plan.memory import Memory, Shard
+from partita.plan.plan import Plan
+from partita.program.instruction import (
+    After,
+    Collective,
+    Compute,
+    Free,
+    Instruction,
+    Kind,
+    Pack,
+    Scale,
+    Space,
+    Update,
+)
+from partita.program.program import NORM, WEIGHT, Bucket, Lane, Program, Role, Shares
+
+Groups = tuple[tuple[int, ...], ...]
+WHOLE: Final = {
+    Shard.OPTIMIZER: (Space.PARAMETER, Space.GRADIENT),
+    Shard.GRADIENTS: (Space.PARAMETER,),
+    Shard.PARAMETERS: (),
+}
+ROOM: Final = 2  # packed buckets that wait to be scattered, where gradients are divided
+
+
+def unsliced(plan: Plan) -> Plan:
+    """The plan as it is lowered where state is divided: its parts take the place of slices."""
+    if plan.memory.shard is Shard.NONE:
+        return plan
+    return replace(plan, sync=tuple(replace(one, wire=replace(one.wire, slice_bytes=0)) for one in plan.sync))
+
+
+def sharded(program: Program, graph: Graph, memory: Memory) -> Program:
+    """The program with the state of what it all-reduces divided as `memory` says."""
+    if memory.shard is Shard.NONE:
+        return program
+    agreed = {
+        i.act.bucket: i.act.groups
+        for _, i in program.instructions()
+        if isinstance(i.act, Collective) and i.act.kind is Kind.ALL_REDUCE and program.bucket[i.act.bucket].pieces
+    }
+    if not agreed:
+        return program
+    buckets = _shared(program, graph, memory, agreed)
+    whole = replace(program, buckets=buckets)
+    roles = tuple(_Writer(whole, graph, memory, role).write() for role in program.roles)
+    named = {i.act.bucket for role in roles for i in role.instructions if isinstance(i.act, Collective)}
+    kept = tuple(b for b in buckets if b.name != NORM) + ((SQUARES,) if NORM in named else ())
+    return replace(program, roles=roles, buckets=kept)
+
+
+def even(elements: int, parts: int) -> tuple[int, ...]:
+    """The edges of parts that differ by one element at most."""
+    return tuple(elements * k // parts for k in range(parts + 1))
+
+
+def _shared(program: Program, graph: Graph, memory: Memory, agreed: dict[str, Groups]) -> tuple[Bucket, ...]:
+    found, load = [], dict.fromkeys(range(max(len(g) for groups in agreed.values() for g in groups)), 0)
+    for bucket in program.buckets:
+        if bucket.name in agreed:
+            groups = agreed[bucket.name]
+            size = len(groups[0])
+            edges = even(bucket.elements, size)
+            if not graph.optimizer.elementwise:
+                owner = min(range(size), key=lambda place: load[place])
+                load[owner] += bucket.size
+                edges = (0,) * (owner + 1) + (bucket.elements,) * (size - owner)
+            whole = WHOLE[memory.shard if len(_holders(program, bucket)) < 2 else Shard.OPTIMIZER]
+            bucket = replace(bucket, shares=Shares(groups, edges, whole))
+        found.append(bucket)
+    return tuple(found)
+
+
+def _holders(program: Program, bucket: Bucket) -> list[Graph]:
+    """The stages that hold a bucket's parameters."""
+    names = {piece.parameter for piece in bucket.pieces}
+    return [stage for stage in program.stages if names & {p.name for p in stage.parameters}]
+
+
+class _Writer:
+    """Writes one role anew; lives for one call of `sharded`.
+
+    `line` is what the compute lane does, `at` the place of each name in it; `wire`, `shard` and `updates` hold
+    instructions by the place after which they can go on, which is the order in which their lanes take them: so nothing
+    waits for what comes behind it.
+    """
+
+    def __init__(self, program: Program, graph: Graph, memory: Memory, role: Role) -> None:
+        self.program, self.graph, self.role = program, graph, role
+        work = [i for i in role.on("compute") if isinstance(i.act, Compute | Pack)]
+        packed = dict.fromkeys(i.act.bucket for i in work if isinstance(i.act, Pack) and i.act.bucket != WEIGHT)
+        self.buckets = [program.bucket[name] for name in packed]
+        self.reads = reads_of(program, graph, role, self.buckets)
+        away = [bucket for bucket in self.buckets if not bucket.keeps(Space.PARAMETER)]
+        uses = merged(uses_of(program, graph, work, self.reads, away), memory.keep)
+        self.line, gathers = gathered(work, uses, memory.ahead)
+        self.at = {i.name: n for n, i in enumerate(self.line)}
+        self.wire: list[tuple[int, Instruction]] = gathers
+        self.shard: list[tuple[int, Instruction]] = []
+        self.updates: list[tuple[int, Instruction]] = []
+        self.ready: dict[str, str] = {}
+
+    def write(self) -> Role:
+        role = self.role
+        agreed = {b.name for b in self.buckets if b.shares} | {NORM}
+        for one in role.instructions:
+            if isinstance(one.act, Collective) and one.act.bucket not in agreed:
+                self.wire.append((max(self.at[after.name] for after in one.after), replace(one, lane="wire")))
+        self._scatter()
+        self._update()
+        self._gather()
+        rest = [i for i in role.instructions if i.lane not in ("compute", "wire", "urgent")]
+        found = [*enumerate(self.line), *self.wire, *self.shard, *self.updates]
+        body = (*rest, *(i for _, i in sorted(found, key=lambda one: one[0])))
+        lanes = dict.fromkeys(["compute", "data", *(i.lane for i in body)])
+        return replace(role, instructions=body, lanes=tuple(Lane(lane) for lane in lanes))
+
+    def _scatter(self) -> None:
+        """Sums to their owners: of every Pack where gradients are divided, of the last one where they are not."""
+        room: list[str] = []
+        own: dict[str, str] = {}
+        lasts = {i.act.bucket: i.name for i in self.line if isinstance(i.act, Pack)}
+        packs = [(n, i, i.act) for n, i in enumerate(self.line) if isinstance(i.act, Pack) and i.act.bucket != WEIGHT]
+        away = [i.name for _, i, act in packs if not self.program.bucket[act.bucket].keeps(Space.GRADIENT)]
+        for n, pack, act in packs:
+            bucket, divided = self.program.bucket[act.bucket], pack.name in away
+            tag = pack.name[1:] if divided else act.bucket[1:]
+            self.ready[act.bucket] = pack.name
+            if not bucket.shares or (lasts[act.bucket] != pack.name and not divided):
+                continue
+            scatter = Collective(Kind.REDUCE_SCATTER, act.bucket, bucket.shares.groups)
+            place = n if len(_holders(self.program, bucket)) < 2 else len(self.line)
+            self.wire.append((place, Instruction(f"Z{tag}", scatter, "wire", (After(pack.name),))))
+            self.ready[act.bucket] = f"Z{tag}"
+            if divided:
+                before = away[(len(room) - ROOM) % len(away)]
+                freed = [After(f"K{before[1:]}", -((len(room) - ROOM) // len(away)))]
+                freed += [After(f"K{own[act.bucket]}")] if act.bucket in own else []
+                own[act.bucket] = tag
+                self.line[n] = replace(pack, act=replace(act, add=False), after=(*pack.after, *freed))
+                keep = Free(act.bucket, Space.GRADIENT, act.add)
+                self.shard.append((n, Instruction(f"K{tag}", keep, "shard", (After(f"Z{tag}"),))))
+                self.ready[act.bucket] = f"K{tag}"
+                room.append(pack.name)
+
+    def _update(self) -> None:
+        """Each owner its part, once nobody here reads the old weights any more."""
+        summed = (After("AW"),) if any(i.name == "AW" for i in self.role.instructions) else ()
+        packs = {i.act.bucket: n for n, i in enumerate(self.line) if isinstance(i.act, Pack)}
+        bounded_by, every = self.graph.clip_norm, tuple(After(name) for name in self.ready.values())
+        end = len(self.line)
+        for bucket in self.buckets:
+            read = self.line[max(self.reads_at(bucket), default=0)].name
+            waits = (After(self.ready[bucket.name]), *((After(read),) if bucket.keeps(Space.PARAMETER) else ()))
+            place = max([packs[bucket.name], *(self.at[a.name] for a in waits if a.name in self.at)])
+            name = bucket.name[1:]
+            if summed:
+                scale = Scale(bucket.name, space=Space.GRADIENT, by=WEIGHT)
+                self.updates.append((place, Instruction(f"W{name}", scale, "update", (*waits, *summed))))
+            update = Instruction(f"U{name}", Update(bucket.name), "update", waits)
+            self.updates.append((end + 1 if bounded_by else place, update))
+        if bounded_by:
+            shares = {bucket.name: 1.0 for bucket in self.buckets}
+            holding = (r for r in self.program.roles if any(isinstance(i.act, Update) for i in r.instructions))
+            everybody = tuple(sorted(rank for role in holding for rank in role.ranks))
+            for one in bounded(bounded_by, shares, (everybody,), every, lane="update", wire="wire"):
+                (self.wire if one.lane == "wire" else self.updates).append((end, one))
+
+    def reads_at(self, bucket: Bucket) -> list[int]:
+        """The places in the line of what reads a bucket's weights."""
+        return [self.at[name] for name in self.reads[bucket.name]]
+
+    def _gather(self) -> None:
+        """New weights where the whole is kept, as the next forward pass needs them."""
+        whole = [b for b in self.buckets if b.shares and b.keeps(Space.PARAMETER)]
+        for bucket in sorted(whole, key=lambda b: min(self.reads_at(b), default=len(self.line))):
+            assert bucket.shares
+            name = bucket.name[1:]
+            act = Collective(Kind.ALL_GATHER, bucket.name, bucket.shares.groups, Space.PARAMETER)
+            self.wire.append((len(self.line) + 1, Instruction(f"G{name}", act, "wire", (After(f"U{name}"),))))
+            first = min(self.reads_at(bucket), default=0)
+            self.line[first] = replace(self.line[first], after=(*self.line[first].after, After(f"G{name}", 1)))

@@ -1,0 +1,21 @@
+"""What ZeRO's three stages share: data parallelism whose state is divided over the replicas."""
+
+from __future__ import annotations
+
+from partita.cluster.cluster import Cluster
+from partita.plan.memory import Memory
+from partita.plan.mesh import Mesh
+from partita.plan.plan import Plan
+from partita.plan.schedule import Schedule
+from partita.plan.sync import Sync
+from partita.plan.wire import Wire
+from partita.units import Bytes
+
+
+def zero(name: str, cluster: Cluster, memory: Memory, microbatches: int, bucket_bytes: Bytes) -> Plan:
+    """Rajbhandari et al., SC 2020. The first bucket is smaller, so that it leaves sooner."""
+    wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=min(bucket_bytes, 2**20))
+    return Plan(
+        name, Mesh((("data", cluster.size),)), schedule=Schedule(microbatches=microbatches), sync=(Sync(wire=wire),),
+        memory=memory,
+    )  # fmt: skip

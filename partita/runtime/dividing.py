@@ -1,0 +1,71 @@
+"""A checkpoint with gradients in flight, taken up where state is divided: applied to the whole first, then divided.
+
+It takes the memory of the whole state for a moment; other checkpoints are read part by part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from partita.graph.graph import Graph
+from partita.graph.tensor import Tensor
+from partita.program.program import Program
+from partita.runtime.owned import Slice
+from partita.runtime.restore import Saved, restore
+from partita.runtime.state import State, elements, make_state, rows
+from partita.task import Task
+
+
+def restored(saved: Saved, task: Task, graph: Graph, program: Program, rank: int, state: State, device: str) -> None:
+    """Put a checkpoint into the fresh state of a rank."""
+    if not (state.owned and saved.manifest.flying):
+        restore(saved, graph, program, rank, state, device)
+        return
+    plain = replace(program, buckets=tuple(replace(bucket, shares=None) for bucket in program.buckets))
+    specs = {p.name: p.tensor.at(1) for p in graph.parameters} | {b.name: b.tensor.at(1) for b in graph.buffers}
+    values = {name: _zeros(spec) for name, spec in specs.items()}
+    whole = make_state(graph, plain, plain.role_of[rank], task, values, device, rank)
+    restore(saved, graph, plain, rank, whole, device)
+    own = {piece.parameter for name in state.owned for piece in program.bucket[name].pieces}
+    for name, leaf in state.leaves.items():
+        if name not in own:
+            leaf.copy_(whole.leaves[name])
+    for bucket in program.trained:
+        if bucket.name in state.views:
+            _divide(program, bucket.name, whole, state)
+
+
+def _zeros(spec: Tensor) -> torch.Tensor:
+    return torch.zeros([int(d) for d in spec.shape], dtype=getattr(torch, spec.dtype))  # type: ignore[arg-type]
+
+
+def _divide(program: Program, name: str, whole: State, state: State) -> None:
+    """This rank's part of a bucket, of its weights and of its optimizer's state."""
+    bucket = program.bucket[name]
+    place = {piece.parameter: k for k, piece in enumerate(bucket.pieces)}
+    for piece in bucket.pieces if bucket.shares and bucket.shares.whole else ():
+        rows(state.leaves[piece.parameter], piece).copy_(rows(whole.leaves[piece.parameter], piece))
+    for part, view in zip(state.parts(bucket), state.views[name], strict=True):
+        theirs = whole.views[name][place[part.parameter]]
+
+        def mine(value: Any, part: Any = part, view: torch.Tensor = view, theirs: torch.Tensor = theirs) -> Any:
+            if isinstance(part, Slice) and isinstance(value, torch.Tensor) and value.shape == theirs.shape:
+                return elements(value, part).view(view.shape).clone()
+            return value.clone() if isinstance(value, torch.Tensor) else value
+
+        view.copy_(mine(theirs))
+        kept = whole.optimizer[name].state.get(theirs, {})
+        if kept:
+            state.optimizer[name].state[view] = {key: mine(value) for key, value in kept.items()}
+    if name not in state.optimizer:
+        return
+    for group in state.optimizer[name].param_groups:
+        at = next(k for k, view in enumerate(state.views[name]) if view is group["params"][0])
+        theirs = whole.views[name][place[state.parts(bucket)[at].parameter]]
+        found = next(g for g in whole.optimizer[name].param_groups if any(p is theirs for p in g["params"]))
+        group.update({key: value for key, value in found.items() if key != "params"})
+    if name in state.schedule:
+        state.schedule[name].load_state_dict(whole.schedule[name].state_dict())

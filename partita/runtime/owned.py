@@ -1,0 +1,105 @@
+"""What a rank owns of a bucket whose state is divided, and memory that comes and goes.
+
+    whole   [ fc2.weight        | fc2.bias | fc1.weight        ]      kept, or there from a gather to a Free
+    owned             [ ........| ........ | .. ]                     kept; a view of the whole where that is kept
+    slices             fc2.w 8:24  fc2.b     fc1.w 0:4                what the optimizer updates
+
+A slice has as many dimensions as its parameter, so that a rule that treats vectors otherwise than matrices still does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import torch
+
+from partita.program.instruction import Space
+from partita.program.program import Bucket, Piece
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Elements `start` to `stop` of a parameter, in the order of its memory."""
+
+    parameter: str
+    start: int
+    stop: int
+
+
+Part = Piece | Slice
+
+
+@dataclass
+class Owned:
+    """`parameter` and `gradient` (one a slot) hold elements `start` to `stop` of a bucket; `parts` says what they are,
+    pieces where whole ones are owned; `views` and `gradient_views` have the shapes of the parts."""
+
+    start: int
+    stop: int
+    parts: tuple[Part, ...]
+    parameter: torch.Tensor
+    gradient: list[torch.Tensor]
+    views: list[torch.Tensor]
+    gradient_views: list[list[torch.Tensor]]
+
+
+def owned_of(
+    bucket: Bucket, rank: int, shapes: Shapes, whole: torch.Tensor, gradients: list[torch.Tensor]
+) -> Owned | None:
+    """What `rank` owns of a bucket (None: everybody owns all), its memory a part of the whole's where that is kept."""
+    if bucket.shares is None:
+        return None
+    start, stop = bucket.shares.of(rank)
+    keeps = bucket.shares.whole
+    parameter = whole[start:stop] if Space.PARAMETER in keeps else whole.new_zeros(stop - start)
+    gradient = [g[start:stop] if Space.GRADIENT in keeps else g.new_zeros(stop - start) for g in gradients]
+    parts, sizes = [], []
+    for part, shape in parts_of(bucket, shapes, start, stop):
+        parts.append(part)
+        sizes.append(shape)
+    views, *gradient_views = [_shaped(flat, sizes) for flat in (parameter, *gradient)]
+    return Owned(start, stop, tuple(parts), parameter, gradient, views, gradient_views)
+
+
+def parts_of(bucket: Bucket, shapes: Shapes, start: int, stop: int) -> list[tuple[Part, tuple[int, ...]]]:
+    """The (parts, shapes) of elements `start` to `stop` of a bucket, in order."""
+    found: list[tuple[Part, tuple[int, ...]]] = []
+    at = 0
+    for piece in bucket.pieces:
+        shape = shapes[piece.parameter]
+        rows = shape if piece.stop < 0 else (piece.stop - piece.start, *shape[1:])
+        size = prod(rows)
+        low, high = max(start - at, 0), min(stop - at, size)
+        if (low, high) == (0, size):
+            found.append((piece, rows))
+        elif low < high:
+            first = piece.start * prod(shape[1:])
+            sliced = (high - low, *(1 for _ in shape[1:]))
+            found.append((Slice(piece.parameter, first + low, first + high), sliced))
+        at += size
+    return found
+
+
+def _shaped(flat: torch.Tensor, shapes: list[tuple[int, ...]]) -> list[torch.Tensor]:
+    parts = torch.split(flat, [prod(shape) for shape in shapes]) if shapes else []
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def there(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has its memory now."""
+    return tensor.untyped_storage().size() > 0 or not tensor.numel()
+
+
+def take(tensor: torch.Tensor) -> torch.Tensor:
+    """Give a tensor, the only one of its storage, memory again; what it holds is undefined. Views of it are whole."""
+    tensor.untyped_storage().resize_(tensor.numel() * tensor.element_size())
+    return tensor
+
+
+def give(tensor: torch.Tensor) -> None:
+    """Give back the memory of a tensor, and of all views of it, until it is taken again."""
+    tensor.untyped_storage().resize_(0)

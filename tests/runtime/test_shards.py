@@ -1,0 +1,132 @@
+"""Training with divided state ends where one process ends: any parts, tied weights, bounds, weights, whole rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from partita.graph.graph import Graph
+from partita.recipes.catalogue import call
+from partita.runtime import check
+from partita.runtime.check import TOLERANCE, checked
+from partita.runtime.run import train_in_process
+from partita.task import Task
+from tests.runtime.padded import padded
+from tests.small import cluster_of, perceptron
+from tests.tracing.models import TASKS
+
+PLANS = (
+    "zero1", "zero1(bucket_bytes=100,microbatches=2)", "zero2(bucket_bytes=100)",
+    "zero2(bucket_bytes=0,microbatches=3)", "zero3", "zero3(bucket_bytes=100,microbatches=2)",
+    "zero3(bucket_bytes=0,ahead=2,keep=1)",
+    "zero3(bucket_bytes=0,keep=99)", "ddp(shard=gradients,bucket_bytes=200)",
+)  # fmt: skip
+STAGES = ("zero1", "zero2", "zero3")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def captured_once() -> Iterator[None]:
+    """A model is captured once for all its plans."""
+    found: dict[tuple[str, str], Graph] = {}
+    capture = check.capture
+
+    def once(task: Task, *, precision: str = "") -> Graph:
+        if (task.name, precision) not in found:
+            found[task.name, precision] = capture(task, precision=precision)
+        return found[task.name, precision]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(check, "capture", once)
+        yield
+
+
+def difference(task: Task, text: str, size: int, steps: int = 3) -> float:
+    machines = cluster_of(size)
+    found = checked(task, lambda graph: call(text, graph, machines), machines, steps=steps)
+    return float(found["max_difference"])
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_divided_state_trains_as_one_process(plan: str, size: int) -> None:
+    """ME-01, ME-02, ME-03; most of the buckets' sizes are not divisible by 3 or 4."""
+    assert difference(perceptron(), plan, size, 4) <= TOLERANCE
+
+
+class Lamb(torch.optim.Optimizer):
+    """A rule that needs whole tensors: a step is as long as its weight (You et al. 2020, without moments)."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for p in self.param_groups[0]["params"]:
+            state = self.state[p]
+            state["mean"] = state.get("mean", torch.zeros_like(p)).lerp(p.grad, 0.5)
+            p.sub_(state["mean"] * 0.1 * p.norm() / (state["mean"].norm() + 1e-6))
+
+
+def matrices_decay(parameters: Any) -> torch.optim.Optimizer:
+    """Weights decay, biases do not: a rule that looks at dimensions."""
+    given = list(parameters)
+    groups = [
+        {"params": [p for p in given if (p.dim() > 1) is wide], "weight_decay": wide * 0.1} for wide in (True, False)
+    ]
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=0.05)
+
+
+TROUBLES = {
+    "adam": replace(perceptron(), name="adam", optimizer=lambda ps: torch.optim.Adam(ps, lr=0.01)),
+    "decays": replace(perceptron(), name="decays", optimizer=matrices_decay),
+    "bounded": replace(perceptron(), name="bounded", clip_norm=0.1),
+    "lamb": replace(perceptron(), name="lamb", optimizer=Lamb),
+    "padded": padded(),
+    "padded-bounded": replace(padded(), name="padded-bounded", clip_norm=0.1),
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+@pytest.mark.parametrize(
+    "plan", ["zero1(bucket_bytes=100)", "zero2(bucket_bytes=100,microbatches=2)", "zero3(bucket_bytes=0)"]
+)
+def test_troubles(trouble: str, plan: str) -> None:
+    """ME-02: a bound on the norm of all. EX-06: rules that are not element-wise, and ones that look at dimensions."""
+    assert difference(TROUBLES[trouble], plan, 3, 4) <= TOLERANCE
+
+
+@pytest.mark.parametrize("plan", ["zero1(bucket_bytes=9000)", "zero2(bucket_bytes=5000)", "zero3(bucket_bytes=5000)"])
+@pytest.mark.parametrize("name", ["gpt2", "convnet"])
+def test_models(name: str, plan: str) -> None:
+    """Tied weights are read first and last; batch statistics stay with their rank."""
+    assert difference(replace(TASKS[name](), batch_size=8), plan, 3) <= TOLERANCE
+
+
+@pytest.mark.parametrize("shard", ["optimizer", "gradients", "parameters"])
+@pytest.mark.parametrize("recipe", ["gpipe", "one_f_one_b", "interleaved", "zero_bubble"])
+def test_stages_divide_their_state(recipe: str, shard: str) -> None:
+    text = f"{recipe}(stages=2,data=2,microbatches=2,bucket_bytes=3000,shard={shard})"
+    assert difference(replace(TASKS["gpt2"](), batch_size=8), text, 4) <= TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", [*STAGES, "zero3(bucket_bytes=4000,microbatches=2)"])
+@pytest.mark.parametrize("name", TASKS)
+def test_every_model(name: str, plan: str) -> None:
+    assert difference(TASKS[name](), plan, 2) <= TOLERANCE
+
+
+@pytest.mark.parametrize("plan", ["zero1(bucket_bytes=100)", "zero2(microbatches=2)", "zero3(bucket_bytes=100)"])
+def test_bits_do_not_depend_on_the_order(plan: str) -> None:
+    task, machines = perceptron(), cluster_of(3)
+    graph = check.capture(task)
+    made = call(plan, graph, machines)
+    first = train_in_process(task, graph, made, machines, 3)[0]
+    for order in range(1, 6):
+        again = train_in_process(task, graph, made, machines, 3, order=order, slow={order % 3: 0.02})[0]
+        for rank, state in again.items():
+            assert all(torch.equal(leaf, first[rank].leaves[name]) for name, leaf in state.leaves.items())
