@@ -1,6 +1,7 @@
 """Plain PyTorch and Partita on the same task in the same lab, turn by turn.
 
-    run.py TASK CLUSTER --peers ddp,ps --plans ddp,ps_sync [--repeat 7] [--steps 15]
+    run.py TASK CLUSTER --peers ddp,ps --plans "ddp;ps_sync" [--repeat 7] [--steps 15]
+    run.py convnet-8m lab-4x1g --peers fsdp --plans "zero3;zero3(keep=1);zero2"      FSDP2 against divided state
 
 Prints one line of JSON for each, and a table of medians with the spread.
 """

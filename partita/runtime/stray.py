@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from partita.program.instruction import Space
 from partita.program.program import Program
 from partita.runtime.holding import copies_of
 from partita.runtime.messages import gather, spread
@@ -36,11 +37,14 @@ def astray(rank: Rank, number: int, world: int) -> Stray | None:
 
 
 def digests(rank: Rank) -> dict[str, int]:
-    """A checksum of each bucket that other ranks have alike."""
+    """A checksum of each bucket that other ranks have alike, whole."""
     return {
         name: zlib.crc32(rank.state.parameter[name].detach().cpu().view(torch.uint8).numpy().data)
         for name, copies in copies_of(rank.program).items()
-        if copies.weights and len(copies.ranks) > 1 and rank.rank in copies.ranks
+        if copies.weights
+        and len(copies.ranks) > 1
+        and rank.rank in copies.ranks
+        and rank.program.bucket[name].keeps(Space.PARAMETER)
     }
 
 

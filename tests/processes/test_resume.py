@@ -25,7 +25,8 @@ ROOT = Path(__file__).parents[2]
 STEPS, EVERY, SIZE = 12, 3, 3
 PLANS = (
     "single", "ddp", "ps_sync", "ps_sync(own=false)", "ps_sync(servers=2,own=false,bucket_bytes=200)",
-    "pipe_sgd(staleness=2)", "pipe_sgd(warmup=4)", "local_sgd(period=2)", "ddp(rule=lamb,rate_warmup=4)",
+    "pipe_sgd(staleness=2)", "pipe_sgd(warmup=4)", "local_sgd(period=2)", "zero3(bucket_bytes=200)",
+    "ddp(rule=lamb,rate_warmup=4)",
 )  # fmt: skip
 KILLS = int(os.environ.get("KILLS", "24"))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from partita import api
 from partita.cost.rings import collective_bytes
@@ -34,3 +36,19 @@ def test_counted_bytes_are_those_of_the_closed_form() -> None:
             take = crew.measure(plan, steps=2, evaluate=False)
             assert list(take.timeline.wire_sent) == predicted
             assert sum(predicted) == passes * 2 * psi
+
+
+@pytest.mark.parametrize("plan", ["zero3(bucket_bytes=100)"])
+def test_a_run_goes_on_from_its_owners_parts(plan: str, tmp_path: Path) -> None:
+    """Each rank writes what it owns; the unbroken run and the one in two legs end with the same bits."""
+    task, cluster = "tests/runtime/padded.py:bounded", api.cluster_of("local:3")
+    unbroken = api.train(task, plan, cluster, steps=5, seed=3, out=str(tmp_path / "unbroken"))
+    for steps in (3, 5):
+        again = api.train(
+            task, plan, cluster, steps=steps, seed=3, out=str(tmp_path / "run"), checkpoint_every=3, resume=steps > 3
+        )
+    assert unbroken is not None
+    assert again is not None
+    ours, theirs = load_file(again.weights_path), load_file(unbroken.weights_path)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
