@@ -83,6 +83,11 @@ class Ledger:
                     self._set(one.end, (one.round, act.part, name), self.zero)
             case Collective(kind=Kind.ALL_GATHER):
                 self._come(one.start, act.bucket, act.space)
+            case Collective(kind=Kind.REDUCE_SCATTER):
+                bucket = self.program.bucket[act.bucket]
+                room = bucket.owned * (bucket.size // bucket.elements)
+                self._set(one.start, (one.round, "", ("room", act.bucket)), unit("messages") * room)
+                self._set(one.end, (one.round, "", ("room", act.bucket)), self.zero)
             case Free():
                 self._set(one.end, (0, "", (act.bucket, act.space)), self.zero)
             case Pack():

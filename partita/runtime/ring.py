@@ -44,6 +44,7 @@ class Ring:
     failure: BaseException | None = None
     done: bool = False
     sent: list[Any] = field(default_factory=list)
+    rooms: list[torch.Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Ask for what comes first and send what goes first, so that nobody waits for this rank to be waited for."""
@@ -105,8 +106,8 @@ class Ring:
     def _reducing(self) -> Iterator[Any]:
         """A partial sum comes into a room of its own, is added to what is here, and the sum goes on."""
         widest = max(self.incoming, key=lambda part: self.edges[part + 1] - self.edges[part])
-        rooms = [torch.empty_like(half) for half in self.halves(widest)]
-        arriving = [self._ask(0, h, rooms) for h in range(HALVES)]
+        self.rooms += [torch.empty_like(half) for half in self.halves(widest)]
+        arriving = [self._ask(0, h) for h in range(HALVES)]
         self._begin()
         yield None
         for step, part in enumerate(self.incoming):
@@ -117,14 +118,14 @@ class Ring:
                     yield work
                     halves[h] += came
                     self._hand_on(step, h)
-                arriving[h] = self._ask(step + 1, h, rooms)
+                arriving[h] = self._ask(step + 1, h)
 
-    def _ask(self, step: int, h: int, rooms: list[torch.Tensor]) -> tuple[Any, torch.Tensor]:
+    def _ask(self, step: int, h: int) -> tuple[Any, torch.Tensor]:
         """Start receiving half `h` of a step's part, if it has one."""
         halves = self.halves(self.incoming[step]) if step < len(self.incoming) else []
         if h >= len(halves):
             return None, torch.empty(0)
-        room = rooms[h][: len(halves[h])]
+        room = self.rooms[h][: len(halves[h])]
         return self.receive(room, self.before, step * HALVES + h), room
 
     def _begin(self) -> None:

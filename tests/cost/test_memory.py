@@ -98,7 +98,7 @@ def test_predicted_peaks_are_the_allocators() -> None:
 
     graph, cluster = api.graph_of("bytes-gpt"), api.cluster_of("local:2")
     with Rehearsal("bytes-gpt", graph, cluster) as crew:
-        for text in ("ddp", "ps_sync(own=false)", "one_f_one_b"):
+        for text in ("ddp", "ps_sync(own=false)", "one_f_one_b", "zero3(bucket_bytes=400000)"):
             plan = api.plan_of(text, graph, cluster)
             seen = crew.memory(plan)
             predicted = api.simulate(graph, plan, cluster).memory
