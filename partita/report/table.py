@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from rich.box import SIMPLE
 from rich.table import Table
@@ -10,6 +11,7 @@ from rich.text import Text
 
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import Recipe
+from partita.recipes.shared import SHARED
 from partita.report.comparison import Comparison, Row, error_of
 from partita.searches.exhaustive import Search
 from partita.units import show_bytes, show_seconds
@@ -67,12 +69,19 @@ def costs_line(source: str, because: str) -> str:
 
 
 def recipes_table(recipes: Mapping[str, Recipe]) -> Table:
-    """A line a recipe: its knobs with their defaults, its group, paper and entries of the catalogue."""
+    """A line a recipe: its knobs with their defaults, its group, paper and entries of the catalogue; below, the knobs
+    that all have."""
     table = _table("name", "knobs", "group", "paper", "catalogue")
     for name, recipe in recipes.items():
-        knobs = ", ".join(f"{knob}={default}" for knob, default in recipe.knobs.items()) or NOTHING
-        table.add_row(Text(name), Text(knobs), recipe.group, Text(recipe.paper), " ".join(recipe.catalogue))
+        table.add_row(
+            Text(name), Text(_knobs(recipe.own)), recipe.group, Text(recipe.paper), " ".join(recipe.catalogue)
+        )
+    table.caption, table.caption_justify = Text(f"every recipe also takes {_knobs(SHARED)}"), "left"
     return table
+
+
+def _knobs(defaults: Mapping[str, Any]) -> str:
+    return ", ".join(f"{knob}={default}" for knob, default in defaults.items()) or NOTHING
 
 
 def timeline_table(timeline: Timeline) -> Table:
