@@ -112,7 +112,7 @@ def make_state(
     trained = tuple(bucket for bucket in buckets if bucket.pieces)
     found = {b.name: owned_of(b, rank, shapes, parameter[b.name], gradient.get(b.name, [])) for b in trained}
     owned = {name: own for name, own in found.items() if own is not None}
-    views = pieces | {name: own.views for name, own in owned.items()}
+    views = {b.name: pieces[b.name] for b in trained} | {name: own.views for name, own in owned.items()}
     for bucket in trained:
         _fill(bucket, pieces[bucket.name], owned.get(bucket.name), values)
     leaves = {c.name: _constant(c, device) for part in held for c in part.constants}
