@@ -10,7 +10,7 @@ from beartype.claw import beartype_package
 from beartype.roar import BeartypeClawDecorWarning, BeartypeDecorHintPep613DeprecationWarning
 
 # Numba compiles this file's functions and caches them by their source, which checked ones no longer have.
-COMPILED = ("partita.simulator.clockwork",)
+COMPILED = ("partita.simulator.clockwork", "partita.kernels")
 # As for mypy, an int is a float too; local variables are left to mypy.
 HOW = BeartypeConf(is_pep484_tower=True, claw_is_pep526=False, claw_skip_package_names=COMPILED)
 # What beartype cannot check passes unchecked: recursive aliases, static protocols.

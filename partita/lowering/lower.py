@@ -166,7 +166,7 @@ def _pipeline_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
 
 def _gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
     """(whether the agreement asks for it, what) of all that no pass brings about yet."""
-    sync = plan.sync[0] if plan.sync else Sync()
+    sync = plan.sync[0] if plan.sync and plan.mesh.size > 1 else Sync()
     through, wire, alike = sync.through, sync.wire, not steps_alone(plan)
     yield sync.parameters != "*", f"agreement on the parameters {sync.parameters!r} only"
     if waits_for_all(plan):

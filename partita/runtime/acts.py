@@ -167,8 +167,10 @@ def collective(rank: Rank, act: Collective, name: str, round: int) -> Pending | 
 
 
 def _check_outgoing(rank: Rank, act: Collective | Send, round: int) -> None:
-    slot, pieces = rank.slot(round), rank.program.bucket[act.bucket].pieces
-    if act.space is Space.GRADIENT and pieces and not rank.state.gradient[act.bucket][slot].sum().isfinite():
+    if act.space is not Space.GRADIENT or not rank.program.bucket[act.bucket].pieces:
+        return
+    slot = rank.slot(round)
+    if not rank.state.gradient[act.bucket][slot].sum().isfinite():
         check_gradients(rank, act.bucket, rank.state.gradient_views[act.bucket][slot], rank.step(round, 0))
 
 

@@ -60,7 +60,7 @@ def _step(program: Program, layout: Layout, end: Reals) -> Seconds:
     ends = {role.name: _round_ends(layout, role, end) for role in program.roles}
     if lockstep(program):
         filled = np.array([np.mean(of_role, axis=1) for of_role in ends.values()])
-        return float(np.mean(filled[:, -1] - filled[:, WARM - 1])) / ((layout.rounds - WARM) * program.steps)
+        return float(np.mean(filled[:, -1] - filled[:, WARM - 1])) / ((layout.rounds - WARM) * max(program.steps, 1))
     shares = {rank: share for role in program.roles for rank, share in shares_of(program, role).items()}
     lines = {rank: ends[program.role_of[rank].name][:, program.role_of[rank].place[rank]] for rank in shares}
     return step_of([lines[rank].tolist() for rank in shares], list(shares.values()), WARM)

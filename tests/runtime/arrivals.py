@@ -60,7 +60,7 @@ def main(rank: int, world: int, store: str, out: str) -> None:
     graph = capture(task)
     program = arriving(graph, world - 1)
     values = initial(task, 0)[1]
-    state = make_state(graph, program, program.role_of[rank], task, values, "cpu")
+    state = make_state(graph, program, program.role_of[rank], task, values, "cpu", rank)
     made = make_rank(task, graph, program, rank, state, Processes(rank), seed=0)
     drive(made, Reach(ROUNDS), lambda _: True, 60.0)
     dist.barrier()

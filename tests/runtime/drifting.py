@@ -28,7 +28,7 @@ def drifting(task: Task, graph: Graph, plan: Plan, rounds: int, own: bool = True
     values = initial(still, 0, "fp64")[1]
     ranks, draw = [], torch.Generator().manual_seed(3)
     for r in range(program.size):
-        state = make_state(graph, program, program.role_of[r], still, values, "cpu")
+        state = make_state(graph, program, program.role_of[r], still, values, "cpu", r)
         for bucket in program.trained:
             flat = state.parameter[bucket.name]
             flat.copy_(torch.randn(flat.shape, generator=draw, dtype=flat.dtype))

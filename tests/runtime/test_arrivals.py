@@ -31,7 +31,7 @@ def in_process(order: int, slow: dict[int, float]) -> tuple[dict[str, torch.Tens
     program, hall, values = arriving(graph, 3), Hall(), initial(task, 0)[1]
     ranks: list[Rank] = []
     for r in range(program.size):
-        state = make_state(graph, program, program.role_of[r], task, values, "cpu")
+        state = make_state(graph, program, program.role_of[r], task, values, "cpu", r)
         ranks.append(make_rank(task, graph, program, r, state, InProcess(r, hall), seed=0))
     advance(ranks, Reach(ROUNDS), order, slow, record=lambda _: True)
     taken = [span for span in ranks[-1].spans if span.kind == "Receive"]
