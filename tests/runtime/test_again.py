@@ -77,10 +77,10 @@ FEW = [
     ("convnet", "ps_sync(recompute=full,servers=1)", 3),
     ("gru", "pipe_sgd(recompute=selective)", 2),
     ("convnet", "local_sgd(period=2,recompute=full)", 2),
-    ("gpt2", "gpipe(stages=3,microbatches=4,recompute=full)", 3),
+    pytest.param("gpt2", "gpipe(stages=3,microbatches=4,recompute=full)", 3, marks=pytest.mark.slow),
     ("gpt2", "one_f_one_b(stages=2,data=2,microbatches=2,recompute=selective,bucket_bytes=3000)", 4),
-    ("gpt2", "zero_bubble(stages=2,microbatches=2,recompute=selective)", 2),
-    ("gpt2", "interleaved(stages=2,chunks=2,microbatches=2,recompute=full)", 2),
+    pytest.param("gpt2", "zero_bubble(stages=2,microbatches=2,recompute=selective)", 2, marks=pytest.mark.slow),
+    pytest.param("gpt2", "interleaved(stages=2,chunks=2,microbatches=2,recompute=full)", 2, marks=pytest.mark.slow),
 ]
 
 
@@ -90,7 +90,7 @@ def difference(name: str, text: str, size: int) -> float:
     return float(checked(task, lambda graph: call(text, graph, machines), machines)["max_difference"])
 
 
-@pytest.mark.parametrize(("name", "text", "size"), FEW, ids=[f"{name}-{text}" for name, text, _ in FEW])
+@pytest.mark.parametrize(("name", "text", "size"), FEW, ids=lambda one: str(one))
 def test_every_method_equals_its_serial_training(name: str, text: str, size: int) -> None:
     assert difference(name, text, size) <= TOLERANCE
 

@@ -80,7 +80,7 @@ def rung(kind: Kind, group: Ranks, edges: Ranks, asked: bool) -> tuple[dict[int,
         ring = post.ring(kind, flats[rank], edges, group, rank)
         if asked:
             ring.ready()
-        assert ring.block(5.0)
+        assert ring.block(60.0)
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in group]
     for thread in threads:

@@ -26,6 +26,11 @@ from tests.small import cluster_of, perceptron
 from tests.tracing.models import TASKS
 
 RECIPES = ("gpipe", "torchgpipe", "one_f_one_b", "interleaved", "zero_bubble")
+QUICK = (
+    "gpipe",
+    "one_f_one_b",
+    *(pytest.param(r, marks=pytest.mark.slow) for r in RECIPES if r not in ("gpipe", "one_f_one_b")),
+)
 WHOLE = ("gpt2", "t5", "unet", "convnet", "resnet", "lstm", "bert", "llama", "vit")
 
 
@@ -66,7 +71,7 @@ def test_a_pipeline_equals_one_process(name: str, p: int, m: int, recipe: str) -
     assert difference(name, f"{recipe}(stages={p},microbatches={m},bucket_bytes=2000)", p) <= TOLERANCE
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", QUICK)
 def test_replicas_of_stages_agree(recipe: str) -> None:
     assert difference("gpt2", f"{recipe}(stages=2,data=2,microbatches=2,bucket_bytes=3000)", 4) <= TOLERANCE
 
@@ -76,7 +81,7 @@ def test_parts_of_unequal_size() -> None:
     assert difference("perceptron", "one_f_one_b(stages=2,data=5,microbatches=2)", 10) <= TOLERANCE
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", QUICK)
 def test_the_norm_is_that_of_all_stages(recipe: str) -> None:
     """A tied weight counts once, in a bucket of its own that two stages of each replica hold."""
     task = replace(model("gpt2"), name="gpt2-clipped", clip_norm=0.05)
@@ -134,7 +139,7 @@ def cut_at(graph: Graph, positions: list[int], order: Order, m: int, replicas: S
     return Plan("cut", Mesh((("pipe", len(stages)),)), stages, schedule=Schedule(order, m), sync=(Sync(wire=wire),))
 
 
-@pytest.mark.parametrize("name", ["gpt2", "unet"])
+@pytest.mark.parametrize("name", [pytest.param("gpt2", marks=pytest.mark.slow), "unet"])
 def test_any_place_can_be_cut(name: str) -> None:
     """Also where a cut is not worth it: before views, between a weight's transpose and its product."""
     forward = check.capture(model(name)).forward_length
@@ -146,7 +151,7 @@ def test_any_place_can_be_cut(name: str) -> None:
         assert found["max_difference"] <= TOLERANCE, position
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", QUICK)
 def test_bits_do_not_depend_on_the_order(recipe: str) -> None:
     import torch
 
