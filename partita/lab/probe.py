@@ -200,7 +200,7 @@ def rank_touches(task: Task, count: int, elements: int, codecs: Iterable[str] = 
 def instruction_seconds() -> Seconds:
     """Core-seconds of the worker around an act: asking the board, noting the span, telling the board."""
     never = Instruction("never", Scale("bucket"), "compute", unless=After("never", rounds=1))
-    rank: Any = SimpleNamespace(rank=0, board=Board(), pace=Pace(), spans=[])
+    rank: Any = SimpleNamespace(rank=0, board=Board(), pace=Pace(), spans=[], at={})
     return max(cold_seconds(lambda: sum(1 for _ in instance(rank, never, 0, lambda round: True))), 1e-6)
 
 
