@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from partita.lab.probe import instruction_seconds, touch_seconds
+from partita.lab.probe import touch_seconds
 from partita.lab.timing import Lane
-
-
-def test_an_instruction_costs_something() -> None:
-    assert 1e-6 < instruction_seconds() < 0.1
 
 
 def test_the_parts_of_a_touch_are_not_negative() -> None:
