@@ -1,6 +1,6 @@
 """`partita::lstm_layer`, `partita::gru_layer` and their backwards: one layer, one direction, as one operator.
 
-Importing this file registers them with torch.library. An LSTM on CPU in fp32 and bf16 runs oneDNN's layer, as eager
+Importing this file registers them with torch. An LSTM on CPU in fp32 and bf16 runs oneDNN's layer, as eager
 does; anything else runs the recurrence step by step (LSTM: Hochreiter & Schmidhuber, 1997; GRU: Cho et al., 2014, in
 torch's form; gates in torch's order).
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 LSTM: Final = 2
 WORKSPACE: Final = 72
@@ -166,11 +166,11 @@ def _register(cell: Cell) -> None:
         d = [torch.zeros_like(tensor) if grad is None else grad for tensor, grad in made]
         return *getattr(torch.ops.partita, f"{cell.name}_layer_backward")(*saved, ctx.space, *d, ctx.reverse), None
 
-    layer = torch.library.custom_op(name, forward, mutates_args=(), schema=schema(leaves, len(ends) + 1))
+    layer = library.custom_op(name, forward, mutates_args=(), schema=schema(leaves, len(ends) + 1))
     layer.register_fake(forward_shapes)
     layer.register_autograd(differentiate, setup_context=save)
     arguments = [*leaves, *ends, "space", *(f"d_{end}" for end in ends)]
-    derivative = torch.library.custom_op(f"{name}_backward", backward, mutates_args=(), schema=schema(arguments, count))
+    derivative = library.custom_op(f"{name}_backward", backward, mutates_args=(), schema=schema(arguments, count))
     derivative.register_fake(backward_shapes)
 
 

@@ -76,17 +76,23 @@ def rung(kind: Kind, group: Ranks, edges: Ranks, asked: bool) -> tuple[dict[int,
     """What each rank holds after a ring among threads; `asked` polls as the driver of one thread does."""
     post, flats = Post(), brought(group, edges[-1])
 
+    ended: dict[int, bool | BaseException] = {}
+
     def run(rank: int) -> None:
-        ring = post.ring(kind, flats[rank], edges, group, rank)
-        if asked:
-            ring.ready()
-        assert ring.block(60.0)
+        try:
+            ring = post.ring(kind, flats[rank], edges, group, rank)
+            if asked:
+                ring.ready()
+            ended[rank] = ring.block(5.0)
+        except BaseException as error:
+            ended[rank] = error
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in group]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    assert ended == dict.fromkeys(group, True)
     return flats, post
 
 
