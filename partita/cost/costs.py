@@ -32,6 +32,7 @@ from partita.program.instruction import (
     Receive,
     Scale,
     Send,
+    Settle,
     Snapshot,
     Space,
     Update,
@@ -198,6 +199,8 @@ class Costs:
                 segment = program.segment[act.segment]
                 graph = program.graph_of(segment.stage, self.graph)
                 return Demand(own + self.segment(segment.start, segment.stop, segment.batch, graph))
+            case Settle():
+                return Demand(own)
             case Pack():
                 return Demand(own + _over(program.bucket[act.bucket], self.add if act.add else self.copy))
             case Combine():

@@ -26,10 +26,11 @@ from partita.lowering.schedules import ROWS
 from partita.lowering.servers import served
 from partita.lowering.shards import sharded, unsliced
 from partita.lowering.stages import staged
+from partita.lowering.statistics import deferred
 from partita.plan.check import check
 from partita.plan.memory import Memory, Precision, Shard
 from partita.plan.mesh import Split
-from partita.plan.plan import Plan
+from partita.plan.plan import DEFERRED, Plan
 from partita.plan.rule import ruled
 from partita.plan.schedule import Schedule, Versions
 from partita.plan.sync import AllReduce, Often, Outer, Servers, Sync, What
@@ -68,8 +69,8 @@ def lower_phase(graph: Graph, plan: Plan, cluster: Cluster, steps: int = 0) -> P
     """The Program of one phase; with `steps`, of a last round of so few."""
     refuse(graph, plan)
     ruling, plan = ruled(graph, plan.update), unsliced(plan)
-    program = sharded(_replicated(ruling, plan, cluster, steps), ruling, plan.memory)
-    return replace(verify(program), update=plan.update)
+    program = deferred(ruling, plan, _replicated(ruling, plan, cluster, steps))
+    return replace(verify(sharded(program, ruling, plan.memory)), update=plan.update)
 
 
 def _replicated(graph: Graph, plan: Plan, cluster: Cluster, steps: int) -> Program:
@@ -119,7 +120,7 @@ def refuse(graph: Graph, plan: Plan) -> None:
         (not loose and corrections_gap(plan), "corrections of the update rule"),
         (plan.update.growth != 1 or bool(plan.update.grow_at), "a batch that grows"),
         (plan.update.local_state != "keep", f"a local state that is {plan.update.local_state}"),
-        (bool(plan.kernels), "kernel choices"),
+        (bool(set(plan.kernels) - {DEFERRED}), "kernel choices"),
     )
     for given, what in cases:
         if given:

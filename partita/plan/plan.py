@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from partita.plan.memory import Memory
 from partita.plan.mesh import Mesh, Split, Stage
@@ -49,6 +50,9 @@ class Kernel:
 
     operators: str
     choice: str
+
+
+DEFERRED: Final = Kernel("*batch_norm*", "deferred")  # running statistics move once a minibatch, not a microbatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ def breakdown(program: Program, spans: Sequence[Span], step: Seconds, rounds: in
         if span.rank != rank or span.lane != "compute":
             continue
         act = by_name[span.name].act
-        kind = "optimizer" if span.kind in ("Update", "Clip", "Norm", "Scale", "Mix") else "backward"
+        kind = "optimizer" if span.kind in ("Update", "Clip", "Norm", "Settle", "Scale", "Mix") else "backward"
         if isinstance(act, Compute) and act.segment.startswith("F"):
             kind = "forward"
         if isinstance(act, Load):

@@ -12,40 +12,13 @@ static text, and only the moment at which each instance runs is decided at run t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from partita.plan.plan import Correction
 from partita.plan.wire import Codec
-
-
-class Space(StrEnum):
-    """Which of a bucket's tensors an act works on. `INBOX` holds what came from one peer, `OUTBOX` what one peer is to
-    get; with `VALUE` a parcel of values of an environment is meant in place of a bucket, with `CODED` a coding. The
-    others stay from round to round where a method needs them: `ANCHOR` begins as the weights (those agreed on last, a
-    centre, a sum), the rest as zeros."""
-
-    GRADIENT = "gradient"
-    PARAMETER = "parameter"
-    INBOX = "inbox"
-    OUTBOX = "outbox"
-    VALUE = "value"
-    CODED = "coded"
-    ANCHOR = "anchor"
-    VELOCITY = "velocity"
-    DELTA = "delta"
-    DUAL = "dual"
-    RESIDUAL = "residual"
-
-
-KEPT: Final = (Space.ANCHOR, Space.VELOCITY, Space.DELTA, Space.DUAL, Space.RESIDUAL)
-
-
-class Kind(StrEnum):
-    ALL_REDUCE = "all_reduce"
-    REDUCE_SCATTER = "reduce_scatter"
-    ALL_GATHER = "all_gather"
-    BROADCAST = "broadcast"
+from partita.program.space import KEPT as KEPT
+from partita.program.space import Kind as Kind
+from partita.program.space import Space as Space
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +44,13 @@ class Compute:
     segment: str
     part: str
     step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Batch statistics of a minibatch's microbatches, gathered on `stage`, enter the running ones together."""
+
+    stage: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +249,7 @@ class Mark:
 Act: TypeAlias = (
     Load
     | Compute
+    | Settle
     | Pack
     | Collective
     | Send

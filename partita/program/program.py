@@ -192,7 +192,7 @@ class Program:
 
     `semantics` is the class that `verify` holds it to: exact, delayed, lossy, consensus or racy. `stages` are the
     graphs that segments with a stage speak of; the others speak of `whole`, or of the captured one. `update` says what
-    the instruction Update does.
+    the instruction Update does, `deferred` names the batch statistics that move by Settle alone.
     """
 
     name: str
@@ -206,6 +206,7 @@ class Program:
     stages: tuple[Graph, ...] = ()
     parcels: tuple[Parcel, ...] = ()
     update: Update = Update()
+    deferred: tuple[str, ...] = ()
     codings: tuple[Coding, ...] = ()
     whole: Graph | None = None
 

@@ -94,7 +94,7 @@ RECIPES: Final = {
     "d_psgd": Recipe(d_psgd, ("DP-21",), "neighbours", "Lian et al., NIPS 2017"),
     "gossip": Recipe(gossip, ("DP-23",), "neighbours", "Jin et al. 2016"),
     "gpipe": Recipe(gpipe, ("PP-01", "PP-10"), "pipelined stages", "Huang et al., NeurIPS 2019"),
-    "torchgpipe": Recipe(torchgpipe, ("PP-02",), "pipelined stages", "Kim et al. 2020"),
+    "torchgpipe": Recipe(torchgpipe, ("PP-02", "DP-36"), "pipelined stages", "Kim et al. 2020"),
     "one_f_one_b": Recipe(one_f_one_b, ("PP-11", "PP-10", "PP-05"), "pipelined stages", "Narayanan et al., SC 2021"),
     "interleaved": Recipe(interleaved, ("PP-11",), "pipelined stages", "Narayanan et al., SC 2021"),
     "zero1": Recipe(zero1, ("ME-01", "EX-06"), "sharded state", "Rajbhandari et al., SC 2020"),

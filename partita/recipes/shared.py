@@ -5,10 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from enum import StrEnum
 from typing import Any, Final
 
 from partita.plan.memory import Memory, Precision, Recompute, Shard
-from partita.plan.plan import Plan, Rule, Update
+from partita.plan.plan import DEFERRED, Plan, Rule, Update
+
+
+class BatchNorm(StrEnum):
+    """Whether running batch statistics move with each microbatch, or once for all of a minibatch (DP-36)."""
+
+    LOCAL = "local"
+    DEFERRED = "deferred"
+
 
 SHARED: Final[Mapping[str, Any]] = {
     "shard": Shard.NONE,
@@ -20,15 +29,18 @@ SHARED: Final[Mapping[str, Any]] = {
     "trust": 0.001,
     "rate_scale": 1.0,
     "rate_warmup": 0,
+    "batch_norm": BatchNorm.LOCAL,
 }
 RULES: Final = {"rule": "rule", "trust": "trust", "rate_scale": "scale", "rate_warmup": "warmup"}  # fields of Update
 
 
 def with_shared(plan: Plan, knobs: Mapping[str, Any]) -> Plan:
-    """The plan, and the phases before it, with the fields of `Memory` and `Update` that `knobs` names."""
+    """The plan, and the phases before it, with the fields of `Memory`, `Update` and `Kernel` that `knobs` names."""
     if not knobs:
         return plan
     before = tuple(replace(phase, plan=with_shared(phase.plan, knobs)) for phase in plan.before)
-    memory: Memory = replace(plan.memory, **{knob: v for knob, v in knobs.items() if knob not in RULES})
+    fields = {knob: v for knob, v in knobs.items() if knob not in RULES and knob != "batch_norm"}
+    memory: Memory = replace(plan.memory, **fields)
     update: Update = replace(plan.update, **{RULES[knob]: v for knob, v in knobs.items() if knob in RULES})
-    return replace(plan, memory=memory, update=update, before=before)
+    kernels = (*plan.kernels, DEFERRED) if knobs.get("batch_norm") is BatchNorm.DEFERRED else plan.kernels
+    return replace(plan, memory=memory, update=update, kernels=kernels, before=before)

@@ -18,7 +18,7 @@ PARTS: Final = {
     "Load": "data", "Pack": "codec", "Combine": "codec", "Scale": "codec", "Mix": "codec", "Encode": "codec",
     "Decode": "codec", "Collective": "messages",
     "Send": "messages", "Receive": "messages", "Update": "optimizer", "Clip": "optimizer",
-    "Norm": "optimizer",
+    "Norm": "optimizer", "Settle": "optimizer",
 }  # fmt: skip
 TICKS: Final = 1_000_000  # that an axis is divided into
 

@@ -31,6 +31,7 @@ from partita.program.instruction import (
     Receive,
     Scale,
     Send,
+    Settle,
     Snapshot,
     Space,
     Update,
@@ -45,6 +46,7 @@ from partita.runtime.rank import Rank
 from partita.runtime.rules import step_at_rate
 from partita.runtime.segment import BREATHE, Environment, key
 from partita.runtime.serving import apply, mark, snapshot
+from partita.runtime.settling import gather, settle
 from partita.runtime.sound import check_gradients, check_loss
 from partita.runtime.state import rows
 from partita.runtime.transport import Pending, Steps
@@ -78,7 +80,10 @@ def compute(rank: Rank, act: Compute, name: str, round: int) -> None:
     graph = rank.graph_of(segment.stage)
     for buffer, ref in graph.mutations:
         if key(ref) in environment and segment.start <= graph.index[ref.name] < segment.stop:
-            rank.state.leaves[buffer].copy_(environment[key(ref)])
+            if buffer in rank.program.deferred:
+                gather(rank, buffer, environment[key(ref)], segment)
+            else:
+                rank.state.leaves[buffer].copy_(environment[key(ref)])
             if graph.last_reader.get(ref, 0) < segment.stop:
                 del environment[key(ref)]
     if segment.start < graph.forward_length <= segment.stop:
@@ -291,8 +296,8 @@ def update(rank: Rank, act: Update, name: str, round: int) -> None:
 
 
 ACTS: Final[dict[type, Carry]] = {
-    Load: load, Compute: compute, Pack: pack, Collective: collective, Send: send, Receive: receive, Combine: combine,
-    Free: free, Scale: scale, Mix: mix, Norm: norm, Clip: clip, Update: update, Encode: encode,
+    Load: load, Compute: compute, Settle: settle, Pack: pack, Collective: collective, Send: send, Receive: receive,
+    Combine: combine, Free: free, Scale: scale, Mix: mix, Norm: norm, Clip: clip, Update: update, Encode: encode,
     Decode: decode, Apply: apply, Snapshot: snapshot, Mark: mark,
 }  # fmt: skip
 

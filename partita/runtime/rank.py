@@ -78,7 +78,8 @@ class Rank:
     minibatch and microbatch on its way, which goes when as many instructions as `uses` says have used it;
     `first_step` is the step of round 0; `draws` is the seed of keyed random numbers (None: torch's own). `ends` has
     wall clock and core-seconds of the process at each round's end, `at` the instance that each lane is in: name, round,
-    since when, and whether it waits for other ranks.
+    since when, and whether it waits for other ranks. `gathered` are batch statistics that wait for the rest of their
+    minibatch, each (samples, what they would make of the buffer).
     """
 
     graph: Graph
@@ -103,6 +104,7 @@ class Rank:
     spans: list[Span] = field(default_factory=list)
     ends: list[tuple[Seconds, Seconds]] = field(default_factory=list)
     at: dict[str, tuple[str, int, Seconds, bool]] = field(default_factory=dict)
+    gathered: dict[str, list[tuple[int, torch.Tensor]]] = field(default_factory=dict)
     losses: dict[int, torch.Tensor] = field(default_factory=dict)
     weights: dict[int, torch.Tensor] = field(default_factory=dict)
 

@@ -1,0 +1,43 @@
+"""Where a step keeps running batch statistics: the buffers of batch normalisations, and what they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from partita.graph.graph import Graph
+from partita.graph.operator import Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """A normalisation of `source`, over everything but its channels, with its running `mean` and `variance`, which move
+    by `momentum`; `counter` counts how often ("": nothing does)."""
+
+    mean: str
+    variance: str
+    counter: str
+    momentum: float
+    source: Ref
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        return (self.mean, self.variance, *((self.counter,) if self.counter else ()))
+
+    def samples(self, graph: Graph, batch: int) -> int:
+        """Values of each channel that `batch` samples hold."""
+        channels = graph.tensor(Ref(self.mean)).elements()
+        return graph.tensor(self.source).at(batch).elements() // channels
+
+
+def statistics_of(graph: Graph) -> Iterator[Statistic]:
+    """The normalisations whose running statistics the step changes."""
+    changed = {buffer for buffer, _ in graph.mutations}
+    for operator in graph.operators[: graph.forward_length]:
+        if "batch_norm" not in operator.target or len(operator.arguments) < 7:
+            continue
+        source, _, _, mean, variance, _, momentum = operator.arguments[:7]
+        if isinstance(mean, Ref) and isinstance(variance, Ref) and isinstance(source, Ref) and mean.name in changed:
+            counter = f"{mean.name.rpartition('.')[0]}.num_batches_tracked".removeprefix(".")
+            counts = counter if counter in changed else ""
+            yield Statistic(mean.name, variance.name, counts, float(str(momentum)), source)

@@ -1,0 +1,45 @@
+"""Deferred batch statistics: those of a minibatch's microbatches enter the running ones together, once (DP-36;
+torchgpipe's DeferredBatchNorm, Kim et al. 2020).
+
+compute   F#0 F#1 F#2 F#3 V  B#3 ...        V after the last forward pass of a minibatch through a stage
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from partita.graph.graph import Graph
+from partita.graph.statistics import statistics_of
+from partita.plan.plan import DEFERRED, Plan
+from partita.program.instruction import After, Compute, Instruction, Settle
+from partita.program.program import Program, Role
+
+
+def deferred(graph: Graph, plan: Plan, program: Program) -> Program:
+    """The Program with its batch statistics deferred, where the plan asks for that and there are any."""
+    names = tuple(buffer for statistic in statistics_of(graph) for buffer in statistic.buffers)
+    if DEFERRED not in plan.kernels or not names:
+        return program
+    roles = tuple(_settling(graph, program, role, names) for role in program.roles)
+    return replace(program, roles=roles, deferred=names)
+
+
+def _settling(graph: Graph, program: Program, role: Role, names: tuple[str, ...]) -> Role:
+    """The role with a Settle after the last forward pass of each minibatch through each stage that has statistics."""
+    last: dict[tuple[int, int], str] = {}
+    for instruction in role.instructions:
+        act = instruction.act
+        if isinstance(act, Compute):
+            segment = program.segment[act.segment]
+            stage = program.graph_of(segment.stage, graph)
+            if segment.start < stage.forward_length and any(buffer in names for buffer, _ in stage.mutations):
+                last[segment.stage, act.step] = instruction.name
+    after = {name: place for place, name in last.items()}
+    body: list[Instruction] = []
+    for instruction in role.instructions:
+        body.append(instruction)
+        if instruction.name in after:
+            stage_number, step = after[instruction.name]
+            name = f"V{stage_number if stage_number >= 0 else ''}" + (f".{step}" if step else "")
+            body.append(Instruction(name, Settle(stage_number), instruction.lane, (After(instruction.name),)))
+    return replace(role, instructions=tuple(body))

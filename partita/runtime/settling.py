@@ -1,0 +1,48 @@
+"""Batch statistics that wait for the whole minibatch: gathered from its microbatches, then entered once.
+
+What a microbatch's normalisation would make of the running statistics tells its own mean and variance; these make those
+of all samples together: N the values of a channel, the variance unbiased as torch's is.
+
+    mean = sum n_k mean_k / N        variance = (sum (n_k - 1) variance_k + sum n_k (mean_k - mean)^2) / (N - 1)
+"""
+
+from __future__ import annotations
+
+import torch
+
+from partita.graph.statistics import Statistic, statistics_of
+from partita.program.instruction import Settle
+from partita.program.program import Segment
+from partita.runtime.rank import Rank
+
+
+def gather(rank: Rank, buffer: str, new: torch.Tensor, segment: Segment) -> None:
+    """Keep what a microbatch would make of a deferred buffer."""
+    rank.gathered.setdefault(buffer, []).append((segment.batch, new.clone()))
+
+
+def settle(rank: Rank, act: Settle, name: str, round: int) -> None:
+    """Enter what was gathered since the last time into the running statistics; counters, which a cut may part from
+    these, count once."""
+    graph = rank.graph_of(act.stage)
+    for statistic in statistics_of(graph):
+        means, variances = rank.gathered.pop(statistic.mean), rank.gathered.pop(statistic.variance)
+        counts = [statistic.samples(graph, batch) for batch, _ in means]
+        _enter(rank, statistic, counts, [new for _, new in means], [new for _, new in variances])
+    for buffer, _ in graph.mutations:
+        for _, new in rank.gathered.pop(buffer, [])[-1:]:
+            rank.state.leaves[buffer].copy_(new)
+
+
+def _enter(
+    rank: Rank, statistic: Statistic, counts: list[int], means: list[torch.Tensor], variances: list[torch.Tensor]
+) -> None:
+    moved = statistic.momentum
+    mean, variance = (rank.state.leaves[name] for name in (statistic.mean, statistic.variance))
+    n = torch.tensor(counts, dtype=torch.float64)[:, None]
+    own = torch.stack([(new.double() - (1 - moved) * mean.double()) / moved for new in means])
+    spread = torch.stack([(new.double() - (1 - moved) * variance.double()) / moved for new in variances])
+    whole = (n * own).sum(0) / n.sum()
+    squares = ((n - 1) * spread).sum(0) + (n * (own - whole) ** 2).sum(0)
+    mean.mul_(1 - moved).add_((moved * whole).to(mean.dtype))
+    variance.mul_(1 - moved).add_((moved * squares / (n.sum() - 1)).to(variance.dtype))

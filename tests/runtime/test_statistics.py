@@ -1,0 +1,113 @@
+"""DP-36: batch statistics of all microbatches enter the running ones once, as torchgpipe's do and a whole batch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from partita.lowering.lower import lower
+from partita.recipes.catalogue import call
+from partita.runtime.check import TOLERANCE, checked, gathered
+from partita.runtime.run import initial, train_in_process
+from partita.task import Task
+from partita.tracing.capture import capture
+from tests.small import cluster_of, perceptron
+
+STEPS, SEED, PARTS = 3, 5, 4
+
+
+def normalised() -> Task:
+    def model() -> nn.Module:
+        return nn.Sequential(
+            nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 8), nn.BatchNorm1d(8, momentum=0.3),
+            nn.ReLU(), nn.Linear(8, 3),
+        )  # fmt: skip
+
+    return replace(perceptron(), name="normalised", model=model)
+
+
+class Deferred(nn.Module):
+    """torchgpipe's rule in plain PyTorch: sums over microbatches, entered after the last one with the unbiased
+    variance; each microbatch is normalised by its own statistics."""
+
+    def __init__(self, norm: nn.BatchNorm1d) -> None:
+        super().__init__()
+        self.norm, self.seen = norm, []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.append(x.detach())
+        return nn.functional.batch_norm(x, None, None, self.norm.weight, self.norm.bias, True, 0.0, self.norm.eps)
+
+    def commit(self) -> None:
+        whole = torch.cat(self.seen)
+        nn.functional.batch_norm(
+            whole, self.norm.running_mean, self.norm.running_var, training=True, momentum=self.norm.momentum
+        )
+        self.norm.num_batches_tracked += 1
+        self.seen = []
+
+
+def plainly(wrap: Callable[[nn.BatchNorm1d], Deferred]) -> dict[str, torch.Tensor]:
+    task = normalised()
+    model, _ = initial(task, SEED, "fp64")
+    for place in (1, 4):
+        model[place] = wrap(model[place])
+    optimizer = task.optimizer(model.parameters())
+    order = torch.randperm(len(task.data), generator=torch.Generator().manual_seed(SEED))
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for part in order[step * 12 : (step + 1) * 12].chunk(PARTS):
+            loss = nn.functional.cross_entropy(model(task.data.x[part].double()), task.data.y[part])
+            (loss / PARTS).backward()
+        for place in (1, 4):
+            model[place].commit()
+        optimizer.step()
+    return {name.replace(".norm.", "."): value for name, value in model.state_dict().items()}
+
+
+PLANS = (
+    "single",
+    "torchgpipe(stages=3)",
+    "one_f_one_b(stages=2)",
+    "interleaved(stages=2,chunks=2)",
+    "zero_bubble(stages=2)",
+)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_statistics_are_torchgpipes(plan: str) -> None:
+    task, machines = normalised(), cluster_of(3)
+    graph = capture(task, precision="fp64")
+    text = f"{plan.removesuffix(')')}{',' if '(' in plan else '('}microbatches={PARTS},batch_norm=deferred)"
+    made = call(text, graph, machines)
+    states, _ = train_in_process(task, graph, made, machines, STEPS, seed=SEED, precision="fp64")
+    ours, theirs = gathered(lower(graph, made, machines)[-1].program, states), plainly(Deferred)
+    for name, value in theirs.items():
+        assert torch.allclose(ours[name], value, rtol=TOLERANCE, atol=TOLERANCE), name
+    local = call(text.replace("deferred", "local"), graph, machines)
+    states, _ = train_in_process(task, graph, local, machines, 1, seed=SEED, precision="fp64")
+    counted = gathered(lower(graph, local, machines)[-1].program, states)["1.num_batches_tracked"]
+    assert (int(counted), int(ours["1.num_batches_tracked"])) == (PARTS, STEPS)
+
+
+def test_the_first_layers_statistics_are_a_whole_batchs() -> None:
+    """1e-6 and better: what comes before is the same for microbatches and for the whole."""
+    task, machines = normalised(), cluster_of(1)
+    graph = capture(task, precision="fp64")
+    found = []
+    for text in ("single(microbatches=4,batch_norm=deferred)", "single"):
+        states, _ = train_in_process(task, graph, call(text, graph, machines), machines, 1, precision="fp64")
+        found.append(states[0].leaves)
+    for name in ("1.running_mean", "1.running_var"):
+        assert torch.allclose(found[0][name], found[1][name], rtol=1e-9, atol=1e-12)
+    assert not torch.allclose(found[0]["4.running_var"], found[1]["4.running_var"], rtol=1e-6)
+
+
+def test_weights_do_not_follow_running_statistics() -> None:
+    machines = cluster_of(3)
+    text = "torchgpipe(stages=3,microbatches=4,batch_norm=deferred)"
+    assert checked(normalised(), lambda graph: call(text, graph, machines), machines)["max_difference"] <= TOLERANCE
