@@ -14,6 +14,7 @@ from partita.report.spans import packed, thinned
 from partita.units import Bytes, Seconds
 
 POINTS: Final = 240  # of a curve
+MOMENTS: Final = 120  # of a curve of memory
 RANKS: Final = 24  # rows and columns of a traffic matrix, curves of memory
 
 
@@ -38,7 +39,7 @@ def side_of(timeline: Timeline | None, lanes: dict[str, Any]) -> dict[str, Any] 
     return {
         "step": timeline.step_seconds, "low": timeline.low, "high": timeline.high, "n": timeline.n,
         "memory": list(timeline.memory), "sent": list(timeline.wire_sent), "lanes": lanes,
-        "traffic": traffic_of(timeline), "over": over_time(timeline, lanes["zero"]),
+        "traffic": traffic_of(timeline), "over": over_time(timeline, lanes["zero"]), "uses": uses_of(timeline),
     }  # fmt: skip
 
 
@@ -57,9 +58,25 @@ def over_time(timeline: Timeline, zero: Seconds) -> list[list[list[float]]]:
     return [[[at - zero, size] for at, size in _peaks(series)] for series in timeline.memory_over_time[:RANKS]]
 
 
+def uses_of(timeline: Timeline) -> list[list[Bytes | list[Bytes]]]:
+    """For the moments of `over_time` of each of the first ranks what the bytes are for, in the order of PARTS: a
+    number where it stays the same."""
+    found: list[list[Bytes | list[Bytes]]] = []
+    for series, parts in zip(timeline.memory_over_time[:RANKS], timeline.memory_parts, strict=False):
+        columns = [list(column) for column in zip(*(parts[i] for i in _fullest(series)), strict=True)]
+        found.append([column[0] if len(set(column)) == 1 else column for column in columns])
+    return found
+
+
 def _peaks(series: Sequence[tuple[Seconds, Bytes]]) -> list[tuple[Seconds, Bytes]]:
-    stride = -(-len(series) // POINTS)
-    return [max(series[i : i + stride], key=lambda point: point[1]) for i in range(0, len(series), max(stride, 1))]
+    return [series[i] for i in _fullest(series)]
+
+
+def _fullest(series: Sequence[tuple[Seconds, Bytes]]) -> list[int]:
+    """Where the fullest moment of each stretch is."""
+    stride = max(-(-len(series) // MOMENTS), 1)
+    starts = range(0, len(series), stride)
+    return [max(range(i, min(i + stride, len(series))), key=lambda k: series[k][1]) for i in starts]
 
 
 def loss_of(row: Row) -> dict[str, Any] | None:

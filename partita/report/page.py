@@ -15,6 +15,7 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from partita.cluster.show import show_cluster
+from partita.program.timeline import PARTS as USES
 from partita.program.timeline import Timeline
 from partita.report.comparison import Comparison, Row
 from partita.report.figures import figures
@@ -24,7 +25,7 @@ from partita.units import show_bytes, show_seconds
 
 MOST_BYTES: Final = 1_000_000
 BUDGETS: Final = (16_000, 8_000, 4_000, 1_000, 0)  # spans, until the page is small enough
-SCRIPTS: Final = ("base.js", "table.js", "plot.js", "charts.js", "detail.js", "timeline.js")
+SCRIPTS: Final = ("base.js", "table.js", "plot.js", "charts.js", "memory.js", "detail.js", "timeline.js")
 PARTS: Final = {
     "forward": "forward", "backward": "backward", "optimizer": "optimizer", "codec": "codec", "data": "data",
     "exposed_communication": "messages", "idle": "idle",
@@ -74,7 +75,8 @@ def _page(comparison: Comparison, most: int, beside: Mapping[str, str]) -> str:
     filled = {key for row in comparison.rows for key, cell in cells(row).items() if cell.key is not None}
     return _template().render(
         columns={key: label for key, label in COLUMNS.items() if key in filled},
-        c=comparison, beside=beside, findings=findings(comparison), left_out=left_out, data=embedded({"rows": drawn}),
+        c=comparison, beside=beside, findings=findings(comparison),
+        left_out=left_out, data=embedded({"rows": drawn, "uses": list(USES)}),
         rows=[(row, cells(row), [(t, bar(t, longest)) for t in _sides(row)]) for row in comparison.rows],
         cluster=show_cluster(comparison.cluster), parts=dict.fromkeys(PARTS.values()),
         repeats=max((row.measured.n for row in comparison.rows if row.measured), default=0),

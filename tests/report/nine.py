@@ -51,7 +51,8 @@ def _row(place: int, repeats: int, rounds: int, instructions: int) -> Row:
         measured, origin="simulated", step_seconds=guess, n=1, low=0.0, high=0.0, traffic=ring,
         spans=_spans(guess, rounds, instructions, 4 * guess, bool(sent), 0.0), breakdown=_breakdown(guess, place),
         memory=tuple(int(size * 0.97) for size in peaks),
-        memory_over_time=_live(guess, rounds, peaks) if place % 2 else (),
+        memory_over_time=_live(guess, rounds, peaks) if place % 2 or place == 4 else (),
+        memory_parts=_uses(_live(guess, rounds, peaks)) if place == 4 else (),
     )  # fmt: skip
     losses = tuple(_loss(step, rate, repeat) for repeat in range(repeats))
     naive = {"sum": step * (1.2 + 0.1 * place), "max": step * (0.6 + 0.03 * place)}
@@ -90,6 +91,16 @@ def _live(step: float, rounds: int, peaks: tuple[int, ...]) -> tuple[tuple[tuple
         return (4 + i / 40) * step, int(peak * (0.45 + 0.55 * max(0.0, 1 - abs(phase - 0.45) * 2.2)))
 
     return tuple(tuple(at(i, peak) for i in range(40 * rounds)) for peak in peaks)
+
+
+def _uses(live: tuple[tuple[tuple[float, int], ...], ...]) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """A third stays, the rest is activations and, on their way, gradients."""
+
+    def at(size: int, stays: int) -> tuple[int, ...]:
+        moving = size - stays
+        return (stays // 2, stays - stays // 2, 0, moving // 4, moving - moving // 4, 0, 0)
+
+    return tuple(tuple(at(size, min(s for _, s in series) // 3) for _, size in series) for series in live)
 
 
 def _loss(step: float, rate: float, repeat: int) -> Curve:

@@ -176,6 +176,32 @@ def test_the_chosen_plan_shows_its_memory_and_messages(chromium: Browser, page: 
     assert chromium.complaints() == []
 
 
+def test_predicted_memory_is_stacked_by_what_it_is_for(chromium: Browser, page: Path) -> None:
+    """A third of each rank's bytes is parameters and optimizer, the rest activations and gradients; the measured peak
+    is a line over it; another rank may be chosen."""
+    chromium.shape(400, scheme="dark")
+    chromium.open(page)
+    choose(chromium, 4)
+    named = "[...document.querySelectorAll('#memory path.area')].map(each => each.ariaLabel.split(',')[0])"
+    assert chromium.evaluate(named) == ["parameters", "optimizer", "gradients", "activations"]
+    keys = "[...document.querySelectorAll('#memory-legend span')].map(each => each.textContent)"
+    assert chromium.evaluate(keys) == chromium.evaluate(named)
+    level = "document.querySelector('#memory line.peak').ariaLabel"
+    assert chromium.evaluate("document.getElementById('rank').value") == "3"
+    before = chromium.evaluate(level)
+    chromium.evaluate(
+        "(each => { each.value = 0; each.dispatchEvent(new Event('change')); })(document.getElementById('rank'))"
+    )
+    chromium.settle()
+    assert "Live bytes of rank 0 " in chromium.evaluate("document.getElementById('memory-words').textContent")
+    assert chromium.evaluate("document.querySelectorAll('#memory line.peak').length") == 1
+    assert (before, chromium.evaluate(level)) == ("measured peak 3.54 MiB", "measured peak 3.39 MiB")
+    choose(chromium, 0)
+    assert chromium.evaluate("document.getElementById('rank').parentElement.hidden")
+    assert chromium.evaluate(keys) == []
+    assert chromium.complaints() == []
+
+
 def test_the_theme_follows_the_system_until_it_is_chosen(chromium: Browser, page: Path) -> None:
     paper = "getComputedStyle(document.body).backgroundColor"
     chromium.shape(1280, scheme="dark")

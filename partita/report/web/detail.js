@@ -1,64 +1,4 @@
-// One plan in detail: which one, its memory (Figure 5) and its messages (Figure 6).
-
-const chooser = byId("plan");
-const listeners = [];
-const detailed = ROWS.map((row, place) => ({ row, place })).filter(({ row }) => row.predicted || row.measured);
-for (const { row, place } of detailed) chooser.append(html("option", { value: place }, row.plan));
-// The fastest that ran comes first.
-const took = ({ row }) => (row.measured ? row.measured.step : row.predicted.step + 1e9);
-if (detailed.length) chooser.value = detailed.reduce((one, other) => (took(other) < took(one) ? other : one)).place;
-const chosen = () => ROWS[Number(chooser.value)];
-chooser.addEventListener("change", () => listeners.forEach((listener) => listener()));
-
-const memory = byId("memory");
-const drawMemory = drawn(memory, (width) => {
-  const row = chosen();
-  const sides = ["predicted", "measured"].filter((side) => row && row[side]);
-  const over = sides.flatMap((side) => row[side].over.map((series, rank) => ({ side, rank, series })));
-  if (over.length) return memoryOverTime(over, width);
-  const peaks = sides.flatMap((side) => row[side].memory.map((size, rank) => ({ side, rank, size })));
-  byId("memory-words").textContent = "Peak of live bytes on each rank: predicted (outline) and measured (filled).";
-  if (!peaks.length) return empty(memory, "No memory is known of this plan.");
-  return memoryPeaks(peaks, width);
-});
-
-function memoryOverTime(over, width) {
-  const points = over.flatMap(({ series }) => series);
-  const measured = over.some(({ side }) => side === "measured");
-  const also = measured ? "and measured (dashes)" : "(lines); of the measured run only peaks are known, in Table 1";
-  byId("memory-words").textContent = `Live bytes on each rank over the steps of Figure 4, predicted ${also}.`;
-  const moments = points.map(([at]) => at);
-  const x = { low: Math.min(...moments), high: Math.max(...moments), say: seconds, title: "seconds" };
-  x.ticks = ticks(x.low, x.high, width / 110);
-  const y = axis(points.map(([, size]) => size), bytes, "live bytes", { base: 1024 });
-  const plot = axes(memory, width, 300, x, { ...y, log: false }, "Memory over time");
-  for (const { side, rank, series } of over) {
-    const before = (i) => series[Math.max(i - 1, 0)][1];
-    const steps = series.flatMap(([at, size], i) => [before(i), size].map((y) => [plot.x(at), plot.y(y)]));
-    const words = `rank ${rank}, ${side}, at most ${bytes(Math.max(...series.map(([, size]) => size)))}`;
-    const dashes = side === "measured" ? "3 3" : "none";
-    const look = { class: `line p${rank % 10}`, "stroke-dasharray": dashes, role: "img", "aria-label": words };
-    plot.picture.append(svg("path", { d: path(steps), ...look }));
-  }
-}
-
-function memoryPeaks(peaks, width) {
-  const ranks = Math.max(...peaks.map(({ rank }) => rank)) + 1;
-  const y = axis([0, ...peaks.map(({ size }) => size)], bytes, "peak of live bytes", { base: 1024 });
-  const every = Math.ceil(ranks / (width / 60));
-  const named = [...Array(ranks).keys()].filter((rank) => rank % every === 0);
-  const x = { low: -0.5, high: ranks - 0.5, ticks: named, say: String, title: "rank" };
-  const plot = axes(memory, width, 300, x, y, "Peak memory of each rank");
-  const wide = clamp((plot.x(1) - plot.x(0)) * 0.32, 1.5, 30);
-  for (const { side, rank, size } of peaks) {
-    const left = plot.x(rank) + (side === "predicted" ? -wide - 1 : 1);
-    const box = { x: left, y: plot.y(size), width: wide, height: Math.max(plot.y(0) - plot.y(size), 0) };
-    const look = { class: `p0 ${side === "predicted" ? "ring" : "full"}`, role: "img", tabindex: "0" };
-    const bar = svg("rect", { ...box, ...look, "aria-label": `rank ${rank}, ${side}: ${bytes(size)}` });
-    plot.picture.append(bar);
-    hint(memory, bar, `rank ${rank}, ${side}\n${bytes(size)}`, left, plot.y(size));
-  }
-}
+// One plan in detail: its memory (Figure 5, drawn in memory.js) and its messages (Figure 6).
 
 const matrix = byId("traffic");
 function drawTraffic() {
@@ -95,5 +35,5 @@ function drawTraffic() {
   matrix.replaceChildren(html("table", { "aria-label": "Bytes from rank to rank" }, ...parts));
   return undefined;
 }
-listeners.push(() => drawMemory(), drawTraffic);
+listeners.push(drawTraffic);
 drawTraffic();
