@@ -96,7 +96,8 @@ def search(
     begun = time.perf_counter()
     check_objective(objective, allow, cluster)
     tell("costing operators")
-    known = costs or costs_of(graph, cluster, applicable(graph, cluster), source="datasheet")
+    everything = [] if costs else applicable(graph, cluster, objective=objective, allow=allow)
+    known = costs or costs_of(graph, cluster, everything, source="datasheet")
     found = exhaustive(graph, cluster, known, objective=objective, allow=allow, tell=tell)
     if costs is None and source != "datasheet":
         few = finalists(found)

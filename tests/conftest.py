@@ -18,9 +18,17 @@ for unchecked in (BeartypeClawDecorWarning, BeartypeDecorHintPep613DeprecationWa
     warnings.simplefilter("ignore", unchecked)
 beartype_package("partita", conf=HOW)
 
+from partita.runtime.heap import keep_freed, set_aside  # noqa: E402  checked as well
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """The same while tests are collected and run; and beartype draws at random which item of a tuple it looks at."""
     for name in ("BeartypeClawDecorWarning", "BeartypeDecorHintPep613DeprecationWarning"):
         config.addinivalue_line("filterwarnings", f"ignore::beartype.roar.{name}")
     config.addinivalue_line("filterwarnings", "ignore:Do not use the `random` module inside strategies")
+    keep_freed()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Collections of garbage visit what tests make, not all of torch and of the tests' code."""
+    set_aside()

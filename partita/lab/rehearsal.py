@@ -19,6 +19,7 @@ from partita.cost.costs import Costs, Curve, Touch, Wiring
 from partita.errors import RunError, RunHung, RunStopped
 from partita.graph.graph import Graph
 from partita.graph.text import write_graph
+from partita.lab.company import BEARABLE, Company
 from partita.lab.crew import Crew
 from partita.lab.deaths import stalled
 from partita.lab.forward import forwarding
@@ -53,6 +54,7 @@ class Rehearsal:
         self.task, self.graph, self.cluster = task, graph, cluster
         self.seed, self.init, self.timeout, self.tell = seed, init, timeout, tell
         self.note = tell
+        self.beside: list[str] = []
         self.crew = Crew(cluster, env=QUIET, listen=True)
         self._stack = ExitStack()
 
@@ -78,14 +80,14 @@ class Rehearsal:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the lab does not emulate here."""
-        return tuple(self.crew.lab.notes)
+        """What the lab does not emulate here, and what disturbed its timing."""
+        return (*self.crew.lab.notes, *self.beside)
 
     @property
     def lame(self) -> str:
         """Why times taken here would not be the cluster's: its devices have quotas and this lab has none."""
         quotas = self.cluster.emulated and any(device.cores for device in self.cluster.devices)
-        return "; ".join(self.notes) or "no CPU quotas here" if quotas and not self.crew.lab.groups else ""
+        return "; ".join(self.crew.lab.notes) or "no CPU quotas here" if quotas and not self.crew.lab.groups else ""
 
     def _ask(self, verb: str, limit: Seconds = 0.0, stall: Seconds = inf, **payload: Any) -> list[dict[str, Any]]:
         return self.crew.ask_all(verb, payload, limit or self.timeout * 2, self._hear, stall)
@@ -98,6 +100,7 @@ class Rehearsal:
         """Costs of everything that the plans' programs do, by micro-benchmarks with all devices loaded at once."""
         programs = [s.program for plan in plans for s in lower(self.graph, plan, self.cluster)]
         batches = sorted({segment.batch for program in programs for segment in program.segments})
+        company = Company()
         self.tell(f"timing operators for {', '.join(map(str, batches))} samples")
         alone = {s.batch for program in programs if program.size == 1 for s in program.segments}
         busy = {s.batch for program in programs if program.size > 1 for s in program.segments}
@@ -106,6 +109,11 @@ class Rehearsal:
         codecs = sorted({codec.name for plan in plans for sync in plan.sync for codec in sync.wire.codecs})
         touches = self._ask("touches", 120.0, count=max(batches), codecs=codecs)
         wiring = self._wiring(programs) if self.cluster.size > 1 else Wiring()
+        if (cores := company.cores()) > BEARABLE:
+            self.beside = [
+                f"other work used {cores:.1f} cores of this machine while costs were measured: predictions are as much "
+                "too slow; repeat on a quiet machine"
+            ]
         return Costs(
             self.graph, self.cluster, operators, copy=_touch(touches, "copy"), add=_touch(touches, "add"),
             update=_touch(touches, "update"), load=_touch(touches, "load"), sizes=tuple(batches), wiring=wiring,
@@ -120,11 +128,13 @@ class Rehearsal:
         cores = min(device.cores for device in self.cluster.devices)
         place = cache_place(torch.__version__, cores, ranks > 1)
         cached = read_cache(place)
+        company = Company()
         replies = self._ask("operators", 600.0, batches=list(batches), known=list(cached), ranks=ranks)[:ranks]
         reference = median(reply["reference"] for reply in replies)
         names = dict.fromkeys(name for reply in replies for name in reply["operators"])
         fresh = {n: median(r["operators"][n] for r in replies if n in r["operators"]) for n in names}
-        write_cache(place, fresh, reference)
+        if company.cores() <= BEARABLE:
+            write_cache(place, fresh, reference)
         return {name: value * reference for name, value in cached.items()} | fresh
 
     def _wiring(self, programs: Sequence[Program]) -> Wiring:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from partita.program.instruction import Apply, Collective, Combine, Space, Update
+from partita.program.instruction import Apply, Collective, Combine, Decode, Space, Update
 from partita.program.program import WEIGHT, Program
 from partita.runtime.alike import alike
 from partita.runtime.entry import ALIKE, Entry
@@ -42,9 +42,9 @@ def copies_of(program: Program) -> dict[str, Copies]:
         act = instruction.act
         if isinstance(act, Update):
             updating[act.bucket] |= set(role.ranks)
-        elif isinstance(act, Collective):
+        elif isinstance(act, Collective) and act.space is not Space.CODED:
             agreed[act.bucket].add(act.space)
-        elif isinstance(act, Combine):
+        elif isinstance(act, Combine | Decode):
             agreed[act.bucket].add(Space.GRADIENT)
     ahead = {i.act.bucket: set(role.ranks) for role, i in program.instructions() if isinstance(i.act, Apply)}
     updating |= ahead

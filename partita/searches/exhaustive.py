@@ -14,6 +14,7 @@ from partita.errors import InputError, PlanError
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
+from partita.program.program import Program
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import RECIPES, call
 from partita.searches.explaining import MOST_RANKS, binding, break_even, loss, narrowest_link, widened
@@ -82,23 +83,19 @@ def exhaustive(
     tell: Callable[[str], None] = lambda s: None,
 ) -> Search:
     """Simulate the recipe calls (the whole grid where none are given) and rank them by `objective`; `allow` bounds the
-    semantic class.
+    semantic class, which is the same over a recipe's part of the grid.
 
     Raises OptionError for an objective that is not known here, PlanError where nothing applies.
     """
     check_objective(objective, allow, cluster)
-    begun, found, refused = time.perf_counter(), [], []
-    for text in tuple(calls) or grid():
-        try:
-            plan = call(text, graph, cluster, costs)
-            program = lower(graph, plan, cluster)[-1].program
-            if why := refusal(program.semantics, objective, allow):
-                refused.append((text, why))
-                continue
-            timeline = simulate(program, costs)
-            found.append(Candidate(plan, timeline, program.semantics, _fits(timeline, cluster)))
-        except InputError as error:
-            refused.append((text, str(error)))
+    begun, found, refused = time.perf_counter(), list[Candidate](), list[tuple[str, str]]()
+    for text, point in points(graph, cluster, costs, calls=calls, objective=objective, allow=allow):
+        if isinstance(point, str):
+            refused.append((text, point))
+            continue
+        plan, program = point
+        timeline = simulate(program, costs)
+        found.append(Candidate(plan, timeline, program.semantics, _fits(timeline, cluster)))
         tell(f"simulated {len(found)} plans")
     if not found:
         raise PlanError("no plan of the grid applies: " + "; ".join(sorted({why for _, why in refused})))
@@ -113,17 +110,32 @@ def exhaustive(
     )  # fmt: skip
 
 
-def applicable(graph: Graph, cluster: Cluster) -> list[Plan]:
-    """The plans of the grid that apply here."""
-    found = []
-    for text in grid():
-        try:
-            plan = call(text, graph, cluster)
-            lower(graph, plan, cluster)
-            found.append(plan)
-        except InputError:
+def points(
+    graph: Graph, cluster: Cluster, costs: Costs | None = None, *,
+    calls: Iterable[str] = (), objective: str = "time", allow: str = "exact",
+) -> Iterator[tuple[str, tuple[Plan, Program] | str]]:  # fmt: skip
+    """(call, its plan with its last program, or why it is none) for the calls, or for the grid, of which a recipe whose
+    class is not allowed is named once."""
+    given, barred = tuple(calls), set[str]()
+    for text in given or grid():
+        name = text.partition("(")[0]
+        if name in barred:
             continue
-    return found
+        try:
+            plan = call(text, graph, cluster, costs)
+            program = lower(graph, plan, cluster)[-1].program
+        except InputError as error:
+            yield text, str(error)
+            continue
+        if why := refusal(program.semantics, objective, allow):
+            barred |= set() if given else {name}
+        yield (text if given or not why else name), why or (plan, program)
+
+
+def applicable(graph: Graph, cluster: Cluster, *, objective: str = "time", allow: str = "exact") -> list[Plan]:
+    """The plans of the grid that apply here."""
+    found = points(graph, cluster, objective=objective, allow=allow)
+    return [point[0] for _, point in found if not isinstance(point, str)]
 
 
 def recipe_of(candidate: Candidate) -> str:

@@ -47,16 +47,22 @@ class Post:
 
     boxes: dict[tuple[int, int, int], Queue[torch.Tensor]] = field(default_factory=lambda: defaultdict(Queue))
     sent: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    making: threading.Lock = field(default_factory=threading.Lock)
+
+    def box(self, source: int, target: int, number: int) -> Queue[torch.Tensor]:
+        """Two threads that ask at once must get the same one."""
+        with self.making:
+            return self.boxes[source, target, number]
 
     def ring(self, kind: Kind, flat: torch.Tensor, edges: Ranks, group: Ranks, rank: int) -> Ring:
         def send(part: torch.Tensor, peer: int, number: int) -> Gone:
-            self.boxes[rank, peer, number].put(part.clone())
+            self.box(rank, peer, number).put(part.clone())
             self.sent[rank] += part.numel() * part.element_size()
             return Gone()
 
         return Ring(
             kind, flat, edges, group, rank, send,
-            lambda part, peer, number: Arrival(self.boxes[peer, rank, number], part),
+            lambda part, peer, number: Arrival(self.box(peer, rank, number), part),
         )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -11,23 +12,25 @@ from partita.cluster.cluster import Cluster
 from partita.cost.datasheet import datasheet_costs
 from partita.errors import OptionError, PlanError
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
-from partita.searches.exhaustive import Search, applicable, exhaustive, recipe_of
+from partita.searches.exhaustive import Search, exhaustive, grid, recipe_of
 from partita.searches.explaining import break_even, narrowest_link, widened
 from partita.searches.finals import FINALISTS, OF_ONE_RECIPE, finalists, judged
 from tests.priced import priced, signatures, whole_cores
 from tests.small import two_layers
 
+EACH = ("single", "ddp", "ddp(microbatches=2)", "ps_sync", "zero2", "backup_workers", "pipe_sgd", "local_sgd(period=2)")
 
-def found(cluster: Cluster, objective: str = "time", allow: str = "exact", operator: float = 1e-3) -> Search:
+
+@cache
+def found(cluster: Cluster, objective: str = "time", allow: str = "exact", calls: tuple[str, ...] = EACH) -> Search:
     graph = two_layers()
-    costs = priced(graph, cluster, batches(graph, cluster), operator=operator)
-    return exhaustive(graph, cluster, costs, objective=objective, allow=allow)
+    costs = priced(graph, cluster, batches(graph), operator=1e-3)
+    return exhaustive(graph, cluster, costs, objective=objective, allow=allow, calls=calls)
 
 
-def batches(graph: Graph, cluster: Cluster) -> list[int]:
-    programs = [s.program for plan in applicable(graph, cluster) for s in lower(graph, plan, cluster)]
-    return sorted({segment.batch for program in programs for segment in program.segments})
+def batches(graph: Graph) -> list[int]:
+    """Whatever a worker's part of a minibatch may be."""
+    return list(range(1, (graph.global_batch or graph.batch) + 1))
 
 
 def with_prices(cluster: Cluster, price: float) -> Cluster:
@@ -59,8 +62,8 @@ def test_money_needs_prices_and_objectives_are_known() -> None:
 
 @pytest.mark.parametrize(
     ("allow", "classes"),
-    [("exact", {"exact"}), ("lossy", {"exact"}), ("delayed", {"exact", "delayed"}),
-     ("any", {"exact", "delayed", "consensus"})],
+    [("exact", {"exact"}), ("lossy", {"exact", "lossy"}), ("delayed", {"exact", "delayed"}),
+     ("any", {"exact", "lossy", "delayed", "consensus"})],
 )  # fmt: skip
 def test_classes_that_are_not_allowed_are_left_out_with_a_reason(allow: str, classes: set[str]) -> None:
     search = found(whole_cores(4, 1e9), allow=allow)
@@ -102,9 +105,9 @@ def test_a_narrow_network_says_where_the_order_turns() -> None:
     """An operator takes 1 ms a sample, the one that reads weights alone 8 ms: 80 ms on one device, 26 on each of four
     and 216 bytes to be sent. At 2 kB/s one device wins, from 4 kB/s on four."""
     cluster, graph = whole_cores(4, 2e3), two_layers()
-    sizes = batches(graph, cluster)
+    sizes = batches(graph)
     by_samples = {name: size * 1e-3 for size in sizes for name in signatures(graph, size)}
-    search = exhaustive(graph, cluster, replace(priced(graph, cluster, sizes), operators=by_samples))
+    search = exhaustive(graph, cluster, replace(priced(graph, cluster, sizes), operators=by_samples), calls=EACH)
     assert recipe_of(search.candidates[0]) == "single"
     said = re.search(r"would take [0-9.]+ times as long and wins above ([0-9.]+) kbit/s", search.explanation)
     assert said, search.explanation
@@ -113,7 +116,7 @@ def test_a_narrow_network_says_where_the_order_turns() -> None:
 
 
 def test_finalists_are_few_and_not_all_of_one_recipe() -> None:
-    search = found(whole_cores(4, 1e9), allow="any")
+    search = found(whole_cores(4, 1e9), allow="any", calls=(*EACH, *grid(("ps_sync",))))
     few = finalists(search)
     names = [recipe_of(c) for c in few]
     assert len(few) == FINALISTS
@@ -123,17 +126,26 @@ def test_finalists_are_few_and_not_all_of_one_recipe() -> None:
 
 def test_measured_costs_judge_the_finalists_anew() -> None:
     graph, cluster = two_layers(), whole_cores(4, 1e9)
-    sheet = datasheet_costs(graph, cluster, tuple(batches(graph, cluster)), because="a reason")
-    screened = exhaustive(graph, cluster, sheet)
+    sheet = datasheet_costs(graph, cluster, tuple(batches(graph)), because="a reason")
+    screened = exhaustive(graph, cluster, sheet, calls=EACH)
     few = finalists(screened)
     assert (screened.costs, screened.because) == ("datasheet", "a reason")
     assert judged(screened, few, sheet, objective="time", allow="exact", tell=print) == screened
-    measured = priced(graph, cluster, batches(graph, cluster), operator=0.5)
+    measured = priced(graph, cluster, batches(graph), operator=0.5)
     final = judged(screened, few, measured, objective="time", allow="exact", tell=lambda sentence: None)
     assert final.costs == "measured"
     assert {c.plan.name for c in final.candidates} == {c.plan.name for c in few}
     assert all(c.timeline.step_seconds > 1.0 for c in final.candidates)
     assert final.refused == screened.refused
+
+
+def test_a_class_that_is_not_allowed_is_refused_once_a_recipe() -> None:
+    search = found(whole_cores(2, 1e9), calls=())
+    barred = [text for text, why in search.refused if "its class is" in why]
+    assert {"pipe_sgd", "local_sgd", "easgd", "backup_workers"} <= set(barred)
+    assert len(barred) == len(set(barred))
+    assert not any("(" in text for text in barred)
+    assert {c.semantics for c in search.candidates} == {"exact"}
 
 
 def test_nothing_that_applies_is_said() -> None:

@@ -1,0 +1,45 @@
+"""Whether this machine did other work while something was timed on it."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import Final
+
+import psutil
+
+from partita.units import Seconds
+
+BEARABLE: Final = 0.1  # of one core; times taken beside more are not kept
+
+
+class Company:
+    """Counts, from its making on, the core-seconds that went to others than this process and its descendants.
+
+    Stolen by a hypervisor counts as well. The clock of the machine's counters ticks every 10 ms.
+    """
+
+    def __init__(self) -> None:
+        self.since, self.busy, self.own = time.monotonic(), _busy(), _own()
+
+    def cores(self) -> float:
+        """How many cores others have used on average; 0 where too little time has passed to tell."""
+        seconds = time.monotonic() - self.since
+        return max(_busy() - self.busy - (_own() - self.own), 0.0) / seconds if seconds > 0.5 else 0.0
+
+
+def _busy() -> Seconds:
+    """Core-seconds of all work since the machine was started."""
+    times = psutil.cpu_times()
+    idle = times.idle + getattr(times, "iowait", 0.0)
+    return float(sum(times[:8]) - idle)  # beyond the eighth, guests' time is counted in user time already
+
+
+def _own() -> Seconds:
+    """Core-seconds of this process and of its descendants, the dead ones that were waited for included."""
+    here = psutil.Process()
+    total = 0.0
+    for process in [here, *here.children(recursive=True)]:
+        with suppress(psutil.Error):
+            total += sum(process.cpu_times()[:4])
+    return total
