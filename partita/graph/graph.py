@@ -45,11 +45,14 @@ class Optimizer:
     """What the optimizer keeps and costs: `state` names its tensors, each (elements a parameter element, dtype).
 
     `elementwise` is False where an update mixes elements (LAMB's norms), so that shards need more than their own part.
+    `momentum` is that of SGD, and whether it is `nesterov`'s.
     """
 
     name: str = "SGD"
     state: tuple[tuple[str, float, str], ...] = ()
     elementwise: bool = True
+    momentum: float = 0.0
+    nesterov: bool = False
 
     def state_bytes(self, elements: int) -> int:
         return round(sum(each * elements * ITEMSIZE[dtype] for _, each, dtype in self.state))

@@ -16,7 +16,7 @@ import binascii
 import json
 import math
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ def write_graph(graph: Graph, path: Path | str) -> None:
         "loss": _plain(graph.loss), "weight": _plain(graph.weight),
         "gradients": [[name, _plain(ref)] for name, ref in graph.gradients],
         "mutations": [[name, _plain(ref)] for name, ref in graph.mutations],
-        "optimizer": [graph.optimizer.name, graph.optimizer.state, graph.optimizer.elementwise],
+        "optimizer": list(astuple(graph.optimizer)),
         "repeats": [[r.start, r.length, r.count] for r in graph.repeats],
         "tables": {name: list(rows) for name, rows in tables.rows.items()} | {"tensors": tables.tensors},
     }  # fmt: skip
@@ -141,7 +141,7 @@ def _graph(record: dict[str, Any]) -> Graph:
         )
         for name, target, arguments, keywords, outputs, several, phase, module, source, twin in record["operators"]
     )  # fmt: skip
-    name, state, elementwise = record["optimizer"]
+    name, state, *rule = record["optimizer"]
     return Graph(
         **{key: record[key] for key in SCALARS}, operators=operators,
         parameters=tuple(
@@ -155,6 +155,6 @@ def _graph(record: dict[str, Any]) -> Graph:
         loss=_value(record["loss"]), weight=_value(record["weight"]),
         gradients=tuple((n, _value(ref)) for n, ref in record["gradients"]),
         mutations=tuple((n, _value(ref)) for n, ref in record["mutations"]),
-        optimizer=Optimizer(name, tuple((n, each, dtype) for n, each, dtype in state), elementwise),
+        optimizer=Optimizer(name, tuple((n, each, dtype) for n, each, dtype in state), *rule),
         repeats=tuple(Repeat(*row) for row in record["repeats"]),
     )  # fmt: skip

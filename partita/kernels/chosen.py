@@ -43,6 +43,12 @@ def decode_topk(message: torch.Tensor, values: torch.Tensor, settings: Settings,
     array[places] += found
 
 
+def places_of_topk(message: torch.Tensor, count: int, settings: Settings) -> torch.Tensor:
+    """The places of which a message speaks, among `count` numbers."""
+    k = kept(count, settings)
+    return torch.arange(count) if k == count else torch.from_numpy(array_of(message)[: 4 * k].view(np.int32).copy())
+
+
 def largest_places(array: Array, k: int) -> Array:
     """Where the `k` largest magnitudes are, in order. A threshold from a sample leaves few to choose from, which costs
     one pass over the numbers; should it leave too few, a lower one is tried."""
@@ -92,6 +98,10 @@ def decode_threshold(message: torch.Tensor, values: torch.Tensor, settings: Sett
     words = array_of(message).view(np.uint32)
     places = (words & np.uint32(0x7FFFFFFF)).astype(np.int64)
     array[places] += np.where(words >> np.uint32(31), -settings["threshold"], settings["threshold"]).astype(array.dtype)
+
+
+def places_of_threshold(message: torch.Tensor, count: int, settings: Settings) -> torch.Tensor:
+    return torch.from_numpy((array_of(message).view(np.uint32) & np.uint32(0x7FFFFFFF)).astype(np.int64))
 
 
 @fused

@@ -16,6 +16,7 @@ from partita.wire.codec import settings_of
 Settings = Mapping[str, float]
 Encode = Callable[[torch.Tensor, torch.Tensor, Settings, int, bool], int | None]
 Decode = Callable[[torch.Tensor, torch.Tensor, Settings, bool], None]
+Places = Callable[[torch.Tensor, int, Settings], torch.Tensor]
 
 KERNELS: Final[dict[str, tuple[Encode, Decode]]] = {
     "fp16": (rounding.encode_half, rounding.decode_half),
@@ -25,8 +26,12 @@ KERNELS: Final[dict[str, tuple[Encode, Decode]]] = {
     "onebit": (signs.encode_onebit, signs.decode_onebit),
     "terngrad": (signs.encode_terngrad, signs.decode_terngrad),
     "topk": (chosen.encode_topk, chosen.decode_topk),
+    "dgc": (chosen.encode_topk, chosen.decode_topk),
     "threshold": (chosen.encode_threshold, chosen.decode_threshold),
 }
+PLACES: Final[dict[str, Places]] = {
+    "topk": chosen.places_of_topk, "dgc": chosen.places_of_topk, "threshold": chosen.places_of_threshold,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,7 @@ class Kernel:
     encode_with: Encode
     decode_with: Decode
     settings: Settings
+    places_with: Places | None = None
 
     def encode(self, values: torch.Tensor, message: torch.Tensor, key: int = 0, back: bool = False) -> Bytes:
         """Fill `message` and return how many of its bytes stand for `values`; with `back` what they say is taken off
@@ -47,8 +53,15 @@ class Kernel:
         """Put what a message says into `values`, or add it."""
         self.decode_with(message, values, self.settings, add)
 
+    def clear(self, message: torch.Tensor, values: torch.Tensor) -> None:
+        """Set the numbers to zero of which a message speaks."""
+        if self.places_with is None:
+            values.zero_()
+        else:
+            values[self.places_with(message, values.numel(), self.settings)] = 0
+
 
 def kernel_of(codec: Codec) -> Kernel:
     """The kernels of a codec. Raises PlanError where there is no codec of that name."""
     settings = settings_of(codec)
-    return Kernel(*KERNELS[codec.name], settings)
+    return Kernel(*KERNELS[codec.name], settings, PLACES.get(codec.name))

@@ -134,10 +134,18 @@ def from_threshold(message: torch.Tensor, like: torch.Tensor, s: Settings) -> to
     return found
 
 
+def places(name: str, message: torch.Tensor, count: int, s: Settings) -> torch.Tensor:
+    """Of which of `count` numbers a sparse codec's message speaks."""
+    if name == "threshold":
+        return numbers(message, torch.int32).long() & 0x7FFFFFFF
+    k = kept(count, s)
+    return torch.arange(count) if k == count else numbers(message[: 4 * k], torch.int32).long()
+
+
 PLAIN: Final[dict[str, tuple[Encode, Decode]]] = {
     "fp16": half(torch.float16), "bf16": half(torch.bfloat16), "truncate": (truncate, widen), "q8": (q8, from_q8),
     "onebit": (onebit, from_onebit), "terngrad": (terngrad, from_terngrad), "topk": (topk, from_topk),
-    "threshold": (threshold, from_threshold),
+    "dgc": (topk, from_topk), "threshold": (threshold, from_threshold),
 }  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partita.lowering.coding import DECODE, codings_of, summed
+from partita.lowering.coding import DECODE, bounded_alone, codings_of, summed
 from partita.lowering.layout import urgent_from
 from partita.lowering.norm import SQUARES
 from partita.lowering.samples import Crew, Draft, packed, passes
@@ -104,7 +104,7 @@ def _summing(draft: Draft, crew: Crew, lag: int, wires: tuple[str, ...]) -> Role
     ready = {i: (After(found[str(i)].last, lag), *weighed) for i in range(len(draft.buckets))}
     body = updates(draft, ready, lag) if draft.graph.clip_norm else []
     needs = {} if draft.graph.clip_norm else {work.instruction.name: work.needs for work in works}
-    first = {f"P{label}": one.first for label, one in found.items()}
+    first = bounded_alone(draft, {f"P{label}": one.first for label, one in found.items()})
     for one in packed(draft, works, {}):
         for i in needs.get(one.name, ()):
             body += applied(draft, i, ready[i], lag)

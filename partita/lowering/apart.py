@@ -10,6 +10,7 @@ from partita.lowering.elastic import centred, momentum_of
 from partita.lowering.exchanges import exchanged
 from partita.lowering.samples import Draft
 from partita.plan.plan import Plan
+from partita.plan.rule import momentum_ahead
 from partita.plan.sync import AllReduce, Gossip, Neighbours, Outer, Servers, Sync, What
 from partita.program.program import Program
 
@@ -50,6 +51,8 @@ def apart_gaps(sync: Sync) -> Iterator[tuple[bool, str]]:
 
 
 def corrections_gap(plan: Plan) -> bool:
-    """Whether the plan changes the rule in a way that no pass brings about: Nesterov's momentum goes with a centre."""
+    """Whether the plan changes the rule in a way that no pass brings about: Nesterov's momentum goes with a centre,
+    a worker's own ahead of a codec."""
     elastic = steps_alone(plan) and plan.sync[0].what is What.ELASTIC
-    return len(plan.update.corrections) > int(elastic and momentum_of(plan.update) > 0)
+    known = elastic and momentum_of(plan.update) > 0
+    return len(plan.update.corrections) > int(known or momentum_ahead(plan.update)[0] > 0)

@@ -53,7 +53,7 @@ def waits_for_all(plan: Plan) -> bool:
     """Whether no server goes ahead of a worker: every update is the sum of all workers' gradients of one step."""
     sync = plan.sync[0] if plan.sync else Sync()
     tight = sync.tight
-    ahead = tight.staleness or tight.need or plan.update.corrections
+    ahead = tight.staleness or tight.need or any(c.name != "momentum" for c in plan.update.corrections)
     served = isinstance(sync.through, Servers) and sync.what not in (What.ELASTIC, What.DUAL)
     return not (served and (ahead or sync.what is What.DELTA))
 

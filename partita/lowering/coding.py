@@ -7,6 +7,11 @@ end          the same, where A0 gathers the codings of all, and D0 sums what the
 hop          wire        A0--      a schedule each of whose messages is encoded (Pipe-SGD's T and Q)
 
 E0 of a round waits for D0 of the one before, which still reads the coding.
+
+A bound on each worker's own gradient and momentum ahead of the codec (SP-03) come between:
+
+             compute  P0 P1 .. K V0 E0 V1 E1 ..      K waits for the last P: it bounds the norm of all buckets
+             V0: velocity = factor velocity + gradient; E0 encodes that, and clears it where the coding speaks
 """
 
 from __future__ import annotations
@@ -16,11 +21,24 @@ from typing import Final
 
 from partita.graph.tensor import ITEMSIZE
 from partita.lowering.samples import Draft
+from partita.plan.plan import Plan
+from partita.plan.rule import momentum_ahead
 from partita.plan.wire import Codec, Wire
-from partita.program.instruction import After, Collective, Decode, Encode, Instruction, Kind, Space
+from partita.program.instruction import (
+    After,
+    Clip,
+    Collective,
+    Decode,
+    Encode,
+    Instruction,
+    Kind,
+    Mix,
+    Space,
+    Term,
+)
 from partita.program.program import WEIGHT, Bucket, Coding, Lane
 from partita.wire.algorithms import BACKEND
-from partita.wire.codec import check_codec, coded_size, spec_of
+from partita.wire.codec import bound_of, check_codec, coded_size, masks, spec_of
 
 DECODE: Final = Lane("decode")
 
@@ -44,8 +62,9 @@ def coding_of(wire: Wire, bucket: Bucket) -> Coding | None:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """The instructions that make the gradients of a bucket one: `first` right after its last Pack, `then` at the end of
-    the body; `last` is the name of the one after which the sum is there."""
+    """The instructions that make the gradients of a bucket one: `first` right after its last Pack (after that of all
+    buckets where a worker's own gradient is bounded), `then` at the end of the body; `last` is the name of the one
+    after which the sum is there."""
 
     first: tuple[Instruction, ...]
     then: tuple[Instruction, ...]
@@ -62,17 +81,57 @@ def summed(draft: Draft, label: str, bucket: Bucket, lane: str) -> Agreement:
         whole = Collective(Kind.ALL_REDUCE, bucket.name, groups, Space.GRADIENT, algorithm, hop and check_codec(hop))
         return Agreement((), (Instruction(last, whole, lane, (packed,)),), last)
     sums = coding.dtype != "uint8"
-    encode = Instruction(f"E{label}", Encode(bucket.name, coding.name), "compute", (packed, After(f"D{label}", 1)))
+    ahead, encode = _encoded(draft, label, bucket, coding, (packed, After(f"D{label}", 1)))
     kind, algorithm = (Kind.ALL_REDUCE, wire.collective) if sums else (Kind.ALL_GATHER, BACKEND)
     whole = Collective(kind, coding.name, groups, Space.CODED, algorithm)
     decode = Decode(bucket.name, coding.name, () if sums else draft.workers)
     return Agreement(
-        (encode,),
+        (*ahead, encode),
         (
             Instruction(last, whole, lane, (After(encode.name),)),
             Instruction(f"D{label}", decode, DECODE.name, (After(last),)),
         ),
         f"D{label}",
+    )
+
+
+def _encoded(
+    draft: Draft, label: str, bucket: Bucket, coding: Coding, after: tuple[After, ...]
+) -> tuple[list[Instruction], Instruction]:
+    """The Encode of a bucket, and the momentum that goes ahead of it."""
+    factor, nesterov = momentum_ahead(draft.plan.update)
+    if not factor:
+        return [], Instruction(f"E{label}", Encode(bucket.name, coding.name), "compute", after)
+    velocity = Term(Space.VELOCITY)
+    own = (Term(Space.VELOCITY, (factor,)), Term(Space.GRADIENT, (factor if nesterov else 1.0,)))
+    ahead = [Instruction(f"V{label}", Mix(bucket.name, Space.VELOCITY, own), "compute", after)]
+    if nesterov:
+        both = Mix(bucket.name, Space.GRADIENT, (Term(Space.GRADIENT), velocity))
+        ahead.append(Instruction(f"G{label}", both, "compute", after))
+    space = Space.GRADIENT if nesterov else Space.VELOCITY
+    clears = (Space.VELOCITY,) if masks(coding.codec) else ()
+    encode = Encode(bucket.name, coding.name, space, clears)
+    return ahead, Instruction(f"E{label}", encode, "compute", (*after, After(ahead[-1].name)))
+
+
+def bounded_alone(draft: Draft, first: dict[str, tuple[Instruction, ...]]) -> dict[str, tuple[Instruction, ...]]:
+    """What follows each Pack, where encoding waits for a bound on the worker's own gradient."""
+    codec = at(draft.sync.wire, "end")
+    norm = bound_of(codec, len(draft.workers)) if codec else 0.0
+    if not norm:
+        return first
+    clip = Clip(tuple(bucket.name for bucket in draft.buckets), norm)
+    packs = tuple(After(f"P{i}") for i in range(len(draft.buckets)))
+    return {packs[-1].name: (Instruction("K", clip, "compute", packs), *(i for each in first.values() for i in each))}
+
+
+def ahead_gaps(plan: Plan, weighted: bool) -> tuple[tuple[bool, str], ...]:
+    """(whether a plan that sums gradients asks for it, what) of momentum that goes ahead of no codec."""
+    ahead = momentum_ahead(plan.update)[0] > 0
+    coded = bool(plan.sync) and plan.mesh.size > 1 and at(plan.sync[0].wire, "end") is not None
+    return (
+        (ahead and not coded, "momentum ahead of a codec where there is none"),
+        (ahead and weighted, "momentum ahead of a codec where the loss is a sum with a weight"),
     )
 
 

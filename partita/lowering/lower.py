@@ -20,6 +20,7 @@ from partita.lowering.again import computed_again
 from partita.lowering.agreement import all_reduced, alone
 from partita.lowering.apart import apart, apart_gaps, corrections_gap, steps_alone
 from partita.lowering.arriving import loose_gaps, waits_for_all
+from partita.lowering.coding import ahead_gaps
 from partita.lowering.finale import finale
 from partita.lowering.samples import Draft, draft
 from partita.lowering.schedules import ROWS
@@ -117,6 +118,7 @@ def refuse(graph: Graph, plan: Plan) -> None:
         *(_pipeline_gaps(plan) if plan.stages else _order_gaps(plan)),
         *_shard_gaps(plan),
         *_memory_gaps(plan.memory),
+        *ahead_gaps(plan, graph.weight is not None),
         (not loose and corrections_gap(plan), "corrections of the update rule"),
         (plan.update.growth != 1 or bool(plan.update.grow_at), "a batch that grows"),
         (plan.update.local_state != "keep", f"a local state that is {plan.update.local_state}"),

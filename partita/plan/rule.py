@@ -14,6 +14,13 @@ OPTIMIZERS: Final = {
 }
 
 
+def momentum_ahead(update: Update) -> tuple[float, bool]:
+    """(factor, whether Nesterov's) of the momentum that each worker applies before anything is encoded (SP-03), in
+    place of the task's own; factor 0: none."""
+    found = next((dict(c.settings) for c in update.corrections if c.name == "momentum"), {})
+    return found.get("factor", 0.0), bool(found.get("nesterov", 0.0))
+
+
 def ruled(graph: Graph, update: Update) -> Graph:
     """The graph with the optimizer that a plan's rule stands for. Its norms are those of whole tensors (EX-06), and it
     never meets a part of one."""

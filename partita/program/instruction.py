@@ -115,11 +115,13 @@ class Combine:
 
 @dataclass(frozen=True, slots=True)
 class Encode:
-    """Make a coding of a bucket's gradient; with error feedback, of the gradient and what its RESIDUAL holds, in which
-    stays what the coding does not say."""
+    """Make a coding of a bucket's tensor `space`; with error feedback, of that and what its RESIDUAL holds, in which
+    stays what the coding does not say. The tensors that it `clears` are zero afterwards where the coding speaks."""
 
     bucket: str
     coding: str
+    space: Space = Space.GRADIENT
+    clears: tuple[Space, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

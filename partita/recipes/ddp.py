@@ -9,6 +9,7 @@ from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule
 from partita.plan.sync import Sync
 from partita.plan.wire import Priority, Wire
+from partita.recipes.coded import coded
 from partita.units import Bytes
 from partita.wire.codec import read_codecs
 
@@ -24,10 +25,12 @@ def ddp(
     microbatches: int = 1,
     collective: str = "backend",
     codec: str = "none",
+    ramp: int = 0,
 ) -> Plan:
     """Synchronous data parallelism: buckets of gradients all-reduced while backward goes on (DP-02, DP-34; Li et al.,
     VLDB 2020). Smaller buckets than PyTorch's 25 MB leave sooner and are updated while others travel; gradients of
-    the first layers overtake, and each weight is updated when the next forward pass needs it."""
+    the first layers overtake, and each weight is updated when the next forward pass needs it. A sparse codec may begin
+    denser, in a `ramp` of phases of so many steps (SP-03)."""
     wire = Wire(
         bucket_bytes=bucket_bytes,
         first_bucket_bytes=first_bucket_bytes,
@@ -36,6 +39,7 @@ def ddp(
         collective=collective,
         codecs=read_codecs(codec),
     )
-    return Plan(
+    plan = Plan(
         "ddp", Mesh((("data", cluster.size),)), schedule=Schedule(microbatches=microbatches), sync=(Sync(wire=wire),)
     )
+    return coded(plan, graph, ramp)

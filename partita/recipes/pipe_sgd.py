@@ -8,6 +8,7 @@ from partita.graph.graph import Graph
 from partita.plan.plan import Phase, Plan
 from partita.plan.sync import Tight
 from partita.plan.wire import Priority
+from partita.recipes.coded import coded
 from partita.recipes.ddp import ddp
 from partita.units import Bytes
 
@@ -23,6 +24,7 @@ def pipe_sgd(
     microbatches: int = 1,
     collective: str = "backend",
     codec: str = "none",
+    ramp: int = 0,
 ) -> Plan:
     """Pipe-SGD of width K = staleness + 1: the all-reduce of a step hides behind the computing of the next ones, after
     `warmup` synchronous steps (DP-30; Li et al., NeurIPS 2018). One bucket: messages are hidden anyway (PM-17)."""
@@ -37,4 +39,5 @@ def pipe_sgd(
         codec=codec,
     )
     late = replace(first.sync[0], tight=Tight(lag=staleness))
-    return replace(first, name="pipe_sgd", sync=(late,), before=(Phase(warmup, first),) if warmup else ())
+    plan = replace(first, name="pipe_sgd", sync=(late,), before=(Phase(warmup, first),) if warmup else ())
+    return coded(plan, graph, ramp)

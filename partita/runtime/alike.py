@@ -34,7 +34,8 @@ def _after(acts: Sequence[Act], before: frozenset[Space]) -> frozenset[Space]:
         if isinstance(act, Collective):
             put(act.space, True)
         elif isinstance(act, Encode):
-            put(Space.RESIDUAL, False)
+            for space in (Space.RESIDUAL, *act.clears):
+                put(space, False)
         elif isinstance(act, Combine | Decode):
             put(Space.GRADIENT, True)
         elif isinstance(act, Pack):

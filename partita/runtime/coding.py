@@ -31,7 +31,7 @@ def coding_key(seed: int, step: int, rank: int, place: str) -> int:
 
 def encode(rank: Rank, act: Encode, name: str, round: int) -> None:
     coding = rank.program.coding[act.coding]
-    values = rank.state.gradient[act.bucket][rank.slot(round)]
+    values = rank.state.flat(act.space, act.bucket, rank.slot(round))
     feedback = coding.codec.error_feedback
     if feedback:
         values = rank.state.kept[Space.RESIDUAL, act.bucket].add_(values)
@@ -40,8 +40,11 @@ def encode(rank: Rank, act: Encode, name: str, round: int) -> None:
     if coding.most:
         used = kernel.encode(values, message[LENGTH:], key, feedback)
         message[:LENGTH].view(torch.int64)[0] = used
+        message = message[LENGTH : LENGTH + used]
     else:
         kernel.encode(values, message, key, feedback)
+    for space in act.clears:
+        kernel.clear(message, rank.state.flat(space, act.bucket, rank.slot(round)))
 
 
 def decode(rank: Rank, act: Decode, name: str, round: int) -> None:

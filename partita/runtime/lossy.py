@@ -1,6 +1,7 @@
 """What is left of gradients after a plan's codecs, worker by worker in plain operators: the oracle of lossy plans.
 
 contribution of worker r   v = e_r + g_r,   message = codec(v),   e_r = v - said(message)
+momentum ahead (SP-03)     g_r bounded, u_r = m u_r + g_r,   v = e_r + u_r,   u_r = 0 where the message speaks
 applied                    sum over r of said(message of r), in the order of the ranks
 per hop                    the plan's schedule on the contributions, each message said through the codec
 """
@@ -14,14 +15,15 @@ from typing import Any
 
 import torch
 
-from partita.kernels.plain import decoded, encoded
+from partita.kernels.plain import decoded, encoded, places
+from partita.plan.rule import momentum_ahead
 from partita.plan.wire import Codec
 from partita.program.instruction import Collective, Encode
 from partita.program.program import Bucket, Program
 from partita.runtime.coding import coding_key
 from partita.runtime.state import rows
 from partita.wire.algorithms import BACKEND, schedule_of
-from partita.wire.codec import settings_of, spec_of
+from partita.wire.codec import bound_of, masks, settings_of, spec_of
 from partita.wire.interpreter import carried_out
 from partita.wire.schedule import edges_of
 
@@ -30,14 +32,19 @@ Named = Mapping[str, torch.Tensor]
 
 @dataclass
 class Lossy:
-    """Codecs of a run's programs; `residual` is what they held back of (worker, bucket) so far."""
+    """Codecs of a run's programs; `residual` is what they held back of (worker, bucket) so far, `velocity` the momentum
+    that went ahead of them."""
 
     seed: int
     residual: dict[tuple[int, str], torch.Tensor] = field(default_factory=dict)
+    velocity: dict[tuple[int, str], torch.Tensor] = field(default_factory=dict)
 
     def summed(self, program: Program, step: int, contributions: Mapping[int, Named]) -> dict[str, torch.Tensor]:
         """Parameter -> the gradient that all workers apply, of what each brings."""
         acts = [i.act for i in program.roles[0].instructions]
+        contributions = {
+            worker: _bounded(program, named, len(contributions)) for worker, named in contributions.items()
+        }
         found = {name: torch.zeros_like(gradient) for name, gradient in next(iter(contributions.values())).items()}
         for bucket in program.trained:
             own = {
@@ -57,19 +64,31 @@ class Lossy:
         encode = next((act for act in acts if isinstance(act, Encode) and act.bucket == bucket.name), None)
         if encode is not None:
             act = next(act for act in acts if isinstance(act, Collective) and act.bucket == encode.coding)
-            return self._at_end(program.coding[encode.coding].codec, act, bucket, own, step)
+            return self._at_end(program, program.coding[encode.coding].codec, act, bucket, own, step)
         act = next(act for act in acts if isinstance(act, Collective) and act.bucket == bucket.name)
         return self._per_hop(act, own, step) if act.codec else torch.stack(list(own.values())).sum(0)
 
+    def _ahead(self, program: Program, place: tuple[int, str], gradient: torch.Tensor) -> torch.Tensor:
+        """The gradient with the momentum that goes ahead of the codec."""
+        factor, nesterov = momentum_ahead(program.update)
+        if not factor:
+            return gradient
+        before = self.velocity.get(place, torch.zeros_like(gradient))
+        now = self.velocity[place] = factor * (before + gradient) if nesterov else factor * before + gradient
+        return now + gradient if nesterov else now.clone()
+
     def _at_end(
-        self, codec: Codec, act: Collective, bucket: Bucket, own: dict[int, torch.Tensor], step: int
+        self, program: Program, codec: Codec, act: Collective, bucket: Bucket, own: dict[int, torch.Tensor], step: int
     ) -> torch.Tensor:
         settings, sums = settings_of(codec), spec_of(codec).sums
         said = []
         for worker, gradient in own.items():
             held = self.residual.get((worker, bucket.name), torch.zeros_like(gradient))
-            value = gradient + held if codec.error_feedback else gradient
+            ahead = self._ahead(program, (worker, bucket.name), gradient)
+            value = ahead + held if codec.error_feedback else ahead
             message = encoded(codec.name, value, settings, coding_key(self.seed, step, worker, act.bucket))
+            if (worker, bucket.name) in self.velocity and masks(codec):
+                self.velocity[worker, bucket.name][places(codec.name, message, len(value), settings)] = 0
             meant = decoded(codec.name, message, value, settings)
             if codec.error_feedback:
                 self.residual[worker, bucket.name] = value - meant
@@ -98,3 +117,12 @@ class Lossy:
 
         ends = carried_out(schedule, [[own[w][a:b] for a, b in pairwise(edges)] for w in workers], said)
         return torch.cat(ends[0])
+
+
+def _bounded(program: Program, named: Named, workers: int) -> Named:
+    """A worker's gradient, its norm bounded where the codec asks for it."""
+    norm = max((bound_of(coding.codec, workers) for coding in program.codings), default=0.0)
+    if not norm:
+        return named
+    total = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(gradient) for gradient in named.values()]))
+    return {name: gradient * torch.clamp(norm / (total + 1e-6), max=1.0) for name, gradient in named.items()}

@@ -68,6 +68,20 @@ class Reference:
     def gradients(self, step: int, shares: Sequence[tuple[int, int]], of: int) -> list[torch.Tensor]:
         """Sum over shares (start, count) of count / of x gradient of the mean loss over it, clipped where asked. Of a
         loss that comes with a weight: the gradient of the sum over all shares, over their weight."""
+        found, weight = self.sums(step, shares, of)
+        return self.clipped([gradient / weight for gradient in found] if self.weighted else found)
+
+    def clipped(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The gradients, their norm bounded where the task asks for it."""
+        if self.task.clip_norm:
+            parameters = [torch.nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients]
+            for p, gradient in zip(parameters, gradients, strict=True):
+                p.grad = gradient
+            torch.nn.utils.clip_grad_norm_(parameters, self.task.clip_norm)
+        return gradients
+
+    def sums(self, step: int, shares: Sequence[tuple[int, int]], of: int) -> tuple[list[torch.Tensor], float]:
+        """The gradients before they are clipped, of a loss with a weight before they are divided by that; and it."""
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         for p in parameters:
             p.grad = None
@@ -88,12 +102,7 @@ class Reference:
                     loss[0].backward()
                 else:
                     (loss * (count / of)).backward()
-        for p in parameters:
-            if weights and p.grad is not None:
-                p.grad /= sum(weights)
-        if self.task.clip_norm:
-            torch.nn.utils.clip_grad_norm_(parameters, self.task.clip_norm)
-        return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters]
+        return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters], sum(weights)
 
 
 def fresh(task: Task, *, seed: int, precision: str, dims: Mapping[int, int] = NOTHING) -> Reference:
@@ -182,16 +191,11 @@ def _recurrence(one: Replica, leg: Leg, whole: bool, codecs: Lossy) -> None:
 
 def _lossily(own: Reference, program: Program, step: int, codecs: Lossy) -> list[torch.Tensor]:
     """What the program's codecs leave of the sum of all workers' gradients, clipped where asked."""
-    free = replace(own, task=replace(own.task, clip_norm=None))
     names = [name for name, p in own.model.named_parameters() if p.requires_grad]
-    contributions = {}
+    contributions, weight = {}, 0.0
     for worker in sorted({share.rank for share in shares_of(program)}):
         mine = [(s.start, s.count) for s in shares_of(program) if s.rank == worker]
-        contributions[worker] = dict(zip(names, free.gradients(step, mine, program.batch), strict=True))
-    found = list(codecs.summed(program, step, contributions).values())
-    if own.task.clip_norm:
-        parameters = [p for p in own.model.parameters() if p.requires_grad]
-        for p, gradient in zip(parameters, found, strict=True):
-            p.grad = gradient
-        torch.nn.utils.clip_grad_norm_(parameters, own.task.clip_norm)
-    return found
+        found, part = own.sums(step, mine, program.batch)
+        contributions[worker], weight = dict(zip(names, found, strict=True)), weight + part
+    whole = list(codecs.summed(program, step, contributions).values())
+    return own.clipped([gradient / weight for gradient in whole] if own.weighted else whole)

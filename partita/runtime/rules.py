@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from partita.plan.plan import Rule, Update
-from partita.plan.rule import rate_factor
+from partita.plan.rule import momentum_ahead, rate_factor
 from partita.task import Task
 
 
@@ -90,15 +90,17 @@ def optimizer_of(task: Task, update: Update, parameters: Iterable[torch.Tensor])
 
 
 def step_at_rate(optimizer: torch.optim.Optimizer, update: Update) -> None:
-    """An optimizer's step at the rate of its group times the plan's factor, by the steps that the group has taken; the
-    rate itself stays as the task's schedule sets it."""
-    if not update.warmup and update.scale == 1.0:
+    """An optimizer's step at the rate of its group times the plan's factor, by the steps that the group has taken, and
+    without momentum where that went ahead; the settings themselves stay as the task's schedule has them."""
+    ahead = momentum_ahead(update)[0] > 0
+    if not update.warmup and update.scale == 1.0 and not ahead:
         optimizer.step()
         return
-    rates = [group["lr"] for group in optimizer.param_groups]
+    held = [dict(group) for group in optimizer.param_groups]
     for group in optimizer.param_groups:
         taken = group.get("taken", 0)
         group["lr"], group["taken"] = group["lr"] * rate_factor(update, taken), taken + 1
+        group |= {"momentum": 0.0} if ahead else {}
     optimizer.step()
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate
+    for group, before in zip(optimizer.param_groups, held, strict=True):
+        group |= {key: before[key] for key in ("lr", "momentum") if key in before}

@@ -32,4 +32,8 @@ def optimizer_spec(task: Task, precision: str) -> Optimizer:
         for key, value in optimizer.state[parameter].items()
         if isinstance(value, torch.Tensor) and value.numel() > 1
     )
-    return Optimizer(name, state, not any(word in name.lower() for word in MIXES_ELEMENTS))
+    own = optimizer.param_groups[0] if name == "SGD" else {}
+    return Optimizer(
+        name, state, not any(word in name.lower() for word in MIXES_ELEMENTS),
+        float(own.get("momentum", 0.0)), bool(own.get("nesterov", False)),
+    )  # fmt: skip

@@ -22,8 +22,10 @@ class Spec:
 
     `size(elements, item, settings)` is the bytes that it makes of numbers of `item` bytes; what is expected, where it
     `varies` with the numbers. `sums` names the dtype in which encoded vectors may be added as they are ("": they
-    cannot). `where` and `feedback` are what it is used with unless told otherwise. `passes` is how often encoding and
-    decoding go over the numbers in memory, for want of a measurement.
+    cannot). `where` and `feedback` are what it is used with unless told otherwise. `sparse`: it speaks of some numbers
+    only; `bound` names the setting by which each worker's own gradient is bounded first, and `ahead` says that the
+    task's momentum is applied before it. `passes` is how often encoding and decoding go over the numbers in memory, for
+    want of a measurement.
     """
 
     entry: str
@@ -33,6 +35,9 @@ class Spec:
     varies: bool = False
     where: str = "end"
     feedback: bool = False
+    sparse: bool = False
+    bound: str = ""
+    ahead: bool = False
     passes: tuple[float, float] = (2.0, 1.5)
 
 
@@ -64,9 +69,20 @@ SPECS: Final[dict[str, Spec]] = {
         (("threshold", 0.01), ("density", 0.01)),
         varies=True,
         feedback=True,
+        sparse=True,
         passes=(1.5, 1.0),
     ),
-    "topk": Spec("SP-02", _chosen, (("ratio", 0.01),), feedback=True, passes=(3.0, 1.0)),
+    "topk": Spec("SP-02", _chosen, (("ratio", 0.01),), feedback=True, sparse=True, passes=(3.0, 1.0)),
+    "dgc": Spec(
+        "SP-03",
+        _chosen,
+        (("ratio", 0.001), ("clip", 0.0)),
+        feedback=True,
+        sparse=True,
+        bound="clip",
+        ahead=True,
+        passes=(3.0, 1.0),
+    ),
 }
 
 
@@ -87,6 +103,17 @@ def message_dtype(codec: Codec) -> str:
 def settings_of(codec: Codec) -> dict[str, float]:
     """The numbers that a codec is used with: its own over those of its kind."""
     return dict(spec_of(codec).settings) | dict(codec.settings)
+
+
+def masks(codec: Codec) -> bool:
+    """Whether it speaks of some numbers only, of which a momentum that goes ahead of it is then forgotten (SP-03)."""
+    return spec_of(codec).sparse and settings_of(codec).get("ratio", 0.0) < 1
+
+
+def bound_of(codec: Codec, workers: int) -> float:
+    """The norm by which each of so many workers bounds its own gradient first (0: it does not): that of their sum, as
+    if they were independent (SP-03)."""
+    return settings_of(codec).get(spec_of(codec).bound, 0.0) / workers**0.5
 
 
 def coded_size(codec: Codec, elements: int, item: int) -> Bytes:

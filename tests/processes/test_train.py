@@ -68,9 +68,15 @@ def test_stages_of_unequal_replicas(tmp_path: Path) -> None:
     train_and_compare(task, plan, "local:3", tmp_path)
 
 
-@pytest.mark.parametrize("plan", ["ddp(codec=q8)", "ddp(codec=threshold(threshold=0.001))"])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        "ddp(codec=q8)", "ddp(codec=threshold(threshold=0.001))",
+        pytest.param("ddp(codec=dgc(ratio=0.01,clip=1),ramp=1)", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_codecs_in_processes(plan: str, tmp_path: Path) -> None:
-    """QU-15 per hop, SP-01 with messages of varying length: real processes end where all ranks in one process do."""
+    """QU-15 per hop, SP-01 with messages of varying length, SP-03: processes end where one with all ranks does."""
     task, machines = api.load("digits-cnn"), api.cluster_of("local:3")
     done = api.train("digits-cnn", plan, machines, steps=4, seed=3, out=str(tmp_path))
     assert done is not None

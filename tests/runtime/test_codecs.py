@@ -14,6 +14,7 @@ from partita.runtime.run import train_in_process
 from partita.simulator.simulate import simulate
 from partita.tracing.capture import capture
 from tests.priced import priced, whole_cores
+from tests.runtime.padded import padded
 from tests.small import cluster_of, perceptron, two_layers
 
 PLANS = (
@@ -28,6 +29,15 @@ def test_a_lossy_plan_equals_its_replay(plan: str) -> None:
     """QU-01, QU-05, QU-06, QU-15, SP-01, SP-02: weights of the serial recurrence on what the codecs left."""
     machines = cluster_of(3)
     found = checked(perceptron(), lambda graph: call(plan, graph, machines), machines, steps=4)
+    assert found["semantics"] == "lossy"
+    assert found["max_difference"] <= TOLERANCE
+
+
+@pytest.mark.parametrize("plan", ["ddp(codec=onebit)", "pipe_sgd(codec=q8)"])
+def test_a_weighted_loss_equals_its_replay(plan: str) -> None:
+    """Sums are put through the codec, and divided by the weight of all."""
+    machines = cluster_of(3)
+    found = checked(padded(), lambda graph: call(plan, graph, machines), machines, steps=4)
     assert found["semantics"] == "lossy"
     assert found["max_difference"] <= TOLERANCE
 

@@ -1,0 +1,61 @@
+"""What a codec asks of the plan around it: momentum that goes ahead of it, and denser phases before its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from partita.errors import PlanError
+from partita.graph.graph import Graph
+from partita.plan.plan import Correction, Phase, Plan, Update
+from partita.plan.wire import Codec
+from partita.wire.codec import settings_of, spec_of
+
+DENSEST: Final = 0.25
+THINNER: Final = 4
+
+
+def coded(plan: Plan, graph: Graph, ramp: int = 0) -> Plan:
+    """The plan with what its codecs ask for (SP-03): the task's momentum ahead of dgc, and with `ramp`, phases of so
+    many steps each in which a quarter, a sixteenth, ... of the numbers are sent, until its own ratio.
+
+    Raises PlanError for a ramp of codecs without a ratio.
+    """
+    codecs = [codec for sync in plan.sync for codec in sync.wire.codecs]
+    own = graph.optimizer.momentum
+    if own and plan.mesh.size > 1 and any(spec_of(codec).ahead for codec in codecs):
+        rule = (("factor", own), ("nesterov", 1.0)) if graph.optimizer.nesterov else (("factor", own),)
+        plan = with_update(plan, replace(plan.update, corrections=(Correction("momentum", rule),)))
+    if not ramp:
+        return plan
+    ratios = [settings_of(codec)["ratio"] for codec in codecs if "ratio" in settings_of(codec)]
+    if not ratios:
+        raise PlanError(f"{plan.name}(ramp={ramp}): only codecs with a ratio, such as topk or dgc, can begin denser")
+    found, ratio = list[Phase](), DENSEST
+    before = tuple(Phase(phase.steps, thinned(phase.plan, DENSEST)) for phase in plan.before)
+    while ratio > min(ratios):
+        found.append(Phase(ramp, replace(thinned(plan, ratio), before=())))
+        ratio /= THINNER
+    return replace(plan, before=(*before, *found))
+
+
+def with_update(plan: Plan, update: Update) -> Plan:
+    """The plan, and the phases before it, with another update."""
+    before = tuple(replace(phase, plan=replace(phase.plan, update=update)) for phase in plan.before)
+    return replace(plan, update=update, before=before)
+
+
+def thinned(plan: Plan, ratio: float) -> Plan:
+    """The plan with codecs that send at least the part `ratio` of the numbers."""
+
+    def denser(codec: Codec) -> Codec:
+        settings = settings_of(codec)
+        if settings.get("ratio", 1.0) >= ratio:
+            return codec
+        rest = tuple(one for one in codec.settings if one[0] != "ratio")
+        return replace(codec, settings=(("ratio", ratio), *rest))
+
+    return replace(
+        plan,
+        sync=tuple(replace(s, wire=replace(s.wire, codecs=tuple(map(denser, s.wire.codecs)))) for s in plan.sync),
+    )
