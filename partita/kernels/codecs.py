@@ -8,26 +8,37 @@ from typing import Final
 
 import torch
 
-from partita.kernels import chosen, rounding, signs
+from partita.kernels import chosen, lowrank, rounding, signs
+from partita.kernels.site import NOWHERE, Site
 from partita.plan.wire import Codec
 from partita.units import Bytes
 from partita.wire.codec import settings_of
 
 Settings = Mapping[str, float]
-Encode = Callable[[torch.Tensor, torch.Tensor, Settings, int, bool], int | None]
-Decode = Callable[[torch.Tensor, torch.Tensor, Settings, bool], None]
+Encode = Callable[[torch.Tensor, torch.Tensor, Settings, int, bool, Site], int | None]
+Decode = Callable[[torch.Tensor, torch.Tensor, Settings, bool, Site], None]
 Places = Callable[[torch.Tensor, int, Settings], torch.Tensor]
 
+
+def flat(encode: Callable[..., int | None], decode: Callable[..., None]) -> tuple[Encode, Decode]:
+    """Kernels that look at flat numbers only."""
+    return (
+        lambda values, message, settings, key, back, site: encode(values, message, settings, key, back),
+        lambda message, values, settings, add, site: decode(message, values, settings, add),
+    )
+
+
 KERNELS: Final[dict[str, tuple[Encode, Decode]]] = {
-    "fp16": (rounding.encode_half, rounding.decode_half),
-    "bf16": (rounding.encode_half, rounding.decode_half),
-    "truncate": (rounding.encode_truncate, rounding.decode_truncate),
-    "q8": (rounding.encode_q8, rounding.decode_q8),
-    "onebit": (signs.encode_onebit, signs.decode_onebit),
-    "terngrad": (signs.encode_terngrad, signs.decode_terngrad),
-    "topk": (chosen.encode_topk, chosen.decode_topk),
-    "dgc": (chosen.encode_topk, chosen.decode_topk),
-    "threshold": (chosen.encode_threshold, chosen.decode_threshold),
+    "fp16": flat(rounding.encode_half, rounding.decode_half),
+    "bf16": flat(rounding.encode_half, rounding.decode_half),
+    "truncate": flat(rounding.encode_truncate, rounding.decode_truncate),
+    "q8": flat(rounding.encode_q8, rounding.decode_q8),
+    "onebit": flat(signs.encode_onebit, signs.decode_onebit),
+    "terngrad": flat(signs.encode_terngrad, signs.decode_terngrad),
+    "topk": flat(chosen.encode_topk, chosen.decode_topk),
+    "dgc": flat(chosen.encode_topk, chosen.decode_topk),
+    "threshold": flat(chosen.encode_threshold, chosen.decode_threshold),
+    "powersgd": (lowrank.encode_factors, lowrank.decode_factors),
 }
 PLACES: Final[dict[str, Places]] = {
     "topk": chosen.places_of_topk, "dgc": chosen.places_of_topk, "threshold": chosen.places_of_threshold,
@@ -43,15 +54,17 @@ class Kernel:
     settings: Settings
     places_with: Places | None = None
 
-    def encode(self, values: torch.Tensor, message: torch.Tensor, key: int = 0, back: bool = False) -> Bytes:
+    def encode(
+        self, values: torch.Tensor, message: torch.Tensor, key: int = 0, back: bool = False, site: Site = NOWHERE
+    ) -> Bytes:
         """Fill `message` and return how many of its bytes stand for `values`; with `back` what they say is taken off
         these. `key` seeds random numbers."""
-        found = self.encode_with(values, message, self.settings, key, back)
+        found = self.encode_with(values, message, self.settings, key, back, site)
         return message.numel() * message.element_size() if found is None else found
 
-    def decode(self, message: torch.Tensor, values: torch.Tensor, *, add: bool = False) -> None:
+    def decode(self, message: torch.Tensor, values: torch.Tensor, *, add: bool = False, site: Site = NOWHERE) -> None:
         """Put what a message says into `values`, or add it."""
-        self.decode_with(message, values, self.settings, add)
+        self.decode_with(message, values, self.settings, add, site)
 
     def clear(self, message: torch.Tensor, values: torch.Tensor) -> None:
         """Set the numbers to zero of which a message speaks."""

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import isqrt
 from typing import Any, Final
 
 import torch
 
 from partita.kernels.codecs import kernel_of
+from partita.kernels.site import Site
 from partita.lab.timing import cold_seconds
 from partita.plan.wire import Codec
 from partita.units import Seconds
-from partita.wire.codec import coded_size, message_dtype, spec_of
+from partita.wire.codec import coded_size, message_dtype, settings_of, spec_of
 
 SIZES: Final = (256, 2**20)
 
 
 def codec_seconds(names: Iterable[str]) -> dict[str, list[tuple[Seconds, Seconds]]]:
     """For each codec (seconds a call, seconds a number) of encoding and of decoding: a bucket of a few numbers against
-    one of a million. With feedback, encoding adds the gradient to what was held back, as a step does."""
+    one of a million, square matrices both. With feedback, encoding adds the gradient to what was held back, as a step
+    does; where it takes several codings, it is the mean of them."""
     return {name: [_line(points) for points in zip(*map(_timed(name), SIZES), strict=True)] for name in names}
 
 
@@ -28,16 +31,22 @@ def _timed(name: str) -> Any:
 
     def at(count: int) -> tuple[Seconds, Seconds]:
         values, held, into = torch.randn(count) * 0.01, torch.zeros(count), torch.empty(count)
-        room = 4 * count if spec.varies else coded_size(codec, count, 4)
-        message = torch.zeros(room, dtype=torch.uint8).view(getattr(torch, message_dtype(codec)))
+        shapes = ((isqrt(count),) * 2,)
+        dtype, room = getattr(torch, message_dtype(codec)), 4 * count if spec.varies else coded_size(codec, count, 4)
+        counts = spec.counts(shapes, settings_of(codec)) if spec.counts else (room // dtype.itemsize,)
+        messages = [torch.zeros(each, dtype=dtype) for each in counts]
+        sites = [Site(shapes, tuple(messages[:i]), torch.zeros(count)) for i in range(len(messages))]
 
         def encode() -> int:
             source = held.add_(values) if spec.feedback else values
-            return kernel.encode(source, message, 1, back=spec.feedback)
+            for message, site in zip(messages, sites, strict=True):
+                used = kernel.encode(source, message, 1, back=spec.feedback, site=site)
+            return used
 
         used = encode()
-        own = message.view(torch.uint8)[:used].view(message.dtype)
-        return cold_seconds(encode), cold_seconds(lambda: kernel.decode(own, into, add=True))
+        own = messages[-1].view(torch.uint8)[:used].view(dtype)
+        decoding = cold_seconds(lambda: kernel.decode(own, into, add=True, site=sites[-1]))
+        return cold_seconds(encode) / len(messages), decoding
 
     return at
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partita.lowering.coding import DECODE, bounded_alone, codings_of, summed
+from partita.lowering.coding import bounded_alone, codings_of, summed
 from partita.lowering.layout import urgent_from
 from partita.lowering.norm import SQUARES
 from partita.lowering.samples import Crew, Draft, packed, passes
@@ -110,5 +110,5 @@ def _summing(draft: Draft, crew: Crew, lag: int, wires: tuple[str, ...]) -> Role
             body += applied(draft, i, ready[i], lag)
         body += [one, *first.get(one.name, ())]
     body += [one for each in found.values() for one in each.then]
-    own = tuple(map(Lane, dict.fromkeys(wires)))
-    return Role(crew.name, crew.ranks, tuple(body), (COMPUTE, DATA, *own, *((DECODE,) if codings_of(draft) else ())))
+    own = tuple(map(Lane, dict.fromkeys([*wires, *(one.lane for each in found.values() for one in each.then)])))
+    return Role(crew.name, crew.ranks, tuple(body), (COMPUTE, DATA, *own))

@@ -4,6 +4,9 @@ end, sums    compute  P0 E0        E0 encodes, with what the codec held back; A0
              wire           A0--
              decode             D0                  (fp16, bf16)
 end          the same, where A0 gathers the codings of all, and D0 sums what they say in the order of the ranks
+in rounds    wire           A0-- A0.1--               each coding made of the sums of those before it (PowerSGD)
+             encode             E0.1
+             decode                    D0
 hop          wire        A0--      a schedule each of whose messages is encoded (Pipe-SGD's T and Q)
 
 E0 of a round waits for D0 of the one before, which still reads the coding.
@@ -19,7 +22,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE
+from partita.lowering.layout import shapes_of
 from partita.lowering.samples import Draft
 from partita.plan.plan import Plan
 from partita.plan.rule import momentum_ahead
@@ -36,11 +41,11 @@ from partita.program.instruction import (
     Space,
     Term,
 )
-from partita.program.program import WEIGHT, Bucket, Coding, Lane
+from partita.program.program import WEIGHT, Bucket, Coding
 from partita.wire.algorithms import BACKEND
-from partita.wire.codec import bound_of, check_codec, coded_size, masks, spec_of
+from partita.wire.codec import bound_of, check_codec, coded_size, masks, message_dtype, settings_of, spec_of
 
-DECODE: Final = Lane("decode")
+DECODE: Final = "decode"
 
 
 def at(wire: Wire, where: str) -> Codec | None:
@@ -48,16 +53,23 @@ def at(wire: Wire, where: str) -> Codec | None:
     return next((codec for codec in wire.codecs if codec.where == where), None)
 
 
-def coding_of(wire: Wire, bucket: Bucket) -> Coding | None:
-    """What is made of a bucket before it is sent, if anything. Raises PlanError for a codec that is none."""
+def codings(wire: Wire, bucket: Bucket, graph: Graph) -> tuple[Coding, ...]:
+    """What is made of a bucket before it is sent, one after the other. Raises PlanError for a codec that is none."""
     codec = at(wire, "end")
     if codec is None or bucket.name == WEIGHT:
-        return None
+        return ()
     spec, item = spec_of(check_codec(codec)), ITEMSIZE[bucket.dtype]
-    size, name = coded_size(codec, bucket.elements, item), f"{bucket.name}.{codec.name}"
-    if spec.sums:
-        return Coding(name, bucket.name, codec, spec.sums, size // ITEMSIZE[spec.sums])
-    return Coding(name, bucket.name, codec, "uint8", size, (4 + item) * bucket.elements if spec.varies else 0)
+    dtype, name = message_dtype(codec, bucket.dtype), f"{bucket.name}.{codec.name}"
+    if spec.counts:
+        counts = spec.counts(shapes_of(graph, bucket), settings_of(codec))
+        names = [f"{name}.{i}" if i else name for i in range(len(counts))]
+        return tuple(
+            Coding(names[i], bucket.name, codec, dtype, count, before=tuple(names[:i]))
+            for i, count in enumerate(counts)
+        )
+    size = coded_size(codec, bucket.elements, item)
+    most = (4 + item) * bucket.elements if spec.varies else 0
+    return (Coding(name, bucket.name, codec, dtype, size // ITEMSIZE[dtype], most),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,34 +86,34 @@ class Agreement:
 def summed(draft: Draft, label: str, bucket: Bucket, lane: str) -> Agreement:
     """The all-reduce of a bucket among all workers, as the plan's wire has it."""
     wire, groups = draft.sync.wire, (draft.workers,)
-    coding, packed, last = coding_of(wire, bucket), After(f"P{label}"), f"A{label}"
-    if coding is None:
+    made, packed, last = codings(wire, bucket, draft.graph), After(f"P{label}"), f"A{label}"
+    if not made:
         hop = None if bucket.name == WEIGHT else at(wire, "hop")
         algorithm = "ring" if hop and wire.collective == BACKEND else wire.collective
         whole = Collective(Kind.ALL_REDUCE, bucket.name, groups, Space.GRADIENT, algorithm, hop and check_codec(hop))
         return Agreement((), (Instruction(last, whole, lane, (packed,)),), last)
-    sums = coding.dtype != "uint8"
-    ahead, encode = _encoded(draft, label, bucket, coding, (packed, After(f"D{label}", 1)))
+    sums = made[0].dtype != "uint8"
+    *ahead, encode = _encoded(draft, label, bucket, made[0], (packed, After(f"D{label}", 1)))
+    space = encode.act.space if isinstance(encode.act, Encode) else Space.GRADIENT
     kind, algorithm = (Kind.ALL_REDUCE, wire.collective) if sums else (Kind.ALL_GATHER, BACKEND)
-    whole = Collective(kind, coding.name, groups, Space.CODED, algorithm)
-    decode = Decode(bucket.name, coding.name, () if sums else draft.workers)
-    return Agreement(
-        (*ahead, encode),
-        (
-            Instruction(last, whole, lane, (After(encode.name),)),
-            Instruction(f"D{label}", decode, DECODE.name, (After(last),)),
-        ),
-        f"D{label}",
-    )
+    then: list[Instruction] = []
+    for i, coding in enumerate(made):
+        again = f".{i}" if i else ""
+        if i:
+            more = Encode(bucket.name, coding.name, space)
+            then.append(Instruction(f"E{label}{again}", more, "encode", (After(then[-1].name),)))
+        whole, ready = Collective(kind, coding.name, groups, Space.CODED, algorithm), After(f"E{label}{again}")
+        then.append(Instruction(f"A{label}{again}", whole, f"{lane}{again}", (ready,)))
+    decode = Decode(bucket.name, made[-1].name, () if sums else draft.workers)
+    then.append(Instruction(f"D{label}", decode, DECODE, (After(then[-1].name),)))
+    return Agreement((*ahead, encode), tuple(then), f"D{label}")
 
 
-def _encoded(
-    draft: Draft, label: str, bucket: Bucket, coding: Coding, after: tuple[After, ...]
-) -> tuple[list[Instruction], Instruction]:
-    """The Encode of a bucket, and the momentum that goes ahead of it."""
+def _encoded(draft: Draft, label: str, bucket: Bucket, coding: Coding, after: tuple[After, ...]) -> list[Instruction]:
+    """The Encode of a bucket, after the momentum that goes ahead of it."""
     factor, nesterov = momentum_ahead(draft.plan.update)
     if not factor:
-        return [], Instruction(f"E{label}", Encode(bucket.name, coding.name), "compute", after)
+        return [Instruction(f"E{label}", Encode(bucket.name, coding.name), "compute", after)]
     velocity = Term(Space.VELOCITY)
     own = (Term(Space.VELOCITY, (factor,)), Term(Space.GRADIENT, (factor if nesterov else 1.0,)))
     ahead = [Instruction(f"V{label}", Mix(bucket.name, Space.VELOCITY, own), "compute", after)]
@@ -111,7 +123,7 @@ def _encoded(
     space = Space.GRADIENT if nesterov else Space.VELOCITY
     clears = (Space.VELOCITY,) if masks(coding.codec) else ()
     encode = Encode(bucket.name, coding.name, space, clears)
-    return ahead, Instruction(f"E{label}", encode, "compute", (*after, After(ahead[-1].name)))
+    return [*ahead, Instruction(f"E{label}", encode, "compute", (*after, After(ahead[-1].name)))]
 
 
 def bounded_alone(draft: Draft, first: dict[str, tuple[Instruction, ...]]) -> dict[str, tuple[Instruction, ...]]:
@@ -137,5 +149,4 @@ def ahead_gaps(plan: Plan, weighted: bool) -> tuple[tuple[bool, str], ...]:
 
 def codings_of(draft: Draft) -> tuple[Coding, ...]:
     """The codings of all buckets."""
-    found = (coding_of(draft.sync.wire, bucket) for bucket in draft.buckets)
-    return tuple(coding for coding in found if coding is not None)
+    return tuple(coding for bucket in draft.buckets for coding in codings(draft.sync.wire, bucket, draft.graph))

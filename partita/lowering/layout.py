@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import Final
 
 from partita.graph.graph import Graph, Parameter
-from partita.graph.tensor import ITEMSIZE
+from partita.graph.tensor import ITEMSIZE, dim_at
 from partita.plan.wire import Priority, Wire
 from partita.program.program import Bucket, Piece
 from partita.units import Bytes
@@ -91,6 +91,15 @@ def _rows(parameter: Parameter) -> int:
 def _elements(parameter: Parameter, piece: Piece) -> int:
     whole = parameter.tensor.elements()
     return whole if piece.stop < 0 else whole // _rows(parameter) * (piece.stop - piece.start)
+
+
+def shapes_of(graph: Graph, bucket: Bucket) -> list[tuple[int, ...]]:
+    """The shapes of a bucket's pieces."""
+    shapes = {p.name: tuple(dim_at(d, 1) for d in p.tensor.shape) for p in graph.parameters}
+    return [
+        shapes[piece.parameter] if piece.stop < 0 else (piece.stop - piece.start, *shapes[piece.parameter][1:])
+        for piece in bucket.pieces
+    ]
 
 
 def edges_of(graph: Graph, buckets: tuple[Bucket, ...]) -> tuple[int, ...]:

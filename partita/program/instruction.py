@@ -116,7 +116,9 @@ class Combine:
 @dataclass(frozen=True, slots=True)
 class Encode:
     """Make a coding of a bucket's tensor `space`; with error feedback, of that and what its RESIDUAL holds, in which
-    stays what the coding does not say. The tensors that it `clears` are zero afterwards where the coding speaks."""
+    stays what the coding does not say. The tensors that it `clears` are zero afterwards where the coding speaks. A
+    coding that goes on from the sums of others takes what these have left.
+    """
 
     bucket: str
     coding: str
@@ -127,7 +129,7 @@ class Encode:
 @dataclass(frozen=True, slots=True)
 class Decode:
     """Gradient of the bucket = sum over `sources` in this order of what their codings say; of the one that was summed
-    on the way where there are none."""
+    on the way where there are none, and of those before it."""
 
     bucket: str
     coding: str

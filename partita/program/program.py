@@ -104,7 +104,8 @@ class Bucket:
 class Coding:
     """What `codec` makes of a bucket's gradient: `elements` numbers of `dtype` that may be summed on the way, or bytes.
 
-    Where the codec's messages vary in length, `elements` is the expected number and `most` what there is room for.
+    Where the codec's messages vary in length, `elements` is the expected number and `most` what there is room for. A
+    codec may make several of a bucket, each from the sums of those `before`; of these it keeps a Space.BASIS.
     """
 
     name: str
@@ -113,6 +114,7 @@ class Coding:
     dtype: str
     elements: int
     most: int = 0
+    before: tuple[str, ...] = ()
 
     @property
     def size(self) -> Bytes:
@@ -276,8 +278,10 @@ class Program:
                 found |= {(space, act.bucket): None for space in (act.into, *(term.space for term in act.terms))}
             elif isinstance(act, Collective | Send | Receive):
                 found[act.space, act.bucket] = None
-            elif isinstance(act, Encode) and self.coding[act.coding].codec.error_feedback:
-                found[Space.RESIDUAL, act.bucket] = None
+            elif isinstance(act, Encode):
+                coding = self.coding[act.coding]
+                found |= {(Space.RESIDUAL, act.bucket): None} if coding.codec.error_feedback else {}
+                found |= {(Space.BASIS, act.bucket): None} if coding.before else {}
         return tuple((space, bucket) for space, bucket in found if space in KEPT)
 
     def stages_of(self, role: Role) -> tuple[int, ...]:

@@ -23,9 +23,10 @@ class Space(StrEnum):
     DELTA = "delta"
     DUAL = "dual"
     RESIDUAL = "residual"
+    BASIS = "basis"
 
 
-KEPT: Final = (Space.ANCHOR, Space.VELOCITY, Space.DELTA, Space.DUAL, Space.RESIDUAL)
+KEPT: Final = (Space.ANCHOR, Space.VELOCITY, Space.DELTA, Space.DUAL, Space.RESIDUAL, Space.BASIS)
 
 
 class Kind(StrEnum):

@@ -12,6 +12,7 @@ from typing import Final
 import torch
 
 from partita.kernels.codecs import kernel_of
+from partita.kernels.site import Site
 from partita.program.instruction import Collective, Decode, Encode, Space
 from partita.program.program import Coding
 from partita.runtime.hops import by_schedule
@@ -21,6 +22,7 @@ from partita.wire.algorithms import schedule_of
 from partita.wire.codec import coded_size, message_dtype
 from partita.wire.schedule import Schedule
 
+EVERYBODY: Final = -1
 LENGTH: Final = 8  # bytes in front of a message of varying length, that say how many follow
 
 
@@ -34,15 +36,16 @@ def encode(rank: Rank, act: Encode, name: str, round: int) -> None:
     values = rank.state.flat(act.space, act.bucket, rank.slot(round))
     feedback = coding.codec.error_feedback
     if feedback:
-        values = rank.state.kept[Space.RESIDUAL, act.bucket].add_(values)
+        held = rank.state.kept[Space.RESIDUAL, act.bucket]
+        values = held if coding.before else held.add_(values)
     key = coding_key(rank.feed.seed, rank.step(round, 0), rank.rank, coding.name)
-    message, kernel = row(rank, coding, rank.rank), kernel_of(coding.codec)
+    message, kernel, site = row(rank, coding, rank.rank), kernel_of(coding.codec), site_of(rank, coding, round)
     if coding.most:
-        used = kernel.encode(values, message[LENGTH:], key, feedback)
+        used = kernel.encode(values, message[LENGTH:], key, feedback, site)
         message[:LENGTH].view(torch.int64)[0] = used
         message = message[LENGTH : LENGTH + used]
     else:
-        kernel.encode(values, message, key, feedback)
+        kernel.encode(values, message, key, feedback, site)
     for space in act.clears:
         kernel.clear(message, rank.state.flat(space, act.bucket, rank.slot(round)))
 
@@ -50,12 +53,22 @@ def encode(rank: Rank, act: Encode, name: str, round: int) -> None:
 def decode(rank: Rank, act: Decode, name: str, round: int) -> None:
     """Summed in the order of the sources, so that every rank gets the same bits."""
     coding, flat = rank.program.coding[act.coding], rank.state.gradient[act.bucket][rank.slot(round)]
-    kernel = kernel_of(coding.codec)
+    kernel, site = kernel_of(coding.codec), site_of(rank, coding, round)
     for number, source in enumerate(act.sources or (rank.rank,)):
         message = row(rank, coding, source)
         if coding.most:
             message = message[LENGTH : LENGTH + length_of(message)]
-        kernel.decode(message, flat, add=number > 0)
+        kernel.decode(message, flat, add=number > 0, site=site)
+
+
+def site_of(rank: Rank, coding: Coding, round: int) -> Site:
+    """What a bucket's codec may look at besides its numbers."""
+    return Site(
+        tuple(tuple(view.shape) for view in rank.state.gradient_views[coding.bucket][0]),
+        tuple(row(rank, rank.program.coding[name], rank.rank) for name in coding.before),
+        rank.state.kept.get((Space.BASIS, coding.bucket)),
+        coding_key(rank.feed.seed, rank.step(round, 0), EVERYBODY, coding.bucket),
+    )
 
 
 def collect(rank: Rank, act: Collective, group: tuple[int, ...], name: str, round: int) -> Pending | Steps:

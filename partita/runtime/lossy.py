@@ -3,6 +3,7 @@
 contribution of worker r   v = e_r + g_r,   message = codec(v),   e_r = v - said(message)
 momentum ahead (SP-03)     g_r bounded, u_r = m u_r + g_r,   v = e_r + u_r,   u_r = 0 where the message speaks
 applied                    sum over r of said(message of r), in the order of the ranks
+in rounds (EX-02)          what all workers' values are understood as together, from what was understood last
 per hop                    the plan's schedule on the contributions, each message said through the codec
 """
 
@@ -16,11 +17,12 @@ from typing import Any
 import torch
 
 from partita.kernels.plain import decoded, encoded, places
+from partita.kernels.plain_lowrank import low_rank
 from partita.plan.rule import momentum_ahead
 from partita.plan.wire import Codec
 from partita.program.instruction import Collective, Encode
-from partita.program.program import Bucket, Program
-from partita.runtime.coding import coding_key
+from partita.program.program import Bucket, Piece, Program
+from partita.runtime.coding import EVERYBODY, coding_key
 from partita.runtime.state import rows
 from partita.wire.algorithms import BACKEND, schedule_of
 from partita.wire.codec import bound_of, masks, settings_of, spec_of
@@ -38,6 +40,8 @@ class Lossy:
     seed: int
     residual: dict[tuple[int, str], torch.Tensor] = field(default_factory=dict)
     velocity: dict[tuple[int, str], torch.Tensor] = field(default_factory=dict)
+    basis: dict[str, torch.Tensor] = field(default_factory=dict)
+    shapes: dict[Piece, torch.Size] = field(default_factory=dict)
 
     def summed(self, program: Program, step: int, contributions: Mapping[int, Named]) -> dict[str, torch.Tensor]:
         """Parameter -> the gradient that all workers apply, of what each brings."""
@@ -46,6 +50,7 @@ class Lossy:
             worker: _bounded(program, named, len(contributions)) for worker, named in contributions.items()
         }
         found = {name: torch.zeros_like(gradient) for name, gradient in next(iter(contributions.values())).items()}
+        self.shapes = {p: rows(found[p.parameter], p).shape for bucket in program.trained for p in bucket.pieces}
         for bucket in program.trained:
             own = {
                 worker: torch.cat([rows(named[piece.parameter], piece).reshape(-1) for piece in bucket.pieces])
@@ -62,6 +67,8 @@ class Lossy:
         self, program: Program, acts: list[Any], bucket: Bucket, own: dict[int, torch.Tensor], step: int
     ) -> torch.Tensor:
         encode = next((act for act in acts if isinstance(act, Encode) and act.bucket == bucket.name), None)
+        if encode is not None and spec_of(program.coding[encode.coding].codec).counts:
+            return self._in_rounds(program, program.coding[encode.coding].codec, bucket, own, step)
         if encode is not None:
             act = next(act for act in acts if isinstance(act, Collective) and act.bucket == encode.coding)
             return self._at_end(program, program.coding[encode.coding].codec, act, bucket, own, step)
@@ -102,6 +109,23 @@ class Lossy:
         for other in others:
             first = first + other
         return first.to(next(iter(own.values())).dtype)
+
+    def _in_rounds(
+        self, program: Program, codec: Codec, bucket: Bucket, own: dict[int, torch.Tensor], step: int
+    ) -> torch.Tensor:
+        values = []
+        for worker, gradient in own.items():
+            ahead = self._ahead(program, (worker, bucket.name), gradient)
+            held = self.residual.get((worker, bucket.name), torch.zeros_like(gradient))
+            values.append(ahead + held if codec.error_feedback else ahead)
+        before = self.basis.get(bucket.name, torch.zeros_like(values[0]))
+        seed = coding_key(self.seed, step, EVERYBODY, bucket.name)
+        said, self.basis[bucket.name] = low_rank(
+            values, [self.shapes[piece] for piece in bucket.pieces], settings_of(codec), before, seed
+        )
+        for worker, value, meant in zip(own, values, said, strict=True):
+            self.residual[worker, bucket.name] = value - meant
+        return torch.stack(said).sum(0)
 
     def _per_hop(self, act: Collective, own: dict[int, torch.Tensor], step: int) -> torch.Tensor:
         codec, workers = act.codec, list(own)

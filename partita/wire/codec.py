@@ -6,26 +6,32 @@ import ast
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, inf, isqrt
 from typing import Final
 
 from partita.errors import PlanError
 from partita.plan.wire import Codec
 from partita.units import Bytes
+from partita.wire.lowrank import Shapes, factor_counts
 
 Settings = Mapping[str, float]
+OWN: Final = "own"  # sums of the numbers that the bucket itself holds
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
     """A codec of catalogue entry `entry`.
 
-    `size(elements, item, settings)` is the bytes that it makes of numbers of `item` bytes; what is expected, where it
-    `varies` with the numbers. `sums` names the dtype in which encoded vectors may be added as they are ("": they
-    cannot). `where` and `feedback` are what it is used with unless told otherwise. `sparse`: it speaks of some numbers
-    only; `bound` names the setting by which each worker's own gradient is bounded first, and `ahead` says that the
-    task's momentum is applied before it. `passes` is how often encoding and decoding go over the numbers in memory, for
-    want of a measurement.
+    size      `size(elements, item, settings)`: the bytes that it makes of numbers of `item` bytes; what is expected,
+              where it `varies` with the numbers
+    sums      the dtype in which encoded vectors may be added as they are (OWN: the bucket's; "": they cannot)
+    counts    `counts(shapes, settings)`, of one that looks at the shapes of a bucket's pieces and makes several
+              codings, each from the sum of the one before: of how many numbers each is
+    where, feedback     what it is used with unless told otherwise
+    sparse    it speaks of some numbers only
+    bound     the setting by which each worker's own gradient is bounded first
+    ahead     the task's momentum is applied before it
+    passes    how often encoding and decoding go over the numbers in memory, for want of a measurement
     """
 
     entry: str
@@ -38,6 +44,7 @@ class Spec:
     sparse: bool = False
     bound: str = ""
     ahead: bool = False
+    counts: Callable[[Shapes, Settings], tuple[int, ...]] | None = None
     passes: tuple[float, float] = (2.0, 1.5)
 
 
@@ -50,6 +57,11 @@ def _chosen(elements: int, item: int, settings: Settings) -> Bytes:
     """An index of four bytes and the number itself for each that is sent; all numbers as they are at ratio 1."""
     k = kept(elements, settings)
     return k * (4 + item) if k < elements else elements * item
+
+
+def _square(elements: int, item: int, settings: Settings) -> Bytes:
+    """The factors of a square matrix of about so many numbers."""
+    return item * sum(factor_counts([(max(isqrt(elements), 1),) * 2], settings))
 
 
 def _signs(elements: int, item: int, settings: Settings) -> Bytes:
@@ -83,7 +95,13 @@ SPECS: Final[dict[str, Spec]] = {
         ahead=True,
         passes=(3.0, 1.0),
     ),
+    "powersgd": Spec(
+        "EX-02", _square, (("rank", 4.0),), sums=OWN, feedback=True, counts=factor_counts, passes=(3.0, 2.0)
+    ),
 }
+
+
+LIMITS: Final = {"ratio": (1e-12, 1.0, "above 0 up to 1"), "rank": (1.0, inf, "1 or more")}
 
 
 def spec_of(codec: Codec) -> Spec:
@@ -95,9 +113,11 @@ def spec_of(codec: Codec) -> Spec:
     return SPECS[codec.name]
 
 
-def message_dtype(codec: Codec) -> str:
-    """What a message of the codec is made of: numbers that may be summed, or bytes."""
-    return spec_of(codec).sums or "uint8"
+def message_dtype(codec: Codec, own: str = "float32") -> str:
+    """What a message of the codec is made of: numbers that may be summed, those of a bucket of dtype `own` where they
+    stay what they are, or bytes."""
+    sums = spec_of(codec).sums
+    return own if sums == OWN else sums or "uint8"
 
 
 def settings_of(codec: Codec) -> dict[str, float]:
@@ -130,12 +150,14 @@ def check_codec(codec: Codec) -> Codec:
     for name, value in codec.settings:
         if name not in known:
             raise PlanError(f"{codec.name} has no number {name!r}; it has {', '.join(known) or 'none'}")
-        if value < 0 or (name == "ratio" and not 0 < value <= 1):
-            raise PlanError(f"{codec.name}({name}={value:g}): {'above 0 up to 1' if name == 'ratio' else '0 or more'}")
-    if codec.where == "hop" and (spec.varies or codec.error_feedback):
+        low, high, allowed = LIMITS.get(name, (0.0, inf, "0 or more"))
+        if not low <= value <= high:
+            raise PlanError(f"{codec.name}({name}={value:g}): {allowed}")
+    if codec.where == "hop" and (spec.varies or spec.counts or codec.error_feedback):
+        why = "it looks at whole matrices" if spec.counts else "partial sums have no residual"
         raise PlanError(
             f"{codec.name} cannot be applied to every hop: "
-            f"{'its messages vary in length' if spec.varies else 'partial sums have no residual'}; use where=end"
+            f"{'its messages vary in length' if spec.varies else why}; use where=end"
         )
     return codec
 

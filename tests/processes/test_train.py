@@ -73,6 +73,7 @@ def test_stages_of_unequal_replicas(tmp_path: Path) -> None:
     [
         "ddp(codec=q8)", "ddp(codec=threshold(threshold=0.001))",
         pytest.param("ddp(codec=dgc(ratio=0.01,clip=1),ramp=1)", marks=pytest.mark.slow),
+        pytest.param("ddp(codec=powersgd)", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_codecs_in_processes(plan: str, tmp_path: Path) -> None:

@@ -1,0 +1,22 @@
+"""What a codec may look at besides the numbers that it encodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a codec works: the shapes of the bucket's pieces, what the codings before this one summed up to, what stays
+    from step to step, alike everywhere, and a seed that all workers share."""
+
+    shapes: tuple[tuple[int, ...], ...] = ()
+    sums: tuple[torch.Tensor, ...] = ()
+    basis: torch.Tensor | None = None
+    seed: int = 0
+
+
+NOWHERE: Final = Site()

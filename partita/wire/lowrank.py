@@ -1,0 +1,54 @@
+"""Pieces of a bucket as matrices, of which two thin factors are sent in place of all numbers (PowerSGD, EX-02).
+
+piece    [out, in, 3, 3]  ->  out x 9 in        P: out x r        Q': r x 9 in
+vectors, and matrices that two factors would not make smaller, go as they are, with the Ps
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+Shapes = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Factored:
+    """A piece of `rows` x `columns` numbers, sent as factors of rank `rank` (0: as it is)."""
+
+    rows: int
+    columns: int
+    rank: int
+
+    @property
+    def elements(self) -> int:
+        return self.rows * self.columns
+
+    @property
+    def first(self) -> int:
+        """Numbers of it among the Ps."""
+        return self.rows * self.rank or self.elements
+
+    @property
+    def second(self) -> int:
+        """Numbers of it among the Qs."""
+        return self.rank * self.columns
+
+
+def factored(shapes: Shapes, settings: Mapping[str, float]) -> tuple[Factored, ...]:
+    """How the pieces of a bucket are sent, dimension 0 against all others."""
+    found = []
+    for shape in shapes:
+        rows = shape[0] if len(shape) > 1 else 1
+        columns = prod(shape) // max(rows, 1)
+        rank = min(int(settings["rank"]), rows, columns)
+        found.append(Factored(rows, columns, rank if rank * (rows + columns) < rows * columns else 0))
+    return tuple(found)
+
+
+def factor_counts(shapes: Shapes, settings: Mapping[str, float]) -> tuple[int, ...]:
+    """Numbers of the first and of the second coding; no second one where nothing is factored."""
+    pieces = factored(shapes, settings)
+    second = sum(piece.second for piece in pieces)
+    return (sum(piece.first for piece in pieces), *((second,) if second else ()))
