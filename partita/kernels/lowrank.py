@@ -84,7 +84,7 @@ def started(basis: torch.Tensor, seed: int) -> torch.Tensor:
     """Rows of length 1 to begin with: those of the last Q, random ones for those that are zero."""
     fresh = torch.randn(basis.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     rows = torch.where(basis.any(1, keepdim=True), basis, fresh.to(basis))
-    return rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return rows.div_(torch.linalg.vector_norm(rows, dim=1, keepdim=True))
 
 
 def orthonormal(p: torch.Tensor) -> torch.Tensor:

@@ -35,7 +35,7 @@ def low_rank(
         p = gram_schmidt(torch.stack([matrix @ q.T for matrix in matrices]).sum(0))
         for mine, matrix in zip(said, matrices, strict=True):
             mine[place] = (p @ (p.T @ matrix)).reshape(-1)
-        after[place][: rank * m] = sum(p.T @ matrix for matrix in matrices).reshape(-1)
+        after[place][: rank * m] = torch.stack([p.T @ matrix for matrix in matrices]).sum(0).reshape(-1)
     return said, after
 
 

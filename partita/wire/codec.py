@@ -6,7 +6,7 @@ import ast
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from math import ceil, inf, isqrt
+from math import ceil, inf, isqrt, sqrt
 from typing import Final
 
 from partita.errors import PlanError
@@ -133,7 +133,7 @@ def masks(codec: Codec) -> bool:
 def bound_of(codec: Codec, workers: int) -> float:
     """The norm by which each of so many workers bounds its own gradient first (0: it does not): that of their sum, as
     if they were independent (SP-03)."""
-    return settings_of(codec).get(spec_of(codec).bound, 0.0) / workers**0.5
+    return settings_of(codec).get(spec_of(codec).bound, 0.0) / sqrt(workers)
 
 
 def coded_size(codec: Codec, elements: int, item: int) -> Bytes:
