@@ -245,9 +245,9 @@ class Costs:
         """A sum where several make a step, a part of that step, and what corrections read besides."""
         if act.delta:
             return self.add.of(bucket.elements)
-        summed = _over(bucket, self.add) if act.need > 1 else 0.0
+        summed = _over(bucket, self.add) if act.need > 1 or act.drop else 0.0
         corrected = 2 * len(act.corrections) * self.add.of(bucket.elements)
-        return summed + corrected + _over(bucket, self.update) / act.need
+        return summed + corrected + (0.0 if act.drop else _over(bucket, self.update) / act.need)
 
     def _transport(self, program: Program, act: Collective | Send | Receive, ranks: int) -> Demand:
         w, size = self.wiring, program.payload(act)

@@ -77,7 +77,7 @@ def resident(program: Program, graph: Graph, role: Role) -> Course:
     parameters -= sum(bucket.size - _kept(bucket, Space.PARAMETER) for bucket in updated)
     elements = sum(bucket.owned for bucket in updated)
     packed = {a.bucket for a in acts if isinstance(a, Pack | Combine)}
-    packed |= {a.bucket for a in acts if isinstance(a, Apply) and a.need > 1}
+    packed |= {a.bucket for a in acts if isinstance(a, Apply) and (a.need > 1 or a.drop)}
     buckets = program.slots * sum(_kept(program.bucket[name], Space.GRADIENT) for name in packed)
     boxes = {(a.bucket, a.source) for a in acts if isinstance(a, Receive) and a.space is Space.INBOX}
     boxes |= {(a.bucket, (-1, a.to)) for a in acts if isinstance(a, Snapshot)}

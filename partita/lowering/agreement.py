@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from partita.lowering.coding import bounded_alone, codings_of, summed
 from partita.lowering.layout import urgent_from
-from partita.lowering.norm import SQUARES
+from partita.lowering.norm import SQUARES, WORDS
 from partita.lowering.samples import Crew, Draft, packed, passes
 from partita.plan.plan import Plan
 from partita.program.instruction import After, Clip, Collective, Encode, Instruction, Pack, Scale, Space, Update
@@ -19,7 +19,7 @@ def program_of(
     """A Program over the draft's layouts, and the weight's where it is packed."""
     used = {i.act.bucket for role in roles for i in role.instructions if isinstance(i.act, Pack | Collective)}
     buckets = draft.buckets + ((draft.weight,) if draft.weight and WEIGHT in used else ())
-    buckets += (SQUARES,) if SQUARES.name in used else ()
+    buckets += tuple(one for one in (SQUARES, WORDS) if one.name in used)
     coded = any(isinstance(i.act, Encode) for role in roles for i in role.instructions)
     return Program(
         draft.plan.name, roles, draft.segments, buckets, draft.batch, steps, lag + 1, semantics,

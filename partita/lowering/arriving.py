@@ -9,8 +9,10 @@ server  from w         I0-- I1----                 a lane for each worker
 
 bounded delay   V.w of round r after U of every other worker of round r - staleness
 staleness 0     besides, U of round r after V of all of round r - 1: nobody reads what comes later
-late ones drop  E after `need` of all U, U unless E is done, all V after E; a worker leaves out what is left of a round
-                once G has the weights of the next version, which wait in its inbox until T
+late ones drop  E after `need` of all U, U unless E is done, W the step, Z the sum empty again; W after E and A, all V
+                of round r - 1, or after N, every bucket's E: whoever still reads mixed versions then has no part in
+                the round. A worker leaves out what is left of a round once G has the weights of the next version,
+                which wait in its inbox until T
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ from partita.plan.sync import Servers, Sync, What
 from partita.program.instruction import (
     After,
     Apply,
+    Collective,
     Instruction,
+    Kind,
     Load,
     Mark,
     Mix,
@@ -40,7 +44,7 @@ from partita.program.instruction import (
     Term,
     Update,
 )
-from partita.program.program import WEIGHT, Lane, Policy, Program, Role
+from partita.program.program import WEIGHT, WORD, Lane, Policy, Program, Role
 
 Owners = tuple[int, ...]
 SERVE = Lane("serve", Policy.ARRIVAL)
@@ -184,17 +188,35 @@ def _server(draft: Draft, host: int, owners: Owners) -> Role:
                 waits = (After(f"I{i}.{w}{tag}"), *_withheld(draft, i, push))
                 late = After(f"E{i}") if drops(draft.sync) else None
                 body.append(Instruction(f"U{i}.{w}{tag}", merge, "serve", waits, unless=late, priority=1))
+    if drops(draft.sync):
+        body += _closing(draft, mine, tuple(sorted({*owners})))
     for i in mine:
         bucket = draft.buckets[i].name
-        if drops(draft.sync):
-            came = tuple(After(f"U{i}.{w}") for w in draft.workers)
-            body.append(Instruction(f"E{i}", Mark(), "serve", came, need=draft.sync.tight.need))
         for w in draft.workers:
             ready = (After(f"D{i}.{w}", 1), *_bounded(draft, i, w))
             body.append(Instruction(f"V{i}.{w}", Snapshot(bucket, w), "serve", ready))
             back = Send(bucket, (w,), f"{bucket}.down", Space.OUTBOX)
             body.append(Instruction(f"D{i}.{w}", back, f"to{w}", (After(f"V{i}.{w}"),)))
     return Role(f"server-{host}", (host,), tuple(body), lanes_of(body), keeps="server")
+
+
+def _closing(draft: Draft, mine: list[int], hosts: Owners) -> list[Instruction]:
+    """A step of each bucket with the first gradients, as soon as it cannot mix versions: all workers have read the one
+    before, or no bucket of any server takes more of this round."""
+    body: list[Instruction] = []
+    for i in mine:
+        came = tuple(After(f"U{i}.{w}") for w in draft.workers)
+        read = tuple(After(f"V{i}.{w}", 1) for w in draft.workers)
+        body.append(Instruction(f"E{i}", Mark(), "serve", came, need=draft.sync.tight.need))
+        body.append(Instruction(f"A{i}", Mark(), "serve", read))
+    closed = tuple(After(f"E{i}") for i in mine)
+    meet = Collective(Kind.ALL_REDUCE, WORD, (hosts,), Space.PARAMETER)
+    body.append(Instruction("N", meet if len(hosts) > 1 else Mark(), "word" if len(hosts) > 1 else "serve", closed))
+    for i in mine:
+        bucket, ready = draft.buckets[i].name, (After(f"E{i}"), After(f"A{i}"), After("N"))
+        body.append(Instruction(f"W{i}", Update(bucket), "serve", ready, need=2))
+        body.append(Instruction(f"Z{i}", Scale(bucket, 0.0, Space.GRADIENT), "serve", (After(f"W{i}"),)))
+    return body
 
 
 def _merge(draft: Draft, bucket: str, worker: int, share: float) -> Apply:
@@ -209,7 +231,7 @@ def _bounded(draft: Draft, i: int, worker: int) -> tuple[After, ...]:
     """What an answer waits for: the worker's own update, and with a bound everybody's of so many rounds ago; where
     late ones are dropped, the version."""
     if drops(draft.sync):
-        return (After(f"E{i}"),)
+        return (After(f"W{i}"),)
     staleness, last = draft.sync.tight.staleness, tags_of(draft)[-1]
     others = [w for w in draft.workers if w != worker] if staleness >= 0 else []
     return (After(f"U{i}.{worker}{last}"), *(After(f"U{i}.{w}{last}", staleness) for w in others))

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from partita.program.instruction import After, Clip, Collective, Instruction, Kind, Norm
-from partita.program.program import NORM, Bucket
+from partita.program.program import NORM, WORD, Bucket
 
-SQUARES = Bucket(NORM, "float64", 1, ())
+SQUARES, WORDS = (Bucket(name, "float64", 1, ()) for name in (NORM, WORD))
 Ranks = tuple[int, ...]
 
 

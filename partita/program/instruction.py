@@ -221,8 +221,9 @@ class Apply:
     """What came from `source` enters the bucket, as it comes: a gradient joins the sum, whose every `need`-th addition
     makes the optimizer's step and a new version; a `delta` is added to the parameters, and makes one by itself.
 
-    `share` of a minibatch's samples is in it, `among` contributions make a minibatch's worth, a sum counts `scale`
-    times; `corrections` change it first. With `drop`, those of a round beyond the `need`-th are left out.
+    `share` of a minibatch's samples is in it, `among` contributions make a minibatch's worth, and it counts `scale`
+    times; `corrections` change it first. With `drop`, those of a round beyond the `need`-th are left out, and an Update
+    makes the step.
     """
 
     bucket: str

@@ -33,6 +33,7 @@ T = TypeVar("T")
 WEIGHT: Final = "weight"
 MASS: Final = "mass"
 NORM: Final = "norm"
+WORD: Final = "word"
 
 
 class Policy(StrEnum):
@@ -76,8 +77,8 @@ class Bucket:
     """Pieces of parameters that travel and are updated together, dense and in this order; by all ranks that have them,
     or where there are `shares` by its owners.
 
-    WEIGHT and NORM name buckets without pieces, of one number each: what the samples of a weighted loss weigh together,
-    and the square of the norm of gradients that lie on several ranks.
+    WEIGHT, NORM and WORD name buckets without pieces, of one number each: what the samples of a weighted loss weigh
+    together, the square of the norm of gradients that lie on several ranks, and nothing: who sums it up has met.
     """
 
     name: str

@@ -26,10 +26,14 @@ class Ledger:
         read = self.read.get((bucket, worker), 0)
         self.merges.append(Merge(bucket, worker, turn, read, self.version.get(bucket, 0)))
         self.merged[bucket] = self.merged.get(bucket, 0) + 1
-        if not act.delta and self.merged[bucket] % act.need:
+        if act.drop or (not act.delta and self.merged[bucket] % act.need):
             return False
-        self.version[bucket] = self.version.get(bucket, 0) + 1
+        self.step(bucket)
         return True
+
+    def step(self, bucket: str) -> None:
+        """There is a new version."""
+        self.version[bucket] = self.version.get(bucket, 0) + 1
 
     def give(self, bucket: str, worker: int) -> None:
         """The worker gets the version that there is now."""

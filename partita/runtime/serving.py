@@ -23,9 +23,9 @@ def apply(rank: Rank, act: Apply, name: str, round: int) -> None:
         CORRECTIONS[correction.name](rank, act, inbox, dict(correction.settings))
     if act.delta:
         state.parameter[act.bucket].add_(inbox)
-    elif act.need > 1:
+    elif act.need > 1 or act.drop:
         total = state.gradient[act.bucket][0]
-        total.add_(inbox)
+        total.add_(inbox, alpha=act.scale)
         if complete:
             step(rank, act, total)
             total.zero_()
@@ -36,8 +36,6 @@ def apply(rank: Rank, act: Apply, name: str, round: int) -> None:
 def step(rank: Rank, act: Apply, gradient: torch.Tensor) -> None:
     """The optimizer's step on the bucket; its schedule goes on once for every minibatch's worth of merges."""
     state = rank.state
-    if act.scale != 1.0:
-        gradient.mul_(act.scale)
     for view, part in zip(state.views[act.bucket], shaped(gradient, state.views[act.bucket]), strict=True):
         view.grad = part
     step_at_rate(state.optimizer[act.bucket], rank.program.update)

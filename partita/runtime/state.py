@@ -100,7 +100,7 @@ def make_state(
     gradient_views: dict[str, list[Views]] = {}
     acts = [i.act for i in role.instructions]
     packed = {act.bucket for act in acts if isinstance(act, Pack | Combine)}
-    packed |= {act.bucket for act in acts if isinstance(act, Apply) and act.need > 1}
+    packed |= {act.bucket for act in acts if isinstance(act, Apply) and (act.need > 1 or act.drop)}
     packed |= {NORM} if any(isinstance(act, Norm) for act in acts) else set()
     for b in buckets:
         if b.name not in parameter:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from partita.program.instruction import Apply, Snapshot
+from partita.program.instruction import Apply, Snapshot, Update
 from partita.program.ledger import Merge
 from partita.program.program import Program, Role
 from partita.simulator.activities import Reals
@@ -19,7 +19,7 @@ def merges_of(program: Program, layout: Layout, start: Reals) -> tuple[Merge, ..
 
 def _of(role: Role, start: Reals) -> Iterator[Merge]:
     """`start` has shape [rounds, instructions]."""
-    acts = [(j, i.act) for j, i in enumerate(role.instructions) if isinstance(i.act, Apply | Snapshot)]
+    acts = [(j, i.act) for j, i in enumerate(role.instructions) if isinstance(i.act, Apply | Snapshot | Update)]
     events = sorted((float(time), j, round, act) for j, act in acts for round, time in enumerate(start[:, j]))
     entered: Counter[tuple[str, int]] = Counter()
     version: dict[str, int] = {}
@@ -31,6 +31,9 @@ def _of(role: Role, start: Reals) -> Iterator[Merge]:
         if isinstance(act, Snapshot):
             read[act.bucket, act.to] = now
             continue
+        if isinstance(act, Update):
+            version[act.bucket] = now + 1
+            continue
         entered[act.bucket, round] += 1
         if act.drop and entered[act.bucket, round] > act.need:
             continue
@@ -39,5 +42,5 @@ def _of(role: Role, start: Reals) -> Iterator[Merge]:
         yield Merge(act.bucket, act.source, turn, read.get(place, 0), now)
         turns[place] = turn + 1
         merged[act.bucket] = merged.get(act.bucket, 0) + 1
-        if act.delta or merged[act.bucket] % act.need == 0:
+        if act.delta or (not act.drop and merged[act.bucket] % act.need == 0):
             version[act.bucket] = now + 1

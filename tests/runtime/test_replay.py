@@ -208,6 +208,24 @@ def test_a_step_takes_the_first_gradients_and_drops_the_rest() -> None:
         assert apart(run, Run("ps_sync(bucket_bytes=400)", 5, steps=8)) > 1e-6
 
 
+@pytest.mark.parametrize(("plan", "size"), [(PLANS[10], 4), ("backup_workers(servers=2,bucket_bytes=200)", 5)])
+def test_a_gradient_that_enters_was_computed_on_one_version(plan: str, size: int) -> None:
+    """DP-11: a slow worker may get one bucket at a newer version than another; it then has no part in that step."""
+    for order in range(3):
+        run = Run(plan, size, order, steps=8, slow={order % 3: (0.02, 0.1, 0.3, 0.5)[order % 4]})
+        assert all(merge.read == merge.applied == merge.turn for merge in run.ledger)
+        assert run.replayed(run.ledger) <= TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [4, 5])
+def test_no_versions_mix_in_two_thousand_schedules(size: int) -> None:
+    for order in range(1000):
+        slow = {order % 3: (0.02, 0.1, 0.3, 0.5)[order // 3 % 4]}
+        run = Run(f"backup_workers(servers={size - 3},bucket_bytes=200)", size, order, steps=5, slow=slow)
+        assert run.replayed(run.ledger) <= TOLERANCE
+
+
 def test_the_step_is_the_mean_over_the_accepted_samples() -> None:
     """DP-11, exact on the subset."""
     run = Run("backup_workers(backup=2)", 5, 0, sgd(), steps=1)
