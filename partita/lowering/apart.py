@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from partita.cluster.cluster import Cluster
+from partita.lowering.arriving import waits_for_all
 from partita.lowering.averages import averaged
 from partita.lowering.elastic import centred, momentum_of
 from partita.lowering.exchanges import exchanged
@@ -21,6 +22,7 @@ def steps_alone(plan: Plan) -> bool:
         return False
     sync = plan.sync[0]
     centred = sync.what in (What.ELASTIC, What.DUAL)
+    centred = centred and waits_for_all(plan)
     return centred or (sync.what is not What.GRADIENT and not isinstance(sync.through, Servers))
 
 

@@ -9,6 +9,7 @@ server  from w         I0-- I1----                 a lane for each worker
 
 bounded delay   V.w of round r after U of every other worker of round r - staleness
 staleness 0     besides, U of round r after V of all of round r - 1: nobody reads what comes later
+elastic         a worker's own steps, then D = rate (x - centre) with the centre of the answer before, x -= D, push D
 late ones drop  E after `need` of all U, U unless E is done, W the step, Z the sum empty again; W after E and A, all V
                 of round r - 1, or after N, every bucket's E: whoever still reads mixed versions then has no part in
                 the round. A worker leaves out what is left of a round once G has the weights of the next version,
@@ -23,6 +24,7 @@ from typing import Final
 
 from partita.graph.graph import Graph
 from partita.lowering.agreement import COMPUTE, DATA, program_of
+from partita.lowering.elastic import own_steps
 from partita.lowering.keys import owners_of
 from partita.lowering.samples import Crew, Draft, Work, packed, passes
 from partita.plan.plan import Plan
@@ -58,28 +60,31 @@ def waits_for_all(plan: Plan) -> bool:
     sync = plan.sync[0] if plan.sync else Sync()
     tight = sync.tight
     ahead = tight.staleness or tight.need or any(c.name != "momentum" for c in plan.update.corrections)
-    served = isinstance(sync.through, Servers) and sync.what not in (What.ELASTIC, What.DUAL)
-    return not (served and (ahead or sync.what is What.DELTA))
+    return not (isinstance(sync.through, Servers) and (ahead or sync.what is What.DELTA))
 
 
 def loose_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
     """(whether such a plan asks for it, what) of all that is not brought about yet where servers go ahead."""
-    sync, unknown = plan.sync[0], [c.name for c in plan.update.corrections if c.name not in CORRECTIONS]
+    sync, elastic = plan.sync[0], plan.sync[0].what is What.ELASTIC
+    unknown = [c.name for c in plan.update.corrections if c.name not in (("nesterov",) if elastic else CORRECTIONS)]
     assert isinstance(sync.through, Servers)
     yield sync.through.levels * sync.through.replicas > 1, "servers in levels or replicas"
     yield sync.tight.lag > 0, f"lag {sync.tight.lag} where no gradients are all-reduced"
     yield sync.often.period == 0, "agreement once at the end (period 0)"
-    yield sync.often.fragments > 1 or sync.outer != Sync().outer, "fragments or outer optimizers at such servers"
+    outer = replace(sync.outer, rate=1.0) if elastic else sync.outer
+    yield sync.often.fragments > 1 or outer != Sync().outer, "fragments or outer optimizers at such servers"
     yield not sync.through.own, "servers that go ahead on the devices of workers"
-    yield sync.what not in (What.GRADIENT, What.DELTA), f"servers that go ahead with {sync.what}"
+    kinds = (What.GRADIENT, What.DELTA, What.ELASTIC)
+    yield sync.what not in kinds, f"servers that go ahead with {sync.what}"
     yield sync.what is What.DELTA and sync.often.fetch * sync.often.period > 1, "increments pushed now and then"
-    yield sync.tight.need > 0 and sync.what is What.DELTA, "increments summed before they enter"
+    yield elastic and sync.often.fetch > 1, "a centre that is fetched now and then"
+    yield sync.tight.need > 0 and sync.what is not What.GRADIENT, "increments summed before they enter"
     dropped = drops(sync)
     mixed = sync.tight.staleness != 0 or sync.often.period * sync.often.fetch > 1 or plan.update.corrections
     yield dropped and bool(mixed), "late gradients that are dropped, of several versions or steps"
     yield bool(unknown), f"the correction {unknown[0]!r}" if unknown else ""
     yield bool(graph.clip_norm), "a bound on the norm of gradients (clip_norm) under servers that go ahead"
-    gathered = graph.weight is not None and sync.often.period > 1
+    gathered = graph.weight is not None and sync.often.period > 1 and not elastic
     yield gathered, "weighted losses gathered over several minibatches"
     yield bool(plan.before), "phases before servers that go ahead"
 
@@ -94,12 +99,12 @@ def arriving(draft: Draft, plan: Plan) -> Program:
     stepping once several have come (DP-16), or with the first of a step's gradients only (DP-11)."""
     assert isinstance(draft.sync.through, Servers)
     owners = owners_of(draft, draft.servers)
-    roles = [_worker(draft, crew, owners) for crew in draft.crews]
+    elastic = draft.sync.what is What.ELASTIC
+    roles = [(tied if elastic else _worker)(draft, crew, owners) for crew in draft.crews]
     roles += [_server(draft, host, owners) for host in draft.servers]
     often = draft.sync.often
-    return program_of(
-        draft, tuple(roles), steps=often.period * often.fetch, semantics="lossy" if drops(draft.sync) else "delayed"
-    )
+    semantics = "lossy" if drops(draft.sync) else "consensus" if elastic else "delayed"
+    return program_of(draft, tuple(roles), steps=often.period * often.fetch, semantics=semantics)
 
 
 def tags_of(draft: Draft) -> tuple[str, ...]:
@@ -136,6 +141,27 @@ def _worker(draft: Draft, crew: Crew, owners: Owners) -> Role:
         body.append(Instruction(f"R{i}", down, f"pull{owners[i]}", (After(f"T{i}"),) if dropped else (back,)))
     if dropped:
         body.append(Instruction("G", Mark(), "word", tuple(After(f"R{i}") for i in everything)))
+    return Role(crew.name, crew.ranks, tuple(body), lanes_of(body))
+
+
+def tied(draft: Draft, crew: Crew, owners: Owners) -> Role:
+    """A round: `period` steps of the worker's own, then the spring between it and the centre of the last answer; what
+    it gives way is what the centre gets (DP-19, asynchronous)."""
+    body, rate = own_steps(draft, crew, draft.sync.often.period), draft.sync.outer.rate
+    for i, bucket in enumerate(draft.buckets):
+        name, host = bucket.name, owners[i]
+        pull = Mix(name, Space.DELTA, (Term(Space.PARAMETER, (rate,)), Term(Space.ANCHOR, (-rate,))))
+        taken = Mix(name, Space.PARAMETER, (Term(Space.PARAMETER), Term(Space.DELTA, (-1.0,))))
+        push, back = (
+            Send(name, (host,), f"{name}.up", Space.DELTA),
+            Receive(name, (host,), f"{name}.down", Space.ANCHOR),
+        )
+        body += [
+            Instruction(f"D{i}", pull, "compute", (After(f"R{i}", 1), After(f"S{i}", 1))),
+            Instruction(f"X{i}", taken, "compute"),
+            Instruction(f"S{i}", push, f"push{host}", (After(f"D{i}"),)),
+            Instruction(f"R{i}", back, f"pull{host}", (After(f"D{i}"),)),
+        ]
     return Role(crew.name, crew.ranks, tuple(body), lanes_of(body))
 
 
@@ -221,10 +247,11 @@ def _closing(draft: Draft, mine: list[int], hosts: Owners) -> list[Instruction]:
 
 def _merge(draft: Draft, bucket: str, worker: int, share: float) -> Apply:
     sync, workers = draft.sync, len(draft.workers)
-    need, delta = sync.tight.need or 1, sync.what is What.DELTA
+    need, delta = sync.tight.need or 1, sync.what is not What.GRADIENT
     if drops(sync):
         return Apply(bucket, worker, share, need, need, drop=True, scale=workers / need)
-    return Apply(bucket, worker, share, workers, need, delta, corrections=draft.plan.update.corrections)
+    corrections = () if delta else draft.plan.update.corrections
+    return Apply(bucket, worker, share, workers, need, delta, corrections=corrections)
 
 
 def _bounded(draft: Draft, i: int, worker: int) -> tuple[After, ...]:

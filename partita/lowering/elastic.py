@@ -23,7 +23,7 @@ def centred(draft: Draft, steps: int) -> Program:
     steps = steps or draft.sync.often.period
     tied = _elastic if draft.sync.what is What.ELASTIC else _multipliers
     roles = tuple(
-        Role(crew.name, crew.ranks, (*_own(draft, crew, steps), *tied(draft, steps)), (COMPUTE, DATA, WIRE))
+        Role(crew.name, crew.ranks, (*own_steps(draft, crew, steps), *tied(draft, steps)), (COMPUTE, DATA, WIRE))
         for crew in draft.crews
     )
     return program_of(draft, roles, steps=steps, semantics="consensus")
@@ -34,7 +34,8 @@ def momentum_of(rule: Rule) -> float:
     return next((dict(c.settings).get("momentum", 0.0) for c in rule.corrections if c.name == "nesterov"), 0.0)
 
 
-def _own(draft: Draft, crew: Crew, steps: int) -> list[Instruction]:
+def own_steps(draft: Draft, crew: Crew, steps: int) -> list[Instruction]:
+    """The steps that a worker takes by itself, with momentum where the plan puts it around the rule."""
     body = list[Instruction]()
     for step in range(steps):
         pulled = _pulled(draft, step) if draft.sync.what is What.DUAL else []

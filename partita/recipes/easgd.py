@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from partita.cluster.cluster import Cluster
@@ -7,7 +8,7 @@ from partita.graph.graph import Graph
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule
-from partita.plan.sync import Often, Outer, Sync, What
+from partita.plan.sync import Often, Outer, Servers, Sync, Tight, What
 from partita.plan.wire import Wire
 from partita.units import Bytes
 
@@ -19,11 +20,16 @@ def easgd(
     *,
     period: int = 4,
     rate: float = 0.0,
+    servers: int = 0,
     bucket_bytes: Bytes = 4 * 2**20,
     microbatches: int = 1,
 ) -> Plan:
     """Every `period` steps a spring pulls each worker and a centre towards each other, by `rate` of their difference
-    (0: 0.9 over the number of workers; DP-19; Zhang, Choromanska & LeCun, NIPS 2015). The centre is the result."""
+    (0: 0.9 over the number of workers; DP-19; Zhang, Choromanska & LeCun, NIPS 2015). The centre is the result. With
+    `servers` these have it, and each worker meets it at its own pace."""
+    workers = cluster.size - servers
     wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
-    sync = Sync(what=What.ELASTIC, often=Often(period), outer=Outer(rate or 0.9 / cluster.size), wire=wire)
-    return Plan("easgd", Mesh((("data", cluster.size),)), schedule=Schedule(microbatches=microbatches), sync=(sync,))
+    sync = Sync(what=What.ELASTIC, often=Often(period), outer=Outer(rate or 0.9 / max(workers, 1)), wire=wire)
+    if servers:
+        sync = replace(sync, through=Servers(servers), tight=Tight(staleness=-1))
+    return Plan("easgd", Mesh((("data", workers),)), schedule=Schedule(microbatches=microbatches), sync=(sync,))

@@ -4,7 +4,8 @@
     versions             w0 ------------------> w1 ------------------> w2 ------------------> w3
 
 Each gradient is computed anew on the versions that its worker had read, each bucket takes them in the order in which
-they entered, and corrections are written out as their papers have them.
+they entered, and corrections are written out as their papers have them. Workers that are tied to a centre train apart,
+and bring what they give way to it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 
 from partita.errors import ProgramError
+from partita.plan.sync import What
 from partita.program.instruction import Apply
 from partita.program.ledger import Merge
 from partita.program.program import Bucket, Program
@@ -26,6 +28,7 @@ from partita.runtime.leg import Leg
 from partita.runtime.reference import Reference, Share, shares_of
 from partita.runtime.rules import optimizer_of, step_at_rate
 from partita.runtime.state import rows
+from partita.runtime.tied import tied
 
 Parts = list[torch.Tensor]
 Named = dict[str, torch.Tensor]
@@ -101,7 +104,8 @@ class Replay:
         self.named = {n: p for n, p in one.model.named_parameters() if p.requires_grad}
         applies = applies_of(program)
         self.delta = any(act.delta for by_worker in applies.values() for acts in by_worker.values() for act in acts)
-        drops = self.stages[0].leg.program.drops
+        drops, plan = program.drops, self.stages[0].leg.plan
+        self.tied = tied(one, plan) if plan.sync[0].what is What.ELASTIC else None
         self.shelves = {
             name: self._shelf(program.bucket[name], {w: acts[0] for w, acts in by_worker.items()}, ledger)
             for name, by_worker in applies.items()
@@ -148,10 +152,31 @@ class Replay:
             read = self.read[turn]
             if len(read) < len(self.shelves) or any(len(self.shelves[b].versions) <= v for b, v in read.items()):
                 return False
+            if self.tied and self.tied.turns.get(turn[0], 0) != turn[1]:
+                return False
             self._show(read)
-            gradient = self._gradient(*turn)
-            self.made[turn] = self._increment(turn[0], gradient) if self.delta else gradient
+            self.made[turn] = self._brought(*turn)
         return True
+
+    def _brought(self, worker: int, turn: int) -> Named:
+        """What a turn brings, computed on the versions that the model shows."""
+        if self.tied:
+            minibatches = [
+                (step, [part for s in shares for part in self._fed(s)])
+                for step, shares in self._minibatches(worker, turn)
+            ]
+            given = self.tied.pull(worker, minibatches, [p.detach().clone() for p in self.named.values()])
+            return dict(zip(self.named, given, strict=True))
+        gradient = self._gradient(worker, turn)
+        return self._increment(worker, gradient) if self.delta else gradient
+
+    def _minibatches(self, worker: int, turn: int) -> list[tuple[int, list[Share]]]:
+        """The steps of a turn, and the worker's parts of each."""
+        stage = next(stage for stage in reversed(self.stages) if stage.first <= turn)
+        program, round, push = stage.leg.program, *divmod(turn - stage.first, stage.pushes)
+        period, before = program.steps // stage.pushes, stage.leg.step + round * program.steps
+        steps = range(push * period, (push + 1) * period)
+        return [(before + step, [s for s in stage.shares[worker] if s.step == step]) for step in steps]
 
     def _taken(self, turn: Turn) -> Named:
         """What a turn brings, which goes with the last bucket that takes its part."""
@@ -160,14 +185,12 @@ class Replay:
 
     def _gradient(self, worker: int, turn: int) -> Named:
         """The gradient of a turn's minibatches, each sample weighing what it does in the whole minibatch."""
-        stage = next(stage for stage in reversed(self.stages) if stage.first <= turn)
-        program, round, push = stage.leg.program, *divmod(turn - stage.first, stage.pushes)
-        period, before = program.steps // stage.pushes, stage.leg.step + round * program.steps
+        batch = self.stages[0].leg.program.batch
         total = {name: torch.zeros_like(p) for name, p in self.named.items()}
-        for step in range(push * period, (push + 1) * period):
-            shares = [part for s in stage.shares[worker] if s.step == step for part in self._fed(s)]
-            found = self.one.gradients(before + step, shares, program.batch)
-            scale = sum(count for _, count in shares) / program.batch if self.one.weighted else 1.0
+        for step, parts in self._minibatches(worker, turn):
+            shares = [part for s in parts for part in self._fed(s)]
+            found = self.one.gradients(step, shares, batch)
+            scale = sum(count for _, count in shares) / batch if self.one.weighted else 1.0
             for mine, gradient in zip(total.values(), found, strict=True):
                 mine += scale * gradient
         return total

@@ -61,6 +61,20 @@ def test_springs_conserve_the_sum_and_contract(task: Task, graph: Graph) -> None
     assert float((weights(ranks) - total / (SIZE + 1)).abs().max()) <= 1e-6
 
 
+@pytest.mark.parametrize("name", ["easgd", "eamsgd"])
+def test_what_a_worker_gives_way_the_centre_gets(task: Task, name: str) -> None:
+    """DP-19, asynchronous: the same d is sent and subtracted, so the sum of workers and centre stays (1e-12) whoever
+    meets the centre when, and zero gradients bring all to its mean."""
+    graph, machines = capture(task, precision="fp64"), cluster_of(SIZE)
+    plan = call(f"{name}(servers=1,period=1,rate=0.15,bucket_bytes=400)", graph, machines)
+    for rounds in (1, 3, 150):
+        ranks, began = drifting(task, graph, plan, rounds, own=False)
+        now = weights(ranks)
+        assert float((now.sum(0) - began.sum(0)).abs().max()) <= 1e-12
+        assert rounds > 1 or float((now - began).abs().max()) > 1e-2
+    assert float((now - began.mean(0)).abs().max()) <= 1e-6
+
+
 def test_without_springs_workers_train_alone(task: Task, graph: Graph) -> None:
     """DP-19: alpha = 0 is p independent trainings."""
     plan, machines = plan_of(graph, "easgd(period=2)"), cluster_of(SIZE)

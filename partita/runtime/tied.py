@@ -1,0 +1,58 @@
+"""Workers that train apart and meet a centre one by one, in plain PyTorch: asynchronous elastic averaging (DP-19)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from partita.lowering.elastic import momentum_of
+from partita.plan.plan import Plan
+from partita.runtime.reference import Reference, Replica, replica
+
+Parts = list[tuple[int, int]]
+
+
+@dataclass
+class Tied:
+    """Each worker's replica and velocity, all from `first` on, and how often each has met the centre."""
+
+    first: Replica
+    rate: float
+    momentum: float
+    replicas: dict[int, tuple[Replica, list[torch.Tensor]]] = field(default_factory=dict)
+    turns: dict[int, int] = field(default_factory=dict)
+
+    def pull(
+        self, worker: int, steps: Iterable[tuple[int, Parts]], centre: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """A period of a worker's own `steps`, each with the parts (start, count) of its minibatch, and what it then
+        gives way to the centre that it has read: d = rate (x - centre), x -= d."""
+        if worker not in self.replicas:
+            made = self.first.copy()
+            self.replicas[worker] = made, [torch.zeros_like(p) for p in made.parameters]
+        one, velocity = self.replicas[worker]
+        for step, parts in steps:
+            self._step(one, velocity, step, parts)
+        self.turns[worker] = self.turns.get(worker, 0) + 1
+        given = [self.rate * (p.detach() - c) for p, c in zip(one.parameters, centre, strict=True)]
+        with torch.no_grad():
+            for p, d in zip(one.parameters, given, strict=True):
+                p.sub_(d)
+        return given
+
+    def _step(self, one: Replica, velocity: list[torch.Tensor], step: int, parts: Parts) -> None:
+        """v = momentum v - rule(x + momentum v), x += v (Nesterov's)."""
+        with torch.no_grad():
+            for p, v in zip(one.parameters, velocity, strict=True):
+                p.add_(v, alpha=self.momentum)
+        ahead = [p.detach().clone() for p in one.parameters]
+        one.apply(one.own.gradients(step, parts, sum(count for _, count in parts)))
+        for p, v, was in zip(one.parameters, velocity, ahead, strict=True):
+            v.mul_(self.momentum).add_(p.detach() - was)
+
+
+def tied(one: Reference, plan: Plan) -> Tied:
+    """No worker has taken a step yet; `one` stays as it is."""
+    return Tied(replica(one, plan.update).copy(), plan.sync[0].outer.rate, momentum_of(plan.update))
