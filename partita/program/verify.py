@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import TypeAlias
 
 from partita.errors import ProgramError
 from partita.program.instruction import Collective, Instruction, Receive, Send
 from partita.program.program import Policy, Program, Role
+
+Meeting: TypeAlias = tuple[str, int, int] | tuple[str, tuple[int, ...]]  # (key, source, target) or (name, members)
 
 
 def verify(program: Program) -> Program:
@@ -88,20 +91,22 @@ def _progress(program: Program) -> None:
     moved = True
     while moved:
         moved = False
-        arrived: dict[tuple[str, int, int] | tuple[str, tuple[int, ...]], list[tuple[int, str]]] = {}
+        arrived: dict[Meeting, dict[int, str]] = {}
         for (rank, lane), (role, body, policy) in lanes.items():
-            for i in _heads(body, place[rank, lane], policy, rounds, rank, done):
-                if not _open(i, rank, done):
-                    continue
-                meeting = _meeting(role, i, rank)
-                if meeting is None:
-                    moved = _finish(done, place, rank, i) or moved
-                else:
-                    arrived.setdefault(meeting, []).append((rank, i.name))
-                    members = meeting[1] if isinstance(meeting[1], tuple) else meeting[1:]
-                    if len(arrived[meeting]) == len(members):
-                        for other, name in arrived.pop(meeting):
-                            moved = _finish(done, place, other, program.role_of[other].on_name[name]) or moved
+            going = True
+            while going:
+                going = False
+                for i in _heads(body, place[rank, lane], policy, rounds, rank, done):
+                    if not _open(i, rank, done):
+                        continue
+                    meeting = _meeting(role, i, rank)
+                    here = {} if meeting is None else arrived.setdefault(meeting, {})
+                    here[rank] = i.name
+                    if meeting is None or len(here) == len(_members(meeting)):
+                        for other, name in here.items():
+                            going = _finish(done, place, other, program.role_of[other].on_name[name])
+                        here.clear()
+                moved = moved or going
     stuck = [
         f"  rank {r} {lane}: {role.on(lane)[n % len(body)].name} of round {n // len(body)}"
         for (r, lane), (role, body, _) in lanes.items()
@@ -125,7 +130,8 @@ def _open(i: Instruction, rank: int, done: dict[tuple[int, str], int]) -> bool:
     return met >= (i.need or len(i.after))
 
 
-def _meeting(role: Role, i: Instruction, rank: int) -> tuple[str, int, int] | tuple[str, tuple[int, ...]] | None:
+def _meeting(role: Role, i: Instruction, rank: int) -> Meeting | None:
+    """What an instruction has in common with those of its peers that it goes through together with."""
     if isinstance(i.act, Send):
         return (i.act.key, rank, role.mine(i.act.to, rank))
     if isinstance(i.act, Receive):
@@ -133,6 +139,10 @@ def _meeting(role: Role, i: Instruction, rank: int) -> tuple[str, int, int] | tu
     if isinstance(i.act, Collective):
         return (i.name, next(g for g in i.act.groups if rank in g))
     return None
+
+
+def _members(meeting: Meeting) -> tuple[int, ...]:
+    return meeting[1] if len(meeting) == 2 else meeting[1:]
 
 
 def _finish(done: dict[tuple[int, str], int], place: dict[tuple[int, str], int], rank: int, i: Instruction) -> bool:
