@@ -8,7 +8,7 @@ from typing import Final
 
 import torch
 
-from partita.kernels import chosen, lowrank, rounding, signs
+from partita.kernels import adaptive, chosen, elias, levels, lowrank, ranges, rounding, signs, tree
 from partita.kernels.site import NOWHERE, Site
 from partita.plan.wire import Codec
 from partita.units import Bytes
@@ -33,6 +33,13 @@ KERNELS: Final[dict[str, tuple[Encode, Decode]]] = {
     "bf16": flat(rounding.encode_half, rounding.decode_half),
     "truncate": flat(rounding.encode_truncate, rounding.decode_truncate),
     "q8": flat(rounding.encode_q8, rounding.decode_q8),
+    "fixed": flat(levels.encode_fixed, levels.decode_fixed),
+    "dettmers8": flat(tree.encode_tree, tree.decode_tree),
+    "qsgd": flat(elias.encode_qsgd, elias.decode_qsgd),
+    "dorefa": flat(levels.encode_dorefa, levels.decode_dorefa),
+    "adaptive": flat(adaptive.encode_adaptive, adaptive.decode_adaptive),
+    "inceptionn": flat(ranges.encode_ranges, ranges.decode_ranges),
+    "adacomp": (adaptive.encode_adacomp, adaptive.decode_adacomp),
     "onebit": flat(signs.encode_onebit, signs.decode_onebit),
     "terngrad": flat(signs.encode_terngrad, signs.decode_terngrad),
     "topk": flat(chosen.encode_topk, chosen.decode_topk),
@@ -42,6 +49,7 @@ KERNELS: Final[dict[str, tuple[Encode, Decode]]] = {
 }
 PLACES: Final[dict[str, Places]] = {
     "topk": chosen.places_of_topk, "dgc": chosen.places_of_topk, "threshold": chosen.places_of_threshold,
+    "adaptive": adaptive.places_of_adaptive, "adacomp": adaptive.places_of_adacomp,
 }  # fmt: skip
 
 

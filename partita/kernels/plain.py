@@ -10,19 +10,34 @@ from typing import Final
 
 import torch
 
-from partita.wire.codec import kept
+from partita.kernels.plain_bits import bytes_of, numbers, packed, uniform, unpacked
+from partita.kernels.plain_chosen import (
+    adacomp,
+    adaptive,
+    from_adacomp,
+    from_adaptive,
+    from_threshold,
+    from_topk,
+    threshold,
+    topk,
+)
+from partita.kernels.plain_levels import (
+    dorefa,
+    fixed,
+    from_dorefa,
+    from_fixed,
+    from_qsgd,
+    from_ranges,
+    from_tree,
+    qsgd,
+    ranges,
+    tree,
+)
+from partita.wire.codec import SPECS, kept
 
 Settings = Mapping[str, float]
-Encode = Callable[[torch.Tensor, Settings, int], torch.Tensor]
+Encode = Callable[..., torch.Tensor]
 Decode = Callable[[torch.Tensor, torch.Tensor, Settings], torch.Tensor]
-
-
-def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().view(torch.uint8).clone()
-
-
-def numbers(message: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return message.clone().view(dtype)
 
 
 def half(dtype: torch.dtype) -> tuple[Encode, Decode]:
@@ -54,18 +69,6 @@ def from_q8(message: torch.Tensor, like: torch.Tensor, s: Settings) -> torch.Ten
     return numbers(message[4:], torch.int8).to(like.dtype) * (scale / 127)
 
 
-def packed(codes: torch.Tensor, width: int) -> torch.Tensor:
-    """Codes of `width` bits in bytes, the first in the lowest bits."""
-    each = 8 // width
-    filled = torch.cat([codes.to(torch.int64), torch.zeros(-len(codes) % each, dtype=torch.int64)]).view(-1, each)
-    return (filled << (width * torch.arange(each))).sum(1).to(torch.uint8)
-
-
-def unpacked(message: torch.Tensor, width: int, count: int) -> torch.Tensor:
-    codes = message.to(torch.int64)[:, None] >> (width * torch.arange(8 // width))
-    return (codes & ((1 << width) - 1)).reshape(-1)[:count]
-
-
 def onebit(v: torch.Tensor, s: Settings, key: int) -> torch.Tensor:
     means = []
     for group in torch.split(v, int(s["group"])):
@@ -79,15 +82,6 @@ def from_onebit(message: torch.Tensor, like: torch.Tensor, s: Settings) -> torch
     bits = unpacked(message[: -(-n // 8)], 1, n)
     means = numbers(message[-(-n // 8) :], torch.float32)
     return means[2 * (torch.arange(n) // group) + bits].to(like.dtype)
-
-
-def uniform(count: int, key: int) -> torch.Tensor:
-    """The kernels' random numbers of [0, 1), from 64-bit integers."""
-    low = 0xFFFFFFFF
-    x = (torch.arange(count) * 0x9E3779B9 + key) & low
-    for shift, factor in ((16, 0x21F0AAAD), (15, 0x735A2D97)):
-        x = ((x ^ (x >> shift)) * factor) & low
-    return ((x ^ (x >> 15)) >> 8).float() * 2.0**-24
 
 
 def terngrad(v: torch.Tensor, s: Settings, key: int) -> torch.Tensor:
@@ -104,56 +98,30 @@ def from_terngrad(message: torch.Tensor, like: torch.Tensor, s: Settings) -> tor
     return torch.tensor([0, 1, -1, 0], dtype=like.dtype)[unpacked(message[4:], 2, like.numel())] * scale
 
 
-def topk(v: torch.Tensor, s: Settings, key: int) -> torch.Tensor:
-    k = kept(len(v), s)
-    if k == len(v):
-        return bytes_of(v)
-    places = torch.sort(v.abs(), descending=True, stable=True).indices[:k].sort().values
-    return torch.cat([bytes_of(places.to(torch.int32)), bytes_of(v[places])])
-
-
-def from_topk(message: torch.Tensor, like: torch.Tensor, s: Settings) -> torch.Tensor:
-    k = kept(like.numel(), s)
-    if k == like.numel():
-        return numbers(message, like.dtype)
-    found = torch.zeros_like(like)
-    found[numbers(message[: 4 * k], torch.int32).long()] = numbers(message[4 * k :], like.dtype)
-    return found
-
-
-def threshold(v: torch.Tensor, s: Settings, key: int) -> torch.Tensor:
-    places = torch.nonzero(v.abs() > s["threshold"]).reshape(-1)
-    words = places | ((v[places] < 0).long() << 31)
-    return bytes_of(words)[: 8 * len(words)].view(-1, 8)[:, :4].reshape(-1)
-
-
-def from_threshold(message: torch.Tensor, like: torch.Tensor, s: Settings) -> torch.Tensor:
-    words = numbers(message, torch.int32).long() & 0xFFFFFFFF
-    found = torch.zeros_like(like)
-    found[words & 0x7FFFFFFF] = torch.tensor([s["threshold"], -s["threshold"]], dtype=like.dtype)[words >> 31]
-    return found
-
-
-def places(name: str, message: torch.Tensor, count: int, s: Settings) -> torch.Tensor:
-    """Of which of `count` numbers a sparse codec's message speaks."""
-    if name == "threshold":
-        return numbers(message, torch.int32).long() & 0x7FFFFFFF
-    k = kept(count, s)
-    return torch.arange(count) if k == count else numbers(message[: 4 * k], torch.int32).long()
-
-
 PLAIN: Final[dict[str, tuple[Encode, Decode]]] = {
     "fp16": half(torch.float16), "bf16": half(torch.bfloat16), "truncate": (truncate, widen), "q8": (q8, from_q8),
-    "onebit": (onebit, from_onebit), "terngrad": (terngrad, from_terngrad), "topk": (topk, from_topk),
-    "dgc": (topk, from_topk), "threshold": (threshold, from_threshold),
+    "fixed": (fixed, from_fixed), "dettmers8": (tree, from_tree), "onebit": (onebit, from_onebit),
+    "terngrad": (terngrad, from_terngrad), "qsgd": (qsgd, from_qsgd), "dorefa": (dorefa, from_dorefa),
+    "adaptive": (adaptive, from_adaptive), "inceptionn": (ranges, from_ranges), "adacomp": (adacomp, from_adacomp),
+    "threshold": (threshold, from_threshold), "topk": (topk, from_topk), "dgc": (topk, from_topk),
 }  # fmt: skip
 
 
-def encoded(name: str, values: torch.Tensor, settings: Settings, key: int = 0) -> torch.Tensor:
-    """The message of a flat tensor."""
-    return PLAIN[name][0](values, settings, key)
+def encoded(
+    name: str, values: torch.Tensor, settings: Settings, key: int = 0, fresh: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The message of a flat tensor; `fresh` is what of it is new, for codecs that look at that."""
+    encode = PLAIN[name][0]
+    return encode(values, settings, key, fresh) if SPECS[name].fresh else encode(values, settings, key)
 
 
 def decoded(name: str, message: torch.Tensor, like: torch.Tensor, settings: Settings) -> torch.Tensor:
     """What a message says, in the shape and dtype of `like`."""
     return PLAIN[name][1](message, like, settings)
+
+
+def places(name: str, message: torch.Tensor, like: torch.Tensor, settings: Settings) -> torch.Tensor:
+    """Of which of the numbers a sparse codec's message speaks: of all, or of those that are something."""
+    whole = "ratio" in settings and name != "adaptive" and kept(like.numel(), settings) == like.numel()
+    found = decoded(name, message, like, settings)
+    return (torch.ones_like(found) if whole else found).nonzero().reshape(-1)

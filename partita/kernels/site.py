@@ -11,12 +11,13 @@ import torch
 @dataclass(frozen=True, slots=True)
 class Site:
     """Where a codec works: the shapes of the bucket's pieces, what the codings before this one summed up to, what stays
-    from step to step, alike everywhere, and a seed that all workers share."""
+    from step to step, alike everywhere, a seed that all workers share, and what of the numbers is new."""
 
     shapes: tuple[tuple[int, ...], ...] = ()
     sums: tuple[torch.Tensor, ...] = ()
     basis: torch.Tensor | None = None
     seed: int = 0
+    fresh: torch.Tensor | None = None
 
 
 NOWHERE: Final = Site()

@@ -13,7 +13,7 @@ from partita.kernels.site import Site
 from partita.lab.timing import cold_seconds
 from partita.plan.wire import Codec
 from partita.units import Seconds
-from partita.wire.codec import coded_size, message_dtype, settings_of, spec_of
+from partita.wire.codec import message_dtype, room, settings_of, spec_of
 
 SIZES: Final = (256, 2**20)
 
@@ -32,8 +32,8 @@ def _timed(name: str) -> Any:
     def at(count: int) -> tuple[Seconds, Seconds]:
         values, held, into = torch.randn(count) * 0.01, torch.zeros(count), torch.empty(count)
         shapes = ((isqrt(count),) * 2,)
-        dtype, room = getattr(torch, message_dtype(codec)), 4 * count if spec.varies else coded_size(codec, count, 4)
-        counts = spec.counts(shapes, settings_of(codec)) if spec.counts else (room // dtype.itemsize,)
+        dtype, most = getattr(torch, message_dtype(codec)), room(codec, count, 4)
+        counts = spec.counts(shapes, settings_of(codec)) if spec.counts else (most // dtype.itemsize,)
         messages = [torch.zeros(each, dtype=dtype) for each in counts]
         sites = [Site(shapes, tuple(messages[:i]), torch.zeros(count)) for i in range(len(messages))]
 

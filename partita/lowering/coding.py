@@ -43,7 +43,7 @@ from partita.program.instruction import (
 )
 from partita.program.program import WEIGHT, Bucket, Coding
 from partita.wire.algorithms import BACKEND
-from partita.wire.codec import bound_of, check_codec, coded_size, masks, message_dtype, settings_of, spec_of
+from partita.wire.codec import bound_of, check_codec, coded_size, masks, message_dtype, room, settings_of, spec_of
 
 DECODE: Final = "decode"
 
@@ -68,7 +68,7 @@ def codings(wire: Wire, bucket: Bucket, graph: Graph) -> tuple[Coding, ...]:
             for i, count in enumerate(counts)
         )
     size = coded_size(codec, bucket.elements, item)
-    most = (4 + item) * bucket.elements if spec.varies else 0
+    most = room(codec, bucket.elements, item) if spec.varies else 0
     return (Coding(name, bucket.name, codec, dtype, size // ITEMSIZE[dtype], most),)
 
 

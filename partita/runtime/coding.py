@@ -33,13 +33,13 @@ def coding_key(seed: int, step: int, rank: int, place: str) -> int:
 
 def encode(rank: Rank, act: Encode, name: str, round: int) -> None:
     coding = rank.program.coding[act.coding]
-    values = rank.state.flat(act.space, act.bucket, rank.slot(round))
+    values = fresh = rank.state.flat(act.space, act.bucket, rank.slot(round))
     feedback = coding.codec.error_feedback
     if feedback:
         held = rank.state.kept[Space.RESIDUAL, act.bucket]
         values = held if coding.before else held.add_(values)
     key = coding_key(rank.feed.seed, rank.step(round, 0), rank.rank, coding.name)
-    message, kernel, site = row(rank, coding, rank.rank), kernel_of(coding.codec), site_of(rank, coding, round)
+    message, kernel, site = row(rank, coding, rank.rank), kernel_of(coding.codec), site_of(rank, coding, round, fresh)
     if coding.most:
         used = kernel.encode(values, message[LENGTH:], key, feedback, site)
         message[:LENGTH].view(torch.int64)[0] = used
@@ -61,13 +61,14 @@ def decode(rank: Rank, act: Decode, name: str, round: int) -> None:
         kernel.decode(message, flat, add=number > 0, site=site)
 
 
-def site_of(rank: Rank, coding: Coding, round: int) -> Site:
+def site_of(rank: Rank, coding: Coding, round: int, fresh: torch.Tensor | None = None) -> Site:
     """What a bucket's codec may look at besides its numbers."""
     return Site(
         tuple(tuple(view.shape) for view in rank.state.gradient_views[coding.bucket][0]),
         tuple(row(rank, rank.program.coding[name], rank.rank) for name in coding.before),
         rank.state.kept.get((Space.BASIS, coding.bucket)),
         coding_key(rank.feed.seed, rank.step(round, 0), EVERYBODY, coding.bucket),
+        fresh,
     )
 
 

@@ -93,9 +93,10 @@ class Lossy:
             held = self.residual.get((worker, bucket.name), torch.zeros_like(gradient))
             ahead = self._ahead(program, (worker, bucket.name), gradient)
             value = ahead + held if codec.error_feedback else ahead
-            message = encoded(codec.name, value, settings, coding_key(self.seed, step, worker, act.bucket))
+            key = coding_key(self.seed, step, worker, act.bucket)
+            message = encoded(codec.name, value, settings, key, ahead)
             if (worker, bucket.name) in self.velocity and masks(codec):
-                self.velocity[worker, bucket.name][places(codec.name, message, len(value), settings)] = 0
+                self.velocity[worker, bucket.name][places(codec.name, message, value, settings)] = 0
             meant = decoded(codec.name, message, value, settings)
             if codec.error_feedback:
                 self.residual[worker, bucket.name] = value - meant

@@ -12,6 +12,7 @@ from typing import Final
 from partita.errors import PlanError
 from partita.plan.wire import Codec
 from partita.units import Bytes
+from partita.wire.elias import expected_bits
 from partita.wire.lowrank import Shapes, factor_counts
 
 Settings = Mapping[str, float]
@@ -31,6 +32,7 @@ class Spec:
     sparse    it speaks of some numbers only
     bound     the setting by which each worker's own gradient is bounded first
     ahead     the task's momentum is applied before it
+    fresh     it looks at what of the numbers is new as well
     passes    how often encoding and decoding go over the numbers in memory, for want of a measurement
     """
 
@@ -44,6 +46,7 @@ class Spec:
     sparse: bool = False
     bound: str = ""
     ahead: bool = False
+    fresh: bool = False
     counts: Callable[[Shapes, Settings], tuple[int, ...]] | None = None
     passes: tuple[float, float] = (2.0, 1.5)
 
@@ -64,6 +67,16 @@ def _square(elements: int, item: int, settings: Settings) -> Bytes:
     return item * sum(factor_counts([(max(isqrt(elements), 1),) * 2], settings))
 
 
+def _bits(elements: int, item: int, settings: Settings) -> Bytes:
+    return 4 + -(-elements * int(settings["bits"]) // 8)
+
+
+def _elias(elements: int, item: int, settings: Settings) -> Bytes:
+    """What normal numbers would take."""
+    bits = expected_bits(int(settings["levels"]), int(settings["group"]), bool(settings["dense"]))
+    return 4 * -(-elements // int(settings["group"])) + ceil(elements * bits / 8)
+
+
 def _signs(elements: int, item: int, settings: Settings) -> Bytes:
     return -(-elements // 8) + 8 * -(-elements // int(settings["group"]))
 
@@ -73,6 +86,26 @@ SPECS: Final[dict[str, Spec]] = {
     "bf16": Spec("QU-01", lambda n, item, s: 2 * n, sums="bfloat16", passes=(1.5, 1.5)),
     "truncate": Spec("QU-15", lambda n, item, s: 2 * n, where="hop", passes=(1.5, 1.5)),
     "q8": Spec("QU-15", lambda n, item, s: n + 4, where="hop", passes=(2.25, 1.25)),
+    "fixed": Spec("QU-02", _bits, (("bits", 8.0), ("overflow", 0.0)), passes=(3.0, 1.5)),
+    "dettmers8": Spec("QU-04", lambda n, item, s: n + 4, passes=(4.0, 1.25)),
+    "qsgd": Spec("QU-07", _elias, (("levels", 4.0), ("group", 512.0), ("dense", 0.0)), varies=True, passes=(8.0, 8.0)),
+    "dorefa": Spec("QU-11", _bits, (("bits", 6.0),), passes=(3.0, 1.5)),
+    "adaptive": Spec(
+        "QU-13",
+        lambda n, item, s: 8 + 4 * kept(n, s),
+        (("ratio", 0.01),),
+        varies=True,
+        feedback=True,
+        sparse=True,
+        passes=(2.0, 1.0),
+    ),
+    "inceptionn": Spec(
+        "QU-14",
+        lambda n, item, s: -(-n // 4) + ceil(s["density"] * n),
+        (("bound", 2.0**-10), ("density", 0.5)),
+        varies=True,
+        passes=(4.0, 4.0),
+    ),
     "onebit": Spec("QU-05", _signs, (("group", 2048.0),), feedback=True, passes=(3.0, 1.1)),
     "terngrad": Spec("QU-06", lambda n, item, s: -(-n // 4) + 4, (("clip", 2.5),), passes=(4.0, 1.1)),
     "threshold": Spec(
@@ -95,13 +128,31 @@ SPECS: Final[dict[str, Spec]] = {
         ahead=True,
         passes=(3.0, 1.0),
     ),
+    "adacomp": Spec(
+        "SP-04",
+        lambda n, item, s: 4 + 2 * -(-n // int(s["bin"])) + 2 * ceil(s["density"] * n),
+        (("bin", 500.0), ("density", 0.02)),
+        varies=True,
+        feedback=True,
+        sparse=True,
+        fresh=True,
+        passes=(2.5, 1.0),
+    ),
     "powersgd": Spec(
         "EX-02", _square, (("rank", 4.0),), sums=OWN, feedback=True, counts=factor_counts, passes=(3.0, 2.0)
     ),
 }
 
 
-LIMITS: Final = {"ratio": (1e-12, 1.0, "above 0 up to 1"), "rank": (1.0, inf, "1 or more")}
+LIMITS: Final = {
+    "ratio": (1e-12, 1.0, "above 0 up to 1"),
+    "rank": (1.0, inf, "1 or more"),
+    "group": (1.0, inf, "1 or more"),
+    "levels": (1.0, 32767.0, "1 to 32767"),
+    "bits": (2.0, 32.0, "2 to 32"),
+    "bin": (1.0, 32768.0, "1 to 32768"),
+    "bound": (2.0**-15, 1.0, "2^-15 (3.1e-5) to 1"),
+}
 
 
 def spec_of(codec: Codec) -> Spec:
@@ -123,6 +174,12 @@ def message_dtype(codec: Codec, own: str = "float32") -> str:
 def settings_of(codec: Codec) -> dict[str, float]:
     """The numbers that a codec is used with: its own over those of its kind."""
     return dict(spec_of(codec).settings) | dict(codec.settings)
+
+
+def room(codec: Codec, elements: int, item: int) -> Bytes:
+    """Bytes that a message may take where they vary, else those that it takes."""
+    most = (4 + item) * elements + 16
+    return most if spec_of(codec).varies else coded_size(codec, elements, item)
 
 
 def masks(codec: Codec) -> bool:

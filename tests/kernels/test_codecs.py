@@ -13,7 +13,7 @@ from partita.errors import PlanError
 from partita.kernels.codecs import KERNELS, kernel_of
 from partita.kernels.plain import PLAIN, decoded, encoded
 from partita.plan.wire import Codec
-from partita.wire.codec import SPECS, coded_size, message_dtype, read_codecs, settings_of, spec_of
+from partita.wire.codec import SPECS, coded_size, message_dtype, read_codecs, room, settings_of, spec_of
 
 FLAT = [name for name, spec in SPECS.items() if spec.counts is None]
 LENGTHS = (1, 2, 7, 8, 9, 63, 4097)
@@ -27,8 +27,8 @@ def numbers(count: int, dtype: torch.dtype = torch.float32, scale: float = 0.02)
 def through(codec: Codec, values: torch.Tensor, key: int = 7) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(message in bytes, what it says, what is left of the values)."""
     kernel, left = kernel_of(codec), values.clone()
-    room = 8 * len(values) if spec_of(codec).varies else coded_size(codec, len(values), values.element_size())
-    message = torch.zeros(room, dtype=torch.uint8).view(getattr(torch, message_dtype(codec)))
+    most = room(codec, len(values), values.element_size())
+    message = torch.zeros(most, dtype=torch.uint8).view(getattr(torch, message_dtype(codec)))
     used = kernel.encode(left, message, key, back=True)
     message = message.view(torch.uint8)[:used].view(message.dtype)
     said = torch.full_like(values, float("nan"))
@@ -176,6 +176,8 @@ def test_a_threshold_says_itself() -> None:
         ("topk(ratio=x)", "no number"),
         ("q8(where=middle)", "end, hop or server"),
         ("threshold(where=hop)", "vary in length"),
+        ("powersgd(where=hop)", "whole matrices"),
+        ("dorefa(bits=1)", "2 to 32"),
         ("1bit", "no codec"),
     ],
 )

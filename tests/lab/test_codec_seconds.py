@@ -12,8 +12,8 @@ from tests.small import two_layers
 
 
 def test_every_way_of_a_codec_has_its_price() -> None:
-    found = codec_seconds(["q8", "threshold", "powersgd"])
-    assert found.keys() == {"q8", "threshold", "powersgd"}
+    found = codec_seconds(["threshold", "powersgd"])
+    assert found.keys() == {"threshold", "powersgd"}
     assert all(each > 0 and number > 0 for ways in found.values() for each, number in ways)
 
 

@@ -68,16 +68,22 @@ def test_stages_of_unequal_replicas(tmp_path: Path) -> None:
     train_and_compare(task, plan, "local:3", tmp_path)
 
 
+SLOW_CODECS = (
+    "dgc(ratio=0.01,clip=1),ramp=1", "powersgd", "fixed", "dettmers8", "qsgd", "dorefa", "adaptive", "inceptionn",
+    "adacomp",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "plan",
     [
         "ddp(codec=q8)", "ddp(codec=threshold(threshold=0.001))",
-        pytest.param("ddp(codec=dgc(ratio=0.01,clip=1),ramp=1)", marks=pytest.mark.slow),
-        pytest.param("ddp(codec=powersgd)", marks=pytest.mark.slow),
+        *(pytest.param(f"ddp(codec={codec})", marks=pytest.mark.slow) for codec in SLOW_CODECS),
     ],
 )  # fmt: skip
 def test_codecs_in_processes(plan: str, tmp_path: Path) -> None:
-    """QU-15 per hop, SP-01 with messages of varying length, SP-03: processes end where one with all ranks does."""
+    """QU-15 per hop, SP-01 with messages of varying length, and slowly QU-02, QU-04, QU-07, QU-11, QU-13, QU-14,
+    SP-03, SP-04, EX-02: real processes end where all ranks in one process do."""
     task, machines = api.load("digits-cnn"), api.cluster_of("local:3")
     done = api.train("digits-cnn", plan, machines, steps=4, seed=3, out=str(tmp_path))
     assert done is not None

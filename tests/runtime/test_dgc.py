@@ -36,9 +36,12 @@ def weights(task: Task, plan: str) -> dict[str, torch.Tensor]:
     return states[0].leaves
 
 
-@pytest.mark.parametrize("nesterov", [False, True])
+REPLAYED = (("dgc(ratio=0.1),ramp=2", False), ("dgc(ratio=0.2,clip=0.3),bucket_bytes=300", True))
+MORE = (("dgc(ratio=0.1)", True), ("dgc(ratio=0.2,clip=0.3)", False), ("dgc(ratio=0.1),bucket_bytes=300", False))
+
+
 @pytest.mark.parametrize(
-    "codec", ["dgc(ratio=0.1)", "dgc(ratio=0.2,clip=0.3)", "dgc(ratio=0.1),ramp=2", "dgc(ratio=0.1),bucket_bytes=300"]
+    ("codec", "nesterov"), [*REPLAYED, *(pytest.param(*one, marks=pytest.mark.slow) for one in MORE)]
 )
 def test_a_plan_equals_its_replay(codec: str, nesterov: bool) -> None:
     """SP-03: bounded, momentum ahead, the largest sent, both memories cleared where they were."""

@@ -1,0 +1,55 @@
+"""Codes of so many bits each, one after the other in bytes, the first in the lowest bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from partita.kernels.compiled import Array, fused
+
+
+def packed_size(count: int, width: int) -> int:
+    """Bytes of `count` codes of `width` bits."""
+    return -(-count * width // 8)
+
+
+@fused
+def pack(codes: Array, width: int, body: Array) -> None:
+    """Fill `body` with the lowest `width` bits (at most 32) of each code."""
+    held, filled, at, mask = np.uint64(0), 0, 0, np.uint64((1 << width) - 1)
+    for i in range(len(codes)):
+        held |= (np.uint64(codes[i]) & mask) << np.uint64(filled)
+        filled += width
+        while filled >= 8:
+            body[at] = np.uint8(held & np.uint64(255))
+            held >>= np.uint64(8)
+            filled -= 8
+            at += 1
+    if filled:
+        body[at] = np.uint8(held & np.uint64(255))
+
+
+@fused
+def unpack(body: Array, width: int, codes: Array) -> None:
+    """The codes in `body`, without sign."""
+    held, filled, at, mask = np.uint64(0), 0, 0, np.uint64((1 << width) - 1)
+    for i in range(len(codes)):
+        while filled < width:
+            held |= np.uint64(body[at]) << np.uint64(filled)
+            filled += 8
+            at += 1
+        codes[i] = held & mask
+        held >>= np.uint64(width)
+        filled -= width
+
+
+@fused
+def gamma(number: int) -> Any:
+    """Elias' gamma code of a number >= 1 as (bits, how many), the first in the lowest: as many zeros as it has binary
+    digits after its first, a one, then these digits, the lowest first (Elias 1975)."""
+    digits = 0
+    while number >> (digits + 1):
+        digits += 1
+    rest = number - (1 << digits)
+    return np.uint64((1 << digits) | (rest << (digits + 1))), 2 * digits + 1
