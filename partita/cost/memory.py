@@ -80,7 +80,7 @@ def resident(program: Program, graph: Graph, role: Role) -> Course:
     packed |= {a.bucket for a in acts if isinstance(a, Apply) and (a.need > 1 or a.drop)}
     buckets = program.slots * sum(_kept(program.bucket[name], Space.GRADIENT) for name in packed)
     boxes = {(a.bucket, a.source) for a in acts if isinstance(a, Receive) and a.space is Space.INBOX}
-    boxes |= {(a.bucket, (-1, a.to)) for a in acts if isinstance(a, Snapshot)}
+    boxes |= {(a.bucket, (-1, a.to)) for a in acts if isinstance(a, Snapshot) and a.to not in role.ranks}
     inboxes = sum(program.bucket[bucket].size for bucket, _ in boxes)
     kept = sum(program.bucket[name].size for _, name in program.kept(role))
     optimizer = ruled(graph, program.update).optimizer

@@ -9,6 +9,7 @@ from partita.lowering.arriving import waits_for_all
 from partita.lowering.averages import averaged
 from partita.lowering.elastic import centred, momentum_of
 from partita.lowering.exchanges import exchanged
+from partita.lowering.pairs import paired, pairs_up
 from partita.lowering.samples import Draft
 from partita.plan.plan import Plan
 from partita.plan.rule import momentum_ahead
@@ -21,14 +22,15 @@ def steps_alone(plan: Plan) -> bool:
     if plan.mesh.size == 1 or not plan.sync:
         return False
     sync = plan.sync[0]
-    centred = sync.what in (What.ELASTIC, What.DUAL)
-    centred = centred and waits_for_all(plan)
+    centred = sync.what in (What.ELASTIC, What.DUAL) and waits_for_all(plan)
     return centred or (sync.what is not What.GRADIENT and not isinstance(sync.through, Servers))
 
 
 def apart(draft: Draft, plan: Plan, cluster: Cluster, steps: int) -> Program:
     """The round of such a plan; with `steps`, a last one of so few."""
     sync = draft.sync
+    if pairs_up(sync):
+        return paired(draft, steps)
     if isinstance(sync.through, Neighbours | Gossip):
         return exchanged(draft, steps, cluster)
     if sync.what in (What.ELASTIC, What.DUAL):
@@ -44,7 +46,7 @@ def apart_gaps(sync: Sync) -> Iterator[tuple[bool, str]]:
     yield near and what is not What.PARAMETER, f"agreement on {what} through {type(through).__name__}"
     yield near and sync.wire.collective != "backend", f"the collective {sync.wire.collective!r} between neighbours"
     yield what is What.FACTOR, f"agreement on {what}"
-    yield bool(tight.staleness or tight.need), "stale or partial agreement"
+    yield bool(tight.staleness or tight.need) and not pairs_up(sync), "stale or partial agreement"
     yield tight.lag > 0 and what is not What.DELTA, f"lag {tight.lag} where no gradients or deltas are all-reduced"
     once = often.period == 0 and (near or what not in (What.PARAMETER, What.DELTA))
     yield once, "agreement once at the end (period 0)"

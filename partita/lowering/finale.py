@@ -6,6 +6,7 @@ from partita.lowering.agreement import COMPUTE, WIRE, program_of
 from partita.lowering.arriving import handed_out, waits_for_all
 from partita.lowering.averages import settles
 from partita.lowering.exchanges import pushes
+from partita.lowering.pairs import pairs_up
 from partita.lowering.samples import Draft
 from partita.plan.sync import What
 from partita.program.instruction import After, Collective, Instruction, Kind, Mix, Scale, Space, Term
@@ -23,12 +24,13 @@ def finale(draft: Draft) -> Program | None:
     centre = draft.sync.what in (What.ELASTIC, What.DUAL)
     for i, bucket in enumerate(draft.buckets):
         taken = After(f"D{i}")
-        if centre or pushes(draft.sync.through):
+        beside = centre or pushes(draft.sync.through) or pairs_up(draft.sync)
+        if beside:
             body.append(Instruction(taken.name, Mix(bucket.name, Space.PARAMETER, (Term(Space.ANCHOR),)), "compute"))
         if centre:
             continue
         whole = Collective(Kind.ALL_REDUCE, bucket.name, (workers,), Space.PARAMETER, draft.sync.wire.collective)
-        body.append(Instruction(f"A{i}", whole, "wire", (taken,) if pushes(draft.sync.through) else ()))
+        body.append(Instruction(f"A{i}", whole, "wire", (taken,) if beside else ()))
         body.append(Instruction(f"X{i}", Scale(bucket.name, 1 / len(workers)), "compute", (After(f"A{i}"),)))
     role = Role("worker", workers, tuple(body), (COMPUTE, WIRE))
     return program_of(draft, (role,), steps=0, semantics="consensus")

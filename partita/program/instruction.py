@@ -219,7 +219,8 @@ class Update:
 @dataclass(frozen=True, slots=True)
 class Apply:
     """What came from `source` enters the bucket, as it comes: a gradient joins the sum, whose every `need`-th addition
-    makes the optimizer's step and a new version; a `delta` is added to the parameters, and makes one by itself.
+    makes the optimizer's step and a new version; a `delta` is added to what is in `into`, of which the part `keep`
+    stays, and makes one by itself. From the rank itself comes what is in its DELTA.
 
     `share` of a minibatch's samples is in it, `among` contributions make a minibatch's worth, and it counts `scale`
     times; `corrections` change it first. With `drop`, those of a round beyond the `need`-th are left out, and an Update
@@ -235,15 +236,18 @@ class Apply:
     drop: bool = False
     scale: float = 1.0
     corrections: tuple[Correction, ...] = ()
+    into: Space = Space.PARAMETER
+    keep: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Copy a bucket's parameters as they are into the outbox for peer `to`: the version that it reads, whatever
-    happens to them while it travels."""
+    """Copy what `space` holds of a bucket into the outbox for peer `to`, or the rank's own into its parameters: the
+    version that it reads, whatever happens to it while it travels."""
 
     bucket: str
     to: int
+    space: Space = Space.PARAMETER
 
 
 @dataclass(frozen=True, slots=True)

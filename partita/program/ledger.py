@@ -13,13 +13,15 @@ from partita.units import Seconds
 @dataclass(frozen=True, slots=True)
 class Merge:
     """A contribution of `worker`, number `turn` of its own (from 0), computed on version `read` of the bucket, which
-    entered it when its version was `applied`. A bucket's merges stand in the order in which they entered."""
+    entered it on rank `at` when its version was `applied`. A bucket's merges stand in the order in which they entered.
+    """
 
     bucket: str
     worker: int
     turn: int
     read: int
     applied: int
+    at: int = -1
 
     @property
     def staleness(self) -> int:
@@ -36,9 +38,9 @@ def staleness_of(ledger: Iterable[Merge], *, skip: int = 4) -> dict[int, float]:
 def steady(ledger: Iterable[Merge], skip: int) -> Iterator[Merge]:
     """Of each bucket the merges after the first one of a turn `skip`, and before the first one of a last turn: with
     unequal workers some would be alone in the end."""
-    by_bucket: dict[str, list[Merge]] = {}
+    by_bucket: dict[tuple[int, str], list[Merge]] = {}
     for merge in ledger:
-        by_bucket.setdefault(merge.bucket, []).append(merge)
+        by_bucket.setdefault((merge.at, merge.bucket), []).append(merge)
     for merges in by_bucket.values():
         last = max(merge.turn for merge in merges)
         begun = False

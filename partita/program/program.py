@@ -283,6 +283,8 @@ class Program:
                 coding = self.coding[act.coding]
                 found |= {(Space.RESIDUAL, act.bucket): None} if coding.codec.error_feedback else {}
                 found |= {(Space.BASIS, act.bucket): None} if coding.before else {}
+            elif isinstance(act, Apply):
+                found[act.into, act.bucket] = None
         return tuple((space, bucket) for space, bucket in found if space in KEPT)
 
     def stages_of(self, role: Role) -> tuple[int, ...]:

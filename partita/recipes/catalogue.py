@@ -14,6 +14,7 @@ from partita.cluster.cluster import Cluster
 from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
+from partita.recipes.ad_psgd import ad_psgd
 from partita.recipes.admm import admm
 from partita.recipes.backup_workers import backup_workers
 from partita.recipes.budget import settled
@@ -92,6 +93,7 @@ RECIPES: Final = {
     "eamsgd": Recipe(eamsgd, ("DP-19",), "elastic", "Zhang et al., NIPS 2015"),
     "admm": Recipe(admm, ("DP-20",), "elastic", "Zhang & Kwok, ICML 2014"),
     "d_psgd": Recipe(d_psgd, ("DP-21",), "neighbours", "Lian et al., NIPS 2017"),
+    "ad_psgd": Recipe(ad_psgd, ("DP-22",), "neighbours", "Lian et al., ICML 2018"),
     "gossip": Recipe(gossip, ("DP-23",), "neighbours", "Jin et al. 2016"),
     "gpipe": Recipe(gpipe, ("PP-01", "PP-10"), "pipelined stages", "Huang et al., NeurIPS 2019"),
     "torchgpipe": Recipe(torchgpipe, ("PP-02", "DP-36"), "pipelined stages", "Kim et al. 2020"),

@@ -288,7 +288,8 @@ def update(rank: Rank, act: Update, name: str, round: int) -> None:
     for view, gradient in zip(rank.state.views[act.bucket], found, strict=True):
         view.grad = gradient
     step_at_rate(rank.state.optimizer[act.bucket], rank.program.update)
-    rank.state.ledger.step(act.bucket)
+    if rank.role.keeps == "server":
+        rank.state.ledger.step(act.bucket)
     if act.part:
         for view in rank.state.views[act.bucket]:
             view.grad = None

@@ -46,8 +46,8 @@ def copies_of(program: Program) -> dict[str, Copies]:
             agreed[act.bucket].add(act.space)
         elif isinstance(act, Combine | Decode):
             agreed[act.bucket].add(Space.GRADIENT)
-    ahead = {i.act.bucket: set(role.ranks) for role, i in program.instructions() if isinstance(i.act, Apply)}
-    updating |= ahead
+    served = [(role, i.act) for role, i in program.instructions() if role.keeps == "server"]
+    updating |= {act.bucket: set(role.ranks) for role, act in served if isinstance(act, Apply)}
     return {
         name: Copies(
             tuple(sorted(ranks)), len(ranks) == 1 or (bool(agreed[name]) and Space.PARAMETER in same[name]),

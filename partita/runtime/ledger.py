@@ -10,8 +10,10 @@ from partita.program.ledger import Merge
 
 @dataclass
 class Ledger:
-    """`version` of each bucket, the version that each peer has `read`, the `turns` that it has had, and all merges."""
+    """`version` of each bucket, the version that each peer has `read`, the `turns` that it has had, and all
+    merges at rank `at`."""
 
+    at: int = -1
     version: dict[str, int] = field(default_factory=dict)
     read: dict[tuple[str, int], int] = field(default_factory=dict)
     turns: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -24,7 +26,7 @@ class Ledger:
         turn = round if act.drop else self.turns.get((bucket, worker), 0)
         self.turns[bucket, worker] = turn + 1
         read = self.read.get((bucket, worker), 0)
-        self.merges.append(Merge(bucket, worker, turn, read, self.version.get(bucket, 0)))
+        self.merges.append(Merge(bucket, worker, turn, read, self.version.get(bucket, 0), self.at))
         self.merged[bucket] = self.merged.get(bucket, 0) + 1
         if act.drop or (not act.delta and self.merged[bucket] % act.need):
             return False

@@ -20,11 +20,13 @@ from typing import Any
 import torch
 
 from partita.errors import ProgramError
+from partita.lowering.pairs import pairs_up
 from partita.plan.sync import What
 from partita.program.instruction import Apply
 from partita.program.ledger import Merge
 from partita.program.program import Bucket, Program
 from partita.runtime.leg import Leg
+from partita.runtime.paired import together
 from partita.runtime.reference import Reference, Share, shares_of
 from partita.runtime.rules import optimizer_of, step_at_rate
 from partita.runtime.state import rows
@@ -91,6 +93,8 @@ def replayed(one: Reference, legs: Sequence[Leg], ledger: Sequence[Merge], *, wh
 
     Raises ProgramError for a ledger that tells no possible run.
     """
+    if pairs_up(legs[0].plan.sync[0]):
+        return together(one, legs, ledger, whole)
     return Replay(one, legs, ledger, whole).go()
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from partita.program.instruction import Apply, Mark, Snapshot
+from partita.program.instruction import Apply, Mark, Snapshot, Space
 from partita.runtime.rank import Rank
 from partita.runtime.rules import step_at_rate
 from partita.runtime.state import shaped
@@ -17,12 +17,17 @@ Correct = Callable[[Rank, Apply, torch.Tensor, dict[str, float]], None]
 
 def apply(rank: Rank, act: Apply, name: str, round: int) -> None:
     """What lies in the inbox of `source` enters the bucket; the ledger says which version it had read."""
-    state, inbox = rank.state, rank.state.inbox_of(act.bucket, act.source)
+    state = rank.state
+    own = act.source == rank.rank
+    inbox = state.kept[Space.DELTA, act.bucket] if own else state.inbox_of(act.bucket, act.source)
     complete = state.ledger.merge(act, round)
     for correction in act.corrections:
         CORRECTIONS[correction.name](rank, act, inbox, dict(correction.settings))
     if act.delta:
-        state.parameter[act.bucket].add_(inbox)
+        weights = state.flat(act.into, act.bucket, 0)
+        if act.keep != 1.0:
+            weights.mul_(act.keep)
+        weights.add_(inbox, alpha=act.scale)
     elif act.need > 1 or act.drop:
         total = state.gradient[act.bucket][0]
         total.add_(inbox, alpha=act.scale)
@@ -80,8 +85,10 @@ CORRECTIONS: Final[dict[str, Correct]] = {"delay": compensate, "staleness": revi
 
 def snapshot(rank: Rank, act: Snapshot, name: str, round: int) -> None:
     """The version that peer `to` reads."""
-    rank.state.outbox[act.bucket, act.to].copy_(rank.state.parameter[act.bucket])
-    rank.state.ledger.give(act.bucket, act.to)
+    state = rank.state
+    taken = state.parameter[act.bucket] if act.to == rank.rank else state.outbox[act.bucket, act.to]
+    taken.copy_(state.flat(act.space, act.bucket, 0))
+    state.ledger.give(act.bucket, act.to)
 
 
 def mark(rank: Rank, act: Mark, name: str, round: int) -> None:

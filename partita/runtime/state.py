@@ -129,9 +129,21 @@ def make_state(
         (space, name): parameter[name].clone() if space is Space.ANCHOR else torch.zeros_like(parameter[name])
         for space, name in program.kept(role)
     }
-    outbox = {(act.bucket, act.to): parameter[act.bucket].clone() for act in acts if isinstance(act, Snapshot)}
+    given = [act for act in acts if isinstance(act, Snapshot) and act.to != rank]
+    outbox = {(act.bucket, act.to): parameter[act.bucket].clone() for act in given}
     return State(
-        leaves, parameter, gradient, views, gradient_views, {}, outbox, Ledger(), optimizer, schedule, kept, owned=owned
+        leaves,
+        parameter,
+        gradient,
+        views,
+        gradient_views,
+        {},
+        outbox,
+        Ledger(rank),
+        optimizer,
+        schedule,
+        kept,
+        owned=owned,
     )
 
 

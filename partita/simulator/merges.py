@@ -32,14 +32,14 @@ def _of(role: Role, start: Reals) -> Iterator[Merge]:
             read[act.bucket, act.to] = now
             continue
         if isinstance(act, Update):
-            version[act.bucket] = now + 1
+            version[act.bucket] = now + (role.keeps == "server")
             continue
         entered[act.bucket, round] += 1
         if act.drop and entered[act.bucket, round] > act.need:
             continue
         place = act.bucket, act.source
         turn = round if act.drop else turns.get(place, 0)
-        yield Merge(act.bucket, act.source, turn, read.get(place, 0), now)
+        yield Merge(act.bucket, act.source, turn, read.get(place, 0), now, role.ranks[0])
         turns[place] = turn + 1
         merged[act.bucket] = merged.get(act.bucket, 0) + 1
         if act.delta or (not act.drop and merged[act.bucket] % act.need == 0):

@@ -1,0 +1,166 @@
+"""Workers that average two by two, replayed serially in plain PyTorch from the ledgers of those who are asked (DP-22).
+
+    ledger of rank 1, a bucket    (own, turn 0, read 0)  (rank 2, turn 0)  (rank 0, turn 0)  (own, turn 1, read 2) ...
+
+Who asks has no ledger: it takes a copy, steps on it, asks, takes the mean and adds what its steps came to, in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from partita.errors import ProgramError
+from partita.lowering.pairs import meetings_of
+from partita.plan.sync import Gossip
+from partita.program.ledger import Merge
+from partita.runtime.leg import Leg
+from partita.runtime.reference import Reference, Replica, Share, replica, shares_of
+from partita.runtime.state import rows
+
+Parts = list[torch.Tensor]
+Minibatches = list[tuple[int, list[Share]]]
+
+
+class Half:
+    """A rank: what it has of each bucket now and had in all versions, its turns, and what each turn came to."""
+
+    def __init__(self, one: Replica, buckets: dict[str, Parts], turns: list[Minibatches], whole: bool) -> None:
+        self.one, self.turns, self.whole = one, turns, whole
+        self.now = {name: [part.clone() for part in parts] for name, parts in buckets.items()}
+        self.versions = {name: [self._copy(name)] for name in buckets}
+        self.made: dict[int, dict[str, torch.Tensor]] = {}
+
+    def _copy(self, bucket: str) -> Parts:
+        return [part.clone() for part in self.now[bucket]]
+
+    def becomes(self, bucket: str, parts: Parts) -> None:
+        """A new version of a bucket."""
+        self.now[bucket] = parts
+        self.versions[bucket].append(self._copy(bucket))
+
+    def change(self, turn: int, read: dict[str, int], pieces: dict[str, list[torch.Tensor]]) -> dict[str, torch.Tensor]:
+        """By parameter what the steps of a turn came to, on the versions that it read; `pieces` are views by bucket of
+        the replica's parameters."""
+        if turn not in self.made:
+            for bucket, version in read.items():
+                for view, part in zip(pieces[bucket], self.versions[bucket][version], strict=True):
+                    view.copy_(part)
+            before = [p.detach().clone() for p in self.one.parameters]
+            for step, shares in self.turns[turn]:
+                parts = [part for share in shares for part in self._fed(share)]
+                with torch.enable_grad():
+                    found = self.one.own.gradients(step, parts, sum(count for _, count in parts))
+                self.one.apply(found)
+            names = [name for name, p in self.one.own.model.named_parameters() if p.requires_grad]
+            after = self.one.parameters
+            self.made[turn] = {n: p.detach() - was for n, p, was in zip(names, after, before, strict=True)}
+        return self.made[turn]
+
+    def _fed(self, share: Share) -> list[tuple[int, int]]:
+        half = 0 if self.whole else share.count // 2
+        parts = [(share.start, half), (share.start + half, share.count - half)]
+        return [part for part in parts if part[1]]
+
+
+def together(one: Reference, legs: Sequence[Leg], ledger: Sequence[Merge], whole: bool) -> dict[str, torch.Tensor]:
+    """Parameters by name after all of a ledger: the mean over ranks. Raises ProgramError where it tells no run."""
+    with torch.no_grad():
+        return Paired(one, legs, ledger, whole).go()
+
+
+class Paired:
+    """Private to one call of `together`."""
+
+    def __init__(self, one: Reference, legs: Sequence[Leg], ledger: Sequence[Merge], whole: bool) -> None:
+        program, through = legs[0].program, legs[0].plan.sync[0].through
+        assert isinstance(through, Gossip)
+        self.one, self.buckets = one, program.trained
+        self.asks: dict[int, list[int]] = {}
+        first, turns = replica(one, program.update), dict[int, list[Minibatches]]()
+        for leg in (leg for leg in legs if leg.program.steps):
+            period = leg.plan.sync[0].often.period
+            for meeting in meetings_of(through, leg.plan.mesh.size) * leg.rounds:
+                if meeting.number * period < leg.program.steps:
+                    self.asks.setdefault(meeting.asks, []).append(meeting.asked)
+            for rank in range(leg.plan.mesh.size):
+                turns.setdefault(rank, []).extend(_turns(leg, rank, period))
+        begun = self._views(first)
+        self.halves = {r: Half(first.copy(), begun, mine, whole) for r, mine in turns.items()}
+        self.left = {(r, b.name): [m for m in ledger if (m.at, m.bucket) == (r, b.name)]
+                     for r in turns if r % 2 for b in self.buckets}  # fmt: skip
+        self.read = {(m.at, m.turn, m.bucket): m.read for m in ledger if m.at == m.worker}
+        self.met = {(r, b.name): 0 for r in self.asks for b in self.buckets}
+        self.joined = dict(self.met)
+
+    def _views(self, one: Replica) -> dict[str, Parts]:
+        named = dict(one.own.model.named_parameters())
+        return {b.name: [rows(named[q.parameter].detach(), q) for q in b.pieces] for b in self.buckets}
+
+    def go(self) -> dict[str, torch.Tensor]:
+        while any([*(self._enters(*place) for place in self.left), *(self._joins(*place) for place in self.joined)]):
+            pass
+        if any(self.left.values()):
+            raise ProgramError("the ledgers have meetings and reads that no run can have had in this order")
+        held = [half.now for half in self.halves.values()]
+        for name, views in self._views(replica(self.one, self.halves[0].one.update)).items():
+            for k, view in enumerate(views):
+                view.copy_(torch.stack([now[name][k] for now in held]).mean(0))
+        return dict(self.one.model.named_parameters())
+
+    def _enters(self, rank: int, bucket: str) -> bool:
+        """Take the next merge of who is asked, if what it needs is there."""
+        left = self.left[rank, bucket]
+        if not left:
+            return False
+        merge, half = left[0], self.halves[rank]
+        if merge.worker == rank:
+            read = {b.name: self.read.get((rank, merge.turn, b.name), 2**62) for b in self.buckets}
+            parts = self._changed(rank, merge.turn, read, bucket)
+            if parts is None:
+                return False
+            half.becomes(bucket, [a + b for a, b in zip(half.now[bucket], parts, strict=True)])
+        else:
+            place, asks = (merge.worker, bucket), self.asks[merge.worker]
+            number = self.met[place]
+            if number != self.joined[place] or number >= len(asks) or asks[number] != rank:
+                return False
+            other = self.halves[merge.worker]
+            mean = [(a + b) / 2 for a, b in zip(half.now[bucket], other.now[bucket], strict=True)]
+            half.becomes(bucket, mean)
+            other.now[bucket] = [part.clone() for part in mean]
+            self.met[place] += 1
+        left.pop(0)
+        return True
+
+    def _joins(self, rank: int, bucket: str) -> bool:
+        """Add to what an asking rank has what its steps came to, once it has the mean."""
+        turn, half = self.joined[rank, bucket], self.halves[rank]
+        if self.met[rank, bucket] <= turn:
+            return False
+        parts = self._changed(rank, turn, {b.name: turn for b in self.buckets}, bucket)
+        if parts is None:
+            return False
+        half.becomes(bucket, [a + b for a, b in zip(half.now[bucket], parts, strict=True)])
+        self.joined[rank, bucket] += 1
+        return True
+
+    def _changed(self, rank: int, turn: int, read: dict[str, int], bucket: str) -> Parts | None:
+        """A bucket's part of what a turn came to; None where a version that it read is not there yet."""
+        half = self.halves[rank]
+        if turn not in half.made and any(len(half.versions[name]) <= version for name, version in read.items()):
+            return None
+        made = half.change(turn, read, self._views(half.one))
+        return [rows(made[piece.parameter], piece) for b in self.buckets if b.name == bucket for piece in b.pieces]
+
+
+def _turns(leg: Leg, rank: int, period: int) -> Iterator[Minibatches]:
+    """A rank's turns in a leg: the steps between two meetings, and its parts of their minibatches."""
+    program = leg.program
+    shares = [share for share in shares_of(program) if share.rank == rank]
+    for round in range(leg.rounds):
+        before = leg.step + round * program.steps
+        for start in range(0, program.steps, period):
+            span = range(start, min(start + period, program.steps))
+            yield [(before + step, [s for s in shares if s.step == step]) for step in span]
