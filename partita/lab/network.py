@@ -23,6 +23,12 @@ from partita.lab.record import new_run, reap, state_directory, write_record
 from partita.lab.wiring import wire_up
 
 PORT: Final = 29500
+# The same on all hosts. A host may prefer BBR, whose flows leave a third of a port unused where many share it by turns;
+# and after a pause between two steps nobody should begin slowly on a link that is always there.
+TRANSPORT: Final = (
+    "echo reno > /proc/sys/net/ipv4/tcp_congestion_control",
+    "echo 0 > /proc/sys/net/ipv4/tcp_slow_start_after_idle",
+)
 NETEM_TRIAL: Final = ("qdisc add dev lo root netem delay 1us", "qdisc del dev lo root")
 
 
@@ -84,7 +90,7 @@ def _namespaces(cluster: Cluster, kind: str, memory_limits: bool) -> Lab:
     tools = find_tool("ip"), find_tool("tc")
     keeping = start_keeper(run, record, "user" if user else "root", cluster.size + 1)
     try:
-        netem = _connect(cluster, keeping, *tools)
+        netem, same = _connect(cluster, keeping, *tools), _same_transport(cluster, keeping)
         groups, without = (
             ((), "without root there are no CPU quotas: times mean nothing")
             if user
@@ -94,7 +100,7 @@ def _namespaces(cluster: Cluster, kind: str, memory_limits: bool) -> Lab:
     except BaseException:
         keeping.release()
         raise
-    return Lab(cluster, kind, _notes(cluster, netem, without), keeping, groups, PORT)
+    return Lab(cluster, kind, _notes(cluster, netem, same, without), keeping, groups, PORT)
 
 
 def _connect(cluster: Cluster, keeping: Keeping, ip: str, tc: str) -> bool:
@@ -108,6 +114,12 @@ def _connect(cluster: Cluster, keeping: Keeping, ip: str, tc: str) -> bool:
     keeping.carry_out(ip, ((), *wiring.ip[1:]))
     keeping.carry_out(tc, wiring.tc)
     return netem
+
+
+def _same_transport(cluster: Cluster, keeping: Keeping) -> bool:
+    """Whether every device speaks TCP as `TRANSPORT` says; another host's preferences would give other times."""
+    work = [(place, ["sh", "-ec", "\n".join(TRANSPORT)], "") for place in range(1, cluster.size + 1)]
+    return not any(code for code, _ in keeping.ask({"run": work})["run"])
 
 
 def _control_groups(cluster: Cluster, keeping: Keeping, memory_limits: bool) -> tuple[tuple[DeviceGroup, ...], str]:
@@ -125,7 +137,7 @@ def _control_groups(cluster: Cluster, keeping: Keeping, memory_limits: bool) -> 
     return groups, ""
 
 
-def _notes(cluster: Cluster, netem: bool, without: str) -> tuple[str, ...]:
+def _notes(cluster: Cluster, netem: bool, same: bool, without: str) -> tuple[str, ...]:
     links = [port.link for climb in cluster.climbs for port in climb]
     asked = sum(device.cores for device in cluster.devices if not device.ghost)
     here = len(os.sched_getaffinity(0))
@@ -135,6 +147,7 @@ def _notes(cluster: Cluster, netem: bool, without: str) -> tuple[str, ...]:
         "latency is not emulated, the kernel has no netem: messages take the kernel's own path, some 20 us": (
             not netem and any(link.latency for link in links)
         ),
+        "the host does not let the lab choose how TCP avoids congestion: messages go as the host prefers": not same,
         "half-duplex links are emulated as full duplex": not all(link.duplex for link in links),
         f"the devices ask for {asked:g} cores and this machine has {here}: times are longer than the cluster's": (
             asked > here

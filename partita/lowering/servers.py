@@ -7,12 +7,16 @@ server  from w         I0-- I1----                 one lane for each worker: lin
         serve               C0 U0 C1 U1
         to w                    D0-- D1----
 
+A server asks for a worker's I2 once C0 is done: flows that share its port are never fair, and a worker that runs ahead
+would take the room of those whose gradients every sum still waits for.
+
 The weight of a weighted loss goes ahead of the gradients, to every server: PW SW, IW CW, and a W0 before each U0.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from partita.lowering.agreement import COMPUTE, DATA, program_of, scaled
 from partita.lowering.arriving import arriving, waits_for_all
@@ -23,6 +27,8 @@ from partita.plan.plan import Plan
 from partita.plan.sync import Servers
 from partita.program.instruction import After, Combine, Instruction, Receive, Send, Space, Update
 from partita.program.program import WEIGHT, Lane, Program, Role
+
+AHEAD: Final = 2  # buckets that a worker may be ahead of the slowest one at a server
 
 
 def served(draft: Draft, plan: Plan) -> Program:
@@ -96,9 +102,10 @@ def _serving(draft: Draft, host: int, owners: Owners, idle: tuple[After, ...]) -
     if draft.weight:
         left = [After(one.name) for one in _told(host, owners)] if host in draft.workers else []
         body += _combined(draft, host, "W", WEIGHT, left)
-    for i in mine:
+    for n, i in enumerate(mine):
         bucket = draft.buckets[i].name
-        body += _combined(draft, host, str(i), bucket, [])
+        asked = (After(f"C{mine[n - AHEAD]}"),) if n >= AHEAD else ()
+        body += _combined(draft, host, str(i), bucket, [], asked)
         body += scaled(draft, i, "serve", (After(f"C{i}"), After("CW")))
         body += _clipped(draft, mine, owners) if i == mine[-1] else []
         sent = tuple(After(f"D{i}.{w}", 1) for w in peers)
@@ -109,15 +116,17 @@ def _serving(draft: Draft, host: int, owners: Owners, idle: tuple[After, ...]) -
     return sorted(body, key=lambda one: isinstance(one.act, Update)) if draft.graph.clip_norm else body
 
 
-def _combined(draft: Draft, host: int, label: str, bucket: str, waits: list[After]) -> list[Instruction]:
-    """A bucket of every other worker received, and the sum of all once `waits` are over."""
+def _combined(
+    draft: Draft, host: int, label: str, bucket: str, waits: list[After], asked: tuple[After, ...] = ()
+) -> list[Instruction]:
+    """A bucket of every other worker received, once `asked` are over, and the sum of all, once `waits` are."""
     body: list[Instruction] = []
     for w in draft.workers:
         if w == host:
             waits = [*waits, After(f"P{label}")]
             continue
         act = Receive(bucket, (w,), f"{bucket}.up", Space.INBOX)
-        body.append(Instruction(f"I{label}.{w}", act, f"from{w}", (After(f"C{label}", 1),)))
+        body.append(Instruction(f"I{label}.{w}", act, f"from{w}", (After(f"C{label}", 1), *asked)))
         waits = [*waits, After(f"I{label}.{w}")]
     return [*body, Instruction(f"C{label}", Combine(bucket, draft.workers), "serve", tuple(waits))]
 

@@ -33,6 +33,7 @@ while part := one.recv(1 << 20):
     size += len(part)
 print(size / (time.perf_counter() - start), flush=True)
 """
+WORDS = ("congestion_control", "slow_start_after_idle")
 SEND = "import socket, sys; s = socket.create_connection((sys.argv[1], 29600)); s.sendall(bytes(int(sys.argv[2])))"
 BUSY = """
 import time
@@ -78,6 +79,17 @@ def rate(name: str, source: int, target: int, size: int) -> float:
 @pytest.mark.usefixtures("namespaces")
 def test_a_transfer_runs_at_the_links_rate() -> None:
     assert rate("lab-4x100m", 0, 3, 6_000_000) == pytest.approx(12.5e6, rel=0.1)
+
+
+@pytest.mark.lab
+@pytest.mark.usefixtures("namespaces")
+def test_every_device_speaks_the_same_tcp() -> None:
+    """Whatever the host prefers: with BBR, flows that take turns leave much of the port that they share unused."""
+    said = "print(*(open('/proc/sys/net/ipv4/tcp_' + n).read().strip() for n in " + repr(WORDS) + "))"
+    with lab_of("lab-4x1g") as lab:
+        for rank in range(4):
+            found = lab.spawn(rank, python(said), stdout=subprocess.PIPE, text=True).communicate(timeout=20)[0]
+            assert found.split() == ["reno", "0"]
 
 
 @pytest.mark.lab
