@@ -12,6 +12,7 @@ from partita.cluster.cluster import Cluster
 from partita.errors import CostError
 from partita.graph.batch import substitute
 from partita.graph.graph import Graph
+from partita.graph.precision import shortened
 from partita.graph.signature import signature
 from partita.program.instruction import (
     Act,
@@ -168,20 +169,22 @@ class Costs:
         graph = stage or self.graph
         place = (id(graph), start, stop, batch)
         if place not in self._sums:
-            prices = self.prices(batch)
+            prices = self.prices(batch, graph.precision)
             total = sum(prices[operator.name.split("@")[0]] for operator in graph.operators[start:stop])
             self._sums[place] = graph, total
         return self._sums[place][1]
 
-    def prices(self, batch: int) -> Mapping[str, Seconds]:
-        """Core-seconds of each operator by its name for `batch` samples; a stage's copy `x@2` costs what `x` does."""
-        if batch not in self._batches:
-            graph = substitute(self.graph, batch)
-            self._batches[batch] = {o.name: self._operator(signature(o, graph)) for o in graph.operators}
-        return self._batches[batch]
+    def prices(self, batch: int, precision: str = "") -> Mapping[str, Seconds]:
+        """Core-seconds of each operator by its name for `batch` samples, of the captured step or the one in a short
+        dtype; a stage's copy `x@2` costs what `x` does."""
+        if (batch, precision) not in self._batches:
+            graph = substitute(shortened(self.graph, precision) if precision else self.graph, batch)
+            found = {o.name: self._operator(signature(o, graph)) for o in graph.operators}
+            self._batches[batch, precision] = found
+        return self._batches[batch, precision]
 
     @cached_property
-    def _batches(self) -> dict[int, dict[str, Seconds]]:
+    def _batches(self) -> dict[tuple[int, str], dict[str, Seconds]]:
         return {}
 
     def _operator(self, key: str) -> Seconds:

@@ -12,7 +12,7 @@ import numpy as np
 from partita.cost.curve import Course, fullest, unit
 from partita.cost.tides import Tide, tide_of
 from partita.graph.graph import Graph
-from partita.graph.tensor import Tensor
+from partita.graph.tensor import ITEMSIZE, Tensor
 from partita.program.instruction import Act, Collective, Compute, Free, Kind, Load, Pack, Receive, Send, Space, Update
 from partita.program.program import Bucket, Piece, Program, Role
 from partita.program.timeline import PARTS
@@ -85,7 +85,7 @@ class Ledger:
                 self._come(one.start, act.bucket, act.space)
             case Collective(kind=Kind.REDUCE_SCATTER):
                 bucket = self.program.bucket[act.bucket]
-                room = bucket.owned * (bucket.size // bucket.elements)
+                room = bucket.owned * bucket.item(act.space)
                 self._set(one.start, (one.round, "", ("room", act.bucket)), unit("messages") * room)
                 self._set(one.end, (one.round, "", ("room", act.bucket)), self.zero)
             case Free():
@@ -114,7 +114,7 @@ class Ledger:
         whole = self.program.bucket.get(bucket)
         if whole is not None and not whole.keeps(space):
             part = "parameters" if space is Space.PARAMETER else "buckets"
-            self._set(at, (0, "", (bucket, space)), unit(part) * whole.size)
+            self._set(at, (0, "", (bucket, space)), unit(part) * whole.elements * whole.item(space))
 
     def _place(self, round: int, part: str, stage: int, batch: int) -> _Place:
         return self.places.setdefault((round, part, stage), _Place(self.tide(stage, batch)))
@@ -196,13 +196,13 @@ def stage_of(name: str) -> int:
 
 def scratch_bytes(graph: Graph, bucket: Bucket, foreach: bool) -> Bytes:
     """What an update makes and drops: SCRATCH times its largest piece, of all pieces where torch updates them at once
-    (`foreach`, its default on CUDA)."""
-    times = SCRATCH.get(graph.optimizer.name, 1)
+    (`foreach`, its default on CUDA). Short gradients are widened before, all of them."""
+    times, most = SCRATCH.get(graph.optimizer.name, 1), bucket.owned * ITEMSIZE[bucket.master or bucket.dtype]
+    widened = most if bucket.master else 0
     if foreach or not bucket.pieces:
-        return times * bucket.owned * (bucket.size // bucket.elements)
+        return times * most + widened
     shapes = {p.name: p.tensor.at(1) for p in graph.parameters}
-    most = bucket.owned * (bucket.size // bucket.elements)
-    return times * min(max(_rows(shapes[piece.parameter], piece) for piece in bucket.pieces), most)
+    return times * min(max(_rows(shapes[piece.parameter], piece) for piece in bucket.pieces), most) + widened
 
 
 def _rows(tensor: Tensor, piece: Piece) -> Bytes:

@@ -17,6 +17,7 @@ import numpy as np
 from partita.cost.curve import Course, Curve, unit
 from partita.cost.ledger import Instance, Ledger
 from partita.graph.graph import Graph
+from partita.graph.tensor import ITEMSIZE
 from partita.plan.rule import ruled
 from partita.program.instruction import Act, Apply, Combine, Compute, Pack, Receive, Snapshot, Space, Update
 from partita.program.program import Bucket, Program, Role
@@ -76,6 +77,7 @@ def resident(program: Program, graph: Graph, role: Role) -> Course:
     updated = [program.bucket[name] for name in set(map(stepped, acts)) - {""}]
     parameters -= sum(bucket.size - _kept(bucket, Space.PARAMETER) for bucket in updated)
     elements = sum(bucket.owned for bucket in updated)
+    masters = sum(bucket.owned * ITEMSIZE[bucket.master] for bucket in updated if bucket.master)
     packed = {a.bucket for a in acts if isinstance(a, Pack | Combine)}
     packed |= {a.bucket for a in acts if isinstance(a, Apply) and (a.need > 1 or a.drop)}
     buckets = program.slots * sum(_kept(program.bucket[name], Space.GRADIENT) for name in packed)
@@ -85,7 +87,7 @@ def resident(program: Program, graph: Graph, role: Role) -> Course:
     kept = sum(program.bucket[name].size for _, name in program.kept(role))
     optimizer = ruled(graph, program.update).optimizer
     return (
-        unit("parameters") * parameters + unit("optimizer") * optimizer.state_bytes(elements)
+        unit("parameters") * parameters + unit("optimizer") * (optimizer.state_bytes(elements) + masters)
         + unit("buckets") * (buckets + kept) + unit("messages") * inboxes
     )  # fmt: skip
 
@@ -97,4 +99,4 @@ def stepped(act: Act) -> str:
 
 def _kept(bucket: Bucket, space: Space) -> Bytes:
     """Bytes of a bucket that stay on a rank, where parts differ on the one with the largest."""
-    return bucket.size if bucket.keeps(space) else bucket.owned * (bucket.size // bucket.elements)
+    return (bucket.elements if bucket.keeps(space) else bucket.owned) * bucket.item(space)

@@ -79,6 +79,7 @@ class Graph:
     `clip_norm` bounds the norm of the global gradient (0: no bound).
     `symbolic` is False where the graph holds for `batch` samples only.
     `sends` names the values that a stage gives to others, which take them as inputs of these names.
+    `precision` is the short dtype that a rewritten step computes in ("": as captured).
     """
 
     name: str
@@ -101,6 +102,7 @@ class Graph:
     samples: int = 0
     clip_norm: float = 0.0
     sends: tuple[tuple[str, Ref], ...] = ()
+    precision: str = ""
 
     @cached_property
     def index(self) -> dict[str, int]:

@@ -12,6 +12,7 @@ from partita.cost.measurable import unmeasurable
 from partita.errors import OptionError
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
+from partita.lowering.precision import short_dtype
 from partita.plan.plan import Plan
 from partita.task import Task, spec_of
 
@@ -27,6 +28,12 @@ def batches_of(graph: Graph, cluster: Cluster, plans: Sequence[Plan]) -> tuple[i
     """Every batch size that the plans' segments run with."""
     programs = [s.program for plan in plans for s in lower(graph, plan, cluster)]
     return tuple(sorted({segment.batch for program in programs for segment in program.segments}))
+
+
+def precisions_of(plans: Sequence[Plan]) -> tuple[str, ...]:
+    """The short dtypes in which the plans, and the phases before them, compute."""
+    phases = [one for plan in plans for one in (plan, *(phase.plan for phase in plan.before))]
+    return tuple(sorted({short_dtype(one.memory) for one in phases} - {""}))
 
 
 def costs_of(
@@ -48,7 +55,8 @@ def costs_of(
         if isinstance(found, Costs):
             return found
         because = found
-    return datasheet_costs(graph, cluster, batches_of(graph, cluster, plans), because=because)
+    sizes, precisions = batches_of(graph, cluster, plans), precisions_of(plans)
+    return datasheet_costs(graph, cluster, sizes, because=because, precisions=precisions)
 
 
 def measured_costs(

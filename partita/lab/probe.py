@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from partita.graph.batch import substitute
 from partita.graph.graph import Graph
+from partita.graph.precision import shortened
 from partita.graph.signature import signature
 from partita.lab.codecs import codec_seconds
 from partita.lab.timing import Lane, cold_seconds, thread_seconds
@@ -171,11 +172,14 @@ def rank_operators(
     rank: int,
     world: int,
     tell: Callable[[dict[str, Any]], None],
+    steps: Iterable[str] = ("",),
 ) -> dict[str, Any]:
     """Signature -> core-seconds of this rank's share of the operators that are not known yet, and the reference
-    kernel's. A few operators are timed by every rank: too short a list would stay in the cache."""
+    kernel's, of the captured step ("") or of those in the short dtypes of `steps`. A few operators are timed by every
+    rank: too short a list would stay in the cache."""
     torch.manual_seed(0)
-    wanted = unique_operators([substitute(graph, batch) for batch in batches])
+    whole = [shortened(graph, short) if short else graph for short in steps]
+    wanted = unique_operators([substitute(step, batch) for step in whole for batch in batches])
     known = set(known)
     names = [name for name in wanted if name not in known]
     mine = names if len(names) < FEW else names[rank::world]

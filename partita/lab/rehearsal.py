@@ -20,6 +20,7 @@ from partita.errors import RunError, RunHung, RunStopped
 from partita.graph.graph import Graph
 from partita.graph.text import write_graph
 from partita.lab.company import BEARABLE, Company
+from partita.lab.costing import precisions_of
 from partita.lab.crew import Crew
 from partita.lab.deaths import stalled
 from partita.lab.forward import forwarding
@@ -104,7 +105,9 @@ class Rehearsal:
         self.tell(f"timing operators for {', '.join(map(str, batches))} samples")
         alone = {s.batch for program in programs if program.size == 1 for s in program.segments}
         busy = {s.batch for program in programs if program.size > 1 for s in program.segments}
-        operators = self._operators(sorted(alone - busy), 1) | self._operators(sorted(busy), self.cluster.size)
+        steps = ["", *precisions_of(plans)]
+        operators = self._operators(sorted(alone - busy), 1, steps)
+        operators |= self._operators(sorted(busy), self.cluster.size, steps)
         self.tell("timing copies, updates and links")
         codecs = sorted({codec.name for plan in plans for sync in plan.sync for codec in sync.wire.codecs})
         touches = self._ask("touches", 120.0, count=max(batches), codecs=codecs)
@@ -121,7 +124,7 @@ class Rehearsal:
             codecs={name: _coding(touches, name) for name in codecs},
         )  # fmt: skip
 
-    def _operators(self, batches: Sequence[int], ranks: int) -> dict[str, Seconds]:
+    def _operators(self, batches: Sequence[int], ranks: int, steps: Sequence[str]) -> dict[str, Seconds]:
         """Signature -> core-seconds with `ranks` devices at work: neighbours share caches and memory."""
         if not batches:
             return {}
@@ -129,7 +132,8 @@ class Rehearsal:
         place = cache_place(torch.__version__, cores, ranks > 1)
         cached = read_cache(place)
         company = Company()
-        replies = self._ask("operators", 600.0, batches=list(batches), known=list(cached), ranks=ranks)[:ranks]
+        replies = self._ask("operators", 600.0, batches=list(batches), known=list(cached), ranks=ranks, steps=steps)
+        replies = replies[:ranks]
         reference = median(reply["reference"] for reply in replies)
         names = dict.fromkeys(name for reply in replies for name in reply["operators"])
         fresh = {n: median(r["operators"][n] for r in replies if n in r["operators"]) for n in names}

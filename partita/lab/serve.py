@@ -81,7 +81,13 @@ class Service:
         if self.rank >= request["ranks"]:
             return {}
         return probe.rank_operators(
-            self.session.graph, request["batches"], request["known"], self.rank, request["ranks"], tell
+            self.session.graph,
+            request["batches"],
+            request["known"],
+            self.rank,
+            request["ranks"],
+            tell,
+            request["steps"],
         )
 
     def touches(self, request: Request, tell: Tell) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from partita.lowering.apart import apart, apart_gaps, corrections_gap, steps_alo
 from partita.lowering.arriving import loose_gaps, waits_for_all
 from partita.lowering.coding import ahead_gaps
 from partita.lowering.finale import finale
+from partita.lowering.precision import in_precision, mastered, precision_gaps
 from partita.lowering.samples import Draft, draft
 from partita.lowering.schedules import ROWS
 from partita.lowering.servers import served
@@ -29,7 +30,7 @@ from partita.lowering.shards import sharded, unsliced
 from partita.lowering.stages import staged
 from partita.lowering.statistics import deferred
 from partita.plan.check import check
-from partita.plan.memory import Memory, Precision, Shard
+from partita.plan.memory import Shard
 from partita.plan.mesh import Split
 from partita.plan.plan import DEFERRED, Plan
 from partita.plan.rule import ruled
@@ -70,8 +71,9 @@ def lower_phase(graph: Graph, plan: Plan, cluster: Cluster, steps: int = 0) -> P
     """The Program of one phase; with `steps`, of a last round of so few."""
     refuse(graph, plan)
     ruling, plan = ruled(graph, plan.update), unsliced(plan)
-    program = deferred(ruling, plan, _replicated(ruling, plan, cluster, steps))
-    return replace(verify(sharded(program, ruling, plan.memory)), update=plan.update)
+    step = in_precision(ruling, plan.memory)
+    program = sharded(deferred(step, plan, _replicated(step, plan, cluster, steps)), step, plan.memory)
+    return replace(verify(mastered(program, ruling, plan.memory)), update=plan.update)
 
 
 def _replicated(graph: Graph, plan: Plan, cluster: Cluster, steps: int) -> Program:
@@ -117,7 +119,8 @@ def refuse(graph: Graph, plan: Plan) -> None:
         *_gaps(graph, plan),
         *(_pipeline_gaps(plan) if plan.stages else _order_gaps(plan)),
         *_shard_gaps(plan),
-        *_memory_gaps(plan.memory),
+        (bool(plan.memory.offload) or plan.memory.tiles > 1, "offloading or tiles"),
+        *precision_gaps(graph, plan),
         *ahead_gaps(plan, graph.weight is not None),
         (not loose and corrections_gap(plan), "corrections of the update rule"),
         (plan.update.growth != 1 or bool(plan.update.grow_at), "a batch that grows"),
@@ -142,11 +145,6 @@ def _shard_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
     unlike = any(stage.ranks for stage in plan.stages) and plan.memory.shard is not Shard.OPTIMIZER
     yield shards and unlike, "sharded gradients of replicas that take turns"
     yield shards and over != "data", f"state sharded over the axis {over!r}"
-
-
-def _memory_gaps(memory: Memory) -> Iterator[tuple[bool, str]]:
-    yield memory.precision is not Precision.TASK or memory.loss_scale > 0, "a precision of its own"
-    yield bool(memory.offload) or memory.tiles > 1, "offloading or tiles"
 
 
 def _order_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import frexp
+
 from partita.cluster.cluster import Cluster
 from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.graph.homes import stage_starts
-from partita.plan.memory import Recompute
+from partita.plan.memory import Memory, Precision, Recompute
 from partita.plan.plan import Plan, own_servers, ranks_of
 from partita.plan.schedule import Order
 from partita.plan.sync import GRAPHS, Gossip, Neighbours, Servers, SharedMemory, What
@@ -69,6 +71,16 @@ def _memory(plan: Plan) -> None:
         raise PlanError(
             f"{plan.name}: budget {memory.budget:g}, loss_scale {memory.loss_scale:g}; 0 or more are allowed"
         )
+    scaled = memory.loss_scale or memory.scale_window != Memory().scale_window
+    if scaled and memory.precision is not Precision.FP16:
+        raise PlanError(f"{plan.name} scales the loss and has precision={memory.precision}; use precision=fp16")
+    if (memory.loss_scale and frexp(memory.loss_scale)[0] != 0.5) or memory.scale_window < 0:
+        raise PlanError(
+            f"{plan.name}: loss_scale {memory.loss_scale:g}, scale_window {memory.scale_window}; give a power of two, "
+            "by which numbers divide exactly, and 0 steps or more"
+        )
+    if memory.sums not in (Precision.TASK, Precision.FP32):
+        raise PlanError(f"{plan.name} sums gradients in {memory.sums}; use sums=fp32, or leave it out")
 
 
 def _stages(plan: Plan, graph: Graph) -> None:

@@ -38,7 +38,7 @@ class Offload:
 
 
 class Precision(StrEnum):
-    """In what the step computes: as the task says, or with parameters kept in fp32 and cast to a short dtype."""
+    """In what the step computes: as the task says, in fp32, or in a short dtype with masters of all weights in fp32."""
 
     TASK = "task"
     FP32 = "fp32"
@@ -51,7 +51,9 @@ class Memory:
     """`recomputed` names operators or modules whose operators are computed again, in place of those that `recompute`
     stands for by itself; `auto` names what it chose for the `budget`: bytes of what comes and goes in a step at its
     peak, up to 1 a fraction of the fullest rank's without recomputing (0: what the devices have room for).
-    `loss_scale` is where the scale of an fp16 loss starts (0: 2^16); it doubles and halves by itself.
+    Short gradients are summed as they are, or in fp32 where `sums` says so. `loss_scale` is where the scale of an fp16
+    loss starts (0: 2^16); it halves when gradients overflow and doubles after `scale_window` steps in which none did
+    (0: it stays).
 
     Sharded parameters are gathered `ahead` buckets before their turn, and stay until their next reader where fewer than
     `keep` buckets are read before that (0: gathered again for every pass).
@@ -66,5 +68,7 @@ class Memory:
     budget: float = 0.0
     offload: tuple[Offload, ...] = ()
     precision: Precision = Precision.TASK
+    sums: Precision = Precision.TASK
     loss_scale: float = 0.0
+    scale_window: int = 2000
     tiles: int = 1

@@ -27,6 +27,7 @@ from partita.program.instruction import (
     Send,
     Space,
 )  # fmt: skip
+from partita.program.scaling import Scaling
 from partita.units import Bytes
 
 T = TypeVar("T")
@@ -75,7 +76,8 @@ class Shares:
 @dataclass(frozen=True, slots=True)
 class Bucket:
     """Pieces of parameters that travel and are updated together, dense and in this order; by all ranks that have them,
-    or where there are `shares` by its owners.
+    or where there are `shares` by its owners. Where weights are short, their owner has them in `master` too, and steps
+    there; gradients are kept and summed in `sums` ("": as the weights are).
 
     WEIGHT, NORM and WORD name buckets without pieces, of one number each: what the samples of a weighted loss weigh
     together, the square of the norm of gradients that lie on several ranks, and nothing: who sums it up has met.
@@ -86,6 +88,8 @@ class Bucket:
     elements: int
     pieces: tuple[Piece, ...]
     shares: Shares | None = None
+    master: str = ""
+    sums: str = ""
 
     def keeps(self, space: Space) -> bool:
         """Whether a rank keeps all elements in a space."""
@@ -99,6 +103,10 @@ class Bucket:
     @property
     def size(self) -> Bytes:
         return self.elements * ITEMSIZE[self.dtype]
+
+    def item(self, space: Space) -> Bytes:
+        """Bytes of an element in a space."""
+        return ITEMSIZE[self.sums or self.dtype] if space is Space.GRADIENT else ITEMSIZE[self.dtype]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +203,8 @@ class Program:
 
     `semantics` is the class that `verify` holds it to: exact, delayed, lossy, consensus or racy. `stages` are the
     graphs that segments with a stage speak of; the others speak of `whole`, or of the captured one. `update` says what
-    the instruction Update does, `deferred` names the batch statistics that move by Settle alone.
+    the instruction Update does, `deferred` names the batch statistics that move by Settle alone, `scaling` how the loss
+    is scaled.
     """
 
     name: str
@@ -212,6 +221,7 @@ class Program:
     deferred: tuple[str, ...] = ()
     codings: tuple[Coding, ...] = ()
     whole: Graph | None = None
+    scaling: Scaling | None = None
 
     @cached_property
     def size(self) -> int:
@@ -260,7 +270,8 @@ class Program:
 
     def payload(self, act: Collective | Send | Receive) -> Bytes:
         """Bytes of the bucket, coding or parcel that an act moves."""
-        return self.cargo(act).size
+        cargo = self.cargo(act)
+        return cargo.elements * cargo.item(act.space) if isinstance(cargo, Bucket) else cargo.size
 
     def extent(self, act: Collective, ranks: int) -> tuple[int, int]:
         """(elements, bytes an element) of the vector over which a collective goes: where codings are gathered, one of
@@ -268,7 +279,8 @@ class Program:
         cargo = self.cargo(act)
         assert not isinstance(cargo, Parcel)
         many = ranks if act.kind is Kind.ALL_GATHER and act.space is Space.CODED else 1
-        return cargo.elements * many, ITEMSIZE[cargo.dtype]
+        item = cargo.item(act.space) if isinstance(cargo, Bucket) else ITEMSIZE[cargo.dtype]
+        return cargo.elements * many, item
 
     def kept(self, role: Role) -> tuple[tuple[Space, str], ...]:
         """(space, bucket) of what the role's ranks keep from round to round besides parameters and gradients."""

@@ -60,13 +60,16 @@ def blocks_of(graph: Graph, cluster: Cluster, costs: Costs | None, count: int) -
     return Blocks(names, tuple(seconds.tolist()), tuple(state), tuple(saved), (0, *crossing))
 
 
-def prices_near(graph: Graph, cluster: Cluster, costs: Costs | None, count: int) -> Mapping[str, Seconds]:
+def prices_near(
+    graph: Graph, cluster: Cluster, costs: Costs | None, count: int, precision: str = ""
+) -> Mapping[str, Seconds]:
     """Core-seconds of each operator for `count` samples, by measured costs where there are any (at the nearest size
-    that they cover), by FLOPs and bytes on the cluster's devices where there are none."""
+    that they cover), by FLOPs and bytes on the cluster's devices where there are none; of the step in the short dtype
+    `precision` where one is named."""
     if costs is None or not costs.sizes:
         size = count if graph.symbolic else graph.batch
-        costs = datasheet_costs(graph, cluster, (size,))
-    return costs.prices(min(costs.sizes, key=lambda size: abs(size - count)))
+        costs = datasheet_costs(graph, cluster, (size,), precisions=(precision,) if precision else ())
+    return costs.prices(min(costs.sizes, key=lambda size: abs(size - count)), precision)
 
 
 def least_maximum(blocks: int, parts: int, price: Price) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from partita.graph.blocks import block_starts
 from partita.graph.dispensable import cheap, whole_blocks
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower_phase
+from partita.lowering.precision import in_precision
 from partita.plan.check import check
 from partita.plan.memory import Recompute
 from partita.plan.plan import Plan
@@ -81,9 +82,10 @@ def settled(plan: Plan, graph: Graph, cluster: Cluster, costs: Costs | None = No
     tight = {program.stages_of(r) for r in roles if now[r.name] > limits[r.name]}
     if not tight:
         return plan
-    blocks = block_starts(graph)
+    step = in_precision(graph, plan.memory)
+    blocks = block_starts(step)
     while True:
-        places = _places(program, graph, cluster, costs, blocks, limits, tight)
+        places = _places(program, (graph, step), cluster, costs, blocks, limits, tight)
         for stages, place in places.items():
             place.held = max(now[role.name] for role in roles if program.stages_of(role) == stages)
         chosen = _searched(plan, graph, cluster, places, blocks)
@@ -114,10 +116,11 @@ def _searched(
             ranks = [role.ranks[0] for role in made.roles if made.stages_of(role) == stages]
             place.judge(max(passing(made, graph, rank) for rank in ranks))
 
+    step = in_precision(graph, plan.memory)
     for rule in (
-        cheap(graph, blocks),
-        whole_blocks(graph, blocks, last=bool(plan.stages)),
-        whole_blocks(graph, blocks),
+        cheap(step, blocks),
+        whole_blocks(step, blocks, last=bool(plan.stages)),
+        whole_blocks(step, blocks),
     ):
         for place in places.values():
             place.now = frozenset(name for trade in place.trades.values() for name in trade.own & rule)
@@ -174,12 +177,14 @@ def _allowed(plan: Plan, program: Program, role: Role, graph: Graph, cluster: Cl
 
 
 def _places(
-    program: Program, graph: Graph, cluster: Cluster, costs: Costs | None, blocks: Sequence[int],
+    program: Program, graphs: tuple[Graph, Graph], cluster: Cluster, costs: Costs | None, blocks: Sequence[int],
     limits: Mapping[str, Bytes], tight: set[tuple[int, ...]],
 ) -> dict[tuple[int, ...], _Place]:  # fmt: skip
-    number = {o.name: sum(start <= i for start in blocks) - 1 for i, o in enumerate(graph.operators)}
+    """`graphs` are the captured step and the one in the plan's precision."""
+    graph, whole = graphs
+    number = {o.name: sum(start <= i for start in blocks) - 1 for i, o in enumerate(whole.operators)}
     count = max(segment.batch for segment in program.segments)
-    prices = prices_near(graph, cluster, costs, count)
+    prices = prices_near(graph, cluster, costs, count, whole.precision)
     found: dict[tuple[int, ...], _Place] = {}
     for role in program.roles:
         stages = program.stages_of(role)

@@ -36,7 +36,8 @@ from partita.program.instruction import (
     Space,
     Update,
 )
-from partita.program.program import MASS, NORM, WEIGHT, Segment
+from partita.program.program import MASS, WEIGHT, Segment
+from partita.runtime.bounds import clip, norm
 from partita.runtime.coding import HopCode, collect, decode, encode
 from partita.runtime.draws import DRAWS, Draws
 from partita.runtime.hops import by_schedule
@@ -88,6 +89,9 @@ def compute(rank: Rank, act: Compute, name: str, round: int) -> None:
                 del environment[key(ref)]
     if segment.start < graph.forward_length <= segment.stop:
         forwarded(rank, graph, environment, rank.step(round, act.step), segment)
+        seed = TANGENT if segment.stage < 0 else f"{TANGENT}>{segment.stage}"
+        if rank.program.scaling and rank.state.scaler and seed in environment:
+            environment[seed] = environment[seed] * rank.state.scaler.at(round)
 
 
 @contextmanager
@@ -116,7 +120,8 @@ def forwarded(rank: Rank, graph: Graph, environment: Environment, step: int, seg
             environment.pop(key(ref), None)
     loss = environment.pop(key(graph.loss), None)
     if loss is not None:
-        check_loss(rank, loss, step)
+        if not rank.program.scaling:
+            check_loss(rank, loss, step)
         if rank.program.drops and ref is None:
             rank.weights[step] = rank.weights.get(step, torch.zeros(())) + segment.weight
         rank.losses[step] = rank.losses.get(step, 0.0) + loss.detach() * segment.weight
@@ -172,7 +177,7 @@ def collective(rank: Rank, act: Collective, name: str, round: int) -> Pending | 
 
 
 def _check_outgoing(rank: Rank, act: Collective | Send, round: int) -> None:
-    if act.space is not Space.GRADIENT or not rank.program.bucket[act.bucket].pieces:
+    if act.space is not Space.GRADIENT or not rank.program.bucket[act.bucket].pieces or rank.program.scaling:
         return
     slot = rank.slot(round)
     if not rank.state.gradient[act.bucket][slot].sum().isfinite():
@@ -235,62 +240,27 @@ def scale(rank: Rank, act: Scale, name: str, round: int) -> None:
         flat.mul_(act.factor)
 
 
-def norm(rank: Rank, act: Norm, name: str, round: int) -> None:
-    if round < act.lag:
-        return
-    slot = rank.slot(round - act.lag)
-    squares = [
-        torch.linalg.vector_norm(rank.state.mine(Space.GRADIENT, bucket, slot)).double() ** 2 for bucket in act.buckets
-    ]
-    rank.state.gradient[NORM][slot][0] = sum(s * square for s, square in zip(act.shares, squares, strict=True))
-
-
-def clip(rank: Rank, act: Clip, name: str, round: int) -> None:
-    """Scale every gradient so that the norm of all is at most `norm` (torch's clip_grad_norm_)."""
-    if round < act.lag:
-        return
-    if act.by:
-        slot = rank.slot(round - act.lag)
-        factor = bounding(rank.state.gradient[act.by][slot][0].sqrt(), act.norm)
-        for bucket in act.buckets:
-            rank.state.mine(Space.GRADIENT, bucket, slot).mul_(factor)
-    elif act.part:
-        environment, wanted = rank.environments[round, act.part], dict(rank.graph.gradients)
-        pieces = dict.fromkeys(q.parameter for b in act.buckets for q in rank.program.bucket[b].pieces)
-        found = [key(wanted[parameter]) for parameter in pieces]
-        factor = bound_factor([environment[name] for name in found], act.norm)
-        for name in dict.fromkeys(found):  # not in place: gradients may be views of each other
-            environment[name] = environment[name] * factor
-    else:
-        flats = [rank.state.mine(Space.GRADIENT, bucket, rank.slot(round - act.lag)) for bucket in act.buckets]
-        torch._foreach_mul_(flats, bound_factor(flats, act.norm))
-
-
-def bound_factor(gradients: list[torch.Tensor], norm: float) -> torch.Tensor:
-    """What brings the norm of all gradients down to `norm`; at most 1."""
-    return bounding(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients])), norm)
-
-
-def bounding(total: torch.Tensor, norm: float) -> torch.Tensor:
-    """What brings a norm of `total` down to `norm`; at most 1."""
-    return torch.clamp(norm / (total + 1e-6), max=1.0)
-
-
 def update(rank: Rank, act: Update, name: str, round: int) -> None:
     if round < act.lag or act.bucket not in rank.state.optimizer:
         return
+    scaler = rank.state.scaler
     if act.part:
         found = gradients(rank, act.bucket, act.part, round)
-        check_gradients(rank, act.bucket, found, rank.step(round, 0))
+        if not rank.program.scaling:
+            check_gradients(rank, act.bucket, found, rank.step(round, 0))
     else:
         found = rank.state.my_gradients(act.bucket, rank.slot(round - act.lag))
     rank.pace.breathe()
+    if scaler and not scaler.usable(round):
+        return
+    found = scaler.unscaled(found, rank.state.views[act.bucket], round) if scaler else found
     for view, gradient in zip(rank.state.views[act.bucket], found, strict=True):
         view.grad = gradient
     step_at_rate(rank.state.optimizer[act.bucket], rank.program.update)
     if rank.role.keeps == "server":
         rank.state.ledger.step(act.bucket)
-    if act.part:
+    rank.state.round(act.bucket)
+    if act.part or scaler:
         for view in rank.state.views[act.bucket]:
             view.grad = None
     if act.bucket in rank.state.schedule:

@@ -184,10 +184,11 @@ def sizes_of(graph: Graph, program: Program) -> tuple[Bytes, Bytes]:
     files = {rank: HEADER for role in program.roles for rank in role.ranks}
     for i, (name, copies) in enumerate(copies_of(program).items()):
         bucket = program.bucket[name]
-        state = graph.optimizer.state_bytes(bucket.elements) + bucket.size * (program.drain)
+        weights = bucket.elements * ITEMSIZE[bucket.master or bucket.dtype]
+        state = graph.optimizer.state_bytes(bucket.elements) + weights * program.drain
         chief = copies.ranks[i % len(copies.ranks)] if copies.ranks else 0
         for rank in copies.ranks:
-            files[rank] += bucket.size * (rank == chief or not copies.weights)
+            files[rank] += weights * (rank == chief or not copies.weights)
             files[rank] += state * (rank == chief or not copies.state)
     same = alike(program)
     for (space, name), keepers in keepers_of(program).items():

@@ -36,6 +36,10 @@ def restored(saved: Saved, task: Task, graph: Graph, program: Program, rank: int
     for bucket in program.trained:
         if bucket.name in state.views:
             _divide(program, bucket.name, whole, state)
+            state.round(bucket.name)
+    if state.scaler and whole.scaler:
+        state.scaler.scale, state.scaler.good = whole.scaler.scale, whole.scaler.good
+        state.scaler.begin()
 
 
 def _zeros(spec: Tensor) -> torch.Tensor:

@@ -29,6 +29,7 @@ class Entry:
         random      a generator's state                schedule   the state of the rate's schedule
         losses      rows: step, seconds, loss, weight  weight     of gradients in flight that are sums, by `detail` too
         kept        what an agreement keeps of weights; `detail` is its Space
+        scale       of the loss, in half precision
 
     `detail` says which of several. `rank` is whose it is, ALIKE where all ranks that hold it have the same.
     """

@@ -11,7 +11,9 @@ from partita.graph.graph import Graph
 from partita.program.instruction import Space
 from partita.program.program import Bucket, Program, Shares
 from partita.runtime.owned import take
-from partita.runtime.state import State
+from partita.runtime.state import State, rows
+
+Leaves = dict[str, torch.Tensor]
 
 
 def owners_of(program: Program, graph: Graph) -> dict[str, int]:
@@ -28,8 +30,24 @@ def owners_of(program: Program, graph: Graph) -> dict[str, int]:
 def parted(program: Program) -> Iterator[tuple[Bucket, Shares]]:
     """The buckets of which each rank keeps its own part only."""
     for bucket in program.trained:
-        if bucket.shares and not bucket.keeps(Space.PARAMETER):
+        if bucket.shares and not bucket.keeps(Space.PARAMETER) and not bucket.master:
             yield bucket, bucket.shares
+
+
+def mastered(program: Program, masters: Mapping[str, torch.Tensor], leaves: Mapping[str, torch.Tensor]) -> Leaves:
+    """Whole weights in the precision in which they are updated, out of whole masters of buckets."""
+    found: Leaves = {}
+    for bucket in program.trained:
+        at, flat = 0, masters.get(bucket.name)
+        if flat is None:
+            continue
+        for piece in bucket.pieces:
+            shape = leaves[piece.parameter].shape
+            whole = found.setdefault(piece.parameter, torch.empty(shape, dtype=flat.dtype, device=flat.device))
+            into = rows(whole, piece)
+            into.copy_(flat[at : at + into.numel()].view(into.shape))
+            at += into.numel()
+    return found
 
 
 def reunited(program: Program, states: Mapping[int, State]) -> None:
@@ -41,6 +59,41 @@ def reunited(program: Program, states: Mapping[int, State]) -> None:
                 for other in group:
                     own = states[other].owned[bucket.name]
                     whole[own.start : own.stop] = own.parameter
+    for rank, state in states.items():
+        whole_of = {name: _together(program.bucket[name], rank, states) for name in state.master}
+        state.leaves.update(mastered(program, whole_of, state.leaves))
+
+
+def _together(bucket: Bucket, rank: int, states: Mapping[int, State]) -> torch.Tensor:
+    shares = bucket.shares
+    if not shares:
+        return states[rank].master[bucket.name]
+    group = next(group for group in shares.groups if rank in group)
+    return torch.cat([states[other].master[bucket.name] for other in group])
+
+
+def _masters(program: Program, rank: int, state: State) -> Leaves:
+    """Whole masters on the first rank of each group, over torch.distributed; a rank's own where each has all."""
+    found: Leaves = {}
+    for bucket in program.trained:
+        if bucket.name not in state.master:
+            continue
+        own, shares = state.master[bucket.name], bucket.shares
+        group = next((group for group in shares.groups if rank in group), ()) if shares else ()
+        if not shares or not group:
+            found[bucket.name] = own
+        elif rank != group[0]:
+            dist.send(own, group[0])
+        else:
+            whole = own.new_empty(bucket.elements)
+            for other in group:
+                start, stop = shares.of(other)
+                if other == rank:
+                    whole[start:stop] = own
+                else:
+                    dist.recv(whole[start:stop], other)
+            found[bucket.name] = whole
+    return found
 
 
 def _reunited_on_first(program: Program, rank: int, state: State) -> None:
@@ -63,7 +116,7 @@ def _reunited_on_first(program: Program, rank: int, state: State) -> None:
 def gathered_leaves(program: Program, graph: Graph, rank: int, state: State) -> dict[str, torch.Tensor]:
     """On rank 0 its leaves and those that only others hold, who must call it as well; on these their leaves alone."""
     _reunited_on_first(program, rank, state)
-    leaves = state.leaves
+    leaves = state.leaves | mastered(program, _masters(program, rank, state), state.leaves)
     found, specs = (
         dict(leaves),
         {p.name: p.tensor for p in graph.parameters} | {b.name: b.tensor for b in graph.buffers},

@@ -86,6 +86,8 @@ def held(rank: Rank, round: int, flying: int, losses: Losses) -> Shard:
             _gradients(shard, rank, name, round, flying)
         if mine and i == 0 and name in rank.state.schedule:
             shard.values[Entry("schedule")] = schedule_state(rank.state.schedule[name])
+    if rank.rank == min(first for one in copies_of(rank.program).values() for first in one.ranks[:1]):
+        _scale(shard, rank, round, flying)
     _kept(shard, rank)
     if rank.role.keeps == "model":
         _leaves(shard, rank)
@@ -158,7 +160,21 @@ def _gradients(shard: Shard, rank: Rank, bucket: str, round: int, flying: int) -
     for age in range(1, flying + 1):
         views = rank.state.gradient_views[bucket][rank.slot(round - age)]
         for piece, view in zip(rank.program.bucket[bucket].pieces, views, strict=True):
-            shard.tensors[of_piece("gradient", piece, str(age))] = view
+            shard.tensors[of_piece("gradient", piece, str(age))] = _plain(rank, view, round - age)
+
+
+def _plain(rank: Rank, gradient: torch.Tensor, round: int) -> torch.Tensor:
+    """A gradient of a round as any plan knows it: wide, and of a loss that is not scaled."""
+    scaler, masters = rank.state.scaler, list(rank.state.master.values())
+    return gradient.to(masters[0].dtype) / scaler.at(round) if scaler and masters else gradient
+
+
+def _scale(shard: Shard, rank: Rank, round: int, flying: int) -> None:
+    """The scale of the loss, and those with which gradients in flight were made."""
+    scaler = rank.state.scaler
+    if rank.program.scaling and scaler:
+        used = [scaler.at(round - age) for age in range(flying, 0, -1)]
+        shard.values[Entry("scale")] = {"scale": scaler.scale, "good": scaler.good, "flying": used}
 
 
 def _weights(shard: Shard, rank: Rank, round: int, flying: int) -> None:

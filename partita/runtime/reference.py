@@ -64,6 +64,7 @@ class Reference:
     feed: Feed
     dims: Mapping[int, int]
     weighted: bool = False
+    modes: Callable[[], Sequence[Any]] = tuple
 
     def gradients(self, step: int, shares: Sequence[tuple[int, int]], of: int) -> list[torch.Tensor]:
         """Sum over shares (start, count) of count / of x gradient of the mean loss over it, clipped where asked. Of a
@@ -85,24 +86,26 @@ class Reference:
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         for p in parameters:
             p.grad = None
-        weights = []
-        floating = torch.float64 if self.precision == "fp64" else None
-        for start, count in shares:
-            positions = self.feed.positions(step, start, count)
-            batch = (self.task.collate or default_collate)([self.task.data[i] for i in positions])
-            batch = tree_map(lambda leaf: place(leaf, "cpu", floating), batch)
-            with ExitStack() as modes:
-                if self.precision == "fp64":
-                    modes.enter_context(Promoted())
-                modes.enter_context(KeyedDraws(self.seed, step, positions, self.dims))
-                loss = self.task.loss(self.model, batch)
-                self.weighted = isinstance(loss, tuple)
-                if isinstance(loss, tuple):
-                    weights.append(float(loss[1]))
-                    loss[0].backward()
-                else:
-                    (loss * (count / of)).backward()
+        weights = [self.backward(step, start, count, count / of) for start, count in shares]
         return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters], sum(weights)
+
+    def backward(self, step: int, start: int, count: int, share: float, scale: float = 1.0) -> float:
+        """Add to every `grad` that of `share` times the mean loss of some samples, or of the sum that comes with a
+        weight, which is returned (else 0); of the loss times `scale`."""
+        floating = torch.float64 if self.precision == "fp64" else None
+        positions = self.feed.positions(step, start, count)
+        batch = (self.task.collate or default_collate)([self.task.data[i] for i in positions])
+        batch = tree_map(lambda leaf: place(leaf, "cpu", floating), batch)
+        with ExitStack() as modes:
+            for mode in self.modes() or ([Promoted()] if self.precision == "fp64" else []):
+                modes.enter_context(mode)
+            modes.enter_context(KeyedDraws(self.seed, step, positions, self.dims))
+            loss = self.task.loss(self.model, batch)
+            self.weighted = isinstance(loss, tuple)
+            value, factor = (loss[0], scale) if isinstance(loss, tuple) else (loss, share * scale)
+            wide = value if value.dtype in (torch.float32, torch.float64) else value.to(floating or torch.float32)
+            (wide * factor).backward()
+        return float(loss[1]) if isinstance(loss, tuple) else 0.0
 
 
 def fresh(task: Task, *, seed: int, precision: str, dims: Mapping[int, int] = NOTHING) -> Reference:

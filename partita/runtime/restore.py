@@ -60,6 +60,7 @@ def restore(saved: Saved, graph: Graph, program: Program, rank: int, state: Stat
     for bucket in (b for b in program.trained if b.name in state.views):
         _weights(contents, bucket, state, copies[bucket.name], rank)
         _optimizer(contents, bucket, state, copies[bucket.name], rank)
+    _scale(saved, program, state)
     _kept(contents, program, rank, state)
     _leaves(contents, graph, program, rank, state)
     if saved.flying(program):
@@ -147,7 +148,8 @@ def _weights(contents: Contents, bucket: Bucket, state: State, copies: Copies, r
     wanted = () if copies.weights or rank not in copies.ranks else copies.ranks
     held: list[tuple[Part, torch.Tensor]] = list(zip(state.parts(bucket), state.views[bucket.name], strict=True))
     if bucket.shares and bucket.keeps(Space.PARAMETER):
-        held = [(piece, rows(state.leaves[piece.parameter], piece)) for piece in bucket.pieces]
+        masters = held if bucket.name in state.master else []
+        held = masters + [(piece, rows(state.leaves[piece.parameter], piece)) for piece in bucket.pieces]
     for piece, view in held:
         found = _read(
             contents, "parameter", piece.parameter, "", rank, wanted,
@@ -156,6 +158,7 @@ def _weights(contents: Contents, bucket: Bucket, state: State, copies: Copies, r
         if found is None:
             raise InputError(f"the checkpoint lacks the weights of {piece.parameter}; take another one")
         view.copy_(found)
+    state.round(bucket.name)
 
 
 def _optimizer(contents: Contents, bucket: Bucket, state: State, copies: Copies, rank: int) -> None:
@@ -180,6 +183,15 @@ def _optimizer(contents: Contents, bucket: Bucket, state: State, copies: Copies,
         group.update(_value(contents, "settings", parts[index], "", rank, wanted) or {})
     if bucket.name in state.schedule and (kept := contents.values.get(Entry("schedule"))):
         state.schedule[bucket.name].load_state_dict(kept)
+
+
+def _scale(saved: Saved, program: Program, state: State) -> None:
+    kept, flying = saved.contents.values.get(Entry("scale")), saved.flying(program)
+    if state.scaler and program.scaling and kept:
+        state.scaler.scale, state.scaler.good = kept["scale"], kept["good"]
+    if state.scaler:
+        used = kept["flying"] if kept and program.scaling else [state.scaler.scale] * flying
+        state.scaler.begin(used if flying else ())
 
 
 def _kept(contents: Contents, program: Program, rank: int, state: State) -> None:
@@ -258,8 +270,9 @@ def _refill(contents: Contents, program: Program, state: State, flying: int) -> 
     for name, slots in state.gradient_views.items():
         for age in range(1, flying + 1):
             views = slots[(flying - age) % program.slots]
+            scale = state.scaler.at(flying - age) if state.scaler and name in state.views else 1.0
             for view, found in zip(views, _gradient(contents, program.bucket[name], state, age), strict=True):
-                view.copy_(found)
+                view.copy_(found * scale if scale != 1.0 else found)
 
 
 def _apply(contents: Contents, graph: Graph, program: Program, state: State, flying: int) -> None:
@@ -278,12 +291,15 @@ def _apply(contents: Contents, graph: Graph, program: Program, state: State, fly
             found = {name: [gradient / weight for gradient in bucket] for name, bucket in found.items()}
         if graph.clip_norm:
             found = _clipped(found, graph.clip_norm)
+        if state.scaler and not all(g.isfinite().all() for bucket in found.values() for g in bucket):
+            continue
         for name, gradients in found.items():
             for view, gradient in zip(state.views[name], gradients, strict=True):
-                view.grad = gradient.to(view.device)
+                view.grad = gradient.to(view)
             step_at_rate(state.optimizer[name], program.update)
             for view in state.views[name]:
                 view.grad = None
+            state.round(name)
             if name in state.schedule:
                 state.schedule[name].step()
 

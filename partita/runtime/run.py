@@ -88,6 +88,8 @@ def make_rank(
         graph, program, role, rank, state, transport, Feed(task, seed), segments, reads, uses, device,
         DTYPES[precision] if precision else None, first_step, seed if keyed else None, Pace(cores),
     )  # fmt: skip
+    if state.scaler:
+        state.scaler.begin()
     if saved is not None:
         restored(saved, task, graph, program, rank, state, device)
         made.board.done = dict.fromkeys((i.name for i in role.instructions), saved.flying(program))
@@ -158,9 +160,10 @@ def carry_over(
     fresh = make_state(graph, program, role, task, {**values, **now}, device, rank)
     if before is None:
         return fresh
-    if before.layout != fresh.layout:
+    if before.layout != fresh.layout or before.master.keys() != fresh.master.keys():
         raise TaskError(
-            f"{program.name}: the phases of this plan cut the parameters differently; give them the same buckets"
+            f"{program.name}: the phases of this plan cut the parameters differently, or keep them in another "
+            "precision; give them the same buckets and precision"
         )
     return replace(
         fresh,
@@ -175,4 +178,6 @@ def carry_over(
         squares=before.squares,
         clocks=before.clocks,
         owned=before.owned,
+        master=before.master,
+        scaler=before.scaler,
     )

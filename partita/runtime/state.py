@@ -9,6 +9,7 @@ place, without copies:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -21,6 +22,7 @@ from partita.program.program import MASS, NORM, Bucket, Piece, Program, Role
 from partita.runtime.ledger import Ledger
 from partita.runtime.owned import Owned, Part, Shapes, Slice, give, owned_of
 from partita.runtime.rules import optimizer_of
+from partita.runtime.scaler import Scaler
 from partita.task import Task
 from partita.tracing.convert import dense
 
@@ -36,6 +38,7 @@ class State:
     `outbox` what one is to get, `kept` what an agreement keeps of a bucket, `coded` codings, a row for each rank whose
     it holds, and `ledger` who updated what; `squares` and `clocks` (how many have come, their mean) are what
     corrections of late gradients remember. Of a bucket whose state is divided `views` are the rank's parts (`owned`).
+    Where weights are short `views` are of the `master` of what the rank updates, and `scaler` unscales gradients.
     """
 
     leaves: dict[str, torch.Tensor]
@@ -53,6 +56,8 @@ class State:
     squares: dict[str, torch.Tensor] = field(default_factory=dict)
     clocks: dict[tuple[str, int], tuple[int, torch.Tensor]] = field(default_factory=dict)
     owned: dict[str, Owned] = field(default_factory=dict)
+    master: dict[str, torch.Tensor] = field(default_factory=dict)
+    scaler: Scaler | None = None
 
     @property
     def layout(self) -> dict[str, list[torch.Size]]:
@@ -70,6 +75,11 @@ class State:
             return self.flat(space, bucket, slot)
         own = self.owned[bucket]
         return own.parameter if space is Space.PARAMETER else own.gradient[slot]
+
+    def round(self, bucket: str) -> None:
+        """The weights that the step reads, from what this rank updates of their master, if there is one."""
+        if bucket in self.master:
+            self.mine(Space.PARAMETER, bucket, 0).copy_(self.master[bucket])
 
     def my_gradients(self, bucket: str, slot: int) -> Views:
         """The gradients of `views`."""
@@ -93,6 +103,7 @@ def make_state(
     role's stages, all where it runs the whole graph or none of it."""
     held = [program.graph_of(stage, graph) for stage in program.stages_of(role) or (-1,)]
     shapes = {p.name: tuple(values[p.name].shape) for part in held for p in part.parameters}
+    dtypes = {p.name: getattr(torch, p.tensor.dtype) for part in held for p in part.parameters}
     buckets = tuple(b for b in program.buckets if all(piece.parameter in shapes for piece in b.pieces))
     parameter = _flats(tuple(b for b in buckets if b.keeps(Space.PARAMETER)), device)
     pieces = {name: _views(flat, program.bucket[name], shapes) for name, flat in parameter.items()}
@@ -104,7 +115,7 @@ def make_state(
     packed |= {NORM} if any(isinstance(act, Norm) for act in acts) else set()
     for b in buckets:
         if b.name not in parameter:
-            parameter[b.name], pieces[b.name] = _absent(b, shapes, device)
+            parameter[b.name], pieces[b.name] = _absent(b, shapes, device, b.dtype)
         for _ in range(program.slots if b.name in packed else 0):
             flat, parts = (_zeros if b.keeps(Space.GRADIENT) else _absent)(b, shapes, device)
             gradient.setdefault(b.name, []).append(flat)
@@ -114,13 +125,18 @@ def make_state(
     owned = {name: own for name, own in found.items() if own is not None}
     views = {b.name: pieces[b.name] for b in trained} | {name: own.views for name, own in owned.items()}
     for bucket in trained:
-        _fill(bucket, pieces[bucket.name], owned.get(bucket.name), values)
+        own = None if bucket.keeps(Space.PARAMETER) else owned.get(bucket.name)
+        _fill(own.parts if own else bucket.pieces, own.views if own else pieces[bucket.name], values)
+    master = {b.name: _master(views[b.name], b.master, device) for b in trained if b.master}
+    for name, flat in master.items():
+        views[name] = shaped(flat, views[name])
+        _fill(owned[name].parts if name in owned else program.bucket[name].pieces, views[name], values)
     leaves = {c.name: _constant(c, device) for part in held for c in part.constants}
     leaves |= {b.name: values[b.name].detach().clone().to(device) for part in held for b in part.buffers}
     leaves |= _whole(trained, shapes, pieces)
     for name in shapes:
         if name not in leaves:
-            leaves[name] = values[name].detach().clone().to(device)
+            leaves[name] = values[name].detach().clone().to(device, dtypes[name])
     optimizer = {name: optimizer_of(task, program.update, mine) for name, mine in views.items() if mine}
     schedule = {name: task.schedule(one) for name, one in optimizer.items()} if task.schedule else {}
     if MASS in parameter:
@@ -132,41 +148,32 @@ def make_state(
     given = [act for act in acts if isinstance(act, Snapshot) and act.to != rank]
     outbox = {(act.bucket, act.to): parameter[act.bucket].clone() for act in given}
     return State(
-        leaves,
-        parameter,
-        gradient,
-        views,
-        gradient_views,
-        {},
-        outbox,
-        Ledger(rank),
-        optimizer,
-        schedule,
-        kept,
-        owned=owned,
-    )
+        leaves, parameter, gradient, views, gradient_views, {}, outbox, Ledger(rank), optimizer, schedule, kept,
+        owned=owned, master=master, scaler=Scaler(program.scaling) if master else None,
+    )  # fmt: skip
 
 
 def _zeros(bucket: Bucket, shapes: Shapes, device: str) -> tuple[torch.Tensor, Views]:
-    flat = torch.zeros(bucket.elements, dtype=getattr(torch, bucket.dtype), device=device)
+    flat = torch.zeros(bucket.elements, dtype=getattr(torch, bucket.sums or bucket.dtype), device=device)
     return flat, _views(flat, bucket, shapes)
 
 
-def _absent(bucket: Bucket, shapes: Shapes, device: str) -> tuple[torch.Tensor, Views]:
-    """A flat tensor and its pieces that have no memory before it is taken."""
-    flat = torch.empty(bucket.elements, dtype=getattr(torch, bucket.dtype), device=device)
+def _absent(bucket: Bucket, shapes: Shapes, device: str, dtype: str = "") -> tuple[torch.Tensor, Views]:
+    """A flat tensor of gradients, or of `dtype`, and its pieces that have no memory before it is taken."""
+    flat = torch.empty(bucket.elements, dtype=getattr(torch, dtype or bucket.sums or bucket.dtype), device=device)
     views = _views(flat, bucket, shapes)
     give(flat)
     return flat, views
 
 
-def _fill(bucket: Bucket, pieces: Views, own: Owned | None, values: dict[str, torch.Tensor]) -> None:
-    """The first weights: all where all are kept, else the rank's own part."""
-    if own is None or bucket.keeps(Space.PARAMETER):
-        for piece, view in zip(bucket.pieces, pieces, strict=True):
-            view.copy_(rows(values[piece.parameter].detach(), piece))
-        return
-    for part, view in zip(own.parts, own.views, strict=True):
+def _master(views: Views, dtype: str, device: str) -> torch.Tensor:
+    """Room for the master of the weights in `views`."""
+    return torch.zeros(sum(view.numel() for view in views), dtype=getattr(torch, dtype), device=device)
+
+
+def _fill(parts: Sequence[Part], views: Views, values: dict[str, torch.Tensor]) -> None:
+    """The first weights of some parts."""
+    for part, view in zip(parts, views, strict=True):
         whole = values[part.parameter].detach()
         view.copy_(rows(whole, part) if isinstance(part, Piece) else elements(whole, part).view(view.shape))
 

@@ -39,13 +39,19 @@ def astray(rank: Rank, number: int, world: int) -> Stray | None:
 def digests(rank: Rank) -> dict[str, int]:
     """A checksum of each bucket that other ranks have alike, whole."""
     return {
-        name: zlib.crc32(rank.state.parameter[name].detach().cpu().view(torch.uint8).numpy().data)
+        name: zlib.crc32(_weights(rank, name).detach().cpu().view(torch.uint8).numpy().data)
         for name, copies in copies_of(rank.program).items()
         if copies.weights
         and len(copies.ranks) > 1
         and rank.rank in copies.ranks
         and rank.program.bucket[name].keeps(Space.PARAMETER)
     }
+
+
+def _weights(rank: Rank, bucket: str) -> torch.Tensor:
+    """A bucket's weights, their master where every rank has all of it."""
+    shared = rank.program.bucket[bucket].shares
+    return rank.state.parameter[bucket] if shared else rank.state.master.get(bucket, rank.state.parameter[bucket])
 
 
 def stray_of(program: Program, found: Sequence[Mapping[str, int]]) -> Stray | None:

@@ -16,8 +16,9 @@ class Promoted(TorchDispatchMode):  # type: ignore[no-untyped-call]
     A plain eager run of a model in double precision inside it computes what a graph captured at `fp64` says.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, shorter: tuple[torch.dtype, ...] = SHORT) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.shorter = shorter
         self.outer: list[torch.dtype] = []
 
     def __enter__(self) -> Promoted:
@@ -31,8 +32,7 @@ class Promoted(TorchDispatchMode):  # type: ignore[no-untyped-call]
         torch.set_default_dtype(self.outer.pop())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*map(_promote, args), **{key: _promote(value) for key, value in (kwargs or {}).items()})
+        return func(*map(self._promote, args), **{key: self._promote(value) for key, value in (kwargs or {}).items()})
 
-
-def _promote(value: Any) -> Any:
-    return torch.float64 if isinstance(value, torch.dtype) and value in SHORT else value
+    def _promote(self, value: Any) -> Any:
+        return torch.float64 if isinstance(value, torch.dtype) and value in self.shorter else value

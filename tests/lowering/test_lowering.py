@@ -148,6 +148,7 @@ def plan(**parts: object) -> Plan:
 
 
 ALTERNATING = Schedule(Order.ONE_F_ONE_B)
+BF16 = Memory(precision=Precision.BF16)
 
 
 def pipe(schedule: Schedule = ALTERNATING, **parts: object) -> Plan:
@@ -209,7 +210,10 @@ REFUSED = [
     (plan(sync=(Sync(what=What.PARAMETER, often=Often(4), outer=Outer(momentum=0.9)),)), "outer optimizers"),
     (plan(sync=(Sync(what=What.PARAMETER),), memory=Memory(shard=Shard.OPTIMIZER)), "sharded state where no gradients"),
     (plan(sync=(Sync(tight=Tight(lag=1)),), memory=Memory(shard=Shard.GRADIENTS)), "sharded state with late gradients"),
-    (plan(memory=Memory(precision=Precision.BF16)), "a precision of its own"),
+    (plan(memory=BF16, sync=(Sync(through=Servers(own=False)),)), "half precision with parameter servers"),
+    (plan(memory=BF16, sync=(Sync(what=What.PARAMETER, often=Often(2)),)), "half precision where replicas train apart"),
+    (plan(memory=BF16, sync=()), "half precision where replicas train apart"),
+    (plan(memory=BF16, sync=(Sync(wire=Wire(codecs=(Codec("topk"),))),)), "half precision with codecs"),
     (plan(memory=Memory(tiles=2)), "offloading or tiles"),
     (plan(update=Update(corrections=(Correction("delay"),))), "corrections of the update rule"),
     (plan(update=Update(corrections=(Correction("nesterov", (("momentum", 0.9),)),))), "corrections of the update"),
@@ -229,6 +233,9 @@ CONTRADICTIONS = [
     (plan(mesh=Mesh((("data", 0),))), "length 0"),
     (plan(sync=(Sync(over="pipe"),)), "mesh axis 'pipe'"),
     (plan(schedule=Schedule(microbatches=0)), "0 microbatches"),
+    (plan(memory=Memory(loss_scale=8.0)), "use precision=fp16"),
+    (plan(memory=Memory(precision=Precision.FP16, loss_scale=1000.0)), "a power of two"),
+    (plan(memory=Memory(precision=Precision.FP16, sums=Precision.BF16)), "use sums=fp32"),
     (plan(schedule=Schedule(microbatches=3)), "does not divide"),
     (plan(sync=(Sync(tight=Tight(lag=-1)),)), "lag -1"),
     (plan(sync=(Sync(often=Often(-1)),)), "period -1"),

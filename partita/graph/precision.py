@@ -1,0 +1,224 @@
+"""A step in half precision: the same operators, most values in a short dtype (ME-11; Micikevicius et al. 2018).
+
+parameters   short, copies of masters that the optimizer keeps wide          buffers, samples   wide
+contractions in the short dtype                                              x ~w> (mm) ~~~~    ~ short, - wide
+norms, softmax, recurrent layers inside in the wide one, results rounded     ~(softmax)~
+losses, powers, exponentials, sums of forward in the wide one                ~(log_softmax)---(nll_loss)---
+all else in the widest dtype of what it reads
+backward: the gradient of a value has the value's dtype                      ~(log_softmax_backward)---
+
+This is a model whose weights are all short (ZeRO's 2 + 2 + 12 bytes a parameter) with torch.autocast's list of what
+needs the range of fp32. A cast is an operator of its own, so code, lives, memory and costs follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from partita.graph.graph import TANGENT, Graph, Parameter
+from partita.graph.homes import adds
+from partita.graph.operator import Operator, Phase, Ref, Symbol, reading
+from partita.graph.tensor import Tensor
+
+FLOATS: Final = ("float64", "float32")
+CAST: Final = "aten._to_copy.default"
+CONTRACTIONS: Final = frozenset((
+    "mm", "bmm", "addmm", "baddbmm", "addbmm", "addmv", "mv", "dot", "linear", "convolution", "convolution_backward",
+))  # fmt: skip
+ATTENTION: Final = "_scaled_dot_product"
+INSIDE: Final = frozenset((
+    "native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit_functional",
+    "_native_batch_norm_legit", "_fused_rms_norm", "_softmax", "lstm_layer", "gru_layer",
+))  # fmt: skip
+WIDE: Final = frozenset((
+    "native_layer_norm_backward", "native_group_norm_backward", "native_batch_norm_backward",
+    "_fused_rms_norm_backward", "lstm_layer_backward", "gru_layer_backward", "_softmax_backward_data", "_log_softmax",
+    "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward",
+    "nll_loss2d_backward", "mse_loss", "mse_loss_backward", "smooth_l1_loss", "smooth_l1_loss_backward", "huber_loss",
+    "huber_loss_backward", "binary_cross_entropy", "binary_cross_entropy_backward",
+    "binary_cross_entropy_with_logits", "soft_margin_loss", "exp", "expm1", "log", "log10", "log1p", "log2", "pow",
+    "reciprocal", "rsqrt", "sinh", "cosh", "tan", "acos", "asin", "erfinv", "softplus", "logsumexp",
+    "linalg_vector_norm", "norm",
+))  # fmt: skip
+FORWARD_WIDE: Final = frozenset(("sum", "prod", "cumsum", "cumprod"))
+
+
+def wide_of(graph: Graph) -> str:
+    """The dtype of the graph's trainable weights, float32 or float64; "" where they are of several, or short already,
+    or the graph sees no operators."""
+    found = {p.tensor.dtype for p in graph.trainable}
+    return found.pop() if len(found) == 1 and found <= set(FLOATS) and graph.rung != "opaque" else ""
+
+
+def dtype_rule(target: str, backward: bool) -> str:
+    """How an operator computes: 'short', 'wide', wide 'inside' with a rounded result, or as it 'follows' from what it
+    reads."""
+    name = target.split(".")[1].removesuffix("_")
+    if name in CONTRACTIONS or name.startswith(ATTENTION):
+        return "short"
+    if name in INSIDE:
+        return "inside"
+    return "wide" if name in WIDE or (name in FORWARD_WIDE and not backward) else "follows"
+
+
+def shortened(graph: Graph, short: str) -> Graph:
+    """The step with its weights in `short`, and casts where dtypes meet; `wide_of(graph)` must be known.
+
+    Casts are called `value:dtype`, in backward `value:dtype:again` where they stand in forward as well. What torch's
+    autograd does to a gradient that meets a value of another dtype is read from an operator's twin: exact but where
+    one reads values of several dtypes and shapes do not tell them apart.
+    """
+    return _Writer(graph, short, wide_of(graph)).write()
+
+
+@dataclass
+class _Writer:
+    """Lives for one call of `shortened`. `specs` are new ones, by the old names and by those of casts."""
+
+    graph: Graph
+    short: str
+    wide: str
+    specs: dict[Ref, Tensor] = field(default_factory=dict)
+    body: list[Operator] = field(default_factory=list)
+    made: dict[tuple[Ref, str, Phase], Ref] = field(default_factory=dict)
+    rounded: dict[Ref, Ref] = field(default_factory=dict)
+    groups: dict[Ref, str] = field(default_factory=dict)
+
+    def write(self) -> Graph:
+        graph = self.graph
+        for operator in graph.operators[: graph.forward_length]:
+            self._forward(operator)
+        loss = self._cast(
+            self.rounded.get(graph.loss, graph.loss), self.wide, graph.operators[graph.forward_length - 1]
+        )
+        readers, seed = _readers(graph), Ref(TANGENT)
+        if loss != self.rounded.get(graph.loss, graph.loss) and graph.forward_length < len(graph.operators):
+            self.rounded[seed] = self._cast(seed, self.short, graph.operators[graph.forward_length])
+        wanted = {ref: name for name, ref in graph.gradients}
+        parameters = tuple(self._parameter(p) for p in graph.parameters)
+        for operator in graph.operators[graph.forward_length :]:
+            self._backward(operator, readers, wanted)
+        return replace(
+            graph, operators=tuple(self.body), parameters=parameters, loss=loss, repeats=(), precision=self.short,
+            weight=graph.weight and self.rounded.get(graph.weight, graph.weight),
+            gradients=tuple((name, self.rounded.get(ref, ref)) for name, ref in graph.gradients),
+        )  # fmt: skip
+
+    def _parameter(self, parameter: Parameter) -> Parameter:
+        return replace(parameter, tensor=self.spec(Ref(parameter.name)))
+
+    def spec(self, ref: Ref) -> Tensor:
+        if ref not in self.specs:
+            tensor = self.graph.tensor(ref)
+            owned = ref.name in {p.name for p in self.graph.parameters}
+            self.specs[ref] = replace(tensor, dtype=self.short) if owned and tensor.dtype == self.wide else tensor
+        return self.specs[ref]
+
+    def _floats(self, operator: Operator) -> list[Ref]:
+        return [ref for ref in dict.fromkeys(operator.reads()) if self.spec(ref).dtype in (self.short, self.wide)]
+
+    def _forward(self, operator: Operator) -> None:
+        read = reading(operator, lambda ref: self.rounded.get(ref, ref))
+        rule, floats = dtype_rule(operator.target, False), self._floats(read)
+        before = self.spec(floats[0]).dtype if floats else self.wide
+        self._emit(read, rule, floats)
+        first = Ref(operator.name, 0 if operator.several else -1)
+        if rule == "inside" and self.spec(first).dtype != before:
+            self.rounded[first] = self._cast(first, before, operator)
+
+    def _backward(self, operator: Operator, readers: dict[Ref, set[str]], wanted: dict[Ref, str]) -> None:
+        """`groups` tells which twin's derivative a value is part of; there it stays as it is made."""
+        group = "" if adds(operator) else operator.twin
+
+        def taken(ref: Ref) -> Ref:
+            inner = group and self.groups.get(ref) == group
+            return ref if inner else self.rounded.get(ref, ref)
+
+        read = reading(operator, taken)
+        self._emit(read, dtype_rule(operator.target, True), self._floats(read))
+        for index, tensor in enumerate(operator.outputs):
+            ref = Ref(operator.name, index if operator.several else -1)
+            if tensor is None or tensor.dtype != self.wide:
+                continue
+            self.groups[ref] = group
+            leaves = ref in wanted or readers.get(ref, set()) - {group}
+            goal = self.spec(Ref(wanted[ref])).dtype if ref in wanted else self._goal(ref, group)
+            if leaves and goal and goal != self.spec(ref).dtype:
+                self.rounded[ref] = self._cast(ref, goal, operator)
+
+    def _goal(self, ref: Ref, twin: str) -> str:
+        """The dtype of what a value is the gradient of: of what its twin reads, by shape where dtypes differ."""
+        if twin not in self.graph.index:
+            return ""
+        read = reading(self.graph.operators[self.graph.index[twin]], lambda one: self.rounded.get(one, one))
+        given = [self.spec(one) for one in self._floats(read)]
+        alike = [one for one in given if one.shape == self.spec(ref).shape]
+        dtypes = {one.dtype for one in given}
+        if len(dtypes) > 1 and alike:
+            dtypes = {one.dtype for one in alike}
+        return "" if not dtypes else dtypes.pop() if len(dtypes) == 1 else self.wide
+
+    def _emit(self, operator: Operator, rule: str, floats: list[Ref]) -> None:
+        """The operator, what it reads cast as its rule says; the specs of what it makes."""
+        large = {self.spec(ref).dtype for ref in floats if self.spec(ref).shape}
+        goal = {"short": self.short, "wide": self.wide, "inside": self.wide}.get(rule, "")
+        mixed = not goal and len(large) > 1
+        cast = {
+            ref: self._cast(ref, goal or self.wide, operator)
+            for ref in floats
+            if (goal or (mixed and self.spec(ref).shape)) and not self._statistic(ref)
+        }
+        told = any(isinstance(a, Symbol) and a.value == self.wide for a in _literals(operator))
+        found = large or {self.spec(ref).dtype for ref in floats}
+        dtype = goal or (self.short if found == {self.short} and not told else self.wide)
+        outputs = []
+        for index, tensor in enumerate(operator.outputs):
+            if tensor is not None and tensor.dtype == self.wide:
+                statistic = ATTENTION in operator.target and "backward" not in operator.target and index
+                tensor = replace(tensor, dtype="float32" if statistic else dtype)
+            if tensor is not None:
+                self.specs[Ref(operator.name, index if operator.several else -1)] = tensor
+            outputs.append(tensor)
+        self.body.append(replace(reading(operator, lambda ref: cast.get(ref, ref)), outputs=tuple(outputs)))
+
+    def _statistic(self, ref: Ref) -> bool:
+        """What attention leaves for its backward is of the dtype that it accumulates in."""
+        place = self.graph.index.get(ref.name, -1)
+        return place >= 0 and ref.index > 0 and ATTENTION in self.graph.operators[place].target
+
+    def _cast(self, ref: Ref, dtype: str, near: Operator) -> Ref:
+        """The value in a dtype, by an operator that stands here; what was rounded in forward is not rounded again."""
+        spec = self.spec(ref)
+        if spec.dtype == dtype:
+            return ref
+        phases = (Phase.FORWARD, near.phase) if dtype == self.short else (near.phase,)
+        for phase in phases:
+            if (ref, dtype, phase) in self.made:
+                return self.made[ref, dtype, phase]
+        twice = near.phase is Phase.BACKWARD and (ref, dtype, Phase.FORWARD) in self.made
+        name = f"{ref.key}:{dtype}" + (":again" if twice else "")
+        operator = Operator(
+            name, CAST, (ref,), (("dtype", Symbol("dtype", dtype)),), (replace(spec, dtype=dtype),), phase=near.phase,
+            module=near.module, source=near.source, twin=near.twin,
+        )  # fmt: skip
+        self.body.append(operator)
+        self.specs[Ref(name)] = replace(spec, dtype=dtype)
+        self.made[ref, dtype, near.phase] = Ref(name)
+        return Ref(name)
+
+
+def _literals(operator: Operator) -> Iterator[object]:
+    yield from operator.arguments
+    yield from (value for _, value in operator.keywords)
+
+
+def _readers(graph: Graph) -> dict[Ref, set[str]]:
+    """Value that backward makes -> the groups that read it ("": a sum of gradients, or one that has no twin)."""
+    found: dict[Ref, set[str]] = {}
+    for operator in graph.operators[graph.forward_length :]:
+        group = "" if adds(operator) else operator.twin
+        for ref in operator.reads():
+            found.setdefault(ref, set()).add(group)
+    return found

@@ -1,0 +1,66 @@
+"""Half precision as a pass: the step rewritten before it is divided, masters and a scaled loss after all else (ME-11).
+
+bf16   weights short, masters with their owners                 U: gradient widened, a step on the master, rounded
+fp16   the same, and C before every U: is what was summed finite, on all ranks alike?   no: no U, half the scale
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+from typing import Final
+
+from partita.graph.graph import Graph
+from partita.graph.precision import shortened, wide_of
+from partita.lowering.apart import steps_alone
+from partita.lowering.arriving import waits_for_all
+from partita.plan.memory import Memory, Precision
+from partita.plan.plan import Plan
+from partita.plan.sync import Servers, Sync
+from partita.program.program import Program
+from partita.program.scaling import Scaling
+
+SHORT: Final = {Precision.BF16: "bfloat16", Precision.FP16: "float16"}
+START: Final = 2.0**16
+
+
+def in_precision(graph: Graph, memory: Memory) -> Graph:
+    """The step in the plan's precision. Gradients of fp16 are bounded in any case, for that tells whether they are
+    finite on every rank."""
+    if memory.precision not in SHORT:
+        return graph
+    bound = inf if memory.precision is Precision.FP16 else 0.0
+    return replace(shortened(graph, SHORT[memory.precision]), clip_norm=graph.clip_norm or bound)
+
+
+def short_dtype(memory: Memory) -> str:
+    """The short dtype that a plan's memory asks for; "" where it asks for none."""
+    return SHORT.get(memory.precision, "")
+
+
+def mastered(program: Program, graph: Graph, memory: Memory) -> Program:
+    """A Program of such a step with masters of all weights; `graph` is the captured one."""
+    if memory.precision not in SHORT:
+        return program
+    wide = wide_of(graph)
+    sums = wide if memory.sums is Precision.FP32 else ""
+    buckets = tuple(replace(b, master=wide, sums=sums) if b.pieces else b for b in program.buckets)
+    scaled = memory.precision is Precision.FP16
+    whole = program.whole or (None if program.stages else in_precision(graph, memory))
+    scaling = Scaling(memory.loss_scale or START, memory.scale_window) if scaled else None
+    return replace(program, buckets=buckets, whole=whole, semantics="lossy", scaling=scaling)
+
+
+def precision_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
+    """(whether the plan asks for it, what) of all that has no meaning in short numbers yet."""
+    asked = plan.memory.precision is not Precision.TASK
+    short = plan.memory.precision in SHORT
+    sync = plan.sync[0] if plan.sync else Sync()
+    yield asked and graph.rung == "opaque", "a precision of its own for a model that is one operator to it"
+    yield asked and not wide_of(graph), "a precision of its own for weights that the task keeps short, or in several"
+    served = isinstance(sync.through, Servers) or not waits_for_all(plan)
+    yield short and served, "half precision with parameter servers"
+    apart = steps_alone(plan) or (not plan.sync and plan.mesh.length("data") > 1)
+    yield short and apart, "half precision where replicas train apart"
+    yield short and bool(sync.wire.codecs), "half precision with codecs"

@@ -1,0 +1,81 @@
+"""Half precision in plain eager PyTorch, call by call: the rules of `graph.precision`, autograd's own casts.
+
+A step that was rewritten by `shortened` computes what a model with short weights computes inside this mode.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from partita.graph.precision import ATTENTION, dtype_rule
+from partita.tracing.fused import Fused
+
+CONVOLUTIONS = (
+    torch.conv1d, torch.conv2d, torch.conv3d, torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d,
+)  # fmt: skip
+
+
+class Shortened(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Inside, contractions are in `short`; norms, softmax, losses and the like in `wide`; all else in the widest dtype
+    that a call reads. In-place calls keep the dtype of what they change."""
+
+    def __init__(self, short: torch.dtype, wide: torch.dtype) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.short, self.wide = short, wide
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        rule = dtype_rule(str(func), torch._C._current_graph_task_id() != -1)
+        tensors = (leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
+        floats = [tensor for tensor in tensors if tensor.dtype in (self.short, self.wide)]
+        if func._schema.is_mutable or not floats:
+            return func(*args, **kwargs)
+        if rule == "follows":
+            if len({t.dtype for t in floats if t.dim()}) > 1:
+                args, kwargs = self._all((args, kwargs), self.wide, scalars=False)
+            return func(*args, **kwargs)
+        if rule == "short":
+            reads = (5 if "backward" in str(func) else 3) if ATTENTION in str(func) else len(args)
+            first, kwargs = self._all((args[:reads], kwargs), self.short)
+            return func(*first, *args[reads:], **kwargs)
+        args, kwargs = self._all((args, kwargs), self.wide)
+        made = func(*args, **kwargs)
+        if rule == "wide":
+            return made
+        several = isinstance(made, tuple | list)
+        rounded = (made[0] if several else made).to(floats[0].dtype)
+        return (rounded, *made[1:]) if several else rounded
+
+    def _all(self, values: Any, dtype: torch.dtype, scalars: bool = True) -> Any:
+        """Every float in `dtype`, and every mention of the other one."""
+
+        def one(value: Any) -> Any:
+            if isinstance(value, torch.Tensor) and value.dtype in (self.short, self.wide) and (scalars or value.dim()):
+                return value.to(dtype)
+            return dtype if value is self.short else value
+
+        return tree_map(one, values)
+
+
+class Whole(Fused):
+    """The calls that a capture keeps whole, and convolutions of unlike dtypes in that of the weight: torch refuses them
+    before the other mode could see them."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in CONVOLUTIONS and len(args) > 1:
+            args = (args[0].to(args[1].dtype), *args[1:])
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+def shorten(model: nn.Module, short: torch.dtype) -> dict[str, torch.Tensor]:
+    """The model's weights made short in place; returns their masters by name. Buffers stay as they are."""
+    masters = {}
+    for name, parameter in model.named_parameters():
+        masters[name] = parameter.detach().clone().requires_grad_(parameter.requires_grad)
+        parameter.data = parameter.data.to(short)
+    return masters

@@ -1,0 +1,54 @@
+"""A rewritten step computes what a model with short weights does in plain PyTorch, every dtype as it is declared."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from partita.graph.graph import Graph
+from partita.graph.precision import shortened
+from partita.task import Task
+from partita.tracing.capture import capture
+from partita.tracing.draws import KeyedDraws, sample_dims
+from partita.tracing.prepare import build_batch, build_model
+from partita.tracing.shorten import Shortened, Whole, shorten
+from tests.small import perceptron
+from tests.tracing.interpreter import interpret
+from tests.tracing.models import TASKS
+
+SEED, STEP, BATCH = 3, 1, 4
+
+
+def differences(task: Task, graph: Graph, short: torch.dtype) -> dict[str, float]:
+    """Of loss and gradients, relative to the largest of each; the interpreter holds every operator to its dtypes."""
+    torch.manual_seed(0)
+    model, data = build_model(task, "fp32"), build_batch(task, range(BATCH), "fp32")
+    shorten(model, short)
+    seen = interpret(graph, model, data, seed=SEED, step=STEP)
+    with Whole(), Shortened(short, torch.float32), KeyedDraws(SEED, STEP, range(BATCH), sample_dims(graph)):
+        value = task.loss(model, data)
+        loss = value[0] if isinstance(value, tuple) else value
+        loss.to(torch.float32).backward()
+    found = {"loss": float((loss - seen["loss"]).detach().abs() / loss.detach().abs())}
+    for name, p in model.named_parameters():
+        if p.grad is not None:
+            assert p.grad.dtype == seen["gradients"][name].dtype == short
+            gap = (p.grad.double() - seen["gradients"][name].double()).abs().max()
+            found[name] = float(gap / p.grad.double().abs().max().clamp(min=1e-12))
+    return found
+
+
+@pytest.mark.parametrize("name", ["perceptron", "convnet", pytest.param("gpt2", marks=pytest.mark.slow), "resnet"])
+@pytest.mark.parametrize("short", [torch.bfloat16, torch.float16])
+def test_a_step_is_plain_pytorchs_to_the_bit(name: str, short: torch.dtype) -> None:
+    task = TASKS[name]() if name in TASKS else perceptron()
+    graph = shortened(capture(task, batch=BATCH, symbolic=False), str(short)[6:])
+    assert set(differences(task, graph, short).values()) == {0.0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TASKS)
+def test_a_step_is_plain_pytorchs_within_its_rounding(name: str) -> None:
+    """What reads values of several dtypes may be rounded at another place than autograd rounds it."""
+    graph = shortened(capture(TASKS[name](), batch=BATCH, symbolic=False), "bfloat16")
+    assert max(differences(TASKS[name](), graph, torch.bfloat16).values()) <= 2.0**-6
