@@ -19,6 +19,7 @@ A bound on each worker's own gradient and momentum ahead of the codec (SP-03) co
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +29,7 @@ from partita.lowering.layout import shapes_of
 from partita.lowering.samples import Draft
 from partita.plan.plan import Plan
 from partita.plan.rule import momentum_ahead
+from partita.plan.sync import Servers
 from partita.plan.wire import Codec, Wire
 from partita.program.instruction import (
     After,
@@ -43,7 +45,17 @@ from partita.program.instruction import (
 )
 from partita.program.program import WEIGHT, Bucket, Coding
 from partita.wire.algorithms import BACKEND
-from partita.wire.codec import bound_of, check_codec, coded_size, masks, message_dtype, room, settings_of, spec_of
+from partita.wire.codec import (
+    SPECS,
+    bound_of,
+    check_codec,
+    coded_size,
+    masks,
+    message_dtype,
+    room,
+    settings_of,
+    spec_of,
+)
 
 DECODE: Final = "decode"
 
@@ -58,8 +70,7 @@ def codings(wire: Wire, bucket: Bucket, graph: Graph) -> tuple[Coding, ...]:
     codec = at(wire, "end")
     if codec is None or bucket.name == WEIGHT:
         return ()
-    spec, item = spec_of(check_codec(codec)), ITEMSIZE[bucket.dtype]
-    dtype, name = message_dtype(codec, bucket.dtype), f"{bucket.name}.{codec.name}"
+    spec, dtype, name = spec_of(check_codec(codec)), message_dtype(codec, bucket.dtype), f"{bucket.name}.{codec.name}"
     if spec.counts:
         counts = spec.counts(shapes_of(graph, bucket), settings_of(codec))
         names = [f"{name}.{i}" if i else name for i in range(len(counts))]
@@ -67,9 +78,32 @@ def codings(wire: Wire, bucket: Bucket, graph: Graph) -> tuple[Coding, ...]:
             Coding(names[i], bucket.name, codec, dtype, count, before=tuple(names[:i]))
             for i, count in enumerate(counts)
         )
+    return (coding_of(codec, bucket, name),)
+
+
+def coding_of(codec: Codec, bucket: Bucket, name: str) -> Coding:
+    """What a codec that looks at flat numbers makes of a bucket. Raises PlanError for a codec that is none."""
+    spec, item, dtype = spec_of(check_codec(codec)), ITEMSIZE[bucket.dtype], message_dtype(codec, bucket.dtype)
     size = coded_size(codec, bucket.elements, item)
     most = room(codec, bucket.elements, item) if spec.varies else 0
-    return (Coding(name, bucket.name, codec, dtype, size // ITEMSIZE[dtype], most),)
+    return Coding(name, bucket.name, codec, dtype, size // ITEMSIZE[dtype], most)
+
+
+def sender(wire: Wire) -> Codec | None:
+    """The codec of what workers send."""
+    return at(wire, "end") or at(wire, "server")
+
+
+def upward(wire: Wire, bucket: Bucket) -> Coding | None:
+    """What a worker makes of a bucket for its server."""
+    codec = None if bucket.name == WEIGHT else sender(wire)
+    return coding_of(codec, bucket, f"{bucket.name}.{codec.name}") if codec else None
+
+
+def downward(wire: Wire, bucket: Bucket) -> Coding | None:
+    """What a server makes of the sum of all, if it answers with that (QU-05) and not with weights."""
+    codec = at(wire, "server")
+    return coding_of(codec, bucket, f"{bucket.name}.{codec.name}.down") if codec else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +127,7 @@ def summed(draft: Draft, label: str, bucket: Bucket, lane: str) -> Agreement:
         whole = Collective(Kind.ALL_REDUCE, bucket.name, groups, Space.GRADIENT, algorithm, hop and check_codec(hop))
         return Agreement((), (Instruction(last, whole, lane, (packed,)),), last)
     sums = made[0].dtype != "uint8"
-    *ahead, encode = _encoded(draft, label, bucket, made[0], (packed, After(f"D{label}", 1)))
+    *ahead, encode = encoding(draft, label, bucket, made[0], (packed, After(f"D{label}", 1)))
     space = encode.act.space if isinstance(encode.act, Encode) else Space.GRADIENT
     kind, algorithm = (Kind.ALL_REDUCE, wire.collective) if sums else (Kind.ALL_GATHER, BACKEND)
     then: list[Instruction] = []
@@ -109,7 +143,7 @@ def summed(draft: Draft, label: str, bucket: Bucket, lane: str) -> Agreement:
     return Agreement((*ahead, encode), tuple(then), f"D{label}")
 
 
-def _encoded(draft: Draft, label: str, bucket: Bucket, coding: Coding, after: tuple[After, ...]) -> list[Instruction]:
+def encoding(draft: Draft, label: str, bucket: Bucket, coding: Coding, after: tuple[After, ...]) -> list[Instruction]:
     """The Encode of a bucket, after the momentum that goes ahead of it."""
     factor, nesterov = momentum_ahead(draft.plan.update)
     if not factor:
@@ -128,7 +162,7 @@ def _encoded(draft: Draft, label: str, bucket: Bucket, coding: Coding, after: tu
 
 def bounded_alone(draft: Draft, first: dict[str, tuple[Instruction, ...]]) -> dict[str, tuple[Instruction, ...]]:
     """What follows each Pack, where encoding waits for a bound on the worker's own gradient."""
-    codec = at(draft.sync.wire, "end")
+    codec = sender(draft.sync.wire)
     norm = bound_of(codec, len(draft.workers)) if codec else 0.0
     if not norm:
         return first
@@ -140,7 +174,7 @@ def bounded_alone(draft: Draft, first: dict[str, tuple[Instruction, ...]]) -> di
 def ahead_gaps(plan: Plan, weighted: bool) -> tuple[tuple[bool, str], ...]:
     """(whether a plan that sums gradients asks for it, what) of momentum that goes ahead of no codec."""
     ahead = momentum_ahead(plan.update)[0] > 0
-    coded = bool(plan.sync) and plan.mesh.size > 1 and at(plan.sync[0].wire, "end") is not None
+    coded = bool(plan.sync) and plan.mesh.size > 1 and sender(plan.sync[0].wire) is not None
     return (
         (ahead and not coded, "momentum ahead of a codec where there is none"),
         (ahead and weighted, "momentum ahead of a codec where the loss is a sum with a weight"),
@@ -149,4 +183,18 @@ def ahead_gaps(plan: Plan, weighted: bool) -> tuple[tuple[bool, str], ...]:
 
 def codings_of(draft: Draft) -> tuple[Coding, ...]:
     """The codings of all buckets."""
-    return tuple(coding for bucket in draft.buckets for coding in codings(draft.sync.wire, bucket, draft.graph))
+    wire = draft.sync.wire
+    if isinstance(draft.sync.through, Servers):
+        both = [made for bucket in draft.buckets for made in (upward(wire, bucket), downward(wire, bucket))]
+        return tuple(coding for coding in both if coding)
+    return tuple(coding for bucket in draft.buckets for coding in codings(wire, bucket, draft.graph))
+
+
+def server_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
+    """(whether a plan that agrees through servers in lockstep asks for it, what) of codecs that these cannot use."""
+    wires = plan.sync[0].wire.codecs
+    counted = any(codec.name in SPECS and spec_of(codec).counts for codec in wires)
+    yield counted, "codecs in rounds through servers"
+    yield any(codec.where == "hop" for codec in wires), "a codec of every hop through servers; use where=end"
+    yield len({codec.where for codec in wires}) < len(wires), "several codecs, one after the other"
+    yield bool(graph.clip_norm) and at(plan.sync[0].wire, "server") is not None, "coded answers of a bounded norm"

@@ -20,7 +20,7 @@ from partita.lowering.again import computed_again
 from partita.lowering.agreement import all_reduced, alone
 from partita.lowering.apart import apart, apart_gaps, corrections_gap, steps_alone
 from partita.lowering.arriving import loose_gaps, waits_for_all
-from partita.lowering.coding import ahead_gaps
+from partita.lowering.coding import ahead_gaps, server_gaps
 from partita.lowering.finale import finale
 from partita.lowering.precision import in_precision, mastered, precision_gaps
 from partita.lowering.samples import Draft, draft
@@ -177,11 +177,14 @@ def _gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
         yield from loose_gaps(graph, plan)
     served = isinstance(through, Servers)
     plain = isinstance(through, AllReduce) and sync.what is What.GRADIENT and alike
-    yield bool(wire.codecs) and not plain, "codecs where no gradients are all-reduced"
+    yield bool(wire.codecs) and not (plain or _sums_at_servers(plan)), "codecs where no gradients are all-reduced"
     unknown = [codec.name for codec in wire.codecs if codec.name not in SPECS]
     yield bool(unknown), f"the codec {unknown[0]}" if unknown else ""
-    yield any(codec.where == "server" for codec in wire.codecs), "codecs of servers"
-    yield len(wire.codecs) > 1, "several codecs, one after the other"
+    if served:
+        yield from server_gaps(graph, plan)
+    else:
+        yield any(codec.where == "server" for codec in wire.codecs), "codecs of servers"
+        yield len(wire.codecs) > 1, "several codecs, one after the other"
     yield wire.collective != BACKEND and served, f"the collective {wire.collective!r} through servers"
     ordered = not served and alike and wire.order is Priority.PRIORITY
     yield wire.order is not Priority.FIFO and not ordered, f"message order {wire.order}"
@@ -201,6 +204,14 @@ def _step_gaps(sync: Sync) -> Iterator[tuple[bool, str]]:
     yield often.period > 1, f"gradients agreed on every {often.period} steps"
     yield often.fragments > 1, "agreement in fragments"
     yield sync.outer != Outer(), "outer optimizers"
+
+
+def _sums_at_servers(plan: Plan) -> bool:
+    """Whether servers sum the gradients of all workers, step by step and each by itself."""
+    sync = plan.sync[0]
+    through = sync.through
+    alone = isinstance(through, Servers) and through.levels * through.replicas == 1
+    return alone and sync.what is What.GRADIENT and waits_for_all(plan)
 
 
 __all__ = ["Draft", "Stretch", "lower", "lower_phase"]

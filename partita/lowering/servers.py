@@ -11,6 +11,10 @@ A server asks for a worker's I2 once C0 is done: flows that share its port are n
 would take the room of those whose gradients every sum still waits for.
 
 The weight of a weighted loss goes ahead of the gradients, to every server: PW SW, IW CW, and a W0 before each U0.
+
+codec at the end       E0 after P0, S0 and I0 in Space.CODED; C0 is a Decode of all workers' codings
+codec of the server    besides, Y0 encodes the sum after C0 (W0), with a memory of its own, and D0 sends that;
+                       worker  apply  Q0 U0 after R0: all decode the same answer and step by themselves (QU-05, QU-06)
 """
 
 from __future__ import annotations
@@ -20,12 +24,13 @@ from typing import Final
 
 from partita.lowering.agreement import COMPUTE, DATA, program_of, scaled
 from partita.lowering.arriving import arriving, waits_for_all
+from partita.lowering.coding import bounded_alone, downward, encoding, upward
 from partita.lowering.keys import Owners, owners_of
 from partita.lowering.norm import bounded
 from partita.lowering.samples import Crew, Draft, packed, passes
 from partita.plan.plan import Plan
 from partita.plan.sync import Servers
-from partita.program.instruction import After, Combine, Instruction, Receive, Send, Space, Update
+from partita.program.instruction import After, Combine, Decode, Encode, Instruction, Receive, Send, Space, Update
 from partita.program.program import WEIGHT, Lane, Program, Role
 
 AHEAD: Final = 2  # buckets that a worker may be ahead of the slowest one at a server
@@ -42,7 +47,7 @@ def served(draft: Draft, plan: Plan) -> Program:
     owners = owners_of(draft, hosts)
     roles = [_worker(draft, crew, owners) for one in draft.crews for crew in _apart(one, hosts)]
     roles += [_server(draft, host, owners) for host in draft.servers]
-    return program_of(draft, tuple(roles))
+    return program_of(draft, tuple(roles), semantics="lossy" if draft.sync.wire.codecs else "exact")
 
 
 def _apart(crew: Crew, hosts: tuple[int, ...]) -> list[Crew]:
@@ -54,31 +59,50 @@ def _apart(crew: Crew, hosts: tuple[int, ...]) -> list[Crew]:
 
 def _worker(draft: Draft, crew: Crew, owners: Owners) -> Role:
     me = crew.ranks[0] if crew.ranks[0] in owners else -1
-    everything = range(len(draft.buckets))
-    free: dict[str, tuple[After, ...]] = {
-        str(i): (After(f"U{i}" if owners[i] == me else f"S{i}", 1),) for i in everything
-    }
+    everything, wire = range(len(draft.buckets)), draft.sync.wire
+    steps = [owners[i] == me or downward(wire, bucket) is not None for i, bucket in enumerate(draft.buckets)]
+    free: dict[str, tuple[After, ...]] = {str(i): (After(f"U{i}" if steps[i] else f"S{i}", 1),) for i in everything}
     if draft.weight:
         free["W"] = tuple(After(one.name, 1) for one in _told(me, owners))
     works = passes(draft, crew)
     fresh = {
-        work.instruction.name: tuple(After(f"U{i}" if owners[i] == me else f"R{i}", 1) for i in work.needs)
-        for work in works
+        work.instruction.name: tuple(After(f"U{i}" if steps[i] else f"R{i}", 1) for i in work.needs) for work in works
     }
-    body = [replace(i, after=i.after + fresh.get(i.name, ())) for i in packed(draft, works, free)]
-    back = After(body[-1].name)
+    own = bounded_alone(draft, {f"P{i}": _encoding(draft, i, owners[i] == me) for i in everything})
+    plain = [replace(i, after=i.after + fresh.get(i.name, ())) for i in packed(draft, works, free)]
+    back = After(plain[-1].name)
+    body = [one for each in plain for one in (each, *own.get(each.name, ()))]
     body += _told(me, owners) if draft.weight else []
-    for i, bucket in enumerate(draft.buckets):
-        if owners[i] != me:
-            up, down = f"{bucket.name}.up", f"{bucket.name}.down"
-            body.append(
-                Instruction(f"S{i}", Send(bucket.name, (owners[i],), up), f"push{owners[i]}", (After(f"P{i}"),))
-            )
-            body.append(Instruction(f"R{i}", Receive(bucket.name, (owners[i],), down), f"pull{owners[i]}", (back,)))
+    for i in everything:
+        body += _exchange(draft, i, owners[i], back) if owners[i] != me else []
     if me >= 0:
         body += _serving(draft, me, owners, (back,))
     name = crew.name if me < 0 else f"{crew.name}-server-{me}"
     return Role(name, crew.ranks, tuple(body), _lanes(body))
+
+
+def _encoding(draft: Draft, i: int, mine: bool) -> tuple[Instruction, ...]:
+    """What a worker does with a packed bucket before it is sent, if that is encoded."""
+    coding = upward(draft.sync.wire, draft.buckets[i])
+    sent = After(f"C{i}" if mine else f"S{i}", 1)
+    return tuple(encoding(draft, str(i), draft.buckets[i], coding, (After(f"P{i}"), sent))) if coding else ()
+
+
+def _exchange(draft: Draft, i: int, host: int, back: After) -> list[Instruction]:
+    """A worker's gradient to a server, and what comes back, once backward is over: weights, or what all apply."""
+    bucket, wire = draft.buckets[i], draft.sync.wire
+    up, down, answer = upward(wire, bucket), downward(wire, bucket), f"{bucket.name}.down"
+    push = Send(up.name if up else bucket.name, (host,), f"{bucket.name}.up", Space.CODED if up else Space.GRADIENT)
+    body = [Instruction(f"S{i}", push, f"push{host}", (After(f"E{i}" if up else f"P{i}"),))]
+    if down is None:
+        return [*body, Instruction(f"R{i}", Receive(bucket.name, (host,), answer), f"pull{host}", (back,))]
+    pull = Receive(down.name, (host,), answer, Space.CODED)
+    return [
+        *body,
+        Instruction(f"R{i}", pull, f"pull{host}", (After(f"Q{i}", 1),)),
+        Instruction(f"Q{i}", Decode(bucket.name, down.name, ()), "apply", (After(f"R{i}"),)),
+        Instruction(f"U{i}", Update(bucket.name), "apply", (After(f"Q{i}"), back)),
+    ]
 
 
 def _told(me: int, owners: Owners) -> list[Instruction]:
@@ -108,12 +132,28 @@ def _serving(draft: Draft, host: int, owners: Owners, idle: tuple[After, ...]) -
         body += _combined(draft, host, str(i), bucket, [], asked)
         body += scaled(draft, i, "serve", (After(f"C{i}"), After("CW")))
         body += _clipped(draft, mine, owners) if i == mine[-1] else []
-        sent = tuple(After(f"D{i}.{w}", 1) for w in peers)
-        body.append(Instruction(f"U{i}", Update(bucket), "serve", (After(f"C{i}"), *idle, *sent)))
-        for w in peers:
-            act_back = Send(bucket, (w,), f"{bucket}.down", Space.PARAMETER)
-            body.append(Instruction(f"D{i}.{w}", act_back, f"to{w}", (After(f"U{i}"),)))
+        body += _answered(draft, host, i, peers, idle)
     return sorted(body, key=lambda one: isinstance(one.act, Update)) if draft.graph.clip_norm else body
+
+
+def _answered(draft: Draft, host: int, i: int, peers: list[int], idle: tuple[After, ...]) -> list[Instruction]:
+    """A server's step and its weights to all workers, or the sum, encoded, with which all of them step."""
+    bucket, down = draft.buckets[i], downward(draft.sync.wire, draft.buckets[i])
+    sent = tuple(After(f"D{i}.{w}", 1) for w in peers)
+    if down is None:
+        made = [Instruction(f"U{i}", Update(bucket.name), "serve", (After(f"C{i}"), *idle, *sent))]
+        act = Send(bucket.name, (0,), f"{bucket.name}.down", Space.PARAMETER)
+    else:
+        encode = Encode(bucket.name, down.name, held=Space.REST)
+        made = [Instruction(f"Y{i}", encode, "serve", (After(f"C{i}"), *sent))]
+        act = Send(down.name, (0,), f"{bucket.name}.down", Space.CODED)
+    body = [
+        *made, *(Instruction(f"D{i}.{w}", replace(act, to=(w,)), f"to{w}", (After(made[0].name),)) for w in peers)
+    ]  # fmt: skip
+    if down is not None and host in draft.workers:
+        body.append(Instruction(f"Q{i}", Decode(bucket.name, down.name, ()), "serve", (After(f"Y{i}"),)))
+        body.append(Instruction(f"U{i}", Update(bucket.name), "serve", (After(f"Q{i}"), *idle)))
+    return body
 
 
 def _combined(
@@ -121,14 +161,19 @@ def _combined(
 ) -> list[Instruction]:
     """A bucket of every other worker received, once `asked` are over, and the sum of all, once `waits` are."""
     body: list[Instruction] = []
+    coding = None if bucket == WEIGHT else upward(draft.sync.wire, draft.buckets[int(label)])
+    act: Combine | Decode = Combine(bucket, draft.workers)
+    cargo, space = bucket, Space.INBOX
+    if coding is not None:
+        act, cargo, space = Decode(bucket, coding.name, draft.workers), coding.name, Space.CODED
     for w in draft.workers:
         if w == host:
-            waits = [*waits, After(f"P{label}")]
+            waits = [*waits, After(f"E{label}" if coding else f"P{label}")]
             continue
-        act = Receive(bucket, (w,), f"{bucket}.up", Space.INBOX)
-        body.append(Instruction(f"I{label}.{w}", act, f"from{w}", (After(f"C{label}", 1), *asked)))
+        came = Receive(cargo, (w,), f"{bucket}.up", space)
+        body.append(Instruction(f"I{label}.{w}", came, f"from{w}", (After(f"C{label}", 1), *asked)))
         waits = [*waits, After(f"I{label}.{w}")]
-    return [*body, Instruction(f"C{label}", Combine(bucket, draft.workers), "serve", tuple(waits))]
+    return [*body, Instruction(f"C{label}", act, "serve", tuple(waits))]
 
 
 def _clipped(draft: Draft, mine: list[int], owners: Owners) -> list[Instruction]:

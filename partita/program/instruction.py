@@ -115,7 +115,7 @@ class Combine:
 
 @dataclass(frozen=True, slots=True)
 class Encode:
-    """Make a coding of a bucket's tensor `space`; with error feedback, of that and what its RESIDUAL holds, in which
+    """Make a coding of a bucket's tensor `space`; with error feedback, of that and what its tensor `held` has, in which
     stays what the coding does not say. The tensors that it `clears` are zero afterwards where the coding speaks. A
     coding that goes on from the sums of others takes what these have left.
     """
@@ -124,6 +124,7 @@ class Encode:
     coding: str
     space: Space = Space.GRADIENT
     clears: tuple[Space, ...] = ()
+    held: Space = Space.RESIDUAL
 
 
 @dataclass(frozen=True, slots=True)

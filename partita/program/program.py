@@ -19,6 +19,7 @@ from partita.program.instruction import (
     Apply,
     Collective,
     Compute,
+    Decode,
     Encode,
     Instruction,
     Kind,
@@ -193,6 +194,11 @@ class Role:
     def on_name(self) -> dict[str, Instruction]:
         return {i.name: i for i in self.instructions}
 
+    @cached_property
+    def decoded(self) -> dict[str, tuple[int, ...]]:
+        """Coding -> the ranks whose codings such a rank decodes one by one; none where one stands for all."""
+        return {i.act.coding: i.act.sources for i in self.instructions if isinstance(i.act, Decode)}
+
     def on(self, lane: str) -> tuple[Instruction, ...]:
         return tuple(i for i in self.instructions if i.lane == lane)
 
@@ -293,7 +299,7 @@ class Program:
                 found[act.space, act.bucket] = None
             elif isinstance(act, Encode):
                 coding = self.coding[act.coding]
-                found |= {(Space.RESIDUAL, act.bucket): None} if coding.codec.error_feedback else {}
+                found |= {(act.held, act.bucket): None} if coding.codec.error_feedback else {}
                 found |= {(Space.BASIS, act.bucket): None} if coding.before else {}
             elif isinstance(act, Apply):
                 found[act.into, act.bucket] = None

@@ -24,9 +24,10 @@ class Space(StrEnum):
     DUAL = "dual"
     RESIDUAL = "residual"
     BASIS = "basis"
+    REST = "rest"
 
 
-KEPT: Final = (Space.ANCHOR, Space.VELOCITY, Space.DELTA, Space.DUAL, Space.RESIDUAL, Space.BASIS)
+KEPT: Final = (Space.ANCHOR, Space.VELOCITY, Space.DELTA, Space.DUAL, Space.RESIDUAL, Space.BASIS, Space.REST)
 
 
 class Kind(StrEnum):

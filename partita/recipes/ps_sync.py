@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from partita.cluster.cluster import Cluster
@@ -9,7 +10,9 @@ from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule
 from partita.plan.sync import Servers, Sync
 from partita.plan.wire import Wire
+from partita.recipes.coded import coded
 from partita.units import Bytes
+from partita.wire.codec import read_codecs
 
 
 def ps_sync(
@@ -21,12 +24,17 @@ def ps_sync(
     own: bool = True,
     bucket_bytes: Bytes = 2**20,
     microbatches: int = 1,
+    codec: str = "none",
+    ramp: int = 0,
 ) -> Plan:
     """Synchronous parameter servers, on devices of their own or the first workers' (DP-03; Li et al., OSDI 2014).
 
-    Keys are sliced, so that weights go out while gradients still come in.
+    Keys are sliced, so that weights go out while gradients still come in. With a codec workers' gradients are encoded;
+    with `where=server` the answer is the sum, encoded too, and workers step by themselves (QU-05, QU-06).
     """
     workers = cluster.size - servers if own else cluster.size
-    wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
+    codecs = tuple(replace(one, where="end") if one.where == "hop" else one for one in read_codecs(codec))
+    wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes, codecs=codecs)
     sync = Sync(through=Servers(servers, own), wire=wire)
-    return Plan("ps_sync", Mesh((("data", workers),)), schedule=Schedule(microbatches=microbatches), sync=(sync,))
+    plan = Plan("ps_sync", Mesh((("data", workers),)), schedule=Schedule(microbatches=microbatches), sync=(sync,))
+    return coded(plan, graph, ramp)

@@ -38,7 +38,7 @@ from partita.program.instruction import (
 )
 from partita.program.program import MASS, WEIGHT, Segment
 from partita.runtime.bounds import clip, norm
-from partita.runtime.coding import HopCode, collect, decode, encode
+from partita.runtime.coding import HopCode, collect, decode, encode, receive_coding, send_coding
 from partita.runtime.draws import DRAWS, Draws
 from partita.runtime.hops import by_schedule
 from partita.runtime.mixing import mix
@@ -197,20 +197,24 @@ def free(rank: Rank, act: Free, name: str, round: int) -> None:
     give(flat)
 
 
-def send(rank: Rank, act: Send, name: str, round: int) -> Pending:
+def send(rank: Rank, act: Send, name: str, round: int) -> Pending | Steps:
     if act.space is Space.VALUE:
         return send_values(rank, act, round)
     _check_outgoing(rank, act, round)
     to = rank.role.mine(act.to, rank.rank)
+    if act.space is Space.CODED:
+        return send_coding(rank, act, to, round)
     if act.space is Space.OUTBOX:
         return rank.transport.send(rank.state.outbox[act.bucket, to], to, act.key, round)
     return rank.transport.send(rank.state.flat(act.space, act.bucket, rank.slot(round)), to, act.key, round)
 
 
-def receive(rank: Rank, act: Receive, name: str, round: int) -> Pending:
+def receive(rank: Rank, act: Receive, name: str, round: int) -> Pending | Steps:
     if act.space is Space.VALUE:
         return receive_values(rank, act, round)
     source = rank.role.mine(act.source, rank.rank)
+    if act.space is Space.CODED:
+        return receive_coding(rank, act, source, round)
     if act.space is Space.INBOX:
         return rank.transport.receive(rank.state.inbox_of(act.bucket, source), source, act.key, round)
     return rank.transport.receive(rank.state.flat(act.space, act.bucket, rank.slot(round)), source, act.key, round)

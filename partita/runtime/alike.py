@@ -34,7 +34,7 @@ def _after(acts: Sequence[Act], before: frozenset[Space]) -> frozenset[Space]:
         if isinstance(act, Collective):
             put(act.space, True)
         elif isinstance(act, Encode):
-            for space in (Space.RESIDUAL, *act.clears):
+            for space in (act.held, *act.clears):
                 put(space, False)
         elif isinstance(act, Combine | Decode):
             put(Space.GRADIENT, True)

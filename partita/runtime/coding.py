@@ -13,7 +13,7 @@ import torch
 
 from partita.kernels.codecs import kernel_of
 from partita.kernels.site import Site
-from partita.program.instruction import Collective, Decode, Encode, Space
+from partita.program.instruction import Collective, Decode, Encode, Kind, Receive, Send, Space
 from partita.program.program import Coding
 from partita.runtime.hops import by_schedule
 from partita.runtime.rank import Rank
@@ -36,7 +36,7 @@ def encode(rank: Rank, act: Encode, name: str, round: int) -> None:
     values = fresh = rank.state.flat(act.space, act.bucket, rank.slot(round))
     feedback = coding.codec.error_feedback
     if feedback:
-        held = rank.state.kept[Space.RESIDUAL, act.bucket]
+        held = rank.state.kept[act.held, act.bucket]
         values = held if coding.before else held.add_(values)
     key = coding_key(rank.feed.seed, rank.step(round, 0), rank.rank, coding.name)
     message, kernel, site = row(rank, coding, rank.rank), kernel_of(coding.codec), site_of(rank, coding, round, fresh)
@@ -75,7 +75,7 @@ def site_of(rank: Rank, coding: Coding, round: int, fresh: torch.Tensor | None =
 def collect(rank: Rank, act: Collective, group: tuple[int, ...], name: str, round: int) -> Pending | Steps:
     """Codings summed as they are, or one of each member brought to all."""
     coding = rank.program.coding[act.bucket]
-    if coding.dtype != "uint8":
+    if act.kind is Kind.ALL_REDUCE:
         flat = row(rank, coding, rank.rank)
         if act.algorithm == "backend":
             return rank.transport.collective(act.kind, flat, group, rank.role.on_name[name].lane, name, round)
@@ -111,11 +111,38 @@ def length_of(message: torch.Tensor) -> int:
     return int(message[:LENGTH].view(torch.int64)[0])
 
 
+def send_coding(rank: Rank, act: Send, to: int, round: int) -> Pending | Steps:
+    """A rank's own coding to a peer; where its length varies, that goes ahead."""
+    coding = rank.program.coding[act.bucket]
+    message = row(rank, coding, rank.rank)
+    return _sent(rank, message, act.key, to, round) if coding.most else rank.transport.send(message, to, act.key, round)
+
+
+def _sent(rank: Rank, message: torch.Tensor, key: str, to: int, round: int) -> Steps:
+    yield rank.transport.send(message[:LENGTH], to, f"{key}~", round)
+    if used := length_of(message):
+        yield rank.transport.send(message[LENGTH : LENGTH + used], to, key, round)
+
+
+def receive_coding(rank: Rank, act: Receive, source: int, round: int) -> Pending | Steps:
+    """The coding of a peer, in its row."""
+    coding = rank.program.coding[act.bucket]
+    message = row(rank, coding, source)
+    if coding.most:
+        return _received(rank, message, act.key, source, round)
+    return rank.transport.receive(message, source, act.key, round)
+
+
+def _received(rank: Rank, message: torch.Tensor, key: str, source: int, round: int) -> Steps:
+    yield rank.transport.receive(message[:LENGTH], source, f"{key}~", round)
+    if used := length_of(message):
+        yield rank.transport.receive(message[LENGTH : LENGTH + used], source, key, round)
+
+
 def block_of(rank: Rank, coding: Coding) -> torch.Tensor:
-    """The rows of a coding, made when first asked for: one a worker, or one where they are summed."""
+    """The rows of a coding, made when first asked for: one for each rank whose is decoded by itself, else one."""
     if coding.name not in rank.state.coded:
-        workers = [r for role in rank.program.roles if role.keeps == "model" for r in role.ranks]
-        rows = len(workers) if coding.dtype == "uint8" else 1
+        rows = len(rank.role.decoded.get(coding.name, ())) or 1
         length = coding.most + LENGTH if coding.most else coding.elements
         made = torch.zeros((rows, -(-length // 8) * 8 if coding.most else length), dtype=getattr(torch, coding.dtype))
         rank.state.coded[coding.name] = made.to(rank.device)
@@ -124,8 +151,8 @@ def block_of(rank: Rank, coding: Coding) -> torch.Tensor:
 
 def row(rank: Rank, coding: Coding, source: int) -> torch.Tensor:
     """The message that came from a rank."""
-    block = block_of(rank, coding)
-    return block[0] if len(block) == 1 else block[source]
+    sources = rank.role.decoded.get(coding.name, ())
+    return block_of(rank, coding)[sources.index(source) if sources else 0]
 
 
 class HopCode:

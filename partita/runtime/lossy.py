@@ -4,6 +4,7 @@ contribution of worker r   v = e_r + g_r,   message = codec(v),   e_r = v - said
 momentum ahead (SP-03)     g_r bounded, u_r = m u_r + g_r,   v = e_r + u_r,   u_r = 0 where the message speaks
 applied                    sum over r of said(message of r), in the order of the ranks
 in rounds (EX-02)          what all workers' values are understood as together, from what was understood last
+coded answers (QU-05)      the same once more of the sum, by its server
 per hop                    the plan's schedule on the contributions, each message said through the codec
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Final
 
 import torch
 
@@ -20,8 +21,8 @@ from partita.kernels.plain import decoded, encoded, places
 from partita.kernels.plain_lowrank import low_rank
 from partita.plan.rule import momentum_ahead
 from partita.plan.wire import Codec
-from partita.program.instruction import Collective, Encode
-from partita.program.program import Bucket, Piece, Program
+from partita.program.instruction import Collective, Encode, Space
+from partita.program.program import Bucket, Coding, Piece, Program
 from partita.runtime.coding import EVERYBODY, coding_key
 from partita.runtime.state import rows
 from partita.wire.algorithms import BACKEND, schedule_of
@@ -30,6 +31,7 @@ from partita.wire.interpreter import carried_out
 from partita.wire.schedule import edges_of
 
 Named = Mapping[str, torch.Tensor]
+SERVER: Final = -1
 
 
 @dataclass
@@ -43,9 +45,10 @@ class Lossy:
     basis: dict[str, torch.Tensor] = field(default_factory=dict)
     shapes: dict[Piece, torch.Size] = field(default_factory=dict)
 
-    def summed(self, program: Program, step: int, contributions: Mapping[int, Named]) -> dict[str, torch.Tensor]:
-        """Parameter -> the gradient that all workers apply, of what each brings."""
-        acts = [i.act for i in program.roles[0].instructions]
+    def summed(
+        self, program: Program, step: int, contributions: Mapping[int, Named], weight: float = 1.0
+    ) -> dict[str, torch.Tensor]:
+        """Parameter -> the gradient that all workers apply, of what each brings, divided by `weight`."""
         contributions = {
             worker: _bounded(program, named, len(contributions)) for worker, named in contributions.items()
         }
@@ -56,24 +59,37 @@ class Lossy:
                 worker: torch.cat([rows(named[piece.parameter], piece).reshape(-1) for piece in bucket.pieces])
                 for worker, named in sorted(contributions.items())
             }
-            whole = self._agreed(program, acts, bucket, own, step)
+            whole = self._answered(program, bucket, self._agreed(program, bucket, own, step) / weight, step)
             lengths = [rows(found[piece.parameter], piece).numel() for piece in bucket.pieces]
             for piece, part in zip(bucket.pieces, torch.split(whole, lengths), strict=True):
                 into = rows(found[piece.parameter], piece)
                 into.copy_(part.view(into.shape))
         return found
 
-    def _agreed(
-        self, program: Program, acts: list[Any], bucket: Bucket, own: dict[int, torch.Tensor], step: int
-    ) -> torch.Tensor:
-        encode = next((act for act in acts if isinstance(act, Encode) and act.bucket == bucket.name), None)
-        if encode is not None and spec_of(program.coding[encode.coding].codec).counts:
-            return self._in_rounds(program, program.coding[encode.coding].codec, bucket, own, step)
-        if encode is not None:
-            act = next(act for act in acts if isinstance(act, Collective) and act.bucket == encode.coding)
-            return self._at_end(program, program.coding[encode.coding].codec, act, bucket, own, step)
+    def _agreed(self, program: Program, bucket: Bucket, own: dict[int, torch.Tensor], step: int) -> torch.Tensor:
+        acts = [i.act for i in program.roles[0].instructions]
+        codings = [coding for coding in program.codings if coding.bucket == bucket.name]
+        if codings and spec_of(codings[0].codec).counts:
+            return self._in_rounds(program, codings[0].codec, bucket, own, step)
+        if codings:
+            sent = {act.bucket: act for act in acts if isinstance(act, Collective)}
+            return self._at_end(program, codings[0], sent.get(codings[0].name), bucket, own, step)
         act = next(act for act in acts if isinstance(act, Collective) and act.bucket == bucket.name)
         return self._per_hop(act, own, step) if act.codec else torch.stack(list(own.values())).sum(0)
+
+    def _answered(self, program: Program, bucket: Bucket, whole: torch.Tensor, step: int) -> torch.Tensor:
+        """What workers understand of a server's coded answer; the sum itself where it steps by itself."""
+        answers = [(i.act, role) for role, i in program.instructions() if isinstance(i.act, Encode)]
+        for act, role in answers:
+            if act.bucket == bucket.name and act.held is Space.REST:
+                codec, settings = program.coding[act.coding].codec, settings_of(program.coding[act.coding].codec)
+                held = self.residual.get((SERVER, bucket.name), torch.zeros_like(whole))
+                value = whole + held if codec.error_feedback else whole
+                key = coding_key(self.seed, step, role.ranks[0], act.coding)
+                meant = decoded(codec.name, encoded(codec.name, value, settings, key, whole), value, settings)
+                self.residual[SERVER, bucket.name] = value - meant
+                return meant
+        return whole
 
     def _ahead(self, program: Program, place: tuple[int, str], gradient: torch.Tensor) -> torch.Tensor:
         """The gradient with the momentum that goes ahead of the codec."""
@@ -85,15 +101,17 @@ class Lossy:
         return now + gradient if nesterov else now.clone()
 
     def _at_end(
-        self, program: Program, codec: Codec, act: Collective, bucket: Bucket, own: dict[int, torch.Tensor], step: int
-    ) -> torch.Tensor:
-        settings, sums = settings_of(codec), spec_of(codec).sums
+        self, program: Program, coding: Coding, act: Collective | None, bucket: Bucket, own: dict[int, torch.Tensor],
+        step: int,
+    ) -> torch.Tensor:  # fmt: skip
+        codec, settings = coding.codec, settings_of(coding.codec)
+        sums = spec_of(codec).sums if act else ""
         said = []
         for worker, gradient in own.items():
             held = self.residual.get((worker, bucket.name), torch.zeros_like(gradient))
             ahead = self._ahead(program, (worker, bucket.name), gradient)
             value = ahead + held if codec.error_feedback else ahead
-            key = coding_key(self.seed, step, worker, act.bucket)
+            key = coding_key(self.seed, step, worker, coding.name)
             message = encoded(codec.name, value, settings, key, ahead)
             if (worker, bucket.name) in self.velocity and masks(codec):
                 self.velocity[worker, bucket.name][places(codec.name, message, value, settings)] = 0
@@ -102,7 +120,7 @@ class Lossy:
                 self.residual[worker, bucket.name] = value - meant
             said.append(message.view(getattr(torch, sums)) if sums else meant)
         first, *others = said
-        if sums and act.algorithm != BACKEND:
+        if act and sums and act.algorithm != BACKEND:
             schedule = schedule_of(act.kind, act.algorithm, len(said))
             edges = edges_of(len(first), schedule.parts)
             first = torch.cat(carried_out(schedule, [[v[a:b] for a, b in pairwise(edges)] for v in said])[0])

@@ -200,5 +200,4 @@ def _lossily(own: Reference, program: Program, step: int, codecs: Lossy) -> list
         mine = [(s.start, s.count) for s in shares_of(program) if s.rank == worker]
         found, part = own.sums(step, mine, program.batch)
         contributions[worker], weight = dict(zip(names, found, strict=True)), weight + part
-    whole = list(codecs.summed(program, step, contributions).values())
-    return own.clipped([gradient / weight for gradient in whole] if own.weighted else whole)
+    return own.clipped(list(codecs.summed(program, step, contributions, weight if own.weighted else 1.0).values()))

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from partita.graph.graph import Constant, Graph
-from partita.program.instruction import KEPT, Apply, Combine, Norm, Pack, Snapshot, Space
+from partita.program.instruction import KEPT, Apply, Combine, Decode, Norm, Pack, Snapshot, Space
 from partita.program.program import MASS, NORM, Bucket, Piece, Program, Role
 from partita.runtime.ledger import Ledger
 from partita.runtime.owned import Owned, Part, Shapes, Slice, give, owned_of
@@ -110,7 +110,7 @@ def make_state(
     gradient: dict[str, list[torch.Tensor]] = {}
     gradient_views: dict[str, list[Views]] = {}
     acts = [i.act for i in role.instructions]
-    packed = {act.bucket for act in acts if isinstance(act, Pack | Combine)}
+    packed = {act.bucket for act in acts if isinstance(act, Pack | Combine | Decode)}
     packed |= {act.bucket for act in acts if isinstance(act, Apply) and (act.need > 1 or act.drop)}
     packed |= {NORM} if any(isinstance(act, Norm) for act in acts) else set()
     for b in buckets:
