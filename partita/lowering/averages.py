@@ -102,7 +102,7 @@ def _leaving(draft: Draft, fragment: tuple[int, ...], updated: dict[str, After])
             change = Mix(name, Space.DELTA, (Term(Space.ANCHOR), Term(Space.PARAMETER, (-1.0,))))
             taken.append(Instruction(f"D{i}", change, "compute", (ready,)))
             ready = After(f"D{i}")
-        whole = Collective(Kind.ALL_REDUCE, name, (draft.workers,), space, draft.sync.wire.collective)
+        whole = Collective(Kind.ALL_REDUCE, name, (draft.workers,), space, draft.algorithm(name))
         sums.append(Instruction(f"A{i}", whole, "wire", (ready,)))
     return taken + sums
 

@@ -44,7 +44,7 @@ from partita.program.instruction import (
     Term,
 )
 from partita.program.program import WEIGHT, Bucket, Coding
-from partita.wire.algorithms import BACKEND
+from partita.wire.algorithms import BACKEND, algorithm_for
 from partita.wire.codec import (
     SPECS,
     bound_of,
@@ -123,20 +123,22 @@ def summed(draft: Draft, label: str, bucket: Bucket, lane: str) -> Agreement:
     made, packed, last = codings(wire, bucket, draft.graph), After(f"P{label}"), f"A{label}"
     if not made:
         hop = None if bucket.name == WEIGHT else at(wire, "hop")
-        algorithm = "ring" if hop and wire.collective == BACKEND else wire.collective
+        algorithm = draft.algorithm(bucket.name)
+        algorithm = "ring" if hop and algorithm == BACKEND else algorithm
         whole = Collective(Kind.ALL_REDUCE, bucket.name, groups, Space.GRADIENT, algorithm, hop and check_codec(hop))
         return Agreement((), (Instruction(last, whole, lane, (packed,)),), last)
     sums = made[0].dtype != "uint8"
     *ahead, encode = encoding(draft, label, bucket, made[0], (packed, After(f"D{label}", 1)))
     space = encode.act.space if isinstance(encode.act, Encode) else Space.GRADIENT
-    kind, algorithm = (Kind.ALL_REDUCE, wire.collective) if sums else (Kind.ALL_GATHER, BACKEND)
+    kind = Kind.ALL_REDUCE if sums else Kind.ALL_GATHER
     then: list[Instruction] = []
     for i, coding in enumerate(made):
         again = f".{i}" if i else ""
         if i:
             more = Encode(bucket.name, coding.name, space)
             then.append(Instruction(f"E{label}{again}", more, "encode", (After(then[-1].name),)))
-        whole, ready = Collective(kind, coding.name, groups, Space.CODED, algorithm), After(f"E{label}{again}")
+        algorithm, ready = algorithm_for(wire, coding.size) if sums else BACKEND, After(f"E{label}{again}")
+        whole = Collective(kind, coding.name, groups, Space.CODED, algorithm)
         then.append(Instruction(f"A{label}{again}", whole, f"{lane}{again}", (ready,)))
     decode = Decode(bucket.name, made[-1].name, () if sums else draft.workers)
     then.append(Instruction(f"D{label}", decode, DECODE, (After(then[-1].name),)))

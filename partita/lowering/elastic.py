@@ -110,4 +110,4 @@ def _multipliers(draft: Draft, steps: int) -> list[Instruction]:
 
 
 def _summed(draft: Draft, bucket: str) -> Collective:
-    return Collective(Kind.ALL_REDUCE, bucket, (draft.workers,), Space.DELTA, draft.sync.wire.collective)
+    return Collective(Kind.ALL_REDUCE, bucket, (draft.workers,), Space.DELTA, draft.algorithm(bucket))

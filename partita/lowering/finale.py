@@ -29,7 +29,7 @@ def finale(draft: Draft) -> Program | None:
             body.append(Instruction(taken.name, Mix(bucket.name, Space.PARAMETER, (Term(Space.ANCHOR),)), "compute"))
         if centre:
             continue
-        whole = Collective(Kind.ALL_REDUCE, bucket.name, (workers,), Space.PARAMETER, draft.sync.wire.collective)
+        whole = Collective(Kind.ALL_REDUCE, bucket.name, (workers,), Space.PARAMETER, draft.algorithm(bucket.name))
         body.append(Instruction(f"A{i}", whole, "wire", (taken,) if beside else ()))
         body.append(Instruction(f"X{i}", Scale(bucket.name, 1 / len(workers)), "compute", (After(f"A{i}"),)))
     role = Role("worker", workers, tuple(body), (COMPUTE, WIRE))

@@ -107,8 +107,9 @@ def _finale(graph: Graph, plan: Plan) -> Program | None:
 def refuse(graph: Graph, plan: Plan) -> None:
     """Raises LoweringError naming the first part of the plan that cannot be carried out yet."""
     sync, loose = plan.sync[0] if plan.sync else Sync(), not waits_for_all(plan)
-    if sync.wire.collective != BACKEND:
-        all_reduce(sync.wire.collective, plan.mesh.length("data"))
+    ways = {sync.wire.collective, *(algorithm for _, algorithm in sync.wire.by_size)} - {BACKEND}
+    for algorithm in sorted(ways):
+        all_reduce(algorithm, plan.mesh.length("data"))
     known = ("data", "pipe") if plan.stages else ("data",)
     others = [axis for axis, length in plan.mesh.axes if axis not in known and length > 1]
     cases: tuple[tuple[bool, str], ...] = (
@@ -140,7 +141,8 @@ def _shard_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
     summed = bool(plan.sync) and isinstance(sync.through, AllReduce) and sync.what is What.GRADIENT
     yield shards and plan.mesh.size > 1 and not summed, "sharded state where no gradients are all-reduced"
     yield shards and sync.tight.lag > 0, "sharded state with late gradients"
-    yield shards and sync.wire.collective != BACKEND, f"sharded state with the collective {sync.wire.collective!r}"
+    scheduled = sync.wire.collective != BACKEND or sync.wire.by_size != ()
+    yield shards and scheduled, f"sharded state with the collective {sync.wire.collective!r}"
     yield shards and bool(sync.wire.codecs), "sharded state with codecs"
     unlike = any(stage.ranks for stage in plan.stages) and plan.memory.shard is not Shard.OPTIMIZER
     yield shards and unlike, "sharded gradients of replicas that take turns"
@@ -162,7 +164,8 @@ def _pipeline_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
     several = plan.mesh.length("data") > 1 or any(len(stage.ranks) > 1 for stage in plan.stages)
     yield not plan.sync and several, "replicas of stages that never agree"
     yield bool(sync.wire.codecs), "codecs between stages"
-    yield sync.wire.collective != BACKEND, f"the collective {sync.wire.collective!r} between stages"
+    scheduled = sync.wire.collective != BACKEND or sync.wire.by_size != ()
+    yield scheduled, f"the collective {sync.wire.collective!r} between stages"
 
 
 def _gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:

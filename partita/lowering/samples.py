@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from partita.errors import PlanError
 from partita.graph.graph import Graph
@@ -11,8 +12,10 @@ from partita.plan.plan import Plan, own_servers
 from partita.plan.sync import Sync
 from partita.program.instruction import After, Compute, Instruction, Load, Pack
 from partita.program.program import WEIGHT, Bucket, Segment
+from partita.wire.algorithms import algorithm_for
 
 Places = tuple[int, ...]
+NUMBER: Final = 8  # bytes of a bucket of one number
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,11 @@ class Draft:
         """What instructions call each bucket that is agreed on, the weight first."""
         weight = {"W": self.weight} if self.weight else {}
         return weight | {str(i): bucket for i, bucket in enumerate(self.buckets)}
+
+    def algorithm(self, bucket: str) -> str:
+        """The algorithm by which a bucket, or what is kept of it, is summed."""
+        size = next((one.size for one in self.buckets if one.name == bucket), NUMBER)
+        return algorithm_for(self.sync.wire, size)
 
     @property
     def workers(self) -> tuple[int, ...]:

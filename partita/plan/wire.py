@@ -31,7 +31,8 @@ class Codec:
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """`collective`: 'backend' (gloo's or NCCL's own) or an algorithm of the wire room; `bucket_bytes` closes a bucket
+    """`collective`: 'backend' (gloo's or NCCL's own) or an algorithm of the wire room, `by_size` those of smaller
+    messages, each (up to so many bytes, algorithm), smallest first; `bucket_bytes` closes a bucket
     (0: one a tensor), `first_bucket_bytes` closes the first one sooner; `slice_bytes` cuts messages (0: whole);
     `credit_bytes` bounds what is in flight; `negotiate` agrees on readiness before sending (Horovod)."""
 
@@ -43,3 +44,4 @@ class Wire:
     credit_bytes: Bytes = 0
     negotiate: bool = False
     codecs: tuple[Codec, ...] = ()
+    by_size: tuple[tuple[Bytes, str], ...] = ()

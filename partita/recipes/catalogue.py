@@ -26,6 +26,7 @@ from partita.recipes.downpour import downpour
 from partita.recipes.dynsgd import dynsgd
 from partita.recipes.eamsgd import eamsgd
 from partita.recipes.easgd import easgd
+from partita.recipes.fastest import fastest
 from partita.recipes.gossip import gossip
 from partita.recipes.gpipe import gpipe
 from partita.recipes.interleaved import interleaved
@@ -119,7 +120,7 @@ class Call:
         own = {knob: value for knob, value in self.knobs.items() if knob in self.recipe.own}
         plan = replace(self.recipe.make(graph, cluster, costs, **own), name=self.name)
         plan = with_shared(plan, {knob: value for knob, value in self.knobs.items() if knob not in own})
-        return settled(plan, graph, cluster, costs)
+        return settled(fastest(plan, graph, cluster, costs), graph, cluster, costs)
 
 
 def call(text: str, graph: Graph, cluster: Cluster, costs: Any = None) -> Plan:

@@ -9,7 +9,9 @@ from math import prod
 from typing import Final
 
 from partita.errors import PlanError
+from partita.plan.wire import Wire
 from partita.program.instruction import Kind
+from partita.units import Bytes
 from partita.wire.doubling import binary_blocks, halving_doubling, recursive_doubling
 from partita.wire.layers import butterfly, hierarchical
 from partita.wire.rings import pairwise, ring, ring_all_gather, ring_reduce_scatter
@@ -32,7 +34,10 @@ def all_reduce(algorithm: str, ranks: int) -> Schedule:
     """
     found = re.fullmatch(r"(\w+)(?:\(([\d,]+)\))?", algorithm)
     if found is None or found[1] not in ALGORITHMS:
-        raise PlanError(f"there is no collective {algorithm!r}; there are backend, auto, {', '.join(ALGORITHMS)}")
+        open_ = " until a recipe settles it" if algorithm == AUTO else ""
+        raise PlanError(
+            f"there is no collective {algorithm!r}{open_}; there are backend, auto, {', '.join(ALGORITHMS)}"
+        )
     name, numbers = found[1], tuple(int(n) for n in (found[2] or "").split(",") if n)
     if name == "butterfly":
         degrees = numbers or factors(ranks)
@@ -57,6 +62,11 @@ def schedule_of(kind: Kind, algorithm: str, ranks: int) -> Schedule:
     if kind is Kind.BROADCAST:
         return tree_broadcast(ranks)
     return (ring_reduce_scatter if kind is Kind.REDUCE_SCATTER else ring_all_gather)(ranks)
+
+
+def algorithm_for(wire: Wire, size: Bytes) -> str:
+    """The algorithm by which a plan sums a vector of so many bytes."""
+    return next((algorithm for most, algorithm in wire.by_size if size <= most), wire.collective)
 
 
 def factors(ranks: int) -> tuple[int, ...]:

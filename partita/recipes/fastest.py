@@ -1,0 +1,74 @@
+"""Which schedule an all-reduce goes by where a plan leaves it open: by size, the one predicted to be the fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from typing import Final
+
+from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
+from partita.cost.datasheet import datasheet_costs
+from partita.errors import PlanError
+from partita.graph.graph import Graph
+from partita.graph.tensor import ITEMSIZE
+from partita.lowering.lower import lower_phase
+from partita.plan.plan import Plan
+from partita.plan.sync import Sync
+from partita.plan.wire import Codec
+from partita.program.instruction import Collective, Instruction, Kind
+from partita.program.program import Bucket, Lane, Program, Role
+from partita.simulator.simulate import simulate
+from partita.units import Bytes, Seconds
+from partita.wire.algorithms import ALGORITHMS, AUTO, BACKEND, all_reduce
+
+LEAVES: Final = "float32"
+
+
+def fastest(plan: Plan, graph: Graph, cluster: Cluster, costs: Costs | None = None) -> Plan:
+    """The plan, and the phases before it, with an algorithm in place of `auto` for every size of message that it has;
+    by data sheets where no costs are given. The plan itself where nothing is left open."""
+    before = tuple(replace(phase, plan=fastest(phase.plan, graph, cluster, costs)) for phase in plan.before)
+    plan = replace(plan, before=before)
+    if not any(sync.wire.collective == AUTO for sync in plan.sync):
+        return plan
+    known = costs or datasheet_costs(graph, cluster, ())
+    return replace(plan, sync=tuple(_settled(sync, plan, known) for sync in plan.sync))
+
+
+def _settled(sync: Sync, plan: Plan, costs: Costs) -> Sync:
+    if sync.wire.collective != AUTO:
+        return sync
+    syncs = tuple(replace(one, wire=replace(one.wire, collective=BACKEND)) for one in plan.sync)
+    program = lower_phase(costs.graph, replace(plan, sync=syncs, before=()), costs.cluster)
+    acts = [i.act for _, i in program.instructions() if isinstance(i.act, Collective)]
+    sums = [act for act in acts if act.kind is Kind.ALL_REDUCE and len(act.groups[0]) > 1]
+    sizes = {program.payload(act): (len(act.groups[0]), act.codec) for act in sums}
+    found = [(size, min(timed(size, ranks, codec, costs))[1]) for size, (ranks, codec) in sorted(sizes.items())]
+    steps = [one for one, after in pairwise(found) if one[1] != after[1]]
+    last = found[-1][1] if found else BACKEND
+    return replace(sync, wire=replace(sync.wire, collective=last, by_size=tuple(steps)))
+
+
+def timed(size: Bytes, ranks: int, codec: Codec | None, costs: Costs) -> Iterator[tuple[Seconds, str]]:
+    """(predicted seconds, algorithm) of an all-reduce of so many bytes among the first `ranks` devices, each alone."""
+    bucket = Bucket("b0", LEAVES, max(size // ITEMSIZE[LEAVES], 1), ())
+    group = tuple(range(ranks))
+    for algorithm in candidates(ranks, codec is not None, costs.cluster):
+        act = Collective(Kind.ALL_REDUCE, bucket.name, (group,), algorithm=algorithm, codec=codec)
+        role = Role("all", group, (Instruction("A", act, "compute"),), (Lane("compute"),))
+        yield simulate(Program("all-reduce", (role,), (), (bucket,), 1), costs).step_seconds, algorithm
+
+
+def candidates(ranks: int, coded: bool, cluster: Cluster) -> list[str]:
+    """The algorithms that there are for so many ranks; the backend's own does not encode."""
+    names = [*ALGORITHMS, *(f"hierarchical({k})" for k in range(2, ranks) if ranks % k == 0)]
+    found = [] if coded else [BACKEND]
+    for name in names:
+        try:
+            all_reduce(name, ranks)
+        except PlanError:
+            continue
+        found.append(name)
+    return found

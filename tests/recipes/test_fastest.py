@@ -1,0 +1,89 @@
+"""The algorithm that `collective=auto` stands for is the fastest that is predicted, for each size of message."""
+
+from __future__ import annotations
+
+import pytest
+
+from partita.cluster.cluster import Cluster, Device, Group, Link
+from partita.cost.costs import Costs
+from partita.lowering.lower import lower
+from partita.plan.plan import Plan
+from partita.plan.text import read_plan, write_plan
+from partita.plan.wire import Codec
+from partita.program.instruction import Collective
+from partita.recipes.catalogue import call
+from partita.recipes.fastest import candidates, timed
+from partita.simulator.simulate import simulate
+from partita.wire.algorithms import BACKEND
+from tests.priced import priced, whole_cores
+from tests.small import two_layers
+
+BATCHES = (1, 2, 4)
+
+
+def costs_on(machines: Cluster, latency: float) -> Costs:
+    return priced(two_layers(), machines, BATCHES, latency=latency)
+
+
+def text(size: int) -> str:
+    return f"ddp(collective=auto,bucket_bytes={size},first_bucket_bytes=40,order=fifo)"
+
+
+def algorithms(plan: Plan, costs: Costs) -> dict[int, str]:
+    """Bytes -> the algorithm of its bucket."""
+    program = lower(costs.graph, plan, costs.cluster)[-1].program
+    acts = [i.act for _, i in program.instructions() if isinstance(i.act, Collective)]
+    return {program.payload(act): act.algorithm for act in acts}
+
+
+@pytest.mark.parametrize("latency", [0.0, 1e-4, 1e-2])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_no_other_schedule_is_predicted_to_be_faster(ranks: int, latency: float) -> None:
+    costs = costs_on(whole_cores(ranks, 1e5), latency)
+    plan = call(text(100), costs.graph, costs.cluster, costs)
+    chosen = algorithms(plan, costs)
+    assert len(chosen) > 1
+    for size, algorithm in chosen.items():
+        seconds = {name: second for second, name in timed(size, ranks, None, costs)}
+        assert seconds[algorithm] == min(seconds.values())
+
+
+def test_small_messages_double_and_large_ones_go_round() -> None:
+    """CO-04, CO-05: few steps where latency rules, few bytes where bandwidth does; the plan says both."""
+    costs = costs_on(whole_cores(4, 1e5), 3e-4)
+    plan = call(text(48), costs.graph, costs.cluster, costs)
+    small, large = (min(timed(size, 4, None, costs))[1] for size in (4, 10**6))
+    assert small == "doubling" != large
+    assert plan.sync[0].wire.collective != "auto"
+    assert read_plan(write_plan(plan)) == plan
+
+
+def test_the_whole_plan_is_no_slower_than_with_any_one_schedule() -> None:
+    costs = costs_on(whole_cores(4, 1e5), 1e-4)
+
+    def seconds(collective: str) -> float:
+        plan = call(f"ddp(collective={collective})", costs.graph, costs.cluster, costs)
+        return simulate(lower(costs.graph, plan, costs.cluster)[-1].program, costs).step_seconds
+
+    others = [seconds(name) for name in candidates(4, False, costs.cluster)]
+    assert seconds("auto") <= min(others) * (1 + 1e-9) < max(others)
+
+
+def test_nodes_and_codecs_have_candidates_of_their_own() -> None:
+    """CO-07: the nodes of a cluster; a codec of every hop needs a schedule."""
+    machines = whole_cores(4, 1e5)
+    assert "hierarchical(2)" in candidates(4, False, machines)
+    assert BACKEND not in candidates(4, True, machines)
+    node = Group("node", (Device(cores=1.0),) * 2, (Link(1e7, 0.0),) * 2)
+    costs = costs_on(Cluster("nodes", Group("root", (node, node), (Link(1e5, 0.0),) * 2)), 1e-5)
+    seconds = {name: second for second, name in timed(10**5, 4, None, costs)}
+    assert seconds["hierarchical(2)"] < seconds["doubling"]
+    plan = call("ddp(collective=auto,codec=q8)", costs.graph, costs.cluster, costs)
+    assert BACKEND not in algorithms(plan, costs).values()
+    assert plan.sync[0].wire.codecs == (Codec("q8", "hop"),)
+
+
+def test_without_costs_data_sheets_choose() -> None:
+    graph, machines = two_layers(), whole_cores(4, 1e9)
+    plan = call("ddp(collective=auto)", graph, machines)
+    assert plan.sync[0].wire.collective in candidates(4, False, machines)
