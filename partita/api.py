@@ -30,7 +30,8 @@ from partita.report.verdict import Verdict
 from partita.searches.exhaustive import Search, applicable, exhaustive
 from partita.searches.finals import finalists, judged
 from partita.searches.fit import Fit, fit_of, nearest
-from partita.searches.objective import check_objective
+from partita.searches.objective import ALLOWED, check_objective
+from partita.searches.pays import all_pay
 from partita.simulator.simulate import simulate as simulate_program
 from partita.task import Task, load_task, spec_of
 from partita.units import Seconds
@@ -104,6 +105,9 @@ def search(
         known = costs_of(graph, cluster, [c.plan for c in few], task=task, source=source, tell=tell)
         found = judged(found, few, known, objective=objective, allow=allow, tell=tell)
     kept = found.candidates[:top] if top else found.candidates
+    if "lossy" in ALLOWED[allow]:
+        tell("simulating codecs")
+        found = replace(found, pays=all_pay(known))
     return replace(found, candidates=kept, search_seconds=time.perf_counter() - begun)
 
 

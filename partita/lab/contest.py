@@ -15,6 +15,8 @@ from partita.plan.plan import Plan
 from partita.program.timeline import Timeline
 from partita.runtime.take import Take
 from partita.runtime.watch import Watch
+from partita.searches.explaining import MOST_RANKS
+from partita.searches.pays import pays
 from partita.simulator.simulate import simulate
 from partita.units import Seconds
 
@@ -49,6 +51,7 @@ def contest(
             for text, plan in plans.items():
                 tell(f"running {text}, repeat {turn + 1} of {repeat}")
                 takes[text].append(crew.measure(plan, steps=steps, evaluate=turn == 0))
-        notes = crew.notes
+        paid = [pays(plan, costs) for plan in plans.values()] if cluster.size <= MOST_RANKS else []
+        notes = (*crew.notes, *(str(one) for one in paid if one))
     classes = {text: program.semantics for text, program in programs.items()}
     return Contest(classes, predicted, guesses, memory, takes, notes)

@@ -25,7 +25,9 @@ def search_answer(found: Search, graph: Graph, cluster: Cluster) -> Answer:
     body = search_body(found, setting_of(graph, cluster))
     if not any(candidate.fits for candidate in found.candidates):
         return Answer(body, (search_table(found),), 1, f"no plan for {graph.name} fits the memory of {cluster.name}")
-    return Answer(body, (search_table(found), found.explanation, costs_line(found.costs, found.because)))
+    return Answer(
+        body, (search_table(found), found.explanation, *map(str, found.pays), costs_line(found.costs, found.because))
+    )
 
 
 def timeline_answer(timeline: Timeline, graph: Graph, cluster: Cluster, source: str, because: str) -> Answer:

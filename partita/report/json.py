@@ -82,6 +82,10 @@ def search_body(search: Search, setting: Setting) -> dict[str, Any]:
         "costs": search.costs,
         "costs_because": search.because,
         "refused": [{"plan": plan, "error": why} for plan, why in search.refused],
+        "codecs": [
+            {"plan": p.plan, "gain": p.gain, "break_even_bandwidth": p.even or None, "explanation": str(p)}
+            for p in search.pays
+        ],
     }
 
 

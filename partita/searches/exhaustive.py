@@ -19,6 +19,7 @@ from partita.program.timeline import Timeline
 from partita.recipes.catalogue import RECIPES, call
 from partita.searches.explaining import MOST_RANKS, binding, break_even, loss, narrowest_link, widened
 from partita.searches.objective import check_objective, refusal, worth
+from partita.searches.pays import Pays
 from partita.simulator.simulate import simulate
 from partita.units import Seconds, show_bandwidth
 
@@ -47,7 +48,8 @@ class Candidate:
 @dataclass(frozen=True)
 class Search:
     """Candidates, best first; `refused` says why points of the grid are none. `gap` is how far the best one's step may
-    be above the bound: computing alone, perfectly divided. `costs` says where costs come from, `because` why so."""
+    be above the bound: computing alone, perfectly divided. `costs` says where costs come from, `because` why so; `pays`
+    where each codec would, if codecs are allowed."""
 
     candidates: tuple[Candidate, ...]
     search_seconds: Seconds
@@ -57,6 +59,7 @@ class Search:
     refused: tuple[tuple[str, str], ...] = field(default=())
     costs: str = ""
     because: str = ""
+    pays: tuple[Pays, ...] = ()
 
     @property
     def best(self) -> Plan:

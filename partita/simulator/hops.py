@@ -41,7 +41,7 @@ def scheduled(
     busiest = float((amount / rate[passed]).max(initial=0.0))
     span = makespan(loads, ways_of(message, resource, len(loads)), way + costs.wiring.message, rate)
     return {
-        "latency": np.array([span - busiest]), "least": np.array([work.max()]),
+        "latency": np.array([max(span - busiest, 0.0)]), "least": np.array([work.max()]),
         "at": np.zeros(len(members) + len(passed), np.int64), "resource": np.concatenate([members, passed]),
         "amount": np.concatenate([work, amount]), "source": source, "target": target, "size": size,
     }  # fmt: skip

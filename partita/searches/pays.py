@@ -1,0 +1,72 @@
+"""Whether a plan's codecs pay: the bandwidth up to which they save time, on one model and cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from partita.cost.costs import Costs
+from partita.lowering.lower import lower
+from partita.plan.plan import Plan
+from partita.recipes.catalogue import call
+from partita.searches.explaining import MOST_RANKS, WIDEST, break_even, narrowest_link, widened
+from partita.simulator.simulate import simulate
+from partita.units import BytesPerSecond, Seconds, show_bandwidth
+from partita.wire.codec import SPECS
+
+
+@dataclass(frozen=True, slots=True)
+class Pays:
+    """`gain` is how many times faster a step is with the codecs; `even` the bandwidth of the narrowest link, nearest to
+    the cluster's `own`, at which they cost as much time as they save (0: the order is the same from a sixteenth to
+    sixteen times that)."""
+
+    plan: str
+    gain: float
+    even: BytesPerSecond
+    own: BytesPerSecond
+
+    def __str__(self) -> str:
+        low, high = (show_bandwidth(self.own * factor) for factor in (1 / WIDEST, WIDEST))
+        if self.even:
+            side = "above" if (self.gain > 1) == (self.even < self.own) else "below"
+            here = f"{self.gain:.2f} times as fast here"
+            return f"{self.plan}: its codec pays {side} {show_bandwidth(self.even)} ({here})"
+        return f"{self.plan}: its codec {'pays' if self.gain > 1 else 'never pays'} from {low} to {high}"
+
+
+def bare(plan: Plan) -> Plan:
+    """The plan's last phase without codecs, and with its momentum where the task has it."""
+    syncs = tuple(replace(sync, wire=replace(sync.wire, codecs=())) for sync in plan.sync)
+    kept = tuple(one for one in plan.update.corrections if one.name != "momentum")
+    return replace(plan, sync=syncs, update=replace(plan.update, corrections=kept), before=())
+
+
+def pays(plan: Plan, costs: Costs) -> Pays | None:
+    """Where the codecs of a plan pay, predicted; None where it has none."""
+    if not any(sync.wire.codecs for sync in plan.sync):
+        return None
+    coded, plain = (
+        lower(costs.graph, each, costs.cluster)[-1].program for each in (replace(plan, before=()), bare(plan))
+    )
+    known: dict[tuple[int, float], Seconds] = {}
+
+    def seconds(which: int, factor: float) -> Seconds:
+        if (which, factor) not in known:
+            there = replace(costs, cluster=widened(costs.cluster, factor))
+            known[which, factor] = simulate((coded, plain)[which], there).step_seconds
+        return known[which, factor]
+
+    own, gain = narrowest_link(costs.cluster), seconds(1, 1.0) / seconds(0, 1.0)
+    best = int(gain <= 1)
+    turn = break_even(lambda f: seconds(best, f), lambda f: seconds(1 - best, f), own) if own else None
+    return Pays(plan.name, gain, turn[0] if turn else 0.0, own)
+
+
+def all_pay(costs: Costs) -> tuple[Pays, ...]:
+    """Where every codec pays with its own settings, on gradients that are all-reduced; nothing for one device, or for
+    more than a break-even is simulated for."""
+    graph, cluster = costs.graph, costs.cluster
+    if not 1 < cluster.size <= MOST_RANKS:
+        return ()
+    found = (pays(call(f"ddp(codec={name})", graph, cluster, costs), costs) for name in SPECS)
+    return tuple(one for one in found if one)

@@ -1,0 +1,73 @@
+"""The bandwidth up to which a codec saves time is where a step takes as long with it as without."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from partita.cost.costs import Costs, Touch
+from partita.lowering.lower import lower
+from partita.plan.plan import Plan
+from partita.recipes.catalogue import call
+from partita.searches.explaining import widened
+from partita.searches.pays import all_pay, bare, pays
+from partita.simulator.simulate import simulate
+from partita.wire.codec import SPECS
+from tests.priced import priced, whole_cores
+from tests.small import cluster_of, two_layers
+
+BANDWIDTH = 1e5
+
+
+def costs_of(codec: str, number: float, bandwidth: float = BANDWIDTH) -> Costs:
+    """Encoding and decoding at so many seconds a number."""
+    costs = priced(two_layers(), whole_cores(4, bandwidth), (1, 2, 3, 4))
+    return replace(costs, codecs={codec: (Touch(0.0, number), Touch(0.0, number))})
+
+
+def seconds(plan: Plan, costs: Costs, bandwidth: float) -> float:
+    there = replace(costs, cluster=widened(costs.cluster, bandwidth / BANDWIDTH))
+    return simulate(lower(costs.graph, plan, costs.cluster)[-1].program, there).step_seconds
+
+
+@pytest.mark.parametrize("codec", ["fp16", "onebit", "q8", "powersgd(rank=1)"])
+@pytest.mark.parametrize("number", [3e-6, 1e-5, 3e-5])
+def test_at_the_break_even_both_take_as_long(codec: str, number: float) -> None:
+    costs = costs_of(codec.split("(")[0], number)
+    plan = call(f"ddp(codec={codec})", costs.graph, costs.cluster)
+    found = pays(plan, costs)
+    assert found is not None
+    assert found.even > 0
+    coded, plain = (seconds(each, costs, found.even) for each in (plan, bare(plan)))
+    assert coded == pytest.approx(plain, rel=0.02)
+    assert seconds(plan, costs, found.even / 3) < seconds(bare(plan), costs, found.even / 3)
+    assert seconds(plan, costs, found.even * 3) > seconds(bare(plan), costs, found.even * 3)
+    assert "pays below" in str(found)
+    assert found.gain == pytest.approx(seconds(bare(plan), costs, BANDWIDTH) / seconds(plan, costs, BANDWIDTH))
+
+
+def test_a_dearer_codec_pays_up_to_less() -> None:
+    evens = []
+    for number in (3e-6, 1e-5, 3e-5):
+        costs = costs_of("onebit", number)
+        found = pays(call("ddp(codec=onebit)", costs.graph, costs.cluster), costs)
+        assert found is not None
+        evens.append(found.even)
+    assert evens[0] > evens[1] > evens[2] > 0
+
+
+def test_what_never_pays_and_what_always_does() -> None:
+    for number, words in ((1.0, "never pays from"), (0.0, "pays from")):
+        costs = costs_of("fp16", number)
+        found = pays(call("ddp(codec=fp16)", costs.graph, costs.cluster), costs)
+        assert found is not None
+        assert found.even == 0
+        assert words in str(found)
+    assert pays(call("ddp", costs.graph, costs.cluster), costs) is None
+
+
+def test_every_codec_is_judged() -> None:
+    costs = costs_of("fp16", 1e-5)
+    assert [one.plan for one in all_pay(costs)] == [f"ddp(codec={name})" for name in SPECS]
+    assert all_pay(replace(costs, cluster=cluster_of(1))) == ()
