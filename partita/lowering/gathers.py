@@ -83,31 +83,34 @@ def gathered(
         count[use.bucket.name] += 1
     line: list[Instruction] = []
     starts: dict[int, int] = {}
+    begun: dict[int, list[After]] = {}
+    over: dict[int, list[Instruction]] = {}
+    for name, use in zip(names, uses, strict=True):
+        begun.setdefault(use.first, []).append(After(f"G{name}"))
+        given = Instruction(f"X{name}", Free(use.bucket.name, Space.PARAMETER), "compute")
+        over.setdefault(use.last, []).append(given)
     for n, one in enumerate(work):
         starts[n] = len(line)
-        come = tuple(After(f"G{name}") for name, use in zip(names, uses, strict=True) if use.first == n)
-        line.append(replace(one, after=one.after + come))
-        for name, use in zip(names, uses, strict=True):
-            if use.last == n:
-                line.append(Instruction(f"X{name}", Free(use.bucket.name, Space.PARAMETER), "compute"))
+        line += (replace(one, after=(*one.after, *begun.get(n, ()))), *over.get(n, ()))
     at = {one.name: n for n, one in enumerate(line)}
+    final = {use.bucket.name: name for name, use in zip(names, uses, strict=True)}
+    earlier: dict[str, str] = {}
     found = []
     for j, (name, use) in enumerate(zip(names, uses, strict=True)):
         back, before = divmod(j - ahead, len(uses))
         trigger = starts[uses[before].first] - 1 + back * len(line)
-        earlier = [k for k in range(j) if uses[k].bucket == use.bucket]
-        waits = []
-        if earlier:
-            freed = at[f"X{names[earlier[-1]]}"]
+        waits, bucket = [], use.bucket.name
+        if bucket in earlier:
+            freed = at[f"X{earlier[bucket]}"]
             waits.append(After(line[freed].name))
             trigger = max(trigger, freed)
         else:
-            final = max(k for k, other in enumerate(uses) if other.bucket == use.bucket)
-            waits += [After(f"U{use.bucket.name[1:]}", 1), After(f"X{names[final]}", 1)]
+            waits += [After(f"U{bucket[1:]}", 1), After(f"X{final[bucket]}", 1)]
+        earlier[bucket] = name
         rounds, place = -(trigger // len(line)), trigger % len(line)
         waits.append(After(line[place].name, rounds))
         shares = use.bucket.shares
         assert shares
-        act = Collective(Kind.ALL_GATHER, use.bucket.name, shares.groups, Space.PARAMETER)
+        act = Collective(Kind.ALL_GATHER, bucket, shares.groups, Space.PARAMETER)
         found.append((trigger, Instruction(f"G{name}", act, "wire", tuple(dict.fromkeys(waits)))))
     return line, found

@@ -111,6 +111,7 @@ class _Writer:
     def __init__(self, program: Program, graph: Graph, memory: Memory, role: Role) -> None:
         self.program, self.graph, self.role = program, graph, role
         work = [i for i in role.on("compute") if isinstance(i.act, Compute | Pack)]
+        self.held = {bucket.name: len(_holders(program, bucket)) for bucket in program.buckets}
         packed = dict.fromkeys(i.act.bucket for i in work if isinstance(i.act, Pack) and i.act.bucket != WEIGHT)
         self.buckets = [program.bucket[name] for name in packed]
         self.reads = reads_of(program, graph, role, self.buckets)
@@ -152,7 +153,7 @@ class _Writer:
             if not bucket.shares or (lasts[act.bucket] != pack.name and not divided):
                 continue
             scatter = Collective(Kind.REDUCE_SCATTER, act.bucket, bucket.shares.groups)
-            place = n if len(_holders(self.program, bucket)) < 2 else len(self.line)
+            place = n if self.held[act.bucket] < 2 else len(self.line)
             self.wire.append((place, Instruction(f"Z{tag}", scatter, "wire", (After(pack.name),))))
             self.ready[act.bucket] = f"Z{tag}"
             if divided:
