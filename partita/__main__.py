@@ -178,11 +178,11 @@ def verify(
 
 @app.command(epilog="Example: partita fit gpt2-xl --cluster h100-dgx")
 def fit(
-    context: typer.Context, task: arg.GraphSpec, cluster: arg.ClusterOption, plan: arg.PlanOption = "ddp",
+    context: typer.Context, task: arg.GraphSpec, cluster: arg.ClusterOption, plan: arg.PlanOption = "",
     json: arg.Json = False,
 ) -> Answer:  # fmt: skip
     """Say whether a plan fits the devices' memory, by how much, and what would."""
-    where = given(cluster, plan)
+    where = given(cluster, *filter(None, [plan]))
     from partita import api
     from partita.report.answers import fit_answer
 

@@ -19,6 +19,7 @@ from partita.graph.text import read_graph, write_graph
 from partita.lab.costing import Tell, batches_of, costs_of, quiet
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
+from partita.recipes.budget import settled
 from partita.recipes.reading import read_text
 from partita.report.comparison import Comparison, Row, row_of
 from partita.report.environment import environment
@@ -27,10 +28,12 @@ from partita.report.notebook import Shown, shown
 from partita.report.record import write_run
 from partita.report.trained import Trained
 from partita.report.verdict import Verdict
-from partita.searches.exhaustive import Search, applicable, exhaustive
+from partita.searches.auto import auto, field_of
+from partita.searches.exhaustive import Search
 from partita.searches.finals import finalists, judged
-from partita.searches.fit import Fit, fit_of, nearest
-from partita.searches.objective import ALLOWED, check_objective
+from partita.searches.fit import Fit, usual
+from partita.searches.fit import fit as fit_to
+from partita.searches.objective import ALLOWED
 from partita.searches.pays import all_pay
 from partita.simulator.simulate import simulate as simulate_program
 from partita.task import Task, load_task, spec_of
@@ -79,10 +82,11 @@ def check_plans(*plans: Plan | str) -> None:
 def plan_of(
     plan: str | Plan, graph: Graph, cluster: Cluster, *, task: Task | str = "", allow: str = "exact", tell: Tell = quiet
 ) -> Plan:
-    """The Plan of a recipe call, a plan file (`*.toml`), or `auto`: what `search` finds best."""
+    """The Plan of a recipe call, a plan file (`*.toml`), or `auto`: what `search` finds best. What `recompute=auto`
+    stands for is written out, whoever wrote it."""
     wanted = plan if isinstance(plan, Plan) else read_text(plan)
     if isinstance(wanted, Plan):
-        return wanted
+        return settled(wanted, graph, cluster)
     if wanted is None:
         return search(graph, cluster, task=task, allow=allow, tell=tell).best
     return wanted.plan(graph, cluster)
@@ -92,23 +96,27 @@ def search(
     graph: Graph, cluster: Cluster, *, task: Task | str = "", costs: Costs | None = None, source: str = "",
     objective: str = "time", top: int = 0, allow: str = "exact", tell: Tell = quiet,
 ) -> Search:  # fmt: skip
-    """Rank every recipe and knob setting by simulation; `top` keeps so many (0: all). Costs are those of `costs_of`
-    unless given: data sheets rank all, and where costs can be measured the best of them are timed and ranked anew."""
+    """The best plans of a grid (`searches.space`); `top` keeps so many (0: all). A formula on data-sheet costs prices
+    every point of it, the event clock ranks the best, and where costs are not given and can be measured (`task` says
+    what workers load), the best of these are timed and ranked anew; where not, the answer's `because` says why."""
     begun = time.perf_counter()
-    check_objective(objective, allow, cluster)
-    tell("costing operators")
-    everything = [] if costs else applicable(graph, cluster, objective=objective, allow=allow)
-    known = costs or costs_of(graph, cluster, everything, source="datasheet")
-    found = exhaustive(graph, cluster, known, objective=objective, allow=allow, tell=tell)
+    tell("pricing every point of the grid by formula")
+    field = field_of(graph, cluster, objective=objective, allow=allow)
+    coded = [plan_of("ddp", graph, cluster)] if "lossy" in ALLOWED[allow] else []
+    known = costs or costs_of(graph, cluster, [*field.plans, *coded], source="datasheet")
+    found = auto(field, known, objective=objective, allow=allow, tell=tell)
     if costs is None and source != "datasheet":
         few = finalists(found)
-        known = costs_of(graph, cluster, [c.plan for c in few], task=task, source=source, tell=tell)
+        known = costs_of(graph, cluster, [*(c.plan for c in few), *coded], task=task, source=source, tell=tell)
         found = judged(found, few, known, objective=objective, allow=allow, tell=tell)
     kept = found.candidates[:top] if top else found.candidates
     if "lossy" in ALLOWED[allow]:
         tell("simulating codecs")
         found = replace(found, pays=all_pay(known))
-    return replace(found, candidates=kept, search_seconds=time.perf_counter() - begun)
+    sheet = f"; costs are data sheets', not measured: {found.because}" if found.because else ""
+    return replace(
+        found, candidates=kept, search_seconds=time.perf_counter() - begun, explanation=found.explanation + sheet
+    )
 
 
 def simulate(
@@ -122,14 +130,18 @@ def simulate(
     return shown(simulate_program(lower(graph, made, cluster)[-1].program, known))
 
 
-def fit(
-    graph: Graph, cluster: Cluster, plan: str | Plan = "ddp", *, task: Task | str = "", tell: Tell = quiet
-) -> Fit:  # fmt: skip
-    """Whether a plan fits the devices' memory, by how much, and what would. Raises ClusterError where the cluster does
-    not say how much there is."""
-    made = plan_of(plan, graph, cluster, task=task, tell=tell)
-    found = fit_of(made, lower(graph, made, cluster)[-1].program, graph, cluster)
-    return found if found.fits else nearest(found, search(graph, cluster, source="datasheet", tell=tell))
+def fit(graph: Graph, cluster: Cluster, plan: str | Plan = "", *, tell: Tell = quiet) -> Fit:
+    """Whether a plan (data parallelism over all devices where none is named) fits the devices' memory, by how much, and
+    what would. Raises ClusterError where the cluster does not say how much there is."""
+    try:
+        made = plan_of(plan or usual(graph, cluster), graph, cluster, tell=tell)
+        lower(graph, made, cluster)
+    except PartitaError:
+        if plan:
+            raise
+        made = None
+    tell("predicting memory")
+    return fit_to(graph, cluster, made)
 
 
 def train(

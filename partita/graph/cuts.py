@@ -50,7 +50,14 @@ class Liveness:
 
 
 def liveness(graph: Graph) -> Liveness:
-    """The lives of all values of a graph; one pass over its operators."""
+    """The lives of all values of a graph; one pass over its operators, once."""
+    if "lives" not in graph.known:
+        graph.known["lives"] = _liveness(graph)
+    found: Liveness = graph.known["lives"]
+    return found
+
+
+def _liveness(graph: Graph) -> Liveness:
     place = {ref: number for number, ref in enumerate(_values(graph))}
     made, last = [0] * len(place), [-1] * len(place)
     forward_last, roots = [-1] * len(place), list(range(len(place)))
@@ -102,17 +109,22 @@ def legal_cuts(graph: Graph) -> tuple[Cut, ...]:
     A cut that a view of a parameter or buffer crosses is left out, for the later stage would need another's weights; so
     is one just before a view, which costs the same on its other side.
     """
+    if "cuts" not in graph.known:
+        graph.known["cuts"] = tuple(_legal_cuts(graph))
+    found: tuple[Cut, ...] = graph.known["cuts"]
+    return found
+
+
+def _legal_cuts(graph: Graph) -> Iterator[Cut]:
     lives = liveness(graph)
     weights = {parameter.name for parameter in graph.parameters} | {buffer.name for buffer in graph.buffers}
     borrowed = _borrowed(graph, weights)
-    found = []
     for position in range(1, graph.forward_length):
         if shares_memory(graph.operators[position], graph):
             continue
         values = lives.across(position, forward=True)
         if values and not any(ref.name in borrowed for ref in values):
-            found.append(Cut(position, values))
-    return tuple(found)
+            yield Cut(position, values)
 
 
 def _borrowed(graph: Graph, weights: set[str]) -> frozenset[str]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 from partita.graph.operator import Operator, Phase, Ref
 from partita.graph.tensor import ITEMSIZE, Tensor
@@ -134,6 +134,11 @@ class Graph:
         """Gradients that something else needs as well: another parameter (of `a + b`), a later operator."""
         owners = Counter(ref for _, ref in self.gradients)
         return frozenset(ref for ref, count in owners.items() if count > 1 or ref in self.last_reader)
+
+    @cached_property
+    def known(self) -> dict[str, Any]:
+        """What is worked out once about this graph and kept: lives, legal cuts, homes."""
+        return {}
 
     def tensor(self, ref: Ref) -> Tensor:
         """The spec of a value. Raises KeyError for a value that the graph does not have."""

@@ -99,6 +99,14 @@ class Homes:
         return tuple(value for values, _ in parts for value in values), (*names, operator.name)
 
 
+def homes_of(graph: Graph) -> Homes:
+    """The homes of a graph's operators, worked out once."""
+    if "homes" not in graph.known:
+        graph.known["homes"] = Homes(graph)
+    found: Homes = graph.known["homes"]
+    return found
+
+
 def adds(operator: Operator) -> bool:
     """Whether it is a backward operator that adds two values."""
     values = len(operator.arguments) == 2 and all(isinstance(a, Ref) for a in operator.arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import TypeAlias
 
 from partita.graph.tensor import Affine, Ratio, Tensor
@@ -48,7 +49,7 @@ def references(argument: Argument) -> Iterator[Ref]:
             yield from references(part)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Operator:
     """`outputs` holds one Tensor per result, None where a result is not computed.
 
@@ -68,9 +69,11 @@ class Operator:
     twin: str = ""
 
     def reads(self) -> Iterator[Ref]:
-        yield from references(self.arguments)
-        for _, value in self.keywords:
-            yield from references(value)
+        return iter(self._read)
+
+    @cached_property
+    def _read(self) -> tuple[Ref, ...]:
+        return (*references(self.arguments), *(ref for _, value in self.keywords for ref in references(value)))
 
 
 def reading(operator: Operator, taken: Callable[[Ref], Ref]) -> Operator:

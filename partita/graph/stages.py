@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from partita.graph.graph import TANGENT, Graph
-from partita.graph.homes import Homes
+from partita.graph.homes import homes_of
 from partita.graph.operator import Operator, Phase, Ref, reading
 from partita.graph.tensor import Tensor
 
@@ -69,7 +69,7 @@ class _Cutter:
     """What one call of `divide` finds out: the stage of every operator (-1: none), then the stages one by one."""
 
     def __init__(self, graph: Graph, starts: tuple[int, ...]) -> None:
-        self.graph, self.homes = graph, Homes(graph)
+        self.graph, self.homes = graph, homes_of(graph)
         self.at = [bisect_right(starts, home) - 1 for home in self.homes.home]
         self.spread: dict[str, dict[int, list[Ref]]] = {}
         self.sums: dict[str, tuple[str, ...]] = {}

@@ -11,8 +11,8 @@ from partita.cost.datasheet import datasheet_costs
 from partita.cost.measurable import unmeasurable
 from partita.errors import OptionError
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
 from partita.lowering.precision import short_dtype
+from partita.lowering.samples import sizes_of
 from partita.plan.plan import Plan
 from partita.task import Task, spec_of
 
@@ -24,10 +24,9 @@ def quiet(sentence: str) -> None:
     """Tell nobody."""
 
 
-def batches_of(graph: Graph, cluster: Cluster, plans: Sequence[Plan]) -> tuple[int, ...]:
+def batches_of(graph: Graph, plans: Sequence[Plan]) -> tuple[int, ...]:
     """Every batch size that the plans' segments run with."""
-    programs = [s.program for plan in plans for s in lower(graph, plan, cluster)]
-    return tuple(sorted({segment.batch for program in programs for segment in program.segments}))
+    return tuple(sorted({size for plan in plans for size in sizes_of(plan, graph)}))
 
 
 def precisions_of(plans: Sequence[Plan]) -> tuple[str, ...]:
@@ -55,7 +54,7 @@ def costs_of(
         if isinstance(found, Costs):
             return found
         because = found
-    sizes, precisions = batches_of(graph, cluster, plans), precisions_of(plans)
+    sizes, precisions = batches_of(graph, plans), precisions_of(plans)
     return datasheet_costs(graph, cluster, sizes, because=because, precisions=precisions)
 
 

@@ -115,6 +115,16 @@ def microbatches(count: int, plan: Plan) -> tuple[int, ...]:
     return tuple(count * (i + 1) // m - count * i // m for i in range(m))
 
 
+def sizes_of(plan: Plan, graph: Graph) -> tuple[int, ...]:
+    """The batch sizes of all segments that a plan, and the phases before it, are lowered to."""
+    workers = plan.mesh.length("data") if plan.stages else plan.mesh.size
+    crews = crews_of(graph.global_batch or graph.batch, workers, plan.schedule.microbatches)
+    found = {count for crew in crews for count in microbatches(crew.count, plan)}
+    for phase in plan.before:
+        found |= set(sizes_of(phase.plan, graph))
+    return tuple(sorted(found))
+
+
 def _forward(graph: Graph, buckets: tuple[Bucket, ...], cut: bool) -> tuple[Places, tuple[Places, ...]]:
     """Where forward segments start, and for each the buckets that it needs.
 

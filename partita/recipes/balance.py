@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +16,14 @@ from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.cost.datasheet import datasheet_costs
 from partita.errors import PlanError
-from partita.graph.cuts import legal_cuts, liveness
+from partita.graph.cuts import Cut, legal_cuts, liveness
 from partita.graph.graph import Graph
-from partita.graph.homes import Homes
+from partita.graph.homes import homes_of
 from partita.units import Bytes, BytesPerSecond, Seconds
 
 Reals = NDArray[np.float64]
 Price = Callable[[int], Reals]
+MOST_CUTS: Final = 128
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Blocks:
 def blocks_of(graph: Graph, cluster: Cluster, costs: Costs | None, count: int) -> Blocks:
     """The blocks of a graph for microbatches of `count` samples."""
     prices = prices_near(graph, cluster, costs, count)
-    homes, cuts = Homes(graph), legal_cuts(graph)
+    homes, cuts = homes_of(graph), narrow(graph, legal_cuts(graph))
     starts = [0, *(cut.position for cut in cuts)]
     block = np.searchsorted(starts, homes.home, side="right") - 1
     seconds, state, saved = np.zeros(len(starts)), [0] * len(starts), [0] * len(starts)
@@ -49,8 +51,11 @@ def blocks_of(graph: Graph, cluster: Cluster, costs: Costs | None, count: int) -
         first = min(homes.readers.get(parameter.name, [0]))
         state[block[first]] += parameter.tensor.size()
     lives = liveness(graph)
+    ends = list(lives.last)
+    for number, root in enumerate(lives.roots):  # a view keeps its root
+        ends[root] = max(ends[root], lives.last[number]) if root >= 0 else ends[root]
     for number, value in enumerate(lives.values):
-        kept = lives.made[number] < graph.forward_length <= lives.last[number] and lives.roots[number] == number
+        kept = lives.made[number] < graph.forward_length <= ends[number] and lives.roots[number] == number
         if kept and value.name not in homes.free:
             saved[block[lives.made[number]]] += graph.tensor(value).size(count)
     crossing = [
@@ -70,6 +75,17 @@ def prices_near(
         size = count if graph.symbolic else graph.batch
         costs = datasheet_costs(graph, cluster, (size,), precisions=(precision,) if precision else ())
     return costs.prices(min(costs.sizes, key=lambda size: abs(size - count)), precision)
+
+
+def narrow(graph: Graph, cuts: tuple[Cut, ...]) -> tuple[Cut, ...]:
+    """The cuts, or where a deep model has more than MOST_CUTS of them those that the fewest bytes cross, if they are
+    enough: between blocks, not within them."""
+    if len(cuts) <= MOST_CUTS:
+        return cuts
+    free = homes_of(graph).free
+    sizes = [sum(graph.tensor(value).size(1) for value in cut.values if value.name not in free) for cut in cuts]
+    kept = tuple(cut for cut, size in zip(cuts, sizes, strict=True) if size <= min(sizes))
+    return kept if len(kept) >= MOST_CUTS // 4 else cuts
 
 
 def least_maximum(blocks: int, parts: int, price: Price) -> tuple[int, ...]:

@@ -15,31 +15,17 @@ from partita.wire.codec import read_codecs
 
 
 def ddp(
-    graph: Graph,
-    cluster: Cluster,
-    costs: Any = None,
-    *,
-    bucket_bytes: Bytes = 4 * 2**20,
-    first_bucket_bytes: Bytes = 2**20,
-    order: Priority = Priority.PRIORITY,
-    microbatches: int = 1,
-    collective: str = "backend",
-    codec: str = "none",
-    ramp: int = 0,
-) -> Plan:
-    """Synchronous data parallelism: buckets of gradients all-reduced while backward goes on (DP-02, DP-34; Li et al.,
-    VLDB 2020). Smaller buckets than PyTorch's 25 MB leave sooner and are updated while others travel; gradients of
-    the first layers overtake, and each weight is updated when the next forward pass needs it. A sparse codec may begin
-    denser, in a `ramp` of phases of so many steps (SP-03)."""
+    graph: Graph, cluster: Cluster, costs: Any = None, *, bucket_bytes: Bytes = 4 * 2**20,
+    first_bucket_bytes: Bytes = 2**20, order: Priority = Priority.PRIORITY, microbatches: int = 1,
+    collective: str = "backend", codec: str = "none", ramp: int = 0, data: int = 0,
+) -> Plan:  # fmt: skip
+    """Synchronous data parallelism on `data` devices (0: all): buckets of gradients all-reduced while backward goes on
+    (DP-02, DP-34; Li et al., VLDB 2020). Smaller buckets than PyTorch's 25 MB leave sooner and are updated while others
+    travel; gradients of the first layers overtake, and each weight is updated when the next forward pass needs it. A
+    sparse codec may begin denser, in a `ramp` of phases of so many steps (SP-03)."""
     wire = Wire(
-        bucket_bytes=bucket_bytes,
-        first_bucket_bytes=first_bucket_bytes,
-        slice_bytes=bucket_bytes,
-        order=order,
-        collective=collective,
-        codecs=read_codecs(codec),
-    )
-    plan = Plan(
-        "ddp", Mesh((("data", cluster.size),)), schedule=Schedule(microbatches=microbatches), sync=(Sync(wire=wire),)
-    )
-    return coded(plan, graph, ramp)
+        bucket_bytes=bucket_bytes, first_bucket_bytes=first_bucket_bytes, slice_bytes=bucket_bytes, order=order,
+        collective=collective, codecs=read_codecs(codec),
+    )  # fmt: skip
+    mesh, schedule = Mesh((("data", data or cluster.size),)), Schedule(microbatches=microbatches)
+    return coded(Plan("ddp", mesh, schedule=schedule, sync=(Sync(wire=wire),)), graph, ramp)

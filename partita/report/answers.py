@@ -17,7 +17,7 @@ from partita.report.trained import Trained
 from partita.report.verdict import Verdict
 from partita.searches.exhaustive import Search
 from partita.searches.fit import Fit
-from partita.units import show_bytes
+from partita.units import show_bytes, show_seconds
 
 
 def search_answer(found: Search, graph: Graph, cluster: Cluster) -> Answer:
@@ -25,9 +25,14 @@ def search_answer(found: Search, graph: Graph, cluster: Cluster) -> Answer:
     body = search_body(found, setting_of(graph, cluster))
     if not any(candidate.fits for candidate in found.candidates):
         return Answer(body, (search_table(found),), 1, f"no plan for {graph.name} fits the memory of {cluster.name}")
-    return Answer(
-        body, (search_table(found), found.explanation, *map(str, found.pays), costs_line(found.costs, found.because))
+    costs = () if found.because in found.explanation else (costs_line(found.costs, found.because),)
+    none = "none of those that were timed" if found.costs == "measured" else "none"
+    size = (
+        f"every one of {found.space:,} points priced by formula, {found.fitting:,} of them fit; {none} takes less than "
+        f"{show_seconds(found.lower_bound_seconds)}, and the best takes {found.gap:.0%} more; searched for "
+        f"{show_seconds(found.search_seconds)}"
     )
+    return Answer(body, (search_table(found), found.explanation, *map(str, found.pays), size, *costs))
 
 
 def timeline_answer(timeline: Timeline, graph: Graph, cluster: Cluster, source: str, because: str) -> Answer:
@@ -65,17 +70,24 @@ def verdict_answer(found: Verdict, plan: str) -> Answer:
 
 
 def fit_answer(found: Fit, cluster: Cluster) -> Answer:
-    """Whether a plan fits, by how much, what to change."""
-    plan = found.plan.name
+    """Whether a plan fits, by how much and how surely, what the memory is for, what to change."""
+    plan, used = found.plan.name, max(found.used)
     body = {
-        "plan": plan, "fits": found.fits, "margin_bytes": found.margin, "change": found.change or None,
-        "peak_memory_bytes": found.used,
+        "plan": plan, "fits": found.fits, "margin_bytes": found.margin, "error_bytes": found.error,
+        "change": found.change or None, "slower": found.slower or None, "peak_memory_bytes": found.used,
+        "breakdown_bytes": found.parts,
     }  # fmt: skip
+    parts = ", ".join(f"{name} {show_bytes(size)}" for name, size in found.parts.items() if size)
+    sure = f"{show_bytes(used)} give or take {show_bytes(found.error)}: {parts}"
     if found.fits:
         words = f"{plan} fits {cluster.name}, with {show_bytes(found.margin)} to spare on the fullest device"
-        return Answer(body, (words,))
-    missing = f"{plan} does not fit {cluster.name}: {show_bytes(-found.margin)} too much on the fullest device"
-    return Answer(body, (), 1, f"{missing}; {found.change or 'no plan of the search fits either'}")
+        return Answer(body, (words, sure))
+    by = show_bytes(abs(found.margin))
+    missing = f"{by} too much" if found.margin < 0 else f"{by} to spare, which is less than the prediction may be off,"
+    change = found.change or "no plan of the search fits either"
+    cost = f" (a step takes {found.slower:.2f} times the fastest plan's)" if found.change else ""
+    words = f"{plan} does not {'surely ' if found.unsure else ''}fit {cluster.name}: {missing} on the fullest device"
+    return Answer(body, (sure,), 1, f"{words}; {change}{cost}")
 
 
 def graph_answer(graph: Graph, path: str | None) -> Answer:

@@ -79,6 +79,8 @@ def search_body(search: Search, setting: Setting) -> dict[str, Any]:
         "lower_bound_seconds": search.lower_bound_seconds,
         "gap": search.gap,
         "explanation": search.explanation,
+        "space": search.space,
+        "fitting": search.fitting,
         "costs": search.costs,
         "costs_because": search.because,
         "refused": [{"plan": plan, "error": why} for plan, why in search.refused],

@@ -49,7 +49,8 @@ class Candidate:
 class Search:
     """Candidates, best first; `refused` says why points of the grid are none. `gap` is how far the best one's step may
     be above the bound: computing alone, perfectly divided. `costs` says where costs come from, `because` why so; `pays`
-    where each codec would, if codecs are allowed."""
+    where each codec would, if codecs are allowed; `space` is how many points were compared, `fitting` how many of them
+    fit (0: not counted)."""
 
     candidates: tuple[Candidate, ...]
     search_seconds: Seconds
@@ -60,6 +61,8 @@ class Search:
     costs: str = ""
     because: str = ""
     pays: tuple[Pays, ...] = ()
+    space: int = 0
+    fitting: int = 0
 
     @property
     def best(self) -> Plan:
@@ -80,13 +83,13 @@ def exhaustive(
     cluster: Cluster,
     costs: Costs,
     *,
-    calls: Iterable[str] = (),
+    calls: Iterable[str | Plan] = (),
     objective: str = "time",
     allow: str = "exact",
     tell: Callable[[str], None] = lambda s: None,
 ) -> Search:
-    """Simulate the recipe calls (the whole grid where none are given) and rank them by `objective`; `allow` bounds the
-    semantic class, which is the same over a recipe's part of the grid.
+    """Simulate recipe calls or plans (the whole grid where none are given) and rank them by `objective`; `allow` bounds
+    the semantic class, which is the same over a recipe's part of the grid.
 
     Raises OptionError for an objective that is not known here, PlanError where nothing applies.
     """
@@ -115,17 +118,18 @@ def exhaustive(
 
 def points(
     graph: Graph, cluster: Cluster, costs: Costs | None = None, *,
-    calls: Iterable[str] = (), objective: str = "time", allow: str = "exact",
+    calls: Iterable[str | Plan] = (), objective: str = "time", allow: str = "exact",
 ) -> Iterator[tuple[str, tuple[Plan, Program] | str]]:  # fmt: skip
-    """(call, its plan with its last program, or why it is none) for the calls, or for the grid, of which a recipe whose
-    class is not allowed is named once."""
+    """(call, its plan with its last program, or why it is none) for the calls and plans, or for the grid, of which a
+    recipe whose class is not allowed is named once."""
     given, barred = tuple(calls), set[str]()
-    for text in given or grid():
+    for one in given or grid():
+        text = one.name if isinstance(one, Plan) else one
         name = text.partition("(")[0]
         if name in barred:
             continue
         try:
-            plan = call(text, graph, cluster, costs)
+            plan = one if isinstance(one, Plan) else call(one, graph, cluster, costs)
             program = lower(graph, plan, cluster)[-1].program
         except InputError as error:
             yield text, str(error)
@@ -133,12 +137,6 @@ def points(
         if why := refusal(program.semantics, objective, allow):
             barred |= set() if given else {name}
         yield (text if given or not why else name), why or (plan, program)
-
-
-def applicable(graph: Graph, cluster: Cluster, *, objective: str = "time", allow: str = "exact") -> list[Plan]:
-    """The plans of the grid that apply here."""
-    found = points(graph, cluster, objective=objective, allow=allow)
-    return [point[0] for _, point in found if not isinstance(point, str)]
 
 
 def recipe_of(candidate: Candidate) -> str:

@@ -14,13 +14,15 @@ import partita as pt
 from partita import api
 from partita.cluster.text import read_cluster
 from partita.cost.costs import Costs
-from partita.errors import OptionError, TaskError
+from partita.errors import OptionError, PlanError, TaskError
 from partita.lab import costing
-from partita.plan.text import read_plan
+from partita.plan.memory import Memory, Recompute
+from partita.plan.plan import Plan
+from partita.plan.text import read_plan, write_plan
 from partita.task import load_task, spec_of
 from tests.api.factory import in_the_midst, trained, with_size
 from tests.priced import priced
-from tests.small import perceptron, two_layers
+from tests.small import cluster_of, layers, perceptron, two_layers
 
 FACTORY = str(Path(__file__).with_name("factory.py"))
 
@@ -47,6 +49,20 @@ def test_a_task_that_others_cannot_make_is_refused() -> None:
 
 def fields(task: pt.Task) -> dict[str, Any]:
     return {name: getattr(task, name) for name in ("model", "loss", "data", "optimizer", "batch_size")}
+
+
+def test_a_plan_file_means_what_the_recipe_means(tmp_path: Path) -> None:
+    """ME-07: `recompute = "auto"` in a file is settled for its budget, as in a call; what is settled stays."""
+    graph, cluster = layers(8, batch=256), cluster_of(1)
+    asked = Plan("single", memory=Memory(recompute=Recompute.AUTO, budget=0.7))
+    path = tmp_path / "plan.toml"
+    path.write_text(write_plan(asked))
+    called = api.plan_of("single(recompute=auto,budget=0.7)", graph, cluster)
+    assert called.memory.recomputed
+    for written in (str(path), asked, called):
+        assert api.plan_of(written, graph, cluster).memory.recomputed == called.memory.recomputed
+    with pytest.raises(PlanError, match="raise budget"):
+        api.plan_of(replace(asked, memory=replace(asked.memory, budget=0.01)), graph, cluster)
 
 
 def test_objects_are_trained_and_the_manifest_says_how(tmp_path: Path) -> None:
@@ -101,7 +117,7 @@ class Measured:
         self.asked.append((task, [plan.name for plan in plans], insist))
         if self.sentence and not insist:
             return self.sentence
-        return priced(graph, cluster, api.batches_of(graph, cluster, plans))
+        return priced(graph, cluster, api.batches_of(graph, plans))
 
 
 def test_costs_are_measured_where_they_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +149,9 @@ def test_where_costs_cannot_be_measured_the_answer_says_why(
     costs = api.costs_of(graph, cluster, [api.plan_of("single", graph, cluster)], task=task)
     assert costs.source == "datasheet"
     assert because in costs.because
-    assert because in pt.search(graph, cluster, task=task).because
+    found = pt.search(graph, cluster, task=task)
+    assert because in found.because
+    assert "costs are data sheets', not measured: " + found.because in found.explanation
     if task != "t" or place != "lab-4x1g":
         with pytest.raises(OptionError, match="costs cannot be measured"):
             api.costs_of(graph, cluster, [], task=task, source="measured")

@@ -1,0 +1,132 @@
+"""The search behind `auto`: memory first, then a formula for every point of the grid, then the event clock for few."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Final
+
+import numpy as np
+
+from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
+from partita.cost.datasheet import datasheet_costs
+from partita.errors import InputError, PlanError
+from partita.graph.graph import Graph
+from partita.lowering.lower import refuse
+from partita.plan.check import check
+from partita.plan.plan import Plan
+from partita.recipes.catalogue import call
+from partita.searches.divisions import cuts_of
+from partita.searches.exhaustive import Search, exhaustive, grid
+from partita.searches.objective import check_objective
+from partita.searches.screen import Screen, screened
+from partita.searches.space import Ints, Space, space_of
+from partita.units import Bytes, Seconds
+
+SLACK: Final = 0.15  # by which the formula may overrate a peak
+OTHERS: Final = ("ps_sync", "pipe_sgd", "local_sgd")  # what the grid has no column for
+FEW_DEVICES: Final = 16
+LOOKED_AT: Final = 4096
+SHARES: Final = (1.0, 0.85, 0.7, 0.55, 0.4, 1e-9)  # of the memory, that a point may take by formula where it is tight
+MOST_STAGES: Final = 192
+
+
+@dataclass(frozen=True)
+class Field:
+    """What of a grid is worth the event clock: `plans`, best first, of `size` points. By formula `fitting` of them fit,
+    none of all takes less than `bound`, the plans take `seconds` each, and the fastest point would take `fastest`,
+    were memory no matter; `costs` is what they were priced by."""
+
+    plans: tuple[Plan, ...]
+    size: int
+    fitting: int
+    bound: Seconds
+    costs: Costs
+    seconds: tuple[Seconds, ...] = ()
+    fastest: Seconds = 0.0
+    refused: tuple[tuple[str, str], ...] = ()
+
+
+def field_of(
+    graph: Graph, cluster: Cluster, *, objective: str = "time", allow: str = "exact", tight: bool = False
+) -> Field:
+    """The best points of the whole grid by formula, on data-sheet costs: 16 on few devices, where the clock is quick,
+    4 on many; on few devices also the recipes that the grid has no column for. If `tight`, the best point that leaves
+    all of the memory to the formula's errors, then the best that leaves more, down to the smallest point of all.
+
+    Raises PlanError where nothing can be lowered.
+    """
+    check_objective(objective, allow, cluster)
+    batch = graph.global_batch or graph.batch
+    sizes = (1, max(batch // max(cluster.size // 4, 1), 2), batch) if graph.symbolic else (graph.batch,)
+    costs = datasheet_costs(graph, cluster, sizes)
+    cuts = cuts_of(graph, cluster, costs, min(4 * cluster.size, MOST_STAGES))
+    space = space_of(graph, cluster, cuts.most, sum(p.tensor.size() for p in graph.trainable))
+    if not len(space):
+        raise PlanError("no plan of the grid applies: " + "; ".join(sorted({why for _, why in space.refused})))
+    found = screened(graph, cluster, costs, space, cuts)
+    capacity = min((d.memory for d in cluster.devices if d.memory), default=0)
+    few = cluster.size <= FEW_DEVICES
+    others = tuple(grid(OTHERS)) if few and not tight else ()
+    fits, bound = found.fitting(capacity), float(found.bound.min())
+    if tight:
+        kept = tuple(dict.fromkeys(int(ranking(found, objective, int(capacity * part))[0]) for part in SHARES))
+    else:
+        kept = varied(space, ranking(found, objective, capacity), 16 if few else 4)
+    plans, seconds, refused = [], [], list(space.refused)
+    chosen = [(space.call(i), float(found.seconds[i])) for i in kept]
+    for text, took in (*chosen, *((text, inf) for text in others)):
+        try:
+            plan = call(text, graph, cluster)
+            check(plan, graph, cluster)
+            refuse(graph, plan)
+        except InputError as error:
+            refused.append((text, str(error)))
+        else:
+            plans.append(plan)
+            seconds.append(took)
+    fastest = float(found.seconds.min())
+    return Field(tuple(plans), len(space), int(fits.sum()), bound, costs, tuple(seconds), fastest, tuple(refused))
+
+
+def ranking(screen: Screen, objective: str, capacity: Bytes) -> Ints:
+    """The best points, first what fits, then what may fit if the formula overrates it, then the smallest."""
+    worth = {"memory": screen.memory, "cost": screen.seconds * screen.devices}.get(objective, screen.seconds)
+    sure, maybe = screen.fitting(capacity), screen.fitting(capacity, SLACK)
+    kind = np.where(sure, 0, np.where(maybe, 1, 2))
+    keys = np.where(kind == 2, screen.memory, worth)
+    found: Ints = np.lexsort((screen.memory, keys, kind))[:LOOKED_AT]
+    return found
+
+
+def varied(space: Space, order: Ints, most: int) -> tuple[int, ...]:
+    """The first points of a ranking, each of another shape: those that differ in their buckets only would fill the
+    list. The last quarter is for recipes that are not there yet: what is ranked by may misjudge a method as a whole."""
+    kept: list[int] = []
+    recipes: set[str] = set()
+    shapes: set[tuple[int, ...]] = set()
+    for i in order.tolist():
+        recipe, shape = space.call(i).split("(")[0], tuple(space.rows[i, :-1].tolist())
+        room = len(kept) < most - most // 4 or recipe not in recipes
+        if len(kept) < most and room and shape not in shapes:
+            kept.append(i)
+            recipes.add(recipe)
+            shapes.add(shape)
+    return tuple(kept)
+
+
+def auto(
+    field: Field, costs: Costs, *, objective: str = "time", allow: str = "exact",
+    tell: Callable[[str], None] = lambda sentence: None,
+) -> Search:  # fmt: skip
+    """The field judged by the event clock. The bound is that of every point of the grid where the clock goes by the
+    costs that the field was priced by. Raises PlanError where none of it applies."""
+    graph, cluster = costs.graph, costs.cluster
+    found = exhaustive(graph, cluster, costs, calls=field.plans, objective=objective, allow=allow, tell=tell)
+    if costs.source == field.costs.source and field.bound > 0:
+        best = found.candidates[0].timeline.step_seconds
+        rows = tuple(replace(c, gap=c.timeline.step_seconds / field.bound - 1) for c in found.candidates)
+        found = replace(found, candidates=rows, lower_bound_seconds=field.bound, gap=best / field.bound - 1)
+    return replace(found, refused=(*field.refused, *found.refused), space=field.size, fitting=field.fitting)

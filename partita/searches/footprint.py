@@ -1,0 +1,71 @@
+"""Closed-form peaks of every point of a space: what stays, what backward waits for, what a pass needs beyond that."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partita.graph.cuts import peak_bytes
+from partita.graph.graph import Graph
+from partita.plan.memory import Recompute, Shard
+from partita.plan.schedule import Order
+from partita.searches.divisions import Cuts
+from partita.searches.space import RECOMPUTES, SCHEDULES, SHARDS, Space
+
+Reals = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def footprint(graph: Graph, space: Space, cuts: Cuts, samples: Reals, trained: Reals) -> Reals:
+    """Bytes of the fullest rank, which holds `trained` bytes of parameters and computes `samples` at once: state by
+    what is sharded, what backward waits for of the microbatches under way, and what a pass needs beyond that."""
+    data, pipe, shard = (space.column(name) for name in ("data", "pipe", "shard"))
+    chunks = np.array([chunks for _, _, chunks in SCHEDULES])[space.column("schedule")]
+    stages = np.minimum(pipe * chunks, cuts.most) - 1
+    crossing = np.array([column.max() for column in cuts.crossing])[stages]
+    state = graph.optimizer.state_bytes(1) / 4  # a byte of parameters
+    kinds = (Shard.PARAMETERS, Shard.GRADIENTS, Shard.OPTIMIZER)
+    owners = [np.where(shard >= SHARDS.index(kind), data, 1) for kind in kinds]
+    copies = np.where((data == 1) & (pipe == 1), 0.0, 1.0)
+    held = trained * (1 / owners[0] + copies / owners[1] + state / owners[2])
+    rooms = np.minimum(
+        2.0 * space.column("bucket"), trained
+    )  # whole buckets on their way; a stage gathers all of its own
+    held = held + np.where(owners[1] > 1, rooms, 0.0)
+    held = held + np.where(owners[0] > 1, np.where(pipe > 1, trained * np.minimum(2 / chunks, 1), rooms), 0.0)
+    flying = _flying(space, cuts, stages)
+    whole = sum(cuts.saved[0])
+    beyond = max(peak_bytes(graph, 0, len(graph.operators), graph.batch)[0] / graph.batch - whole, 0.0)
+    put_off = np.array([order is Order.ZERO_BUBBLE for _, order, _ in SCHEDULES])[space.column("schedule")]
+    full = (space.column("recompute") == RECOMPUTES.index(Recompute.FULL)) & ~put_off  # W has to find it all again
+    widest = max(float(kept.max()) for kept in cuts.saved[-1:])
+    kept = np.where(full, chunks * crossing * _many(flying, cuts, stages) + widest, flying)
+    found: Reals = held + samples * (kept + beyond)
+    return found
+
+
+def _many(flying: Reals, cuts: Cuts, stages: Ints) -> Reals:
+    fullest = np.array([max(float(kept.max()), 1.0) for kept in cuts.saved])
+    found: Reals = np.maximum(flying / fullest[stages], 1.0)
+    return found
+
+
+def _flying(space: Space, cuts: Cuts, stages: Ints) -> Reals:
+    """Bytes a sample that backward waits for on the fullest rank: of all microbatches where the pipe fills first, of as
+    many as places follow in the others."""
+    keys = np.stack([space.column("pipe"), space.column("schedule"), space.column("microbatches"), stages], axis=1)
+    unique, place = np.unique(keys, axis=0, return_inverse=True)
+    found = np.zeros(len(unique))
+    for i, (pipe, schedule, m, stage) in enumerate(unique.tolist()):
+        _, order, chunks = SCHEDULES[schedule]
+        kept = cuts.saved[stage]
+        ranks = np.arange(len(kept)) % pipe
+        ahead = (chunks - 1) * pipe + 2 * (pipe - 1 - ranks) + 1 if chunks > 1 else pipe - ranks
+        many = np.minimum(m * chunks, ahead) / chunks
+        if order is Order.FILL_DRAIN:
+            many = np.full(len(kept), m)
+        if order is Order.SEQUENTIAL:
+            many = np.ones(len(kept))
+        found[i] = np.bincount(ranks, kept * many).max()
+    result: Reals = found[place.ravel()]
+    return result

@@ -1,0 +1,309 @@
+"""Closed-form steps of every point of a space at once, so that the event clock need look at few of them.
+
+F F F F . . B B B B     m paces of the slowest place along the pipe, and the way of one microbatch through all the
+bubble ----/            others; then what of the gradients' messages is not hidden behind the last backward pass,
+                A-----  and the update
+a pace       the longest of: what the processor does, its messages among it; the chain of passes that wait for weights;
+             the lane of collectives; the port; a message; a round trip over the microbatches that may be under way
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
+from partita.graph.blocks import block_starts
+from partita.graph.dispensable import cheap, whole_blocks
+from partita.graph.graph import Graph
+from partita.graph.recompute import AGAIN, recomputed
+from partita.plan.memory import Recompute, Shard
+from partita.plan.schedule import Order
+from partita.searches.divisions import Cuts
+from partita.searches.footprint import footprint
+from partita.searches.network import Network
+from partita.searches.space import RECOMPUTES, SCHEDULES, SHARDS, Space
+from partita.units import Bytes, Seconds
+
+Reals = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+THIRD: Final = 1 / 3  # of a stage's seconds: forward, backward for inputs and for weights take about as long
+WORD: Final = 4  # bytes of a parameter
+GATHERED: Final = 2  # times that a microbatch needs a stage's weights
+# Scatters and gathers of all of a rank's gradients or weights (ZeRO; Rajbhandari et al. 2020, section 7), for every
+# microbatch and once a step.
+EVERY: Final = {Shard.GRADIENTS: 1, Shard.PARAMETERS: 3}
+ONCE: Final = {Shard.NONE: 2, Shard.OPTIMIZER: 2, Shard.GRADIENTS: 1}
+LAST: Final = {Shard.GRADIENTS: 1, Shard.PARAMETERS: 1}  # of what every microbatch sends, after its passes
+
+
+@dataclass(frozen=True)
+class Screen:
+    """Seconds of a step, bytes of the fullest rank and the least that a step can take, of every point."""
+
+    space: Space
+    seconds: Reals
+    memory: Reals
+    bound: Reals
+
+    @property
+    def devices(self) -> Reals:
+        return (self.space.column("data") * self.space.column("pipe")).astype(np.float64)
+
+    def fitting(self, capacity: Bytes, slack: float = 0.0) -> Flags:
+        """Which points fit devices of `capacity` bytes (0: any), if the prediction is `slack` too high."""
+        return self.memory * (1 - slack) <= (capacity or np.inf)
+
+
+def screened(graph: Graph, cluster: Cluster, costs: Costs, space: Space, cuts: Cuts) -> Screen:
+    """Every point by formula. Devices count as the slowest of them."""
+    steps = Steps(graph, cluster, costs, space, cuts)
+    return Screen(space, steps.seconds, footprint(graph, space, cuts, steps.samples, steps.place["state"]), steps.bound)
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """The terms of a step, each a number for every point; `pace`, `own` and what else is said to be a microbatch's."""
+
+    graph: Graph
+    cluster: Cluster
+    costs: Costs
+    space: Space
+    cuts: Cuts
+
+    @cached_property
+    def seconds(self) -> Reals:
+        alone = np.maximum(self.chain, self.work + self.packing + self.ends * self.leap[1])
+        total = (self.m - 1) * self.pace + alone + self.ramp + self.beyond
+        busy = self.m * self.own + self.ramp + self.sharded(ONCE) * self.buckets * self.half[1]
+        first = self.round_trip
+        found: Reals = np.max([total + self.exposed, busy, first + self.exposed], axis=0) + self.update
+        return found
+
+    @cached_property
+    def m(self) -> Reals:
+        return self.space.column("microbatches").astype(np.float64)
+
+    @cached_property
+    def data(self) -> Reals:
+        return self.space.column("data").astype(np.float64)
+
+    @cached_property
+    def pipe(self) -> Reals:
+        return self.space.column("pipe").astype(np.float64)
+
+    @cached_property
+    def chunks(self) -> Reals:
+        return np.array([float(chunks) for _, _, chunks in SCHEDULES])[self.space.column("schedule")]
+
+    @cached_property
+    def samples(self) -> Reals:
+        """Of a microbatch."""
+        return (self.graph.global_batch or self.graph.batch) / (self.data * self.m)
+
+    @cached_property
+    def place(self) -> dict[str, Reals]:
+        return self.cuts.places(self.space.column("pipe"), self.chunks.astype(np.int64))
+
+    @cached_property
+    def speed(self) -> float:
+        return min(d.speed * (d.cores if 0 < d.cores < 1 else 1.0) for d in self.cluster.devices)
+
+    def ordered(self, order: Order) -> Flags:
+        """The points whose passes are in an order."""
+        found: Flags = np.array([each is order for _, each, _ in SCHEDULES])[self.space.column("schedule")]
+        return found
+
+    def sharded(self, times: dict[Shard, int]) -> Reals:
+        """How often what `times` counts is sent; nothing is where there is one replica."""
+        found: Reals = np.array([float(times.get(kind, 0)) for kind in SHARDS])[self.space.column("shard")] * (
+            self.data > 1.0
+        )
+        return found
+
+    # What a microbatch computes.
+
+    @cached_property
+    def again(self) -> Reals:
+        """By how much what is computed again makes computing longer."""
+        staged = self.pipe > 1
+        shares = [again(self.graph, self.costs, staged=staged) for staged in (False, True)]
+        found: Reals = np.array(shares)[staged.astype(np.int64), self.space.column("recompute")]
+        return found
+
+    @cached_property
+    def work(self) -> Reals:
+        """Core-seconds of passes on the slowest place, alone."""
+        return self._passes(self.place["fixed"], self.place["each"])
+
+    @cached_property
+    def others(self) -> Reals:
+        """Those on all other places."""
+        return self._passes(self.place["whole_fixed"], self.place["whole_each"]) - self.work
+
+    def _passes(self, fixed: Reals, each: Reals) -> Reals:
+        return (fixed + each * self.samples) * (1 + self.again) / self.speed
+
+    @cached_property
+    def tensors(self) -> Reals:
+        """Of parameters on a rank."""
+        return len(self.graph.trainable) / self.pipe
+
+    @cached_property
+    def packing(self) -> Reals:
+        """Instructions, and gradients added up where somebody else waits for them."""
+        costs, words = self.costs, self.place["state"] / WORD
+        acts = self.chunks * (3 + self.ordered(Order.ZERO_BUBBLE)) + self.buckets
+        acts = acts + self.sharded({Shard.GRADIENTS: 1, Shard.PARAMETERS: 3}) * self.buckets
+        packed = costs.add.of(0.0, 0.0) * self.buckets + costs.add.tensor * self.tensors + costs.add.element * words
+        return (acts * costs.instruction + packed * (self.data * self.pipe > 1)) / self.speed
+
+    # What it sends: to the next stage, and among replicas.
+
+    @cached_property
+    def ends(self) -> Reals:
+        """Messages that a rank sends or receives: of each stage's forward and backward pass two, but at the ends."""
+        return np.where(self.pipe > 1, 4 * self.chunks - 2 * (self.pipe < 3), 0.0)
+
+    @cached_property
+    def leap(self) -> tuple[Reals, Reals, Reals]:
+        """(seconds, core-seconds at one end, seconds of the port) of a message from stage to stage."""
+        wiring, network = self.costs.wiring, self.network
+        bandwidth, latency = (column[self.space.column("data")] for column in network.apart)
+        size = self.place["crossing"] * self.samples
+        wire = size / (wiring.efficiency * bandwidth)
+        core = (wiring.start + max(wiring.sent, wiring.received) * size) / self.speed
+        there = self.pipe > 1
+        return (wiring.message + latency + np.maximum(core, wire)) * there, core * there, wire * there
+
+    @cached_property
+    def network(self) -> Network:
+        return Network(self.cluster)
+
+    @cached_property
+    def buckets(self) -> Reals:
+        """That a rank's gradients fill: each stage's its own."""
+        return self.chunks * np.ceil(self.place["state"] / (self.chunks * self.space.column("bucket")))
+
+    @cached_property
+    def half(self) -> tuple[Reals, Reals, Reals]:
+        """(seconds, core-seconds, seconds of the port) of a bucket's scatter or gather."""
+        wiring, data = self.costs.wiring, self.data
+        bandwidth, latency = (column[self.space.column("data")] for column in self.network.ring)
+        size = self.place["state"] / self.buckets * (data - 1) / data
+        wire = size / (wiring.efficiency * bandwidth)
+        start = wiring.start / np.where(self.space.column("shard") > 0, 1, 2)  # an all-reduce is both, started once
+        core = (start + size * (wiring.sent + wiring.received + wiring.reduced / 2)) / self.speed
+        waits = (data - 1) * (wiring.message + latency)
+        there = data > 1
+        return (waits + np.maximum(core, wire)) * there, core * there, wire * there
+
+    @cached_property
+    def anew(self) -> Reals:
+        """Scatters and gathers."""
+        return self.sharded(EVERY) * self.buckets
+
+    @cached_property
+    def waits(self) -> Reals:
+        """Gathers that nothing is computed beside: of weights that the pass before used and gave back."""
+        turns = np.where(self.chunks > 1, (self.pipe - 1) / self.pipe, 1.0)
+        inside = np.where(self.pipe > 1, GATHERED * self.buckets * turns, GATHERED)
+        return inside * (self.sharded({Shard.PARAMETERS: 1}) > 0)
+
+    # How they come together.
+
+    @cached_property
+    def own(self) -> Reals:
+        """What the processor does."""
+        return self.work + self.packing + self.ends * self.leap[1] + self.anew * self.half[1]
+
+    @cached_property
+    def pace(self) -> Reals:
+        port = self.ends / 2 * self.leap[2] + self.anew * self.half[2]
+        found: Reals = np.max([self.own, self.chain, self.anew * self.half[0], port, self.leap[0]], axis=0)
+        return found
+
+    @cached_property
+    def chain(self) -> Reals:
+        """Passes, and gathers that nothing is computed beside."""
+        return self.work + self.packing + self.waits * self.half[0]
+
+    @cached_property
+    def round_trip(self) -> Reals:
+        """The way through all stages and back."""
+        stages = self.pipe * self.chunks
+        return self.pipe * (self.chain - self.work) + self.work + self.others + 2 * (stages - 1) * self.leap[0]
+
+    @cached_property
+    def ramp(self) -> Reals:
+        """The way of one microbatch through the other places; where W may wait it is not in the way, and other
+        microbatches fill some of what is left."""
+        others, filled = self.others, THIRD * np.minimum(self.pipe - 1, self.m - 1) * self.work
+        computed = np.where(self.ordered(Order.ZERO_BUBBLE), 2 * THIRD * others - filled, others / self.chunks)
+        return np.where(self.pipe > 1, np.maximum(computed, 0.0) + 2 * (self.pipe - 1) * self.leap[0], 0.0)
+
+    @cached_property
+    def beyond(self) -> Reals:
+        """What those wait that may not be under way: a place starts no more than the pipe is long before the first of
+        them is back (1F1B), and (chunks + 1) / chunks as many where it goes round several times."""
+        chunks = self.chunks
+        put_off = (self.work + self.others) * np.where(self.ordered(Order.ZERO_BUBBLE), THIRD, 0.0)
+        round_trip = self.round_trip - put_off
+        room = np.where(chunks > 1, self.pipe * (chunks + 1) / chunks, self.pipe)
+        late = np.maximum(round_trip / room - self.pace, 0.0) * np.maximum(self.m - room, 0.0)
+        return np.where((self.pipe > 1) & ~self.ordered(Order.FILL_DRAIN), late, 0.0)
+
+    @cached_property
+    def exposed(self) -> Reals:
+        """What is not hidden of what travels once, and of what the last microbatch sends: the last bucket's, and what
+        the last backward pass is too short for."""
+        buckets = self.buckets
+        seconds = (self.sharded(ONCE) + self.sharded(LAST)) * buckets * self.half[0]
+        hidden = (1 - THIRD) * self.work / np.where(self.pipe > 1, self.chunks, 1.0)
+        return np.maximum(seconds - hidden * (1 - 1 / buckets), seconds / buckets)
+
+    @cached_property
+    def update(self) -> Reals:
+        costs, owners = self.costs, np.where(self.space.column("shard") > 0, self.data, 1)
+        tensors = np.maximum(self.tensors / owners, self.buckets)
+        touched = costs.update.element * self.place["state"] / WORD + costs.update.tensor * tensors * owners
+        return (touched / owners + (costs.instruction + costs.update.call) * self.buckets) / self.speed
+
+    @cached_property
+    def bound(self) -> Reals:
+        """No step takes less than its computing, divided evenly, at the cheapest price of a sample that is known for as
+        many at once or more (they get no dearer in company), nor than its gradients in the widest port."""
+        sizes = sorted(self.costs.sizes)
+        rates = [self.costs.segment(0, len(self.graph.operators), size) / size for size in sizes]
+        least = np.minimum.accumulate(rates[::-1])[::-1]
+        at = np.searchsorted(sizes, np.ceil(self.samples)).clip(max=len(sizes) - 1)
+        fastest = max(d.speed * (d.cores if 0 < d.cores < 1 else 1.0) for d in self.cluster.devices)
+        batch = self.graph.global_batch or self.graph.batch
+        computing = least[at] * batch / (self.data * self.pipe * fastest)
+        trained = sum(p.tensor.size() for p in self.graph.trainable) / self.pipe
+        sent = 2 * (self.data - 1) / self.data * trained
+        found: Reals = np.maximum(computing, sent / (self.costs.wiring.efficiency * self.network.widest))
+        return found
+
+
+def again(graph: Graph, costs: Costs, *, staged: bool) -> list[Seconds]:
+    """For each of RECOMPUTES what is computed again, a part of what is computed anyway; the last block of a step
+    without stages is not."""
+    starts, prices = block_starts(graph), costs.prices(max(costs.sizes))
+    total = sum(prices[o.name] for o in graph.operators) or 1.0
+    named = {
+        Recompute.NONE: frozenset[str](),
+        Recompute.SELECTIVE: cheap(graph, starts),
+        Recompute.FULL: whole_blocks(graph, starts, last=staged),
+    }
+    found = []
+    for kind in RECOMPUTES:
+        step = recomputed(graph, named[kind]).graph if named[kind] else graph
+        copies = (o.name.removesuffix(AGAIN) for o in step.operators if o.name.endswith(AGAIN))
+        found.append(sum(prices[name] for name in copies) / total)
+    return found

@@ -1,0 +1,124 @@
+"""The grid of `auto`: data x pipeline x schedule x microbatches x shard x recompute x bucket size, as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partita.cluster.cluster import Cluster
+from partita.errors import LoweringError
+from partita.graph.graph import Graph
+from partita.lowering.lower import refuse
+from partita.plan.memory import Memory, Recompute, Shard
+from partita.plan.mesh import Mesh, Stage
+from partita.plan.plan import Plan
+from partita.plan.schedule import Order, Schedule
+from partita.plan.sync import Sync
+from partita.units import Bytes
+
+Ints = NDArray[np.int64]
+# Recipe, order of passes, stages of each place along the pipe.
+SCHEDULES: Final = (
+    ("ddp", Order.SEQUENTIAL, 1), ("gpipe", Order.FILL_DRAIN, 1), ("one_f_one_b", Order.ONE_F_ONE_B, 1),
+    ("zero_bubble", Order.ZERO_BUBBLE, 1), ("interleaved", Order.INTERLEAVED, 2), ("interleaved", Order.INTERLEAVED, 4),
+)  # fmt: skip
+SHARDS: Final = tuple(Shard)
+RECOMPUTES: Final = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
+PARTS: Final = (1, 4, 16, 64)  # into which a rank's gradients are divided to travel
+LEAST_BUCKET: Final = 2**18
+COLUMNS: Final = ("data", "pipe", "schedule", "microbatches", "shard", "recompute", "bucket")
+
+
+@dataclass(frozen=True)
+class Space:
+    """A row a point, a column for each of COLUMNS: schedule, shard and recompute are places in SCHEDULES, SHARDS and
+    RECOMPUTES. `refused` says what of them is not proposed, and why."""
+
+    rows: Ints
+    refused: tuple[tuple[str, str], ...] = field(default=())
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def column(self, name: str) -> Ints:
+        found: Ints = self.rows[:, COLUMNS.index(name)]
+        return found
+
+    def call(self, i: int) -> str:
+        """The recipe call of a point."""
+        data, pipe, schedule, m, shard, recompute, bucket = (int(x) for x in self.rows[i])
+        recipe, _, chunks = SCHEDULES[schedule]
+        knobs = [f"data={data}", f"microbatches={m}", f"bucket_bytes={bucket}"]
+        if pipe == data == 1:
+            recipe, knobs = "single", []
+        elif pipe > 1:
+            knobs = [f"stages={pipe}", *([f"chunks={chunks}"] if chunks > 1 else []), *knobs]
+        knobs += [f"shard={SHARDS[shard]}"] if shard else []
+        knobs += [f"recompute={RECOMPUTES[recompute]}"] if recompute else []
+        return f"{recipe}({','.join(knobs)})" if knobs else recipe
+
+
+def space_of(graph: Graph, cluster: Cluster, blocks: int, trained: Bytes) -> Space:
+    """Every point that the devices, the minibatch and the model's `blocks` allow and that can be lowered; gradients
+    take `trained` bytes."""
+    batch, size = graph.global_batch or graph.batch, cluster.size
+    divisors = [d for d in range(1, batch + 1) if batch % d == 0]
+    rows, refused = [np.zeros((0, len(COLUMNS)), np.int64)], []
+    for schedule, (name, order, chunks) in enumerate(SCHEDULES):
+        kinds = []
+        for shard, recompute, why in _kinds(graph, order, chunks):
+            if why:
+                refused.append((f"{name}(shard={SHARDS[shard]},recompute={RECOMPUTES[recompute]})", why))
+            else:
+                kinds.append((shard, recompute))
+        for data in (d for d in divisors if d <= size):
+            for m in (m for m in divisors if (batch // data) % m == 0):
+                lengths = list(_lengths(order, size // data, blocks // chunks, m))
+                if kinds and lengths and not (data == 1 and order is Order.SEQUENTIAL and m > 1):
+                    rows.append(_rows(data, np.array(lengths), schedule, m, np.array(kinds), trained))
+    return Space(np.concatenate(rows), tuple(refused))
+
+
+def _lengths(order: Order, most: int, blocks: int, microbatches: int) -> Iterator[int]:
+    """The lengths of a pipe that a schedule takes; interleaved microbatches go round in groups of its length."""
+    if order is Order.SEQUENTIAL:
+        yield 1
+        return
+    for pipe in range(2, min(most, blocks) + 1):
+        if order is not Order.INTERLEAVED or microbatches % pipe == 0:
+            yield pipe
+
+
+def _rows(data: int, lengths: Ints, schedule: int, m: int, kinds: Ints, trained: Bytes) -> Ints:
+    """All points of a degree of data, a schedule and a number of microbatches."""
+    pipe, kind, parts = (c.ravel() for c in np.meshgrid(lengths, np.arange(len(kinds)), PARTS, indexing="ij"))
+    even = -(-trained // (pipe * parts))
+    bucket = np.maximum(2 ** np.ceil(np.log2(np.maximum(even, 1))).astype(np.int64), LEAST_BUCKET)
+    shard, recompute = kinds[kind].T
+    whole = np.ones(len(pipe), np.int64)
+    found = np.stack([data * whole, pipe, schedule * whole, m * whole, shard, recompute, bucket], axis=1)
+    if data == 1:  # nothing is agreed on, so nothing can be sharded, nor does it matter what travels together
+        found = found[(found[:, 4] == 0) & (parts == PARTS[0])]
+    return found[np.r_[True, (found[1:] != found[:-1]).any(axis=1)]] if len(found) else found
+
+
+def _kinds(graph: Graph, order: Order, chunks: int) -> Iterator[tuple[int, int, str]]:
+    """(shard, recompute, why it cannot be lowered yet)."""
+    for shard, state in enumerate(SHARDS):
+        for again, recompute in enumerate(RECOMPUTES):
+            staged = order is not Order.SEQUENTIAL
+            axes = (("pipe", 2), ("data", 2)) if staged else (("data", 2),)
+            plan = Plan(
+                order.value, Mesh(axes), stages=(Stage(),) * (2 * chunks) if staged else (),
+                schedule=Schedule(order, 2, chunks), sync=(Sync(),), memory=Memory(shard=state, recompute=recompute),
+            )  # fmt: skip
+            try:
+                refuse(graph, plan)
+            except LoweringError as error:
+                yield shard, again, str(error)
+            else:
+                yield shard, again, ""
