@@ -29,6 +29,7 @@ from partita.lowering.servers import served
 from partita.lowering.shards import sharded, unsliced
 from partita.lowering.stages import staged
 from partita.lowering.statistics import deferred
+from partita.lowering.tiers import fans_out
 from partita.plan.check import check
 from partita.plan.memory import Shard
 from partita.plan.mesh import Split
@@ -179,6 +180,8 @@ def _gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
     else:
         yield from loose_gaps(graph, plan)
     served = isinstance(through, Servers)
+    bounded = bool(graph.clip_norm) or graph.weight is not None
+    yield fans_out(through) and bounded, "weighted losses or a bound on the norm of gradients under servers in levels"
     plain = isinstance(through, AllReduce) and sync.what is What.GRADIENT and alike
     yield bool(wire.codecs) and not (plain or _sums_at_servers(plan)), "codecs where no gradients are all-reduced"
     unknown = [codec.name for codec in wire.codecs if codec.name not in SPECS]
@@ -200,7 +203,10 @@ def _step_gaps(sync: Sync) -> Iterator[tuple[bool, str]]:
     through, tight, often, served = sync.through, sync.tight, sync.often, isinstance(sync.through, Servers)
     yield not isinstance(through, AllReduce | Servers), f"agreement through {type(through).__name__}"
     yield sync.what is not What.GRADIENT, f"agreement on {sync.what}"
-    yield isinstance(through, Servers) and through.levels * through.replicas > 1, "servers in levels or replicas"
+    plain = not isinstance(through, Servers) or (
+        through.replicas == 1 and (through.levels == 1 or (through.levels, through.count, through.own) == (2, 1, True))
+    )
+    yield not plain, "servers in levels or replicas"
     yield bool(tight.staleness or tight.need), "stale or partial agreement"
     yield tight.lag > 0 and served, f"lag {tight.lag} where no gradients are all-reduced"
     yield often.period == 0, "agreement once at the end (period 0)"

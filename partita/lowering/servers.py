@@ -28,6 +28,7 @@ from partita.lowering.coding import bounded_alone, downward, encoding, upward
 from partita.lowering.keys import Owners, owners_of
 from partita.lowering.norm import bounded
 from partita.lowering.samples import Crew, Draft, packed, passes
+from partita.lowering.tiers import fans_out, tiered
 from partita.plan.plan import Plan
 from partita.plan.sync import Servers
 from partita.program.instruction import After, Combine, Decode, Encode, Instruction, Receive, Send, Space, Update
@@ -43,6 +44,8 @@ def served(draft: Draft, plan: Plan) -> Program:
         return arriving(draft, plan)
     through = draft.sync.through
     assert isinstance(through, Servers)
+    if fans_out(through):
+        return tiered(draft, _worker)
     hosts = draft.servers if through.own else tuple(range(through.count))
     owners = owners_of(draft, hosts)
     roles = [_worker(draft, crew, owners) for one in draft.crews for crew in _apart(one, hosts)]

@@ -153,13 +153,8 @@ def _agreement(plan: Plan, graph: Graph) -> None:
             raise PlanError(f"{plan.name}: a penalty of {sync.outer.penalty}; multipliers need one above 0")
         if wire.bucket_bytes < 0 or wire.slice_bytes < 0 or wire.credit_bytes < 0:
             raise PlanError(f"{plan.name}: bucket, slice and credit sizes are bytes, 0 or more")
-        if isinstance(sync.through, Servers) and not 1 <= sync.through.count <= max(
-            plan.mesh.size, sync.through.count * sync.through.own
-        ):
-            raise PlanError(
-                f"{plan.name}: {sync.through.count} servers cannot share {plan.mesh.size} workers' devices; "
-                "use fewer or own=true"
-            )
+        if isinstance(sync.through, Servers):
+            _servers(plan, sync.through)
         if isinstance(sync.through, SharedMemory) and sync.what is not What.GRADIENT:
             raise PlanError(f"{plan.name}: shared memory takes gradients, not {sync.what}")
     update = plan.update
@@ -176,6 +171,19 @@ def _agreement(plan: Plan, graph: Graph) -> None:
     if plan.schedule.order is not Order.SEQUENTIAL and len(plan.stages) < 2 and plan.mesh.length("pipe") < 2:
         raise PlanError(
             f"{plan.name} has the pipeline schedule {plan.schedule.order} and one stage; add stages or a pipe axis"
+        )
+
+
+def _servers(plan: Plan, servers: Servers) -> None:
+    if not 1 <= servers.count <= max(plan.mesh.size, servers.count * servers.own):
+        raise PlanError(
+            f"{plan.name}: {servers.count} servers cannot share {plan.mesh.size} workers' devices; "
+            "use fewer or own=true"
+        )
+    if servers.levels > 1 and not 1 <= servers.fan <= plan.mesh.size:
+        raise PlanError(
+            f"{plan.name}: {servers.fan} servers under each, over {plan.mesh.size} workers; 1 to as many as there are "
+            "workers are allowed"
         )
 
 

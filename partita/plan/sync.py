@@ -17,11 +17,12 @@ class AllReduce:
 @dataclass(frozen=True, slots=True)
 class Servers:
     """Parameter servers: `count` shards by bytes; on devices of their `own` (the last ranks) or sharing the first
-    workers'; `levels` of a hierarchy; `replicas` of each shard."""
+    workers'; `levels` of a hierarchy, with `fan` servers under each one above the last; `replicas` of each shard."""
 
     count: int = 1
     own: bool = True
     levels: int = 1
+    fan: int = 2
     replicas: int = 1
 
 

@@ -36,6 +36,7 @@ from partita.recipes.parallel_sgd import parallel_sgd
 from partita.recipes.pipe_sgd import pipe_sgd
 from partita.recipes.post_local_sgd import post_local_sgd
 from partita.recipes.ps_async import ps_async
+from partita.recipes.ps_hierarchical import ps_hierarchical
 from partita.recipes.ps_sync import ps_sync
 from partita.recipes.shared import SHARED, with_shared
 from partita.recipes.single import single
@@ -84,6 +85,7 @@ RECIPES: Final = {
     "softsync": Recipe(softsync, ("DP-16",), "asynchronous", "Gupta, Zhang & Wang, ICDM 2016"),
     "dynsgd": Recipe(dynsgd, ("DP-17",), "asynchronous", "Jiang et al., SIGMOD 2017"),
     "dc_asgd": Recipe(dc_asgd, ("DP-18",), "asynchronous", "Zheng et al., ICML 2017"),
+    "ps_hierarchical": Recipe(ps_hierarchical, ("DP-08",), "synchronous", "Gupta, Zhang & Wang, ICDM 2016"),
     "backup_workers": Recipe(backup_workers, ("DP-11",), "synchronous", "Chen et al. 2016"),
     "pipe_sgd": Recipe(pipe_sgd, ("DP-30", "PM-17"), "pipelined", "Li et al., NeurIPS 2018"),
     "local_sgd": Recipe(local_sgd, ("DP-26",), "periodic", "Moritz et al., ICLR 2016"),

@@ -58,6 +58,12 @@ def test_collectives_of_our_own(tmp_path: Path) -> None:
     train_and_compare("digits-cnn", "ddp(collective=blocks)", "local:3", tmp_path)
 
 
+@pytest.mark.slow
+def test_servers_in_two_tiers(tmp_path: Path) -> None:
+    """DP-08 in real processes: two workers, each under a server of its own, and a root."""
+    train_and_compare("digits-cnn", "ps_hierarchical(fan=2,bucket_bytes=20000)", "local:5", tmp_path)
+
+
 def test_stages_of_unequal_replicas(tmp_path: Path) -> None:
     """PP-05, a weighted loss and a bounded norm: all three are agreed on over stages."""
     task = "tests/runtime/padded.py:bounded"
