@@ -14,6 +14,7 @@ from partita.graph.batch import substitute
 from partita.graph.graph import Graph
 from partita.graph.precision import shortened
 from partita.graph.signature import signature
+from partita.plan.wire import Codec
 from partita.program.instruction import (
     Act,
     Apply,
@@ -41,7 +42,7 @@ from partita.program.instruction import (
 from partita.program.program import Bucket, Program
 from partita.units import Bytes, BytesPerSecond, Seconds
 from partita.wire.algorithms import BACKEND, schedule_of
-from partita.wire.codec import SPECS
+from partita.wire.codec import spec_of, text_of
 from partita.wire.loads import loads_of
 
 Curve: TypeAlias = tuple[tuple[Bytes, Seconds, Seconds], ...]
@@ -142,7 +143,7 @@ class Costs:
 
     `operators` maps signatures to core-seconds on a device of speed 1; `sizes` are the batch sizes that they cover;
     `source` says where the numbers come from ('measured', 'datasheet'), `because` why not from elsewhere, `hosts` which
-    emulated devices share cores; `codecs` has encoding and decoding by the codec's name.
+    emulated devices share cores; `codecs` has encoding and decoding by the codec's text.
     """
 
     graph: Graph
@@ -235,13 +236,15 @@ class Costs:
 
     def _coding(self, program: Program, name: str, way: int) -> Seconds:
         coding = program.coding[name]
-        return self.codec(coding.codec.name)[way].of(program.bucket[coding.bucket].elements)
+        return self.codec(coding.codec)[way].of(program.bucket[coding.bucket].elements)
 
-    def codec(self, name: str) -> tuple[Touch, Touch]:
-        """Encoding and decoding; from a codec's passes over memory, two of which are a copy, where not measured."""
-        if name in self.codecs:
-            return self.codecs[name]
-        ahead, back = (Touch(self.copy.call, passes / 2 * self.copy.element) for passes in SPECS[name].passes)
+    def codec(self, codec: Codec) -> tuple[Touch, Touch]:
+        """Encoding and decoding; where not measured, what its kind took with other numbers, or from its passes over
+        memory, two of which are a copy."""
+        for known in (text_of(codec), codec.name):
+            if known in self.codecs:
+                return self.codecs[known]
+        ahead, back = (Touch(self.copy.call, passes / 2 * self.copy.element) for passes in spec_of(codec).passes)
         return ahead, back
 
     def _applying(self, bucket: Bucket, act: Apply) -> Seconds:
@@ -273,7 +276,7 @@ class Costs:
         and decoding."""
         elements, item = program.extent(act, ranks)
         w, found = self.wiring, [0.0] * ranks
-        ahead, back = self.codec(act.codec.name) if act.codec else (NOTHING, NOTHING)
+        ahead, back = self.codec(act.codec) if act.codec else (NOTHING, NOTHING)
         for load in loads_of(schedule_of(act.kind, act.algorithm, ranks), elements, item, act.codec):
             found[load.source] += w.start + w.sent * load.size + ahead.of(load.encoded, bool(load.encoded))
             found[load.target] += w.start + w.received * load.size + w.reduced * load.added * item

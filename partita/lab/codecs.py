@@ -11,22 +11,21 @@ import torch
 from partita.kernels.codecs import kernel_of
 from partita.kernels.site import Site
 from partita.lab.timing import cold_seconds
-from partita.plan.wire import Codec
 from partita.units import Seconds
-from partita.wire.codec import message_dtype, room, settings_of, spec_of
+from partita.wire.codec import message_dtype, read_codecs, room, settings_of, spec_of
 
 SIZES: Final = (256, 2**20)
 
 
-def codec_seconds(names: Iterable[str]) -> dict[str, list[tuple[Seconds, Seconds]]]:
+def codec_seconds(texts: Iterable[str]) -> dict[str, list[tuple[Seconds, Seconds]]]:
     """For each codec (seconds a call, seconds a number) of encoding and of decoding: a bucket of a few numbers against
     one of a million, square matrices both. With feedback, encoding adds the gradient to what was held back, as a step
     does; where it takes several codings, it is the mean of them."""
-    return {name: [_line(points) for points in zip(*map(_timed(name), SIZES), strict=True)] for name in names}
+    return {text: [_line(points) for points in zip(*map(_timed(text), SIZES), strict=True)] for text in texts}
 
 
-def _timed(name: str) -> Any:
-    codec = Codec(name)
+def _timed(text: str) -> Any:
+    (codec,) = read_codecs(text)
     kernel, spec = kernel_of(codec), spec_of(codec)
 
     def at(count: int) -> tuple[Seconds, Seconds]:

@@ -35,6 +35,7 @@ from partita.runtime.checkpoint import Keep, stopped_at
 from partita.runtime.take import Halted, Take, take_of
 from partita.runtime.watch import Watch, read_watch
 from partita.units import Bytes, Seconds
+from partita.wire.codec import text_of
 
 Tell = Callable[[str], None]
 MEASURED: Final = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
@@ -109,7 +110,7 @@ class Rehearsal:
         operators = self._operators(sorted(alone - busy), 1, steps)
         operators |= self._operators(sorted(busy), self.cluster.size, steps)
         self.tell("timing copies, updates and links")
-        codecs = sorted({codec.name for plan in plans for sync in plan.sync for codec in sync.wire.codecs})
+        codecs = sorted({text_of(codec) for plan in plans for sync in plan.sync for codec in sync.wire.codecs})
         touches = self._ask("touches", 120.0, count=max(batches), codecs=codecs)
         wiring = self._wiring(programs) if self.cluster.size > 1 else Wiring()
         if (cores := company.cores()) > BEARABLE:

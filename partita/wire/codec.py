@@ -193,6 +193,13 @@ def bound_of(codec: Codec, workers: int) -> float:
     return settings_of(codec).get(spec_of(codec).bound, 0.0) / sqrt(workers)
 
 
+def text_of(codec: Codec) -> str:
+    """The codec's name, with those of its numbers that it does not have anyway, as a knob writes them."""
+    usual = dict(spec_of(codec).settings)
+    own = [f"{name}={value!r}" for name, value in sorted(codec.settings) if usual.get(name) != value]
+    return f"{codec.name}({','.join(own)})" if own else codec.name
+
+
 def coded_size(codec: Codec, elements: int, item: int) -> Bytes:
     """Bytes that a codec makes of `elements` numbers of `item` bytes; the expected ones where they vary."""
     return spec_of(codec).size(elements, item, settings_of(codec)) if elements else 0

@@ -7,13 +7,14 @@ from partita.lab.codecs import codec_seconds
 from partita.lowering.lower import lower
 from partita.program.instruction import Decode, Encode
 from partita.recipes.catalogue import call
+from partita.wire.codec import read_codecs, text_of
 from tests.priced import priced, whole_cores
 from tests.small import two_layers
 
 
 def test_every_way_of_a_codec_has_its_price() -> None:
-    found = codec_seconds(["threshold", "powersgd"])
-    assert found.keys() == {"threshold", "powersgd"}
+    found = codec_seconds(["threshold", "powersgd(rank=2.0)"])
+    assert found.keys() == {"threshold", "powersgd(rank=2.0)"}
     assert all(each > 0 and number > 0 for ways in found.values() for each, number in ways)
 
 
@@ -26,3 +27,13 @@ def test_a_program_is_charged_for_its_codec() -> None:
     acts = {type(i.act): i.act for _, i in program.instructions()}
     assert costs.demand(program, acts[Encode], 1).core == 1 + 36 * 0.5
     assert costs.demand(program, acts[Decode], 1).core == 4 * (2 + 36 * 0.25)
+
+
+def test_a_codec_is_charged_with_its_own_numbers() -> None:
+    """Those of its text where it was timed with them, else those of its kind."""
+    costs = priced(two_layers(), whole_cores(4, 1e6), [2])
+    own, kind = (Touch(1.0, 0.0), Touch(2.0, 0.0)), (Touch(3.0, 0.0), Touch(4.0, 0.0))
+    costs.codecs.update({"topk(ratio=0.5)": own, "topk": kind})  # type: ignore[attr-defined]
+    assert costs.codec(*read_codecs("topk(ratio=0.5)")) == own
+    assert costs.codec(*read_codecs("topk(ratio=0.25)")) == costs.codec(*read_codecs("topk")) == kind
+    assert text_of(*read_codecs("topk(ratio=0.01)")) == "topk"
