@@ -32,7 +32,8 @@ AGAINST: Final = {
     "delayed": "the serial recurrence w(t+1) = w(t) - rule(g(t - {lag}))",
     "lossy": "the serial recurrence of lag {lag} with each worker's gradient put through the same codecs",
     "replayed": "the serial replay of the versions that every gradient had read",
-    "halved": "one-process training in half precision on the same parts of the minibatches, lag {lag}",
+    "halved": "one-process training in half precision on the same parts of the minibatches, lag {lag}, of the captured "
+    "step where the model casts by itself",
     "consensus": "serial training of every replica, agreeing every {steps} steps",
 }
 
@@ -64,6 +65,7 @@ def checked(
         tell(f"training the same serially in {precision}")
         ledger, dims = ledger_of(states), sample_dims(graph)
         serially = partial(serial_training, task, cluster, seed=seed, precision=precision, dims=dims, ledger=ledger)
+        serially = partial(serially, graph=graph)
         serial = serially(parts, whole=whole or bool(ledger))
         found[precision] = difference(gathered(program, states), serial[0])
         if precision == "fp64" and not parts[-1].program.steps and not ledger:
@@ -88,12 +90,13 @@ def checked(
 
 
 def serial_training(
-    task: Task, cluster: Cluster, parts: Sequence[Leg], *, ledger: Sequence[Merge] = (), whole: bool, **more: Any
-) -> dict[int, dict[str, torch.Tensor]]:
+    task: Task, cluster: Cluster, parts: Sequence[Leg], *, ledger: Sequence[Merge] = (), whole: bool,
+    graph: Graph | None = None, **more: Any,
+) -> dict[int, dict[str, torch.Tensor]]:  # fmt: skip
     """`reference` with replicas that agree as the legs' plans say; with a ledger, the run that this tells; with
-    masters, training in half precision."""
+    masters, training in half precision, of the model or else of the step `graph`."""
     if any(bucket.master for bucket in parts[0].program.buckets):
-        return {0: halved(task, parts, **more).masters}
+        return {0: halved(task, parts, graph=graph, **more).masters}
     if ledger:
         return {0: replayed(fresh(task, **more), parts, ledger, whole=whole)}
     return reference(task, parts, whole=whole, apart=Apart(cluster), **more)

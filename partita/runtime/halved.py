@@ -8,17 +8,20 @@ applied                        master <- master - rule(g / scale, bounded), or n
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import isfinite
 from typing import Any
 
 import torch
 
+from partita.graph.graph import Graph
+from partita.lowering.precision import in_precision
 from partita.program.instruction import Load, Pack
 from partita.program.program import WEIGHT, Program
 from partita.program.scaling import Scaling
+from partita.runtime.captured import Captured
 from partita.runtime.leg import Leg
 from partita.runtime.reference import Reference, fresh
 from partita.runtime.rules import optimizer_of, step_at_rate
@@ -40,8 +43,8 @@ class Halved:
     schedule: Any
     scaling: Scaling | None
     scale: float
+    backward: Callable[..., float]
     good: int = 0
-    skipped: list[int] = field(default_factory=list)
 
     def summed(self, program: Program, step: int) -> Summed:
         """The sum of all workers' gradients as it is applied, of the scaled loss, and its scale."""
@@ -53,7 +56,7 @@ class Halved:
             for start, count in parts:
                 for p in self.own.model.parameters():
                     p.grad = None
-                weight += self.own.backward(step, start, count, count / program.batch, self.scale)
+                weight += self.backward(step, start, count, count / program.batch, self.scale)
                 found = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.trained]
                 mine = _added(mine, [g.to(getattr(torch, sums)) if sums else g for g in found])
             total = _added(total, mine)
@@ -63,7 +66,7 @@ class Halved:
     def trained(self) -> list[torch.Tensor]:
         return [p for p in self.own.model.parameters() if p.requires_grad]
 
-    def apply(self, program: Program, summed: Summed, step: int) -> None:
+    def apply(self, program: Program, summed: Summed) -> None:
         """One step of the rule on the masters, if it can be made."""
         gradients, scale = summed
         norm = float(torch.stack([g.double().norm() for g in gradients]).norm())
@@ -71,7 +74,6 @@ class Halved:
         if self.scaling:
             self.scale, self.good = self.scaling.after(self.scale, self.good, finite)
             if not finite:
-                self.skipped.append(step)
                 return
         bound = self.own.task.clip_norm
         factor = (min(bound / (norm / scale + 1e-6), 1.0) if bound else 1.0) / scale
@@ -105,8 +107,12 @@ def parts_of(program: Program) -> list[list[tuple[int, int]]]:
     return [mine for _, mine in sorted(found) if mine]
 
 
-def halved(task: Task, legs: Sequence[Leg], *, seed: int, precision: str, dims: Mapping[int, int] = NOTHING) -> Halved:
-    """The training that the legs' programs stand for, at its end; `masters` are its weights."""
+def halved(
+    task: Task, legs: Sequence[Leg], *, seed: int, precision: str, dims: Mapping[int, int] = NOTHING,
+    graph: Graph | None = None,
+) -> Halved:  # fmt: skip
+    """The training that the legs' programs stand for, at its end; `masters` are its weights. With a `graph`, gradients
+    are those of its step as a whole where the model, which may look at dtypes itself, has others."""
     program = legs[0].program
     own = fresh(task, seed=seed, precision=precision, dims=dims)
     assert program.whole or program.stages
@@ -117,7 +123,11 @@ def halved(task: Task, legs: Sequence[Leg], *, seed: int, precision: str, dims: 
     own.modes = lambda: [Whole(), Shortened(short, wide), *(make() for make in promoted)]
     optimizer = optimizer_of(task, program.update, [m for m in masters.values() if m.requires_grad])
     schedule = task.schedule(optimizer) if task.schedule else None
-    one = Halved(own, masters, optimizer, schedule, program.scaling, program.scaling.start if program.scaling else 1.0)
+    start = program.scaling.start if program.scaling else 1.0
+    one = Halved(own, masters, optimizer, schedule, program.scaling, start, own.backward)
+    captured = Captured(in_precision(graph, legs[0].plan.memory), own) if graph is not None else None
+    if captured and captured.differs(parts_of(program)[0][0][1]):
+        one.backward = captured.backward
     for leg in legs:
         steps, lag = leg.rounds * leg.program.steps, leg.program.slots - 1
         flying: deque[Summed] = deque()
@@ -125,5 +135,5 @@ def halved(task: Task, legs: Sequence[Leg], *, seed: int, precision: str, dims: 
             if t < steps:
                 flying.append(one.summed(leg.program, leg.step + t))
             if t >= lag:
-                one.apply(leg.program, flying.popleft(), leg.step + t - lag)
+                one.apply(leg.program, flying.popleft())
     return one

@@ -131,7 +131,7 @@ def make_state(
     for name, flat in master.items():
         views[name] = shaped(flat, views[name])
         _fill(owned[name].parts if name in owned else program.bucket[name].pieces, views[name], values)
-    leaves = {c.name: _constant(c, device) for part in held for c in part.constants}
+    leaves = {c.name: constant_of(c, device) for part in held for c in part.constants}
     leaves |= {b.name: values[b.name].detach().clone().to(device) for part in held for b in part.buffers}
     leaves |= _whole(trained, shapes, pieces)
     for name in shapes:
@@ -230,7 +230,8 @@ def _whole(buckets: tuple[Bucket, ...], shapes: Shapes, views: dict[str, Views])
     return found
 
 
-def _constant(constant: Constant, device: str) -> torch.Tensor:
+def constant_of(constant: Constant, device: str) -> torch.Tensor:
+    """A graph's constant as a tensor; what has no data is not set."""
     shape = tuple(int(d) for d in constant.tensor.shape if isinstance(d, int))
     dtype = getattr(torch, constant.tensor.dtype)
     if not constant.data:

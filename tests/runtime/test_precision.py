@@ -18,8 +18,11 @@ from partita.errors import RunError
 from partita.graph.graph import Graph
 from partita.program.scaling import LARGEST, Scaling
 from partita.recipes.catalogue import call
+from partita.runtime.captured import Captured
 from partita.runtime.check import ROUNDING, TOLERANCE, checked
 from partita.runtime.checkpoint import Keep
+from partita.runtime.halved import halved
+from partita.runtime.leg import legs
 from partita.runtime.restore import open_checkpoint
 from partita.runtime.run import initial, train_in_process
 from partita.runtime.state import State
@@ -70,6 +73,31 @@ def test_on_batch_statistics_bounds_and_weights(name: str, plan: str, size: int)
     machines = cluster_of(size)
     found = checked(TASKS[name](), lambda graph: call(plan, graph, machines), machines, steps=4)
     assert found["max_difference"] <= (TOLERANCE if "sums=fp32" in plan else ROUNDING["bfloat16"])
+
+
+class Careful(nn.Module):
+    """Casts by itself: its norm is taken in fp32 and rounded back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.last = nn.Parameter(torch.ones(6)), nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.to(self.scale.dtype)
+        wide = x.float()
+        return self.last(self.scale * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype))
+
+
+def test_a_model_that_casts_by_itself_is_what_was_captured() -> None:
+    """Its own casts are rounded at other places; then the step as a whole is the reference, and no fault passes."""
+    task, machines = replace(perceptron(), name="careful", model=Careful), cluster_of(2)
+    graph = capture(task)
+    plan = call("zero1(precision=bf16)", graph, machines)
+    parts = legs(graph, plan, machines, 3)
+    chosen = halved(task, parts, seed=0, precision="fp32", graph=graph).backward
+    assert isinstance(chosen.__self__, Captured)
+    found = checked(task, lambda graph: call("zero1(precision=bf16)", graph, machines), machines)
+    assert (found["equal"], found["max_difference"]) == (True, 0.0)
 
 
 def by_hand(task: Task, short: torch.dtype, steps: int, scale: float) -> dict[str, torch.Tensor]:
