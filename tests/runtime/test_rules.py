@@ -186,7 +186,7 @@ def test_norms_do_not_meet_shards() -> None:
     for bucket in lower(graph, plan, machines)[-1].program.trained:
         assert bucket.shares
         assert set(bucket.shares.edges) == {0, bucket.elements}
-    assert graph.optimizer == Optimizer("SGD", graph.optimizer.state)
+    assert graph.optimizer == Optimizer("SGD", graph.optimizer.state, momentum=0.9)
     for wrong, words in (
         ("rate_scale=0.0", "scale 0.0"),
         ("trust=0.0", "trust 0.0"),
