@@ -8,6 +8,11 @@ import pytest
 from beartype import BeartypeConf
 from beartype.claw import beartype_package
 from beartype.roar import BeartypeClawDecorWarning, BeartypeDecorHintPep613DeprecationWarning
+from hypothesis import HealthCheck, settings
+
+# The same drawn cases every time, however busy the machine.
+settings.register_profile("same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("same")
 
 # Numba compiles this file's functions and caches them by their source, which checked ones no longer have.
 COMPILED = ("partita.simulator.clockwork", "partita.kernels")
