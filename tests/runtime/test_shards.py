@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from partita.graph.graph import Graph
 from partita.recipes.catalogue import call
 from partita.runtime import check
 from partita.runtime.check import TOLERANCE, checked
@@ -27,21 +25,7 @@ PLANS = (
 )  # fmt: skip
 STAGES = ("zero1", "zero2", "zero3")
 
-
-@pytest.fixture(autouse=True, scope="module")
-def captured_once() -> Iterator[None]:
-    """A model is captured once for all its plans."""
-    found: dict[tuple[str, str], Graph] = {}
-    capture = check.capture
-
-    def once(task: Task, *, precision: str = "") -> Graph:
-        if (task.name, precision) not in found:
-            found[task.name, precision] = capture(task, precision=precision)
-        return found[task.name, precision]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(check, "capture", once)
-        yield
+pytestmark = pytest.mark.usefixtures("captured_once")
 
 
 def difference(task: Task, text: str, size: int, steps: int = 3) -> float:

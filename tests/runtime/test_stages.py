@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import accumulate
@@ -33,21 +33,7 @@ QUICK = (
 )
 WHOLE = ("gpt2", "t5", "unet", "convnet", "resnet", "lstm", "bert", "llama", "vit")
 
-
-@pytest.fixture(autouse=True, scope="module")
-def captured_once() -> Iterator[None]:
-    """A model is captured once for all its plans."""
-    found: dict[tuple[str, str], Graph] = {}
-    capture = check.capture
-
-    def once(task: Task, *, precision: str = "") -> Graph:
-        if (task.name, precision) not in found:
-            found[task.name, precision] = capture(task, precision=precision)
-        return found[task.name, precision]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(check, "capture", once)
-        yield
+pytestmark = pytest.mark.usefixtures("captured_once")
 
 
 @cache
