@@ -9,17 +9,30 @@ import pytest
 from partita.graph.graph import Graph
 from partita.runtime import check
 from partita.task import Task
+from partita.tracing.capture import capture
+from tests.small import perceptron
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    """A model of two layers, for which many plans are checked."""
+    return perceptron()
+
+
+@pytest.fixture(scope="module")
+def graph(task: Task) -> Graph:
+    return capture(task, precision="fp64")
 
 
 @pytest.fixture(scope="module")
 def captured_once() -> Iterator[None]:
     """A model is captured once for all its plans."""
     found: dict[tuple[str, str], Graph] = {}
-    capture = check.capture
+    whole = check.capture
 
     def once(task: Task, *, precision: str = "") -> Graph:
         if (task.name, precision) not in found:
-            found[task.name, precision] = capture(task, precision=precision)
+            found[task.name, precision] = whole(task, precision=precision)
         return found[task.name, precision]
 
     with pytest.MonkeyPatch.context() as patch:

@@ -28,16 +28,6 @@ from tests.small import Numbers, cluster_of, perceptron
 Weights = dict[str, torch.Tensor]
 
 
-@pytest.fixture(scope="module")
-def task() -> Task:
-    return perceptron()
-
-
-@pytest.fixture(scope="module")
-def graph(task: Task) -> Graph:
-    return capture(task, precision="fp64")
-
-
 def program_of(graph: Graph, text: str, size: int = 3) -> Program:
     machines = cluster_of(size)
     return lower(graph, call(text, graph, machines), machines)[-1].program

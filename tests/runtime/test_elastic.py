@@ -24,19 +24,9 @@ from partita.task import Task
 from partita.tracing.capture import capture
 from tests.priced import priced, whole_cores
 from tests.runtime.drifting import drifting, weights
-from tests.small import Numbers, cluster_of, perceptron
+from tests.small import Numbers, cluster_of
 
 SIZE = 4
-
-
-@pytest.fixture(scope="module")
-def task() -> Task:
-    return perceptron()
-
-
-@pytest.fixture(scope="module")
-def graph(task: Task) -> Graph:
-    return capture(task, precision="fp64")
 
 
 def plan_of(graph: Graph, text: str) -> Plan:

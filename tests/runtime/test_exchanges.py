@@ -29,16 +29,6 @@ from tests.runtime.drifting import drifting, weights
 from tests.small import cluster_of, perceptron
 
 
-@pytest.fixture(scope="module")
-def task() -> Task:
-    return perceptron()
-
-
-@pytest.fixture(scope="module")
-def graph(task: Task) -> Graph:
-    return capture(task, precision="fp64")
-
-
 def tensor_of(matrix: Matrix) -> torch.Tensor:
     return torch.tensor(matrix, dtype=torch.float64)
 

@@ -17,23 +17,12 @@ from partita.recipes.catalogue import call
 from partita.runtime.check import TOLERANCE, checked
 from partita.simulator.simulate import simulate
 from partita.task import Task
-from partita.tracing.capture import capture
 from tests.priced import priced
 from tests.runtime.drifting import drifting, weights
 from tests.runtime.test_replay import Run
-from tests.small import cluster_of, layers, perceptron
+from tests.small import cluster_of, layers
 
 SIZE = 4
-
-
-@pytest.fixture(scope="module")
-def task() -> Task:
-    return perceptron()
-
-
-@pytest.fixture(scope="module")
-def graph(task: Task) -> Graph:
-    return capture(task, precision="fp64")
 
 
 @pytest.mark.parametrize(
