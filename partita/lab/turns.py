@@ -2,7 +2,8 @@
 
 A loop over one operator flatters it: in a step it reads what was written a while ago, writes to memory that was freed
 a while ago, and a hundred other operators ran since its last turn. So all operators of a list are run one after the
-other, each on made-up inputs, pass after pass, and each one's turns are put together.
+other, each on made-up inputs, pass after pass, and each one's turns are put together. A step's memory was mapped by the
+steps before it, so what the turns need is mapped before the first.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Final
 from partita.graph.graph import TANGENT, Graph
 from partita.lab.inputs import made
 from partita.runtime.draws import DRAWS
+from partita.runtime.heap import fault_in
 from partita.runtime.segment import Environment, Leaves, compile_segment, key, last_reads
 from partita.units import Bytes, Seconds
 
@@ -23,6 +25,7 @@ PASSES: Final = (5, 40)
 SETS: Final = 16
 HELD: Final[Bytes] = 2**30
 RING: Final[Bytes] = 2**23
+ROOM: Final[Bytes] = 2**27
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ def _batches(examples: Sequence[tuple[str, Graph, int]]) -> Iterator[list[Case]]
 
 
 def _run(cases: Sequence[Case]) -> dict[str, Seconds]:
+    fault_in(ROOM + 2 * max(case.size // len(case.sets) for case in cases))
     first = _pass(cases, 0)
     passes = min(max(round(TOTAL / max(sum(first), 1e-6)), PASSES[0]), PASSES[1])
     turns = [_pass(cases, n + 1) for n in range(passes)]

