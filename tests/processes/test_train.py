@@ -79,17 +79,30 @@ SLOW_CODECS = (
     "adacomp",
 )  # fmt: skip
 
+SERVED_CODECS = (
+    "ps_sync(codec=threshold(threshold=0.001))", "ps_sync(codec=onebit(where=server))",
+    "ps_sync(own=false,servers=3,bucket_bytes=20000,codec=q8)",
+    "ps_sync(codec=dgc(ratio=0.1,clip=0.5)+q8(where=server),ramp=1)",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_schedules_chosen_by_the_clock(tmp_path: Path) -> None:
+    """collective=auto in real processes."""
+    train_and_compare("digits-cnn", "ddp(collective=auto)", "local:3", tmp_path)
+
 
 @pytest.mark.parametrize(
     "plan",
     [
         "ddp(codec=q8)", "ddp(codec=threshold(threshold=0.001))",
         *(pytest.param(f"ddp(codec={codec})", marks=pytest.mark.slow) for codec in SLOW_CODECS),
+        *(pytest.param(plan, marks=pytest.mark.slow) for plan in SERVED_CODECS),
     ],
 )  # fmt: skip
 def test_codecs_in_processes(plan: str, tmp_path: Path) -> None:
     """QU-15 per hop, SP-01 with messages of varying length, and slowly QU-02, QU-04, QU-07, QU-11, QU-13, QU-14,
-    SP-03, SP-04, EX-02: real processes end where all ranks in one process do."""
+    SP-03, SP-04, EX-02, also at servers (QU-05, QU-06): real processes end where all ranks in one process do."""
     task, machines = api.load("digits-cnn"), api.cluster_of("local:3")
     done = api.train("digits-cnn", plan, machines, steps=4, seed=3, out=str(tmp_path))
     assert done is not None
