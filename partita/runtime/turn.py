@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,9 +26,12 @@ class Turn:
     def open(self) -> list[tuple[Instruction, int]]:
         return [(i, round) for i, round in self.candidates if self._may(i, round)]
 
-    def first(self) -> tuple[Instruction, int] | None:
-        """Of those that may start the one of lowest priority number, of these the one that has been open longest."""
-        return min(self.open(), key=lambda one: (one[0].priority, self._since(*one)), default=None)
+    def first(self, among: Sequence[tuple[Instruction, int]]) -> tuple[Instruction, int] | None:
+        """Of those `among` which may start the one of lowest priority number, of these the one that has been open
+        longest. What has become open since these were listed is not asked for yet: a lane that took it would wait for
+        one message while others are there."""
+        ready = (one for one in among if self._may(*one))
+        return min(ready, key=lambda one: (one[0].priority, self._since(*one)), default=None)
 
     def _since(self, instruction: Instruction, round: int) -> int:
         if instruction in self.posted:

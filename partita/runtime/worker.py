@@ -69,12 +69,13 @@ def _as_ready(rank: Rank, lane: Lane, reach: Reach, record: Record) -> LaneRun:
             yield turn
         if rank.board.failure is not None:
             return
-        for instruction, round in turn.open():
+        opened = turn.open()
+        for instruction, round in opened:
             ahead = isinstance(instruction.act, Receive) and instruction not in posted
             if ahead and not skips(rank, instruction, round):
                 posted[instruction] = Posted(_start(rank, instruction, round), rank.board)
         fresh = []
-        if chosen := turn.first():
+        if chosen := turn.first(opened):
             instruction, round = chosen
             yield from instance(rank, instruction, round, record, posted.pop(instruction, None))
             fresh = [(instruction, at.pop(instruction) + 1)]

@@ -1,0 +1,58 @@
+"""A lane that takes whichever message is there does not commit itself to one that is not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from partita.program.instruction import After, Instruction, Mark, Receive, Space
+from partita.program.program import Lane, Policy, Program, Role
+from partita.runtime.inprocess import Hall, InProcess
+from partita.runtime.leg import Reach
+from partita.runtime.rank import Rank
+from partita.runtime.run import initial, make_rank
+from partita.runtime.state import make_state
+from partita.runtime.turn import Turn
+from partita.runtime.worker import lanes
+from partita.tracing.capture import capture
+from tests.runtime.arrivals import arriving
+from tests.small import perceptron
+
+
+def test_what_opens_while_a_lane_chooses_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another lane may open a Receive between the moment at which this one asks for its messages and that at which it
+    takes one: it then waited for the message of a worker that waited for it to take another's."""
+    rank, hall = server()
+    run, choose = lanes(rank, Reach(1), lambda _: False)["from"], Turn.first
+
+    def beside(turn: Turn, among: Sequence[Any] = ()) -> Any:
+        if not rank.board.done.get("M"):
+            rank.board.finish("M")
+        return choose(turn, among)
+
+    monkeypatch.setattr(Turn, "first", beside)
+    pending = next(run)
+    assert not pending.ready()
+    bucket = rank.program.trained[0]
+    InProcess(1, hall).send(torch.zeros(bucket.elements), 2, "late", 0)
+    assert pending.ready()
+
+
+def server() -> tuple[Rank, Hall]:
+    """Rank 2, whose lane `from` takes a message of rank 0 after `M`, of another lane, and one of rank 1 at any time."""
+    task = perceptron()
+    graph = capture(task)
+    whole, hall = arriving(graph, 2), Hall()
+    bucket = whole.trained[0].name
+    body = (
+        Instruction("M", Mark(), "serve"),
+        Instruction("I0", Receive(bucket, (0,), "early", Space.INBOX), "from", (After("M"),)),
+        Instruction("I1", Receive(bucket, (1,), "late", Space.INBOX), "from"),
+    )
+    role = Role("server", (2,), body, (Lane("serve"), Lane("from", Policy.ARRIVAL)), keeps="server")
+    program = Program("choosing", (role,), whole.segments, whole.buckets, whole.batch)
+    state = make_state(graph, program, role, task, initial(task, 0)[1], "cpu", 2)
+    return make_rank(task, graph, program, 2, state, InProcess(2, hall), seed=0), hall
