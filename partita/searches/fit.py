@@ -6,14 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from partita.cluster.cluster import Cluster
-from partita.cost.ledger import Instance
-from partita.cost.memory import memory_curve
 from partita.errors import ClusterError, PlanError
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
 from partita.plan.plan import Plan
-from partita.plan.schedule import Order
 from partita.searches.auto import Field, field_of
+from partita.searches.peaks import peaks_of
 from partita.units import Bytes
 
 # The largest miss of predicted live bytes against torch's allocator on models without convolutions, over all recipes
@@ -51,36 +48,11 @@ def fit_of(plan: Plan, graph: Graph, cluster: Cluster) -> Fit:
     """The fit of a plan. Raises ClusterError where a device does not say how much memory it has."""
     if not all(device.memory for device in cluster.devices):
         raise ClusterError(f"{cluster.name} does not say how much memory its devices have; add memory to each device")
-    peaks = peaks_of(*shortened(plan, graph), cluster)
-    left = {rank: cluster.devices[rank].memory - peak for rank, (peak, _) in peaks.items()}
-    fullest = min(left, key=lambda rank: left[rank])
-    used = tuple(peaks[rank][0] for rank in sorted(peaks))
-    return Fit(plan, used, peaks[fullest][1], left[fullest], round(ERROR * peaks[fullest][0]))
-
-
-def peaks_of(plan: Plan, graph: Graph, cluster: Cluster) -> dict[int, tuple[Bytes, dict[str, Bytes]]]:
-    """The peak of each rank, and what it is for, if every lane goes on as its instructions are written."""
-    program = lower(graph, plan, cluster)[-1].program
-    peaks: dict[int, tuple[Bytes, dict[str, Bytes]]] = {}
-    for role in program.roles:
-        count, device = len(role.instructions), cluster.devices[role.ranks[0]]
-        order = [Instance(i, n, n * count + i, n * count + i + 1) for n in range(2) for i in range(count)]
-        curve = memory_curve(program, graph, role, order, foreach=device.backend == "cuda")
-        peaks |= dict.fromkeys(role.ranks, (curve.peak, curve.breakdown))
-    return peaks
-
-
-def shortened(plan: Plan, graph: Graph) -> tuple[Plan, Graph]:
-    """The plan and the step with so many fewer microbatches of the same size as change no peak: where a backward pass
-    follows each forward pass, no more are under way at once than the places and chunks of the pipe are."""
-    schedule, batch = plan.schedule, graph.global_batch or graph.batch
-    m, data = schedule.microbatches, plan.mesh.length("data") if plan.stages else plan.mesh.size
-    enough = 4 * max(plan.mesh.length("pipe"), 1) * schedule.chunks
-    dealt, uneven = any(stage.ranks for stage in plan.stages), batch % (data * m) != 0
-    if schedule.order is Order.FILL_DRAIN or m <= enough or dealt or uneven or plan.before:
-        return plan, graph
-    fewer = replace(plan, schedule=replace(schedule, microbatches=enough))
-    return fewer, replace(graph, global_batch=batch // m * enough)
+    found = peaks_of(plan, graph, cluster)
+    left = [device.memory - peak for device, peak in zip(cluster.devices, found.used, strict=False)]
+    fullest = left.index(min(left))
+    error = max(round(ERROR * found.used[fullest]), found.most[fullest] - found.used[fullest])
+    return Fit(plan, found.used, found.parts[fullest], left[fullest], error)
 
 
 def usual(graph: Graph, cluster: Cluster) -> str:

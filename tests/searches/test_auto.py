@@ -17,7 +17,6 @@ from partita.plan.schedule import Order
 from partita.recipes.catalogue import call
 from partita.searches.auto import auto, field_of
 from partita.searches.divisions import cuts_of, divisions
-from partita.searches.fit import ERROR, fit, fit_of, peaks_of, shortened
 from partita.searches.screen import Screen, screened
 from partita.searches.space import COLUMNS, SCHEDULES, Space, space_of
 from partita.simulator.simulate import simulate
@@ -118,54 +117,3 @@ def test_divisions_are_the_best_there_are() -> None:
             worst = max(part.sum() for part in np.split(seconds, starts[1:]))
             every = (np.split(seconds, list(cut)) for cut in combinations(range(1, 7), parts - 1))
             assert worst == min(max(part.sum() for part in each) for each in every)
-
-
-def test_a_model_that_does_not_fit_gets_the_change_that_costs_least() -> None:
-    graph, roomy = deep(16), machines(4, 1e8, 10**6)
-    plan = call("ddp", graph, roomy)
-    easy = fit(graph, roomy, plan)
-    assert easy.fits
-    assert not easy.change
-    assert sum(easy.parts.values()) == max(easy.used)
-    assert easy.error == round(ERROR * max(easy.used))
-    peak = max(easy.used)
-    tight = machines(4, 1e8, int(peak * 0.8))
-    found = fit(graph, tight, call("ddp", graph, tight))
-    assert not found.fits
-    assert found.margin == int(peak * 0.8) - peak
-    assert found.slower >= 1.0
-    text = found.change.split("'")[1]
-    assert fit_of(call(text, graph, tight), graph, tight).fits
-
-
-@pytest.mark.parametrize(
-    "text", ["one_f_one_b(stages=2,microbatches=16)", "zero_bubble(stages=2,microbatches=16)", "ddp(microbatches=16)"]
-)
-def test_fewer_microbatches_have_the_same_peak(text: str) -> None:
-    graph, cluster = replace(deep(16), global_batch=64), machines(4, 1e8, 1)
-    plan = call(text, graph, cluster)
-    less, smaller = shortened(plan, graph)
-    assert less.schedule.microbatches < plan.schedule.microbatches
-    assert smaller.global_batch * plan.schedule.microbatches == 64 * less.schedule.microbatches
-    assert peaks_of(less, smaller, cluster) == peaks_of(plan, graph, cluster)
-
-
-def test_close_calls_are_said_to_be_close() -> None:
-    graph = deep(16)
-    peak = max(fit_of(call("ddp", graph, machines(4, 1e8, 1)), graph, machines(4, 1e8, 1)).used)
-    near = machines(4, 1e8, int(peak * 1.02))
-    found = fit_of(call("ddp", graph, near), graph, near)
-    assert (found.fits, found.unsure, found.margin > 0) == (False, True, True)
-
-
-def test_too_large_for_any_plan_asks_for_a_smaller_minibatch() -> None:
-    graph = deep(16)
-    least = min(
-        max(fit_of(call(text, replace(graph, global_batch=4), machines(2, 1e8, 1)), replace(graph, global_batch=4),
-                   machines(2, 1e8, 1)).used)
-        for text in ("ddp", "one_f_one_b(stages=2,microbatches=4)")
-    )  # fmt: skip
-    tight = machines(2, 1e8, int(least * 1.1))
-    found = fit(graph, tight, call("ddp", graph, tight))
-    assert not found.fits
-    assert found.change.startswith(("train with a minibatch of", "use --plan"))

@@ -1,0 +1,106 @@
+"""Peaks of a plan's ranks by the event clock, on data sheets' times and on times that are far from them.
+
+What lies on a rank at once follows from when messages come and go, so the order of the text does not tell it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
+from partita.cost.datasheet import datasheet_costs
+from partita.graph.graph import Graph
+from partita.lowering.lower import lower
+from partita.lowering.precision import short_dtype
+from partita.plan.plan import Plan
+from partita.plan.schedule import Order
+from partita.program.instruction import Load
+from partita.program.program import Program, Role
+from partita.program.timeline import PARTS, Timeline
+from partita.simulator.simulate import simulate
+from partita.units import Bytes
+
+PACES: Final = (0.2, 5.0)  # of computing beside messages: by how much data sheets may misjudge one of the two
+AHEAD: Final = 4  # stages after so many times whose number no more microbatches come under way
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """Of each rank `used` by data sheets' times, `parts` what that is for, `most` on any of the other times."""
+
+    used: tuple[Bytes, ...]
+    parts: tuple[dict[str, Bytes], ...]
+    most: tuple[Bytes, ...]
+
+
+def peaks_of(plan: Plan, graph: Graph, cluster: Cluster) -> Peaks:
+    """The peaks of a plan, of all its phases, never below those of `simulate` on data sheets' costs."""
+    less, smaller, cut = shortened(plan, graph)
+    found: Peaks | None = None
+    for stretch in lower(smaller, less, cluster):
+        program = stretch.program
+        each = _of_program(program, smaller, _costs(program, stretch.plan, smaller, cluster), cut)
+        found = each if found is None else _larger(found, each)
+    assert found is not None
+    return found
+
+
+def shortened(plan: Plan, graph: Graph) -> tuple[Plan, Graph, int]:
+    """The plan and the step with fewer microbatches of the same size, and by how many: where a backward pass follows
+    each forward pass, no more are under way at once than the pipe is long, and all that more of them add are samples
+    that were loaded ahead."""
+    schedule, batch = plan.schedule, graph.global_batch or graph.batch
+    m, data = schedule.microbatches, plan.mesh.length("data") if plan.stages else plan.mesh.size
+    enough = AHEAD * max(plan.mesh.length("pipe"), 1) * schedule.chunks
+    dealt, uneven = any(stage.ranks for stage in plan.stages), batch % (data * m) != 0
+    if schedule.order is Order.FILL_DRAIN or m <= enough or dealt or uneven or plan.before:
+        return plan, graph, 0
+    fewer = replace(plan, schedule=replace(schedule, microbatches=enough))
+    return fewer, replace(graph, global_batch=batch // m * enough), m - enough
+
+
+def _costs(program: Program, plan: Plan, graph: Graph, cluster: Cluster) -> Costs:
+    sizes = tuple(sorted({segment.batch for segment in program.segments}))
+    short = short_dtype(plan.memory)
+    return datasheet_costs(graph, cluster, sizes, precisions=(short,) if short else ())
+
+
+def _of_program(program: Program, graph: Graph, costs: Costs, cut: int) -> Peaks:
+    paces = [replace(costs, operators={k: s * pace for k, s in costs.operators.items()}, _sums={}) for pace in PACES]
+    timeline, *others = (simulate(program, each) for each in (costs, *paces))
+    loaded = {rank: cut * _samples(program, graph, role) for role in program.roles for rank in role.ranks}
+    ranks = range(program.size)
+    return Peaks(
+        tuple(timeline.memory[rank] + loaded[rank] for rank in ranks),
+        tuple(_parts(timeline, rank, loaded[rank]) for rank in ranks),
+        tuple(max(t.memory[rank] for t in (timeline, *others)) + loaded[rank] for rank in ranks),
+    )
+
+
+def _samples(program: Program, graph: Graph, role: Role) -> Bytes:
+    """Bytes that a microbatch's samples take on a rank of the role, which loads all of the next step's ahead."""
+    found = {act.stage: act.count for i in role.instructions if isinstance(act := i.act, Load) and act.fetch}
+    return sum(_inputs(program.graph_of(stage, graph), stage, count) for stage, count in found.items())
+
+
+def _inputs(graph: Graph, stage: int, count: int) -> Bytes:
+    suffix = f">{stage}" if stage >= 0 else ""
+    return sum(t.size(count) for name, t in graph.inputs if name.startswith("input.") and name.endswith(suffix))
+
+
+def _parts(timeline: Timeline, rank: int, loaded: Bytes) -> dict[str, Bytes]:
+    fullest = max(timeline.memory_parts[rank], key=sum)
+    found = dict(zip(PARTS, fullest, strict=True))
+    return found | {"activations": found["activations"] + loaded}
+
+
+def _larger(one: Peaks, other: Peaks) -> Peaks:
+    """Rank by rank; ranks are the same in all phases."""
+    fuller = [b > a for a, b in zip(one.used, other.used, strict=True)]
+    return Peaks(
+        tuple(map(max, one.used, other.used)),
+        tuple(b if more else a for a, b, more in zip(one.parts, other.parts, fuller, strict=True)),
+        tuple(map(max, one.most, other.most)),
+    )

@@ -1,0 +1,113 @@
+"""Whether a plan fits: peaks by the clock, how far off they may be, and the change that makes it fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partita.cluster.cluster import Cluster, Device, Group, Link
+from partita.cost.datasheet import datasheet_costs
+from partita.graph.graph import Graph, Optimizer
+from partita.lowering.lower import lower
+from partita.plan.plan import Plan
+from partita.recipes.catalogue import call
+from partita.searches.fit import ERROR, fit, fit_of
+from partita.searches.peaks import shortened
+from partita.simulator.simulate import simulate
+from tests.small import layers
+
+
+def machines(size: int, bandwidth: float, memory: int = 0) -> Cluster:
+    """Slow accelerators: what is computed takes microseconds, not launches alone."""
+    device = Device("gpu", cores=1.0, flops=(("fp32", 1e6),), memory=memory, memory_bandwidth=1e7)
+    return Cluster(f"slow-{size}", Group("root", (device,) * size, (Link(bandwidth, 0.0),) * size))
+
+
+def deep(batch: int) -> Graph:
+    return replace(layers(8), global_batch=batch, optimizer=Optimizer("SGD", (("momentum", 1.0, "float32"),)))
+
+
+def clocked(plan: Plan, graph: Graph, cluster: Cluster, pace: float = 1.0) -> tuple[int, ...]:
+    """Peaks by the clock, of the whole plan, on operators that take `pace` times what data sheets say."""
+    program = lower(graph, plan, cluster)[-1].program
+    costs = datasheet_costs(graph, cluster, tuple(sorted({s.batch for s in program.segments})))
+    paced = replace(costs, operators={key: pace * seconds for key, seconds in costs.operators.items()})
+    return simulate(program, paced).memory
+
+
+PIPES = ("gpipe", "one_f_one_b", "zero_bubble", "interleaved")
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> str:
+    shard = draw(st.sampled_from(["none", "optimizer", "gradients", "parameters"]))
+    name, bucket = draw(st.sampled_from(["ddp", *PIPES])), draw(st.sampled_from([200, 4096]))
+    stages, data = draw(st.sampled_from([(2, 1), (2, 2), (3, 1), (4, 1)])) if name in PIPES else (1, 4)
+    m = draw(st.sampled_from([stages, 2 * stages, 4 * stages, 16 if stages != 3 else 12]))
+    knobs = f"microbatches={m},data={data},bucket_bytes={bucket}"
+    knobs += f",stages={stages}" if stages > 1 else ""
+    return f"{name}({knobs})" if data == 1 else f"{name}({knobs},shard={shard})"
+
+
+@given(calls(), st.sampled_from([1e4, 1e5, 1e6, 1e8]), st.sampled_from([0.2, 0.5, 2.0, 5.0]))
+@settings(max_examples=25, deadline=None, derandomize=True)
+def test_no_peak_is_below_the_clock_s(text: str, bandwidth: float, pace: float) -> None:
+    """What fit says is never below what the simulator says of the whole plan, and never further above it than the error
+    that is told; where computing is quicker or slower beside the messages than data sheets say, the error covers it."""
+    graph, cluster = replace(deep(16), global_batch=96), machines(4, bandwidth, 10**6)
+    plan = call(text, graph, cluster)
+    found = fit_of(plan, graph, cluster)
+    for said, true in zip(found.used, clocked(plan, graph, cluster), strict=True):
+        assert true <= said <= true + found.error
+    assert max(clocked(plan, graph, cluster, pace)) <= max(found.used) + found.error
+
+
+@given(calls(), st.sampled_from([1e4, 1e6]))
+@settings(max_examples=15, deadline=None, derandomize=True)
+def test_fewer_microbatches_are_of_the_same_size(text: str, bandwidth: float) -> None:
+    graph, cluster = replace(deep(16), global_batch=192), machines(4, bandwidth, 1)
+    plan = call(text, graph, cluster)
+    less, smaller, cut = shortened(plan, graph)
+    assert less.schedule.microbatches == plan.schedule.microbatches - cut
+    assert smaller.global_batch * plan.schedule.microbatches == 192 * less.schedule.microbatches
+
+
+def test_a_model_that_does_not_fit_gets_the_change_that_costs_least() -> None:
+    graph, roomy = deep(16), machines(4, 1e8, 10**6)
+    plan = call("ddp", graph, roomy)
+    easy = fit(graph, roomy, plan)
+    assert easy.fits
+    assert not easy.change
+    assert sum(easy.parts.values()) == max(easy.used)
+    assert easy.error == round(ERROR * max(easy.used))
+    peak = max(easy.used)
+    tight = machines(4, 1e8, int(peak * 0.8))
+    found = fit(graph, tight, call("ddp", graph, tight))
+    assert not found.fits
+    assert found.margin == int(peak * 0.8) - peak
+    assert found.slower >= 1.0
+    text = found.change.split("'")[1]
+    assert fit_of(call(text, graph, tight), graph, tight).fits
+
+
+def test_close_calls_are_said_to_be_close() -> None:
+    graph = deep(16)
+    peak = max(fit_of(call("ddp", graph, machines(4, 1e8, 1)), graph, machines(4, 1e8, 1)).used)
+    near = machines(4, 1e8, int(peak * 1.02))
+    found = fit_of(call("ddp", graph, near), graph, near)
+    assert (found.fits, found.unsure, found.margin > 0) == (False, True, True)
+
+
+def test_too_large_for_any_plan_asks_for_a_smaller_minibatch() -> None:
+    graph = deep(16)
+    least = min(
+        max(fit_of(call(text, replace(graph, global_batch=4), machines(2, 1e8, 1)), replace(graph, global_batch=4),
+                   machines(2, 1e8, 1)).used)
+        for text in ("ddp", "one_f_one_b(stages=2,microbatches=4)")
+    )  # fmt: skip
+    tight = machines(2, 1e8, int(least * 1.1))
+    found = fit(graph, tight, call("ddp", graph, tight))
+    assert not found.fits
+    assert found.change.startswith(("train with a minibatch of", "use --plan"))
