@@ -130,11 +130,9 @@ class Pipeline:
 
     @cached_property
     def columns(self) -> tuple[Ranks, ...]:
-        """Ranks that hold the whole model together, where they hold anything: one replica's, or all."""
-        holding = {rank for _, stages in self.shelves for rank in self.group(stages)}
+        """Ranks that hold the whole model together, also those without weights: one replica's, or all."""
         sets = (self.everybody,) if self.dealt else zip(*self.ranks, strict=True)
-        found = (tuple(sorted(set(ranks) & holding)) for ranks in sets)
-        return tuple(ranks for ranks in found if ranks)
+        return tuple(tuple(sorted(ranks)) for ranks in sets)
 
     @cached_property
     def weighing(self) -> int:

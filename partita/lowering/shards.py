@@ -185,8 +185,7 @@ class _Writer:
             self.updates.append((end + 1 if bounded_by else place, update))
         if bounded_by:
             shares = {bucket.name: 1.0 for bucket in self.buckets}
-            holding = (r for r in self.program.roles if any(isinstance(i.act, Update) for i in r.instructions))
-            everybody = tuple(sorted(rank for role in holding for rank in role.ranks))
+            everybody = tuple(sorted(rank for role in self.program.roles for rank in role.ranks))
             for one in bounded(bounded_by, shares, (everybody,), every, lane="update", wire="wire"):
                 (self.wire if one.lane == "wire" else self.updates).append((end, one))
 

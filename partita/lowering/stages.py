@@ -6,7 +6,7 @@ compute      F0#0 F0#1 .. B0#0 P0 B0#1 P0 ......... U0 U1 | next round          
 wire                                      A0-- A1--         among the stage's replicas, holders of a tied weight
 
 What the samples of a weighted loss weigh is known where the loss is; all ranks hear of it (AW) before they update, and
-of the norm of all gradients (AN) where that is bounded.
+of the norm of all gradients (AN) where that is bounded; also ranks without weights, which may have the loss to scale.
 
 An environment belongs to a rank and a microbatch. What a stage takes is there under `value>stage`, whether a message
 brought it or another stage of the same rank left it. Samples and labels are loaded where they are read.
@@ -171,14 +171,14 @@ class _Writer:
                 self._scale(bucket, ready)
             shares = shares_of({bucket.name: group for bucket, group in mine}, self._column())
             waits = tuple(After(one) for one in dict.fromkeys(ready.values()))
-            self.body += bounded(bound, shares, self.pipe.columns, waits, lane="compute", wire="wire") if mine else []
+            self.body += bounded(bound, shares, self.pipe.columns, waits, lane="compute", wire="wire")
         for bucket, _ in mine:
             if not bound:
                 self._scale(bucket, ready)
             self._add(f"U{bucket.name[1:]}", Update(bucket.name), "compute", ready[bucket.name])
 
     def _column(self) -> Ranks:
-        return next((ranks for ranks in self.pipe.columns if self.lot.ranks[0] in ranks), ())
+        return next(ranks for ranks in self.pipe.columns if self.lot.ranks[0] in ranks)
 
     def _scale(self, bucket: Bucket, ready: dict[str, str]) -> None:
         """The sum over samples made a mean, where the loss is a sum with a weight."""

@@ -38,7 +38,8 @@ class State:
     `outbox` what one is to get, `kept` what an agreement keeps of a bucket, `coded` codings, a row for each rank whose
     it holds, and `ledger` who updated what; `squares` and `clocks` (how many have come, their mean) are what
     corrections of late gradients remember. Of a bucket whose state is divided `views` are the rank's parts (`owned`).
-    Where weights are short `views` are of the `master` of what the rank updates, and `scaler` unscales gradients.
+    Where weights are short `views` are of the `master` of what the rank updates, and `scaler` unscales gradients; where
+    the loss is scaled every rank has one.
     """
 
     leaves: dict[str, torch.Tensor]
@@ -149,7 +150,7 @@ def make_state(
     outbox = {(act.bucket, act.to): parameter[act.bucket].clone() for act in given}
     return State(
         leaves, parameter, gradient, views, gradient_views, {}, outbox, Ledger(rank), optimizer, schedule, kept,
-        owned=owned, master=master, scaler=Scaler(program.scaling) if master else None,
+        owned=owned, master=master, scaler=Scaler(program.scaling) if master or program.scaling else None,
     )  # fmt: skip
 
 

@@ -16,6 +16,9 @@ from torch import nn
 
 from partita.errors import RunError
 from partita.graph.graph import Graph
+from partita.lowering.lower import lower
+from partita.program.instruction import Pack
+from partita.program.program import WEIGHT, Role
 from partita.program.scaling import LARGEST, Scaling
 from partita.recipes.catalogue import call
 from partita.runtime.captured import Captured
@@ -43,7 +46,14 @@ PLANS = (
     ("gpipe(stages=3,microbatches=4,precision=fp16)", 3), ("one_f_one_b(stages=2,data=2,precision=bf16)", 4),
     ("interleaved(stages=2,chunks=2,precision=fp16,sums=fp32)", 2), ("zero_bubble(stages=3,precision=fp16)", 3),
 )  # fmt: skip
-TASKS = {"perceptron": perceptron, "moody": moody, "padded": padded, "bounded": bounded}
+TASKS = {
+    "perceptron": perceptron, "padded": padded, "bounded": bounded,
+    "moody": lambda: replace(moody(), batch_size=24),  # batch statistics of three samples at least
+}  # fmt: skip
+
+
+BARE = "gpipe(stages=3,microbatches=4,precision=fp16)"
+LONELY = "one_f_one_b(stages=3,data=2,shard=optimizer,precision=fp16,sums=fp32)"
 
 
 def quick_first(plans: Sequence[Any], quick: Sequence[Any]) -> list[Any]:
@@ -73,6 +83,28 @@ def test_on_batch_statistics_bounds_and_weights(name: str, plan: str, size: int)
     machines = cluster_of(size)
     found = checked(TASKS[name](), lambda graph: call(plan, graph, machines), machines, steps=4)
     assert found["max_difference"] <= (TOLERANCE if "sums=fp32" in plan else ROUNDING["bfloat16"])
+
+
+@pytest.mark.parametrize("plan", [BARE, pytest.param(LONELY, marks=pytest.mark.slow)])
+def test_a_rank_without_weights_scales_the_loss_as_all(plan: str) -> None:
+    """The last of three stages has the loss and nothing that is trained; its scale overflows, and is halved, as all."""
+    size = 6 if "data=2" in plan else 3
+    task, machines = bounded(), cluster_of(size)
+    graph = capture(task)
+    made = call(plan, graph, machines)
+    bare = {rank for role in lower(graph, made, machines)[-1].program.roles for rank in role.ranks if not packs(role)}
+    states, _ = train_in_process(task, graph, made, machines, 3)
+    assert bare == ({4, 5} if size == 6 else {2})
+    assert len({(state.scaler.scale, state.scaler.good) for state in states.values() if state.scaler}) == 1
+    assert states[size - 1].scaler is not None
+    assert states[size - 1].scaler.scale < 2.0**16
+    found = checked(task, lambda graph: call(plan, graph, machines), machines)
+    assert found["max_difference"] <= (TOLERANCE if "sums" in plan else ROUNDING["float16"])
+
+
+def packs(role: Role) -> bool:
+    """Whether a role makes gradients of weights."""
+    return any(isinstance(i.act, Pack) and i.act.bucket != WEIGHT for i in role.instructions)
 
 
 class Careful(nn.Module):
