@@ -105,7 +105,7 @@ class _Writer:
 
     `line` is what the compute lane does, `at` the place of each name in it; `wire`, `shard` and `updates` hold
     instructions by the place after which they can go on, which is the order in which their lanes take them: so nothing
-    waits for what comes behind it.
+    waits for what comes behind it. What other stages come to as well is last: their places are not known here.
     """
 
     def __init__(self, program: Program, graph: Graph, memory: Memory, role: Role) -> None:
@@ -129,7 +129,8 @@ class _Writer:
         agreed = {b.name for b in self.buckets if b.shares} | {NORM}
         for one in role.instructions:
             if isinstance(one.act, Collective) and one.act.bucket not in agreed:
-                self.wire.append((max(self.at[after.name] for after in one.after), replace(one, lane="wire")))
+                place = max(self.at[after.name] for after in one.after)
+                self.wire.append((len(self.line) if self.program.stages else place, replace(one, lane="wire")))
         self._scatter()
         self._update()
         self._gather()

@@ -97,6 +97,15 @@ def test_stages_divide_their_state(recipe: str, shard: str) -> None:
     assert difference(replace(TASKS["gpt2"](), batch_size=8), text, 4) <= TOLERANCE
 
 
+@pytest.mark.parametrize("shard", [pytest.param("gradients", marks=pytest.mark.slow), "optimizer", "parameters"])
+@pytest.mark.parametrize(("trouble", "stages"), [("padded", 2), ("padded-bounded", 3)])
+def test_all_stages_hear_of_the_weight(trouble: str, stages: int, shard: str) -> None:
+    """The first stage has its part in its first microbatch, the one with the loss in its last; of three stages that one
+    has no weights."""
+    text = f"one_f_one_b(stages={stages},data=2,microbatches=3,bucket_bytes=100,shard={shard})"
+    assert difference(TROUBLES[trouble], text, 2 * stages) <= TOLERANCE
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", [*STAGES, "zero3(bucket_bytes=4000,microbatches=2)"])
 @pytest.mark.parametrize("name", TASKS)
