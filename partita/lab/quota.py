@@ -6,6 +6,7 @@ A device's groups lie below the group that this process is in, so limits set fro
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -100,15 +101,26 @@ def make_group(group: DeviceGroup, cores: float, memory: Bytes) -> None:
 
 
 def set_cores(group: DeviceGroup, cores: float) -> None:
-    """Cores that the group may use on average over 20 ms; 0 lifts the quota. Raises OSError."""
+    """Cores that the group may use on average over 20 ms; 0 lifts the quota. Raises OSError.
+
+    What it leaves unused in one period it may use in the next, where the kernel can (5.14 and later): a device that
+    waited for others goes on at once, and what a round takes is not rounded up to whole periods."""
     if group.cpu is None:
         raise OSError("there is no control group for cpu here")
     quota = max(LEAST_QUOTA, round(cores * PERIOD)) if cores else NO_LIMIT
+    _carry(group.cpu, group.version, 0)
     if group.version == 1:
         (group.cpu / "cpu.cfs_period_us").write_text(str(PERIOD))
         (group.cpu / "cpu.cfs_quota_us").write_text(str(quota))
     else:
         (group.cpu / "cpu.max").write_text(f"{'max' if quota == NO_LIMIT else quota} {PERIOD}")
+    _carry(group.cpu, group.version, max(quota, 0))
+
+
+def _carry(cpu: Path, version: int, burst: int) -> None:
+    """Microseconds that a period may leave to the next: no more than the quota, whenever one of the two is written."""
+    with suppress(OSError):
+        (cpu / ("cpu.cfs_burst_us" if version == 1 else "cpu.max.burst")).write_text(str(burst))
 
 
 def memory_peak(group: DeviceGroup) -> Bytes:
