@@ -143,7 +143,8 @@ class Costs:
 
     `operators` maps signatures to core-seconds on a device of speed 1; `sizes` are the batch sizes that they cover;
     `source` says where the numbers come from ('measured', 'datasheet'), `because` why not from elsewhere, `hosts` which
-    emulated devices share cores; `codecs` has encoding and decoding by the codec's text.
+    emulated devices share cores; `codecs` has encoding and decoding by the codec's text; `drags` how many times as long
+    each rank takes, for two cores of one machine are not always equally fast.
     """
 
     graph: Graph
@@ -160,9 +161,14 @@ class Costs:
     because: str = ""
     hosts: tuple[Host, ...] = ()
     codecs: Mapping[str, tuple[Touch, Touch]] = field(default_factory=dict)
+    drags: tuple[float, ...] = ()
     _sums: dict[tuple[int, int, int, int], tuple[Graph, Seconds]] = field(
         default_factory=dict, repr=False, compare=False
     )
+
+    def speed(self, rank: int) -> float:
+        """How fast a rank's device was beside one of speed 1."""
+        return self.cluster.devices[rank].speed / (self.drags[rank] if self.drags else 1.0)
 
     def segment(self, start: int, stop: int, batch: int, stage: Graph | None = None) -> Seconds:
         """Core-seconds of operators `start` to `stop` of the graph, or of a stage of it, for `batch` samples. Raises
@@ -171,8 +177,7 @@ class Costs:
         place = (id(graph), start, stop, batch)
         if place not in self._sums:
             prices = self.prices(batch, graph.precision)
-            total = sum(prices[operator.name.split("@")[0]] for operator in graph.operators[start:stop])
-            self._sums[place] = graph, total
+            self._sums[place] = graph, sum(prices[o.name.split("@")[0]] for o in graph.operators[start:stop])
         return self._sums[place][1]
 
     def prices(self, batch: int, precision: str = "") -> Mapping[str, Seconds]:
@@ -180,8 +185,7 @@ class Costs:
         dtype; a stage's copy `x@2` costs what `x` does."""
         if (batch, precision) not in self._batches:
             graph = substitute(shortened(self.graph, precision) if precision else self.graph, batch)
-            found = {o.name: self._operator(signature(o, graph)) for o in graph.operators}
-            self._batches[batch, precision] = found
+            self._batches[batch, precision] = {o.name: self._operator(signature(o, graph)) for o in graph.operators}
         return self._batches[batch, precision]
 
     @cached_property
@@ -203,8 +207,6 @@ class Costs:
                 segment = program.segment[act.segment]
                 graph = program.graph_of(segment.stage, self.graph)
                 return Demand(own + self.segment(segment.start, segment.stop, segment.batch, graph))
-            case Settle():
-                return Demand(own)
             case Pack():
                 return Demand(own + _over(program.bucket[act.bucket], self.add if act.add else self.copy))
             case Combine():
@@ -227,8 +229,8 @@ class Costs:
                 return Demand(own + _owned(program.bucket[act.bucket], self.update))
             case Apply():
                 return Demand(own + self._applying(program.bucket[act.bucket], act))
-            case Mark():
-                return Demand()
+            case Mark() | Settle():
+                return Demand(own * isinstance(act, Settle))
             case Snapshot():
                 return Demand(own + self.copy.of(program.bucket[act.bucket].elements))
             case Collective() | Send() | Receive():
@@ -249,11 +251,11 @@ class Costs:
 
     def _applying(self, bucket: Bucket, act: Apply) -> Seconds:
         """A sum where several make a step, a part of that step, and what corrections read besides."""
+        added = self.add.of(bucket.elements)
         if act.delta:
-            return self.add.of(bucket.elements)
-        summed = _over(bucket, self.add) if act.need > 1 or act.drop else 0.0
-        corrected = 2 * len(act.corrections) * self.add.of(bucket.elements)
-        return summed + corrected + (0.0 if act.drop else _over(bucket, self.update) / act.need)
+            return added
+        spent = (act.need > 1 or act.drop) * _over(bucket, self.add) + 2 * len(act.corrections) * added
+        return spent + (0.0 if act.drop else _over(bucket, self.update) / act.need)
 
     def _transport(self, program: Program, act: Collective | Send | Receive, ranks: int) -> Demand:
         w, size = self.wiring, program.payload(act)
@@ -307,13 +309,3 @@ def _owned(bucket: Bucket, touch: Touch) -> Seconds:
     """Over one rank's part; where parts meet within a piece, both ranks have some of it."""
     ranks = len(bucket.shares.edges) - 1 if bucket.shares else 1
     return touch.of(bucket.owned, (len(bucket.pieces) + ranks - 1) / ranks)
-
-
-def ring_bytes(elements: int, item: int, ranks: int) -> list[Bytes]:
-    """Payload that each member of a ring all-reduce sends to the next: 2n - size(c_{i+1}) - size(c_{i+2})
-    (Patarasuk & Yuan 2009; CO-02)."""
-    if ranks == 1:
-        return [0]
-    share, rest = divmod(elements, ranks)
-    parts = [share + (i < rest) for i in range(ranks)]
-    return [item * (2 * elements - parts[(i + 1) % ranks] - parts[(i + 2) % ranks]) for i in range(ranks)]

@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from partita.cost.costs import ring_bytes
 from partita.program.instruction import Collective, Kind
 from partita.program.program import Bucket, Program
 from partita.units import Bytes
 from partita.wire.schedule import edges_of
+
+
+def ring_bytes(elements: int, item: int, ranks: int) -> list[Bytes]:
+    """Payload that each member of a ring all-reduce sends to the next: 2n - size(c_{i+1}) - size(c_{i+2})
+    (Patarasuk & Yuan 2009; CO-02)."""
+    if ranks == 1:
+        return [0]
+    share, rest = divmod(elements, ranks)
+    parts = [share + (i < rest) for i in range(ranks)]
+    return [item * (2 * elements - parts[(i + 1) % ranks] - parts[(i + 2) % ranks]) for i in range(ranks)]
 
 
 def bytes_sent(kind: Kind, elements: int, item: int, ranks: int, edges: Sequence[int] = ()) -> list[Bytes]:

@@ -34,6 +34,7 @@ from partita.task import Task
 from partita.units import Bytes, Seconds
 
 FEW: Final = 100
+COMMON: Final = 32
 LARGEST: Final = (2**20, 2**23)
 PATIENCE: Final[Seconds] = 60.0
 
@@ -174,15 +175,16 @@ def rank_operators(
     tell: Callable[[dict[str, Any]], None],
     steps: Iterable[str] = ("",),
 ) -> dict[str, Any]:
-    """Signature -> core-seconds of this rank's share of the operators that are not known yet, and the reference
-    kernel's, of the captured step ("") or of those in the short dtypes of `steps`. A few operators are timed by every
-    rank: too short a list would stay in the cache."""
+    """Signature -> core-seconds of this rank's share of the operators that are not known yet, and of some that every
+    rank times, known or not; and the reference kernel's. Of the captured step ("") or of those in the short dtypes of
+    `steps`. A few operators are timed by every rank: too short a list would stay in the cache."""
     torch.manual_seed(0)
     whole = [shortened(graph, short) if short else graph for short in steps]
     wanted = unique_operators([substitute(step, batch) for step in whole for batch in batches])
-    known = set(known)
+    known, every = set(known), list(wanted)
     names = [name for name in wanted if name not in known]
-    mine = names if len(names) < FEW else names[rank::world]
+    mine = dict.fromkeys(every[:: max(len(every) // COMMON, 1)])
+    mine |= dict.fromkeys(names if len(names) < FEW else names[rank::world])
     reference = reference_seconds()
     with torch.no_grad():
         found = seconds_in_turn([(n, *wanted[n]) for n in mine], lambda n: tell({"operators": n, "of": len(mine)}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from math import inf
@@ -107,8 +107,9 @@ class Rehearsal:
         alone = {s.batch for program in programs if program.size == 1 for s in program.segments}
         busy = {s.batch for program in programs if program.size > 1 for s in program.segments}
         steps = ["", *precisions_of(plans)]
-        operators = self._operators(sorted(alone - busy), 1, steps)
-        operators |= self._operators(sorted(busy), self.cluster.size, steps)
+        lone, (first, *_) = self._operators(sorted(alone - busy), 1, steps)
+        operators, drags = self._operators(sorted(busy), self.cluster.size, steps)
+        operators = {name: value * first / drags[0] for name, value in lone.items()} | operators
         self.tell("timing copies, updates and links")
         codecs = sorted({text_of(codec) for plan in plans for sync in plan.sync for codec in sync.wire.codecs})
         touches = self._ask("touches", 120.0, count=max(batches), codecs=codecs)
@@ -122,13 +123,17 @@ class Rehearsal:
             self.graph, self.cluster, operators, copy=_touch(touches, "copy"), add=_touch(touches, "add"),
             update=_touch(touches, "update"), load=_touch(touches, "load"), sizes=tuple(batches), wiring=wiring,
             hosts=self.crew.lab.hosts, instruction=median(reply["instruction"] for reply in touches),
-            codecs={name: _coding(touches, name) for name in codecs},
+            codecs={name: _coding(touches, name) for name in codecs}, drags=drags,
         )  # fmt: skip
 
-    def _operators(self, batches: Sequence[int], ranks: int, steps: Sequence[str]) -> dict[str, Seconds]:
-        """Signature -> core-seconds with `ranks` devices at work: neighbours share caches and memory."""
+    def _operators(
+        self, batches: Sequence[int], ranks: int, steps: Sequence[str]
+    ) -> tuple[dict[str, Seconds], tuple[float, ...]]:
+        """Signature -> core-seconds with `ranks` devices at work: neighbours share caches and memory. And each rank's
+        drag: how many times as long it takes."""
+        even = (1.0,) * self.cluster.size
         if not batches:
-            return {}
+            return {}, even
         cores = min(device.cores for device in self.cluster.devices)
         place = cache_place(torch.__version__, cores, ranks > 1)
         cached = read_cache(place)
@@ -136,11 +141,11 @@ class Rehearsal:
         replies = self._ask("operators", 600.0, batches=list(batches), known=list(cached), ranks=ranks, steps=steps)
         replies = replies[:ranks]
         reference = median(reply["reference"] for reply in replies)
-        names = dict.fromkeys(name for reply in replies for name in reply["operators"])
-        fresh = {n: median(r["operators"][n] for r in replies if n in r["operators"]) for n in names}
+        known = {name: value * reference for name, value in cached.items()}
+        fresh, drags = pooled([reply["operators"] for reply in replies], known)
         if company.cores() <= BEARABLE:
             write_cache(place, fresh, reference)
-        return {name: value * reference for name, value in cached.items()} | fresh
+        return known | fresh, (*drags, *even[ranks:])
 
     def _wiring(self, programs: Sequence[Program]) -> Wiring:
         acts = [i.act for program in programs for _, i in program.instructions()]
@@ -192,6 +197,22 @@ class Rehearsal:
         """Measured live tensor bytes on each rank, from allocator events in a short run of its own."""
         size = lower(self.graph, plan, self.cluster)[-1].program.size
         return tuple(read_watch(reply) for reply in self._ask("memory", 600.0, plan=write_plan(plan))[:size])
+
+
+def pooled(
+    replies: Sequence[Mapping[str, Seconds]], known: Mapping[str, Seconds]
+) -> tuple[dict[str, Seconds], tuple[float, ...]]:
+    """Core-seconds of the operators that are not known, and each rank's drag.
+
+    Operators that all ranks have timed tell how much longer a rank takes than what is known, or than the median of the
+    ranks; what only one has timed is divided by that.
+    """
+    shared = [name for name in replies[0] if all(name in reply for reply in replies)]
+    usual = {name: known.get(name, median(reply[name] for reply in replies)) for name in shared}
+    drags = tuple(median(reply[name] / usual[name] for name in shared) for reply in replies)
+    even = [{name: value / drag for name, value in reply.items()} for reply, drag in zip(replies, drags, strict=True)]
+    names = dict.fromkeys(name for reply in even for name in reply if name not in known)
+    return {name: median(reply[name] for reply in even if name in reply) for name in names}, drags
 
 
 def _coding(replies: list[dict[str, Any]], name: str) -> tuple[Touch, Touch]:

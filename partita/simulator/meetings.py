@@ -228,7 +228,7 @@ def _ends(
 
 def speeds(costs: Costs, program: Program) -> Reals:
     """How fast each rank's device is beside the one that the costs were measured on."""
-    return np.array([device.speed for device in costs.cluster.devices[: program.size]], np.float64)
+    return np.array([costs.speed(rank) for rank in range(program.size)], np.float64)
 
 
 def role_of(program: Program) -> Index:

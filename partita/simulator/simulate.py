@@ -75,7 +75,7 @@ def core_seconds(program: Program, costs: Costs) -> tuple[Seconds, ...]:
             among = len(i.act.groups[0]) if isinstance(i.act, Collective) else 2
             total += costs.demand(program, i.act, among).core
         for rank in role.ranks:
-            spent[rank] = total / costs.cluster.devices[rank].speed / max(program.steps, 1)
+            spent[rank] = total / costs.speed(rank) / max(program.steps, 1)
     return tuple(spent)
 
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.cost.costs import Touch, ring_bytes
+from partita.cost.costs import Touch
 from partita.cost.memory import peak_memory
 from partita.cost.naive import naive
+from partita.cost.rings import ring_bytes
 from partita.errors import CostError
 from partita.graph.graph import Graph, Optimizer
 from partita.lowering.lower import lower

@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from partita.cost.costs import Costs, Touch, ring_bytes
+from partita.cost.costs import Costs, Touch
+from partita.cost.rings import ring_bytes
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.plan.mesh import Mesh
