@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from math import inf
@@ -23,6 +23,7 @@ from partita.lab.company import BEARABLE, Company
 from partita.lab.costing import precisions_of
 from partita.lab.crew import Crew
 from partita.lab.deaths import stalled
+from partita.lab.drags import means, pooled
 from partita.lab.forward import forwarding
 from partita.lab.record import scratch
 from partita.lab.stragglers import stragglers
@@ -107,13 +108,17 @@ class Rehearsal:
         alone = {s.batch for program in programs if program.size == 1 for s in program.segments}
         busy = {s.batch for program in programs if program.size > 1 for s in program.segments}
         steps = ["", *precisions_of(plans)]
-        lone, (first, *_) = self._operators(sorted(alone - busy), 1, steps)
-        operators, drags = self._operators(sorted(busy), self.cluster.size, steps)
-        operators = {name: value * first / drags[0] for name, value in lone.items()} | operators
+        lone, early = self._operators(sorted(alone - busy), 1, steps)
+        operators, sooner = self._operators(sorted(busy), self.cluster.size, steps)
         self.tell("timing copies, updates and links")
         codecs = sorted({text_of(codec) for plan in plans for sync in plan.sync for codec in sync.wire.codecs})
         touches = self._ask("touches", 120.0, count=max(batches), codecs=codecs)
         wiring = self._wiring(programs) if self.cluster.size > 1 else Wiring()
+        self.tell("timing some operators again")
+        late = self._drags(sorted(alone - busy), 1, steps, lone)
+        drags = means(sooner, self._drags(sorted(busy), self.cluster.size, steps, operators))
+        ahead = means(early, late)[0] / drags[0]
+        operators = {name: value * ahead for name, value in lone.items()} | operators
         if (cores := company.cores()) > BEARABLE:
             self.beside = [
                 f"other work used {cores:.1f} cores of this machine while costs were measured: predictions are as much "
@@ -131,21 +136,40 @@ class Rehearsal:
     ) -> tuple[dict[str, Seconds], tuple[float, ...]]:
         """Signature -> core-seconds with `ranks` devices at work: neighbours share caches and memory. And each rank's
         drag: how many times as long it takes."""
-        even = (1.0,) * self.cluster.size
         if not batches:
-            return {}, even
+            return {}, self._even
         cores = min(device.cores for device in self.cluster.devices)
         place = cache_place(torch.__version__, cores, ranks > 1)
         cached = read_cache(place)
         company = Company()
-        replies = self._ask("operators", 600.0, batches=list(batches), known=list(cached), ranks=ranks, steps=steps)
-        replies = replies[:ranks]
+        replies = self._timed(batches, ranks, steps, cached)
         reference = median(reply["reference"] for reply in replies)
         known = {name: value * reference for name, value in cached.items()}
         fresh, drags = pooled([reply["operators"] for reply in replies], known)
         if company.cores() <= BEARABLE:
             write_cache(place, fresh, reference)
-        return known | fresh, (*drags, *even[ranks:])
+        return known | fresh, (*drags, *self._even[ranks:])
+
+    def _drags(
+        self, batches: Sequence[int], ranks: int, steps: Sequence[str], known: Mapping[str, Seconds]
+    ) -> tuple[float, ...]:
+        """Each rank's drag beside what is `known` of all the operators."""
+        if not batches:
+            return self._even
+        replies = self._timed(batches, ranks, steps, known)
+        return (*pooled([reply["operators"] for reply in replies], known)[1], *self._even[ranks:])
+
+    def _timed(
+        self, batches: Sequence[int], ranks: int, steps: Sequence[str], known: Iterable[str]
+    ) -> list[dict[str, Any]]:
+        """Times of operators that are not known and of some others, on the first `ranks` ranks."""
+        return self._ask("operators", 600.0, batches=list(batches), known=list(known), ranks=ranks, steps=list(steps))[
+            :ranks
+        ]
+
+    @property
+    def _even(self) -> tuple[float, ...]:
+        return (1.0,) * self.cluster.size
 
     def _wiring(self, programs: Sequence[Program]) -> Wiring:
         acts = [i.act for program in programs for _, i in program.instructions()]
@@ -197,22 +221,6 @@ class Rehearsal:
         """Measured live tensor bytes on each rank, from allocator events in a short run of its own."""
         size = lower(self.graph, plan, self.cluster)[-1].program.size
         return tuple(read_watch(reply) for reply in self._ask("memory", 600.0, plan=write_plan(plan))[:size])
-
-
-def pooled(
-    replies: Sequence[Mapping[str, Seconds]], known: Mapping[str, Seconds]
-) -> tuple[dict[str, Seconds], tuple[float, ...]]:
-    """Core-seconds of the operators that are not known, and each rank's drag.
-
-    Operators that all ranks have timed tell how much longer a rank takes than what is known, or than the median of the
-    ranks; what only one has timed is divided by that.
-    """
-    shared = [name for name in replies[0] if all(name in reply for reply in replies)]
-    usual = {name: known.get(name, median(reply[name] for reply in replies)) for name in shared}
-    drags = tuple(median(reply[name] / usual[name] for name in shared) for reply in replies)
-    even = [{name: value / drag for name, value in reply.items()} for reply, drag in zip(replies, drags, strict=True)]
-    names = dict.fromkeys(name for reply in even for name in reply if name not in known)
-    return {name: median(reply[name] for reply in even if name in reply) for name in names}, drags
 
 
 def _coding(replies: list[dict[str, Any]], name: str) -> tuple[Touch, Touch]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from partita.lab.rehearsal import pooled
+from partita.lab.drags import pooled
 
 
 def test_shares_are_rid_of_their_ranks_drag() -> None:
