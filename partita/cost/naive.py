@@ -21,7 +21,7 @@ def naive(program: Program, costs: Costs) -> dict[str, Seconds]:
             )
             bandwidth = min(port.link.bandwidth for port in costs.cluster.climbs[rank])
             moved = max(_bytes(program, rank))
-            computing = max(computing, work / (device.cores or 1.0) / program.steps)
+            computing = max(computing, work / costs.speed(rank) / (device.cores or 1.0) / program.steps)
             talking = max(talking, moved / costs.bandwidth(bandwidth) / program.steps)
             bare = max(bare, moved / bandwidth / program.steps)
     return {"sum": computing + talking, "max": max(computing, bare)}
