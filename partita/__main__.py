@@ -77,13 +77,17 @@ def plan(
 @app.command(epilog="Example: partita simulate digits-cnn --cluster lab-4x1g --plan ddp")
 def simulate(
     context: typer.Context, task: arg.GraphSpec, cluster: arg.ClusterOption, plan: arg.PlanOption,
-    trace: arg.Trace = None, allow: arg.Allow = "exact", costs: arg.Source = None, json: arg.Json = False,
+    trace: arg.Trace = None, allow: arg.Allow = "exact", costs: arg.Source = None, sweep: arg.Sweep = "",
+    json: arg.Json = False,
 ) -> Answer:  # fmt: skip
-    """Predict a plan's step: seconds, memory, messages."""
+    """Predict a plan's step: seconds, memory, messages; over bandwidths as well if asked."""
     where = given(cluster, plan, files=(trace,))
     from partita import api
-    from partita.report.answers import timeline_answer
+    from partita.report.answers import sweep_answer, timeline_answer
     from partita.report.trace import write_trace
+    from partita.searches.sweep import read_sweep
+
+    bandwidths = read_sweep(sweep) if sweep else ()
 
     graph = api.graph_of(task, tell=context.obj)
     made = api.plan_of(plan, graph, where, task=task, allow=allow, tell=context.obj)
@@ -91,7 +95,8 @@ def simulate(
     timeline = api.simulate(graph, made, where, costs=known, tell=context.obj)
     if trace is not None:
         write_trace([timeline], trace)
-    return timeline_answer(timeline, graph, where, known.source, known.because)
+    answer = timeline_answer(timeline, graph, where, known.source, known.because)
+    return sweep_answer(answer, api.sweep(made, known, bandwidths, tell=context.obj)) if sweep else answer
 
 
 @app.command(epilog="Example: partita train digits-cnn --cluster local:2 --plan ddp --steps 20 --out run")

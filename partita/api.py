@@ -35,14 +35,17 @@ from partita.searches.fit import Fit, usual
 from partita.searches.fit import fit as fit_to
 from partita.searches.objective import ALLOWED
 from partita.searches.pays import all_pay
+from partita.searches.sweep import Sweep
+from partita.searches.sweep import sweep as sweep_over
 from partita.simulator.simulate import simulate as simulate_program
 from partita.task import Task, load_task, spec_of
-from partita.units import Seconds
+from partita.units import BytesPerSecond, Seconds
 from partita.zoo.names import check_name
 
 __all__ = [
     "Comparison", "Trained", "Verdict", "apply", "batches_of", "capture_to", "check_plans", "cluster_of", "compare",
-    "costs_of", "doctor", "fit", "graph_of", "lab", "load", "plan_of", "probe", "search", "simulate", "train", "verify",
+    "costs_of", "doctor", "fit", "graph_of", "lab", "load", "plan_of", "probe", "search", "simulate", "sweep", "train",
+    "verify",
 ]  # fmt: skip
 
 
@@ -128,6 +131,12 @@ def simulate(
     known = costs or costs_of(graph, cluster, [made], task=task, tell=tell)
     tell(f"simulating {made.name}")
     return shown(simulate_program(lower(graph, made, cluster)[-1].program, known))
+
+
+def sweep(plan: Plan, costs: Costs, bandwidths: Sequence[BytesPerSecond], *, tell: Tell = quiet) -> Sweep:
+    """The plan's step at each bandwidth of the cluster's narrowest link, all others in proportion."""
+    tell(f"simulating {plan.name} at {len(bandwidths)} bandwidths")
+    return sweep_over(plan, costs, tuple(bandwidths))
 
 
 def fit(graph: Graph, cluster: Cluster, plan: str | Plan = "", *, tell: Tell = quiet) -> Fit:

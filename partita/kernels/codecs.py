@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -13,6 +13,7 @@ from partita.kernels.site import NOWHERE, Site
 from partita.plan.wire import Codec
 from partita.units import Bytes
 from partita.wire.codec import settings_of
+from partita.wire.plugins import plugged
 
 Settings = Mapping[str, float]
 Encode = Callable[[torch.Tensor, torch.Tensor, Settings, int, bool, Site], int | None]
@@ -28,7 +29,24 @@ def flat(encode: Callable[..., int | None], decode: Callable[..., None]) -> tupl
     )
 
 
-KERNELS: Final[dict[str, tuple[Encode, Decode]]] = {
+def unfused(encode: Callable[..., torch.Tensor], decode: Callable[..., torch.Tensor]) -> tuple[Any, Any]:
+    """Kernels of a codec that has plain functions only."""
+
+    def fill(values: torch.Tensor, message: torch.Tensor, settings: Settings, key: int, back: bool) -> int:
+        made = encode(values, settings, key)
+        message[: made.numel()] = made
+        if back:
+            values -= decode(made, values, settings)
+        return made.numel()
+
+    def read(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
+        said = decode(message, values, settings)
+        values.copy_(values + said if add else said)
+
+    return fill, read
+
+
+KERNELS: dict[str, tuple[Encode, Decode]] = {
     "fp16": flat(rounding.encode_half, rounding.decode_half),
     "bf16": flat(rounding.encode_half, rounding.decode_half),
     "truncate": flat(rounding.encode_truncate, rounding.decode_truncate),
@@ -47,6 +65,7 @@ KERNELS: Final[dict[str, tuple[Encode, Decode]]] = {
     "threshold": flat(chosen.encode_threshold, chosen.decode_threshold),
     "powersgd": (lowrank.encode_factors, lowrank.decode_factors),
 }
+KERNELS |= {name: flat(*unfused(*pair)) for name, pair in plugged("KERNELS", KERNELS).items()}
 PLACES: Final[dict[str, Places]] = {
     "topk": chosen.places_of_topk, "dgc": chosen.places_of_topk, "threshold": chosen.places_of_threshold,
     "adaptive": adaptive.places_of_adaptive, "adacomp": adaptive.places_of_adacomp,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from partita.lowering.coding import bounded_alone, codings_of, summed
 from partita.lowering.layout import urgent_from
+from partita.lowering.negotiation import negotiates
 from partita.lowering.norm import SQUARES, WORDS
-from partita.lowering.samples import Crew, Draft, packed, passes
+from partita.lowering.samples import Crew, Draft, packed, passes, separate
 from partita.plan.plan import Plan
 from partita.program.instruction import After, Clip, Collective, Encode, Instruction, Pack, Scale, Space, Update
 from partita.program.program import WEIGHT, Lane, Program, Role
@@ -80,10 +81,11 @@ def all_reduced(draft: Draft, plan: Plan) -> Program:
 
     The weight of a weighted loss is summed first, while backward goes on: F PW B0 P0 ..., AW A0 ..., and W0 before U0.
     """
-    lag = draft.sync.tight.lag
+    lag, first = draft.sync.tight.lag, draft.workers[:1] if negotiates(draft.sync) else ()
+    crews = [crew for one in draft.crews for crew in separate(one, first)]
     return program_of(
         draft,
-        tuple(_summing(draft, crew, lag, wires_of(draft)) for crew in draft.crews),
+        tuple(_summing(draft, crew, lag, wires_of(draft)) for crew in crews),
         lag=lag,
         semantics="lossy" if draft.sync.wire.codecs else "delayed" if lag else "exact",
     )

@@ -22,6 +22,7 @@ from partita.lowering.apart import apart, apart_gaps, corrections_gap, steps_alo
 from partita.lowering.arriving import loose_gaps, waits_for_all
 from partita.lowering.coding import ahead_gaps, server_gaps
 from partita.lowering.finale import finale
+from partita.lowering.ordering import ordered, ordering_gaps
 from partita.lowering.precision import in_precision, mastered, precision_gaps
 from partita.lowering.samples import Draft, draft
 from partita.lowering.schedules import ROWS
@@ -37,7 +38,6 @@ from partita.plan.plan import DEFERRED, Plan
 from partita.plan.rule import ruled
 from partita.plan.schedule import Schedule, Versions
 from partita.plan.sync import AllReduce, Often, Outer, Servers, Sync, What
-from partita.plan.wire import Priority
 from partita.program.program import Program
 from partita.program.verify import verify
 from partita.wire.algorithms import BACKEND, all_reduce
@@ -91,7 +91,8 @@ def _agreed(graph: Graph, plan: Plan, cluster: Cluster, steps: int) -> Program:
     if steps and not waits_for_all(plan):
         plan = replace(plan, sync=(replace(plan.sync[0], often=Often(steps)),))
     agreement = _agreement(plan)
-    return agreement(draft(graph, plan, cut=agreement in (all_reduced, served)), plan)
+    drawn = draft(graph, plan, cut=agreement in (all_reduced, served))
+    return ordered(agreement(drawn, plan), drawn, cluster)
 
 
 def _agreement(plan: Plan) -> Callable[[Draft, Plan], Program]:
@@ -192,10 +193,7 @@ def _gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
         yield any(codec.where == "server" for codec in wire.codecs), "codecs of servers"
         yield len(wire.codecs) > 1, "several codecs, one after the other"
     yield wire.collective != BACKEND and served, f"the collective {wire.collective!r} through servers"
-    ordered = not served and alike and wire.order is Priority.PRIORITY
-    yield wire.order is not Priority.FIFO and not ordered, f"message order {wire.order}"
-    yield wire.credit_bytes > 0, "a credit of messages in flight"
-    yield wire.negotiate, "negotiated messages"
+    yield from ordering_gaps(plan)
 
 
 def _step_gaps(sync: Sync) -> Iterator[tuple[bool, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from partita.errors import PlanError
@@ -107,6 +107,13 @@ def crews_of(batch: int, workers: int, microbatches: int) -> tuple[Crew, ...]:
     for rank in range(workers):
         counts.setdefault(edges[rank + 1] - edges[rank], []).append(rank)
     return tuple(Crew(tuple(ranks), tuple(edges[r] for r in ranks), count) for count, ranks in counts.items())
+
+
+def separate(crew: Crew, hosts: Places) -> list[Crew]:
+    """A crew without those of `hosts`, and each of these by itself."""
+    place = {rank: i for i, rank in enumerate(crew.ranks)}
+    parts = [tuple(r for r in crew.ranks if r not in hosts), *((r,) for r in crew.ranks if r in hosts)]
+    return [replace(crew, ranks=ranks, starts=tuple(crew.starts[place[r]] for r in ranks)) for ranks in parts if ranks]
 
 
 def microbatches(count: int, plan: Plan) -> tuple[int, ...]:

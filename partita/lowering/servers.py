@@ -27,10 +27,11 @@ from partita.lowering.arriving import arriving, waits_for_all
 from partita.lowering.coding import bounded_alone, downward, encoding, upward
 from partita.lowering.keys import Owners, owners_of
 from partita.lowering.norm import bounded
-from partita.lowering.samples import Crew, Draft, packed, passes
+from partita.lowering.samples import Crew, Draft, packed, passes, separate
 from partita.lowering.tiers import fans_out, tiered
 from partita.plan.plan import Plan
 from partita.plan.sync import Servers
+from partita.plan.wire import Priority
 from partita.program.instruction import After, Combine, Decode, Encode, Instruction, Receive, Send, Space, Update
 from partita.program.program import WEIGHT, Lane, Program, Role
 
@@ -48,16 +49,9 @@ def served(draft: Draft, plan: Plan) -> Program:
         return tiered(draft, _worker)
     hosts = draft.servers if through.own else tuple(range(through.count))
     owners = owners_of(draft, hosts)
-    roles = [_worker(draft, crew, owners) for one in draft.crews for crew in _apart(one, hosts)]
+    roles = [_worker(draft, crew, owners) for one in draft.crews for crew in separate(one, hosts)]
     roles += [_server(draft, host, owners) for host in draft.servers]
     return program_of(draft, tuple(roles), semantics="lossy" if draft.sync.wire.codecs else "exact")
-
-
-def _apart(crew: Crew, hosts: tuple[int, ...]) -> list[Crew]:
-    """A crew without those that also serve, and each of these by itself."""
-    place = {rank: i for i, rank in enumerate(crew.ranks)}
-    parts = [tuple(r for r in crew.ranks if r not in hosts), *((r,) for r in crew.ranks if r in hosts)]
-    return [replace(crew, ranks=ranks, starts=tuple(crew.starts[place[r]] for r in ranks)) for ranks in parts if ranks]
 
 
 def _worker(draft: Draft, crew: Crew, owners: Owners) -> Role:
@@ -131,7 +125,7 @@ def _serving(draft: Draft, host: int, owners: Owners, idle: tuple[After, ...]) -
         body += _combined(draft, host, "W", WEIGHT, left)
     for n, i in enumerate(mine):
         bucket = draft.buckets[i].name
-        asked = (After(f"C{mine[n - AHEAD]}"),) if n >= AHEAD else ()
+        asked = (After(f"C{mine[n - AHEAD]}"),) if n >= AHEAD and draft.sync.wire.order is Priority.FIFO else ()
         body += _combined(draft, host, str(i), bucket, [], asked)
         body += scaled(draft, i, "serve", (After(f"C{i}"), After("CW")))
         body += _clipped(draft, mine, owners) if i == mine[-1] else []

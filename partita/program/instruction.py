@@ -290,7 +290,9 @@ class After:
 @dataclass(frozen=True, slots=True)
 class Instruction:
     """`need` of the `after` must have finished (0: all). With `unless`, the instance is skipped if the named one has
-    finished by the time that this one could start: late work for a version that is gone."""
+    finished by the time that this one could start: late work for a version that is gone. In a lane that chooses, of the
+    ready ones the lowest `priority` number goes first, and an instruction holds its lane `until` another one, which
+    waits for it, has finished too."""
 
     name: str
     act: Act
@@ -299,6 +301,7 @@ class Instruction:
     need: int = 0
     unless: After | None = None
     priority: int = 0
+    until: str = ""
 
     @property
     def lag(self) -> int:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
 from math import prod
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE, Tensor, dim_at
@@ -32,10 +32,7 @@ from partita.program.scaling import Scaling
 from partita.units import Bytes
 
 T = TypeVar("T")
-WEIGHT: Final = "weight"
-MASS: Final = "mass"
-NORM: Final = "norm"
-WORD: Final = "word"
+WEIGHT, MASS, NORM, WORD = "weight", "mass", "norm", "word"
 
 
 class Policy(StrEnum):
@@ -165,8 +162,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
+    """One instruction at a time; where it chooses, with `credit` the next one while fewer bytes are in flight."""
+
     name: str
     policy: Policy = Policy.ORDER
+    credit: Bytes = 0
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from partita.program.instruction import Apply, Load
-from partita.program.program import Policy, Program, Role
+from partita.program.program import Program, Role
 
 
 def lockstep(program: Program) -> bool:
-    """Whether no lane goes by arrival: all ranks then take as long for a round in the steady state."""
-    return all(lane.policy is Policy.ORDER for role in program.roles for lane in role.lanes)
+    """Whether nothing enters weights as it comes: all ranks then take as long for a round in the steady state."""
+    return not any(isinstance(i.act, Apply) for _, i in program.instructions())
 
 
 def shares_of(program: Program, role: Role) -> dict[int, float]:

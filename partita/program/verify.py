@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TypeAlias
 
 from partita.errors import ProgramError
-from partita.program.instruction import Collective, Instruction, Receive, Send
+from partita.program.instruction import After, Collective, Instruction, Receive, Send
 from partita.program.program import Policy, Program, Role
 
 Meeting: TypeAlias = tuple[str, int, int] | tuple[str, tuple[int, ...]]  # (key, source, target) or (name, members)
@@ -33,7 +33,7 @@ def _names(program: Program, role: Role) -> None:
             raise ProgramError(
                 f"{program.name}: {i.name} of role {role.name} is in lane {i.lane!r}, which the role lacks"
             )
-        for after in (*i.after, *((i.unless,) if i.unless else ())):
+        for after in (*i.after, *((i.unless,) if i.unless else ()), *((After(i.until),) if i.until else ())):
             if after.name not in names:
                 raise ProgramError(
                     f"{program.name}: {i.name} of role {role.name} waits for {after.name}, which the role lacks"

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 
 from partita.cluster.cluster import Cluster
 from partita.errors import PlanError
@@ -18,6 +18,7 @@ from partita.recipes.ad_psgd import ad_psgd
 from partita.recipes.admm import admm
 from partita.recipes.backup_workers import backup_workers
 from partita.recipes.budget import settled
+from partita.recipes.bytescheduler import bytescheduler
 from partita.recipes.d_psgd import d_psgd
 from partita.recipes.dc_asgd import dc_asgd
 from partita.recipes.ddp import ddp
@@ -29,9 +30,11 @@ from partita.recipes.easgd import easgd
 from partita.recipes.fastest import fastest
 from partita.recipes.gossip import gossip
 from partita.recipes.gpipe import gpipe
+from partita.recipes.horovod import horovod
 from partita.recipes.interleaved import interleaved
 from partita.recipes.local_sgd import local_sgd
 from partita.recipes.one_f_one_b import one_f_one_b
+from partita.recipes.p3 import p3
 from partita.recipes.parallel_sgd import parallel_sgd
 from partita.recipes.pipe_sgd import pipe_sgd
 from partita.recipes.post_local_sgd import post_local_sgd
@@ -42,11 +45,13 @@ from partita.recipes.shared import SHARED, with_shared
 from partita.recipes.single import single
 from partita.recipes.softsync import softsync
 from partita.recipes.ssp import ssp
+from partita.recipes.tictac import tictac
 from partita.recipes.torchgpipe import torchgpipe
 from partita.recipes.zero1 import zero1
 from partita.recipes.zero2 import zero2
 from partita.recipes.zero3 import zero3
 from partita.recipes.zero_bubble import zero_bubble
+from partita.wire.plugins import plugged
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ class Recipe:
         return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
-RECIPES: Final = {
+RECIPES: dict[str, Recipe] = {
     "single": Recipe(single, ("DP-01",), "oracle", "Robbins & Monro 1951"),
     "ddp": Recipe(
         ddp,
@@ -79,6 +84,10 @@ RECIPES: Final = {
         "Li et al., VLDB 2020",
     ),
     "ps_sync": Recipe(ps_sync, ("DP-03",), "synchronous", "Li et al., OSDI 2014"),
+    "horovod": Recipe(horovod, ("DP-33",), "synchronous", "Sergeev & Del Balso 2018"),
+    "bytescheduler": Recipe(bytescheduler, ("CS-06",), "ordered messages", "Peng et al., SOSP 2019"),
+    "p3": Recipe(p3, ("CS-03",), "ordered messages", "Jayarajan et al., MLSys 2019"),
+    "tictac": Recipe(tictac, ("CS-04", "CS-05"), "ordered messages", "Hashemi et al., MLSys 2019"),
     "ps_async": Recipe(ps_async, ("DP-10", "DP-05", "DP-07"), "asynchronous", "Langford et al., NeurIPS 2009"),
     "downpour": Recipe(downpour, ("DP-09",), "asynchronous", "Dean et al., NIPS 2012"),
     "ssp": Recipe(ssp, ("DP-14", "DP-05"), "asynchronous", "Ho et al., NIPS 2013"),
@@ -107,6 +116,7 @@ RECIPES: Final = {
     "zero3": Recipe(zero3, ("ME-03",), "sharded state", "Rajbhandari et al., SC 2020"),
     "zero_bubble": Recipe(zero_bubble, ("EX-07",), "pipelined stages", "Qi et al., ICLR 2024"),
 }
+RECIPES |= {name: Recipe(make, (), "plugins", "a plugin") for name, make in plugged("RECIPES", RECIPES).items()}
 
 
 @dataclass(frozen=True, slots=True)

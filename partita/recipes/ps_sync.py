@@ -9,7 +9,7 @@ from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule
 from partita.plan.sync import Servers, Sync
-from partita.plan.wire import Wire
+from partita.plan.wire import Priority, Wire
 from partita.recipes.coded import coded
 from partita.units import Bytes
 from partita.wire.codec import read_codecs
@@ -23,6 +23,7 @@ def ps_sync(
     servers: int = 1,
     own: bool = True,
     bucket_bytes: Bytes = 2**20,
+    order: Priority = Priority.FIFO,
     microbatches: int = 1,
     codec: str = "none",
     ramp: int = 0,
@@ -34,7 +35,9 @@ def ps_sync(
     """
     workers = cluster.size - servers if own else cluster.size
     codecs = tuple(replace(one, where="end") if one.where == "hop" else one for one in read_codecs(codec))
-    wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes, codecs=codecs)
+    wire = Wire(
+        bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes, order=order, codecs=codecs
+    )  # fmt: skip
     sync = Sync(through=Servers(servers, own), wire=wire)
     plan = Plan("ps_sync", Mesh((("data", workers),)), schedule=Schedule(microbatches=microbatches), sync=(sync,))
     return coded(plan, graph, ramp)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from partita.cluster.cluster import Cluster
@@ -11,12 +11,29 @@ from partita.program.timeline import Timeline
 from partita.recipes.catalogue import RECIPES, parse
 from partita.report.answer import Answer, lines_of
 from partita.report.comparison import Comparison, verdict
-from partita.report.json import Setting, comparison_body, recipes_body, search_body, setting_of, timeline_body
-from partita.report.table import comparison_table, costs_line, recipes_table, refusals, search_table, timeline_table
+from partita.report.json import (
+    Setting,
+    comparison_body,
+    recipes_body,
+    search_body,
+    setting_of,
+    sweep_body,
+    timeline_body,
+)
+from partita.report.table import (
+    comparison_table,
+    costs_line,
+    recipes_table,
+    refusals,
+    search_table,
+    sweep_table,
+    timeline_table,
+)
 from partita.report.trained import Trained
 from partita.report.verdict import Verdict
 from partita.searches.exhaustive import Search
 from partita.searches.fit import Fit
+from partita.searches.sweep import Sweep
 from partita.units import show_bytes, show_seconds
 
 
@@ -39,6 +56,12 @@ def timeline_answer(timeline: Timeline, graph: Graph, cluster: Cluster, source: 
     """A prediction by costs from `source`."""
     body = timeline_body(timeline, setting_of(graph, cluster)) | {"costs": source, "costs_because": because}
     return Answer(body, (timeline_table(timeline), costs_line(source, because)))
+
+
+def sweep_answer(answer: Answer, found: Sweep) -> Answer:
+    """A prediction, and the same at other bandwidths; where codecs pay."""
+    words = (str(found.pays),) if found.pays else ()
+    return replace(answer, body={**answer.body, **sweep_body(found)}, text=(*answer.text, sweep_table(found), *words))
 
 
 def trained_answer(done: Trained, samples: int, cluster: Cluster) -> Answer:

@@ -20,6 +20,7 @@ Source = Annotated[
     Literal["measured", "datasheet"] | None,
     typer.Option("--costs", help="measured here, or from data sheets [default: measured where that is possible]"),
 ]
+Sweep = Annotated[str, typer.Option(metavar="bandwidth=LOW..HIGH", help="predict at these bandwidths too: 10M..10G")]
 Output = Annotated[Path | None, typer.Option("-o", metavar="FILE", help="write what was found to a file")]
 Seed = Annotated[int, typer.Option(min=0, help="of the model's weights and the order of samples")]
 Steps = Annotated[int | None, typer.Option(min=1, help="minibatches, counted after warm-up")]

@@ -16,6 +16,7 @@ from partita.program.timeline import Timeline
 from partita.recipes.catalogue import Recipe
 from partita.report.comparison import Comparison, Row, error_of
 from partita.searches.exhaustive import Search
+from partita.searches.sweep import Sweep
 from partita.units import Flops
 
 SHORT: Final = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
@@ -89,6 +90,19 @@ def search_body(search: Search, setting: Setting) -> dict[str, Any]:
             for p in search.pays
         ],
     }
+
+
+def sweep_body(found: Sweep) -> dict[str, Any]:
+    """The steps at other bandwidths, in bytes a second."""
+    rows = [
+        {
+            "bandwidth": point.bandwidth, "step_seconds": point.seconds, "exposed_communication": point.waiting,
+            "without_codec_seconds": point.plain or None,
+        }
+        for point in found.points
+    ]  # fmt: skip
+    even = (found.pays.even or None) if found.pays else None
+    return {"sweep": {"over": "bandwidth", "own_bandwidth": found.own, "rows": rows, "break_even_bandwidth": even}}
 
 
 def comparison_body(comparison: Comparison, setting: Setting) -> dict[str, Any]:

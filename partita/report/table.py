@@ -14,7 +14,8 @@ from partita.recipes.catalogue import Recipe
 from partita.recipes.shared import SHARED
 from partita.report.comparison import Comparison, Row, error_of
 from partita.searches.exhaustive import Search
-from partita.units import show_bytes, show_seconds
+from partita.searches.sweep import Sweep
+from partita.units import show_bandwidth, show_bytes, show_seconds
 
 NOTHING = "-"
 
@@ -47,6 +48,17 @@ def comparison_table(comparison: Comparison) -> Table:
 def refusals(comparison: Comparison) -> tuple[str, ...]:
     """A sentence for each plan that was not run."""
     return tuple(f"{printable(row.plan)}: {printable(row.error)}" for row in comparison.rows if row.error)
+
+
+def sweep_table(found: Sweep) -> Table:
+    """A line a bandwidth: a step, what of it is spent waiting for messages, without codecs if the plan has any."""
+    coded = ("without codec",) if any(point.plain for point in found.points) else ()
+    table = _table("bandwidth", "step", "waiting for messages", *coded)
+    for point in found.points:
+        share = f"{point.waiting / point.seconds:.0%}" if point.seconds else NOTHING
+        plain = (show_seconds(point.plain),) if coded else ()
+        table.add_row(show_bandwidth(point.bandwidth), show_seconds(point.seconds), share, *plain)
+    return table
 
 
 def search_table(search: Search) -> Table:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 
 import torch
 
 from partita.errors import RunHung
-from partita.program.instruction import Instruction, Receive
+from partita.program.instruction import Instruction
 from partita.program.program import Lane, Policy
 from partita.program.timeline import Span
 from partita.runtime.acts import carry_out
+from partita.runtime.hands import Hands, hands_of, until
 from partita.runtime.leg import Reach
 from partita.runtime.rank import Rank
 from partita.runtime.transport import Pending
@@ -28,9 +29,18 @@ Record = Callable[[int], bool]
 
 
 def lanes(rank: Rank, reach: Reach, record: Record) -> dict[str, LaneRun]:
-    """One generator a lane over the rounds of `reach`, and over those that drain what is in flight where it says so."""
-    run = {Policy.ORDER: _in_order}
-    return {lane.name: run.get(lane.policy, _as_ready)(rank, lane, reach, record) for lane in rank.role.lanes}
+    """One generator a lane, or a hand of it where it has several, over the rounds of `reach`, and over those that drain
+    what is in flight where it says so."""
+    found: dict[str, LaneRun] = {}
+    for lane in rank.role.lanes:
+        if lane.policy is Policy.ORDER:
+            found[lane.name] = _in_order(rank, lane, reach, record)
+            continue
+        hands, fresh = hands_of(rank, lane), rank.role.on(lane.name)
+        hands.busy = 1
+        for n in range(hands.count):
+            found[f"{lane.name}~{n}" if n else lane.name] = _as_ready(rank, hands, reach, record, () if n else fresh)
+    return found
 
 
 def _in_order(rank: Rank, lane: Lane, reach: Reach, record: Record) -> LaneRun:
@@ -52,35 +62,35 @@ def _round_ends(rank: Rank) -> None:
     rank.pace.round_ends()
 
 
-def _as_ready(rank: Rank, lane: Lane, reach: Reach, record: Record) -> LaneRun:
-    """Each instruction goes through its rounds at its own pace; a free lane takes a ready one. Its Receives are started
-    as soon as they may be, and are ready once their messages are there: whichever peer's comes first is taken first."""
-    at: dict[Instruction, int] = {}
-    posted: dict[Instruction, Posted] = {}
-    fresh = [(instruction, reach.start) for instruction in rank.role.on(lane.name)]
+def _as_ready(rank: Rank, hands: Hands, reach: Reach, record: Record, fresh: Sequence[Instruction]) -> LaneRun:
+    """One hand of a lane that chooses; the first one puts its `fresh` instructions there. Each instruction goes through
+    its rounds at its own pace; a free hand takes a ready one."""
+    for instruction in fresh:
+        yield from _next(rank, hands, instruction, reach.start, reach)
+    if fresh:
+        hands.rest()
     while True:
-        for instruction, round in fresh:
-            if round < last_round(instruction, reach) and not (round < reach.stop and (yield from _ends(rank, round))):
-                at[instruction] = round
-        if not at:
+        if not hands.clear():
+            yield hands
+        if rank.board.failure is not None or hands.over():
             return
-        turn = Turn(rank, tuple(at.items()), posted)
-        if not turn.open():
-            yield turn
-        if rank.board.failure is not None:
-            return
-        opened = turn.open()
-        for instruction, round in opened:
-            ahead = isinstance(instruction.act, Receive) and instruction not in posted
-            if ahead and not skips(rank, instruction, round):
-                posted[instruction] = Posted(_start(rank, instruction, round), rank.board)
-        fresh = []
-        if chosen := turn.first(opened):
-            instruction, round = chosen
-            yield from instance(rank, instruction, round, record, posted.pop(instruction, None))
-            fresh = [(instruction, at.pop(instruction) + 1)]
-            if lane.name == rank.leading and round < min(at.values(), default=round + 1):
+        if taken := hands.take():
+            instruction, round, posted = taken
+            yield from instance(rank, instruction, round, record, posted)
+            yield from until(rank, instruction, round)
+            if rank.board.failure is not None:
+                return
+            hands.landed(instruction)
+            yield from _next(rank, hands, instruction, round + 1, reach)
+            hands.rest()
+            if hands.lane.name == rank.leading and round < min(hands.at.values(), default=round + 1):
                 _round_ends(rank)
+
+
+def _next(rank: Rank, hands: Hands, instruction: Instruction, round: int, reach: Reach) -> LaneRun:
+    """Put an instruction's next instance there, if there is one."""
+    if round < last_round(instruction, reach) and not (round < reach.stop and (yield from _ends(rank, round))):
+        hands.put(instruction, round)
 
 
 def _ends(rank: Rank, round: int) -> Generator[Pending, None, bool]:
@@ -96,12 +106,6 @@ def _ends(rank: Rank, round: int) -> Generator[Pending, None, bool]:
 def last_round(instruction: Instruction, reach: Reach) -> int:
     """Rounds that an instruction runs: what has a lag goes on until what is in flight is applied."""
     return reach.stop + (instruction.lag if reach.drain else 0)
-
-
-def _start(rank: Rank, instruction: Instruction, round: int) -> Pending:
-    pending = carry_out(rank, instruction, round)
-    assert isinstance(pending, Pending)
-    return pending
 
 
 def instance(rank: Rank, instruction: Instruction, round: int, record: Record, posted: Posted | None = None) -> LaneRun:

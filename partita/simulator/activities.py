@@ -25,8 +25,10 @@ Flags: TypeAlias = NDArray[np.bool_]
 class Activities:
     """n activities; the entries of activity i in a list `x` are `x[x_start[i] : x_start[i + 1]]`.
 
-    `need` predecessors must have finished before it is ready. `lane` are the lanes that it occupies alone while it
-    runs. `priority` orders those that wait for a lane, lowest first. `latency` seconds pass with the lanes held before
+    `need` predecessors must have finished before it is ready. `lane` are the lanes that it occupies while it runs: of
+    what each has in `lane_credit` it takes `lane_weight`, and starts while there is any left (1 of 1 is alone); at its
+    end it gives back `freed_weight` of `freed` lanes, its own unless another one's end does so. `priority` orders those
+    that wait for a lane, lowest first. `latency` seconds pass with the lanes held before
     the demands flow; they then take `least` seconds or more. `demand_amount` is what it consumes in all of
     `demand_resource` (in that resource's units); it moves through all its demands at one rate. It may stand for others
     that are alike: then it counts `demand_times` users of a resource, and demands of one resource that differ come
@@ -40,6 +42,11 @@ class Activities:
     successor: Indices
     lane_start: Offsets
     lane: Indices
+    lane_weight: Reals
+    lane_credit: Reals
+    freed_start: Offsets
+    freed: Indices
+    freed_weight: Reals
     priority: Offsets
     latency: Reals
     least: Reals
@@ -55,7 +62,8 @@ class Activities:
         per_activity = (self.priority, self.latency, self.least, self.guard)
         lists = (
             ("successor", self.successor_start, self.successor, n),
-            ("lane", self.lane_start, self.lane, None),
+            ("lane", self.lane_start, self.lane, len(self.lane_credit)),
+            ("freed", self.freed_start, self.freed, len(self.lane_credit)),
             ("demand", self.demand_start, self.demand_resource, None),
         )
         if any(len(values) != n for values in per_activity) or any(
@@ -108,8 +116,8 @@ class Resources:
 @dataclass(frozen=True, slots=True)
 class Activity:
     """One activity for `activities_of`: `after` are predecessors, `need` of which must have finished (-1: all of
-    them); `demands` are (resource, amount) pairs, each with its `times` and `again` where these are given; the rest as
-    in Activities."""
+    them); `demands` are (resource, amount) pairs, each with its `times` and `again` where these are given; it takes
+    `weights` of its lanes (1) and holds them until the end of `until` (-1: its own); the rest as in Activities."""
 
     after: tuple[int, ...] = ()
     need: int = -1
@@ -121,6 +129,8 @@ class Activity:
     times: tuple[float, ...] = ()
     again: tuple[bool, ...] = ()
     guard: int = -1
+    weights: tuple[float, ...] = ()
+    until: int = -1
 
 
 def assemble(
@@ -129,6 +139,9 @@ def assemble(
     edges: tuple[Indices, Indices],
     lanes: tuple[Indices, Indices],
     demands: tuple[Indices, Indices, Reals],
+    weights: Reals | None = None,
+    until: Indices | None = None,
+    credit: Reals | None = None,
     times: Reals | None = None,
     again: Flags | None = None,
     need: Indices | None = None,
@@ -138,11 +151,15 @@ def assemble(
     guard: Indices | None = None,
 ) -> Activities:
     """`count` activities from pairs in any order: `edges` (predecessor, successor), `lanes` (activity, lane),
-    `demands` (activity, resource, amount) that count `times` users; amounts of 0 are left out. Defaults: one user, not
-    again, need all, 0, 0 s, 0 s, no guard."""
+    `demands` (activity, resource, amount) that count `times` users; amounts of 0 are left out. Lanes have `weights`
+    each, held `until` the end of an activity, and a `credit`. Defaults: one user, not again, need all, 0, 0 s, 0 s, no
+    guard, lanes for one at a time."""
     flows = demands[2] != 0
     successor_start, (successor,) = _rows(count, edges[0], edges[1])
-    lane_start, (lane,) = _rows(count, lanes[0], lanes[1])
+    weights = np.ones(len(lanes[0])) if weights is None else weights
+    credit = np.ones(int(lanes[1].max(initial=-1)) + 1) if credit is None else credit
+    lane_start, (lane, lane_weight) = _rows(count, lanes[0], lanes[1], weights)
+    freed_start, (freed, freed_weight) = _rows(count, lanes[0] if until is None else until, lanes[1], weights)
     users = np.ones(len(flows)) if times is None else times
     more = np.zeros(len(flows), np.bool_) if again is None else again
     columns = [column[flows] for column in (*demands, users, more)]
@@ -153,6 +170,11 @@ def assemble(
         successor=successor.astype(np.int32),
         lane_start=lane_start,
         lane=lane.astype(np.int32),
+        lane_weight=lane_weight.astype(np.float64),
+        lane_credit=credit.astype(np.float64),
+        freed_start=freed_start,
+        freed=freed.astype(np.int32),
+        freed_weight=freed_weight.astype(np.float64),
         priority=np.zeros(count, np.int64) if priority is None else priority,
         latency=np.zeros(count) if latency is None else latency,
         least=np.zeros(count) if least is None else least,
@@ -165,16 +187,24 @@ def assemble(
     )
 
 
-def activities_of(rows: Sequence[Activity]) -> Activities:
-    """The same from a list; `after` and `guard` count its rows."""
+def activities_of(rows: Sequence[Activity], credit: Sequence[float] = ()) -> Activities:
+    """The same from a list; `after`, `guard` and `until` count its rows, `credit` the first lanes (1 where there is
+    none)."""
     edges = np.array([(before, i) for i, row in enumerate(rows) for before in row.after], np.int32).reshape(-1, 2)
     lanes = np.array([(i, lane) for i, row in enumerate(rows) for lane in row.lanes], np.int32).reshape(-1, 2)
     demands = [(i, resource, amount) for i, row in enumerate(rows) for resource, amount in row.demands]
+    weights = [weight for row in rows for weight in row.weights or (1.0,) * len(row.lanes)]
+    until = [row.until if row.until >= 0 else i for i, row in enumerate(rows) for _ in row.lanes]
+    credits = np.ones(max([len(credit) - 1, *(lane for row in rows for lane in row.lanes)], default=-1) + 1)
+    credits[: len(credit)] = credit
     times = [users for row in rows for users in row.times or (1.0,) * len(row.demands)]
     return assemble(
         len(rows),
         edges=(edges[:, 0], edges[:, 1]),
         lanes=(lanes[:, 0], lanes[:, 1]),
+        weights=np.array(weights, np.float64),
+        until=np.array(until, np.int32),
+        credit=credits,
         demands=(
             np.array([demand[0] for demand in demands], np.int32),
             np.array([demand[1] for demand in demands], np.int32),

@@ -10,7 +10,19 @@ import numpy as np
 
 from partita.simulator.queues import join_line, leave_line, part, pop, put, whole
 from partita.simulator.sharing import ebb, find, flow, share
-from partita.simulator.workings import DIGEST, ENDED, EVENTS, NOBODY, READY, SWEPT_ENDED, SWEPT_READY, State, Work
+from partita.simulator.workings import (
+    DIGEST,
+    ENDED,
+    EVENTS,
+    OPEN,
+    READY,
+    SKIPPED,
+    SWEPT_ENDED,
+    SWEPT_OPEN,
+    SWEPT_READY,
+    State,
+    Work,
+)  # fmt: skip
 
 MOMENT = 1e-12
 
@@ -38,7 +50,10 @@ def _begin(work: Work, state: State, activity: int, time: float) -> None:
     state.start[activity] = time
     for k in range(work.lane_start[activity], work.lane_start[activity + 1]):
         leave_line(work, state, work.lane[k])
-        state.owner[work.lane[k]] = activity
+        state.spare[work.lane[k]] -= work.lane_weight[k]
+        if state.spare[work.lane[k]] > 0:
+            state.open[state.length[OPEN]] = work.lane[k]
+            state.length[OPEN] += 1
     flows = work.demand_start[activity] < work.demand_start[activity + 1]
     delay = work.latency[activity] + (0.0 if flows else work.least[activity])
     if delay > 0:
@@ -48,28 +63,25 @@ def _begin(work: Work, state: State, activity: int, time: float) -> None:
 
 
 @part
-def _try(work: Work, state: State, activity: int, time: float) -> None:
-    """Begin the first in line on each lane of `activity`, where it is so on all of its own lanes and they are free."""
-    for k in range(work.lane_start[activity], work.lane_start[activity + 1]):
-        lane = work.lane[k]
-        if state.queue[lane] == 0 or state.owner[lane] >= 0:
-            continue
-        head = state.line[work.line_start[lane]]
-        clear = True
-        for j in range(work.lane_start[head], work.lane_start[head + 1]):
-            other = work.lane[j]
-            clear = clear and state.owner[other] < 0 and state.line[work.line_start[other]] == head
-        if clear:
-            _begin(work, state, head, time)
+def _try(work: Work, state: State, lane: int, time: float) -> None:
+    """Begin the first in line on a lane, where it is so on all of its own lanes and they have room."""
+    if state.queue[lane] == 0 or state.spare[lane] <= 0:
+        return
+    head = state.line[work.line_start[lane]]
+    for j in range(work.lane_start[head], work.lane_start[head + 1]):
+        other = work.lane[j]
+        if state.spare[other] <= 0 or state.line[work.line_start[other]] != head:
+            return
+    _begin(work, state, head, time)
 
 
 @part
 def _release(work: Work, state: State, activity: int, time: float) -> None:
     """Record an end; free its lanes and make ready the successors that waited for nothing else."""
     state.end[activity] = time
-    for k in range(work.lane_start[activity], work.lane_start[activity + 1]):
-        if state.owner[work.lane[k]] == activity:
-            state.owner[work.lane[k]] = NOBODY
+    if state.speed[activity] != SKIPPED:
+        for k in range(work.freed_start[activity], work.freed_start[activity + 1]):
+            state.spare[work.freed[k]] += work.freed_weight[k]
     for k in range(work.successor_start[activity], work.successor_start[activity + 1]):
         successor = work.successor[k]
         state.missing[successor] -= 1
@@ -83,6 +95,7 @@ def _admit(work: Work, state: State, activity: int, time: float) -> None:
     """Put a ready activity into the lines of its lanes, or end it where its guard has finished."""
     state.start[activity] = time
     if work.guard[activity] >= 0 and state.end[work.guard[activity]] <= time:
+        state.speed[activity] = SKIPPED
         state.ended[state.length[ENDED]] = activity
         state.length[ENDED] += 1
     else:
@@ -105,13 +118,19 @@ def _react(work: Work, state: State, time: float) -> None:
                 _admit(work, state, state.ready[ready], time)
                 ready += 1
         for k in range(first_ended, ended):
-            _try(work, state, state.ended[k], time)
+            activity = state.ended[k]
+            for j in range(work.freed_start[activity], work.freed_start[activity + 1]):
+                _try(work, state, work.freed[j], time)
         for k in range(first_ready, ready):
             activity = state.ready[k]
             if work.lane_start[activity] < work.lane_start[activity + 1]:
-                _try(work, state, activity, time)
+                for j in range(work.lane_start[activity], work.lane_start[activity + 1]):
+                    _try(work, state, work.lane[j], time)
             elif state.end[activity] == np.inf:
                 _begin(work, state, activity, time)
+        while length[SWEPT_OPEN] < length[OPEN]:
+            length[SWEPT_OPEN] += 1
+            _try(work, state, state.open[length[SWEPT_OPEN] - 1], time)
     length[SWEPT_ENDED], length[SWEPT_READY] = ended, ready
 
 

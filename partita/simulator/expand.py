@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partita.cost.costs import Costs, Demand
+from partita.program.flight import in_flight
 from partita.program.instruction import Collective, Receive, Send
 from partita.program.program import Policy, Program, Role
 from partita.simulator.activities import Activities, assemble
@@ -63,8 +64,8 @@ class Layout:
 class Draft:
     """One round by seats, being filled, private to one call of `expand`: numbers of each seat, and lists of columns.
 
-    edges (before, after, rounds between), guards (seat, its guard, rounds between), lanes (seat, lane), demands (seat,
-    resource, amount, times, again).
+    edges (before, after, rounds between), guards (seat, its guard, rounds between), lanes (seat, lane, weight, the seat
+    until whose end), demands (seat, resource, amount, times, again); `credit` of each lane.
     """
 
     latency: Reals
@@ -73,7 +74,8 @@ class Draft:
     need: Index
     edges: list[tuple[Index, Index, Index]] = field(default_factory=list)
     guards: list[tuple[Index, Index, Index]] = field(default_factory=list)
-    lanes: list[tuple[Index, Index]] = field(default_factory=list)
+    lanes: list[tuple[Index, Index, Reals, Index]] = field(default_factory=list)
+    credit: list[float] = field(default_factory=list)
     demands: list[tuple[Index, Index, Reals, Reals, Flags]] = field(default_factory=list)
 
 
@@ -84,11 +86,10 @@ def expand(
     seats = sum(len(role.instructions) * len(np.unique(kin.rank[list(role.ranks)])) for role in program.roles)
     layout = Layout(program, rounds, kin, np.arange(seats), seats)
     draft = Draft(np.zeros(seats), np.zeros(seats), np.zeros(seats, np.int64), np.zeros(seats, np.int64))
-    lanes = 0
     for role in program.roles:
         _work(draft, layout, role, costs, ports)
         _waits(draft, layout, role)
-        lanes = _choices(draft, layout, role, lanes)
+        _choices(draft, layout, role)
     host, number = _together(draft, layout, meetings)
     return Layout(program, rounds, kin, number, len(host)), _repeated(draft, host, number, rounds)
 
@@ -128,15 +129,19 @@ def _waits(draft: Draft, layout: Layout, role: Role) -> None:
     draft.need[seats] = np.array([i.need for i in role.instructions], np.int64)[:, None]
 
 
-def _choices(draft: Draft, layout: Layout, role: Role, lanes: int) -> int:
-    """Lanes that choose at run time, one for each kind, numbered from `lanes`; the next free number."""
+def _choices(draft: Draft, layout: Layout, role: Role) -> None:
+    """Lanes that choose at run time, one for each kind; with a credit bytes are taken from it, else the one place."""
     place, seats = {i.name: j for j, i in enumerate(role.instructions)}, layout.seats(role)
     for lane in role.lanes:
-        if lane.policy is not Policy.ORDER:
-            mine = seats[[place[i.name] for i in role.on(lane.name)]]
-            draft.lanes.append((mine.ravel(), np.tile(lanes + np.arange(mine.shape[1]), len(mine))))
-            lanes += mine.shape[1]
-    return lanes
+        body = role.on(lane.name) if lane.policy is not Policy.ORDER else ()
+        if body:
+            mine = seats[[place[i.name] for i in body]]
+            last = seats[[place[i.until or i.name] for i in body]]
+            bytes_ = [in_flight(layout.program, role, i) if lane.credit else 1 for i in body]
+            number = len(draft.credit) + np.arange(mine.shape[1])
+            weight = np.repeat(np.array(bytes_, np.float64), mine.shape[1])
+            draft.lanes.append((mine.ravel(), np.tile(number, len(mine)), weight, last.ravel()))
+            draft.credit += [float(lane.credit or 1)] * mine.shape[1]
 
 
 def _together(draft: Draft, layout: Layout, meetings: Meetings) -> tuple[Index, Index]:
@@ -170,13 +175,16 @@ def _repeated(draft: Draft, host: Index, number: Index, rounds: int) -> Activiti
     ours, past = np.broadcast_to(number[one] + turn * count, (rounds, len(one))), turn >= ago
     guards[ours[past]] = (number[guard] + (turn - ago) * count)[past]
     all_of, need = np.bincount(edges[1], minlength=rounds * count), np.tile(draft.need[host], rounds)
-    lane, resource = _columns(draft.lanes, 2), _columns(draft.demands, 5)
+    lane, resource = _columns(draft.lanes, 4), _columns(draft.demands, 5)
     order = np.argsort(number[resource[0]], kind="stable")
     mine = number[resource[0][order]]
     return assemble(
         rounds * count,
         edges=(edges[0], edges[1]),
         lanes=((number[lane[0]] + turn * count).ravel().astype(np.int32), np.tile(lane[1], rounds).astype(np.int32)),
+        weights=np.tile(lane[2], rounds).astype(np.float64),
+        until=(number[lane[3]] + turn * count).ravel().astype(np.int32),
+        credit=np.array(draft.credit, np.float64),
         demands=(
             (mine + turn * count).ravel().astype(np.int32),
             np.tile(resource[1][order], rounds).astype(np.int32),

@@ -28,6 +28,8 @@ class Twin:
     missing: int
     successors: list[int]
     lanes: list[int]
+    weights: list[float]
+    freed: list[tuple[int, float]]
     priority: int
     latency: Seconds
     least: Seconds
@@ -39,6 +41,7 @@ class Twin:
     speed: float = 0.0
     remaining: float = 1.0
     event: Seconds = inf
+    began: bool = False
 
     @property
     def key(self) -> tuple[int, Seconds, int]:
@@ -84,7 +87,7 @@ def advance_plainly(activities: Activities, resources: Resources) -> tuple[Reals
     ready = [twin for twin in twins if twin.missing <= 0]
     ended: list[Twin] = []
     while True:
-        _react(twins, ready, ended, time)
+        _react(twins, ready, ended, activities.lane_credit, time)
         flowing = [twin for twin in twins if twin.state == "flowing"]
         share(flowing, buckets)
         for twin in flowing:
@@ -117,6 +120,14 @@ def _twin(activities: Activities, i: int) -> Twin:
         missing=int(activities.need[i]),
         successors=entries(activities.successor_start, activities.successor),
         lanes=entries(activities.lane_start, activities.lane),
+        weights=entries(activities.lane_start, activities.lane_weight),
+        freed=list(
+            zip(
+                entries(activities.freed_start, activities.freed),
+                entries(activities.freed_start, activities.freed_weight),
+                strict=True,
+            )
+        ),
         priority=int(activities.priority[i]),
         latency=float(activities.latency[i]),
         least=float(activities.least[i]),
@@ -143,7 +154,7 @@ def _happens(twin: Twin, time: Seconds) -> bool:
     return True
 
 
-def _react(twins: list[Twin], ready: list[Twin], ended: list[Twin], time: Seconds) -> None:
+def _react(twins: list[Twin], ready: list[Twin], ended: list[Twin], credit: Reals, time: Seconds) -> None:
     """What follows from `ended` at this moment, wave by wave: ends, then skips, and when those are exhausted starts."""
     while ready or ended:
         for twin in ended:
@@ -158,21 +169,30 @@ def _react(twins: list[Twin], ready: list[Twin], ended: list[Twin], time: Second
         ended = [twin for twin in ready if twin.guard >= 0 and twins[twin.guard].end <= time]
         ready = []
         if not ended:
-            ended = _dispatch(twins, time)
+            ended = _dispatch(twins, credit, time)
 
 
-def _dispatch(twins: list[Twin], time: Seconds) -> list[Twin]:
-    """Start every ready twin that comes first on each of its lanes, all of them free; returns those of no duration."""
-    busy = {lane for twin in twins if twin.state in ("delayed", "flowing") for lane in twin.lanes}
+def _dispatch(twins: list[Twin], credit: Reals, time: Seconds) -> list[Twin]:
+    """Start every ready twin that comes first on each of its lanes, all of them with room; returns those of no
+    duration."""
+    spare = credit.copy()
+    for twin in twins:
+        for lane, weight in zip(twin.lanes, twin.weights, strict=True) if twin.began else ():
+            spare[lane] -= weight
+        for lane, weight in twin.freed if twin.began and twin.state == "finished" else ():
+            spare[lane] += weight
     instant = []
     for twin in sorted((twin for twin in twins if twin.state == "ready"), key=lambda twin: twin.key):
-        if busy.isdisjoint(twin.lanes):
-            twin.start = time
+        if all(spare[lane] > 0 for lane in twin.lanes):
+            twin.start, twin.began = time, True
+            for lane, weight in zip(twin.lanes, twin.weights, strict=True):
+                spare[lane] -= weight
             delay = twin.latency + (0.0 if twin.demands else twin.least)
             twin.state, twin.event = ("delayed", time + delay) if delay > 0 or not twin.demands else ("flowing", inf)
             if delay == 0 and not twin.demands:
                 instant.append(twin)
-        busy.update(twin.lanes)
+        else:
+            spare[twin.lanes] = 0.0
     return instant
 
 

@@ -8,7 +8,8 @@ from partita.errors import ProgramError
 from partita.simulator.activities import Activities, Flags, Indices, Offsets, Reals, Resources
 
 NOBODY = -1
-EVENTS, ENDED, READY, SWEPT_ENDED, SWEPT_READY, FLOCK, BASIN, DIGEST, LENGTHS = range(9)
+SKIPPED = -2.0  # the speed of an activity that has ended without lanes
+EVENTS, ENDED, READY, SWEPT_ENDED, SWEPT_READY, FLOCK, BASIN, DIGEST, OPEN, SWEPT_OPEN, LENGTHS = range(11)
 
 
 class Work(NamedTuple):
@@ -20,6 +21,11 @@ class Work(NamedTuple):
     successor: Indices
     lane_start: Offsets
     lane: Indices
+    lane_weight: Reals
+    lane_credit: Reals
+    freed_start: Offsets
+    freed: Indices
+    freed_weight: Reals
     priority: Offsets
     latency: Reals
     least: Reals
@@ -45,11 +51,12 @@ class State(NamedTuple):
               `speed` now (-1 before its demands flow), `wish` the speed being sought, which its `tightest` demand
               allows, `otherwise` what the others would, `remaining` work at `since`
     event     an activity or n + a resource that runs dry: `place` in `heap`, where `key` is the time
-    lane      its `owner` and the heap `line` of the `queue` that wait for it
+    lane      what is `spare` of its credit and the heap `line` of the `queue` that wait for it
     resource  `users` in `member` (a `crowd` of so many), demands whose place there is `seat`; `tokens` at `counted`,
               its `use`, whether it `couples` its users; while seeking its capacity `left`, the equal `allotment` of
               each user, and the `load` of those that are not settled, for whom there is `room`
-    lists     `ended` and `ready` in order; `flock` and `basin` whose rates change, `found`
+    lists     `ended` and `ready` in order, `open` lanes that still have room; `flock` and `basin` whose rates change,
+              `found`
     """
 
     length: Offsets
@@ -67,7 +74,7 @@ class State(NamedTuple):
     key: Reals
     place: Indices
     heap: Indices
-    owner: Indices
+    spare: Reals
     line: Indices
     queue: Indices
     users: Indices
@@ -84,6 +91,7 @@ class State(NamedTuple):
     allotment: Reals
     ended: Indices
     ready: Indices
+    open: Indices
     flock: Indices
     basin: Indices
     found: Flags
@@ -114,6 +122,11 @@ def work_of(activities: Activities, resources: Resources) -> Work:
         activities.successor,
         activities.lane_start,
         activities.lane,
+        activities.lane_weight,
+        activities.lane_credit,
+        activities.freed_start,
+        activities.freed,
+        activities.freed_weight,
         activities.priority,
         activities.latency,
         least,
@@ -128,14 +141,14 @@ def work_of(activities: Activities, resources: Resources) -> Work:
         resources.rate,
         resources.peak,
         resources.burst,
-        _starts(np.bincount(activities.lane)),
+        _starts(np.bincount(activities.lane, minlength=len(activities.lane_credit))),
         _starts(np.bincount(resource, minlength=m)),
     )
 
 
 def state_of(work: Work, need: Indices) -> State:
     """The state at time 0: nothing ready, every bucket full."""
-    n, m, lanes, demands = len(need), len(work.rate), len(work.line_start) - 1, len(work.amount)
+    n, m, lanes, demands = len(need), len(work.rate), len(work.lane_credit), len(work.amount)
     return State(
         length=np.zeros(LENGTHS, np.int64),
         missing=need.copy(),
@@ -152,7 +165,7 @@ def state_of(work: Work, need: Indices) -> State:
         key=np.full(n + m, np.inf),
         place=np.full(n + m, NOBODY, np.int32),
         heap=np.zeros(n + m, np.int32),
-        owner=np.full(lanes, NOBODY, np.int32),
+        spare=work.lane_credit.copy(),
         line=np.zeros(len(work.lane), np.int32),
         queue=np.zeros(lanes, np.int32),
         users=np.zeros(m, np.int32),
@@ -169,6 +182,7 @@ def state_of(work: Work, need: Indices) -> State:
         allotment=np.zeros(m),
         ended=np.zeros(n, np.int32),
         ready=np.zeros(n, np.int32),
+        open=np.zeros(len(work.lane), np.int32),
         flock=np.zeros(n, np.int32),
         basin=np.zeros(m, np.int32),
         found=np.zeros(n + m, np.bool_),
@@ -184,7 +198,9 @@ def _shared(activities: Activities, resources: Resources, user: Indices) -> Flag
     lane, start = activities.lane, activities.lane_start
     only = np.full(activities.size, NOBODY, np.int32)
     single = np.flatnonzero(np.diff(start) == 1)
-    only[single] = lane[start[single]]
+    several = np.zeros(len(activities.lane_credit), np.bool_)
+    several[lane[activities.lane_weight < activities.lane_credit[lane]]] = True
+    only[single] = np.where(several[lane[start[single]]], NOBODY, lane[start[single]])
     low, high = np.full(resources.size, np.iinfo(np.int32).max, np.int32), np.full(resources.size, NOBODY, np.int32)
     np.minimum.at(low, activities.demand_resource, only[user])
     np.maximum.at(high, activities.demand_resource, only[user])

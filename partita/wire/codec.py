@@ -14,6 +14,7 @@ from partita.plan.wire import Codec
 from partita.units import Bytes
 from partita.wire.elias import expected_bits
 from partita.wire.lowrank import Shapes, factor_counts
+from partita.wire.plugins import plugged
 
 Settings = Mapping[str, float]
 OWN: Final = "own"  # sums of the numbers that the bucket itself holds
@@ -256,3 +257,6 @@ def _read(text: str) -> Codec:
             except ValueError:
                 raise PlanError(f"{text!r}: {keyword.arg}={word} is no number") from None
     return replace(found, settings=tuple(own.items()))
+
+
+SPECS.update(plugged("CODECS", SPECS))  # last, for a plugin imports Spec from here

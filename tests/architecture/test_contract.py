@@ -11,7 +11,7 @@ from partita.__main__ import app
 
 CONTRACT = {
     "plan": {"task", "--cluster", "--objective", "--top", "-o", "--allow", "--costs", "--json"},
-    "simulate": {"task", "--cluster", "--plan", "--trace", "--allow", "--costs", "--json"},
+    "simulate": {"task", "--cluster", "--plan", "--trace", "--allow", "--costs", "--sweep", "--json"},
     "train": {
         "task", "--cluster", "--plan", "--steps", "--epochs", "--seed", "--init", "--out", "--resume",
         "--checkpoint-every", "--keep",

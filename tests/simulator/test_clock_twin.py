@@ -41,17 +41,26 @@ def instances(draw, resources=3, lanes=3):
             "guard": draw(st.integers(-1, count - 1)),
         }
 
+    def held(i):
+        """Lanes taken in part, and held until the end of one that waits for it and for nothing else."""
+        weights = tuple(draw(st.sampled_from([0.5, 1.0, 2.0])) for _ in rows[i]["lanes"])
+        later = [j for j, row in enumerate(rows) if row["after"] == (i,) and row["need"] == 1 and not row["lanes"]]
+        plain = later and rows[i]["guard"] < 0 and rows[later[0]]["guard"] < 0
+        return {"weights": weights, "until": later[0] if plain and draw(st.booleans()) else -1}
+
     count = draw(st.integers(1, 10))
     rows = [one(i) for i in range(count)]
+    rows = [row | held(i) for i, row in enumerate(rows)]
+    credit = [draw(st.sampled_from([1.0, 1.0, 2.0, 4.0])) for _ in range(lanes)]
     rates = [
         (rate, rate + draw(st.sampled_from([0.0, 1.0, 2.5])), draw(st.sampled_from([0.0, 0.3, 2.0])))
         for rate in draw(st.lists(ODD, min_size=resources, max_size=resources))
     ]
-    return rows, rates
+    return rows, rates, credit
 
 
 def built(instance):
-    return activities_of([Activity(**fields) for fields in instance[0]]), resources_of(instance[1])
+    return activities_of([Activity(**fields) for fields in instance[0]], instance[2]), resources_of(instance[1])
 
 
 @given(instances())

@@ -1,0 +1,13 @@
+"""What an instruction has in flight while it holds its lane."""
+
+from __future__ import annotations
+
+from partita.program.instruction import Collective, Instruction, Receive, Send
+from partita.program.program import Program, Role
+from partita.units import Bytes
+
+
+def in_flight(program: Program, role: Role, one: Instruction) -> Bytes:
+    """Bytes of its own message, or of the one until whose end it holds its lane."""
+    act = role.on_name[one.until].act if one.until else one.act
+    return program.payload(act) if isinstance(act, Collective | Send | Receive) else 0

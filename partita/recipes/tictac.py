@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+from typing import Any
+
+from partita.cluster.cluster import Cluster
+from partita.graph.graph import Graph
+from partita.plan.mesh import Mesh
+from partita.plan.plan import Plan
+from partita.plan.schedule import Schedule
+from partita.plan.sync import Servers, Sync
+from partita.plan.wire import Priority, Wire
+from partita.units import Bytes
+
+
+def tictac(
+    graph: Graph, cluster: Cluster, costs: Any = None, *, servers: int = 1, own: bool = True,
+    order: Priority = Priority.TIC, bucket_bytes: Bytes = 0, microbatches: int = 1,
+) -> Plan:  # fmt: skip
+    """Servers that answer in the order in which the forward pass waits for weights (CS-04, CS-05; Hashemi et al., MLSys
+    2019): `tic` by which operators need what, `tac` by how long operators and messages take besides, from data
+    sheets. A tensor is one message unless `bucket_bytes` lets several travel together."""
+    workers = cluster.size - servers if own else cluster.size
+    wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, order=order)
+    sync = Sync(through=Servers(servers, own), wire=wire)
+    return Plan("tictac", Mesh((("data", workers),)), schedule=Schedule(microbatches=microbatches), sync=(sync,))

@@ -1,0 +1,78 @@
+"""A plan over bandwidths: how long a step takes where every link is so much wider or narrower."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+from typing import Final
+
+from partita.cost.costs import Costs
+from partita.errors import InputError, OptionError
+from partita.lowering.lower import lower
+from partita.plan.plan import Plan
+from partita.searches.explaining import narrowest_link, widened
+from partita.searches.pays import Pays, bare, pays
+from partita.simulator.simulate import simulate
+from partita.units import BytesPerSecond, Seconds, parse_bandwidth
+
+EACH: Final = 4  # points a power of ten, unless told otherwise
+MOST: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A step's `seconds` where the narrowest link has `bandwidth`, how long of it messages are waited for, and its
+    seconds without the plan's codecs (0: it has none)."""
+
+    bandwidth: BytesPerSecond
+    seconds: Seconds
+    waiting: Seconds
+    plain: Seconds = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A plan's points, narrowest first; `own` is the cluster's bandwidth, `pays` where its codecs would pay."""
+
+    plan: str
+    points: tuple[Point, ...]
+    own: BytesPerSecond
+    pays: Pays | None = None
+
+
+def read_sweep(text: str) -> tuple[BytesPerSecond, ...]:
+    """`'bandwidth=10M..10G'` -> bandwidths in bytes a second, four a power of ten with both ends; `..10G/5` gives five
+    in all. A number without a unit is in bits a second. Raises OptionError for any other text."""
+    found = re.fullmatch(r"\s*bandwidth\s*=\s*(.+?)\s*\.\.\s*([^/]+?|[^/]+/s)\s*(?:/\s*(\d+))?\s*", text)
+    wrong = f"--sweep is {text!r}; write bandwidth=10M..10G, or bandwidth=10M..10G/5 for five points"
+    if found is None:
+        raise OptionError(wrong)
+    try:
+        low, high = (parse_bandwidth(end if end.endswith("/s") else f"{end}bit/s") for end in found.groups()[:2])
+    except InputError:
+        raise OptionError(wrong) from None
+    count = int(found[3]) if found[3] else max(math.ceil(EACH * math.log10(high / low)), 0) + 1 if low else 0
+    if not 0 < low <= high or not 1 <= count <= MOST or (count == 1 and low < high):
+        raise OptionError(f"{wrong}: from a bandwidth above 0 to a higher one, in 2 to {MOST} points")
+    return tuple(low * (high / low) ** (k / max(count - 1, 1)) for k in range(count))
+
+
+def sweep(plan: Plan, costs: Costs, bandwidths: tuple[BytesPerSecond, ...]) -> Sweep:
+    """The plan's last phase at each bandwidth of the cluster's narrowest link, all others in proportion.
+
+    Raises OptionError for a cluster without links.
+    """
+    own = narrowest_link(costs.cluster)
+    if not own or costs.cluster.size < 2:
+        raise OptionError(f"{costs.cluster.name} has no links between devices to sweep; give a cluster of two or more")
+    coded = any(sync.wire.codecs for sync in plan.sync)
+    program = lower(costs.graph, replace(plan, before=()), costs.cluster)[-1].program
+    plain = lower(costs.graph, bare(plan), costs.cluster)[-1].program if coded else None
+    points = []
+    for bandwidth in bandwidths:
+        there = replace(costs, cluster=widened(costs.cluster, bandwidth / own))
+        found = simulate(program, there)
+        without = simulate(plain, there).step_seconds if plain else 0.0
+        points.append(Point(bandwidth, found.step_seconds, found.breakdown.exposed_communication, without))
+    return Sweep(plan.name, tuple(points), own, pays(plan, costs))

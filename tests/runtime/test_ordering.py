@@ -1,0 +1,139 @@
+"""Servers' messages in the order of their urgency: exact whatever comes when, and never behind what is less urgent."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from partita.errors import LoweringError
+from partita.graph.graph import Graph
+from partita.lowering.lower import lower
+from partita.program.instruction import Send, Update
+from partita.program.program import Program
+from partita.program.timeline import Timeline
+from partita.recipes.catalogue import call
+from partita.runtime.check import checked, difference
+from partita.runtime.run import train_in_process
+from partita.simulator.simulate import simulate
+from partita.task import Task
+from partita.tracing.capture import capture
+from tests.priced import priced, whole_cores
+from tests.runtime.padded import padded
+from tests.small import cluster_of, perceptron
+
+PLANS = (
+    "p3(slice_bytes=100)", "p3(servers=2,own=false,slice_bytes=100,microbatches=2)", "tictac(order=tac,servers=2)",
+    "ps_sync(order=priority,bucket_bytes=300,codec=onebit(where=server))",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_weights_are_those_of_one_process(plan: str) -> None:
+    """CS-03, CS-04, CS-05: equal to lockstep, to 1e-9 in fp64; coded answers to their replay."""
+    machines = cluster_of(4)
+    found = checked(perceptron(), lambda graph: call(plan, graph, machines), machines, order=3)
+    assert found["semantics"] == ("lossy" if "codec" in plan else "exact")
+    assert found["max_difference"] <= 1e-9
+
+
+def test_weighted_losses_are_scaled_before_they_enter() -> None:
+    machines = cluster_of(4)
+    found = checked(padded(), lambda graph: call("p3(slice_bytes=100)", graph, machines), machines)
+    assert found["max_difference"] <= 1e-9
+
+
+@given(st.integers(0, 10_000), st.floats(0.05, 1.0))
+@settings(max_examples=12, deadline=None)
+def test_no_order_of_events_changes_a_bit(task: Task, graph: Graph, seed: int, slow: float) -> None:
+    """CS-03: servers sum in the order of ranks, so all timings give the same bits."""
+    machines = cluster_of(4)
+    plan = call("p3(slice_bytes=100,servers=2)", graph, machines)
+    first, _ = train_in_process(task, graph, plan, machines, 3, precision="fp64")
+    states, _ = train_in_process(task, graph, plan, machines, 3, precision="fp64", order=seed, slow={1: slow})
+    assert difference(states[0].leaves, first[0].leaves) == 0.0
+
+
+@pytest.fixture(scope="module")
+def heavy() -> Graph:
+    """As VGG is: what is computed first has few weights, what is computed last has most of them."""
+    wide = [nn.Linear(64, 64) for _ in range(8)]
+    return capture(
+        Task(
+            name="heavy-end",
+            model=lambda: nn.Sequential(*wide, nn.Linear(64, 1024), nn.Linear(1024, 512)),
+            loss=lambda model, batch: model(batch).square().mean(),
+            data=torch.utils.data.TensorDataset(torch.randn(64, 64)),  # type: ignore[arg-type]
+            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+            batch_size=16,
+            collate=lambda samples: torch.stack([sample[0] for sample in samples]),
+        )
+    )
+
+
+def simulated(graph: Graph, text: str, bandwidth: float = 2e7) -> tuple[Program, Timeline]:
+    machines = whole_cores(4, bandwidth)
+    program = lower(graph, call(text, graph, machines), machines)[-1].program
+    return program, simulate(program, priced(graph, machines, sorted({s.batch for s in program.segments})))
+
+
+def test_slices_overtake(heavy: Graph) -> None:
+    """CS-03: while a slice waits, no less urgent one of its lane begins: it waits for one slice at most."""
+    program, timeline = simulated(heavy, "p3(slice_bytes=40000)")
+    role = program.role_of[0]
+    spans = {(span.name, span.round): span for span in timeline.spans if span.rank == 0}
+    last = max(round for _, round in spans)
+    sends = [i for i in role.instructions if isinstance(i.act, Send)]
+    ready = {i.name: max(spans[after.name, last].end for after in i.after) for i in sends}
+    begun = {i.name: spans[i.name, last].start for i in sends}
+    waited = [i for i in sends if begun[i.name] > ready[i.name] + 1e-9]
+    assert waited
+    for i in waited:
+        less = [j for j in sends if j.priority > i.priority]
+        assert not [j for j in less if ready[i.name] + 1e-9 < begun[j.name] < begun[i.name] - 1e-9]
+    order = [i.name for i in sorted(sends, key=lambda i: begun[i.name])]
+    assert order != [i.name for i in sends]
+
+
+def test_urgent_slices_save_time_where_the_last_layers_are_heavy(heavy: Graph) -> None:
+    """CS-03: no slower than WFBP on a profile such as VGG's, and than slices that keep their order."""
+    sliced = simulated(heavy, "p3(slice_bytes=40000)")[1].step_seconds
+    assert sliced < simulated(heavy, "ps_sync(bucket_bytes=0)")[1].step_seconds
+    assert sliced < simulated(heavy, "ps_sync(bucket_bytes=40000)")[1].step_seconds
+
+
+def test_servers_hold_slices_evenly(heavy: Graph) -> None:
+    """CS-03: to a slice, which is whole rows."""
+    machines = cluster_of(7)
+    program = lower(heavy, call("p3(servers=3,slice_bytes=40000)", heavy, machines), machines)[-1].program
+    held: Counter[int] = Counter()
+    for role, i in program.instructions():
+        if isinstance(i.act, Update):
+            held[role.ranks[0]] += program.bucket[i.act.bucket].size
+    assert max(held.values()) - min(held.values()) <= max(bucket.size for bucket in program.buckets) <= 40000 + 4096
+
+
+@pytest.mark.parametrize("order", ["tic", "tac"])
+def test_all_workers_are_answered_in_forwards_order(heavy: Graph, order: str) -> None:
+    """CS-04, CS-05: the model is a chain; a server gives all workers the same priorities, enforced as it sends."""
+    program, timeline = simulated(heavy, f"tictac(order={order})")
+    server = next(role for role in program.roles if role.keeps == "server")
+    given = {i.name: i.priority for i in server.instructions if isinstance(i.act, Send)}
+    for i in range(len(program.trained)):
+        assert len({given[f"D{i}.{worker}"] for worker in range(3)}) == 1
+    first = [given[f"D{i}.0"] for i in reversed(range(len(program.trained)))]
+    if order == "tic":
+        assert all(a <= b + 1 for a, b in pairwise(first))
+        assert first[0] == 0
+    assert timeline.step_seconds > 0
+
+
+def test_orders_without_a_way_are_refused(graph: Graph) -> None:
+    machines = cluster_of(4)
+    with pytest.raises(LoweringError, match="message order tic"):
+        lower(graph, call("ddp(order=tic)", graph, machines), machines)
