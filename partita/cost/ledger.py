@@ -78,7 +78,7 @@ class Ledger:
                 self._arrive(one.start, one.round, act.part, stage_of(names[0]), parcel.batch, names)
             case Compute():
                 self._compute(one, act)
-            case Send(space=Space.VALUE):
+            case Send(space=Space.VALUE, keeps=False):
                 for name, _ in self.program.parcel[act.bucket].values:
                     self._set(one.end, (one.round, act.part, name), self.zero)
             case Collective(kind=Kind.ALL_GATHER):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from partita.lowering.coding import bounded_alone, codings_of, summed
+from partita.lowering.coding import Agreement, bounded_alone, codings_of, summed
+from partita.lowering.factors import Layer
 from partita.lowering.layout import urgent_from
 from partita.lowering.negotiation import negotiates
 from partita.lowering.norm import SQUARES, WORDS
@@ -82,7 +83,7 @@ def all_reduced(draft: Draft, plan: Plan) -> Program:
     The weight of a weighted loss is summed first, while backward goes on: F PW B0 P0 ..., AW A0 ..., and W0 before U0.
     """
     lag, first = draft.sync.tight.lag, draft.workers[:1] if negotiates(draft.sync) else ()
-    crews = [crew for one in draft.crews for crew in separate(one, first)]
+    crews = [crew for one in draft.crews for crew in separate(one, draft.workers if draft.factored else first)]
     return program_of(
         draft,
         tuple(_summing(draft, crew, lag, wires_of(draft)) for crew in crews),
@@ -101,16 +102,29 @@ def wires_of(draft: Draft) -> tuple[str, ...]:
 def _summing(draft: Draft, crew: Crew, lag: int, wires: tuple[str, ...]) -> Role:
     works, lag = passes(draft, crew), lag + 1
     lanes = dict(zip(draft.labels, wires if draft.weight is None else (wires[0], *wires), strict=True))
-    found = {label: summed(draft, label, bucket, lanes[label]) for label, bucket in draft.labels.items()}
+    apart = {str(i): _factored(layer, crew) for i, layer in draft.factored.items()}
+    found = {
+        label: apart.get(label) or summed(draft, label, bucket, lanes[label]) for label, bucket in draft.labels.items()
+    }
     weighed = (After("AW", lag),) if draft.weight else ()
     ready = {i: (After(found[str(i)].last, lag), *weighed) for i in range(len(draft.buckets))}
     body = updates(draft, ready, lag) if draft.graph.clip_norm else []
     needs = {} if draft.graph.clip_norm else {work.instruction.name: work.needs for work in works}
     first = bounded_alone(draft, {f"P{label}": one.first for label, one in found.items()})
+    whole = {draft.buckets[i].name for i in draft.factored}
     for one in packed(draft, works, {}):
         for i in needs.get(one.name, ()):
             body += applied(draft, i, ready[i], lag)
-        body += [one, *first.get(one.name, ())]
+        if not (isinstance(one.act, Pack) and one.act.bucket in whole):
+            body += [one, *first.get(one.name, ())]
     body += [one for each in found.values() for one in each.then]
     own = tuple(map(Lane, dict.fromkeys([*wires, *(one.lane for each in found.values() for one in each.then)])))
-    return Role(crew.name, crew.ranks, tuple(body), (COMPUTE, DATA, *own))
+    name = f"{crew.name}-{crew.ranks[0]}" if apart else crew.name
+    return Role(name, crew.ranks, tuple(body), (COMPUTE, DATA, *own))
+
+
+def _factored(layer: Layer, crew: Crew) -> Agreement:
+    """A dense layer's gradient from the factors of all, each of whom gives its own to all others (FM-02)."""
+    (rank,), several = crew.ranks, len(layer.counts[crew.ranks[0]]) > 1
+    free = (After(f"B{layer.bucket}#0" if several else f"B{layer.bucket}"),)
+    return Agreement((), tuple(layer.shared(rank, f"A{layer.bucket}", free)), f"A{layer.bucket}")

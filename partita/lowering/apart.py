@@ -23,7 +23,8 @@ def steps_alone(plan: Plan) -> bool:
         return False
     sync = plan.sync[0]
     centred = sync.what in (What.ELASTIC, What.DUAL) and waits_for_all(plan)
-    return centred or (sync.what is not What.GRADIENT and not isinstance(sync.through, Servers))
+    alike = (What.GRADIENT, What.FACTOR)
+    return centred or (sync.what not in alike and not isinstance(sync.through, Servers))
 
 
 def apart(draft: Draft, plan: Plan, cluster: Cluster, steps: int) -> Program:

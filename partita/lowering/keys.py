@@ -8,10 +8,13 @@ Owners = tuple[int, ...]
 
 
 def owners_of(draft: Draft, hosts: tuple[int, ...]) -> Owners:
-    """The server of each bucket: the one with the fewest bytes so far."""
+    """The server of each bucket: the one with the fewest bytes so far; -1 of those whose factors workers share."""
     load = dict.fromkeys(hosts, 0)
     owners = []
-    for bucket in draft.buckets:
+    for i, bucket in enumerate(draft.buckets):
+        if i in draft.factored and not draft.factored[i].served:
+            owners.append(-1)
+            continue
         host = min(load, key=lambda h: load[h])
         load[host] += bucket.size
         owners.append(host)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import accumulate
 from typing import Final
@@ -22,23 +22,25 @@ def completion(graph: Graph) -> dict[str, int]:
     return dict(sorted(at.items(), key=lambda one: one[1]))
 
 
-def buckets_of(graph: Graph, wire: Wire) -> tuple[Bucket, ...]:
+def buckets_of(graph: Graph, wire: Wire, apart: Collection[str] = ()) -> tuple[Bucket, ...]:
     """Trainable parameters in the order in which backward completes them, in buckets that close once they hold
     `bucket_bytes` (the first one `first_bucket_bytes`); larger tensors are cut by rows into slices (CS-02).
 
     Tensors stay whole where the optimizer mixes their elements. One bucket holds one dtype. `bucket_bytes` 0 gives
-    every tensor its own.
+    every tensor its own; those that stand `apart` have one in any case, whole.
     """
     parameters = {p.name: p for p in graph.parameters}
     found: list[list[tuple[Piece, int, str]]] = [[]]
     urgent = _first_urgent(graph, wire)
     for name in completion(graph):
         parameter = parameters[name]
-        for piece in slices(parameter, wire.slice_bytes if graph.optimizer.elementwise else 0):
+        whole = name in apart or not graph.optimizer.elementwise
+        for piece in slices(parameter, 0 if whole else wire.slice_bytes):
             limit = wire.first_bucket_bytes or wire.bucket_bytes if len(found) == 1 else wire.bucket_bytes
             held = sum(elements * ITEMSIZE[dtype] for _, elements, dtype in found[-1])
             other = found[-1] and found[-1][-1][2] != parameter.tensor.dtype
-            if found[-1] and (held >= min(limit, wire.bucket_bytes) or other or name == urgent):
+            alone = found[-1] and (name in apart or found[-1][-1][0].parameter in apart)
+            if found[-1] and (held >= min(limit, wire.bucket_bytes) or other or name == urgent or alone):
                 found.append([])
             found[-1].append((piece, _elements(parameter, piece), parameter.tensor.dtype))
     return tuple(

@@ -21,10 +21,11 @@ from partita.lowering.agreement import all_reduced, alone
 from partita.lowering.apart import apart, apart_gaps, corrections_gap, steps_alone
 from partita.lowering.arriving import loose_gaps, waits_for_all
 from partita.lowering.coding import ahead_gaps, server_gaps
+from partita.lowering.factors import Factors, base_of, factor_gaps, factors_of
 from partita.lowering.finale import finale
 from partita.lowering.ordering import ordered, ordering_gaps
 from partita.lowering.precision import in_precision, mastered, precision_gaps
-from partita.lowering.samples import Draft, draft
+from partita.lowering.samples import Draft, draft, with_factors
 from partita.lowering.schedules import ROWS
 from partita.lowering.servers import served
 from partita.lowering.shards import sharded, unsliced
@@ -71,28 +72,29 @@ def lower(graph: Graph, plan: Plan, cluster: Cluster) -> tuple[Stretch, ...]:
 def lower_phase(graph: Graph, plan: Plan, cluster: Cluster, steps: int = 0) -> Program:
     """The Program of one phase; with `steps`, of a last round of so few."""
     refuse(graph, plan)
-    ruling, plan = ruled(graph, plan.update), unsliced(plan)
+    ruling, factors = ruled(graph, plan.update), factors_of(ruled(graph, plan.update), plan)
+    plan = unsliced(base_of(plan))
     step = in_precision(ruling, plan.memory)
-    program = sharded(deferred(step, plan, _replicated(step, plan, cluster, steps)), step, plan.memory)
+    program = sharded(deferred(step, plan, _replicated(step, plan, cluster, steps, factors)), step, plan.memory)
     return replace(verify(mastered(program, ruling, plan.memory)), update=plan.update)
 
 
-def _replicated(graph: Graph, plan: Plan, cluster: Cluster, steps: int) -> Program:
+def _replicated(graph: Graph, plan: Plan, cluster: Cluster, steps: int, factors: Factors) -> Program:
     if plan.stages:
         return staged(graph, plan)
-    step = recomputed(graph, computed_again(graph, plan)).graph
-    program = _agreed(step, plan, cluster, steps)
+    step = factors.step if factors.layers else recomputed(graph, computed_again(graph, plan)).graph
+    program = _agreed(step, plan, cluster, steps, factors)
     return program if step is graph else replace(program, whole=step)
 
 
-def _agreed(graph: Graph, plan: Plan, cluster: Cluster, steps: int) -> Program:
+def _agreed(graph: Graph, plan: Plan, cluster: Cluster, steps: int, factors: Factors) -> Program:
     if steps_alone(plan):
         return apart(draft(graph, plan), plan, cluster, steps)
     if steps and not waits_for_all(plan):
         plan = replace(plan, sync=(replace(plan.sync[0], often=Often(steps)),))
     agreement = _agreement(plan)
-    drawn = draft(graph, plan, cut=agreement in (all_reduced, served))
-    return ordered(agreement(drawn, plan), drawn, cluster)
+    drawn = draft(graph, plan, cut=agreement in (all_reduced, served), factors=factors)
+    return ordered(with_factors(agreement(drawn, plan), drawn), drawn, cluster)
 
 
 def _agreement(plan: Plan) -> Callable[[Draft, Plan], Program]:
@@ -102,12 +104,13 @@ def _agreement(plan: Plan) -> Callable[[Draft, Plan], Program]:
 
 
 def _finale(graph: Graph, plan: Plan) -> Program | None:
-    end = None if plan.stages else finale(draft(ruled(graph, plan.update), plan))
+    end = None if plan.stages else finale(draft(ruled(graph, plan.update), base_of(plan)))
     return end and verify(replace(end, update=plan.update))
 
 
 def refuse(graph: Graph, plan: Plan) -> None:
     """Raises LoweringError naming the first part of the plan that cannot be carried out yet."""
+    factored, plan = tuple(factor_gaps(graph, plan)), base_of(plan)
     sync, loose = plan.sync[0] if plan.sync else Sync(), not waits_for_all(plan)
     ways = {sync.wire.collective, *(algorithm for _, algorithm in sync.wire.by_size)} - {BACKEND}
     for algorithm in sorted(ways):
@@ -116,7 +119,7 @@ def refuse(graph: Graph, plan: Plan) -> None:
     others = [axis for axis, length in plan.mesh.axes if axis not in known and length > 1]
     cases: tuple[tuple[bool, str], ...] = (
         (bool(others), f"the mesh axis {others[0]!r}" if others else ""),
-        (len(plan.sync) > 1, "more than one agreement"),
+        *factored,
         (any(split.dim != "sample" for split in plan.splits), "splits of other dimensions than samples"),
         (plan.splits != (Split(),), "samples divided for some operators or ranks only"),
         *_gaps(graph, plan),

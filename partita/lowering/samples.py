@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 from partita.errors import PlanError
 from partita.graph.graph import Graph
+from partita.lowering.factors import Factors, Layer, parcel_of
 from partita.lowering.layout import buckets_of, edges_of, readers_of
 from partita.plan.plan import Plan, own_servers
 from partita.plan.sync import Sync
 from partita.program.instruction import After, Compute, Instruction, Load, Pack
-from partita.program.program import WEIGHT, Bucket, Segment
+from partita.program.program import WEIGHT, Bucket, Parcel, Program, Segment
 from partita.wire.algorithms import algorithm_for
 
 Places = tuple[int, ...]
@@ -45,6 +47,17 @@ class Draft:
     segments: tuple[Segment, ...]
     batch: int
     needs: tuple[Places, ...]
+    factors: Factors | None = None
+
+    @cached_property
+    def factored(self) -> dict[int, Layer]:
+        """The buckets whose gradients travel as factors."""
+        if self.factors is None or not self.factors.layers:
+            return {}
+        number, served = self.factors.number, self.factors.served
+        counts = {rank: microbatches(crew.count, self.plan) for crew in self.crews for rank in crew.ranks}
+        named = {i: bucket.pieces[0].parameter for i, bucket in enumerate(self.buckets)}
+        return {i: Layer(number[name], i, counts, name in served) for i, name in named.items() if name in number}
 
     @property
     def weight(self) -> Bucket | None:
@@ -76,13 +89,14 @@ class Draft:
         return self.plan.sync[0] if self.plan.sync else Sync()
 
 
-def draft(graph: Graph, plan: Plan, *, cut: bool = False) -> Draft:
-    """Crews and segments for the plan's mesh; with `cut`, forward is cut where it first reads a bucket.
+def draft(graph: Graph, plan: Plan, *, cut: bool = False, factors: Factors | None = None) -> Draft:
+    """Crews and segments for the plan's mesh; with `cut`, forward is cut where it first reads a bucket. Layers whose
+    `factors` travel have buckets of their own.
 
     Raises PlanError where a rank would get no sample.
     """
     sync = plan.sync[0] if plan.sync else Sync()
-    buckets = buckets_of(graph, sync.wire)
+    buckets = buckets_of(graph, sync.wire, tuple(factors.number) if factors else ())
     batch = graph.global_batch or graph.batch
     crews = crews_of(batch, plan.mesh.size, plan.schedule.microbatches)
     forward, needs = _forward(graph, buckets, cut)
@@ -92,7 +106,7 @@ def draft(graph: Graph, plan: Plan, *, cut: bool = False) -> Draft:
         for count in microbatches(crew.count, plan)
         for s in _segments(graph, buckets, forward, count, batch)
     }
-    return Draft(graph, plan, buckets, crews, tuple(found.values()), batch, needs)
+    return Draft(graph, plan, buckets, crews, tuple(found.values()), batch, needs, factors)
 
 
 def crews_of(batch: int, workers: int, microbatches: int) -> tuple[Crew, ...]:
@@ -223,3 +237,16 @@ def packed(draft: Draft, works: list[Work], after: dict[str, tuple[After, ...]],
         if work.bucket >= 0:
             pack(str(work.bucket), draft.buckets[work.bucket], work)
     return found
+
+
+def with_factors(program: Program, draft: Draft) -> Program:
+    """The program with the graphs, segments and parcels that its factors speak of."""
+    stages = draft.factors.stages if draft.factors and draft.factored else ()
+    counts = sorted({count for layer in draft.factored.values() for each in layer.counts.values() for count in each})
+    both = [(n, stage, count) for n, stage in enumerate(stages) for count in counts]
+    segments = [Segment(f"G{n}/{count}", 0, len(stage.operators), count, 0.0, n) for n, stage, count in both]
+    parcels = [Parcel(parcel_of(n, count), stage.inputs, count) for n, stage, count in both]
+    return replace(
+        program, stages=(*program.stages, *stages), segments=(*program.segments, *segments),
+        parcels=(*program.parcels, *parcels),
+    )  # fmt: skip

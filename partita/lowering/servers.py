@@ -32,7 +32,7 @@ from partita.lowering.tiers import fans_out, tiered
 from partita.plan.plan import Plan
 from partita.plan.sync import Servers
 from partita.plan.wire import Priority
-from partita.program.instruction import After, Combine, Decode, Encode, Instruction, Receive, Send, Space, Update
+from partita.program.instruction import After, Combine, Decode, Encode, Instruction, Pack, Receive, Send, Space, Update
 from partita.program.program import WEIGHT, Lane, Program, Role
 
 AHEAD: Final = 2  # buckets that a worker may be ahead of the slowest one at a server
@@ -49,7 +49,11 @@ def served(draft: Draft, plan: Plan) -> Program:
         return tiered(draft, _worker)
     hosts = draft.servers if through.own else tuple(range(through.count))
     owners = owners_of(draft, hosts)
-    roles = [_worker(draft, crew, owners) for one in draft.crews for crew in separate(one, hosts)]
+    roles = [
+        _worker(draft, crew, owners)
+        for one in draft.crews
+        for crew in separate(one, draft.workers if draft.factored else hosts)
+    ]
     roles += [_server(draft, host, owners) for host in draft.servers]
     return program_of(draft, tuple(roles), semantics="lossy" if draft.sync.wire.codecs else "exact")
 
@@ -57,7 +61,8 @@ def served(draft: Draft, plan: Plan) -> Program:
 def _worker(draft: Draft, crew: Crew, owners: Owners) -> Role:
     me = crew.ranks[0] if crew.ranks[0] in owners else -1
     everything, wire = range(len(draft.buckets)), draft.sync.wire
-    steps = [owners[i] == me or downward(wire, bucket) is not None for i, bucket in enumerate(draft.buckets)]
+    whole = {draft.buckets[i].name for i in draft.factored}
+    steps = [owners[i] in (me, -1) or downward(wire, bucket) is not None for i, bucket in enumerate(draft.buckets)]
     free: dict[str, tuple[After, ...]] = {str(i): (After(f"U{i}" if steps[i] else f"S{i}", 1),) for i in everything}
     if draft.weight:
         free["W"] = tuple(After(one.name, 1) for one in _told(me, owners))
@@ -66,15 +71,21 @@ def _worker(draft: Draft, crew: Crew, owners: Owners) -> Role:
         work.instruction.name: tuple(After(f"U{i}" if steps[i] else f"R{i}", 1) for i in work.needs) for work in works
     }
     own = bounded_alone(draft, {f"P{i}": _encoding(draft, i, owners[i] == me) for i in everything})
-    plain = [replace(i, after=i.after + fresh.get(i.name, ())) for i in packed(draft, works, free)]
+    packs = [i for i in packed(draft, works, free) if not (isinstance(i.act, Pack) and i.act.bucket in whole)]
+    plain = [replace(i, after=i.after + fresh.get(i.name, ())) for i in packs]
     back = After(plain[-1].name)
     body = [one for each in plain for one in (each, *own.get(each.name, ()))]
     body += _told(me, owners) if draft.weight else []
     for i in everything:
-        body += _exchange(draft, i, owners[i], back) if owners[i] != me else []
+        if owners[i] == -1:
+            body += draft.factored[i].shared(crew.ranks[0], f"A{i}")
+            body.append(Instruction(f"U{i}", Update(draft.buckets[i].name), "factors", (After(f"A{i}"), back)))
+        elif owners[i] != me:
+            body += _exchange(draft, i, owners[i], back, crew.ranks[0])
     if me >= 0:
         body += _serving(draft, me, owners, (back,))
     name = crew.name if me < 0 else f"{crew.name}-server-{me}"
+    name = f"{name}-of-{crew.ranks[0]}" if whole else name
     return Role(name, crew.ranks, tuple(body), _lanes(body))
 
 
@@ -85,12 +96,14 @@ def _encoding(draft: Draft, i: int, mine: bool) -> tuple[Instruction, ...]:
     return tuple(encoding(draft, str(i), draft.buckets[i], coding, (After(f"P{i}"), sent))) if coding else ()
 
 
-def _exchange(draft: Draft, i: int, host: int, back: After) -> list[Instruction]:
+def _exchange(draft: Draft, i: int, host: int, back: After, rank: int) -> list[Instruction]:
     """A worker's gradient to a server, and what comes back, once backward is over: weights, or what all apply."""
     bucket, wire = draft.buckets[i], draft.sync.wire
     up, down, answer = upward(wire, bucket), downward(wire, bucket), f"{bucket.name}.down"
     push = Send(up.name if up else bucket.name, (host,), f"{bucket.name}.up", Space.CODED if up else Space.GRADIENT)
     body = [Instruction(f"S{i}", push, f"push{host}", (After(f"E{i}" if up else f"P{i}"),))]
+    if i in draft.factored:
+        body = draft.factored[i].sent(rank, (host,), "push", keeps=False)
     if down is None:
         return [*body, Instruction(f"R{i}", Receive(bucket.name, (host,), answer), f"pull{host}", (back,))]
     pull = Receive(down.name, (host,), answer, Space.CODED)
@@ -126,7 +139,10 @@ def _serving(draft: Draft, host: int, owners: Owners, idle: tuple[After, ...]) -
     for n, i in enumerate(mine):
         bucket = draft.buckets[i].name
         asked = (After(f"C{mine[n - AHEAD]}"),) if n >= AHEAD and draft.sync.wire.order is Priority.FIFO else ()
-        body += _combined(draft, host, str(i), bucket, [], asked)
+        if i in draft.factored:
+            body += draft.factored[i].gathered(host, "from", "serve", f"C{i}")
+        else:
+            body += _combined(draft, host, str(i), bucket, [], asked)
         body += scaled(draft, i, "serve", (After(f"C{i}"), After("CW")))
         body += _clipped(draft, mine, owners) if i == mine[-1] else []
         body += _answered(draft, host, i, peers, idle)

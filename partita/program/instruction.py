@@ -84,7 +84,7 @@ class Collective:
 class Send:
     """A bucket to a peer: `to` holds one rank for each rank of the role, or one for all. `key` is the Receive's.
 
-    In Space.VALUE `bucket` names a parcel, whose values leave environment `part`.
+    In Space.VALUE `bucket` names a parcel, whose values leave environment `part`, unless it `keeps` them for others.
     """
 
     bucket: str
@@ -92,6 +92,7 @@ class Send:
     key: str
     space: Space = Space.GRADIENT
     part: str = ""
+    keeps: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,21 +9,24 @@ from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule
 from partita.plan.sync import AllReduce, Servers, Sync
 from partita.plan.wire import Priority, Wire
+from partita.recipes.tuned import tuned
 from partita.units import Bytes
 
 
 def bytescheduler(
     graph: Graph, cluster: Cluster, costs: Any = None, *, servers: int = 0, own: bool = True,
-    slice_bytes: Bytes = 4 * 10**6, credit_bytes: Bytes = 16 * 10**6, microbatches: int = 1,
+    slice_bytes: Bytes = 4 * 10**6, credit_bytes: Bytes = 16 * 10**6, tune: bool = False, microbatches: int = 1,
 ) -> Plan:  # fmt: skip
     """Slices by priority within a credit (CS-06; Peng et al., SOSP 2019): the layer that forward reads first goes next
     as soon as fewer than `credit_bytes` are in flight, over the barrier of the step. Through `servers` each worker
-    orders its own; without any, slices are all-reduced, and the first rank decides for all."""
-    workers = cluster.size - servers if own else cluster.size
+    orders its own; without any, slices are all-reduced, and the first rank decides for all. With `tune` both sizes are
+    those for which a step is predicted to be the shortest."""
     through = Servers(servers, own) if servers else AllReduce()
-    wire = Wire(
-        bucket_bytes=slice_bytes, first_bucket_bytes=slice_bytes, slice_bytes=slice_bytes, order=Priority.CREDIT,
-        credit_bytes=credit_bytes,
-    )  # fmt: skip
-    sync = Sync(through=through, wire=wire)
-    return Plan("bytescheduler", Mesh((("data", workers),)), schedule=Schedule(microbatches=microbatches), sync=(sync,))
+    mesh, schedule = Mesh((("data", cluster.size - servers * own),)), Schedule(microbatches=microbatches)
+
+    def planned(size: Bytes, credit: Bytes) -> Plan:
+        wire = Wire("backend", size, size, Priority.CREDIT, slice_bytes=size, credit_bytes=credit)
+        return Plan("bytescheduler", mesh, schedule=schedule, sync=(Sync(through=through, wire=wire),))
+
+    sizes = tuned(planned, graph, cluster, costs) if tune else (slice_bytes, credit_bytes)
+    return planned(*sizes)

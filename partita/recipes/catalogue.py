@@ -15,6 +15,7 @@ from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
 from partita.recipes.ad_psgd import ad_psgd
+from partita.recipes.adam import adam
 from partita.recipes.admm import admm
 from partita.recipes.backup_workers import backup_workers
 from partita.recipes.budget import settled
@@ -37,10 +38,12 @@ from partita.recipes.one_f_one_b import one_f_one_b
 from partita.recipes.p3 import p3
 from partita.recipes.parallel_sgd import parallel_sgd
 from partita.recipes.pipe_sgd import pipe_sgd
+from partita.recipes.poseidon import poseidon
 from partita.recipes.post_local_sgd import post_local_sgd
 from partita.recipes.ps_async import ps_async
 from partita.recipes.ps_hierarchical import ps_hierarchical
 from partita.recipes.ps_sync import ps_sync
+from partita.recipes.sfb import sfb
 from partita.recipes.shared import SHARED, with_shared
 from partita.recipes.single import single
 from partita.recipes.softsync import softsync
@@ -88,6 +91,9 @@ RECIPES: dict[str, Recipe] = {
     "bytescheduler": Recipe(bytescheduler, ("CS-06",), "ordered messages", "Peng et al., SOSP 2019"),
     "p3": Recipe(p3, ("CS-03",), "ordered messages", "Jayarajan et al., MLSys 2019"),
     "tictac": Recipe(tictac, ("CS-04", "CS-05"), "ordered messages", "Hashemi et al., MLSys 2019"),
+    "adam": Recipe(adam, ("FM-01",), "factors", "Chilimbi et al., OSDI 2014"),
+    "sfb": Recipe(sfb, ("FM-02",), "factors", "Xie et al., UAI 2016"),
+    "poseidon": Recipe(poseidon, ("FM-03",), "factors", "Zhang et al., USENIX ATC 2017"),
     "ps_async": Recipe(ps_async, ("DP-10", "DP-05", "DP-07"), "asynchronous", "Langford et al., NeurIPS 2009"),
     "downpour": Recipe(downpour, ("DP-09",), "asynchronous", "Dean et al., NIPS 2012"),
     "ssp": Recipe(ssp, ("DP-14", "DP-05"), "asynchronous", "Ho et al., NIPS 2013"),

@@ -15,16 +15,22 @@ def alike(program: Program) -> dict[str, frozenset[Space]]:
     for _, instruction in program.instructions():
         if bucket := getattr(instruction.act, "bucket", ""):
             acts.get(bucket, []).append(instruction.act)
-    found = {}
+    found, joint = {}, products(program)
     for name, mine in acts.items():
         same = frozenset(Space)
-        while (after := same & _after(mine, same)) != same:
+        while (after := same & _after(mine, same, name in joint)) != same:
             same = after
         found[name] = same
     return found
 
 
-def _after(acts: Sequence[Act], before: frozenset[Space]) -> frozenset[Space]:
+def products(program: Program) -> frozenset[str]:
+    """Buckets of which all ranks pack the products of everybody's factors: those of graphs without a forward pass."""
+    packs = [i.act for _, i in program.instructions() if isinstance(i.act, Pack) and i.act.stage >= 0]
+    return frozenset(act.bucket for act in packs if not program.stages[act.stage].forward_length)
+
+
+def _after(acts: Sequence[Act], before: frozenset[Space], joint: bool) -> frozenset[Space]:
     same = set(before)
 
     def put(space: Space, equal: bool) -> None:
@@ -39,7 +45,7 @@ def _after(acts: Sequence[Act], before: frozenset[Space]) -> frozenset[Space]:
         elif isinstance(act, Combine | Decode):
             put(Space.GRADIENT, True)
         elif isinstance(act, Pack):
-            put(Space.GRADIENT, False)
+            put(Space.GRADIENT, joint)
         elif isinstance(act, Receive):
             put(act.space, False)
         elif isinstance(act, Update):

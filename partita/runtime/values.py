@@ -40,10 +40,12 @@ class Together:
 
 
 def send_values(rank: Rank, act: Send, round: int) -> Pending:
-    """Start sending the values of a parcel, which leave the environment."""
+    """Start sending the values of a parcel, which leave the environment unless others take them too."""
     environment, parcel = rank.environment(round, act.part), rank.program.parcel[act.bucket]
     to = rank.role.mine(act.to, rank.rank)
-    flats = [flat(environment.pop(name), tensor.at(parcel.batch)) for name, tensor in parcel.values]
+    flats = [flat(environment[name], tensor.at(parcel.batch)) for name, tensor in parcel.values]
+    for name, _ in () if act.keeps else parcel.values:
+        del environment[name]
     return Together([rank.transport.send(f, to, f"{act.key}.{n}", round) for n, f in enumerate(flats)])
 
 

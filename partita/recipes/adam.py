@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from typing import Any
+
+from partita.cluster.cluster import Cluster
+from partita.graph.graph import Graph
+from partita.graph.products import products, samples_of
+from partita.plan.mesh import Mesh
+from partita.plan.plan import Plan
+from partita.plan.schedule import Schedule
+from partita.plan.sync import Servers, Sync, What
+from partita.plan.wire import Wire
+from partita.units import Bytes
+from partita.wire.factors import push_pays
+
+
+def adam(
+    graph: Graph, cluster: Cluster, costs: Any = None, *, servers: int = 1, own: bool = True,
+    bucket_bytes: Bytes = 2**20, microbatches: int = 1,
+) -> Plan:  # fmt: skip
+    """Servers that multiply (FM-01; Chilimbi et al., OSDI 2014): of a dense layer of M x N weights workers send K rows
+    of activations and errors instead of the gradient where that is less, K < M N / (M + N), and get weights back."""
+    workers = cluster.size - servers if own else cluster.size
+    share = -(-(graph.global_batch or graph.batch) // max(workers, 1))
+    wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
+    through = Servers(servers, own)
+    named = tuple(
+        Sync(parameters=name, through=through, what=What.FACTOR, wire=wire)
+        for name, one in products(graph).items() if push_pays(one.rows, one.columns, samples_of(graph, one, share))
+    )  # fmt: skip
+    mesh, schedule = Mesh((("data", workers),)), Schedule(microbatches=microbatches)
+    return Plan("adam", mesh, schedule=schedule, sync=(*named, Sync(through=through, wire=wire)))

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from typing import Any
+
+from partita.cluster.cluster import Cluster
+from partita.graph.graph import Graph
+from partita.graph.products import products, samples_of
+from partita.plan.mesh import Mesh
+from partita.plan.plan import Plan
+from partita.plan.schedule import Schedule
+from partita.plan.sync import Servers, Sync, What
+from partita.plan.wire import Wire
+from partita.units import Bytes
+from partita.wire.factors import broadcast_pays
+
+
+def poseidon(
+    graph: Graph, cluster: Cluster, costs: Any = None, *, slice_bytes: Bytes = 2 * 2**20, microbatches: int = 1
+) -> Plan:
+    """HybComm (FM-03; Zhang et al., USENIX ATC 2017): each dense layer by whichever takes fewer bytes, factors to all
+    or gradients through servers, one on every worker's device; everything else through these, in keys of
+    `slice_bytes`, each sent as soon as backward has made it."""
+    p, batch = cluster.size, graph.global_batch or graph.batch
+    wire = Wire(bucket_bytes=0, first_bucket_bytes=0, slice_bytes=slice_bytes)
+    named = tuple(
+        Sync(parameters=name, what=What.FACTOR, wire=wire)
+        for name, one in products(graph).items()
+        if broadcast_pays(one.rows, one.columns, samples_of(graph, one, -(-batch // p)), p, p)
+    )
+    mesh, schedule = Mesh((("data", p),)), Schedule(microbatches=microbatches)
+    return Plan("poseidon", mesh, schedule=schedule, sync=(*named, Sync(through=Servers(p, False), wire=wire)))

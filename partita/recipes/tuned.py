@@ -1,0 +1,48 @@
+"""Slices and credit of ordered messages, by prediction (CS-06): a coarse grid, then ever closer around its best point.
+
+ByteScheduler asks the run itself by Bayesian optimisation; a simulation costs so little that a grid can be asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
+from partita.cost.datasheet import datasheet_costs
+from partita.graph.graph import Graph
+from partita.lowering.lower import lower
+from partita.lowering.samples import sizes_of
+from partita.plan.plan import Plan
+from partita.simulator.simulate import simulate
+from partita.units import Bytes, Seconds
+
+PARTS: Final = (1, 4, 16, 64, 256)  # slices of all gradients
+FLIGHTS: Final = (1, 2, 4, 16)  # slices in flight
+HALVINGS: Final = 2
+
+Planned = Callable[[Bytes, Bytes], Plan]
+
+
+def tuned(planned: Planned, graph: Graph, cluster: Cluster, costs: Costs | None = None) -> tuple[Bytes, Bytes]:
+    """(bytes of a slice, of the credit) for which the plan is predicted to be the fastest; by data sheets where no
+    costs are given."""
+    total = max(sum(parameter.tensor.size() for parameter in graph.trainable), 1)
+    known: dict[tuple[Bytes, Bytes], Seconds] = {}
+
+    def seconds(point: tuple[Bytes, Bytes]) -> Seconds:
+        if point not in known:
+            plan = planned(*point)
+            found = costs or datasheet_costs(graph, cluster, sizes_of(plan, graph))
+            known[point] = simulate(lower(graph, plan, cluster)[-1].program, found).step_seconds
+        return known[point]
+
+    slices = [-(-total // parts) for parts in PARTS]
+    best = min(((size, size * flights) for size in slices for flights in FLIGHTS), key=seconds)
+    factor = 2.0
+    for _ in range(HALVINGS):
+        steps = (1 / factor, 1.0, factor)
+        near = [(max(round(best[0] * a), 1), max(round(best[1] * a * b), 1)) for a in steps for b in steps]
+        best, factor = min([best, *near], key=seconds), factor**0.5
+    return best
