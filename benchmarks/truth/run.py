@@ -2,11 +2,12 @@
 
     run.py [--truth ../shared/truth]
 
-Nothing is fitted. A line for each published bf16 row with a peak, then the mean of |predicted / measured - 1|. A rank
-of D holds: 16 bytes a parameter over D (fp32 weights, gradients, two moments), the weights in bf16 of what is gathered
-just then (embedding, head and the last block), what selective recomputation keeps of every block (its input,
-attention's outputs, every other product of matrices, as the published runs did), and what the head needs at its fullest
-moment, from the lives of the graph's values. Only bytes of tensors: what an allocator holds back is not in it.
+Nothing is fitted. A line for each published bf16 row with a peak, then the mean of |predicted / measured - 1|. What is
+published is what the caching allocator held (max_reserved), so the step's values, with what selective recomputation
+computes again, are replayed through one (`partita.cost.allocator`), as sharded runs order them: fp32 weights and two
+moments over D ranks; the root's weights in bf16 for good, a block's while it is computed; gradients in bf16 until the
+block's pass is over, then in the fp32 message; gathers and scattered gradients from streams of their own, which share
+no freed memory with what is computed.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ import torch
 import torch.nn.functional as F
 
 from partita.api import graph_of
+from partita.cost.allocator import Allocator
 from partita.cost.tides import Tide, tide_of
 from partita.graph.graph import Graph
+from partita.graph.operator import Operator, Ref
+from partita.graph.recompute import recomputed
 from partita.task import Task
 from partita.units import Bytes
 from partita.zoo.configs import CONFIGS
@@ -51,44 +55,96 @@ def in_bf16(batch: int) -> Graph:
 
 
 def predicted(graph: Graph, batch: int, ranks: int) -> dict[str, Bytes]:
-    tide = tide_of(graph, batch)
+    """Bytes that the allocator holds, stream by stream, for the caching allocator keeps what a stream has freed for
+    that stream: what is computed, gathers, scatters; and the sharded weights and moments."""
     sizes = {p.name: p.tensor.elements() for p in graph.parameters}
-    head = sum(size for name, size in sizes.items() if not name.startswith(LAYERS))  # the root stays gathered
-    last = max(int(name.split(".")[2]) for name in sizes if name.startswith(LAYERS))
-    block = sum(size for name, size in sizes.items() if name.startswith(f"{LAYERS}{last}."))
+    step = recomputed(graph, again(graph)).graph
+    state = sum(sizes.values()) // ranks
     return {
-        "state": 16 * sum(sizes.values()) // ranks,
-        "gathered": 2 * (head + block),
-        "kept": sum(kept_of(graph, tide, layer) for layer in range(last + 1)),
-        "head": outside(graph, tide),
+        "weights and moments": 12 * state,
+        "computing": computing(step, tide_of(step, batch), sizes),
+        "gathers": gathers(sizes),
+        "gradients": 4 * state,
     }
 
 
-def kept_of(graph: Graph, tide: Tide, layer: int) -> Bytes:
-    """What a block keeps for backward."""
-    inside = [
-        o for o in graph.operators[: graph.forward_length] if o.module.startswith(f"{LAYERS}{layer}.") and o.outputs
-    ]
-    products = [o for o in inside if o.target in ("aten.mm.default", "aten.addmm.default")]
-    attention = [o for o in inside if "scaled_dot_product" in o.target]
-    kept = [tensor for o in (*products[::2], *attention) for tensor in o.outputs if tensor is not None]
-    hidden = next(o.outputs[0] for o in reversed(products) if o.outputs[0] is not None)
-    return sum(tensor.size(tide.batch) for tensor in (*kept, hidden) if tensor is not None)
+def again(graph: Graph) -> set[str]:
+    """What selective recomputation does not keep of a block, as the published runs had it: all but every other product
+    of matrices, attention's outputs, and what goes from block to block."""
+    forward, found = graph.operators[: graph.forward_length], set[str]()
+    products: dict[str, int] = {}
+    readers: dict[str, set[str]] = {}
+    for operator in forward:
+        for ref in operator.reads():
+            readers.setdefault(ref.name, set()).add(layer_of(operator))
+    for operator in (one for one in forward if layer_of(one)):
+        kept = "scaled_dot_product" in operator.target or readers.get(operator.name, set()) - {layer_of(operator)}
+        if operator.target in ("aten.mm.default", "aten.addmm.default"):
+            products[layer_of(operator)] = products.get(layer_of(operator), 0) + 1
+            kept = kept or products[layer_of(operator)] % 2
+        if not kept:
+            found.add(operator.name)
+    return found
 
 
-def outside(graph: Graph, tide: Tide) -> Bytes:
-    """The most bytes alive at once of what is made outside the blocks."""
-    changes = [0] * (len(graph.operators) + 2)
+def computing(graph: Graph, tide: Tide, sizes: dict[str, int]) -> Bytes:
+    """What the computing stream's allocator holds after a step: the step's values in their order, the unsharded bf16
+    weights of the root for good, those of a block while it is computed, and its gradients until its pass is over and
+    they lie in the fp32 message that is scattered. The loop holds the logits until there is a loss."""
+    pool, final, ends = Allocator(), tide.gradients, dict(tide.last)
+    spans = passes(graph)
+    logits = next(
+        Ref(o.name) for o in reversed(graph.operators[: graph.forward_length]) if o.target == "aten.mm.default"
+    )
+    ends[tide.root[logits]] = max(ends[tide.root[logits]], graph.forward_length - 1)
+    comes: dict[int, list[tuple[Any, Bytes]]] = {}
+    goes: dict[int, list[Any]] = {}
     for ref, made in tide.made.items():
-        floating = "float" in graph.tensor(ref).dtype  # the published runs make no masks
-        if floating and not graph.operators[made].module.startswith(LAYERS):
-            changes[made] += tide.size(ref)
-            changes[tide.last[ref] + 1] -= tide.size(ref)
-    live = most = 0
-    for change in changes:
-        live += change
-        most = max(most, live)
-    return most
+        if "float" not in graph.tensor(ref).dtype:  # the published runs make no masks
+            continue
+        layer = layer_of(graph.operators[made])
+        end = spans[layer][-1][1] if ref in final and layer else ends[ref]
+        comes.setdefault(made, []).append((ref, tide.size(ref)))
+        goes.setdefault(end, []).append(ref)
+    for layer, both in spans.items():
+        weights = sum(size for name, size in sizes.items() if name.startswith(f"{LAYERS}{layer}."))
+        for number, (start, stop) in enumerate(both):
+            comes.setdefault(start, []).insert(0, (("weights", layer, number), 2 * weights))
+            goes.setdefault(stop, []).append(("weights", layer, number))
+        comes.setdefault(both[-1][1], []).append((("message", layer), 4 * weights))
+        goes.setdefault(both[-1][1] + 1, []).append(("message", layer))
+    pool.take("root", 2 * sum(size for name, size in sizes.items() if not name.startswith(LAYERS)))
+    for place in range(len(graph.operators) + 1):
+        for key, size in comes.get(place, ()):
+            pool.take(key, size)
+        for key in goes.get(place, ()):
+            pool.give(key)
+    return pool.held
+
+
+def gathers(sizes: dict[str, int]) -> Bytes:
+    """What the gathering stream's allocator holds: the root's message, then those of two blocks at once."""
+    pool, layers = Allocator(), {name.split(".")[2] for name in sizes if name.startswith(LAYERS)}
+    block = sum(size for name, size in sizes.items() if name.startswith(LAYERS)) // len(layers)
+    pool.take("root", 2 * (sum(sizes.values()) - block * len(layers)))
+    pool.give("root")
+    pool.take("one", 2 * block)
+    pool.take("next", 2 * block)
+    return pool.held
+
+
+def passes(graph: Graph) -> dict[str, list[tuple[int, int]]]:
+    """Where each block's forward and backward pass begin and end."""
+    places: dict[str, tuple[list[int], list[int]]] = {}
+    for i, operator in enumerate(graph.operators):
+        if layer := layer_of(operator):
+            places.setdefault(layer, ([], []))[i >= graph.forward_length].append(i)
+    return {layer: [(min(each), max(each)) for each in both if each] for layer, both in places.items()}
+
+
+def layer_of(operator: Operator) -> str:
+    """The number of the block that an operator belongs to; "" outside of all."""
+    return operator.module.removeprefix(LAYERS).split(".")[0] if operator.module.startswith(LAYERS) else ""
 
 
 def main() -> None:

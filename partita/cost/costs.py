@@ -10,8 +10,8 @@ from typing import Final, TypeAlias, final
 
 from partita.cluster.cluster import Cluster
 from partita.errors import CostError
-from partita.graph.batch import substitute
 from partita.graph.graph import Graph
+from partita.graph.kinds import kinds_of
 from partita.graph.precision import shortened
 from partita.graph.signature import signature
 from partita.plan.wire import Codec
@@ -184,8 +184,10 @@ class Costs:
         """Core-seconds of each operator by its name for `batch` samples, of the captured step or the one in a short
         dtype; a stage's copy `x@2` costs what `x` does."""
         if (batch, precision) not in self._batches:
-            graph = substitute(shortened(self.graph, precision) if precision else self.graph, batch)
-            self._batches[batch, precision] = {o.name: self._operator(signature(o, graph)) for o in graph.operators}
+            kinds = kinds_of(step := shortened(self.graph, precision) if precision else self.graph)
+            each = [self._operator(signature(operator, graph)) for operator, graph in kinds.at(batch)]
+            numbered = zip(step.operators, kinds.number, strict=True)
+            self._batches[batch, precision] = {o.name: each[kind] for o, kind in numbered}
         return self._batches[batch, precision]
 
     @cached_property

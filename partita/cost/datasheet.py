@@ -6,9 +6,9 @@ from itertools import product
 
 from partita.cluster.cluster import Cluster, Device
 from partita.cost.costs import Costs, Touch, Wiring
-from partita.graph.batch import substitute
 from partita.graph.flops import bytes_moved, flops
 from partita.graph.graph import Graph
+from partita.graph.kinds import kinds_of
 from partita.graph.precision import shortened
 from partita.graph.signature import signature
 from partita.graph.tensor import ITEMSIZE
@@ -28,8 +28,7 @@ def datasheet_costs(
     device = cluster.devices[0]
     table: dict[str, Seconds] = {}
     for batch, step in product(batches, (graph, *(shortened(graph, short) for short in precisions))):
-        concrete = substitute(step, batch)
-        for operator in concrete.operators:
+        for operator, concrete in kinds_of(step).at(batch):
             work, moved = flops(operator, concrete, batch), bytes_moved(operator, concrete, batch)
             made = next((tensor.dtype for tensor in operator.outputs if tensor), "")
             table[signature(operator, concrete)] = roofline(device, SHORT.get(made, dtype), work, moved)

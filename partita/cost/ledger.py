@@ -63,6 +63,7 @@ class Ledger:
         self.tide = cache(lambda stage, batch: tide_of(program.graph_of(stage, graph), batch))
         self.outside = cache(lambda stage, batch, names: self.tide(stage, batch).outside(names))
         self.course = cache(self._course)
+        self.given = cache(self._given)
 
     def enter(self, one: Instance, act: Act) -> None:
         """What an instance makes and frees; instances come in the order of their starts."""
@@ -171,9 +172,13 @@ class Ledger:
     def _take(self, one: Instance, bucket: str, part: str, stage: int) -> None:
         place = self.places.get((one.round, part, stage))
         if place is not None:
-            last = [piece.parameter for piece in self.program.bucket[bucket].pieces if piece.last]
-            place.taken += sum(place.tide.gradient(parameter) for parameter in last)
+            place.taken += self.given(stage, place.tide.batch, bucket)
             self._set(one.end, (one.round, part, stage), self._across(place, stage))
+
+    def _given(self, stage: int, batch: int, bucket: str) -> Bytes:
+        """Bytes of gradients that go when a bucket is packed."""
+        last = [piece.parameter for piece in self.program.bucket[bucket].pieces if piece.last]
+        return sum(self.tide(stage, batch).gradient(parameter) for parameter in last)
 
     def _leave(self, one: Instance, part: str) -> None:
         """After the last instruction that uses an environment all of it goes."""

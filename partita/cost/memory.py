@@ -9,7 +9,6 @@ buckets, optimizer, parameters ---------     stay
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -60,7 +59,7 @@ def _posted(instances: Sequence[Instance], role: Role) -> list[Instance]:
         if isinstance(instruction.act, Receive):
             waits = [ends.get((after.name, one.round - after.rounds), -inf) for after in instruction.after]
             ready = max([free.get(instruction.lane, one.start), *waits])
-            found.append(replace(one, start=min(ready, one.start)))
+            found.append(Instance(one.place, one.round, min(ready, one.start), one.end))
         else:
             found.append(one)
         free[instruction.lane] = one.end

@@ -48,6 +48,14 @@ def substitute(graph: Graph, batch: int) -> Graph:
     )
 
 
+def of_minibatch(graph: Graph, size: int) -> Graph:
+    """The same step for minibatches of `size` samples; what is known about it stays known."""
+    known, found = graph.known, replace(graph, global_batch=size)
+    vars(found).update({name: each for name, each in vars(graph).items() if name not in vars(found)})
+    assert found.known is known
+    return found
+
+
 def argument_at(argument: Argument, batch: int) -> Argument:
     """An argument for `batch` samples."""
     if isinstance(argument, Affine | Ratio):

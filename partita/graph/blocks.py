@@ -20,6 +20,10 @@ COVERS = 0.5  # of the forward pass: less is no reason to think that the model i
 def block_starts(graph: Graph) -> tuple[int, ...]:
     """The forward positions at which blocks begin, the first at 0: one for each block that the model repeats, else as
     many as make what is kept and what the largest block computes again together smallest (ME-07; Chen et al. 2016)."""
+    return graph.once("blocks", lambda: _block_starts(graph))
+
+
+def _block_starts(graph: Graph) -> tuple[int, ...]:
     cuts, lives = {cut.position: cut for cut in legal_cuts(graph)}, liveness(graph)
     weights = {at: _crossing(graph, cut) for at, cut in cuts.items()}
     runs = [r for r in graph.repeats or find_repeats(graph) if r.start + r.length * r.count <= graph.forward_length]

@@ -51,10 +51,7 @@ class Liveness:
 
 def liveness(graph: Graph) -> Liveness:
     """The lives of all values of a graph; one pass over its operators, once."""
-    if "lives" not in graph.known:
-        graph.known["lives"] = _liveness(graph)
-    found: Liveness = graph.known["lives"]
-    return found
+    return graph.once("lives", lambda: _liveness(graph))
 
 
 def _liveness(graph: Graph) -> Liveness:
@@ -109,10 +106,7 @@ def legal_cuts(graph: Graph) -> tuple[Cut, ...]:
     A cut that a view of a parameter or buffer crosses is left out, for the later stage would need another's weights; so
     is one just before a view, which costs the same on its other side.
     """
-    if "cuts" not in graph.known:
-        graph.known["cuts"] = tuple(_legal_cuts(graph))
-    found: tuple[Cut, ...] = graph.known["cuts"]
-    return found
+    return graph.once("cuts", lambda: tuple(_legal_cuts(graph)))
 
 
 def _legal_cuts(graph: Graph) -> Iterator[Cut]:

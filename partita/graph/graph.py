@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from partita.graph.operator import Operator, Phase, Ref
 from partita.graph.tensor import ITEMSIZE, Tensor
 
 TANGENT: Final = "tangent"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -136,9 +137,16 @@ class Graph:
         return frozenset(ref for ref, count in owners.items() if count > 1 or ref in self.last_reader)
 
     @cached_property
-    def known(self) -> dict[str, Any]:
+    def known(self) -> dict[object, Any]:
         """What is worked out once about this graph and kept: lives, legal cuts, homes."""
         return {}
+
+    def once(self, key: object, make: Callable[[], T]) -> T:
+        """What is known under `key`, made the first time that it is asked for."""
+        if key not in self.known:
+            self.known[key] = make()
+        found: T = self.known[key]
+        return found
 
     def tensor(self, ref: Ref) -> Tensor:
         """The spec of a value. Raises KeyError for a value that the graph does not have."""

@@ -101,10 +101,7 @@ class Homes:
 
 def homes_of(graph: Graph) -> Homes:
     """The homes of a graph's operators, worked out once."""
-    if "homes" not in graph.known:
-        graph.known["homes"] = Homes(graph)
-    found: Homes = graph.known["homes"]
-    return found
+    return graph.once("homes", lambda: Homes(graph))
 
 
 def adds(operator: Operator) -> bool:

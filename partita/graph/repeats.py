@@ -23,7 +23,7 @@ def find_repeats(graph: Graph) -> tuple[Repeat, ...]:
     the block itself makes from the same place in it; what comes from before the block may come from anywhere. Keys of
     random draws count as names. Runs that cover most are chosen first.
     """
-    tokens, sources = _tokens(graph), [_sources(graph, operator) for operator in graph.operators]
+    tokens, sources = tokens_of(graph), [_sources(graph, operator) for operator in graph.operators]
     taken = numpy.zeros(len(tokens), dtype=bool)
     found: list[Repeat] = []
     for start, stop in ((0, graph.forward_length), (graph.forward_length, len(tokens))):
@@ -36,7 +36,7 @@ def find_repeats(graph: Graph) -> tuple[Repeat, ...]:
     return tuple(sorted(found, key=lambda run: run.start))
 
 
-def _tokens(graph: Graph) -> list[int]:
+def tokens_of(graph: Graph) -> list[int]:
     """A number for each operator, equal where operators differ in names only."""
     numbers: dict[object, int] = {}
     keys = (_key(graph, operator) for operator in graph.operators)

@@ -45,20 +45,21 @@ QUIET: Final = {"TORCH_CPP_LOG_LEVEL": "ERROR", "PARTITA_STORE": "own"}
 
 
 class Rehearsal:
-    """Workers on every device of `cluster` with `task` loaded; use as a context manager.
+    """Workers on every device of `cluster` with `task` loaded; use as a context manager. With `memory_limits` the
+    kernel kills a worker that takes more than its device's memory.
 
     Raises RunError naming rank and step if a worker dies, RunHung if one does not answer in time.
     """
 
     def __init__(
         self, task: str, graph: Graph, cluster: Cluster, *, seed: int = 0, init: str = "",
-        timeout: Seconds = 60.0, tell: Tell = lambda sentence: None,
+        timeout: Seconds = 60.0, tell: Tell = lambda sentence: None, memory_limits: bool = False,
     ) -> None:  # fmt: skip
         self.task, self.graph, self.cluster = task, graph, cluster
         self.seed, self.init, self.timeout, self.tell = seed, init, timeout, tell
         self.note = tell
         self.beside: list[str] = []
-        self.crew = Crew(cluster, env=QUIET, listen=True)
+        self.crew = Crew(cluster, env=QUIET, listen=True, memory_limits=memory_limits)
         self._stack = ExitStack()
 
     def __enter__(self) -> Rehearsal:

@@ -6,6 +6,7 @@ from partita.errors import PlanError
 from partita.graph.blocks import block_starts
 from partita.graph.dispensable import cheap, whole_blocks
 from partita.graph.graph import Graph
+from partita.graph.recompute import recomputed
 from partita.plan.memory import Recompute
 from partita.plan.plan import Plan
 
@@ -13,12 +14,30 @@ from partita.plan.plan import Plan
 def computed_again(graph: Graph, plan: Plan) -> frozenset[str]:
     """Names of operators. Backward of the last block begins as soon as its forward ends where there are no stages, so
     `full` leaves that block alone. Raises PlanError for a name that is no forward operator or module."""
-    memory = plan.memory
+    memory, last = plan.memory, bool(plan.stages)
     if memory.recomputed:
         return frozenset(name for wanted in memory.recomputed for name in _named(graph, plan, wanted))
-    if memory.recompute is Recompute.FULL:
-        return whole_blocks(graph, block_starts(graph), last=bool(plan.stages))
-    return cheap(graph, block_starts(graph)) if memory.recompute is Recompute.SELECTIVE else frozenset()
+    return graph.once(("again", memory.recompute, last), lambda: again_by_rule(graph, memory.recompute, last=last))
+
+
+def with_again(graph: Graph, plan: Plan) -> Graph:
+    """The step in which backward computes those again; by a rule, once for all plans."""
+    if plan.memory.recomputed:
+        return recomputed(graph, computed_again(graph, plan)).graph
+    return step_by_rule(graph, plan.memory.recompute, last=bool(plan.stages))
+
+
+def step_by_rule(graph: Graph, rule: Recompute, *, last: bool) -> Graph:
+    """The step in which backward computes again what a rule finds."""
+    names = graph.once(("again", rule, last), lambda: again_by_rule(graph, rule, last=last))
+    return graph.once(("step", names), lambda: recomputed(graph, names).graph) if names else graph
+
+
+def again_by_rule(graph: Graph, rule: Recompute, *, last: bool) -> frozenset[str]:
+    """What a rule computes again; `last` says whether of the last block too."""
+    if rule is Recompute.FULL:
+        return whole_blocks(graph, block_starts(graph), last=last)
+    return cheap(graph, block_starts(graph)) if rule is Recompute.SELECTIVE else frozenset()
 
 
 def _named(graph: Graph, plan: Plan, wanted: str) -> list[str]:

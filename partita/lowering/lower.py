@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from partita.cluster.cluster import Cluster
 from partita.errors import LoweringError
 from partita.graph.graph import Graph
-from partita.graph.recompute import recomputed
-from partita.lowering.again import computed_again
+from partita.lowering.again import with_again
 from partita.lowering.agreement import all_reduced, alone
 from partita.lowering.apart import apart, apart_gaps, corrections_gap, steps_alone
 from partita.lowering.arriving import loose_gaps, waits_for_all
@@ -82,7 +81,7 @@ def lower_phase(graph: Graph, plan: Plan, cluster: Cluster, steps: int = 0) -> P
 def _replicated(graph: Graph, plan: Plan, cluster: Cluster, steps: int, factors: Factors) -> Program:
     if plan.stages:
         return staged(graph, plan)
-    step = factors.step if factors.layers else recomputed(graph, computed_again(graph, plan)).graph
+    step = factors.step if factors.layers else with_again(graph, plan)
     program = _agreed(step, plan, cluster, steps, factors)
     return program if step is graph else replace(program, whole=step)
 

@@ -17,8 +17,9 @@ from functools import cached_property
 
 from partita.graph.graph import Graph
 from partita.graph.homes import stage_starts
+from partita.graph.operator import Phase
 from partita.graph.recompute import recomputed
-from partita.graph.stages import Division, divide
+from partita.graph.stages import Crossing, Division, divide
 from partita.lowering.again import computed_again
 from partita.lowering.layout import buckets_of, edges_of
 from partita.lowering.samples import crews_of, microbatches
@@ -58,6 +59,21 @@ class Pipeline:
         made = [recomputed(stage, again) for stage in found.stages]
         parts = tuple(one.places[part] for one, part in zip(made, found.parts, strict=True))
         return replace(found, stages=tuple(one.graph for one in made), parts=parts)
+
+    @cached_property
+    def crossings(self) -> dict[tuple[int, Phase], tuple[Crossing, ...]]:
+        """What crosses from or to a stage with its forward or backward pass."""
+        found: dict[tuple[int, Phase], list[Crossing]] = {}
+        for crossing in self.division.crossings:
+            for stage in dict.fromkeys((crossing.source, crossing.target)):
+                found.setdefault((stage, crossing.phase), []).append(crossing)
+        return {key: tuple(each) for key, each in found.items()}
+
+    @cached_property
+    def fed(self) -> tuple[bool, ...]:
+        """Which stages read samples."""
+        names = {name for name, _ in self.graph.inputs}
+        return tuple(any(n.split(">")[0] in names for n, _ in stage.inputs) for stage in self.division.stages)
 
     @cached_property
     def ranks(self) -> tuple[Ranks, ...]:

@@ -147,8 +147,9 @@ class _Writer:
         lasts = {i.act.bucket: i.name for i in self.line if isinstance(i.act, Pack)}
         packs = [(n, i, i.act) for n, i in enumerate(self.line) if isinstance(i.act, Pack) and i.act.bucket != WEIGHT]
         away = [i.name for _, i, act in packs if not self.program.bucket[act.bucket].keeps(Space.GRADIENT)]
+        gone = set(away)
         for n, pack, act in packs:
-            bucket, divided = self.program.bucket[act.bucket], pack.name in away
+            bucket, divided = self.program.bucket[act.bucket], pack.name in gone
             tag = pack.name[1:] if divided else act.bucket[1:]
             self.ready[act.bucket] = pack.name
             if not bucket.shares or (lasts[act.bucket] != pack.name and not divided):

@@ -15,6 +15,7 @@ brought it or another stage of the same rank left it. Samples and labels are loa
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Final
 
 from partita.graph.graph import Graph
@@ -85,6 +86,7 @@ class _Writer:
         self.segments: list[Segment] = []
         self.body: list[Instruction] = []
         self.packed: dict[str, str] = {}
+        self.runs = cache(pipe.runs)
 
     def role(self) -> Role:
         schedule, pipe = self.pipe.plan.schedule, self.pipe
@@ -101,9 +103,10 @@ class _Writer:
         stage, m = one.chunk * len(self.pipe.ranks) + self.place, self.lot.numbers[one.microbatch]
         mark, part, count = f"{stage}#{m}", f"0.{m}", self.counts[m]
         waits = [self._load(stage, m)] if one.kind == "F" else [f"{BEFORE[one.kind]}{mark}"]
-        crossings = [c for c in self.pipe.division.crossings if PHASES.get(one.kind) is c.phase]
+        phase = PHASES.get(one.kind)
+        crossings = self.pipe.crossings.get((stage, phase), ()) if phase else ()
         waits += [self._receive(c, m) for c in crossings if c.target == stage and self._far(c)]
-        runs = self.pipe.runs(stage, one.kind, last)
+        runs = self.runs(stage, one.kind, last)
         for n, (start, stop, complete) in enumerate(runs):
             name = f"{one.kind}{mark}" if n == len(runs) - 1 else f"{one.kind}{mark}.{n}"
             kind = f"{one.kind}{stage}/{count}" if len(runs) == 1 else f"{one.kind}{stage}.{n}/{count}"
@@ -134,9 +137,8 @@ class _Writer:
         return self.pipe.holders(crossing.source) != self.pipe.holders(crossing.target)
 
     def _load(self, stage: int, m: int) -> str:
-        inputs = {name.split(">")[0] for name, _ in self.pipe.division.stages[stage].inputs}
-        fetch = any(name in inputs for name, _ in self.pipe.graph.inputs)
-        act = Load(self.starts[m], self.counts[m], f"0.{m}", self.pipe.share(self.counts[m]), stage=stage, fetch=fetch)
+        share, fetch = self.pipe.share(self.counts[m]), self.pipe.fed[stage]
+        act = Load(self.starts[m], self.counts[m], f"0.{m}", share, stage=stage, fetch=fetch)
         return self._add(f"L{stage}#{m}", act, "data", f"F{stage}#{m}", rounds=1)
 
     def _receive(self, crossing: Crossing, m: int) -> str:

@@ -41,6 +41,13 @@ class Blocks:
 
 def blocks_of(graph: Graph, cluster: Cluster, costs: Costs | None, count: int) -> Blocks:
     """The blocks of a graph for microbatches of `count` samples."""
+    if costs is None or not costs.sizes:
+        key = ("blocks", count, cluster.devices[0])
+        return graph.once(key, lambda: _blocks(graph, cluster, None, count))
+    return _blocks(graph, cluster, costs, count)
+
+
+def _blocks(graph: Graph, cluster: Cluster, costs: Costs | None, count: int) -> Blocks:
     prices = prices_near(graph, cluster, costs, count)
     homes, cuts = homes_of(graph), narrow(graph, legal_cuts(graph))
     starts = [0, *(cut.position for cut in cuts)]

@@ -31,6 +31,7 @@ from partita.report.table import (
 )
 from partita.report.trained import Trained
 from partita.report.verdict import Verdict
+from partita.searches.bounds import Bound
 from partita.searches.exhaustive import Search
 from partita.searches.fit import Fit
 from partita.searches.sweep import Sweep
@@ -98,7 +99,7 @@ def fit_answer(found: Fit, cluster: Cluster) -> Answer:
     body = {
         "plan": plan, "fits": found.fits, "margin_bytes": found.margin, "error_bytes": found.error,
         "change": found.change or None, "slower": found.slower or None, "peak_memory_bytes": found.used,
-        "breakdown_bytes": found.parts,
+        "breakdown_bytes": found.parts, "bound_bytes": found.bound.bytes if found.bound else None,
     }  # fmt: skip
     parts = ", ".join(f"{name} {show_bytes(size)}" for name, size in found.parts.items() if size)
     sure = f"{show_bytes(used)} give or take {show_bytes(found.error)}: {parts}"
@@ -107,10 +108,16 @@ def fit_answer(found: Fit, cluster: Cluster) -> Answer:
         return Answer(body, (words, sure))
     by = show_bytes(abs(found.margin))
     missing = f"{by} too much" if found.margin < 0 else f"{by} to spare, which is less than the prediction may be off,"
-    change = found.change or "no plan of the search fits either"
-    cost = f" (a step takes {found.slower:.2f} times the fastest plan's)" if found.change else ""
+    cost = f" (a step takes {found.slower:.2f} times the fastest plan's)" if found.slower else ""
     words = f"{plan} does not {'surely ' if found.unsure else ''}fit {cluster.name}: {missing} on the fullest device"
-    return Answer(body, (sure,), 1, f"{words}; {change}{cost}")
+    none = f"; no plan of the search fits: {bound_words(found.bound)}" if found.bound else ""
+    return Answer(body, (sure,), 1, f"{words}{none}; {found.change}{cost}")
+
+
+def bound_words(bound: Bound) -> str:
+    """What every plan needs."""
+    state = f"{bound.each:g} bytes a parameter are {show_bytes(bound.state)} on each of {bound.devices} devices"
+    return f"{state}, and {bound.target} alone takes {show_bytes(bound.widest)} for one sample"
 
 
 def graph_answer(graph: Graph, path: str | None) -> Answer:

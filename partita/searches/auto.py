@@ -36,8 +36,8 @@ MOST_STAGES: Final = 192
 @dataclass(frozen=True)
 class Field:
     """What of a grid is worth the event clock: `plans`, best first, of `size` points. By formula `fitting` of them fit,
-    none of all takes less than `bound`, the plans take `seconds` each, and the fastest point would take `fastest`,
-    were memory no matter; `costs` is what they were priced by."""
+    none of all takes less than `bound`, the plans take `seconds` and `memory` each, and the fastest point would take
+    `fastest`, were memory no matter; `costs` is what they were priced by."""
 
     plans: tuple[Plan, ...]
     size: int
@@ -45,6 +45,7 @@ class Field:
     bound: Seconds
     costs: Costs
     seconds: tuple[Seconds, ...] = ()
+    memory: tuple[float, ...] = ()
     fastest: Seconds = 0.0
     refused: tuple[tuple[str, str], ...] = ()
 
@@ -75,9 +76,9 @@ def field_of(
         kept = tuple(dict.fromkeys(int(ranking(found, objective, int(capacity * part))[0]) for part in SHARES))
     else:
         kept = varied(space, ranking(found, objective, capacity), 16 if few else 4)
-    plans, seconds, refused = [], [], list(space.refused)
-    chosen = [(space.call(i), float(found.seconds[i])) for i in kept]
-    for text, took in (*chosen, *((text, inf) for text in others)):
+    plans, seconds, memory, refused = [], [], [], list(space.refused)
+    chosen = [(space.call(i), float(found.seconds[i]), float(found.memory[i])) for i in kept]
+    for text, took, held in (*chosen, *((text, inf, inf) for text in others)):
         try:
             plan = call(text, graph, cluster)
             check(plan, graph, cluster)
@@ -87,8 +88,11 @@ def field_of(
         else:
             plans.append(plan)
             seconds.append(took)
+            memory.append(held)
     fastest = float(found.seconds.min())
-    return Field(tuple(plans), len(space), int(fits.sum()), bound, costs, tuple(seconds), fastest, tuple(refused))
+    return Field(
+        tuple(plans), len(space), int(fits.sum()), bound, costs, tuple(seconds), tuple(memory), fastest, tuple(refused)
+    )
 
 
 def ranking(screen: Screen, objective: str, capacity: Bytes) -> Ints:

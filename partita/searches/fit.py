@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from partita.cluster.cluster import Cluster
-from partita.errors import ClusterError, PlanError
+from partita.cluster.cluster import Cluster, Group
+from partita.errors import ClusterError, InputError, PlanError
+from partita.graph.batch import of_minibatch
 from partita.graph.graph import Graph
+from partita.graph.precision import wide_of
 from partita.plan.plan import Plan
-from partita.searches.auto import Field, field_of
+from partita.recipes.catalogue import call
+from partita.searches.auto import field_of
+from partita.searches.bounds import Bound, bound_of
 from partita.searches.peaks import peaks_of
-from partita.units import Bytes
+from partita.units import Bytes, show_bytes
 
 # The largest miss of predicted live bytes against torch's allocator on models without convolutions, over all recipes
 # that run on four devices (`tests/cost/test_memory.py` holds predictions to it). What a device needs besides tensors
 # (a CUDA context, what the allocator keeps for later) is not in it.
 ERROR: Final = 0.05
 HALVINGS: Final = 2
+# Times its memory that a device may need by a formula corrected by what the clock said of the plans before, for a plan
+# to be tried, and for the smallest one.
+NEAR: Final = 1.0
+HOPELESS: Final = 2.0
+LARGER: Final = (2, 4, 8)  # times as many devices, where nothing fits
 
 
 @dataclass(frozen=True)
 class Fit:
     """`used` is the peak of each rank, `parts` what it is for on the fullest device, `margin` what is left there (less
-    than 0: what is missing) and `error` by how much either may be off; `change` says what to do about it, if anything
-    helps, and `slower` how many times as long a step then takes as the fastest plan's would, were memory no matter."""
+    than 0: what is missing) and `error` by how much either may be off; `change` says what to do about it, and `slower`
+    how many times as long a step then takes as the fastest plan's would, were memory no matter. Where nothing of what
+    there is helps, `bound` says why: what no plan needs less than."""
 
     plan: Plan
     used: tuple[Bytes, ...]
@@ -33,6 +44,7 @@ class Fit:
     error: Bytes = 0
     change: str = ""
     slower: float = 0.0
+    bound: Bound | None = None
 
     @property
     def fits(self) -> bool:
@@ -43,6 +55,23 @@ class Fit:
     def unsure(self) -> bool:
         return -self.error < self.margin < self.error
 
+    @property
+    def needed(self) -> Bytes:
+        """What each device would have to hold for the plan to fit."""
+        return max(self.used) + self.error
+
+
+@dataclass(frozen=True)
+class _Way:
+    """The best plans by formula of one way to train, best first with the last one the smallest, and the words that ask
+    for it; `slower` are their steps as parts of the fastest plan's, `memory` their peaks, by formula."""
+
+    words: str
+    graph: Graph
+    plans: tuple[Plan, ...]
+    slower: tuple[float, ...]
+    memory: tuple[float, ...]
+
 
 def fit_of(plan: Plan, graph: Graph, cluster: Cluster) -> Fit:
     """The fit of a plan. Raises ClusterError where a device does not say how much memory it has."""
@@ -51,7 +80,8 @@ def fit_of(plan: Plan, graph: Graph, cluster: Cluster) -> Fit:
     found = peaks_of(plan, graph, cluster)
     left = [device.memory - peak for device, peak in zip(cluster.devices, found.used, strict=False)]
     fullest = left.index(min(left))
-    error = max(round(ERROR * found.used[fullest]), found.most[fullest] - found.used[fullest])
+    worst = min(device.memory - peak for device, peak in zip(cluster.devices, found.most, strict=False))
+    error = max(round(ERROR * found.used[fullest]), left[fullest] - worst)
     return Fit(plan, found.used, found.parts[fullest], left[fullest], error)
 
 
@@ -64,40 +94,93 @@ def usual(graph: Graph, cluster: Cluster) -> str:
 
 def fit(graph: Graph, cluster: Cluster, plan: Plan | None) -> Fit:
     """The fit of a plan (None: of the fastest one, were memory no matter), and of what to change where it does not:
-    among all points of the grid of `auto` the fastest that fits; where none does, with half the minibatch, and so on.
+    among all points of the grid of `auto` the fastest that fits; where none does, with half the minibatch, and so on,
+    then in half precision; else how much memory, or how many devices, the smallest plan would need.
 
     Raises ClusterError as `fit_of` does.
     """
     asked = fit_of(plan, graph, cluster) if plan else None
     if asked and asked.fits:
         return asked
-    found = _fitting(field_of(graph, cluster, tight=True), graph, cluster)
-    asked = asked or found[1]
-    batch = graph.global_batch or graph.batch
-    for halving in range(HALVINGS + 1):
-        smaller = replace(graph, global_batch=batch >> halving)
-        if halving and not (graph.symbolic and batch >> halving):
-            break
+    least: Fit | None = None
+    for way in _ways(graph, cluster):
+        asked = asked or fit_of(way.plans[0], graph, cluster)
+        best, smallest, slower = _fitting(way, cluster)
+        if best is not None:
+            return replace(asked, change=f"{way.words}use --plan '{best.plan.name}'", slower=slower)
+        least = smallest if not way.words and (least is None or smallest.needed < least.needed) else least
+    if asked is None or least is None:
+        raise PlanError(f"no plan of the grid applies to {graph.name} on {cluster.name}")
+    return replace(asked, change=_beyond(least, graph, cluster), bound=bound_of(graph, cluster))
+
+
+def _ways(graph: Graph, cluster: Cluster) -> Iterator[_Way]:
+    batch, whole = graph.global_batch or graph.batch, None
+    halvings = [n for n in range(HALVINGS + 1) if n == 0 or (graph.symbolic and batch >> n)]
+    for halving in halvings:
+        smaller = of_minibatch(graph, batch >> halving)
         try:
-            best, _, slower = (
-                found if not halving else _fitting(field_of(smaller, cluster, tight=True), smaller, cluster)
-            )
+            found = field_of(smaller, cluster, tight=True)
         except PlanError:
             continue
-        if best is not None:
-            batches = f"train with a minibatch of {batch >> halving} and " if halving else ""
-            return replace(asked, change=f"{batches}use --plan '{best.plan.name}'", slower=slower)
-    return asked
+        parts = tuple(seconds / found.fastest for seconds in found.seconds)
+        words = f"train with a minibatch of {batch >> halving} and " if halving else ""
+        if found.plans:
+            yield _Way(words, smaller, found.plans, parts, found.memory)
+        if not halving:
+            whole = _Way("compute in half precision and ", graph, found.plans, parts, found.memory)
+    if whole and whole.plans and wide_of(graph) == "float32":
+        yield _shorter(whole, cluster)
 
 
-def _fitting(found: Field, graph: Graph, cluster: Cluster) -> tuple[Fit | None, Fit, float]:
-    """The first plan that fits, if any, the first one, and what the former loses by formula."""
-    first: Fit | None = None
-    for plan, seconds in zip(found.plans, found.seconds, strict=True):
-        each = fit_of(plan, graph, cluster)
-        first = first or each
+def _shorter(way: _Way, cluster: Cluster) -> _Way:
+    """The plans in bf16, as far as they apply."""
+    plans = []
+    for plan in way.plans:
+        text = plan.name.removesuffix(")") + ("," if "(" in plan.name else "(") + "precision=bf16)"
+        try:
+            plans.append(call(text, way.graph, cluster))
+        except InputError:
+            plans.append(plan)
+    return replace(way, plans=tuple(plans))
+
+
+def _fitting(way: _Way, cluster: Cluster) -> tuple[Fit | None, Fit, float]:
+    """The first plan that fits, if any, else the smallest one, and what the former loses by formula. Plans are left out
+    that do not fit by a formula as far off as it was for those before."""
+    memory, smallest, off = min(device.memory for device in cluster.devices), None, 0.0
+    for plan, slower, formula in zip(way.plans, way.slower, way.memory, strict=True):
+        if formula * off > NEAR * memory and (plan is not way.plans[-1] or formula * off > HOPELESS * memory):
+            continue
+        each = fit_of(plan, way.graph, cluster)
         if each.fits:
-            return each, first, seconds / found.fastest
-    if first is None:
-        raise PlanError(f"no plan of the grid applies to {graph.name} on {cluster.name}")
-    return None, first, 0.0
+            return each, each, slower
+        off = max(off, max(each.used) / formula)
+        smallest = min(smallest or each, each, key=lambda one: one.needed)
+    assert smallest is not None
+    return None, smallest, 0.0
+
+
+def _beyond(least: Fit, graph: Graph, cluster: Cluster) -> str:
+    """How much memory would do, and how many devices like these."""
+    roomy = replace(cluster, root=_roomy(cluster.root, 2 * least.needed))
+    enough = fit_of(least.plan, graph, roomy).needed
+    words = f"give each device {show_bytes(1.01 * enough)} and use --plan '{least.plan.name}'"
+    for times in LARGER:
+        root = cluster.root
+        larger = replace(cluster, root=replace(root, members=root.members * times, ports=root.ports * times))
+        try:
+            found = field_of(graph, larger, tight=True)
+        except PlanError:
+            return words
+        way = _Way("", graph, found.plans, found.seconds, found.memory)
+        best = _fitting(way, larger)[0] if found.plans else None
+        if best is not None:
+            return f"{words}, or take {larger.size} such devices and use --plan '{best.plan.name}'"
+    return words
+
+
+def _roomy(group: Group, memory: Bytes) -> Group:
+    """The group with devices of so much memory."""
+    members = (_roomy(one, memory) if isinstance(one, Group) else replace(one, memory=memory) for one in group.members)
+    return replace(group, members=tuple(members))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from partita.graph.cuts import peak_bytes
+from partita.cost.tides import tide_of
 from partita.graph.graph import Graph
 from partita.plan.memory import Recompute, Shard
 from partita.plan.schedule import Order
@@ -34,14 +34,22 @@ def footprint(graph: Graph, space: Space, cuts: Cuts, samples: Reals, trained: R
     held = held + np.where(owners[1] > 1, rooms, 0.0)
     held = held + np.where(owners[0] > 1, np.where(pipe > 1, trained * np.minimum(2 / chunks, 1), rooms), 0.0)
     flying = _flying(space, cuts, stages)
-    whole = sum(cuts.saved[0])
-    beyond = max(peak_bytes(graph, 0, len(graph.operators), graph.batch)[0] / graph.batch - whole, 0.0)
+    # A pass of a stage is one segment, so all of its gradients are there before the first is packed.
+    held = held + np.where(pipe > 1, trained / chunks, np.minimum(space.column("bucket"), trained) * copies)
+    held = held + np.where(copies == 0, trained, 0.0)
+    beyond = max(graph.once("activations", lambda: _activations(graph)) - sum(cuts.saved[0]), 0.0)
     put_off = np.array([order is Order.ZERO_BUBBLE for _, order, _ in SCHEDULES])[space.column("schedule")]
     full = (space.column("recompute") == RECOMPUTES.index(Recompute.FULL)) & ~put_off  # W has to find it all again
     widest = max(float(kept.max()) for kept in cuts.saved[-1:])
     kept = np.where(full, chunks * crossing * _many(flying, cuts, stages) + widest, flying)
     found: Reals = held + samples * (kept + beyond)
     return found
+
+
+def _activations(graph: Graph) -> float:
+    """The most bytes a sample of what operators make, but for gradients of parameters."""
+    during, _ = tide_of(graph, graph.batch).made_course
+    return float(during[:, 0].max()) / graph.batch
 
 
 def _many(flying: Reals, cuts: Cuts, stages: Ints) -> Reals:

@@ -11,6 +11,7 @@ from typing import Final
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.cost.datasheet import datasheet_costs
+from partita.graph.batch import of_minibatch
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.lowering.precision import short_dtype
@@ -19,16 +20,20 @@ from partita.plan.schedule import Order
 from partita.program.instruction import Load
 from partita.program.program import Program, Role
 from partita.program.timeline import PARTS, Timeline
-from partita.simulator.simulate import simulate
+from partita.simulator.simulate import peaks, simulate
 from partita.units import Bytes
 
 PACES: Final = (0.2, 5.0)  # of computing beside messages: by how much data sheets may misjudge one of the two
-AHEAD: Final = 4  # stages after so many times whose number no more microbatches come under way
+# Lengths of a pipe after which no more microbatches come under way, and for each chunk where they go round in it.
+AHEAD: Final = 2
+ROUND: Final = 4
+CLOSE: Final = 0.7  # of the fullest rank's peak: whose peaks are looked at on other times
 
 
 @dataclass(frozen=True)
 class Peaks:
-    """Of each rank `used` by data sheets' times, `parts` what that is for, `most` on any of the other times."""
+    """Of each rank `used` by data sheets' times, `parts` what that is for, `most` on any of the other times, which are
+    looked at where the plan fits by the first."""
 
     used: tuple[Bytes, ...]
     parts: tuple[dict[str, Bytes], ...]
@@ -53,12 +58,12 @@ def shortened(plan: Plan, graph: Graph) -> tuple[Plan, Graph, int]:
     that were loaded ahead."""
     schedule, batch = plan.schedule, graph.global_batch or graph.batch
     m, data = schedule.microbatches, plan.mesh.length("data") if plan.stages else plan.mesh.size
-    enough = AHEAD * max(plan.mesh.length("pipe"), 1) * schedule.chunks
+    enough = (AHEAD if schedule.chunks == 1 else ROUND * schedule.chunks) * max(plan.mesh.length("pipe"), 1)
     dealt, uneven = any(stage.ranks for stage in plan.stages), batch % (data * m) != 0
     if schedule.order is Order.FILL_DRAIN or m <= enough or dealt or uneven or plan.before:
         return plan, graph, 0
     fewer = replace(plan, schedule=replace(schedule, microbatches=enough))
-    return fewer, replace(graph, global_batch=batch // m * enough), m - enough
+    return fewer, of_minibatch(graph, batch // m * enough), m - enough
 
 
 def _costs(program: Program, plan: Plan, graph: Graph, cluster: Cluster) -> Costs:
@@ -68,15 +73,20 @@ def _costs(program: Program, plan: Plan, graph: Graph, cluster: Cluster) -> Cost
 
 
 def _of_program(program: Program, graph: Graph, costs: Costs, cut: int) -> Peaks:
-    paces = [replace(costs, operators={k: s * pace for k, s in costs.operators.items()}, _sums={}) for pace in PACES]
-    timeline, *others = (simulate(program, each) for each in (costs, *paces))
+    timeline, devices = simulate(program, costs), costs.cluster.devices
     loaded = {rank: cut * _samples(program, graph, role) for role in program.roles for rank in role.ranks}
-    ranks = range(program.size)
-    return Peaks(
-        tuple(timeline.memory[rank] + loaded[rank] for rank in ranks),
-        tuple(_parts(timeline, rank, loaded[rank]) for rank in ranks),
-        tuple(max(t.memory[rank] for t in (timeline, *others)) + loaded[rank] for rank in ranks),
-    )
+    used = tuple(peak + loaded[rank] for rank, peak in enumerate(timeline.memory))
+    most = list(used)
+    if all(peak <= device.memory for peak, device in zip(used, devices, strict=False)):
+        fullest = max(used)
+        close = {role.name for role in program.roles if used[role.ranks[0]] > CLOSE * fullest}
+        paces = [replace(costs, operators={k: s * p for k, s in costs.operators.items()}, _sums={}) for p in PACES]
+        found = peaks(program, paces, close)
+        for role in (role for role in program.roles if role.name in close):
+            for rank in role.ranks:
+                most[rank] = max(most[rank], *(each[role.name] + loaded[rank] for each in found))
+    parts = tuple(_parts(timeline, rank, more) for rank, more in sorted(loaded.items()))
+    return Peaks(used, parts, tuple(most))
 
 
 def _samples(program: Program, graph: Graph, role: Role) -> Bytes:

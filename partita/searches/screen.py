@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
-from partita.graph.blocks import block_starts
-from partita.graph.dispensable import cheap, whole_blocks
 from partita.graph.graph import Graph
-from partita.graph.recompute import AGAIN, recomputed
-from partita.plan.memory import Recompute, Shard
+from partita.graph.recompute import AGAIN
+from partita.lowering.again import step_by_rule
+from partita.plan.memory import Shard
 from partita.plan.schedule import Order
 from partita.searches.divisions import Cuts
 from partita.searches.footprint import footprint
@@ -294,16 +293,11 @@ class Steps:
 def again(graph: Graph, costs: Costs, *, staged: bool) -> list[Seconds]:
     """For each of RECOMPUTES what is computed again, a part of what is computed anyway; the last block of a step
     without stages is not."""
-    starts, prices = block_starts(graph), costs.prices(max(costs.sizes))
+    prices = costs.prices(max(costs.sizes))
     total = sum(prices[o.name] for o in graph.operators) or 1.0
-    named = {
-        Recompute.NONE: frozenset[str](),
-        Recompute.SELECTIVE: cheap(graph, starts),
-        Recompute.FULL: whole_blocks(graph, starts, last=staged),
-    }
     found = []
     for kind in RECOMPUTES:
-        step = recomputed(graph, named[kind]).graph if named[kind] else graph
+        step = step_by_rule(graph, kind, last=staged)
         copies = (o.name.removesuffix(AGAIN) for o in step.operators if o.name.endswith(AGAIN))
         found.append(sum(prices[name] for name in copies) / total)
     return found

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 import numpy as np
 
 from partita.cost.costs import Costs
+from partita.cost.curve import Curve
 from partita.cost.ledger import Instance
 from partita.cost.memory import memory_curve
 from partita.program.breakdown import breakdown
@@ -41,9 +44,10 @@ def simulate(program: Program, costs: Costs, *, rounds: int = 4, keep: int = 2) 
     layout, activities = expand(program, costs, ports, held, kin_of(program, costs, ports, held), rounds + WARM)
     start, end = advance(activities, ports.resources)
     seconds = _step(program, layout, end)
-    spans = Spans([_times(layout, role, start, end, keep) for role in program.roles])
+    times = [_times(layout, role, start, end, keep) for role in program.roles]
+    spans = Spans(times)
     worker = next((role for role in program.roles if role.keeps == "model"), program.roles[0])
-    curves = {rank: curve for role in program.roles for rank, curve in _curves(program, costs, role, spans)}
+    curves = {rank: curve for each in times for rank, curve in _curves(program, costs, each)}
     live = [curves[rank] for rank in range(program.size)]
     return Timeline(
         program.name, "simulated", seconds, program.batch, spans,
@@ -53,6 +57,21 @@ def simulate(program: Program, costs: Costs, *, rounds: int = 4, keep: int = 2) 
         breakdown=breakdown(program, spans.of(worker.ranks[0]), seconds, keep),
         ledger=merges_of(program, layout, start),
     )  # fmt: skip
+
+
+def peaks(program: Program, costs: Sequence[Costs], roles: Collection[str]) -> list[dict[str, Bytes]]:
+    """The peak of the first rank of each of these roles under each of the costs, which price messages alike."""
+    ports = Ports(costs[0].cluster, costs[0].wiring.efficiency, costs[0].hosts)
+    meetings = meetings_of(program, costs[0], ports)
+    held = tight(meetings, ports)
+    kin, rounds = kin_of(program, costs[0], ports, held), (2 if lockstep(program) else LOOSE) + WARM
+    found = []
+    for each in costs:
+        layout, activities = expand(program, each, ports, held, kin, rounds)
+        start, end = advance(activities, ports.resources)
+        times = [_times(layout, role, start, end, 2) for role in program.roles if role.name in roles]
+        found.append({one.role.name: _curve(program, each, one).peak for one in times})
+    return found
 
 
 def _step(program: Program, layout: Layout, end: Reals) -> Seconds:
@@ -93,11 +112,20 @@ def _times(layout: Layout, role: Role, start: Reals, end: Reals, keep: int) -> T
     return Times(role, layout.rounds - keep, start[at], end[at], layout.kind(role))
 
 
-def _curves(program: Program, costs: Costs, role: Role, spans: Spans) -> list[tuple[int, Live]]:
+def _curves(program: Program, costs: Costs, times: Times) -> list[tuple[int, Live]]:
     """Live bytes of each rank of a role, which are those of its first."""
-    place, device = {i.name: n for n, i in enumerate(role.instructions)}, costs.cluster.devices[role.ranks[0]]
-    instances = [Instance(place[span.name], span.round, span.start, span.end) for span in spans.of(role.ranks[0])]
-    curve = memory_curve(program, costs.graph, role, instances, foreach=device.backend == "cuda").thinned(MOMENTS)
+    curve = _curve(program, costs, times).thinned(MOMENTS)
     over = tuple(zip(curve.seconds.tolist(), curve.totals.tolist(), strict=True))
     parts = tuple(map(tuple, curve.parts.tolist()))
-    return [(rank, (curve.peak, over, parts)) for rank in role.ranks]
+    return [(rank, (curve.peak, over, parts)) for rank in times.role.ranks]
+
+
+def _curve(program: Program, costs: Costs, times: Times) -> Curve:
+    role, kind, size = times.role, times.kind[0], times.start.shape[1]
+    columns = (times.start[:, :, kind].ravel().tolist(), times.end[:, :, kind].ravel().tolist())
+    instances = [
+        Instance(n % size, times.first + n // size, start, end)
+        for n, (start, end) in enumerate(zip(*columns, strict=True))
+    ]
+    foreach = costs.cluster.devices[role.ranks[0]].backend == "cuda"
+    return memory_curve(program, costs.graph, role, instances, foreach=foreach)

@@ -13,6 +13,7 @@ from partita.graph.graph import Graph, Optimizer
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import call
+from partita.searches.bounds import bound_of
 from partita.searches.fit import ERROR, fit, fit_of
 from partita.searches.peaks import shortened
 from partita.simulator.simulate import simulate
@@ -59,6 +60,7 @@ def test_no_peak_is_below_the_clock_s(text: str, bandwidth: float, pace: float) 
     graph, cluster = replace(deep(16), global_batch=96), machines(4, bandwidth, 10**6)
     plan = call(text, graph, cluster)
     found = fit_of(plan, graph, cluster)
+    assert bound_of(graph, cluster).bytes <= max(found.used)
     for said, true in zip(found.used, clocked(plan, graph, cluster), strict=True):
         assert true <= said <= true + found.error
     assert max(clocked(plan, graph, cluster, pace)) <= max(found.used) + found.error
@@ -111,3 +113,29 @@ def test_too_large_for_any_plan_asks_for_a_smaller_minibatch() -> None:
     found = fit(graph, tight, call("ddp", graph, tight))
     assert not found.fits
     assert found.change.startswith(("train with a minibatch of", "use --plan"))
+
+
+def test_where_nothing_fits_it_says_what_would() -> None:
+    """How much memory, or how many devices, and what no plan needs less than: 12 bytes a parameter over two devices."""
+    graph, small = deep(16), machines(2, 1e8, 64)
+    found = fit(graph, small, call("ddp", graph, small))
+    assert found.bound
+    assert found.bound.each == 12
+    assert found.bound.bytes > 64
+    words, text, *_ = found.change.split("'")
+    assert words.startswith("give each device ")
+    amount, unit = words.split()[3:5]
+    roomy = machines(2, 1e8, int(float(amount) * {"B": 1, "KiB": 1024}[unit]))
+    assert fit_of(call(text, graph, roomy), graph, roomy).fits
+
+
+def test_more_devices_are_asked_for_where_they_help() -> None:
+    """Two devices cannot hold the state alone, whatever the minibatch; as many as are named can, with that plan."""
+    graph, memory = deep(16), 800
+    found = fit(graph, machines(2, 1e8, memory), None)
+    assert found.bound
+    assert found.bound.state > memory
+    count, text = int(found.change.split(" or take ")[1].split()[0]), found.change.split("'")[3]
+    more = machines(count, 1e8, memory)
+    assert count > 2
+    assert fit_of(call(text, graph, more), graph, more).fits

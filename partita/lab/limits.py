@@ -1,0 +1,43 @@
+"""Plans on devices whose memory is a limit that kills: whether what is said to fit does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from partita.cluster.cluster import Cluster
+from partita.errors import ClusterError, RunError
+from partita.graph.graph import Graph
+from partita.lab.rehearsal import Rehearsal
+from partita.plan.plan import Plan
+from partita.units import Bytes
+
+STEPS = 3
+
+
+def beside(task: str, graph: Graph, cluster: Cluster, plan: Plan) -> Bytes:
+    """What a worker takes besides tensors: the most that a device's group had in memory while it ran `plan`, which
+    should be one of a task whose tensors are small.
+
+    Raises ClusterError where the lab has no control groups for memory.
+    """
+    with Rehearsal(task, graph, cluster) as crew:
+        crew.measure(plan, steps=STEPS, evaluate=False)
+        peak = max(crew.crew.lab.memory_peak(rank) for rank in range(cluster.size))
+    if not peak:
+        raise ClusterError(f"{cluster.name} runs without control groups for memory, so nothing can be limited")
+    return peak
+
+
+def survives(task: str, graph: Graph, cluster: Cluster, plan: Plan, besides: Bytes) -> bool:
+    """Whether a plan runs where each device has its memory for tensors, and `besides` for the process."""
+    root = cluster.root
+    devices = tuple(replace(device, memory=device.memory + besides) for device in cluster.devices)
+    limited = replace(cluster, root=replace(root, members=devices))
+    with Rehearsal(task, graph, limited, memory_limits=True) as crew:
+        try:
+            crew.measure(plan, steps=STEPS, evaluate=False)
+        except RunError:
+            if any(crew.crew.lab.killed_for_memory(rank) for rank in range(cluster.size)):
+                return False
+            raise
+    return True
