@@ -53,8 +53,9 @@ class Ledger:
         self.program, self.graph, self.foreach = program, graph, foreach
         self.zero = np.zeros(len(PARTS), np.int64)
         self.moments: list[Seconds] = []
-        self.changes: list[Course] = []
-        self.now: dict[tuple[int, str, object], Course] = {}
+        self.held: list[Course] = [self.zero]
+        self.before: list[int] = []
+        self.now: dict[tuple[int, str, object], int] = {}
         self.places: dict[tuple[int, str, int], _Place] = {}
         self.uses = Counter(part for i in role.instructions if (part := part_of(i.act)))
         self.used: Counter[tuple[int, str]] = Counter()
@@ -103,12 +104,18 @@ class Ledger:
         if part := part_of(act):
             self._leave(one, part)
 
+    @property
+    def changes(self) -> Course:
+        """What comes and goes at each of the moments, shape [moments, PARTS]."""
+        held = np.concatenate(self.held).reshape(-1, len(PARTS))
+        found: Course = held[1:] - held[self.before]
+        return found
+
     def _set(self, at: Seconds, key: tuple[int, str, object], held: Course) -> None:
-        before = self.now.get(key, self.zero)
-        if (held != before).any():
-            self.moments.append(at)
-            self.changes.append(held - before)
-            self.now[key] = held
+        self.moments.append(at)
+        self.before.append(self.now.get(key, 0))
+        self.now[key] = len(self.held)
+        self.held.append(held)
 
     def _come(self, at: Seconds, bucket: str, space: Space) -> None:
         """The whole of a bucket of which a rank keeps its part."""

@@ -42,9 +42,11 @@ def memory_curve(
         ledger.enter(one, body[one.place].act)
     computing = [one.start for one in ordered if isinstance(body[one.place].act, Compute)]
     first = computing[0] if computing else ordered[0].start
-    moments = np.array([first, *ledger.moments], np.float64)
+    found = ledger.changes
+    moved = found.any(axis=1)
+    moments = np.concatenate([[first], np.array(ledger.moments, np.float64)[moved]])
     order = np.argsort(moments, kind="stable")
-    parts = np.cumsum(np.stack([resident(program, graph, role), *ledger.changes])[order], axis=0)
+    parts = np.cumsum(np.concatenate([resident(program, graph, role)[None], found[moved]])[order], axis=0)
     kept = moments[order] >= first
     return Curve(moments[order][kept], parts[kept])
 

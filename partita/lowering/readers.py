@@ -32,14 +32,12 @@ def reads_of(program: Program, graph: Graph, role: Role, buckets: Sequence[Bucke
     """Bucket -> the Compute instructions of a role that read any of it, in the order of the lane."""
     readers = {stage: parameter_readers(program.graph_of(stage, graph)) for stage in program.stages_of(role)}
     found: dict[str, tuple[str, ...]] = {}
+    work = [(one.name, one.act.segment) for one in role.instructions if isinstance(one.act, Compute)]
     for bucket in buckets:
         names = dict.fromkeys(piece.parameter for piece in bucket.pieces)
         places = {stage: sorted({p for name in names for p in known.get(name, ())}) for stage, known in readers.items()}
-        found[bucket.name] = tuple(
-            one.name
-            for one in role.instructions
-            if isinstance(one.act, Compute) and _reads(program, one.act.segment, places)
-        )
+        reading = {segment for segment in {segment for _, segment in work} if _reads(program, segment, places)}
+        found[bucket.name] = tuple(name for name, segment in work if segment in reading)
     return found
 
 

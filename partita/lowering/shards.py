@@ -64,9 +64,10 @@ def sharded(program: Program, graph: Graph, memory: Memory) -> Program:
     }
     if not agreed:
         return program
-    buckets = _shared(program, graph, memory, agreed)
+    held = _holders(program)
+    buckets = _shared(program, graph, memory, agreed, held)
     whole = replace(program, buckets=buckets)
-    roles = tuple(_Writer(whole, graph, memory, role).write() for role in program.roles)
+    roles = tuple(_Writer(whole, graph, memory, role, held).write() for role in program.roles)
     named = {i.act.bucket for role in roles for i in role.instructions if isinstance(i.act, Collective)}
     kept = tuple(b for b in buckets if b.name != NORM) + ((SQUARES,) if NORM in named else ())
     return replace(program, roles=roles, buckets=kept)
@@ -77,7 +78,9 @@ def even(elements: int, parts: int) -> tuple[int, ...]:
     return tuple(elements * k // parts for k in range(parts + 1))
 
 
-def _shared(program: Program, graph: Graph, memory: Memory, agreed: dict[str, Groups]) -> tuple[Bucket, ...]:
+def _shared(
+    program: Program, graph: Graph, memory: Memory, agreed: dict[str, Groups], held: dict[str, int]
+) -> tuple[Bucket, ...]:
     found, load = [], dict.fromkeys(range(max(len(g) for groups in agreed.values() for g in groups)), 0)
     for bucket in program.buckets:
         if bucket.name in agreed:
@@ -88,16 +91,19 @@ def _shared(program: Program, graph: Graph, memory: Memory, agreed: dict[str, Gr
                 owner = min(range(size), key=lambda place: load[place])
                 load[owner] += bucket.size
                 edges = (0,) * (owner + 1) + (bucket.elements,) * (size - owner)
-            whole = WHOLE[memory.shard if len(_holders(program, bucket)) < 2 else Shard.OPTIMIZER]
+            whole = WHOLE[memory.shard if held[bucket.name] < 2 else Shard.OPTIMIZER]
             bucket = replace(bucket, shares=Shares(groups, edges, whole))
         found.append(bucket)
     return tuple(found)
 
 
-def _holders(program: Program, bucket: Bucket) -> list[Graph]:
-    """The stages that hold a bucket's parameters."""
-    names = {piece.parameter for piece in bucket.pieces}
-    return [stage for stage in program.stages if names & {p.name for p in stage.parameters}]
+def _holders(program: Program) -> dict[str, int]:
+    """How many stages hold a parameter of each bucket."""
+    stages: dict[str, set[int]] = {}
+    for number, stage in enumerate(program.stages):
+        for parameter in stage.parameters:
+            stages.setdefault(parameter.name, set()).add(number)
+    return {b.name: len({n for piece in b.pieces for n in stages.get(piece.parameter, ())}) for b in program.buckets}
 
 
 class _Writer:
@@ -108,10 +114,10 @@ class _Writer:
     waits for what comes behind it. What other stages come to as well is last: their places are not known here.
     """
 
-    def __init__(self, program: Program, graph: Graph, memory: Memory, role: Role) -> None:
+    def __init__(self, program: Program, graph: Graph, memory: Memory, role: Role, held: dict[str, int]) -> None:
         self.program, self.graph, self.role = program, graph, role
         work = [i for i in role.on("compute") if isinstance(i.act, Compute | Pack)]
-        self.held = {bucket.name: len(_holders(program, bucket)) for bucket in program.buckets}
+        self.held = held
         packed = dict.fromkeys(i.act.bucket for i in work if isinstance(i.act, Pack) and i.act.bucket != WEIGHT)
         self.buckets = [program.bucket[name] for name in packed]
         self.reads = reads_of(program, graph, role, self.buckets)
