@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -79,11 +81,7 @@ SLOW_CODECS = (
     "adacomp",
 )  # fmt: skip
 
-SERVED_CODECS = (
-    "ps_sync(codec=threshold(threshold=0.001))", "ps_sync(codec=onebit(where=server))",
-    "ps_sync(own=false,servers=3,bucket_bytes=20000,codec=q8)",
-    "ps_sync(codec=dgc(ratio=0.1,clip=0.5)+q8(where=server),ramp=1)",
-)  # fmt: skip
+SERVED_CODECS = ("ps_sync(codec=dgc(ratio=0.1,clip=0.5)+q8(where=server),ramp=1)",)
 
 
 @pytest.mark.slow
@@ -102,14 +100,26 @@ def test_schedules_chosen_by_the_clock(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_codecs_in_processes(plan: str, tmp_path: Path) -> None:
     """QU-15 per hop, SP-01 with messages of varying length, and slowly QU-02, QU-04, QU-07, QU-11, QU-13, QU-14,
-    SP-03, SP-04, EX-02, also at servers (QU-05, QU-06): real processes end where all ranks in one process do."""
+    SP-03, SP-04, EX-02, also at servers (QU-05, QU-06): real processes end where all ranks in one process do, which
+    computes with one thread as they do: a codec makes a whole level of a last bit."""
     task, machines = api.load("digits-cnn"), api.cluster_of("local:3")
     done = api.train("digits-cnn", plan, machines, steps=4, seed=3, out=str(tmp_path))
     assert done is not None
     graph = api.graph_of("digits-cnn")
-    states, _ = train_in_process(task, graph, call(plan, graph, machines), machines, 4, seed=3)
+    with one_thread():
+        states, _ = train_in_process(task, graph, call(plan, graph, machines), machines, 4, seed=3)
     for name, weight in load_file(done.weights_path).items():
         assert torch.allclose(weight, states[0].leaves[name], rtol=1e-4, atol=1e-6), name
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def train_and_compare(task: str, plan: str | Plan, place: str, out: Path) -> None:
