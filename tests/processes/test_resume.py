@@ -26,9 +26,10 @@ STEPS, EVERY, SIZE = 12, 3, 3
 PLANS = (
     "single", "ddp", "ps_sync", "ps_sync(own=false)", "ps_sync(servers=2,own=false,bucket_bytes=200)",
     "pipe_sgd(staleness=2)", "pipe_sgd(warmup=4)", "local_sgd(period=2)", "zero3(bucket_bytes=200)",
-    "ddp(rule=lamb,rate_warmup=4)",
+    "ddp(rule=lamb,rate_warmup=4)", "one_f_one_b(stages=3,microbatches=2)",
+    "zero_bubble(stages=2,microbatches=3,bucket_bytes=200)",
 )  # fmt: skip
-KILLS = int(os.environ.get("KILLS", "24"))
+KILLS = range(*map(int, os.environ.get("KILLS", "0:100").split(":")))  # numbers: seeds of who dies where
 
 
 def words(plan: str, out: Path, *more: str, steps: int = STEPS) -> list[str]:
@@ -107,7 +108,7 @@ def test_a_killed_run_goes_on(drill: Drill, plan: str, where: str, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("number", range(KILLS))
+@pytest.mark.parametrize("number", KILLS)
 def test_runs_killed_anywhere_go_on(drill: Drill, number: int, tmp_path: Path) -> None:
     plan = PLANS[number % len(PLANS)]
     drill.kill(plan, a_place(plan, random.Random(number)), tmp_path)

@@ -13,6 +13,7 @@ from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.plan.plan import Phase
 from partita.recipes.catalogue import call
+from partita.runtime.check import TOLERANCE, difference, gathered
 from partita.runtime.checkpoint import Keep, committed, newest
 from partita.runtime.restore import Saved, lost, open_checkpoint
 from partita.runtime.run import train_in_process
@@ -149,6 +150,42 @@ def test_any_plan_goes_on_from_any_other(task: Task, graph: Graph, before: tuple
                     end[0].leaves[parameter.name], alone[0].leaves[parameter.name], rtol=1e-9, atol=1e-12
                 )
             assert heard == pytest.approx(losses, rel=1e-9)
+
+
+DIVIDED = (
+    ("single", 1), ("ddp(bucket_bytes=200)", 3), ("pipe_sgd(staleness=2)", 2), ("zero3(bucket_bytes=100)", 3),
+    ("ps_sync(servers=2,own=false,bucket_bytes=100)", 4), ("gpipe(stages=2,microbatches=3)", 2),
+    ("one_f_one_b(stages=2,data=2,microbatches=2,shard=parameters)", 4), ("zero_bubble(stages=3,microbatches=2)", 3),
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("before", DIVIDED, ids=lambda one: one[0])
+def test_however_it_is_divided_training_goes_on(
+    task: Task, graph: Graph, before: tuple[str, int], tmp_path: Path
+) -> None:
+    """Stages and divided state: the weights of the checkpoint to 1e-9, and the end and losses of one process that goes
+    on from there, so the same samples in the same order; batch statistics are those of each plan's own sub-batches."""
+    capable = capture(task, precision="fp64")
+    plan, size = before
+
+    def run(plan: str, size: int, steps: int, **more: object) -> tuple[dict[str, torch.Tensor], dict[int, float]]:
+        machines = cluster_of(size)
+        states, losses = trained(task, capable, plan, steps, size, precision="fp64", **more)
+        found = gathered(lower(capable, call(plan, capable, machines), machines)[-1].program, states)
+        return {parameter.name: found[parameter.name] for parameter in capable.parameters}, losses
+
+    run(plan, size, 6, keep=Keep(str(tmp_path), 4))
+    until, _ = run(plan, size, 4)
+    alone, losses = run("single", 1, STEPS, saved=saved_at(tmp_path, 4))
+    for other, ranks in DIVIDED:
+        there, _ = run(other, ranks, 4, saved=saved_at(tmp_path, 4))
+        assert difference(there, until) <= TOLERANCE, other
+        end, heard = run(other, ranks, STEPS, saved=saved_at(tmp_path, 4))
+        assert sorted(heard) == list(range(STEPS))
+        if task.name != "moody" and not other.startswith("pipe_sgd"):
+            assert difference(end, alone) <= TOLERANCE, other
+            assert heard == pytest.approx(losses, rel=1e-9), other
 
 
 def test_gradients_in_flight_are_applied_as_at_the_end_of_a_phase(task: Task, graph: Graph, tmp_path: Path) -> None:

@@ -123,3 +123,18 @@ def test_bits_do_not_depend_on_the_order(plan: str) -> None:
         again = train_in_process(task, graph, made, machines, 3, order=order, slow={order % 3: 0.02})[0]
         for rank, state in again.items():
             assert all(torch.equal(leaf, first[rank].leaves[name]) for name, leaf in state.leaves.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shard", ["optimizer", "gradients", "parameters"])
+@pytest.mark.parametrize("recipe", ["gpipe", "one_f_one_b", "interleaved", "zero_bubble"])
+def test_no_order_of_weighted_stages_gets_stuck(recipe: str, shard: str) -> None:
+    """All stages meet twice a round, for the weight and the norm, while each gathers and scatters for itself."""
+    task, machines = padded(clip_norm=0.1), cluster_of(4)
+    graph = check.capture(task)
+    made = call(f"{recipe}(stages=2,data=2,microbatches=3,bucket_bytes=100,shard={shard})", graph, machines)
+    first = train_in_process(task, graph, made, machines, 3)[0]
+    for order in range(1, 30):
+        again = train_in_process(task, graph, made, machines, 3, order=order, slow={order % 4: order % 7 / 50})[0]
+        for rank, state in again.items():
+            assert all(torch.equal(leaf, first[rank].leaves[name]) for name, leaf in state.leaves.items())

@@ -167,15 +167,6 @@ def test_a_stage_holds_its_own_weights_only() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("m", [1, 4, 8])
-@pytest.mark.parametrize("p", [2, 3, 4])
-@pytest.mark.parametrize("name", WHOLE)
-def test_the_whole_matrix(name: str, p: int, m: int, recipe: str) -> None:
-    assert difference(name, f"{recipe}(stages={p},microbatches={m})", p) <= TOLERANCE
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("order", [Order.ONE_F_ONE_B, Order.ZERO_BUBBLE])
 @pytest.mark.parametrize("name", WHOLE)
 def test_cuts_everywhere(name: str, order: Order) -> None:
