@@ -286,13 +286,16 @@ def _apply(contents: Contents, graph: Graph, program: Program, state: State, fly
             for bucket in program.trained
             if bucket.name in state.views
         }
+        names = sorted({p.parameter for b in program.trained if b.name not in state.views for p in b.pieces})
+        others = [contents.tensor(one) for name in names for one in contents.parts("gradient", name, str(age), ALIKE)]
         if graph.weight is not None:
             weight = contents.tensor(Entry("weight", detail=str(age)))[0]
             found = {name: [gradient / weight for gradient in bucket] for name, bucket in found.items()}
-        if graph.clip_norm:
-            found = _clipped(found, graph.clip_norm)
-        if state.scaler and not all(g.isfinite().all() for bucket in found.values() for g in bucket):
+            others = [gradient / weight for gradient in others]
+        if state.scaler and not all(g.isfinite().all() for bucket in (*found.values(), others) for g in bucket):
             continue
+        if graph.clip_norm:
+            found = _clipped(found, others, graph.clip_norm)
         for name, gradients in found.items():
             for view, gradient in zip(state.views[name], gradients, strict=True):
                 view.grad = gradient.to(view)
@@ -304,9 +307,14 @@ def _apply(contents: Contents, graph: Graph, program: Program, state: State, fly
                 state.schedule[name].step()
 
 
-def _clipped(gradients: dict[str, list[torch.Tensor]], norm: float) -> dict[str, list[torch.Tensor]]:
-    """The norm bucket by bucket, as the instruction Clip takes it, for the same bits; what was read stays as it is."""
-    flats = [torch.cat([gradient.reshape(-1) for gradient in bucket]) for bucket in gradients.values()]
+def _clipped(
+    gradients: dict[str, list[torch.Tensor]], others: list[torch.Tensor], norm: float
+) -> dict[str, list[torch.Tensor]]:
+    """The norm bucket by bucket, as the instruction Clip takes it, for the same bits, and of `others`, which other
+    stages hold; what was read stays as it is."""
+    flats = [
+        torch.cat([gradient.reshape(-1) for gradient in bucket]) for bucket in (*gradients.values(), others) if bucket
+    ]
     total = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(flat) for flat in flats]))
     factor = torch.clamp(norm / (total + 1e-6), max=1.0)
     return {name: [gradient * factor for gradient in bucket] for name, bucket in gradients.items()}
