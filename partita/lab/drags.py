@@ -15,14 +15,16 @@ from partita.units import Seconds
 def pooled(
     replies: Sequence[Mapping[str, Seconds]], known: Mapping[str, Seconds]
 ) -> tuple[dict[str, Seconds], tuple[float, ...]]:
-    """Core-seconds of the operators that are not known, and each rank's drag.
+    """Core-seconds of the operators that are not known, and each rank's drag: of the sum, as short operators change
+    twice as much as those that matter.
 
     Operators that all ranks have timed tell how much longer a rank takes than what is known, or than the median of the
     ranks; what only one has timed is divided by that.
     """
     shared = [name for name in replies[0] if all(name in reply for reply in replies)]
     usual = {name: known.get(name, median(reply[name] for reply in replies)) for name in shared}
-    drags = tuple(median(reply[name] / usual[name] for name in shared) for reply in replies)
+    whole = sum(usual.values())
+    drags = tuple(sum(reply[name] for name in shared) / whole for reply in replies)
     even = [{name: value / drag for name, value in reply.items()} for reply, drag in zip(replies, drags, strict=True)]
     names = dict.fromkeys(name for reply in even for name in reply if name not in known)
     return {name: median(reply[name] for reply in even if name in reply) for name in names}, drags

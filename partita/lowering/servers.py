@@ -52,7 +52,7 @@ def served(draft: Draft, plan: Plan) -> Program:
     roles = [
         _worker(draft, crew, owners)
         for one in draft.crews
-        for crew in separate(one, draft.workers if draft.factored else hosts)
+        for crew in separate(one, draft.workers if draft.factored else tuple({*owners} - {-1}))
     ]
     roles += [_server(draft, host, owners) for host in draft.servers]
     return program_of(draft, tuple(roles), semantics="lossy" if draft.sync.wire.codecs else "exact")
