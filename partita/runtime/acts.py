@@ -122,7 +122,7 @@ def forwarded(rank: Rank, graph: Graph, environment: Environment, step: int, seg
     if loss is not None:
         if not rank.program.scaling:
             check_loss(rank, loss, step)
-        if rank.program.drops and ref is None:
+        if (rank.program.drops or rank.spare) and ref is None:
             rank.weights[step] = rank.weights.get(step, torch.zeros(())) + segment.weight
         rank.losses[step] = rank.losses.get(step, 0.0) + loss.detach() * segment.weight
 

@@ -13,8 +13,9 @@ from itertools import accumulate
 from partita.program.flight import in_flight
 from partita.program.instruction import After, Instruction, Receive
 from partita.program.program import Lane
-from partita.runtime.acts import carry_out
+from partita.runtime.leg import Reach
 from partita.runtime.rank import Rank
+from partita.runtime.roll import Owed, begin, rests
 from partita.runtime.transport import Pending
 from partita.runtime.turn import Posted, Turn, skips
 from partita.units import Bytes, Seconds
@@ -23,10 +24,12 @@ from partita.units import Bytes, Seconds
 @dataclass
 class Hands:
     """What the hands of one lane share: the instance that each instruction that waits has to do next, Receives that
-    were started ahead of their turn, how many hands are `busy`, and what they hold in flight."""
+    were started ahead of their turn, how many hands are `busy`, and what they hold in flight. Instructions that are
+    left out wait until they are not any more, or until the rank has nothing else to do."""
 
     rank: Rank
     lane: Lane
+    reach: Reach
     sizes: dict[str, Bytes]
     at: dict[Instruction, int] = field(default_factory=dict)
     posted: dict[Instruction, Posted] = field(default_factory=dict)
@@ -44,7 +47,14 @@ class Hands:
         return self.flying < self.lane.credit if self.lane.credit else self.busy == 0
 
     def over(self) -> bool:
-        return not self.at and self.busy == 0
+        """Whether there is nothing left to do, nor will be."""
+        self._catch_up()
+        return self.busy == 0 and (not self.at or rests(self.rank, self.lane.name, {i.name for i in self.at}))
+
+    def round(self, otherwise: int) -> int:
+        """The first round of which there is something left to do."""
+        void = self.rank.board.void
+        return min((round for i, round in self.at.items() if i.name not in void), default=otherwise)
 
     def turn(self) -> Turn:
         return Turn(self.rank, tuple(self.at.items()), self.posted)
@@ -55,10 +65,24 @@ class Hands:
             self.at[instruction] = round
             self.rank.board.changed.notify_all()
 
+    def _catch_up(self) -> None:
+        """Messages of who is gone are not waited for; of who came back the rounds between are left out."""
+        if not self.rank.spare:
+            return
+        for instruction in [
+            i for i, one in self.posted.items() if isinstance(one.pending, Owed) and one.pending.over()
+        ]:
+            del self.posted[instruction]
+        for instruction, round in tuple(self.at.items()):
+            self.at[instruction] = max(round, self.rank.board.done.get(instruction.name, 0))
+            if self.at[instruction] >= self.reach.last(instruction):
+                del self.at[instruction]
+
     def take(self) -> tuple[Instruction, int, Posted | None] | None:
         """The instance that a hand should do now, if there is one; Receives that may start are started. Whichever
         peer's message comes first is taken first."""
         with self.rank.board.changed:
+            self._catch_up()
             opened = self.turn().open()
             for instruction, round in opened:
                 ahead = isinstance(instruction.act, Receive) and instruction not in self.posted
@@ -127,7 +151,7 @@ class Done:
 
 
 def _start(rank: Rank, instruction: Instruction, round: int) -> Pending:
-    pending = carry_out(rank, instruction, round)
+    pending = begin(rank, instruction, round)
     assert isinstance(pending, Pending)
     return pending
 
@@ -138,6 +162,6 @@ def until(rank: Rank, instruction: Instruction, round: int) -> Generator[Pending
         yield Done(rank, After(instruction.until), round)
 
 
-def hands_of(rank: Rank, lane: Lane) -> Hands:
+def hands_of(rank: Rank, lane: Lane, reach: Reach) -> Hands:
     """What the hands of a lane share, all of them idle."""
-    return Hands(rank, lane, {i.name: in_flight(rank.program, rank.role, i) for i in rank.role.on(lane.name)})
+    return Hands(rank, lane, reach, {i.name: in_flight(rank.program, rank.role, i) for i in rank.role.on(lane.name)})

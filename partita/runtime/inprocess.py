@@ -50,6 +50,10 @@ class Hall:
 
     meetings: dict[tuple[str, int, tuple[int, ...]], Meeting] = field(default_factory=dict)
 
+    def leave(self, rank: int) -> None:
+        """Nobody meets a rank any more that is gone."""
+        self.meetings = {place: meeting for place, meeting in self.meetings.items() if rank not in place[2]}
+
     def meet(
         self, key: str, round: int, members: tuple[int, ...], settle: Callable[[dict[int, torch.Tensor]], None]
     ) -> Meeting:

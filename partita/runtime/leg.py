@@ -14,6 +14,7 @@ from partita.cluster.cluster import Cluster
 from partita.graph.graph import Graph
 from partita.lowering.lower import Stretch, lower, lower_phase
 from partita.plan.plan import Plan
+from partita.program.instruction import Instruction
 from partita.program.program import Program
 
 
@@ -45,6 +46,10 @@ class Reach:
     start: int = 0
     drain: bool = True
     keep: bool = False
+
+    def last(self, instruction: Instruction) -> int:
+        """Rounds that an instruction runs: what has a lag goes on until what is in flight is applied."""
+        return self.stop + (instruction.lag if self.drain else 0)
 
 
 def legs(graph: Graph, plan: Plan, cluster: Cluster, steps: int, since: int = 0) -> tuple[Leg, ...]:

@@ -34,13 +34,16 @@ class Board:
     """Which instances of a rank's instructions are done: name -> rounds finished. Lanes wait on it.
 
     `moment` numbers what happens, and `when` holds the moments of each one's last REMEMBERED instances, so that lanes
-    that choose can take what came first.
+    that choose can take what came first. `void` is what is left out while some peers are away, `missing`
+    has the rounds that were left out of what is not any more (runtime/roll.py).
     """
 
     done: dict[str, int] = field(default_factory=dict)
     changed: threading.Condition = field(default_factory=threading.Condition)
     failure: BaseException | None = None
     moment: int = 0
+    void: frozenset[str] = frozenset()
+    missing: dict[str, tuple[int, int]] = field(default_factory=dict)
     when: dict[str, deque[int]] = field(default_factory=dict)
 
     def finish(self, name: str) -> None:
@@ -69,6 +72,11 @@ class Board:
         """Whether the instance that `after` means for `round` is done (those before the first round are)."""
         return round < after.rounds or self.done.get(after.name, 0) > round - after.rounds
 
+    def lacks(self, after: After, round: int) -> bool:
+        """Whether that instance is left out, since it has to do with a rank that is, or was, away."""
+        first, stop = self.missing.get(after.name, (0, 0))
+        return first <= round - after.rounds < stop or (after.name in self.void and not self.has(after, round))
+
 
 @dataclass
 class Rank:
@@ -79,7 +87,9 @@ class Rank:
     `first_step` is the step of round 0; `draws` is the seed of keyed random numbers (None: torch's own). `ends` has
     wall clock and core-seconds of the process at each round's end, `at` the instance that each lane is in: name, round,
     since when, and whether it waits for other ranks. `gathered` are batch statistics that wait for the rest of their
-    minibatch, each (samples, what they would make of the buffer).
+    minibatch, each (samples, what they would make of the buffer). The run can go on
+    without the ranks in `spare`: those in `away` are not there, and each went `gone` times; `going` are the lanes that
+    have not ended, `parked` those of them that wait for somebody who is away, `held` says that one is about to enter.
     """
 
     graph: Graph
@@ -106,6 +116,12 @@ class Rank:
     at: dict[str, tuple[str, int, Seconds, bool]] = field(default_factory=dict)
     gathered: dict[str, list[tuple[int, torch.Tensor]]] = field(default_factory=dict)
     losses: dict[int, torch.Tensor] = field(default_factory=dict)
+    spare: frozenset[int] = frozenset()
+    away: set[int] = field(default_factory=set)
+    gone: dict[int, int] = field(default_factory=dict)
+    going: set[str] = field(default_factory=set)
+    parked: set[str] = field(default_factory=set)
+    held: bool = False
     weights: dict[int, torch.Tensor] = field(default_factory=dict)
 
     @cached_property

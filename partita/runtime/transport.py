@@ -7,6 +7,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
 
+from partita.errors import RunError
 from partita.program.instruction import Kind
 from partita.units import Seconds
 
@@ -20,6 +21,10 @@ class Pending(Protocol):
 
     def block(self, timeout: Seconds) -> bool:
         """Wait until ready; False if `timeout` passed before."""
+
+
+class Gone(RunError):
+    """The other end of a message is not there any more."""
 
 
 Steps: TypeAlias = Generator[Pending, None, None]  # what goes on whenever the Pending that it yielded is ready

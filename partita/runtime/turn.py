@@ -17,7 +17,8 @@ FOREVER: Final[Seconds] = 1e7
 
 @dataclass(frozen=True)
 class Turn:
-    """Waits until one of these (instruction, round) may start; a Receive among `posted`, until its message is there."""
+    """Waits until one of these (instruction, round) may start; a Receive among `posted`, until its message is there.
+    Of what is left out there is nothing to wait for."""
 
     rank: Rank
     candidates: tuple[tuple[Instruction, int], ...]
@@ -40,6 +41,8 @@ class Turn:
         return moments[(instruction.need or len(moments)) - 1] if moments else 0
 
     def _may(self, instruction: Instruction, round: int) -> bool:
+        if instruction.name in self.rank.board.void:
+            return False
         if instruction in self.posted:
             return self.posted[instruction].arrived > 0
         return may_start(self.rank, instruction, round)
@@ -47,7 +50,9 @@ class Turn:
     def ready(self) -> bool:
         for posted in self.posted.values():
             posted.ask()
-        return self.rank.board.failure is not None or bool(self.open())
+        board = self.rank.board
+        vain = all(i.name in board.void for i, _ in self.candidates)
+        return board.failure is not None or vain or bool(self.open())
 
     def block(self, timeout: Seconds) -> bool:
         for posted in self.posted.values():
@@ -98,9 +103,11 @@ class Posted:
 
 
 def may_start(rank: Rank, instruction: Instruction, round: int) -> bool:
-    """Whether enough of an instance's predecessors are done."""
-    met = sum(rank.board.has(after, round) for after in instruction.after)
-    return met >= (instruction.need or len(instruction.after))
+    """Whether enough of an instance's predecessors are done, of those that are not left out."""
+    board, after = rank.board, instruction.after
+    if board.void or board.missing:
+        after = tuple(one for one in after if not board.lacks(one, round))
+    return sum(board.has(one, round) for one in after) >= min(instruction.need or len(after), len(after))
 
 
 def skips(rank: Rank, instruction: Instruction, round: int) -> bool:

@@ -16,11 +16,11 @@ from partita.errors import RunHung
 from partita.program.instruction import Instruction
 from partita.program.program import Lane, Policy
 from partita.program.timeline import Span
-from partita.runtime.acts import carry_out
 from partita.runtime.hands import Hands, hands_of, until
 from partita.runtime.leg import Reach
 from partita.runtime.rank import Rank
-from partita.runtime.transport import Pending
+from partita.runtime.roll import Parked, begin, lost, over, stale
+from partita.runtime.transport import Pending, Steps
 from partita.runtime.turn import Posted, Turn, skips
 from partita.units import Seconds
 
@@ -33,25 +33,40 @@ def lanes(rank: Rank, reach: Reach, record: Record) -> dict[str, LaneRun]:
     what is in flight where it says so."""
     found: dict[str, LaneRun] = {}
     for lane in rank.role.lanes:
+        rank.going.add(lane.name)
         if lane.policy is Policy.ORDER:
-            found[lane.name] = _in_order(rank, lane, reach, record)
+            found[lane.name] = _until_over(rank, lane, _in_order(rank, lane, reach, record))
             continue
-        hands, fresh = hands_of(rank, lane), rank.role.on(lane.name)
+        hands, fresh = hands_of(rank, lane, reach), rank.role.on(lane.name)
         hands.busy = 1
         for n in range(hands.count):
-            found[f"{lane.name}~{n}" if n else lane.name] = _as_ready(rank, hands, reach, record, () if n else fresh)
+            run = _as_ready(rank, hands, reach, record, () if n else fresh)
+            found[f"{lane.name}~{n}" if n else lane.name] = _until_over(rank, lane, run)
     return found
 
 
+def _until_over(rank: Rank, lane: Lane, run: LaneRun) -> LaneRun:
+    yield from run
+    over(rank, lane.name)
+
+
 def _in_order(rank: Rank, lane: Lane, reach: Reach, record: Record) -> LaneRun:
-    instructions = rank.role.on(lane.name)
+    instructions, board = rank.role.on(lane.name), rank.board
+    parked = Parked(rank, lane.name, frozenset(i.name for i in instructions))
     for round in range(reach.start, reach.stop + (rank.program.drain if reach.drain else 0)):
         if round < reach.stop and (yield from _ends(rank, round)):
             return
         for instruction in instructions:
-            if round < last_round(instruction, reach):
-                yield from instance(rank, instruction, round, record)
-                if rank.board.failure is not None:
+            while round < reach.last(instruction) and not stale(rank, instruction, round):
+                if parked.idle:
+                    yield parked
+                    if parked.idle:
+                        return
+                elif instruction.name in board.void:
+                    board.finish(instruction.name)
+                else:
+                    yield from instance(rank, instruction, round, record)
+                if board.failure is not None:
                     return
         if lane.name == rank.leading:
             _round_ends(rank)
@@ -81,15 +96,15 @@ def _as_ready(rank: Rank, hands: Hands, reach: Reach, record: Record, fresh: Seq
             if rank.board.failure is not None:
                 return
             hands.landed(instruction)
-            yield from _next(rank, hands, instruction, round + 1, reach)
+            yield from _next(rank, hands, instruction, rank.board.done.get(instruction.name, 0), reach)
             hands.rest()
-            if hands.lane.name == rank.leading and round < min(hands.at.values(), default=round + 1):
+            if hands.lane.name == rank.leading and round < hands.round(round + 1):
                 _round_ends(rank)
 
 
 def _next(rank: Rank, hands: Hands, instruction: Instruction, round: int, reach: Reach) -> LaneRun:
     """Put an instruction's next instance there, if there is one."""
-    if round < last_round(instruction, reach) and not (round < reach.stop and (yield from _ends(rank, round))):
+    if round < reach.last(instruction) and not (round < reach.stop and (yield from _ends(rank, round))):
         hands.put(instruction, round)
 
 
@@ -103,33 +118,35 @@ def _ends(rank: Rank, round: int) -> Generator[Pending, None, bool]:
     return False
 
 
-def last_round(instruction: Instruction, reach: Reach) -> int:
-    """Rounds that an instruction runs: what has a lag goes on until what is in flight is applied."""
-    return reach.stop + (instruction.lag if reach.drain else 0)
-
-
 def instance(rank: Rank, instruction: Instruction, round: int, record: Record, posted: Posted | None = None) -> LaneRun:
-    """One instance of an instruction: waits for its predecessors, carries it out, notes its span, tells the board."""
+    """One instance of an instruction: waits for its predecessors, carries it out, notes its span, tells the board. It
+    is not done where it is left out by then, or while it waits."""
     turn = Turn(rank, ((instruction, round),), {instruction: posted} if posted else {})
-    if not turn.ready():
+    while not turn.open():
         asked = time.perf_counter()
         yield turn
         if instruction.lane == rank.leading:
             rank.pace.waited += time.perf_counter() - asked
-    if rank.board.failure is not None:
+        if rank.board.failure is not None or instruction.name in rank.board.void:
+            return
+    if rank.board.failure is not None or stale(rank, instruction, round):
         return
     start = time.perf_counter()
+    pending: Pending | Steps | None = posted.pending if posted else None
     if skips(rank, instruction, round):
         if part := getattr(instruction.act, "part", ""):
             rank.leave(round, part)
     elif posted is None:
         rank.at[instruction.lane] = instruction.name, round, start, False
-        pending = carry_out(rank, instruction, round)
+        pending = begin(rank, instruction, round)
         if pending is not None:
             rank.at[instruction.lane] = instruction.name, round, start, True
             rank.pace.flying += 1
             yield from pending if isinstance(pending, Generator) else (pending,)
             rank.pace.flying -= 1
+    if lost(rank, instruction, pending):
+        rank.at.pop(instruction.lane, None)
+        return
     if record(round):
         kind = type(instruction.act).__name__
         rank.spans.append(Span(rank.rank, instruction.lane, instruction.name, kind, round, start, time.perf_counter()))

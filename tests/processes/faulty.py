@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from partita.program.instruction import Load, Pack, Update
-from partita.runtime import worker
+from partita.runtime import roll
 from partita.runtime.rank import Rank
 from partita.task import Task
 from tests.processes.mortal import mortal
@@ -54,7 +54,7 @@ def faulty() -> Task:
     """The perceptron with batch statistics."""
     task = mortal()
     if os.environ.get("RANK") == MINE:
-        worker.carry_out = wrong(worker.carry_out)
+        roll.carry_out = wrong(roll.carry_out)
         if KIND == "seed":
             torch.manual_seed(99)
             other = task.model()
