@@ -24,7 +24,8 @@ class Task:
     """A model, its loss, its data and its optimizer.
 
     `model()` builds an nn.Module; `loss(model, batch)` returns the mean over the batch's samples, or a `(sum, weight)`
-    pair; `data` is a map-style dataset of samples (tuples or dicts of tensors); `optimizer(parameters)` builds a torch
+    pair; `data` is a map-style dataset of samples (tuples or dicts of tensors), read at once where it has
+    `__getitems__(positions)`, or `collated(positions)`, which returns a batch; `optimizer(parameters)` builds a torch
     optimizer; `batch_size` counts the samples of one global minibatch; `schedule(optimizer)` builds an LR scheduler
     that is stepped once a step; `clip_norm` bounds the norm of the global gradient; `collate(samples)` makes a batch
     (torch's default_collate if None). `origin` is what other processes load it by, empty where nothing is known that

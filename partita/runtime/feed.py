@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import default_collate
 
 from partita.errors import TaskError
 from partita.task import Task
+from partita.tracing.prepare import read_batch
 
 
 @dataclass
@@ -40,13 +40,12 @@ class Feed:
     def leaves(self, positions: Sequence[int], device: str, floating: torch.dtype | None = None) -> list[Any]:
         """The collated samples' leaves in pytree order, floats as `floating` where it is given."""
         try:
-            samples = [self.task.data[i] for i in positions]
+            batch = read_batch(self.task, self.task.data, positions)
         except Exception as error:
             raise TaskError(
                 f"reading samples {list(positions)[:4]}... of {self.task.name!r} failed: {error}"
             ) from error
-        found = tree_leaves((self.task.collate or default_collate)(samples))
-        return [place(leaf, device, floating) for leaf in found]
+        return [place(leaf, device, floating) for leaf in tree_leaves(batch)]
 
 
 def place(leaf: Any, device: str, floating: torch.dtype | None) -> Any:

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map
-from torch.utils.data import default_collate
 
 from partita.plan.plan import Update
 from partita.program.instruction import Load
@@ -29,6 +28,7 @@ from partita.runtime.lossy import Lossy
 from partita.runtime.rules import optimizer_of, step_at_rate
 from partita.task import Task
 from partita.tracing.draws import NOTHING, KeyedDraws
+from partita.tracing.prepare import read_batch
 from partita.tracing.promote import Promoted
 
 
@@ -94,7 +94,7 @@ class Reference:
         weight, which is returned (else 0); of the loss times `scale`."""
         floating = torch.float64 if self.precision == "fp64" else None
         positions = self.feed.positions(step, start, count)
-        batch = (self.task.collate or default_collate)([self.task.data[i] for i in positions])
+        batch = read_batch(self.task, self.task.data, positions)
         batch = tree_map(lambda leaf: place(leaf, "cpu", floating), batch)
         with ExitStack() as modes:
             for mode in self.modes() or ([Promoted()] if self.precision == "fp64" else []):

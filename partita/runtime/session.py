@@ -34,6 +34,7 @@ from partita.runtime.schedules import advance
 from partita.runtime.state import State
 from partita.runtime.watch import Watch, watched
 from partita.task import Task
+from partita.tracing.prepare import read_batch
 from partita.units import Seconds
 
 
@@ -170,21 +171,20 @@ class Session:
 def evaluate(task: Task, model: Any, data: Any, count: int, device: str) -> float:
     """Mean loss of `model` in evaluation mode over the first `count` samples of `data`."""
     from torch.utils._pytree import tree_map
-    from torch.utils.data import default_collate
 
     total, weight, batch = 0.0, 0.0, min(task.batch_size, count)
     model.eval()
     with torch.no_grad():
         for start in range(0, count, batch):
-            samples = [data[i] for i in range(start, min(start + batch, count))]
+            positions = range(start, min(start + batch, count))
             leaves = tree_map(
-                lambda x: x.to(device) if isinstance(x, torch.Tensor) else x, (task.collate or default_collate)(samples)
+                lambda x: x.to(device) if isinstance(x, torch.Tensor) else x, read_batch(task, data, positions)
             )
             loss = task.loss(model, leaves)
             part = (
                 (float(loss[0]), float(loss[1]))
                 if isinstance(loss, tuple)
-                else (float(loss) * len(samples), float(len(samples)))
+                else (float(loss) * len(positions), float(len(positions)))
             )
             total, weight = total + part[0], weight + part[1]
     model.train()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -40,8 +40,7 @@ def checked_model(task: Task) -> nn.Module:
 def build_batch(task: Task, indices: Iterable[int], precision: str) -> Any:
     """The samples at `indices` collated into a batch, its float tensors in `precision`."""
     try:
-        samples = [task.data[i] for i in indices]
-        batch = (task.collate or default_collate)(samples)
+        batch = read_batch(task, task.data, list(indices))
     except Exception as error:
         raise TaskError(
             f"the samples of {task.name!r} could not be made a batch ({first_line(error)}); "
@@ -50,6 +49,16 @@ def build_batch(task: Task, indices: Iterable[int], precision: str) -> Any:
     if isinstance(batch, Mapping):
         batch = dict(batch)
     return tree_map_only(torch.Tensor, lambda t: in_precision(t, precision), batch)
+
+
+def read_batch(task: Task, data: Any, positions: Sequence[int]) -> Any:
+    """The samples of a data set at `positions`, collated; read at once where it has `collated`, or `__getitems__`,
+    which torch's DataLoader asks for too."""
+    if task.collate is None and hasattr(data, "collated"):
+        return data.collated(positions)
+    many = getattr(data, "__getitems__", None)
+    samples = [data[i] for i in positions] if many is None else many(positions)
+    return (task.collate or default_collate)(samples)
 
 
 def in_precision(tensor: torch.Tensor, precision: str) -> torch.Tensor:

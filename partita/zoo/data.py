@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -31,6 +31,10 @@ class Samples:
         if not 0 <= index < len(self):
             raise IndexError(index)
         return tuple(column[index] for column in self.columns)
+
+    def collated(self, positions: Sequence[int]) -> tuple[torch.Tensor, ...]:
+        rows = torch.tensor(positions)
+        return tuple(column[rows] for column in self.columns)
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import default_collate
 
 from partita.errors import TaskError
 from partita.task import Task
 from partita.tracing.capture import capture
+from partita.tracing.prepare import read_batch
 from partita.zoo.configs import CONFIGS
 from partita.zoo.convolutional import convnet_8m, digits_cnn
 from partita.zoo.data import digits, library_text
@@ -152,3 +155,23 @@ def test_embeddings_tie_on_request() -> None:
 
 def test_names_are_known_without_torch() -> None:
     assert tuple(TASKS) == NAMES
+
+
+@pytest.mark.parametrize("name", ["digits-cnn", "bytes-gpt"])
+def test_a_batch_read_at_once_is_its_samples_collated(name: str) -> None:
+    task, positions = made(name), [5, 0, 3, 5]
+    samples = [task.data[i] for i in positions]
+    for whole, wanted in zip(read_batch(task, task.data, positions), default_collate(samples), strict=True):
+        assert torch.equal(whole, wanted)
+        assert whole.stride() == wanted.stride()
+
+
+def test_data_is_read_as_a_data_loader_reads_it() -> None:
+    class Rows(list[torch.Tensor]):
+        def __getitems__(self, positions: list[int]) -> list[torch.Tensor]:
+            return [torch.tensor(i) for i in positions]
+
+    task = replace(made("digits-cnn"), data=Rows([torch.tensor(-1)] * 64))
+    assert read_batch(task, task.data, [2, 1]).tolist() == [2, 1]
+    summed = replace(task, collate=sum)
+    assert read_batch(summed, summed.data, [2, 1]).item() == 3
