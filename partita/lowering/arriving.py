@@ -26,6 +26,7 @@ from partita.graph.graph import Graph
 from partita.lowering.agreement import COMPUTE, DATA, program_of
 from partita.lowering.elastic import own_steps
 from partita.lowering.keys import owners_of
+from partita.lowering.quorum import counted, in_consensus, mastered
 from partita.lowering.samples import Crew, Draft, Work, packed, passes
 from partita.plan.plan import Plan
 from partita.plan.sync import Servers, Sync, What
@@ -65,26 +66,29 @@ def waits_for_all(plan: Plan) -> bool:
 
 def loose_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
     """(whether such a plan asks for it, what) of all that is not brought about yet where servers go ahead."""
-    sync, elastic = plan.sync[0], plan.sync[0].what is What.ELASTIC
+    sync, elastic, dual = plan.sync[0], plan.sync[0].what is What.ELASTIC, counted(plan.sync[0])
     unknown = [c.name for c in plan.update.corrections if c.name not in (("nesterov",) if elastic else CORRECTIONS)]
     assert isinstance(sync.through, Servers)
     yield sync.through.levels * sync.through.replicas > 1, "servers in levels or replicas"
     yield sync.tight.lag > 0, f"lag {sync.tight.lag} where no gradients are all-reduced"
     yield sync.often.period == 0, "agreement once at the end (period 0)"
-    outer = replace(sync.outer, rate=1.0) if elastic else sync.outer
+    outer = replace(sync.outer, rate=1.0) if elastic else replace(sync.outer, penalty=0.0) if dual else sync.outer
     yield sync.often.fragments > 1 or outer != Sync().outer, "fragments or outer optimizers at such servers"
     yield not sync.through.own, "servers that go ahead on the devices of workers"
-    kinds = (What.GRADIENT, What.DELTA, What.ELASTIC)
+    kinds = (What.GRADIENT, What.DELTA, What.ELASTIC, What.DUAL)
     yield sync.what not in kinds, f"servers that go ahead with {sync.what}"
+    yield dual and sync.through.count > 1, f"a quorum at each of {sync.through.count} servers"
+    yield dual and drops(sync), "a quorum that drops who comes late"
     yield sync.what is What.DELTA and sync.often.fetch * sync.often.period > 1, "increments pushed now and then"
-    yield elastic and sync.often.fetch > 1, "a centre that is fetched now and then"
-    yield sync.tight.need > 0 and sync.what is not What.GRADIENT, "increments summed before they enter"
+    yield (elastic or dual) and sync.often.fetch > 1, "a centre that is fetched now and then"
+    summed = sync.tight.need > 0 and sync.what is not What.GRADIENT
+    yield summed and not dual, "increments summed before they enter"
     dropped = drops(sync)
     mixed = sync.tight.staleness != 0 or sync.often.period * sync.often.fetch > 1 or plan.update.corrections
     yield dropped and bool(mixed), "late gradients that are dropped, of several versions or steps"
     yield bool(unknown), f"the correction {unknown[0]!r}" if unknown else ""
     yield bool(graph.clip_norm), "a bound on the norm of gradients (clip_norm) under servers that go ahead"
-    gathered = graph.weight is not None and sync.often.period > 1 and not elastic
+    gathered = graph.weight is not None and sync.often.period > 1 and not (elastic or dual)
     yield gathered, "weighted losses gathered over several minibatches"
     yield bool(plan.before), "phases before servers that go ahead"
 
@@ -98,12 +102,12 @@ def arriving(draft: Draft, plan: Plan) -> Program:
     """Servers of which each worker gets an answer of its own: asynchronous (DP-09, DP-10), with bounded delay (DP-14),
     stepping once several have come (DP-16), or with the first of a step's gradients only (DP-11)."""
     assert isinstance(draft.sync.through, Servers)
-    owners = owners_of(draft, draft.servers)
-    elastic = draft.sync.what is What.ELASTIC
-    roles = [(tied if elastic else _worker)(draft, crew, owners) for crew in draft.crews]
-    roles += [_server(draft, host, owners) for host in draft.servers]
-    often = draft.sync.often
-    semantics = "lossy" if drops(draft.sync) else "consensus" if elastic else "delayed"
+    owners, often = owners_of(draft, draft.servers), draft.sync.often
+    own = {What.ELASTIC: tied, What.DUAL: in_consensus}.get(draft.sync.what, _worker)
+    bodies = [(crew.name, crew.ranks, own(draft, crew, owners), "model") for crew in draft.crews]
+    bodies += [(f"server-{host}", (host,), _server(draft, host, owners), "server") for host in draft.servers]
+    roles = [Role(name, ranks, tuple(body), lanes_of(body), keeps) for name, ranks, body, keeps in bodies]
+    semantics = "lossy" if drops(draft.sync) else "delayed" if own is _worker else "consensus"
     return program_of(draft, tuple(roles), steps=often.period * often.fetch, semantics=semantics)
 
 
@@ -113,7 +117,7 @@ def tags_of(draft: Draft) -> tuple[str, ...]:
     return tuple(f".{push}" for push in range(fetch)) if fetch > 1 else ("",)
 
 
-def _worker(draft: Draft, crew: Crew, owners: Owners) -> Role:
+def _worker(draft: Draft, crew: Crew, owners: Owners) -> list[Instruction]:
     """A round: `fetch` pushes of the sum over `period` minibatches each, then the new weights."""
     period, tags, delta = draft.sync.often.period, tags_of(draft), draft.sync.what is What.DELTA
     everything = range(len(draft.buckets))
@@ -141,10 +145,10 @@ def _worker(draft: Draft, crew: Crew, owners: Owners) -> Role:
         body.append(Instruction(f"R{i}", down, f"pull{owners[i]}", (After(f"T{i}"),) if dropped else (back,)))
     if dropped:
         body.append(Instruction("G", Mark(), "word", tuple(After(f"R{i}") for i in everything)))
-    return Role(crew.name, crew.ranks, tuple(body), lanes_of(body))
+    return body
 
 
-def tied(draft: Draft, crew: Crew, owners: Owners) -> Role:
+def tied(draft: Draft, crew: Crew, owners: Owners) -> list[Instruction]:
     """A round: `period` steps of the worker's own, then the spring between it and the centre of the last answer; what
     it gives way is what the centre gets (DP-19, asynchronous)."""
     body, rate = own_steps(draft, crew, draft.sync.often.period), draft.sync.outer.rate
@@ -162,7 +166,7 @@ def tied(draft: Draft, crew: Crew, owners: Owners) -> Role:
             Instruction(f"S{i}", push, f"push{host}", (After(f"D{i}"),)),
             Instruction(f"R{i}", back, f"pull{host}", (After(f"D{i}"),)),
         ]
-    return Role(crew.name, crew.ranks, tuple(body), lanes_of(body))
+    return body
 
 
 def _read(draft: Draft, needs: tuple[int, ...], owners: Owners, one: Instruction) -> list[Instruction]:
@@ -199,9 +203,11 @@ def _made_ready(draft: Draft, crew: Crew, tag: str) -> list[Instruction]:
     return found
 
 
-def _server(draft: Draft, host: int, owners: Owners) -> Role:
+def _server(draft: Draft, host: int, owners: Owners) -> list[Instruction]:
     mine = [i for i, owner in enumerate(owners) if owner == host]
-    tags, body = tags_of(draft), []
+    if counted(draft.sync):
+        return mastered(draft, mine)
+    tags, body = tags_of(draft), list[Instruction]()
     share = {rank: crew.count / draft.batch for crew in draft.crews for rank in crew.ranks}
     for push, tag in enumerate(tags):
         for i in mine:
@@ -223,7 +229,7 @@ def _server(draft: Draft, host: int, owners: Owners) -> Role:
             body.append(Instruction(f"V{i}.{w}", Snapshot(bucket, w), "serve", ready))
             back = Send(bucket, (w,), f"{bucket}.down", Space.OUTBOX)
             body.append(Instruction(f"D{i}.{w}", back, f"to{w}", (After(f"V{i}.{w}"),)))
-    return Role(f"server-{host}", (host,), tuple(body), lanes_of(body), keeps="server")
+    return body
 
 
 def _closing(draft: Draft, mine: list[int], hosts: Owners) -> list[Instruction]:

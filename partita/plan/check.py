@@ -132,6 +132,8 @@ def _agreement(plan: Plan, graph: Graph) -> None:
                 f"{plan.name}: lag {tight.lag}, staleness {tight.staleness}, need {tight.need}; none may be negative "
                 "(staleness -1: no bound)"
             )
+        if tight.need > plan.mesh.size:
+            raise PlanError(f"{plan.name} needs {tight.need} of {plan.mesh.size} workers; use that many or fewer")
         if sync.often.period < 0 or sync.often.fragments < 1:
             raise PlanError(
                 f"{plan.name}: period {sync.often.period}; 1 or more steps are allowed, 0 for once at the end"

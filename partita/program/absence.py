@@ -18,6 +18,7 @@ from partita.program.instruction import (
     Combine,
     Decode,
     Instruction,
+    Mark,
     Mix,
     Receive,
     Send,
@@ -40,6 +41,9 @@ def concerns(role: Role, rank: int, instruction: Instruction) -> frozenset[int]:
         found = {act.to}
     elif isinstance(act, Mix):
         found = {role.mine(term.peer, rank) if term.space is Space.INBOX else rank for term in act.terms}
+    elif isinstance(act, Mark):
+        waits = [concerns(role, rank, role.on_name[after.name]) for after in instruction.after]
+        found = set[int]().union(*waits) if all(waits) else found
     return frozenset(found - {rank}) if len(found) == 1 else frozenset()
 
 

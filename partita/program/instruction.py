@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from partita.plan.plan import Correction
 from partita.plan.wire import Codec
+from partita.program.gate import Gate as Gate
 from partita.program.space import KEPT as KEPT
 from partita.program.space import Kind as Kind
 from partita.program.space import Space as Space
@@ -293,7 +294,7 @@ class Instruction:
     """`need` of the `after` must have finished (0: all). With `unless`, the instance is skipped if the named one has
     finished by the time that this one could start: late work for a version that is gone. In a lane that chooses, of the
     ready ones the lowest `priority` number goes first, and an instruction holds its lane `until` another one, which
-    waits for it, has finished too."""
+    waits for it, has finished too. At a `gate` it waits for company."""
 
     name: str
     act: Act
@@ -303,6 +304,7 @@ class Instruction:
     unless: After | None = None
     priority: int = 0
     until: str = ""
+    gate: Gate | None = None
 
     @property
     def lag(self) -> int:

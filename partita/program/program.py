@@ -6,14 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from itertools import pairwise
-from math import prod
 from typing import TypeVar
 
 from partita.graph.graph import Graph
-from partita.graph.tensor import ITEMSIZE, Tensor, dim_at
+from partita.graph.tensor import ITEMSIZE
 from partita.plan.plan import Update
-from partita.plan.wire import Codec
 from partita.program.instruction import (
     KEPT,
     Apply,
@@ -21,6 +18,7 @@ from partita.program.instruction import (
     Compute,
     Decode,
     Encode,
+    Gate,
     Instruction,
     Kind,
     Mix,
@@ -28,11 +26,20 @@ from partita.program.instruction import (
     Send,
     Space,
 )  # fmt: skip
+from partita.program.layout import MASS as MASS
+from partita.program.layout import NORM as NORM
+from partita.program.layout import WEIGHT as WEIGHT
+from partita.program.layout import WORD as WORD
+from partita.program.layout import Bucket as Bucket
+from partita.program.layout import Coding as Coding
+from partita.program.layout import Parcel as Parcel
+from partita.program.layout import Piece as Piece
+from partita.program.layout import Shares as Shares
+from partita.program.layout import dense_elements as dense_elements
 from partita.program.scaling import Scaling
 from partita.units import Bytes
 
 T = TypeVar("T")
-WEIGHT, MASS, NORM, WORD = "weight", "mass", "norm", "word"
 
 
 class Policy(StrEnum):
@@ -41,110 +48,6 @@ class Policy(StrEnum):
     ORDER = "order"
     ARRIVAL = "arrival"
     PRIORITY = "priority"
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Rows `start` to `stop` (dimension 0) of a parameter; (0, -1) is all of it, `last` the piece with its end."""
-
-    parameter: str
-    start: int = 0
-    stop: int = -1
-    last: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """Who owns which elements of a bucket (ZeRO): the k-th rank of each group those from edges[k] to edges[k + 1].
-
-    A rank updates what it owns. `whole` names the spaces of which it keeps the rest as well; of others it has the rest
-    from a gather, or a Pack, to a Free.
-    """
-
-    groups: tuple[tuple[int, ...], ...]
-    edges: tuple[int, ...]
-    whole: tuple[Space, ...] = (Space.PARAMETER, Space.GRADIENT)
-
-    def of(self, rank: int) -> tuple[int, int]:
-        """The elements that a rank owns, as (start, stop)."""
-        place = next(group.index(rank) for group in self.groups if rank in group)
-        return self.edges[place], self.edges[place + 1]
-
-
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """Pieces of parameters that travel and are updated together, dense and in this order; by all ranks that have them,
-    or where there are `shares` by its owners. Where weights are short, their owner has them in `master` too, and steps
-    there; gradients are kept and summed in `sums` ("": as the weights are).
-
-    WEIGHT, NORM and WORD name buckets without pieces, of one number each: what the samples of a weighted loss weigh
-    together, the square of the norm of gradients that lie on several ranks, and nothing: who sums it up has met.
-    """
-
-    name: str
-    dtype: str
-    elements: int
-    pieces: tuple[Piece, ...]
-    shares: Shares | None = None
-    master: str = ""
-    sums: str = ""
-
-    def keeps(self, space: Space) -> bool:
-        """Whether a rank keeps all elements in a space."""
-        return self.shares is None or space in self.shares.whole
-
-    @property
-    def owned(self) -> int:
-        """The elements that a rank updates, of the ranks' parts the largest."""
-        return max(b - a for a, b in pairwise(self.shares.edges)) if self.shares else self.elements
-
-    @property
-    def size(self) -> Bytes:
-        return self.elements * ITEMSIZE[self.dtype]
-
-    def item(self, space: Space) -> Bytes:
-        """Bytes of an element in a space."""
-        return ITEMSIZE[self.sums or self.dtype] if space is Space.GRADIENT else ITEMSIZE[self.dtype]
-
-
-@dataclass(frozen=True, slots=True)
-class Coding:
-    """What `codec` makes of a bucket's gradient: `elements` numbers of `dtype` that may be summed on the way, or bytes.
-
-    Where the codec's messages vary in length, `elements` is the expected number and `most` what there is room for. A
-    codec may make several of a bucket, each from the sums of those `before`; of these it keeps a Space.BASIS.
-    """
-
-    name: str
-    bucket: str
-    codec: Codec
-    dtype: str
-    elements: int
-    most: int = 0
-    before: tuple[str, ...] = ()
-
-    @property
-    def size(self) -> Bytes:
-        return self.elements * ITEMSIZE[self.dtype]
-
-
-@dataclass(frozen=True, slots=True)
-class Parcel:
-    """Values that cross between stages together, for `batch` samples, under the names that their taker knows."""
-
-    name: str
-    values: tuple[tuple[str, Tensor], ...]
-    batch: int
-
-    @property
-    def size(self) -> Bytes:
-        return sum(dense_elements(tensor, self.batch) * ITEMSIZE[tensor.dtype] for _, tensor in self.values)
-
-
-def dense_elements(tensor: Tensor, batch: int) -> int:
-    """Elements that a message holds: a dimension of stride 0 (an expanded one) is sent once."""
-    strides = tensor.strides or (1,) * len(tensor.shape)
-    return prod(dim_at(d, batch) for d, stride in zip(tensor.shape, strides, strict=True) if stride != 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +101,12 @@ class Role:
     def decoded(self) -> dict[str, tuple[int, ...]]:
         """Coding -> the ranks whose codings such a rank decodes one by one; none where one stands for all."""
         return {i.act.coding: i.act.sources for i in self.instructions if isinstance(i.act, Decode)}
+
+    @cached_property
+    def gates(self) -> dict[Gate, tuple[str, ...]]:
+        """The members of each gate."""
+        found = dict.fromkeys(i.gate for i in self.instructions if i.gate)
+        return {gate: tuple(i.name for i in self.instructions if i.gate == gate) for gate in found}
 
     def on(self, lane: str) -> tuple[Instruction, ...]:
         return tuple(i for i in self.instructions if i.lane == lane)

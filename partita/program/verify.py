@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from partita.errors import ProgramError
-from partita.program.instruction import After, Collective, Instruction, Receive, Send
+from partita.program.gate import opens
+from partita.program.instruction import After, Collective, Gate, Instruction, Receive, Send
 from partita.program.program import Policy, Program, Role
 
 Meeting: TypeAlias = tuple[str, int, int] | tuple[str, tuple[int, ...]]  # (key, source, target) or (name, members)
@@ -87,7 +89,7 @@ def _progress(program: Program) -> None:
         for r in role.ranks
         for lane in role.lanes
     }
-    place = dict.fromkeys(lanes, 0)
+    place, doors = dict.fromkeys(lanes, 0), _Doors(done, rounds)
     moved = True
     while moved:
         moved = False
@@ -97,7 +99,7 @@ def _progress(program: Program) -> None:
             while going:
                 going = False
                 for i in _heads(body, place[rank, lane], policy, rounds, rank, done):
-                    if not _open(i, rank, done):
+                    if not _open(i, rank, done) or not doors.let(role, i, rank):
                         continue
                     meeting = _meeting(role, i, rank)
                     here = {} if meeting is None else arrived.setdefault(meeting, {})
@@ -128,6 +130,30 @@ def _open(i: Instruction, rank: int, done: dict[tuple[int, str], int]) -> bool:
     round = done.get((rank, i.name), 0)
     met = sum(round < a.rounds or done.get((rank, a.name), 0) > round - a.rounds for a in i.after)
     return met >= (i.need or len(i.after))
+
+
+@dataclass
+class _Doors:
+    """The gates of all ranks, private to one play of the tokens in `done`: how often each member has gone through its
+    gate, by rank, and how often in a row it was left out."""
+
+    done: dict[tuple[int, str], int]
+    rounds: int
+    passed: Counter[tuple[int, str]] = field(default_factory=Counter)
+    ages: dict[tuple[int, Gate], dict[str, int]] = field(default_factory=dict)
+
+    def let(self, role: Role, i: Instruction, rank: int) -> bool:
+        """Whether an instance whose predecessors are done may go on."""
+        if i.gate is None or self.passed[rank, i.name] > self.done.get((rank, i.name), 0):
+            return True
+        coming = [name for name in role.gates[i.gate] if self.passed[rank, name] < self.rounds]
+        waiting = [name for name in coming if self._waits(role.on_name[name], rank)]
+        if opens(i.gate, self.ages.setdefault((rank, i.gate), {}), coming, waiting):
+            self.passed.update((rank, name) for name in waiting)
+        return self.passed[rank, i.name] > self.done.get((rank, i.name), 0)
+
+    def _waits(self, i: Instruction, rank: int) -> bool:
+        return self.passed[rank, i.name] == self.done.get((rank, i.name), 0) and _open(i, rank, self.done)
 
 
 def _meeting(role: Role, i: Instruction, rank: int) -> Meeting | None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from partita.cluster.cluster import Cluster
@@ -7,7 +8,7 @@ from partita.graph.graph import Graph
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule
-from partita.plan.sync import Often, Outer, Sync, What
+from partita.plan.sync import Often, Outer, Servers, Sync, Tight, What
 from partita.plan.wire import Wire
 from partita.units import Bytes
 
@@ -19,11 +20,17 @@ def admm(
     *,
     period: int = 4,
     penalty: float = 0.1,
+    need: int = 0,
+    staleness: int = 4,
     bucket_bytes: Bytes = 4 * 2**20,
     microbatches: int = 1,
 ) -> Plan:
     """Consensus by the alternating direction method of multipliers, each worker's minimum sought in `period` steps
-    (DP-20; Zhang & Kwok, ICML 2014). The consensus variable is the result."""
+    (DP-20; Zhang & Kwok, ICML 2014). The consensus variable is the result. With `need`, a master has it and goes on
+    with as many workers as have come, none of them left out more than `staleness` times in a row."""
     wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
     sync = Sync(what=What.DUAL, often=Often(period), outer=Outer(penalty=penalty), wire=wire)
-    return Plan("admm", Mesh((("data", cluster.size),)), schedule=Schedule(microbatches=microbatches), sync=(sync,))
+    if need:
+        sync = replace(sync, through=Servers(), tight=Tight(staleness, need=need, late="keep"))
+    workers = cluster.size - bool(need)
+    return Plan("admm", Mesh((("data", workers),)), schedule=Schedule(microbatches=microbatches), sync=(sync,))

@@ -34,8 +34,9 @@ class Board:
     """Which instances of a rank's instructions are done: name -> rounds finished. Lanes wait on it.
 
     `moment` numbers what happens, and `when` holds the moments of each one's last REMEMBERED instances, so that lanes
-    that choose can take what came first. `void` is what is left out while some peers are away, `missing`
-    has the rounds that were left out of what is not any more (runtime/roll.py).
+    that choose can take what came first. `void` is what is left out while some peers are away, `missing` has the rounds
+    that were left out of what is not any more (runtime/roll.py). `passed` has how many instances were let through a
+    gate, `ages` how often in a row each of its members was left out, `stop` the round before which all end.
     """
 
     done: dict[str, int] = field(default_factory=dict)
@@ -45,6 +46,9 @@ class Board:
     void: frozenset[str] = frozenset()
     missing: dict[str, tuple[int, int]] = field(default_factory=dict)
     when: dict[str, deque[int]] = field(default_factory=dict)
+    passed: dict[str, int] = field(default_factory=dict)
+    ages: dict[str, int] = field(default_factory=dict)
+    stop: int = 2**62
 
     def finish(self, name: str) -> None:
         with self.changed:

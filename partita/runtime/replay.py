@@ -21,7 +21,6 @@ import torch
 
 from partita.errors import ProgramError
 from partita.lowering.pairs import pairs_up
-from partita.plan.sync import What
 from partita.program.instruction import Apply
 from partita.program.ledger import Merge
 from partita.program.program import Bucket, Program
@@ -109,7 +108,7 @@ class Replay:
         applies = applies_of(program)
         self.delta = any(act.delta for by_worker in applies.values() for acts in by_worker.values() for act in acts)
         drops, plan = program.drops, self.stages[0].leg.plan
-        self.tied = tied(one, plan) if plan.sync[0].what is What.ELASTIC else None
+        self.tied = tied(one, plan)
         self.shelves = {
             name: self._shelf(program.bucket[name], {w: acts[0] for w, acts in by_worker.items()}, ledger)
             for name, by_worker in applies.items()
@@ -234,7 +233,7 @@ class Replay:
         if act.delta:
             with torch.no_grad():
                 for part, change in zip(shelf.parts, parts, strict=True):
-                    part.add_(change)
+                    part.add_(change, alpha=act.scale)
         else:
             shelf.summed = [a + b for a, b in zip(shelf.summed, parts, strict=True)] if shelf.summed else parts
             self._step(shelf, act)

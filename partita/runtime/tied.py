@@ -1,4 +1,5 @@
-"""Workers that train apart and meet a centre one by one, in plain PyTorch: asynchronous elastic averaging (DP-19)."""
+"""Workers that train apart and meet a centre one by one, in plain PyTorch: asynchronous elastic averaging (DP-19), and
+consensus by multipliers (DP-20)."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import torch
 
 from partita.lowering.elastic import momentum_of
 from partita.plan.plan import Plan
+from partita.plan.sync import What
 from partita.runtime.reference import Reference, Replica, replica
 
 Parts = list[tuple[int, int]]
@@ -53,6 +55,43 @@ class Tied:
             v.mul_(self.momentum).add_(p.detach() - was)
 
 
-def tied(one: Reference, plan: Plan) -> Tied:
-    """No worker has taken a step yet; `one` stays as it is."""
-    return Tied(replica(one, plan.update).copy(), plan.sync[0].outer.rate, momentum_of(plan.update))
+@dataclass
+class Priced:
+    """The same of workers with multipliers y: x goes down f + y (x - z) + penalty / 2 (x - z)^2 for a period, and the
+    consensus hears by how much x + y / penalty has changed. Each has its replica, its y and what it said last."""
+
+    first: Replica
+    penalty: float
+    replicas: dict[int, tuple[Replica, list[torch.Tensor], list[torch.Tensor]]] = field(default_factory=dict)
+    turns: dict[int, int] = field(default_factory=dict)
+
+    def pull(
+        self, worker: int, steps: Iterable[tuple[int, Parts]], centre: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """A period from the centre z that the worker has read, whose y has first moved by penalty (x - z)."""
+        if worker not in self.replicas:
+            made = self.first.copy()
+            said = [p.detach().clone() for p in made.parameters]
+            self.replicas[worker] = made, [torch.zeros_like(p) for p in made.parameters], said
+        one, prices, said = self.replicas[worker]
+        for y, p, z in zip(prices, one.parameters, centre, strict=True):
+            y.add_(p.detach() - z, alpha=self.penalty)
+        for step, parts in steps:
+            gradients = one.own.gradients(step, parts, sum(count for _, count in parts))
+            for g, y, p, z in zip(gradients, prices, one.parameters, centre, strict=True):
+                g += y + self.penalty * (p.detach() - z)
+            one.apply(gradients)
+        self.turns[worker] = self.turns.get(worker, 0) + 1
+        says = [p.detach() + y / self.penalty for p, y in zip(one.parameters, prices, strict=True)]
+        self.replicas[worker] = one, prices, says
+        return [now - before for now, before in zip(says, said, strict=True)]
+
+
+def tied(one: Reference, plan: Plan) -> Tied | Priced | None:
+    """No worker has taken a step yet; `one` stays as it is. None where workers are not tied to anything."""
+    sync = plan.sync[0]
+    if sync.what is What.DUAL:
+        return Priced(replica(one, plan.update).copy(), sync.outer.penalty)
+    if sync.what is What.ELASTIC:
+        return Tied(replica(one, plan.update).copy(), sync.outer.rate, momentum_of(plan.update))
+    return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from partita.program.instruction import Instruction
+from partita.runtime.passage import goes_through
 from partita.runtime.rank import Board, Rank
 from partita.runtime.transport import Pending
 from partita.units import Seconds
@@ -103,6 +104,11 @@ class Posted:
 
 
 def may_start(rank: Rank, instruction: Instruction, round: int) -> bool:
+    """Whether enough of an instance's predecessors are done, and its gate, if it has one, is open."""
+    return arrived(rank, instruction, round) and goes_through(rank, instruction, round, arrived)
+
+
+def arrived(rank: Rank, instruction: Instruction, round: int) -> bool:
     """Whether enough of an instance's predecessors are done, of those that are not left out."""
     board, after = rank.board, instruction.after
     if board.void or board.missing:

@@ -32,6 +32,7 @@ def lanes(rank: Rank, reach: Reach, record: Record) -> dict[str, LaneRun]:
     """One generator a lane, or a hand of it where it has several, over the rounds of `reach`, and over those that drain
     what is in flight where it says so."""
     found: dict[str, LaneRun] = {}
+    rank.board.stop = reach.stop
     for lane in rank.role.lanes:
         rank.going.add(lane.name)
         if lane.policy is Policy.ORDER:

@@ -19,6 +19,7 @@ Indices: TypeAlias = NDArray[np.int32]
 Offsets: TypeAlias = NDArray[np.int64]
 Reals: TypeAlias = NDArray[np.float64]
 Flags: TypeAlias = NDArray[np.bool_]
+Door: TypeAlias = tuple[int, int, int]  # members of a gate, how many it needs, and within how many times each
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,6 +35,8 @@ class Activities:
     that are alike: then it counts `demand_times` users of a resource, and demands of one resource that differ come
     side by side. The resource may stand for others: `demand_again` says that it draws as much on another one like it.
     `guard` is -1 or an activity: if that one has finished when this becomes ready, this ends at once, without lanes.
+    `member` is -1 or a member of a gate, of which gate g has those from gate_start[g] to gate_start[g + 1]: what is
+    ready waits there until the gate opens, as `program.gate` says, by its `gate_need` and `gate_within`.
     Raises ProgramError where the arrays contradict each other.
     """
 
@@ -56,10 +59,14 @@ class Activities:
     demand_times: Reals
     demand_again: Flags
     guard: Indices
+    member: Indices
+    gate_start: Offsets
+    gate_need: Offsets
+    gate_within: Offsets
 
     def __post_init__(self) -> None:
         n = self.size
-        per_activity = (self.priority, self.latency, self.least, self.guard)
+        per_activity = (self.priority, self.latency, self.least, self.guard, self.member)
         lists = (
             ("successor", self.successor_start, self.successor, n),
             ("lane", self.lane_start, self.lane, len(self.lane_credit)),
@@ -76,6 +83,7 @@ class Activities:
                 raise ProgramError(f"the offsets of the {name} list do not cover it; build them with `assemble`")
             _check_range(name, entries, 0, below)
         _check_range("guard", self.guard, -1, n)
+        _check_range("member", self.member, -1, int(self.gate_start[-1]))
         if not all((values >= 0).all() and np.isfinite(values).all() for values in (self.latency, self.least)):
             raise ProgramError("a latency or a least duration is negative or not finite; give seconds of 0 or more")
         if not ((self.demand_amount > 0).all() and np.isfinite(self.demand_amount).all()):
@@ -131,6 +139,7 @@ class Activity:
     guard: int = -1
     weights: tuple[float, ...] = ()
     until: int = -1
+    member: int = -1
 
 
 def assemble(
@@ -149,11 +158,13 @@ def assemble(
     latency: Reals | None = None,
     least: Reals | None = None,
     guard: Indices | None = None,
+    member: Indices | None = None,
+    gates: Sequence[Door] = (),
 ) -> Activities:
     """`count` activities from pairs in any order: `edges` (predecessor, successor), `lanes` (activity, lane),
     `demands` (activity, resource, amount) that count `times` users; amounts of 0 are left out. Lanes have `weights`
     each, held `until` the end of an activity, and a `credit`. Defaults: one user, not again, need all, 0, 0 s, 0 s, no
-    guard, lanes for one at a time."""
+    guard, no gate, lanes for one at a time."""
     flows = demands[2] != 0
     successor_start, (successor,) = _rows(count, edges[0], edges[1])
     weights = np.ones(len(lanes[0])) if weights is None else weights
@@ -184,10 +195,14 @@ def assemble(
         demand_times=users_.astype(np.float64),
         demand_again=more_.astype(np.bool_),
         guard=np.full(count, -1, np.int32) if guard is None else guard,
+        member=np.full(count, -1, np.int32) if member is None else member,
+        gate_start=np.cumsum([0, *(members for members, _, _ in gates)]).astype(np.int64),
+        gate_need=np.array([need for _, need, _ in gates], np.int64),
+        gate_within=np.array([within for _, _, within in gates], np.int64),
     )
 
 
-def activities_of(rows: Sequence[Activity], credit: Sequence[float] = ()) -> Activities:
+def activities_of(rows: Sequence[Activity], credit: Sequence[float] = (), gates: Sequence[Door] = ()) -> Activities:
     """The same from a list; `after`, `guard` and `until` count its rows, `credit` the first lanes (1 where there is
     none)."""
     edges = np.array([(before, i) for i, row in enumerate(rows) for before in row.after], np.int32).reshape(-1, 2)
@@ -217,6 +232,8 @@ def activities_of(rows: Sequence[Activity], credit: Sequence[float] = ()) -> Act
         latency=np.array([row.latency for row in rows], np.float64),
         least=np.array([row.least for row in rows], np.float64),
         guard=np.array([row.guard for row in rows], np.int32),
+        member=np.array([row.member for row in rows], np.int32),
+        gates=gates,
     )
 
 

@@ -2,10 +2,10 @@
 
 Moments. Events less than a part in 1e12 apart are one moment. In it first all that end is recorded and releases its
 lanes and successors; those released become ready, or end at once where their guard has finished; when no more end,
-a ready activity starts that has the lowest (priority, ready time, index) on each of its lanes, all of them free (so a
-lane is kept for its first in line while that one waits for another lane, as a worker blocks in a collective). A lane
-is free while any of its credit is left. What
-lasts no time ends in the same moment, and the moment begins anew.
+gates open for those who wait at them; then a ready activity starts that has the lowest (priority, ready time, index) on
+each of its lanes, all of them free (so a lane is kept for its first in line while that one waits for another lane, as a
+worker blocks in a collective). A lane is free while any of its credit is left. What lasts no time ends in the same
+moment, and the moment begins anew.
 
 Sharing. A resource r offers every running activity that demands it the same allotment phi_r, units a second:
 

@@ -11,9 +11,13 @@ import numpy as np
 from partita.simulator.queues import join_line, leave_line, part, pop, put, whole
 from partita.simulator.sharing import ebb, find, flow, share
 from partita.simulator.workings import (
+    BARRED,
+    BEGUN,
     DIGEST,
     ENDED,
     EVENTS,
+    LET,
+    NOBODY,
     OPEN,
     READY,
     SKIPPED,
@@ -92,9 +96,11 @@ def _release(work: Work, state: State, activity: int, time: float) -> None:
 
 @part
 def _admit(work: Work, state: State, activity: int, time: float) -> None:
-    """Put a ready activity into the lines of its lanes, or end it where its guard has finished."""
+    """Put a ready activity into the lines of its lanes, hold it at its gate, or end it where its guard has finished."""
     state.start[activity] = time
-    if work.guard[activity] >= 0 and state.end[work.guard[activity]] <= time:
+    if state.barred[activity] == BARRED:
+        state.held[work.gated[activity]] = activity
+    elif work.guard[activity] >= 0 and state.end[work.guard[activity]] <= time:
         state.speed[activity] = SKIPPED
         state.ended[state.length[ENDED]] = activity
         state.length[ENDED] += 1
@@ -104,13 +110,42 @@ def _admit(work: Work, state: State, activity: int, time: float) -> None:
 
 
 @part
+def _opened(work: Work, state: State) -> bool:
+    """Whether a gate opens; who waited there is ready anew."""
+    found = False
+    for gate in range(len(work.gate_need)):
+        waiting, coming, overdue = 0, 0, False
+        for k in range(work.gate_start[gate], work.gate_start[gate + 1]):
+            if state.coming[k] > 0:
+                coming += 1
+                if state.held[k] != NOBODY:
+                    waiting += 1
+                elif work.gate_within[gate] > 0 and state.age[k] + 1 >= work.gate_within[gate]:
+                    overdue = True
+        if waiting == 0 or overdue or waiting < min(work.gate_need[gate], coming):
+            continue
+        found = True
+        for k in range(work.gate_start[gate], work.gate_start[gate + 1]):
+            if state.held[k] != NOBODY:
+                state.ready[state.length[READY]] = state.held[k]
+                state.length[READY] += 1
+                state.barred[state.held[k]] = LET
+                state.held[k] = NOBODY
+                state.coming[k] -= 1
+                state.age[k] = 0
+            elif state.coming[k] > 0:
+                state.age[k] += 1
+    return found
+
+
+@part
 def _react(work: Work, state: State, time: float) -> None:
     """All that follows within this moment, wave by wave."""
     length = state.length
     ended, ready = length[SWEPT_ENDED], length[SWEPT_READY]
     while ended < length[ENDED] or ready < length[READY]:
         first_ended, first_ready = ended, ready
-        while ended < length[ENDED] or ready < length[READY]:
+        while ended < length[ENDED] or ready < length[READY] or _opened(work, state):
             while ended < length[ENDED]:
                 _release(work, state, state.ended[ended], time)
                 ended += 1
@@ -126,7 +161,8 @@ def _react(work: Work, state: State, time: float) -> None:
             if work.lane_start[activity] < work.lane_start[activity + 1]:
                 for j in range(work.lane_start[activity], work.lane_start[activity + 1]):
                     _try(work, state, work.lane[j], time)
-            elif state.end[activity] == np.inf:
+            elif state.end[activity] == np.inf and state.barred[activity] == (work.gated[activity] >= 0) * LET:
+                state.barred[activity] = BEGUN
                 _begin(work, state, activity, time)
         while length[SWEPT_OPEN] < length[OPEN]:
             length[SWEPT_OPEN] += 1

@@ -19,7 +19,7 @@ from partita.cost.costs import Costs, Demand
 from partita.program.flight import in_flight
 from partita.program.instruction import Collective, Receive, Send
 from partita.program.program import Policy, Program, Role
-from partita.simulator.activities import Activities, assemble
+from partita.simulator.activities import Activities, Door, assemble
 from partita.simulator.kin import Kin, folded
 from partita.simulator.meetings import Flags, Index, Meetings, Reals, speeds
 from partita.simulator.ports import Ports
@@ -65,18 +65,21 @@ class Draft:
     """One round by seats, being filled, private to one call of `expand`: numbers of each seat, and lists of columns.
 
     edges (before, after, rounds between), guards (seat, its guard, rounds between), lanes (seat, lane, weight, the seat
-    until whose end), demands (seat, resource, amount, times, again); `credit` of each lane.
+    until whose end), demands (seat, resource, amount, times, again); `credit` of each lane, `gates` and of each seat
+    which `member` of one it is.
     """
 
     latency: Reals
     least: Reals
     priority: Index
     need: Index
+    member: Index
     edges: list[tuple[Index, Index, Index]] = field(default_factory=list)
     guards: list[tuple[Index, Index, Index]] = field(default_factory=list)
     lanes: list[tuple[Index, Index, Reals, Index]] = field(default_factory=list)
     credit: list[float] = field(default_factory=list)
     demands: list[tuple[Index, Index, Reals, Reals, Flags]] = field(default_factory=list)
+    gates: list[Door] = field(default_factory=list)
 
 
 def expand(
@@ -85,11 +88,13 @@ def expand(
     """`rounds` rounds of a program, of which the first rank of each kind is moved for all."""
     seats = sum(len(role.instructions) * len(np.unique(kin.rank[list(role.ranks)])) for role in program.roles)
     layout = Layout(program, rounds, kin, np.arange(seats), seats)
-    draft = Draft(np.zeros(seats), np.zeros(seats), np.zeros(seats, np.int64), np.zeros(seats, np.int64))
+    zeros = np.zeros(seats, np.int64)
+    draft = Draft(np.zeros(seats), np.zeros(seats), zeros, zeros.copy(), zeros - 1)
     for role in program.roles:
         _work(draft, layout, role, costs, ports)
         _waits(draft, layout, role)
         _choices(draft, layout, role)
+        _gates(draft, layout, role)
     host, number = _together(draft, layout, meetings)
     return Layout(program, rounds, kin, number, len(host)), _repeated(draft, host, number, rounds)
 
@@ -142,6 +147,16 @@ def _choices(draft: Draft, layout: Layout, role: Role) -> None:
             weight = np.repeat(np.array(bytes_, np.float64), mine.shape[1])
             draft.lanes.append((mine.ravel(), np.tile(number, len(mine)), weight, last.ravel()))
             draft.credit += [float(lane.credit or 1)] * mine.shape[1]
+
+
+def _gates(draft: Draft, layout: Layout, role: Role) -> None:
+    """The gates of a role, one for each kind."""
+    place, seats = {i.name: j for j, i in enumerate(role.instructions)}, layout.seats(role)
+    for gate, names in role.gates.items():
+        for mine in seats[[place[name] for name in names]].T:
+            first = sum(members for members, _, _ in draft.gates)
+            draft.member[mine] = first + np.arange(len(mine))
+            draft.gates.append((len(mine), gate.need or len(mine), gate.within))
 
 
 def _together(draft: Draft, layout: Layout, meetings: Meetings) -> tuple[Index, Index]:
@@ -197,6 +212,8 @@ def _repeated(draft: Draft, host: Index, number: Index, rounds: int) -> Activiti
         latency=np.tile(draft.latency[host], rounds),
         least=np.tile(draft.least[host], rounds),
         guard=guards,
+        member=np.tile(draft.member[host], rounds).astype(np.int32),
+        gates=draft.gates,
     )
 
 

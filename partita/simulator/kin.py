@@ -41,7 +41,7 @@ def kin_of(program: Program, costs: Costs, ports: Ports, meetings: Meetings) -> 
     """Where anything is decided by who comes first, ties are broken by number, and so nobody is like another; nor on
     emulated clusters, which are small and whose devices share cores."""
     chooses = any(lane.policy is not Policy.ORDER for role in program.roles for lane in role.lanes)
-    if chooses or ports.hosts or any(i.need for _, i in program.instructions()):
+    if chooses or ports.hosts or any(i.need or i.gate for _, i in program.instructions()):
         return apart(program, ports, meetings)
     table, ranks = ports.resources, program.size
     resource = _mix(table.rate, table.peak, table.burst)

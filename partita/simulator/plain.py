@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from partita.errors import ProgramError
+from partita.program.gate import Gate, opens
 from partita.simulator.activities import Activities, Flags, Indices, Offsets, Reals, Resources
 from partita.units import Seconds
 
@@ -35,6 +36,7 @@ class Twin:
     least: Seconds
     demands: list[tuple[int, float, float, bool]]
     guard: int
+    member: int
     state: str = "blocked"
     start: Seconds = inf
     end: Seconds = inf
@@ -80,6 +82,7 @@ class Bucket:
 def advance_plainly(activities: Activities, resources: Resources) -> tuple[Reals, Reals]:
     """(start, end) seconds of every activity, as `clock.advance`; raises ProgramError likewise."""
     twins = [_twin(activities, i) for i in range(activities.size)]
+    doors = _doors(activities, twins)
     buckets = [Bucket(*map(float, row)) for row in zip(resources.rate, resources.peak, resources.burst, strict=True)]
     for bucket in buckets:
         bucket.tokens = bucket.burst
@@ -87,7 +90,7 @@ def advance_plainly(activities: Activities, resources: Resources) -> tuple[Reals
     ready = [twin for twin in twins if twin.missing <= 0]
     ended: list[Twin] = []
     while True:
-        _react(twins, ready, ended, activities.lane_credit, time)
+        _react(twins, ready, ended, doors, activities.lane_credit, time)
         flowing = [twin for twin in twins if twin.state == "flowing"]
         share(flowing, buckets)
         for twin in flowing:
@@ -141,6 +144,7 @@ def _twin(activities: Activities, i: int) -> Twin:
             )
         ),
         guard=int(activities.guard[i]),
+        member=int(activities.member[i]),
     )
 
 
@@ -154,8 +158,42 @@ def _happens(twin: Twin, time: Seconds) -> bool:
     return True
 
 
-def _react(twins: list[Twin], ready: list[Twin], ended: list[Twin], credit: Reals, time: Seconds) -> None:
-    """What follows from `ended` at this moment, wave by wave: ends, then skips, and when those are exhausted starts."""
+@dataclass(slots=True)
+class Door:
+    """A gate: `left` has for each of its members the activities that have not gone through."""
+
+    gate: Gate
+    left: dict[str, list[Twin]]
+    ages: dict[str, int] = field(default_factory=dict)
+
+    def open(self) -> list[Twin]:
+        """Those who go through now."""
+        coming = [name for name, twins in self.left.items() if twins]
+        waiting = {name: twin for name in coming for twin in self.left[name] if twin.state == "held"}
+        if not opens(self.gate, self.ages, coming, waiting):
+            return []
+        for name, twin in waiting.items():
+            self.left[name].remove(twin)
+            twin.member = -1
+        return list(waiting.values())
+
+
+def _doors(activities: Activities, twins: list[Twin]) -> list[Door]:
+    edges, needs, within = (x.tolist() for x in (activities.gate_start, activities.gate_need, activities.gate_within))
+    return [
+        Door(
+            Gate(str(g), needs[g], within[g]),
+            {str(m): [twin for twin in twins if twin.member == m] for m in range(edges[g], edges[g + 1])},
+        )
+        for g in range(len(needs))
+    ]
+
+
+def _react(
+    twins: list[Twin], ready: list[Twin], ended: list[Twin], doors: list[Door], credit: Reals, time: Seconds
+) -> None:
+    """What follows from `ended` at this moment, wave by wave: ends, then skips, then gates open, and when all that is
+    exhausted starts."""
     while ready or ended:
         for twin in ended:
             twin.state, twin.end = "finished", time
@@ -165,10 +203,11 @@ def _react(twins: list[Twin], ready: list[Twin], ended: list[Twin], credit: Real
                 if twins[successor].missing == 0:
                     ready.append(twins[successor])
         for twin in ready:
-            twin.state, twin.start = "ready", time
-        ended = [twin for twin in ready if twin.guard >= 0 and twins[twin.guard].end <= time]
-        ready = []
-        if not ended:
+            twin.state, twin.start = "ready" if twin.member < 0 else "held", time
+        free = [twin for twin in ready if twin.state == "ready"]
+        ended = [twin for twin in free if twin.guard >= 0 and twins[twin.guard].end <= time]
+        ready = [] if ended else [twin for door in doors for twin in door.open()]
+        if not ended and not ready:
             ended = _dispatch(twins, credit, time)
 
 

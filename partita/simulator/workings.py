@@ -8,6 +8,7 @@ from partita.errors import ProgramError
 from partita.simulator.activities import Activities, Flags, Indices, Offsets, Reals, Resources
 
 NOBODY = -1
+BARRED, LET, BEGUN = 1, 2, 3  # at a gate, through it, and then started without a lane
 SKIPPED = -2.0  # the speed of an activity that has ended without lanes
 EVENTS, ENDED, READY, SWEPT_ENDED, SWEPT_READY, FLOCK, BASIN, DIGEST, OPEN, SWEPT_OPEN, LENGTHS = range(11)
 
@@ -15,7 +16,8 @@ EVENTS, ENDED, READY, SWEPT_ENDED, SWEPT_READY, FLOCK, BASIN, DIGEST, OPEN, SWEP
 class Work(NamedTuple):
     """Activities and resources, less the resources that are never shared; `line_start` gives each lane room for all
     that ever wait for it, `member_start` each resource for all that ever use it, `user` is the activity of a demand,
-    which takes `load` of the resource as `times` users of `amount` each, and `again` as much of another like it."""
+    which takes `load` of the resource as `times` users of `amount` each, and `again` as much of another like it; it
+    is the member `gated` of a gate."""
 
     successor_start: Offsets
     successor: Indices
@@ -42,6 +44,10 @@ class Work(NamedTuple):
     burst: Reals
     line_start: Offsets
     member_start: Offsets
+    gated: Indices
+    gate_start: Offsets
+    gate_need: Offsets
+    gate_within: Offsets
 
 
 class State(NamedTuple):
@@ -55,6 +61,8 @@ class State(NamedTuple):
     resource  `users` in `member` (a `crowd` of so many), demands whose place there is `seat`; `tokens` at `counted`,
               its `use`, whether it `couples` its users; while seeking its capacity `left`, the equal `allotment` of
               each user, and the `load` of those that are not settled, for whom there is `room`
+    gate      of each member the activity that is `held` (-1: none), how many are still `coming`, how often in a row it
+              was left out (`age`); of an activity whether it is `barred` (0: it has no gate)
     lists     `ended` and `ready` in order, `open` lanes that still have room; `flock` and `basin` whose rates change,
               `found`
     """
@@ -95,6 +103,10 @@ class State(NamedTuple):
     flock: Indices
     basin: Indices
     found: Flags
+    held: Indices
+    coming: Indices
+    age: Indices
+    barred: Indices
 
 
 def work_of(activities: Activities, resources: Resources) -> Work:
@@ -143,6 +155,10 @@ def work_of(activities: Activities, resources: Resources) -> Work:
         resources.burst,
         _starts(np.bincount(activities.lane, minlength=len(activities.lane_credit))),
         _starts(np.bincount(resource, minlength=m)),
+        activities.member,
+        activities.gate_start,
+        activities.gate_need,
+        activities.gate_within,
     )
 
 
@@ -181,11 +197,15 @@ def state_of(work: Work, need: Indices) -> State:
         room=np.zeros(m),
         allotment=np.zeros(m),
         ended=np.zeros(n, np.int32),
-        ready=np.zeros(n, np.int32),
+        ready=np.zeros(n + int((work.gated >= 0).sum()), np.int32),
         open=np.zeros(len(work.lane), np.int32),
         flock=np.zeros(n, np.int32),
         basin=np.zeros(m, np.int32),
         found=np.zeros(n + m, np.bool_),
+        held=np.full(work.gate_start[-1], NOBODY, np.int32),
+        coming=np.bincount(work.gated[work.gated >= 0], minlength=work.gate_start[-1]).astype(np.int32),
+        age=np.zeros(work.gate_start[-1], np.int32),
+        barred=(work.gated >= 0).astype(np.int32),
     )
 
 

@@ -29,6 +29,7 @@ PLANS = (
     "dc_asgd(strength=0.5,decay=0.9)",
     "downpour(push=2,fetch=2)",
     "easgd(servers=1,period=2)",
+    "admm(need=2,period=2,bucket_bytes=400)",
     "ad_psgd(draws=3,bucket_bytes=400)",
     "backup_workers(bucket_bytes=400)",
 )
@@ -36,7 +37,7 @@ PLANS = (
 
 @pytest.mark.parametrize("plan", [PLANS[1], PLANS[-1], *(pytest.param(p, marks=pytest.mark.slow) for p in PLANS)])
 def test_a_run_of_processes_equals_the_replay_of_its_ledger(plan: str, tmp_path: Path) -> None:
-    """DP-05, DP-07, DP-09, DP-10, DP-11, DP-14, DP-16, DP-17, DP-18, DP-19, DP-22 over torch.distributed."""
+    """DP-05, DP-07, DP-09, DP-10, DP-11, DP-14, DP-16, DP-17, DP-18, DP-19, DP-20, DP-22 over torch.distributed."""
     machines = api.cluster_of("local:5" if "servers=2" in plan else "local:4")
     done = api.train(TASK, plan, machines, steps=STEPS, seed=3, out=str(tmp_path))
     assert done is not None

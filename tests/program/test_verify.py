@@ -9,7 +9,7 @@ import pytest
 
 from partita.errors import ProgramError
 from partita.lowering.lower import lower
-from partita.program.instruction import After, Collective, Instruction, Kind, Receive, Send
+from partita.program.instruction import After, Collective, Gate, Instruction, Kind, Mark, Receive, Send
 from partita.program.program import Bucket, Lane, Piece, Policy, Program, Role
 from partita.program.verify import verify
 from partita.recipes.catalogue import call
@@ -155,3 +155,18 @@ def test_pipelined_updates_have_a_slot_for_each_round_that_they_look_back() -> N
     program = program_of("pipe_sgd(staleness=2)")
     assert program.slots == 3
     assert [a.rounds for i in program.roles[0].instructions if i.name == "U0" for a in i.after] == [3]
+
+
+def test_a_gate_that_waits_for_one_who_waits_for_it() -> None:
+    """Two at a gate, of whom one comes after the other has gone through."""
+    gate = Gate("both", 2)
+    body = (
+        Instruction("A", Mark(), "serve", gate=gate),
+        Instruction("B", Mark(), "serve", (After("A"),), gate=gate),
+    )
+    role, bucket = Role("r", (0,), body, (Lane("serve", Policy.ARRIVAL),)), Bucket("b0", "float32", 4, (Piece("w"),))
+    program = Program("gated", (role,), (), (bucket,), 1)
+    says(program, "never finishes")
+    alone = tuple(replace(i, gate=Gate("one", 1)) for i in body)
+    program = replace(program, roles=(replace(role, instructions=alone),))
+    assert verify(program) is program

@@ -46,13 +46,14 @@ PLANS = (
     "dc_asgd(strength=0.5,decay=0.9,bucket_bytes=400)",
     "easgd(servers=1,period=2,bucket_bytes=400)",
     "eamsgd(servers=1,period=4,rate=0.2,bucket_bytes=400)",
+    "admm(need=2,period=2,bucket_bytes=400)",
 )
 
 
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("order", [0, 1])
 def test_a_run_equals_the_replay_of_its_ledger(plan: str, order: int) -> None:
-    """DP-05, DP-09, DP-10, DP-14, DP-16, DP-17, DP-18, DP-19: the serial oracle with the recorded versions."""
+    """DP-05, DP-09, DP-10, DP-14, DP-16, DP-17, DP-18, DP-19, DP-20: the serial oracle with the recorded versions."""
     machines = cluster_of(4 + plan.count("servers=2"))
     found = checked(perceptron(), lambda graph: call(plan, graph, machines), machines, steps=STEPS, order=order)
     assert found["max_difference"] <= TOLERANCE

@@ -73,6 +73,56 @@ def test_both_agree(instance):
     np.testing.assert_allclose(end, plain_end, rtol=1e-9, atol=1e-12)
 
 
+@st.composite
+def gated(draw):
+    """The same where some wait at gates, each member's later ones after its earlier ones."""
+    rows, rates, credit = draw(instances())
+    gates = draw(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=2))
+    members = sum(size for size, _, _ in gates)
+    last, found = {}, []
+    for i, row in enumerate(rows):
+        member = draw(st.integers(-1, members - 1))
+        after = {*row["after"], last[member]} if member in last else {*row["after"]}
+        last |= {member: i} if member >= 0 else {}
+        found.append(row | {"member": member, "after": tuple(after), "need": len(after)})
+    return found, rates, credit, [(size, need or size, within) for size, need, within in gates]
+
+
+def times_of(advanced, activities, resources):
+    try:
+        return advanced(activities, resources)
+    except ProgramError:
+        return None
+
+
+@given(gated())
+@settings(max_examples=400, deadline=None)
+def test_both_agree_at_gates(instance):
+    rows, rates, credit, gates = instance
+    activities = activities_of([Activity(**fields) for fields in rows], credit, gates)
+    times = times_of(advance, activities, resources_of(rates))
+    plain = times_of(advance_plainly, activities, resources_of(rates))
+    assert (times is None) == (plain is None)
+    if times is not None:
+        np.testing.assert_allclose(times, plain, rtol=1e-9, atol=1e-12)
+
+
+def test_a_gate_opens_for_those_who_are_enough_and_leaves_nobody_out_for_long():
+    """Members a, b, c end at 1, 2, 10; then 3, 4; need 2, within 2: {a, b} at 2, {a, b, c} at 10."""
+    rows = [
+        *(Activity(least=seconds) for seconds in (1.0, 2.0, 10.0)),
+        *(Activity(after=(i,), member=i) for i in range(3)),
+        *(Activity(after=(3 + i,), least=seconds) for i, seconds in enumerate((1.0, 2.0))),
+        *(Activity(after=(6 + i,), member=i) for i in range(2)),
+    ]
+    start, _ = advance(activities_of(rows, gates=[(3, 2, 2)]), resources_of([(1.0, 1.0, 0.0)]))
+    assert start[3:6].tolist() == [2, 2, 10]
+    assert start[8:].tolist() == [10, 10]
+    start, _ = advance(activities_of(rows, gates=[(3, 2, 0)]), resources_of([(1.0, 1.0, 0.0)]))
+    assert start[8:].tolist() == [4, 4]
+    assert start[5] == 10
+
+
 @given(instances())
 @settings(max_examples=50, deadline=None)
 def test_same_input_same_bits(instance):

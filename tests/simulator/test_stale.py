@@ -45,6 +45,16 @@ def test_a_straggler_costs_its_own_share_only(slowness: int) -> None:
     assert simulated("ps_sync", 1, 1, 1, 1 / slowness).step_seconds == pytest.approx(full * slowness, rel=0.03)
 
 
+@pytest.mark.parametrize("staleness", [0, 1, 2, 3, 9])
+def test_a_quorum_is_held_back_by_its_bound_only(staleness: int) -> None:
+    """DP-20: four workers, one five times slower, S = 3: in its time are s = tau - 1 rounds of three, and one of all;
+    beyond that every round has three, as without it."""
+    text = f"admm(period=1,need=3,staleness={staleness})"
+    together = simulated("admm(period=1,need=4,staleness=0)", 1, 1, 1, 1, rounds=40).step_seconds
+    expected = max(20 / (3 * staleness + 4), 4 / 3)
+    assert simulated(text, 1, 1, 1, 0.2, rounds=40).step_seconds == pytest.approx(together * expected, rel=0.05)
+
+
 @pytest.mark.parametrize("slowness", [2, 5, 10])
 def test_backups_make_a_step_as_long_as_the_ordinary_ones(slowness: int) -> None:
     """DP-11: with one straggler and b = 1 a round takes what it takes without one, at most 1.2 times; three of four

@@ -1,0 +1,88 @@
+"""A master that goes on once some of its workers have come, none of them later than so many times (DP-20).
+
+worker  compute  own steps  D0 D1 ......... X0 X1 |    D: its minimum less the centre that it was sought from, which is
+        push                   S0 S1                   by how much what it says of the consensus has changed
+        pull                         R0 R1             X: the multipliers, with the centre that came
+server  from w               I0 I1
+        serve                     A U0 U1 Q V0 V1      A: all of a worker's is there; U: it enters the mean; Q: a gate
+        to w                               D0 D1       opens for `need` workers, none left out too often; V: whom it
+                                                       opened for is answered before anybody else's U
+
+Asynchronous consensus ADMM as by Zhang & Kwok (ICML 2014): workers that have not come keep their place in the mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from partita.lowering.elastic import own_steps
+from partita.lowering.samples import Crew, Draft
+from partita.plan.sync import Sync, What
+from partita.program.instruction import (
+    After,
+    Apply,
+    Gate,
+    Instruction,
+    Mark,
+    Mix,
+    Receive,
+    Send,
+    Snapshot,
+    Space,
+    Term,
+)  # fmt: skip
+
+
+def counted(sync: Sync) -> bool:
+    """Whether such a master answers: what its workers say is kept until they say something else."""
+    return sync.what is What.DUAL
+
+
+def in_consensus(draft: Draft, crew: Crew, owners: tuple[int, ...]) -> list[Instruction]:
+    """A worker's round: `period` steps on the augmented Lagrangian, what has changed of x + multiplier / penalty, and
+    the multipliers with the new centre. As these moved by penalty (x - centre), the change is x - centre."""
+    rho, body = draft.sync.outer.penalty, own_steps(draft, crew, draft.sync.often.period)
+    x, z, ends = Term(Space.PARAMETER), Term(Space.ANCHOR, (-1.0,)), list[Instruction]()
+    for i, bucket in enumerate(draft.buckets):
+        name, host = bucket.name, owners[i]
+        priced = (Term(Space.DUAL), Term(Space.PARAMETER, (rho,)), Term(Space.ANCHOR, (-rho,)))
+        up, down = Send(name, (host,), f"{name}.up", Space.DELTA), f"{name}.down"
+        body += [
+            Instruction(f"D{i}", Mix(name, Space.DELTA, (x, z)), "compute", (After(f"S{i}", 1),)),
+            Instruction(f"S{i}", up, f"push{host}", (After(f"D{i}"),)),
+            Instruction(f"R{i}", Receive(name, (host,), down, Space.ANCHOR), f"pull{host}", (After(f"D{i}"),)),
+        ]
+        ends.append(Instruction(f"X{i}", Mix(name, Space.DUAL, priced), "compute", (After(f"R{i}"),)))
+    return body + ends
+
+
+def mastered(draft: Draft, mine: Iterable[int]) -> list[Instruction]:
+    """What the master does with its buckets."""
+    workers, tight, body = draft.workers, draft.sync.tight, list[Instruction]()
+    company = Gate("quorum", tight.need, tight.staleness + 1)
+    for w in workers:
+        came, merged, answered = list[Instruction](), list[Instruction](), list[Instruction]()
+        for i in mine:
+            name, place = draft.buckets[i].name, f"{i}.{w}"
+            came.append(
+                Instruction(
+                    f"I{place}", Receive(name, (w,), f"{name}.up", Space.INBOX), f"from{w}", (After(f"U{place}", 1),)
+                )
+            )
+            enters = Apply(name, w, 1 / len(workers), len(workers), delta=True, scale=1 / len(workers))
+            merged.append(Instruction(f"U{place}", enters, "serve", (After(f"A.{w}"),), priority=1))
+            back = Send(name, (w,), f"{name}.down", Space.OUTBOX)
+            answered += [
+                Instruction(f"V{place}", Snapshot(name, w), "serve", (After(f"Q.{w}"),)),
+                Instruction(f"D{place}", back, f"to{w}", (After(f"V{place}"),)),
+            ]
+        whole = (*(After(one.name) for one in came), *(After(f"D{i}.{w}", 1) for i in mine))
+        enough = tuple(After(one.name) for one in merged)
+        body += [
+            *came,
+            Instruction(f"A.{w}", Mark(), "serve", whole, priority=1),
+            *merged,
+            Instruction(f"Q.{w}", Mark(), "serve", enough, gate=company),
+            *answered,
+        ]
+    return body
