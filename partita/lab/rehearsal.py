@@ -35,8 +35,11 @@ from partita.program.program import Program
 from partita.runtime.checkpoint import Keep, stopped_at
 from partita.runtime.take import Halted, Take, take_of
 from partita.runtime.watch import Watch, read_watch
+from partita.runtime.weights import write_first
+from partita.task import load_task
 from partita.units import Bytes, Seconds
 from partita.wire.codec import text_of
+from partita.zoo.tasks import built_in
 
 Tell = Callable[[str], None]
 MEASURED: Final = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
@@ -65,13 +68,14 @@ class Rehearsal:
     def __enter__(self) -> Rehearsal:
         with ExitStack() as stack:
             place = stack.enter_context(scratch())
-            graph, cluster = place / "graph.json", place / "cluster.toml"
+            graph, cluster, first = place / "graph.json", place / "cluster.toml", place / "first.safetensors"
             write_graph(self.graph, graph)
+            write_first(load_task(self.task, built_in), self.seed, self.init, first)
             cluster.write_text(write_cluster(self.cluster), encoding="utf-8")
             self.tell(f"starting {self.cluster.size} workers on {self.cluster.name}")
             stack.enter_context(self.crew)
             self._ask(
-                "open", task=self.task, graph=str(graph), cluster=str(cluster), seed=self.seed, init=self.init,
+                "open", task=self.task, graph=str(graph), cluster=str(cluster), seed=self.seed, first=str(first),
                 timeout=self.timeout,
             )  # fmt: skip
             self._stack = stack.pop_all()

@@ -41,7 +41,7 @@ class Service:
         self.session: Session | None = None
 
     def open(self, request: Request, tell: Tell) -> dict[str, Any]:
-        """Load task and graph, build the model, meet the other ranks."""
+        """Load task and graph, map the first weights, meet the other ranks."""
         from partita.zoo.tasks import built_in
 
         task: Task = load_task(request["task"], built_in)
@@ -50,7 +50,7 @@ class Service:
             task, read_graph(Path(request["graph"])), load_cluster(request["cluster"]), request["seed"], self.rank,
             self.world, request["timeout"],
         )  # fmt: skip
-        self.session.open(request.get("init", ""))
+        self.session.open(first=request["first"])
         return {"rank": self.rank}
 
     def join(self, request: Request, tell: Tell) -> dict[str, Any]:

@@ -154,7 +154,9 @@ class Course:
         ends = {at: second for at, second, _, _ in self.earlier if second} | {at: self._second(at) for at in self.ends}
         losses = [(at, loss, weight) for at, _, loss, weight in self.earlier] + [*self.losses.values()]
         leaves = {} if self.stopped else session.leaves(order, state)
-        chief = session.rank == 0 and bool(leaves)
+        merges = [astuple(merge) for merge in state.ledger.merges] if state else []
+        self.state = state = None  # what a step needs beside the weights makes room for the module
+        model = session.module(leaves) if session.rank == 0 and leaves else None
         return {
             "rank": session.rank,
             "since": since,
@@ -166,11 +168,11 @@ class Course:
             "losses": losses,
             "spans": [span | {"start": span["start"] + shift, "end": span["end"] + shift} for span in self.spans],
             "sent": sent,
-            "merges": [astuple(merge) for merge in state.ledger.merges] if state else [],
+            "merges": merges,
             "steps": self.step,
             "resident": psutil.Process().memory_info().rss,
-            "final_loss": session.evaluate(leaves) if chief and order.evaluate else None,
-            "weights": session.save(leaves, order.out) if chief and order.out else "",
+            "final_loss": session.evaluate(model) if model and order.evaluate else None,
+            "weights": session.save(model, order.out) if model and order.out else "",
         }
 
 

@@ -5,34 +5,37 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import load_file, save_file
 from torch.profiler import ProfilerActivity, profile
 
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import by_messages
-from partita.errors import RunError, TaskError
+from partita.cost.memory import peak_memory
+from partita.errors import RunError
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.program.instruction import Collective
 from partita.program.program import Program
 from partita.runtime.gather import gathered_leaves
+from partita.runtime.heap import limit, make_room
 from partita.runtime.leg import Reach
 from partita.runtime.processes import Processes, clock_offset
 from partita.runtime.rank import Rank
 from partita.runtime.restore import Saved
-from partita.runtime.run import Values, carry_over, initial, make_rank, values_of
+from partita.runtime.run import Values, carry_over, initial, make_rank
 from partita.runtime.schedules import advance
 from partita.runtime.state import State
 from partita.runtime.watch import Watch, watched
+from partita.runtime.weights import first_weights, map_first, save_weights
 from partita.task import Task
 from partita.tracing.prepare import read_batch
 from partita.units import Seconds
@@ -59,7 +62,8 @@ class Order:
 
 @dataclass
 class Session:
-    """One rank's process. `values` are the first weights, from the seed or from `init`; every run starts from them."""
+    """One rank's process. Every run starts from the first weights: those in the mapped `values`, or else those that the
+    seed or the file `init` gives, which are made when a run begins and go when it has taken them."""
 
     task: Task
     graph: Graph
@@ -69,22 +73,29 @@ class Session:
     world: int
     timeout: Seconds
     device: str = "cpu"
-    model: Any = None
+    init: str = ""
     values: Values = field(default_factory=dict)
     transport: Processes | None = None
     offset: Seconds = 0.0
     _meetings: int = 0
 
-    def open(self, init: str = "") -> None:
-        """Build the model, join the other ranks, align the clocks."""
+    def open(self, init: str = "", first: str = "") -> None:
+        """Join the other ranks, align the clocks; `first` is the file of first weights, where a launcher wrote one."""
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-        self.model, self.values = initial(self.task, self.seed)
-        if init:
-            load_weights(self.model, Path(init))
-        self.values = {name: tensor.detach().clone() for name, tensor in self.values.items()}
+        self.init = init
+        if first:
+            self.values, state = map_first(Path(first))
+            torch.set_rng_state(state)
         self.transport = Processes(self.rank)
         if self.world > 1:
             self.offset = clock_offset(self.rank)
+
+    def first(self, state: State | None = None) -> Values:
+        """The first weights; where they have to be made and a run is under way, its random numbers stay as they are."""
+        if self.values:
+            return self.values
+        with torch.random.fork_rng(devices=[]) if state is not None else nullcontext():
+            return first_weights(self.task, self.seed, self.init)
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -112,9 +123,9 @@ class Session:
             return self._watch(program) if self.rank < program.size else None
 
     def _watch(self, program: Program) -> Watch:
-        reach = Reach(program.drain + 2)
+        reach, values = Reach(program.drain + 2), self.first()
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-            rank = self.rank_for(program, None, 0)
+            rank = self.rank_for(program, None, 0, values=values)
             advance([rank], reach, patience=self.timeout)
             steady, now = time.time_ns(), time.perf_counter()
             rank.board.done.clear()
@@ -129,12 +140,16 @@ class Session:
         self.transport.join(sorted((lane, g) for lane, g in crowds if len(g) > 1), self.timeout)
 
     def rank_for(
-        self, program: Program, state: State | None, step: int, keyed: bool = False, saved: Saved | None = None
-    ) -> Rank:
+        self, program: Program, state: State | None, step: int, keyed: bool = False, saved: Saved | None = None,
+        values: Values | None = None,
+    ) -> Rank:  # fmt: skip
         """This process's rank, its round 0 at step `step`; its state is the one before, a checkpoint's or new."""
         assert self.transport is not None
-        state = carry_over(self.graph, program, self.rank, self.task, self.values, state, self.device)
         machine = self.cluster.devices[self.rank]
+        if self.device == "cpu" and limit() < inf:
+            make_room(peak_memory(program, self.graph, self.rank))
+        first = self.first(state) if values is None else values
+        state = carry_over(self.graph, program, self.rank, self.task, first, state, self.device)
         return make_rank(
             self.task, self.graph, program, self.rank, state, self.transport, seed=self.seed, first_step=step,
             device=self.device, keyed=keyed, cores=0.0 if machine.ghost else machine.cores, saved=saved,
@@ -147,25 +162,27 @@ class Session:
         program = lower(self.graph, order.plan, self.cluster)[-1].program
         return gathered_leaves(program, self.graph, self.rank, state)
 
-    def evaluate(self, leaves: dict[str, torch.Tensor]) -> float:
+    def module(self, leaves: dict[str, torch.Tensor]) -> Any:
+        """The task's module with these weights."""
+        with torch.random.fork_rng(devices=[]):
+            model, values = initial(self.task, self.seed)
+        with torch.no_grad():
+            for name, tensor in values.items():
+                tensor.copy_(leaves[name])
+        return model
+
+    def evaluate(self, model: Any) -> float:
         """Mean loss over the validation set, or over the first 256 samples where there is none."""
-        self._take(leaves)
         data = self.task.validation if self.task.validation is not None else self.task.data
         count = len(data) if self.task.validation is not None else min(256, len(data))
-        return evaluate(self.task, self.model, data, count, self.device)
+        return evaluate(self.task, model, data, count, self.device)
 
-    def save(self, leaves: dict[str, torch.Tensor], out: str) -> str:
+    def save(self, model: Any, out: str) -> str:
         """Write the model into the folder `out`; the file's path."""
-        self._take(leaves)
         path = Path(out) / "model.safetensors"
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_weights(self.model, path)
+        save_weights(model, path)
         return str(path)
-
-    def _take(self, leaves: dict[str, torch.Tensor]) -> None:
-        with torch.no_grad():
-            for name, tensor in values_of(self.model).items():
-                tensor.copy_(leaves[name])
 
 
 def evaluate(task: Task, model: Any, data: Any, count: int, device: str) -> float:
@@ -189,31 +206,6 @@ def evaluate(task: Task, model: Any, data: Any, count: int, device: str) -> floa
             total, weight = total + part[0], weight + part[1]
     model.train()
     return total / weight
-
-
-def save_weights(model: Any, path: Path) -> None:
-    """The module's parameters and persistent buffers under their own names, tied ones once."""
-    kept = dict(model.named_parameters())
-    kept |= {name: buffer for name, buffer in model.named_buffers() if name in model.state_dict()}
-    save_file({name: tensor.detach().contiguous() for name, tensor in kept.items()}, path)
-
-
-def load_weights(model: Any, path: Path) -> None:
-    """Read such a file into the module. Raises TaskError listing what differs."""
-    if not path.is_file():
-        raise TaskError(f"there is no weights file {path}; give one that `partita train --out` wrote")
-    found, own = load_file(path), dict(model.named_parameters())
-    missing = sorted(own.keys() - found.keys())
-    if missing:
-        raise TaskError(f"{path} lacks {', '.join(missing[:5])}; it belongs to another model")
-    with torch.no_grad():
-        for name, tensor in values_of(model).items():
-            if name in found:
-                if found[name].shape != tensor.shape:
-                    raise TaskError(
-                        f"{path}: {name} has shape {tuple(found[name].shape)}, the model {tuple(tensor.shape)}"
-                    )
-                tensor.copy_(found[name])
 
 
 def join_world(rank: int, world: int, timeout: Seconds, backend: str = "gloo") -> None:

@@ -1,0 +1,66 @@
+"""Weights in files: those of a finished run, and those that every rank of a run begins with.
+
+The first weights of a run lie in a file that its ranks map: the kernel takes mapped pages back when memory is short, so
+that they cost a rank nothing beside the parts that it copies into its state.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from partita.errors import TaskError
+from partita.runtime.run import Values, initial, values_of
+from partita.task import Task
+
+RANDOM: Final = "random state"
+
+
+def save_weights(model: Any, path: Path) -> None:
+    """The module's parameters and persistent buffers under their own names, tied ones once."""
+    kept = dict(model.named_parameters())
+    kept |= {name: buffer for name, buffer in model.named_buffers() if name in model.state_dict()}
+    save_file({name: tensor.detach().contiguous() for name, tensor in kept.items()}, path)
+
+
+def load_weights(model: Any, path: Path) -> None:
+    """Read such a file into the module. Raises TaskError listing what differs."""
+    if not path.is_file():
+        raise TaskError(f"there is no weights file {path}; give one that `partita train --out` wrote")
+    found, own = load_file(path), dict(model.named_parameters())
+    missing = sorted(own.keys() - found.keys())
+    if missing:
+        raise TaskError(f"{path} lacks {', '.join(missing[:5])}; it belongs to another model")
+    with torch.no_grad():
+        for name, tensor in values_of(model).items():
+            if name in found:
+                if found[name].shape != tensor.shape:
+                    raise TaskError(
+                        f"{path}: {name} has shape {tuple(found[name].shape)}, the model {tuple(tensor.shape)}"
+                    )
+                tensor.copy_(found[name])
+
+
+def first_weights(task: Task, seed: int, init: str = "") -> Values:
+    """Parameters and buffers by name: of the module built under the seed, or of the weights file `init`."""
+    model, values = initial(task, seed)
+    if init:
+        load_weights(model, Path(init))
+    return {name: tensor.detach() for name, tensor in values.items()}
+
+
+def write_first(task: Task, seed: int, init: str, path: Path) -> None:
+    """Write the first weights for other processes, with the state that torch's random numbers are then in."""
+    with torch.random.fork_rng(devices=[]):
+        values = first_weights(task, seed, init)
+        whole = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in values.items()}
+        save_file({**whole, RANDOM: torch.get_rng_state()}, path)
+
+
+def map_first(path: Path) -> tuple[Values, torch.Tensor]:
+    """The first weights that another process wrote, mapped, and its random state."""
+    values = load_file(path)
+    return values, values.pop(RANDOM).clone()
