@@ -16,22 +16,25 @@ from partita.graph.tensor import ITEMSIZE, Tensor
 from partita.program.instruction import Act, Collective, Compute, Free, Kind, Load, Pack, Receive, Send, Space, Update
 from partita.program.program import Bucket, Piece, Program, Role
 from partita.program.timeline import PARTS
-from partita.units import Bytes, Seconds
+from partita.units import Bytes
 
 ACTIVATIONS, GRADIENTS, MESSAGES = (PARTS.index(name) for name in ("activations", "gradients", "messages"))
+START: Final = 0.0  # shares of an instance's time
+END: Final = 1.0
+NOTHING: Final = 0  # the row of what holds nothing
 STRETCHES: Final = 12  # of one segment: its fullest moment in each is kept
 # Tensors of a bucket's size that torch's rules make and drop (torch 2.13, torch/optim): Adam's denominator twice, ...
 SCRATCH: Final = {"SGD": 0, "Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2}
 
+_Names = tuple[tuple[str, ...], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One instruction of a role in one round, from `start` to `end`."""
+    """One instruction of a role in one round; its `number` counts those of all rounds."""
 
-    place: int
+    number: int
     round: int
-    start: Seconds
-    end: Seconds
 
 
 @dataclass
@@ -47,58 +50,68 @@ class _Place:
 
 
 class Ledger:
-    """Writes what comes and goes; lives for one call of `memory_curve`."""
+    """Writes what comes and goes; lives for one call of `written`.
+
+    Entry k of `number`, `share`: something comes or goes when that instance has gone through this share of its time.
+    Microbatches go through the same, so what is held is written once in a row of `rows`: entry k + 1 of `held` names
+    the row that a key holds from entry k on, and entry k of `before` the entry of `held` whose place that takes.
+    `left` has what goes with the last of some instances: entries, and numbers of the instances.
+    """
 
     def __init__(self, program: Program, graph: Graph, role: Role, foreach: bool) -> None:
         self.program, self.graph, self.foreach = program, graph, foreach
         self.zero = np.zeros(len(PARTS), np.int64)
-        self.moments: list[Seconds] = []
-        self.held: list[Course] = [self.zero]
+        self.number: list[int] = []
+        self.share: list[float] = []
+        self.rows: list[Course] = [self.zero]
+        self.held: list[int] = [NOTHING]
         self.before: list[int] = []
         self.now: dict[tuple[int, str, object], int] = {}
         self.places: dict[tuple[int, str, int], _Place] = {}
         self.uses = Counter(part for i in role.instructions if (part := part_of(i.act)))
-        self.used: Counter[tuple[int, str]] = Counter()
+        self.used: dict[tuple[int, str], list[int]] = {}
+        self.left: list[tuple[range, list[int]]] = []
         sends = [i.act for i in role.instructions if isinstance(i.act, Send) and i.act.space is Space.VALUE]
         self.sent = {(act.part, name) for act in sends for name, _ in program.parcel[act.bucket].values}
-        self.tide = cache(lambda stage, batch: tide_of(program.graph_of(stage, graph), batch))
+        self.tide = cache(self._tide)
         self.outside = cache(lambda stage, batch, names: self.tide(stage, batch).outside(names))
         self.course = cache(self._course)
+        self.course_with = cache(self._course_with)
+        self.between = cache(self._between)
+        self.bytes_of = cache(self._bytes_of)
         self.given = cache(self._given)
+        self.carried = cache(self._carried)
+        self.loaded = cache(self._loaded)
 
     def enter(self, one: Instance, act: Act) -> None:
         """What an instance makes and frees; instances come in the order of their starts."""
         match act:
-            case Load(fetch=True):
-                inputs = self.program.graph_of(act.stage, self.graph).inputs
-                suffix = f">{act.stage}" if act.stage >= 0 else ""
-                names = tuple(n for n, _ in inputs if n.startswith("input.") and n.endswith(suffix))
-                self._arrive(one.start, one.round, act.part, act.stage, act.count, names, message=False)
-            case Receive(space=Space.VALUE):
-                parcel = self.program.parcel[act.bucket]
-                names = tuple(name for name, _ in parcel.values)
-                self._arrive(one.start, one.round, act.part, stage_of(names[0]), parcel.batch, names)
             case Compute():
                 self._compute(one, act)
-            case Send(space=Space.VALUE, keeps=False):
-                for name, _ in self.program.parcel[act.bucket].values:
-                    self._set(one.end, (one.round, act.part, name), self.zero)
+            case Pack():
+                self._come(one, act.bucket, Space.GRADIENT)
+                self._take(one, act.bucket, act.part, act.stage)
+            case Free():
+                self._set(one, END, (0, "", (act.bucket, act.space)), NOTHING)
             case Collective(kind=Kind.ALL_GATHER):
-                self._come(one.start, act.bucket, act.space)
+                self._come(one, act.bucket, act.space)
             case Collective(kind=Kind.REDUCE_SCATTER):
                 bucket = self.program.bucket[act.bucket]
                 room = bucket.owned * bucket.item(act.space)
-                self._set(one.start, (one.round, "", ("room", act.bucket)), unit("messages") * room)
-                self._set(one.end, (one.round, "", ("room", act.bucket)), self.zero)
-            case Free():
-                self._set(one.end, (0, "", (act.bucket, act.space)), self.zero)
-            case Pack():
-                self._come(one.start, act.bucket, Space.GRADIENT)
-                self._take(one, act.bucket, act.part, act.stage)
+                self._set(one, START, (one.round, "", ("room", act.bucket)), self.bytes_of("messages", room))
+                self._set(one, END, (one.round, "", ("room", act.bucket)), NOTHING)
+            case Receive(space=Space.VALUE):
+                stage, batch, names = self.carried(act.bucket)
+                self._arrive(one, START, act.part, stage, batch, names)
+            case Send(space=Space.VALUE, keeps=False):
+                for name in self.carried(act.bucket)[2]:
+                    self._set(one, END, (one.round, act.part, name), NOTHING)
+            case Load(fetch=True):
+                self._arrive(one, START, act.part, act.stage, act.count, self.loaded(act.stage), message=False)
             case Update():
                 scratch = scratch_bytes(self.graph, self.program.bucket[act.bucket], self.foreach)
-                self._set(one.start, (one.round, "", act.bucket), unit("workspace") * scratch)
-                self._set(one.end, (one.round, "", act.bucket), self.zero)
+                self._set(one, START, (one.round, "", act.bucket), self.bytes_of("workspace", scratch))
+                self._set(one, END, (one.round, "", act.bucket), NOTHING)
                 if act.part:
                     self._take(one, act.bucket, act.part, -1)
         if part := part_of(act):
@@ -106,81 +119,118 @@ class Ledger:
 
     @property
     def changes(self) -> Course:
-        """What comes and goes at each of the moments, shape [moments, PARTS]."""
-        held = np.concatenate(self.held).reshape(-1, len(PARTS))
-        found: Course = held[1:] - held[self.before]
+        """What comes and goes with each entry, shape [entries, PARTS]."""
+        rows, held = np.concatenate(self.rows).reshape(-1, len(PARTS)), np.array(self.held)
+        found: Course = rows[held[1:]] - rows[held[self.before]]
         return found
 
-    def _set(self, at: Seconds, key: tuple[int, str, object], held: Course) -> None:
-        self.moments.append(at)
+    def _set(self, one: Instance, share: float, key: tuple[int, str, object], row: int) -> None:
+        self.number.append(one.number)
+        self.share.append(share)
         self.before.append(self.now.get(key, 0))
         self.now[key] = len(self.held)
-        self.held.append(held)
+        self.held.append(row)
 
-    def _come(self, at: Seconds, bucket: str, space: Space) -> None:
+    def _row(self, course: Course) -> int:
+        self.rows.append(course)
+        return len(self.rows) - 1
+
+    def _bytes_of(self, part: str, size: Bytes) -> int:
+        return self._row(unit(part) * size)
+
+    def _tide(self, stage: int, batch: int) -> Tide:
+        graph = self.program.graph_of(stage, self.graph)
+        return graph.once(("tide", batch), lambda: tide_of(graph, batch))
+
+    def _carried(self, bucket: str) -> tuple[int, int, tuple[str, ...]]:
+        """The stage that takes a parcel, its samples, and the names of its values."""
+        parcel = self.program.parcel[bucket]
+        names = tuple(name for name, _ in parcel.values)
+        return stage_of(names[0]), parcel.batch, names
+
+    def _loaded(self, stage: int) -> tuple[str, ...]:
+        """What is loaded for a stage."""
+        inputs, suffix = self.program.graph_of(stage, self.graph).inputs, f">{stage}" if stage >= 0 else ""
+        return tuple(n for n, _ in inputs if n.startswith("input.") and n.endswith(suffix))
+
+    def _come(self, one: Instance, bucket: str, space: Space) -> None:
         """The whole of a bucket of which a rank keeps its part."""
         whole = self.program.bucket.get(bucket)
         if whole is not None and not whole.keeps(space):
             part = "parameters" if space is Space.PARAMETER else "buckets"
-            self._set(at, (0, "", (bucket, space)), unit(part) * whole.elements * whole.item(space))
+            self._set(one, START, (0, "", (bucket, space)), self.bytes_of(part, whole.elements * whole.item(space)))
 
     def _place(self, round: int, part: str, stage: int, batch: int) -> _Place:
         return self.places.setdefault((round, part, stage), _Place(self.tide(stage, batch)))
 
     def _arrive(
-        self, at: Seconds, round: int, part: str, stage: int, batch: int, names: tuple[str, ...], message: bool = True
-    ) -> None:
-        place = self._place(round, part, stage, batch)
+        self, one: Instance, share: float, part: str, stage: int, batch: int, names: tuple[str, ...],
+        message: bool = True,
+    ) -> None:  # fmt: skip
+        place = self._place(one.round, part, stage, batch)
         if message:
             place.waiting += (names,)
         else:
             place.read += (names,)
-        self._set(at, (round, part, stage), self._across(place, stage))
+        self._set(one, share, (one.round, part, stage), self._across(place, stage))
 
-    def _across(self, place: _Place, stage: int) -> Course:
+    def _across(self, place: _Place, stage: int) -> int:
         """What a place holds between passes."""
-        found, at, batch = self.zero.copy(), place.position, place.tide.batch
-        found[[ACTIVATIONS, GRADIENTS]] = place.tide.made_course[1][at]
-        found[GRADIENTS] -= place.taken
-        found[ACTIVATIONS] += sum(int(self.outside(stage, batch, names)[at]) for names in place.read)
-        found[MESSAGES] += sum(int(self.outside(stage, batch, names)[at]) for names in place.waiting)
-        return found
+        return self.between(stage, place.tide.batch, place.position, place.taken, place.read, place.waiting)
+
+    def _between(self, stage: int, batch: int, at: int, taken: Bytes, read: _Names, waiting: _Names) -> int:
+        found = self.zero.copy()
+        found[[ACTIVATIONS, GRADIENTS]] = self.tide(stage, batch).made_course[1][at]
+        found[GRADIENTS] -= taken
+        found[ACTIVATIONS] += sum(int(self.outside(stage, batch, names)[at]) for names in read)
+        found[MESSAGES] += sum(int(self.outside(stage, batch, names)[at]) for names in waiting)
+        return self._row(found)
 
     def _compute(self, one: Instance, act: Compute) -> None:
         segment = self.program.segment[act.segment]
         place = self._place(one.round, act.part, segment.stage, segment.batch)
         place.read, place.waiting = (*place.read, *place.waiting), ()
-        key = (one.round, act.part, segment.stage)
-        for share, held in self.course(act.segment, place.read):
-            during = held.copy()
-            during[GRADIENTS] -= place.taken
-            self._set(one.start + share * (one.end - one.start), key, during)
+        key, last = (one.round, act.part, segment.stage), len(self.held)
+        shares, rows = self.course_with(act.segment, place.read, place.taken)
+        if rows:
+            self.number += [one.number] * len(rows)
+            self.share += shares
+            self.before += [self.now.get(key, 0), *range(last, last + len(rows) - 1)]
+            self.held += rows
+            self.now[key] = len(self.held) - 1
         place.position = segment.stop
-        self._set(one.end, key, self._across(place, segment.stage))
+        self._set(one, END, key, self._across(place, segment.stage))
         near: dict[int, list[str]] = {}
         for name, size in place.tide.leaving(segment.start, segment.stop):
             if (act.part, name) in self.sent:
-                self._set(one.end, (one.round, act.part, name), unit("messages") * size)
+                self._set(one, END, (one.round, act.part, name), self.bytes_of("messages", size))
             else:
                 near.setdefault(stage_of(name), []).append(name)
         for stage, names in near.items():
-            self._arrive(one.end, one.round, act.part, stage, segment.batch, tuple(names), message=False)
+            self._arrive(one, END, act.part, stage, segment.batch, tuple(names), message=False)
 
-    def _course(self, name: str, read: tuple[tuple[str, ...], ...]) -> list[tuple[float, Course]]:
-        """(share of a segment's time, what is held then), the fullest operator of every stretch."""
+    def _course_with(self, name: str, read: _Names, taken: Bytes) -> tuple[list[float], list[int]]:
+        """(shares of a segment's time, what is held from then on), the fullest operator of every stretch."""
+        shares, course = self.course(name, read)
+        held = course.copy()
+        held[:, GRADIENTS] -= taken
+        return shares, [self._row(row) for row in held]
+
+    def _course(self, name: str, read: _Names) -> tuple[list[float], Course]:
         segment = self.program.segment[name]
         start, stop = segment.start, segment.stop
         held = np.zeros((stop - start, len(PARTS)), np.int64)
         held[:, [ACTIVATIONS, GRADIENTS]] = self.tide(segment.stage, segment.batch).made_course[0][start:stop]
         for names in read:
             held[:, ACTIVATIONS] += self.outside(segment.stage, segment.batch, names)[start:stop]
-        return [(i / (stop - start), held[i]) for i in fullest(held.sum(axis=1), STRETCHES)]
+        kept = fullest(held.sum(axis=1), STRETCHES)
+        return [i / (stop - start) for i in kept], held[kept]
 
     def _take(self, one: Instance, bucket: str, part: str, stage: int) -> None:
         place = self.places.get((one.round, part, stage))
         if place is not None:
             place.taken += self.given(stage, place.tide.batch, bucket)
-            self._set(one.end, (one.round, part, stage), self._across(place, stage))
+            self._set(one, END, (one.round, part, stage), self._across(place, stage))
 
     def _given(self, stage: int, batch: int, bucket: str) -> Bytes:
         """Bytes of gradients that go when a bucket is packed."""
@@ -189,11 +239,14 @@ class Ledger:
 
     def _leave(self, one: Instance, part: str) -> None:
         """After the last instruction that uses an environment all of it goes."""
-        self.used[one.round, part] += 1
-        if self.used[one.round, part] == self.uses[part]:
+        used = self.used.setdefault((one.round, part), [])
+        used.append(one.number)
+        if len(used) == self.uses[part]:
+            first = len(self.number)
             for key in [key for key in self.places if key[:2] == (one.round, part)]:
-                self._set(one.end, key, self.zero)
+                self._set(one, END, key, NOTHING)
                 del self.places[key]
+            self.left.append((range(first, len(self.number)), used))
 
 
 def part_of(act: Act) -> str:

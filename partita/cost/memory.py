@@ -8,64 +8,122 @@ buckets, optimizer, parameters ---------     stay
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from math import inf
 
 import numpy as np
+from numpy.typing import NDArray
 
 from partita.cost.curve import Course, Curve, unit
-from partita.cost.ledger import Instance, Ledger
+from partita.cost.ledger import END, Instance, Ledger
 from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE
 from partita.plan.rule import ruled
 from partita.program.instruction import Act, Apply, Combine, Compute, Pack, Receive, Snapshot, Space, Update
 from partita.program.program import Bucket, Program, Role
-from partita.units import Bytes, Seconds
+from partita.units import Bytes
+
+Ints = NDArray[np.int64]
+Reals = NDArray[np.float64]
 
 
 def peak_memory(program: Program, graph: Graph, rank: int) -> Bytes:
     """Steady-state peak of live tensor bytes on `rank`, its instructions carried out in the order of the text."""
     role = program.role_of[rank]
-    count = len(role.instructions)
-    order = [Instance(i, n, n * count + i, n * count + i + 1) for n in range(2) for i in range(count)]
-    return memory_curve(program, graph, role, order).peak
+    start = np.arange(2.0 * len(role.instructions)).reshape(2, -1)
+    return memory_curve(program, graph, role, start, start + 1).peak
 
 
 def memory_curve(
-    program: Program, graph: Graph, role: Role, instances: Sequence[Instance], *, foreach: bool = False
+    program: Program, graph: Graph, role: Role, start: Reals, end: Reals, *, foreach: bool = False
 ) -> Curve:
-    """Live bytes on a rank of `role` while it carries out `instances`, whole rounds of the steady state; from the first
-    computing on. `foreach` says that an update works on all pieces of a bucket at once."""
+    """Live bytes on a rank of `role` whose instructions take from `start` to `end`, shape [rounds, instructions], whole
+    rounds of the steady state; from the first computing on. `foreach` says that an update works on all pieces of a
+    bucket at once."""
+    return written(program, graph, role, start, end, foreach=foreach).at(start, end)
+
+
+@dataclass(frozen=True, eq=False)
+class Changes:
+    """What comes and goes on a rank of `role`, and with which instances of its instructions, whenever these are: entry
+    k is `parts[k]`, shape [., PARTS], when instance number[k] has gone through share[k] of its time. Entries last[k] go
+    with that one of the instances users[k] that begins last. `resident` is what stays."""
+
+    role: Role
+    resident: Course
+    number: Ints
+    share: Reals
+    parts: Course
+    last: tuple[range, ...]
+    users: tuple[list[int], ...]
+
+    def at(self, start: Reals, end: Reals) -> Curve:
+        """The curve where instances take from `start` to `end`, shape [rounds, instructions]. What the bytes are for is
+        as where it was written."""
+        begun, ended, number = posted(self.role, start, end).ravel(), end.ravel(), self.number.copy()
+        turn = np.empty(len(begun), np.int64)
+        turn[np.lexsort((np.arange(len(begun)), begun))] = np.arange(len(begun))
+        for entries, users in zip(self.last, self.users, strict=True):
+            number[entries.start : entries.stop] = max(users, key=turn.item)
+        computing = np.tile([isinstance(i.act, Compute) for i in self.role.instructions], len(start))
+        first = float(begun[computing].min() if computing.any() else begun.min())
+        inside = begun[number] + self.share * (ended[number] - begun[number])
+        moments = np.concatenate([[first], np.where(self.share == END, ended[number], inside)])
+        order = np.argsort(moments, kind="stable")
+        parts = np.cumsum(np.concatenate([self.resident[None], self.parts])[order], axis=0)
+        kept = moments[order] >= first
+        return Curve(moments[order][kept], parts[kept])
+
+
+def written(program: Program, graph: Graph, role: Role, start: Reals, end: Reals, *, foreach: bool = False) -> Changes:
+    """What `memory_curve` adds up."""
     ledger, body = Ledger(program, graph, role, foreach), role.instructions
-    ordered = sorted(_posted(instances, role), key=lambda one: (one.start, one.round, one.place))
-    for one in ordered:
-        ledger.enter(one, body[one.place].act)
-    computing = [one.start for one in ordered if isinstance(body[one.place].act, Compute)]
-    first = computing[0] if computing else ordered[0].start
+    begun = posted(role, start, end).ravel()
+    for number in np.lexsort((np.arange(len(begun)), begun)).tolist():
+        ledger.enter(Instance(number, number // len(body)), body[number % len(body)].act)
     found = ledger.changes
     moved = found.any(axis=1)
-    moments = np.concatenate([[first], np.array(ledger.moments, np.float64)[moved]])
-    order = np.argsort(moments, kind="stable")
-    parts = np.cumsum(np.concatenate([resident(program, graph, role)[None], found[moved]])[order], axis=0)
-    kept = moments[order] >= first
-    return Curve(moments[order][kept], parts[kept])
+    place = np.concatenate([[0], np.cumsum(moved)]).tolist()
+    return Changes(
+        role, resident(program, graph, role), np.array(ledger.number, np.int64)[moved], np.array(ledger.share)[moved],
+        found[moved], tuple(range(place[some.start], place[some.stop]) for some, _ in ledger.left),
+        tuple(users for _, users in ledger.left),
+    )  # fmt: skip
 
 
-def _posted(instances: Sequence[Instance], role: Role) -> list[Instance]:
-    """With each Receive from where its memory is there: as soon as its lane is free and what it waits for is done,
-    however late the message comes."""
-    found, free = [], dict[str, Seconds]()
-    ends = {(role.instructions[one.place].name, one.round): one.end for one in instances}
-    for one in sorted(instances, key=lambda one: (one.round, one.place)):
-        instruction = role.instructions[one.place]
-        if isinstance(instruction.act, Receive):
-            waits = [ends.get((after.name, one.round - after.rounds), -inf) for after in instruction.after]
-            ready = max([free.get(instruction.lane, one.start), *waits])
-            found.append(Instance(one.place, one.round, min(ready, one.start), one.end))
-        else:
-            found.append(one)
-        free[instruction.lane] = one.end
+def posted(role: Role, start: Reals, end: Reals) -> Reals:
+    """The starts, with each Receive from where its memory is there: as soon as its lane is free and what it waits for
+    is done, however late the message comes."""
+    found, body, last = start.copy(), role.instructions, dict[str, int]()
+    place, shifted = {i.name: j for j, i in enumerate(body)}, _shifted(end)
+    ends = {i.lane: j for j, i in enumerate(body)}
+    for j, i in enumerate(body):
+        if isinstance(i.act, Receive):
+            before = end[:, last[i.lane]] if i.lane in last else shifted(1)[:, ends[i.lane]]
+            waits = [shifted(after.rounds)[:, place[after.name]] for after in i.after]
+            free = np.isfinite(before)
+            ready = np.maximum.reduce([np.where(free, before, start[:, j]), *waits])
+            found[:, j] = np.minimum(ready, start[:, j])
+        last[i.lane] = j
     return found
+
+
+def _shifted(end: Reals) -> Callable[[int], Reals]:
+    """Ends so many rounds before each round, long ago for those that are not known."""
+
+    @cache
+    def of(rounds: int) -> Reals:
+        found = np.full_like(end, -inf)
+        kept = max(len(end) - abs(rounds), 0)
+        if rounds >= 0:
+            found[len(end) - kept :] = end[:kept]
+        else:
+            found[:kept] = end[len(end) - kept :]
+        return found
+
+    return of
 
 
 def resident(program: Program, graph: Graph, role: Role) -> Course:

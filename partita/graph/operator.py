@@ -77,11 +77,14 @@ class Operator:
 
 
 def reading(operator: Operator, taken: Callable[[Ref], Ref]) -> Operator:
-    """The operator with `taken(ref)` in the place of everything that it reads."""
+    """The operator with `taken(ref)` in the place of everything that it reads; itself where that is the same."""
+    found = {ref: taken(ref) for ref in operator.reads()}
+    if all(new is ref for ref, new in found.items()):
+        return operator
     return replace(
         operator,
-        arguments=tuple(_taken(argument, taken) for argument in operator.arguments),
-        keywords=tuple((name, _taken(value, taken)) for name, value in operator.keywords),
+        arguments=tuple(_taken(argument, found.__getitem__) for argument in operator.arguments),
+        keywords=tuple((name, _taken(value, found.__getitem__)) for name, value in operator.keywords),
     )
 
 

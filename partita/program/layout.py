@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from math import prod
 
@@ -42,6 +43,12 @@ class Shares:
         return self.edges[place], self.edges[place + 1]
 
 
+@lru_cache(maxsize=1024)
+def widest(edges: tuple[int, ...]) -> int:
+    """The elements of the largest of the parts between edges."""
+    return max(b - a for a, b in pairwise(edges))
+
+
 @dataclass(frozen=True, slots=True)
 class Bucket:
     """Pieces of parameters that travel and are updated together, dense and in this order; by all ranks that have them,
@@ -67,7 +74,7 @@ class Bucket:
     @property
     def owned(self) -> int:
         """The elements that a rank updates, of the ranks' parts the largest."""
-        return max(b - a for a, b in pairwise(self.shares.edges)) if self.shares else self.elements
+        return widest(self.shares.edges) if self.shares else self.elements
 
     @property
     def size(self) -> Bytes:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from partita.errors import ProgramError
 from partita.program.gate import opens
@@ -12,6 +16,7 @@ from partita.program.instruction import After, Collective, Gate, Instruction, Re
 from partita.program.program import Policy, Program, Role
 
 Meeting: TypeAlias = tuple[str, int, int] | tuple[str, tuple[int, ...]]  # (key, source, target) or (name, members)
+Messages: TypeAlias = NDArray[np.int64]
 
 
 def verify(program: Program) -> Program:
@@ -44,35 +49,48 @@ def _names(program: Program, role: Role) -> None:
             raise ProgramError(f"{program.name}: {i.name} needs {i.need} of {len(i.after)} predecessors")
 
 
-def _ends(program: Program) -> tuple[Counter[tuple[str, int, int]], Counter[tuple[str, int, int]]]:
-    sent: Counter[tuple[str, int, int]] = Counter()
-    received: Counter[tuple[str, int, int]] = Counter()
-    for role, i in program.instructions():
-        for rank in role.ranks:
-            if isinstance(i.act, Send):
-                sent[i.act.key, rank, role.mine(i.act.to, rank)] += 1
-            elif isinstance(i.act, Receive):
-                received[i.act.key, role.mine(i.act.source, rank), rank] += 1
-    return sent, received
+def _ends(program: Program, numbers: dict[str, int]) -> Iterator[Messages]:
+    """Of all sends, then of all receives, sorted: each message as one number made of key, source and target."""
+    size = program.size
+    ranks = {role.name: np.array(role.ranks, np.int64) for role in program.roles}
+    for kind in (Send, Receive):
+        found = [np.zeros(0, np.int64)]
+        for role, i in program.instructions():
+            if isinstance(i.act, kind):
+                first = numbers.setdefault(i.act.key, len(numbers)) * size
+                peers = np.array(i.act.to if isinstance(i.act, Send) else i.act.source, np.int64)
+                source, target = (ranks[role.name], peers) if kind is Send else (peers, ranks[role.name])
+                found.append((first + source) * size + target)
+        yield np.sort(np.concatenate(found))
 
 
 def _messages(program: Program) -> None:
-    sent, received = _ends(program)
-    for key, source, target in (sent - received) + (received - sent):
-        side = "sent and never received" if (key, source, target) in sent - received else "received and never sent"
-        raise ProgramError(f"{program.name}: message {key} from rank {source} to rank {target} is {side}")
+    numbers: dict[str, int] = {}
+    sent, received = _ends(program, numbers)
+    if np.array_equal(sent, received):
+        return
+    more, less = (Counter(each.tolist()) for each in (sent, received))
+    one, keys = next(iter((more - less) + (less - more))), list(numbers)
+    side = "sent and never received" if more[one] > less[one] else "received and never sent"
+    pair, target = divmod(one, program.size)
+    key, source = divmod(pair, program.size)
+    raise ProgramError(f"{program.name}: message {keys[key]} from rank {source} to rank {target} is {side}")
 
 
 def _collectives(program: Program) -> None:
     """All members name the same collectives, and in-order lanes have them in the same order."""
-    orders: dict[tuple[int, ...], dict[str, list[str]]] = {}
-    for role, i in program.instructions():
-        if isinstance(i.act, Collective):
-            for group in i.act.groups:
-                for rank in set(group) & set(role.ranks):
-                    orders.setdefault(group, {}).setdefault(str(rank), []).append(i.name)
+    orders: dict[tuple[int, ...], dict[int, tuple[str, ...]]] = {}
+    for role in program.roles:
+        acts = [(i.name, i.act.groups) for i in role.instructions if isinstance(i.act, Collective)]
+        names: dict[tuple[int, ...], list[str]] = {}
+        for name, groups in acts:
+            for group in groups:
+                names.setdefault(group, []).append(name)
+        for group, order in names.items():
+            ours = dict.fromkeys(set(group) & set(role.ranks), tuple(order))
+            orders.setdefault(group, {}).update(ours)
     for group, by_rank in orders.items():
-        if len(by_rank) != len(group) or len({tuple(order) for order in by_rank.values()}) > 1:
+        if len(by_rank) != len(group) or len(set(by_rank.values())) > 1:
             raise ProgramError(f"{program.name}: the ranks {group} disagree on their collectives: {by_rank}")
 
 

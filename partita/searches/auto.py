@@ -99,10 +99,14 @@ def ranking(screen: Screen, objective: str, capacity: Bytes) -> Ints:
     """The best points, first what fits, then what may fit if the formula overrates it, then the smallest."""
     worth = {"memory": screen.memory, "cost": screen.seconds * screen.devices}.get(objective, screen.seconds)
     sure, maybe = screen.fitting(capacity), screen.fitting(capacity, SLACK)
-    kind = np.where(sure, 0, np.where(maybe, 1, 2))
-    keys = np.where(kind == 2, screen.memory, worth)
-    found: Ints = np.lexsort((screen.memory, keys, kind))[:LOOKED_AT]
-    return found
+    found: list[Ints] = []
+    for kind, keys in ((sure, worth), (maybe & ~sure, worth), (~maybe, screen.memory)):
+        some = np.flatnonzero(kind)
+        left = LOOKED_AT - sum(map(len, found))
+        if 0 < left < len(some):  # with all that are as good as the last one kept
+            some = some[keys[some] <= np.partition(keys[some], left - 1)[left - 1]]
+        found.append(some[np.lexsort((screen.memory[some], keys[some]))][: max(left, 0)])
+    return np.concatenate(found)
 
 
 def varied(space: Space, order: Ints, most: int) -> tuple[int, ...]:

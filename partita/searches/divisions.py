@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Final
 
 import numpy as np
@@ -15,6 +17,7 @@ from partita.recipes.balance import blocks_of
 
 Reals = NDArray[np.float64]
 Ints = NDArray[np.int64]
+MOST_CHUNKS: Final = 64
 COLUMNS: Final = ("fixed", "each", "whole_fixed", "whole_each", "state", "crossing")
 
 
@@ -34,12 +37,31 @@ class Cuts:
     def most(self) -> int:
         return len(self.fixed)
 
+    @cached_property
+    def widest(self) -> Reals:
+        """Of each division the most that crosses between two of its stages."""
+        return np.array([column.max() for column in self.crossing])
+
+    @cached_property
+    def fullest(self) -> Reals:
+        """Of each division the most that backward waits for in one of its stages, 1 byte or more."""
+        return np.array([max(float(kept.max()), 1.0) for kept in self.saved])
+
+    @cached_property
+    def flying(self) -> dict[tuple[int, int, int], float]:
+        """What is known of pipes (their length, schedule, microbatches): bytes that backward waits for."""
+        return {}
+
     def places(self, pipe: Ints, chunks: Ints) -> dict[str, Reals]:
         """For each point the `fixed` and `each` of the slowest place along a pipe with `chunks` stages a place, the
         `whole_` of all places, the fullest one's `state`, and the widest `crossing`."""
-        pairs, at = np.unique(np.stack([pipe, chunks]), axis=1, return_inverse=True)
-        rows = np.array([self._place(int(p), int(c)) for p, c in pairs.T])
+        pairs, at = np.unique(pipe * MOST_CHUNKS + chunks, return_inverse=True)
+        rows = np.array([self.place(*divmod(pair, MOST_CHUNKS)) for pair in pairs.tolist()]).reshape(-1, len(COLUMNS))
         return {name: rows[at.ravel(), k] for k, name in enumerate(COLUMNS)}
+
+    @cached_property
+    def place(self) -> Callable[[int, int], tuple[float, ...]]:
+        return cache(self._place)
 
     def _place(self, pipe: int, chunks: int) -> tuple[float, ...]:
         n = pipe * chunks - 1

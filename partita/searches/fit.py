@@ -105,7 +105,7 @@ def fit(graph: Graph, cluster: Cluster, plan: Plan | None) -> Fit:
     least: Fit | None = None
     for way in _ways(graph, cluster):
         asked = asked or fit_of(way.plans[0], graph, cluster)
-        best, smallest, slower = _fitting(way, cluster)
+        best, smallest, slower = _fitting(way, cluster, asked)
         if best is not None:
             return replace(asked, change=f"{way.words}use --plan '{best.plan.name}'", slower=slower)
         least = smallest if not way.words and (least is None or smallest.needed < least.needed) else least
@@ -145,14 +145,14 @@ def _shorter(way: _Way, cluster: Cluster) -> _Way:
     return replace(way, plans=tuple(plans))
 
 
-def _fitting(way: _Way, cluster: Cluster) -> tuple[Fit | None, Fit, float]:
+def _fitting(way: _Way, cluster: Cluster, asked: Fit | None = None) -> tuple[Fit | None, Fit, float]:
     """The first plan that fits, if any, else the smallest one, and what the former loses by formula. Plans are left out
-    that do not fit by a formula as far off as it was for those before."""
+    that do not fit by a formula as far off as it was for those before; one that was `asked` about is known."""
     memory, smallest, off = min(device.memory for device in cluster.devices), None, 0.0
     for plan, slower, formula in zip(way.plans, way.slower, way.memory, strict=True):
         if formula * off > NEAR * memory and (plan is not way.plans[-1] or formula * off > HOPELESS * memory):
             continue
-        each = fit_of(plan, way.graph, cluster)
+        each = asked if asked and not way.words and asked.plan == plan else fit_of(plan, way.graph, cluster)
         if each.fits:
             return each, each, slower
         off = max(off, max(each.used) / formula)

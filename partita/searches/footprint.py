@@ -22,7 +22,7 @@ def footprint(graph: Graph, space: Space, cuts: Cuts, samples: Reals, trained: R
     data, pipe, shard = (space.column(name) for name in ("data", "pipe", "shard"))
     chunks = np.array([chunks for _, _, chunks in SCHEDULES])[space.column("schedule")]
     stages = np.minimum(pipe * chunks, cuts.most) - 1
-    crossing = np.array([column.max() for column in cuts.crossing])[stages]
+    crossing = cuts.widest[stages]
     state = graph.optimizer.state_bytes(1) / 4  # a byte of parameters
     kinds = (Shard.PARAMETERS, Shard.GRADIENTS, Shard.OPTIMIZER)
     owners = [np.where(shard >= SHARDS.index(kind), data, 1) for kind in kinds]
@@ -40,7 +40,7 @@ def footprint(graph: Graph, space: Space, cuts: Cuts, samples: Reals, trained: R
     beyond = max(graph.once("activations", lambda: _activations(graph)) - sum(cuts.saved[0]), 0.0)
     put_off = np.array([order is Order.ZERO_BUBBLE for _, order, _ in SCHEDULES])[space.column("schedule")]
     full = (space.column("recompute") == RECOMPUTES.index(Recompute.FULL)) & ~put_off  # W has to find it all again
-    widest = max(float(kept.max()) for kept in cuts.saved[-1:])
+    widest = float(cuts.saved[-1].max())
     kept = np.where(full, chunks * crossing * _many(flying, cuts, stages) + widest, flying)
     found: Reals = held + samples * (kept + beyond)
     return found
@@ -53,27 +53,34 @@ def _activations(graph: Graph) -> float:
 
 
 def _many(flying: Reals, cuts: Cuts, stages: Ints) -> Reals:
-    fullest = np.array([max(float(kept.max()), 1.0) for kept in cuts.saved])
-    found: Reals = np.maximum(flying / fullest[stages], 1.0)
+    found: Reals = np.maximum(flying / cuts.fullest[stages], 1.0)
     return found
 
 
 def _flying(space: Space, cuts: Cuts, stages: Ints) -> Reals:
     """Bytes a sample that backward waits for on the fullest rank: of all microbatches where the pipe fills first, of as
     many as places follow in the others."""
-    keys = np.stack([space.column("pipe"), space.column("schedule"), space.column("microbatches"), stages], axis=1)
-    unique, place = np.unique(keys, axis=0, return_inverse=True)
+    kinds, batch = len(SCHEDULES), int(space.column("microbatches").max(initial=1)) + 1
+    keys = (space.column("pipe") * kinds + space.column("schedule")) * batch + space.column("microbatches")
+    unique, first, place = np.unique(keys, return_index=True, return_inverse=True)
     found = np.zeros(len(unique))
-    for i, (pipe, schedule, m, stage) in enumerate(unique.tolist()):
-        _, order, chunks = SCHEDULES[schedule]
-        kept = cuts.saved[stage]
-        ranks = np.arange(len(kept)) % pipe
-        ahead = (chunks - 1) * pipe + 2 * (pipe - 1 - ranks) + 1 if chunks > 1 else pipe - ranks
-        many = np.minimum(m * chunks, ahead) / chunks
-        if order is Order.FILL_DRAIN:
-            many = np.full(len(kept), m)
-        if order is Order.SEQUENTIAL:
-            many = np.ones(len(kept))
-        found[i] = np.bincount(ranks, kept * many).max()
+    for i, (key, stage) in enumerate(zip(unique.tolist(), stages[first].tolist(), strict=True)):
+        (pipe, schedule), m = divmod(key // batch, kinds), key % batch
+        if (pipe, schedule, m) not in cuts.flying:
+            cuts.flying[pipe, schedule, m] = _fullest(cuts.saved[stage], pipe, schedule, m)
+        found[i] = cuts.flying[pipe, schedule, m]
     result: Reals = found[place.ravel()]
     return result
+
+
+def _fullest(kept: Reals, pipe: int, schedule: int, m: int) -> float:
+    """The same for one pipe whose stages have `kept` to wait with."""
+    _, order, chunks = SCHEDULES[schedule]
+    ranks = np.arange(len(kept)) % pipe
+    ahead = (chunks - 1) * pipe + 2 * (pipe - 1 - ranks) + 1 if chunks > 1 else pipe - ranks
+    many = np.minimum(m * chunks, ahead) / chunks
+    if order is Order.FILL_DRAIN:
+        many = np.full(len(kept), m)
+    if order is Order.SEQUENTIAL:
+        many = np.ones(len(kept))
+    return float(np.bincount(ranks, kept * many).max())

@@ -10,7 +10,7 @@ a pace       the longest of: what the processor does, its messages among it; the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
 
 import numpy as np
@@ -21,7 +21,7 @@ from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.graph.recompute import AGAIN
 from partita.lowering.again import step_by_rule
-from partita.plan.memory import Shard
+from partita.plan.memory import Recompute, Shard
 from partita.plan.schedule import Order
 from partita.searches.divisions import Cuts
 from partita.searches.footprint import footprint
@@ -32,6 +32,7 @@ from partita.units import Bytes, Seconds
 Reals = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 THIRD: Final = 1 / 3  # of a stage's seconds: forward, backward for inputs and for weights take about as long
+BLOCK: Final = 2**15  # points whose terms are worked out at once
 WORD: Final = 4  # bytes of a parameter
 GATHERED: Final = 2  # times that a microbatch needs a stage's weights
 # Scatters and gathers of all of a rank's gradients or weights (ZeRO; Rajbhandari et al. 2020, section 7), for every
@@ -60,20 +61,30 @@ class Screen:
 
 
 def screened(graph: Graph, cluster: Cluster, costs: Costs, space: Space, cuts: Cuts) -> Screen:
-    """Every point by formula. Devices count as the slowest of them."""
-    steps = Steps(graph, cluster, costs, space, cuts)
-    return Screen(space, steps.seconds, footprint(graph, space, cuts, steps.samples, steps.place["state"]), steps.bound)
+    """Every point by formula, so many at a time as a cache has room for. Devices count as the slowest of them."""
+    network, recomputed = Network(cluster), [again(graph, costs, staged=staged) for staged in (False, True)]
+    rows = np.array_split(space.rows, max(-(-len(space) // BLOCK), 1))
+    found = []
+    for some in rows:
+        steps = Steps(graph, cluster, costs, Space(some), cuts, network, np.array(recomputed))
+        held = footprint(graph, steps.space, cuts, steps.samples, steps.place["state"])
+        found.append((steps.seconds, held, steps.bound))
+    seconds, memory, bound = (np.concatenate(column) for column in zip(*found, strict=True))
+    return Screen(space, seconds, memory, bound)
 
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """The terms of a step, each a number for every point; `pace`, `own` and what else is said to be a microbatch's."""
+    """The terms of a step, each a number for every point; `pace`, `own` and what else is said to be a microbatch's.
+    `recomputed` has for steps without stages and with them what `again` finds."""
 
     graph: Graph
     cluster: Cluster
     costs: Costs
     space: Space
     cuts: Cuts
+    network: Network
+    recomputed: Reals
 
     @cached_property
     def seconds(self) -> Reals:
@@ -130,9 +141,7 @@ class Steps:
     @cached_property
     def again(self) -> Reals:
         """By how much what is computed again makes computing longer."""
-        staged = self.pipe > 1
-        shares = [again(self.graph, self.costs, staged=staged) for staged in (False, True)]
-        found: Reals = np.array(shares)[staged.astype(np.int64), self.space.column("recompute")]
+        found: Reals = self.recomputed[(self.pipe > 1).astype(np.int64), self.space.column("recompute")]
         return found
 
     @cached_property
@@ -179,10 +188,6 @@ class Steps:
         core = (wiring.start + max(wiring.sent, wiring.received) * size) / self.speed
         there = self.pipe > 1
         return (wiring.message + latency + np.maximum(core, wire)) * there, core * there, wire * there
-
-    @cached_property
-    def network(self) -> Network:
-        return Network(self.cluster)
 
     @cached_property
     def buckets(self) -> Reals:
@@ -297,7 +302,12 @@ def again(graph: Graph, costs: Costs, *, staged: bool) -> list[Seconds]:
     total = sum(prices[o.name] for o in graph.operators) or 1.0
     found = []
     for kind in RECOMPUTES:
-        step = step_by_rule(graph, kind, last=staged)
-        copies = (o.name.removesuffix(AGAIN) for o in step.operators if o.name.endswith(AGAIN))
+        copies = graph.once(("copies", kind, staged), partial(_copies, graph, kind, staged))
         found.append(sum(prices[name] for name in copies) / total)
     return found
+
+
+def _copies(graph: Graph, kind: Recompute, staged: bool) -> tuple[str, ...]:
+    """The operators that a rule has computed twice."""
+    step = step_by_rule(graph, kind, last=staged)
+    return tuple(o.name.removesuffix(AGAIN) for o in step.operators if o.name.endswith(AGAIN))

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from partita.cost.costs import Costs, by_hops
 from partita.cost.rings import collective_bytes
 from partita.errors import ProgramError
-from partita.program.instruction import Collective, Instruction, Kind, Receive, Send
+from partita.program.instruction import Collective, Instruction, Kind, Receive, Send, Space
 from partita.program.program import Program, Role
 from partita.simulator.hops import scheduled
 from partita.simulator.ports import Ports
-from partita.units import Bytes
+from partita.units import Bytes, Seconds
 
 Index = NDArray[np.int64]
 Reals = NDArray[np.float64]
@@ -96,10 +96,12 @@ def _on_hosts(columns: Columns, ports: Ports) -> Columns:
 
 @dataclass(frozen=True)
 class Rings:
-    """Rings of ranks: entry k says that `rank[k]` is `place[k]` in ring `ring[k]`, sending to `target[k]`."""
+    """Rings of ranks: entry k says that `rank[k]` is `place[k]` in ring `ring[k]`, sending to `target[k]`; `role` has
+    the number of each rank's role."""
 
     groups: Groups
     ports: Ports
+    role: Index
 
     @cached_property
     def members(self) -> tuple[Index, Index, Index, Index]:
@@ -109,6 +111,13 @@ class Rings:
         start = np.cumsum(sizes) - sizes
         place = np.arange(len(rank)) - start[ring]
         return ring, rank, place, rank[start[ring] + (place + 1) % sizes[ring]]
+
+    @cached_property
+    def met(self) -> tuple[Index, Index, Index]:
+        """(ring, rank, the rank's role) of every member, sorted."""
+        ring, rank, _, _ = self.members
+        order = np.lexsort((rank, ring))
+        return ring[order], rank[order], self.role[rank[order]]
 
     @cached_property
     def sizes(self) -> Index:
@@ -129,22 +138,26 @@ class Rings:
 
 def _collectives(program: Program, costs: Costs, ports: Ports, slots: dict[str, dict[str, int]]) -> Iterator[Columns]:
     speed, roles = speeds(costs, program), role_of(program)
+    numbers = {role.name: number for number, role in enumerate(program.roles)}
     by_name: dict[str, list[tuple[Role, Collective]]] = {}
     for role, i in program.instructions():
         if isinstance(i.act, Collective):
             by_name.setdefault(i.name, []).append((role, i.act))
     known: dict[tuple[Groups, ...], Rings] = {}
+    taken: dict[tuple[tuple[Groups, ...], Collective], Columns] = {}  # microbatches send the same again and again
     for name, acts in by_name.items():
-        key = tuple(dict.fromkeys(act.groups for _, act in acts))
+        key, act = tuple(dict.fromkeys(act.groups for _, act in acts)), acts[0][1]
         if key not in known:
-            known[key] = Rings(tuple(dict.fromkeys(group for groups in key for group in groups)), ports)
-        rings, act = known[key], acts[0][1]
-        slot = np.array([slots[role.name].get(name, -1) for role in program.roles])
-        ring, rank, _, _ = rings.members
-        order = np.lexsort((rank, ring))
-        took = _in_hops if by_hops(act) else _in_rings
-        part = {"who": ring[order], "rank": rank[order], "slot": slot[roles[rank[order]]]}
-        yield part | took(program, act, costs, ports, speed, rings)
+            known[key] = Rings(tuple(dict.fromkeys(group for groups in key for group in groups)), ports, roles)
+        rings = known[key]
+        if (key, act) not in taken:
+            took = _in_hops if by_hops(act) else _in_rings
+            taken[key, act] = took(program, act, costs, ports, speed, rings)
+        slot = np.full(len(program.roles), -1, np.int64)
+        for role, _ in acts:
+            slot[numbers[role.name]] = slots[role.name][name]
+        ring, rank, role_at = rings.met
+        yield {"who": ring, "rank": rank, "slot": slot[role_at]} | taken[key, act]
 
 
 def _in_rings(program: Program, act: Collective, costs: Costs, ports: Ports, speed: Reals, rings: Rings) -> Columns:
@@ -213,13 +226,17 @@ def _ends(
     ranks = {role.name: np.array(role.ranks, np.int64) for role in program.roles}
     width = [len(role.ranks) for role, _ in found]
     peers, numbers, prices = [np.zeros(0, np.int64)], [], []
+    known: dict[tuple[type, Space, str], tuple[Seconds, Seconds, Bytes]] = {}  # of what is moved, whoever does it
     for role, i in found:
         act = i.act
         assert isinstance(act, Send | Receive)
-        demand = costs.demand(program, act, 2)
+        moved = (type(act), act.space, act.bucket)
+        if moved not in known:
+            demand = costs.demand(program, act, 2)
+            known[moved] = (demand.core, demand.latency, program.payload(act))
         peers.append(np.broadcast_to(act.to if isinstance(act, Send) else act.source, len(role.ranks)))
         numbers.append((keys.setdefault(act.key, len(keys)), slots[role.name][i.name]))
-        prices.append((demand.core, demand.latency, program.payload(act)))
+        prices.append(known[moved])
     key, slot = np.repeat(np.array(numbers, np.int64).reshape(-1, 2), width, axis=0).T
     core, latency, size = np.repeat(np.array(prices, np.float64).reshape(-1, 3), width, axis=0).T
     mine = np.concatenate([np.zeros(0, np.int64), *(ranks[role.name] for role, _ in found)])

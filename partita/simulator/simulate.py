@@ -8,8 +8,7 @@ import numpy as np
 
 from partita.cost.costs import Costs
 from partita.cost.curve import Curve
-from partita.cost.ledger import Instance
-from partita.cost.memory import memory_curve
+from partita.cost.memory import Changes, written
 from partita.program.breakdown import breakdown
 from partita.program.instruction import Collective
 from partita.program.ledger import step_of
@@ -65,12 +64,13 @@ def peaks(program: Program, costs: Sequence[Costs], roles: Collection[str]) -> l
     meetings = meetings_of(program, costs[0], ports)
     held = tight(meetings, ports)
     kin, rounds = kin_of(program, costs[0], ports, held), (2 if lockstep(program) else LOOSE) + WARM
-    found = []
+    found, changes = [], dict[str, Changes]()
     for each in costs:
         layout, activities = expand(program, each, ports, held, kin, rounds)
         start, end = advance(activities, ports.resources)
         times = [_times(layout, role, start, end, 2) for role in program.roles if role.name in roles]
-        found.append({one.role.name: _curve(program, each, one).peak for one in times})
+        changes = changes or {one.role.name: _changes(program, each, one) for one in times}
+        found.append({one.role.name: changes[one.role.name].at(*_clocked(one)).peak for one in times})
     return found
 
 
@@ -121,11 +121,15 @@ def _curves(program: Program, costs: Costs, times: Times) -> list[tuple[int, Liv
 
 
 def _curve(program: Program, costs: Costs, times: Times) -> Curve:
-    role, kind, size = times.role, times.kind[0], times.start.shape[1]
-    columns = (times.start[:, :, kind].ravel().tolist(), times.end[:, :, kind].ravel().tolist())
-    instances = [
-        Instance(n % size, times.first + n // size, start, end)
-        for n, (start, end) in enumerate(zip(*columns, strict=True))
-    ]
+    return _changes(program, costs, times).at(*_clocked(times))
+
+
+def _changes(program: Program, costs: Costs, times: Times) -> Changes:
+    role = times.role
     foreach = costs.cluster.devices[role.ranks[0]].backend == "cuda"
-    return memory_curve(program, costs.graph, role, instances, foreach=foreach)
+    return written(program, costs.graph, role, *_clocked(times), foreach=foreach)
+
+
+def _clocked(times: Times) -> tuple[Reals, Reals]:
+    """When the instructions of a role's first rank start and end, shape [rounds, instructions]."""
+    return times.start[:, :, times.kind[0]], times.end[:, :, times.kind[0]]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from partita.cost.ledger import Instance
-from partita.cost.memory import memory_curve, peak_memory, resident
+from partita.cost.memory import memory_curve, peak_memory, resident, written
 from partita.graph.graph import Optimizer
 from partita.lab.rehearsal import Rehearsal
 from partita.lowering.lower import lower
-from partita.program.program import Program
+from partita.program.program import Program, Role
 from partita.program.timeline import PARTS, Span, Timeline
 from partita.recipes.catalogue import call
 from partita.runtime.watch import Watch
@@ -54,7 +56,8 @@ def test_a_step_by_hand() -> None:
     machines = whole_cores(1, 1e6)
     program = lower(graph, call("single", graph, machines), machines)[-1].program
     role = program.roles[0]
-    curve = memory_curve(program, graph, role, [Instance(i, 0, i, i + 1) for i in range(len(role.instructions))])
+    start = np.arange(float(len(role.instructions)))[None]
+    curve = memory_curve(program, graph, role, start, start + 1)
     found = {name: curve.parts[:, PARTS.index(name)] for name in PARTS}
     assert set(found["parameters"]) == {144 + 4}
     assert set(found["optimizer"]) == {144}
@@ -71,15 +74,37 @@ def test_what_is_awaited_has_its_memory_from_the_start() -> None:
     role = program.role_of[1]
     names = [i.name for i in role.instructions]
     size = program.parcel["0>1.f/16"].size
-    order = [Instance(i, 0, 10.0 + i, 11.0 + i) for i in range(len(names))]
+    start = np.arange(len(names)) + np.array([[10.0], [40.0]])
     place = names.index("R0>1.f#0")
     for first in (0.0, 10.0):
-        order[place] = Instance(place, 0, 10.0 + place, 11.0 + place)
-        order.append(Instance(place, 1, 40.0 + first, 41.0 + first))
-        curve = memory_curve(program, graph, role, order)
+        start[1, place] = 40.0 + first
+        curve = memory_curve(program, graph, role, start, start + 1)
         held = curve.parts[:, PARTS.index("messages")]
         assert held[curve.seconds == 11.0 + place][-1] >= size
-        order.pop()
+
+
+@pytest.mark.parametrize("text", [*PLANS, "gpipe(microbatches=4)", "zero3(bucket_bytes=40,recompute=full)"])
+def test_what_was_written_at_one_pace_holds_at_another(text: str) -> None:
+    """The same totals at all moments as if it were written anew, wherever links are slow instead of devices."""
+    graph = replace(layers(6), global_batch=64)
+    times = []
+    for bandwidth in (1e8, 1e3):
+        machines = whole_cores(5, bandwidth)
+        program = lower(graph, call(text, graph, machines), machines)[-1].program
+        costs = priced(graph, machines, sorted({s.batch for s in program.segments}))
+        times.append([clocked(simulate(program, costs).spans, role) for role in program.roles])
+    for role, fast, slow in zip(program.roles, *times, strict=True):
+        found, anew = written(program, graph, role, *fast).at(*slow), memory_curve(program, graph, role, *slow)
+        assert found.seconds.tolist() == anew.seconds.tolist()
+        last = np.r_[np.diff(anew.seconds) > 0, True]  # what happens in one moment has no order
+        assert found.totals[last].tolist() == anew.totals[last].tolist()
+
+
+def clocked(spans: Iterable[Span], role: Role) -> list[NDArray[np.float64]]:
+    """Starts and ends of the first rank's instructions, shape [rounds, instructions]."""
+    when = {(s.name, s.round): (s.start, s.end) for s in spans if s.rank == role.ranks[0]}
+    rounds, names = sorted({round for _, round in when}), [i.name for i in role.instructions]
+    return [np.array([[when[name, round][k] for name in names] for round in rounds]) for k in (0, 1)]
 
 
 def test_a_watched_curve_is_laid_on_the_clock_of_another_run() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.cost.datasheet import datasheet_costs
-from partita.cost.ledger import Instance
 from partita.cost.memory import memory_curve, resident
 from partita.cost.rings import collective_bytes
 from partita.graph.graph import Graph
@@ -74,8 +74,8 @@ def test_activations_are_half_and_costs_are_those_of_short_operators() -> None:
     peaks = []
     for program in (plain, short):
         role = program.roles[0]
-        order = [Instance(i, 0, i, i + 1) for i in range(len(role.instructions))]
-        curve = memory_curve(program, graph, role, order)
+        start = np.arange(float(len(role.instructions)))[None]
+        curve = memory_curve(program, graph, role, start, start + 1)
         peaks.append(int(curve.parts[:, PARTS.index("activations")].max()))
     assert peaks[1] == pytest.approx(peaks[0] / 2, rel=0.1)
     costs = datasheet_costs(graph, machines, (16,), precisions=("float16",))
