@@ -86,11 +86,13 @@ def written(program: Program, graph: Graph, role: Role, start: Reals, end: Reals
     found = ledger.changes
     moved = found.any(axis=1)
     place = np.concatenate([[0], np.cumsum(moved)]).tolist()
-    return Changes(
+    changes = Changes(
         role, resident(program, graph, role), np.array(ledger.number, np.int64)[moved], np.array(ledger.share)[moved],
         found[moved], tuple(range(place[some.start], place[some.stop]) for some, _ in ledger.left),
         tuple(users for _, users in ledger.left),
     )  # fmt: skip
+    vars(ledger).clear()  # what it remembers holds it: it would stay until somebody looks for cycles
+    return changes
 
 
 def posted(role: Role, start: Reals, end: Reals) -> Reals:

@@ -14,6 +14,7 @@ from partita.cost.costs import Costs
 from partita.cost.datasheet import datasheet_costs
 from partita.errors import InputError, PlanError
 from partita.graph.graph import Graph
+from partita.graph.growing import growing
 from partita.lowering.lower import refuse
 from partita.plan.check import check
 from partita.plan.plan import Plan
@@ -50,6 +51,7 @@ class Field:
     refused: tuple[tuple[str, str], ...] = ()
 
 
+@growing()
 def field_of(
     graph: Graph, cluster: Cluster, *, objective: str = "time", allow: str = "exact", tight: bool = False
 ) -> Field:
@@ -125,6 +127,7 @@ def varied(space: Space, order: Ints, most: int) -> tuple[int, ...]:
     return tuple(kept)
 
 
+@growing()
 def auto(
     field: Field, costs: Costs, *, objective: str = "time", allow: str = "exact",
     tell: Callable[[str], None] = lambda sentence: None,

@@ -20,7 +20,7 @@ from partita.plan.schedule import Order
 from partita.program.instruction import Load
 from partita.program.program import Program, Role
 from partita.program.timeline import PARTS, Timeline
-from partita.simulator.simulate import peaks, simulate
+from partita.simulator.simulate import peaks, setting_of, simulate
 from partita.units import Bytes
 
 PACES: Final = (0.2, 5.0)  # of computing beside messages: by how much data sheets may misjudge one of the two
@@ -73,7 +73,8 @@ def _costs(program: Program, plan: Plan, graph: Graph, cluster: Cluster) -> Cost
 
 
 def _of_program(program: Program, graph: Graph, costs: Costs, cut: int) -> Peaks:
-    timeline, devices = simulate(program, costs), costs.cluster.devices
+    setting, devices = setting_of(program, costs), costs.cluster.devices
+    timeline = simulate(program, costs, setting=setting)
     loaded = {rank: cut * _samples(program, graph, role) for role in program.roles for rank in role.ranks}
     used = tuple(peak + loaded[rank] for rank, peak in enumerate(timeline.memory))
     most = list(used)
@@ -81,7 +82,7 @@ def _of_program(program: Program, graph: Graph, costs: Costs, cut: int) -> Peaks
         fullest = max(used)
         close = {role.name for role in program.roles if used[role.ranks[0]] > CLOSE * fullest}
         paces = [replace(costs, operators={k: s * p for k, s in costs.operators.items()}, _sums={}) for p in PACES]
-        found = peaks(program, paces, close)
+        found = peaks(setting, paces, close)
         for role in (role for role in program.roles if role.name in close):
             for rank in role.ranks:
                 most[rank] = max(most[rank], *(each[role.name] + loaded[rank] for each in found))

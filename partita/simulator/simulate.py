@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from partita.cost.costs import Costs
-from partita.cost.curve import Curve
 from partita.cost.memory import Changes, written
 from partita.program.breakdown import breakdown
 from partita.program.instruction import Collective
@@ -19,8 +19,8 @@ from partita.program.timeline import Timeline
 from partita.simulator.activities import Reals
 from partita.simulator.clock import advance
 from partita.simulator.expand import Layout, expand
-from partita.simulator.kin import kin_of, tight
-from partita.simulator.meetings import meetings_of, sent_by, traffic_of
+from partita.simulator.kin import Kin, kin_of, tight
+from partita.simulator.meetings import Meetings, meetings_of, sent_by, traffic_of
 from partita.simulator.merges import merges_of
 from partita.simulator.ports import Ports
 from partita.units import Bytes, Seconds
@@ -31,46 +31,66 @@ Live = tuple[Bytes, tuple[tuple[Seconds, Bytes], ...], tuple[tuple[Bytes, ...], 
 LOOSE = 28  # rounds where workers go at their own pace, and a ledger is to show how stale they are
 
 
-def simulate(program: Program, costs: Costs, *, rounds: int = 4, keep: int = 2) -> Timeline:
+@dataclass(eq=False)
+class Setting:
+    """What the clock needs of a program on a cluster, whatever computing takes: what ranks do together, without ports
+    that hold nobody back in `held`, and who is alike; `changes` is what comes and goes on each role, once written."""
+
+    program: Program
+    ports: Ports
+    meetings: Meetings
+    held: Meetings
+    kin: Kin
+    changes: dict[str, Changes] = field(default_factory=dict)
+
+    def clocked(self, costs: Costs, rounds: int) -> tuple[Layout, Reals, Reals]:
+        """Starts and ends of the activities of so many rounds, and where they lie."""
+        layout, activities = expand(self.program, costs, self.ports, self.held, self.kin, rounds)
+        return layout, *advance(activities, self.ports.resources)
+
+
+def setting_of(program: Program, costs: Costs) -> Setting:
+    """The setting for these costs, or others that price messages alike."""
+    ports = Ports(costs.cluster, costs.wiring.efficiency, costs.hosts)
+    meetings = meetings_of(program, costs, ports)
+    held = tight(meetings, ports)
+    return Setting(program, ports, meetings, held, kin_of(program, costs, ports, held))
+
+
+def simulate(
+    program: Program, costs: Costs, *, rounds: int = 4, keep: int = 2, setting: Setting | None = None
+) -> Timeline:
     """The steady state of a program: `rounds` rounds after 4 that fill it; spans of the last `keep` rounds.
 
     Deterministic. Raises CostError for an operator without a cost.
     """
-    ports = Ports(costs.cluster, costs.wiring.efficiency, costs.hosts)
+    here = setting or setting_of(program, costs)
     rounds = rounds if lockstep(program) else max(rounds, LOOSE)
-    meetings = meetings_of(program, costs, ports)
-    held = tight(meetings, ports)
-    layout, activities = expand(program, costs, ports, held, kin_of(program, costs, ports, held), rounds + WARM)
-    start, end = advance(activities, ports.resources)
+    layout, start, end = here.clocked(costs, rounds + WARM)
     seconds = _step(program, layout, end)
     times = [_times(layout, role, start, end, keep) for role in program.roles]
     spans = Spans(times)
     worker = next((role for role in program.roles if role.keeps == "model"), program.roles[0])
-    curves = {rank: curve for each in times for rank, curve in _curves(program, costs, each)}
+    here.changes = {each.role.name: _changes(program, costs, each) for each in times}
+    curves = {rank: curve for each in times for rank, curve in _curves(here.changes[each.role.name], each)}
     live = [curves[rank] for rank in range(program.size)]
     return Timeline(
         program.name, "simulated", seconds, program.batch, spans,
-        memory=tuple(peak for peak, _, _ in live), wire_sent=sent_by(program, meetings),
+        memory=tuple(peak for peak, _, _ in live), wire_sent=sent_by(program, here.meetings),
         memory_over_time=tuple(over for _, over, _ in live), memory_parts=tuple(parts for _, _, parts in live),
-        cores=core_seconds(program, costs), traffic=traffic_of(program, meetings),
+        cores=core_seconds(program, costs), traffic=traffic_of(program, here.meetings),
         breakdown=breakdown(program, spans.of(worker.ranks[0]), seconds, keep),
         ledger=merges_of(program, layout, start),
     )  # fmt: skip
 
 
-def peaks(program: Program, costs: Sequence[Costs], roles: Collection[str]) -> list[dict[str, Bytes]]:
-    """The peak of the first rank of each of these roles under each of the costs, which price messages alike."""
-    ports = Ports(costs[0].cluster, costs[0].wiring.efficiency, costs[0].hosts)
-    meetings = meetings_of(program, costs[0], ports)
-    held = tight(meetings, ports)
-    kin, rounds = kin_of(program, costs[0], ports, held), (2 if lockstep(program) else LOOSE) + WARM
-    found, changes = [], dict[str, Changes]()
+def peaks(setting: Setting, costs: Sequence[Costs], roles: Collection[str]) -> list[dict[str, Bytes]]:
+    """The peak of the first rank of each of these roles under each of the costs, in a setting that was simulated."""
+    program, found = setting.program, []
     for each in costs:
-        layout, activities = expand(program, each, ports, held, kin, rounds)
-        start, end = advance(activities, ports.resources)
+        layout, start, end = setting.clocked(each, (2 if lockstep(program) else LOOSE) + WARM)
         times = [_times(layout, role, start, end, 2) for role in program.roles if role.name in roles]
-        changes = changes or {one.role.name: _changes(program, each, one) for one in times}
-        found.append({one.role.name: changes[one.role.name].at(*_clocked(one)).peak for one in times})
+        found.append({one.role.name: setting.changes[one.role.name].at(*_clocked(one)).peak for one in times})
     return found
 
 
@@ -112,16 +132,12 @@ def _times(layout: Layout, role: Role, start: Reals, end: Reals, keep: int) -> T
     return Times(role, layout.rounds - keep, start[at], end[at], layout.kind(role))
 
 
-def _curves(program: Program, costs: Costs, times: Times) -> list[tuple[int, Live]]:
+def _curves(changes: Changes, times: Times) -> list[tuple[int, Live]]:
     """Live bytes of each rank of a role, which are those of its first."""
-    curve = _curve(program, costs, times).thinned(MOMENTS)
+    curve = changes.at(*_clocked(times)).thinned(MOMENTS)
     over = tuple(zip(curve.seconds.tolist(), curve.totals.tolist(), strict=True))
     parts = tuple(map(tuple, curve.parts.tolist()))
     return [(rank, (curve.peak, over, parts)) for rank in times.role.ranks]
-
-
-def _curve(program: Program, costs: Costs, times: Times) -> Curve:
-    return _changes(program, costs, times).at(*_clocked(times))
 
 
 def _changes(program: Program, costs: Costs, times: Times) -> Changes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ import torch
 
 from partita.errors import PartitaError, TaskError
 from partita.graph.graph import Graph, Optimizer
+from partita.graph.growing import growing
 from partita.graph.repeats import find_repeats
 from partita.task import PRECISIONS, Task
 from partita.tracing.convert import to_graph
@@ -56,19 +56,14 @@ def capture(task: Task, *, batch: int | None = None, precision: str | None = Non
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Draws without effect on the caller's; no log of a trace that fails, for the next rung follows; no search for
-    cycles, for a trace only grows (a sixth of the time).
-    """
-    logger, collecting = logging.getLogger("torch._subclasses.fake_tensor"), gc.isenabled()
+    """Draws without effect on the caller's; no log of a trace that fails, for the next rung follows."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
     before, logger.disabled = logger.disabled, True
-    gc.disable()
     try:
-        with torch.random.fork_rng(devices=[]):
+        with growing(), torch.random.fork_rng(devices=[]):
             yield
     finally:
         logger.disabled = before
-        if collecting:
-            gc.enable()
 
 
 def _traced(task: Task, batch: int, precision: str, optimizer: Optimizer, symbolic: bool, *, real: bool) -> Graph:
