@@ -25,6 +25,7 @@ from partita.lab.deaths import Trouble, complaint, ending, hang, worst
 from partita.lab.lab import Lab
 from partita.lab.network import open_lab
 from partita.lab.record import scratch
+from partita.lab.spares import NOBODY, Spares
 from partita.lab.worker import Worker, start_worker
 from partita.units import Seconds
 
@@ -49,6 +50,7 @@ class Crew:
         self.logs, self.memory_limits, self.listen = logs, memory_limits, listen
         self.workers: list[Worker] = []
         self.broken = ""
+        self.spares = Spares()
         self._number = 0
         self._stack = ExitStack()
 
@@ -58,16 +60,13 @@ class Crew:
             if logs is None:
                 logs = stack.enter_context(scratch())
             logs.mkdir(parents=True, exist_ok=True)
+            self.logs = logs
             self.lab: Lab = stack.enter_context(open_lab(self.cluster, memory_limits=self.memory_limits))
             self.selector = stack.enter_context(selectors.DefaultSelector())
             if not self.listen:
                 self.lab.free_port()
             for rank in range(self.cluster.size):
-                worker = start_worker(self.lab, rank, self.argv, self.env, logs / f"rank{rank}.log", self.listen)
-                stack.callback(worker.close)
-                self.workers.append(worker)
-                self.selector.register(worker.lines.descriptor, selectors.EVENT_READ, rank)
-                self.selector.register(worker.watch, selectors.EVENT_READ, rank)
+                self.workers.append(self._start(rank, stack))
             self.lab.free_port()
             self._stack = stack.pop_all()
         return self
@@ -79,11 +78,20 @@ class Crew:
         self._stack.close()
         self.workers = []
 
+    def _start(self, rank: int, stack: ExitStack) -> Worker:
+        assert self.logs is not None
+        worker = start_worker(self.lab, rank, self.argv, self.env, self.logs / f"rank{rank}.log", self.listen)
+        stack.callback(worker.close)
+        self.selector.register(worker.lines.descriptor, selectors.EVENT_READ, rank)
+        self.selector.register(worker.watch, selectors.EVENT_READ, rank)
+        return worker
+
     def ask_all(
         self, verb: str, payload: Mapping[str, Any] | Sequence[Mapping[str, Any]], timeout: Seconds,
-        on_event: OnEvent = lambda rank, event: None, stall: Seconds = inf,
+        on_event: OnEvent = lambda rank, event: None, stall: Seconds = inf, spares: Spares = NOBODY,
     ) -> list[dict[str, Any]]:  # fmt: skip
-        """The reply of every rank to `verb`, in order; a sequence as `payload` holds one for each rank.
+        """The reply of every rank to `verb`, in order; a sequence as `payload` holds one for each rank. The others go
+        on without a rank of `spares` that dies; it is started again as often as these say.
 
         `timeout` is how long nothing at all may be heard from those that have yet to answer, `stall` how long they may
         say that they stand still (`{"at": ...}`). Raises RunError with rank
@@ -92,13 +100,17 @@ class Crew:
         if self.broken:
             raise RunError(f"the workers cannot be asked to {verb}: {self.broken}; start them again")
         self._number += 1
+        self.spares = spares
         for worker in self.workers:
             own = payload if isinstance(payload, Mapping) else payload[worker.rank]
             worker.tell({"id": self._number, "verb": verb, **own})
             worker.step, worker.stands, worker.heard = -1, None, time.monotonic()
             self._want_write(worker)
         try:
-            return self._listen(verb, timeout, on_event, stall)
+            replies = self._listen(verb, timeout, on_event, stall)
+            if spares.died:
+                self.broken = f"rank {min(spares.died)} died"
+            return replies
         except BaseException as error:
             self.broken = str(error) or type(error).__name__
             raise
@@ -108,7 +120,7 @@ class Crew:
         troubles: list[Trouble] = []
         moved = time.monotonic()
         end = moved + timeout
-        while len(replies) < len(self.workers) or troubles:
+        while len(replies) + len(self.spares.away) < len(self.workers) or troubles:
             limit = min(end, moved + stall) if any(worker.stands for worker in self.workers) else end
             ready = self.selector.select(max(0.0, limit - time.monotonic()))
             if not ready and time.monotonic() >= limit:
@@ -125,11 +137,16 @@ class Crew:
                         end = moved + timeout
                     elif time.monotonic() >= limit and not troubles:
                         raise hang(verb, time.monotonic() - moved, self._silent(replies))
-                elif not worker.ended:
+                elif key.fd == worker.watch and not worker.ended:
                     self._hear(worker, replies, troubles, on_event)
                     self.selector.unregister(key.fileobj)
                     worker.ended = True
-                    if all(trouble.error.rank != worker.rank for trouble in troubles):
+                    owes, begun = worker.rank not in replies, worker.step >= 0
+                    if owes and not troubles and self.spares.can_do_without(worker.rank, begun):
+                        self._do_without(worker, on_event)
+                        moved = time.monotonic()
+                        end = moved + timeout
+                    elif all(trouble.error.rank != worker.rank for trouble in troubles):
                         troubles.append(ending(self.lab, worker))
             if troubles:
                 # A peer's complaint of a lost connection may arrive before the death that caused it.
@@ -138,12 +155,27 @@ class Crew:
                     break
         if troubles:
             raise worst(troubles).error
-        if len(replies) < len(self.workers):
+        if len(replies) + len(self.spares.away) < len(self.workers):
             raise hang(verb, time.monotonic() - moved, self._silent(replies))
-        return [replies[worker.rank] for worker in self.workers]
+        return [replies[worker.rank] for worker in self.workers if worker.rank in replies]
+
+    def _do_without(self, worker: Worker, on_event: OnEvent) -> None:
+        """The others go on without a worker that has died; it comes back if it may."""
+        rank, again = worker.rank, self.spares.dies(worker.rank)
+        sentence = str(ending(self.lab, worker).error).partition("; the end of its log")[0]
+        way = "it is started again" if again else "its samples are left out from then on"
+        on_event(rank, {"note": f"{sentence}; the others go on, {way}"})
+        for descriptor in (worker.lines.descriptor, worker.stdin):
+            if descriptor in self.selector.get_map():
+                self.selector.unregister(descriptor)
+        if again:
+            self.workers[rank] = self._start(rank, self._stack)
+            for number, message in zip((0, self._number), again, strict=True):
+                self.workers[rank].tell({"id": number, **message})
+            self._want_write(self.workers[rank])
 
     def _silent(self, replies: Mapping[int, Any]) -> list[Worker]:
-        return [worker for worker in self.workers if worker.rank not in replies]
+        return [w for w in self.workers if w.rank not in replies and w.rank not in self.spares.away]
 
     def _hear(
         self, worker: Worker, replies: dict[int, dict[str, Any]], troubles: list[Trouble], on_event: OnEvent
@@ -161,7 +193,11 @@ class Crew:
             if "event" in message:
                 event = message["event"]
                 worker.step = max(worker.step, event.get("step", -1))
+                if "back" in event:
+                    self.spares.absent.discard(worker.rank)
                 on_event(worker.rank, event)
+            elif "error" in message and self.spares.gives_up(worker.rank):
+                on_event(worker.rank, {"note": f"{message['error']}; the others go on without it"})
             elif "error" in message:
                 troubles.append(complaint(worker, message))
             else:

@@ -26,13 +26,16 @@ from partita.lab.deaths import stalled
 from partita.lab.drags import means, pooled
 from partita.lab.forward import forwarding
 from partita.lab.record import scratch
+from partita.lab.spares import Spares
 from partita.lab.stragglers import stragglers
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.plan.text import write_plan
+from partita.program.absence import expendable
 from partita.program.instruction import Collective, Kind
 from partita.program.program import Program
 from partita.runtime.checkpoint import Keep, stopped_at
+from partita.runtime.leg import legs
 from partita.runtime.take import Halted, Take, take_of
 from partita.runtime.watch import Watch, read_watch
 from partita.runtime.weights import write_first
@@ -44,6 +47,7 @@ from partita.zoo.tasks import built_in
 Tell = Callable[[str], None]
 MEASURED: Final = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
 STALL: Final = 0.75  # of --timeout: before the backend gives up without a name
+RETURNS: Final = 3  # times that a worker is started again in a run
 QUIET: Final = {"TORCH_CPP_LOG_LEVEL": "ERROR", "PARTITA_STORE": "own"}
 
 
@@ -62,6 +66,7 @@ class Rehearsal:
         self.seed, self.init, self.timeout, self.tell = seed, init, timeout, tell
         self.note = tell
         self.beside: list[str] = []
+        self.runs = 0
         self.crew = Crew(cluster, env=QUIET, listen=True, memory_limits=memory_limits)
         self._stack = ExitStack()
 
@@ -74,10 +79,11 @@ class Rehearsal:
             cluster.write_text(write_cluster(self.cluster), encoding="utf-8")
             self.tell(f"starting {self.cluster.size} workers on {self.cluster.name}")
             stack.enter_context(self.crew)
-            self._ask(
-                "open", task=self.task, graph=str(graph), cluster=str(cluster), seed=self.seed, first=str(first),
-                timeout=self.timeout,
-            )  # fmt: skip
+            self.opening: dict[str, Any] = {
+                "task": self.task, "graph": str(graph), "cluster": str(cluster), "seed": self.seed, "first": str(first),
+                "timeout": self.timeout,
+            }  # fmt: skip
+            self._ask("open", **self.opening)
             self._stack = stack.pop_all()
         return self
 
@@ -192,9 +198,10 @@ class Rehearsal:
         """
         self.note = note
         order = {"out": keep.out, "every": keep.every, "keep": keep.many, "keyed": keyed, "resume": resume}
+        spare = [] if keep.every or resume else self._expendable(plan, steps)
         with forwarding(self.crew.workers, wanted=bool(keep.out)) as heard:
             try:
-                take = self._run(plan, steps, min(3, max(steps - since - 1, 0)), **order)
+                take = self._run(plan, steps, min(3, max(steps - since - 1, 0)), spare, **order)
                 for sentence in stragglers(
                     lower(self.graph, plan, self.cluster)[-1].program, take.timeline, self.cluster
                 ):
@@ -214,10 +221,19 @@ class Rehearsal:
         discard += -discard % program.steps
         return self._run(plan, steps + -steps % program.steps + discard, discard, evaluate=evaluate)
 
-    def _run(self, plan: Plan, steps: int, discard: int, **order: Any) -> Take:
+    def _expendable(self, plan: Plan, steps: int) -> list[int]:
+        """Who may die in a run without checkpoints; not rank 0, which keeps the store at which all meet."""
+        programs = [leg.program for leg in legs(self.graph, plan, self.cluster, steps)]
+        return [r for r in range(1, programs[0].size) if all(r < p.size and expendable(p, r) for p in programs)]
+
+    def _run(self, plan: Plan, steps: int, discard: int, spare: Sequence[int] = (), **order: Any) -> Take:
         program = lower(self.graph, plan, self.cluster)[-1].program
+        self.runs += 1
+        order |= {"plan": write_plan(plan), "steps": steps, "spare": list(spare), "number": self.runs}
+        back = {"verb": "open", "back": True, **self.opening}, {"verb": "run", "back": True, **order}
+        spares = Spares(spare, back, RETURNS)
         try:
-            replies = self._ask("run", stall=STALL * self.timeout, plan=write_plan(plan), steps=steps, **order)
+            replies = self.crew.ask_all("run", order, 2 * self.timeout, self._hear, STALL * self.timeout, spares)
         except RunHung as hung:
             raise stalled(program, self.crew.workers, hung) from None
         return take_of(program, replies, discard)

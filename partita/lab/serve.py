@@ -45,12 +45,13 @@ class Service:
         from partita.zoo.tasks import built_in
 
         task: Task = load_task(request["task"], built_in)
-        self.join(request, tell)
+        if not request.get("back"):
+            self.join(request, tell)
         self.session = Session(
             task, read_graph(Path(request["graph"])), load_cluster(request["cluster"]), request["seed"], self.rank,
             self.world, request["timeout"],
         )  # fmt: skip
-        self.session.open(first=request["first"])
+        self.session.open(first=request["first"], back=request.get("back", False))
         return {"rank": self.rank}
 
     def join(self, request: Request, tell: Tell) -> dict[str, Any]:

@@ -53,46 +53,58 @@ def left_out(role: Role, rank: int, away: Collection[int]) -> frozenset[str]:
 
 
 def met_by(program: Program, peer: int) -> tuple[int, ...]:
-    """The ranks that have to do with `peer`."""
+    """The ranks that have to do with `peer`, of those that sum up with it the first."""
     ranks = ((role, rank) for role in program.roles for rank in role.ranks if rank != peer)
-    return tuple(sorted(rank for role, rank in ranks if left_out(role, rank, (peer,))))
+    acts = [i.act for _, i in program.instructions() if isinstance(i.act, Collective)]
+    firsts = {group[0] for act in acts for group in act.groups if peer in group}
+    return tuple(sorted(rank for role, rank in ranks if rank in firsts or left_out(role, rank, (peer,))))
 
 
 def expendable(program: Program, peer: int) -> bool:
-    """Whether the others can go on without a worker: nobody sums it up with others, and what it sends enters by
-    instructions that have to do with it alone."""
+    """Whether the others can go on without a worker: what it sends enters by instructions that have to do with it
+    alone, or as a part of a mean, which is then that of the others."""
     if program.role_of[peer].keeps != "model" or program.size == 1:
         return False
     for role, i in program.instructions():
         act = i.act
         if isinstance(act, Collective) and any(peer in group for group in act.groups):
-            return False
+            if program.semantics != "consensus" or act.codec or act.space not in (Space.PARAMETER, Space.DELTA):
+                return False
+            if any(peer == group[0] for group in act.groups):
+                return False
         if set(role.ranks) == {peer}:
             continue
         if isinstance(act, Combine | Decode) and peer in act.sources:
             return False
         if isinstance(act, Receive) and act.space is not Space.INBOX and peer in act.source:
             return False
-        if isinstance(act, Mix) and any(
-            peer in term.peer and not any(concerns(role, rank, i) for rank in role.ranks) for term in act.terms
-        ):
-            return False
+        if isinstance(act, Mix) and any(peer in term.peer for term in act.terms):
+            weights = (sum(role.mine(term.factor, rank) for term in act.terms) for rank in role.ranks)
+            if not all(concerns(role, rank, i) for rank in role.ranks) and any(abs(w - 1) > 1e-6 for w in weights):
+                return False
     return True
 
 
-def enters(program: Program, peer: int) -> bool:
-    """Whether who comes back finds the weights of now in the answers that it gets: they come as its parameters."""
-    role = program.role_of[peer]
-    came = {i.act.bucket for i in role.instructions if isinstance(i.act, Receive) and i.act.space is Space.PARAMETER}
+def answered(program: Program, peer: int) -> bool:
+    """Whether who comes back finds the weights of now in the answers that it gets: as its parameters or as a centre."""
+    role, spaces = program.role_of[peer], (Space.PARAMETER, Space.ANCHOR)
+    came = {i.act.bucket for i in role.instructions if isinstance(i.act, Receive) and i.act.space in spaces}
     return program.drops or {bucket.name for bucket in program.trained} <= came
 
 
-def entered(role: Role, rank: int, at: int, came: Collection[int] = ()) -> dict[str, int]:
-    """Rounds that count as done when a rank enters at round `at`: on a peer, of what has to do with those that `came`;
-    on itself, where none are given, of all it does."""
-    found: dict[str, int] = {}
+def entered(program: Program, rank: int, at: int, peer: int) -> dict[str, int]:
+    """Rounds that count as done on `rank` when `peer` enters at round `at`: on itself of all it does, on others of what
+    has to do with it. The answers of the round before are still to be given, if there are any."""
+    found, role, late = dict[str, int](), program.role_of[rank], answered(program, peer)
     for i in role.instructions:
-        answer = isinstance(i.act, Send | Snapshot) if came else isinstance(i.act, Receive)
-        if not came or concerns(role, rank, i) & frozenset(came):
+        answer = late and isinstance(i.act, Receive if rank == peer else Send | Snapshot)
+        if rank == peer or peer in concerns(role, rank, i):
             found[i.name] = at - answer
     return found
+
+
+def shared(program: Program, one: int, other: int) -> tuple[tuple[Space, str], ...]:
+    """(space, bucket) of what two workers both keep from round to round, weights first."""
+    weights = [(Space.PARAMETER, bucket.name) for bucket in program.trained]
+    theirs = program.kept(program.role_of[other])
+    return (*weights, *(place for place in program.kept(program.role_of[one]) if place in theirs))

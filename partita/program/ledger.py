@@ -6,14 +6,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Final
 
 from partita.units import Seconds
+
+LOST: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
     """A contribution of `worker`, number `turn` of its own (from 0), computed on version `read` of the bucket, which
     entered it on rank `at` when its version was `applied`. A bucket's merges stand in the order in which they entered.
+    One that never did, since its worker died, was `applied` at LOST: it says what the others of the turn had read.
     """
 
     bucket: str
@@ -40,7 +44,8 @@ def steady(ledger: Iterable[Merge], skip: int) -> Iterator[Merge]:
     unequal workers some would be alone in the end."""
     by_bucket: dict[tuple[int, str], list[Merge]] = {}
     for merge in ledger:
-        by_bucket.setdefault((merge.at, merge.bucket), []).append(merge)
+        if merge.applied != LOST:
+            by_bucket.setdefault((merge.at, merge.bucket), []).append(merge)
     for merges in by_bucket.values():
         last = max(merge.turn for merge in merges)
         begun = False

@@ -38,12 +38,14 @@ from partita.program.instruction import (
 )
 from partita.program.program import MASS, WEIGHT, Segment
 from partita.runtime.bounds import clip, norm
+from partita.runtime.circle import circle
 from partita.runtime.coding import HopCode, collect, decode, encode, receive_coding, send_coding
 from partita.runtime.draws import DRAWS, Draws
 from partita.runtime.hops import by_schedule
 from partita.runtime.mixing import mix
 from partita.runtime.owned import give, take
 from partita.runtime.rank import Rank
+from partita.runtime.roll import other_end, owed
 from partita.runtime.rules import step_at_rate
 from partita.runtime.segment import BREATHE, Environment, key
 from partita.runtime.serving import apply, mark, snapshot
@@ -163,6 +165,8 @@ def collective(rank: Rank, act: Collective, name: str, round: int) -> Pending | 
     if act.space is Space.CODED:
         return collect(rank, act, group, name, round)
     flat = rank.state.flat(act.space, act.bucket, rank.slot(round))
+    if rank.spare.intersection(group):
+        return circle(rank, act, flat, group, name, round)
     if by_messages(act):
         schedule = schedule_of(act.kind, act.algorithm, len(group))
         code = HopCode(act, name, rank, round) if act.codec else None
@@ -280,8 +284,9 @@ ACTS: Final[dict[type, Carry]] = {
 
 def carry_out(rank: Rank, instruction: Instruction, round: int) -> Pending | Steps | None:
     """Start an instance of an instruction on a rank; an environment goes with its last use."""
-    act = instruction.act
-    pending = ACTS[type(act)](rank, act, instruction.name, round)
+    act, name = instruction.act, instruction.name
+    peer, do = other_end(rank, act), ACTS[type(act)]
+    pending = do(rank, act, name, round) if peer < 0 else owed(rank, peer, lambda: do(rank, act, name, round))
     if part := getattr(act, "part", ""):
         rank.leave(round, part)
     return pending

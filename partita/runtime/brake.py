@@ -1,7 +1,8 @@
-"""How a run stops early at a step on which all its ranks agree, although none of them knows how far the others are.
+"""How ranks agree on a step, to stop a run there or to let somebody in, although none knows how far the others are.
 
 1 hold      the rank's lanes begin no further round; it says how many steps it has begun
 2 release   every rank hears the largest of these numbers, goes on to there, and ends
+  resume    or goes on
 
 rank 0   ####|..#|      begun 4, ends at 5
 rank 1   #####|...|     begun 5, ends at 5
@@ -17,10 +18,12 @@ from partita.units import Seconds
 
 @dataclass
 class Brake:
-    """One rank's; its lanes ask it before each round, and wait for it as a Pending while it holds."""
+    """One rank's; its lanes ask it before each round, and wait at its gate while it holds. Rounds before step `until`
+    may begin all the same."""
 
     begun: int = 0
-    held: bool = False
+    held: int = 0
+    until: int = 0
     end: int | None = None
     changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -28,7 +31,7 @@ class Brake:
         """Whether the round of steps `step` to `stop` may begin; it has then begun for all lanes."""
         with self.changed:
             if stop > self.begun:
-                if self.held or (self.end is not None and step >= self.end):
+                if (self.held and stop > self.until) or (self.end is not None and step >= self.end):
                     return False
                 self.begun = stop
             return True
@@ -36,21 +39,42 @@ class Brake:
     def hold(self) -> int:
         """Let no further round begin; returns how many steps have."""
         with self.changed:
-            self.held = True
+            self.held += 1
             return self.begun
+
+    def lift(self, until: int) -> None:
+        """Let rounds begin before step `until`."""
+        with self.changed:
+            self.until = max(self.until, until)
+            self.changed.notify_all()
+
+    def resume(self) -> None:
+        """Let rounds begin as before."""
+        with self.changed:
+            self.held -= 1
+            self.changed.notify_all()
 
     def release(self, end: int) -> None:
         """Let rounds begin before step `end`, and none after it."""
         with self.changed:
-            self.held, self.end = False, end
+            self.held, self.end = self.held - 1, end
             self.changed.notify_all()
 
+
+@dataclass
+class Gate:
+    """Waits until a round of steps `step` to `stop` may begin, or none begins any more."""
+
+    brake: Brake
+    step: int
+    stop: int
+
     def ready(self) -> bool:
-        return self.end is not None
+        return self.brake.passes(self.step, self.stop) or self.brake.end is not None
 
     def block(self, timeout: Seconds) -> bool:
-        with self.changed:
-            return self.changed.wait_for(self.ready, timeout)
+        with self.brake.changed:
+            return self.brake.changed.wait_for(self.ready, timeout)
 
     def __str__(self) -> str:
         return "the other ranks to say where to stop"

@@ -12,12 +12,14 @@ from typing import Any
 import psutil
 
 from partita.errors import RunError
+from partita.program.absence import entered
 from partita.runtime.brake import Brake
 from partita.runtime.checkpoint import Keep
 from partita.runtime.halt import Halt
 from partita.runtime.heap import set_aside
 from partita.runtime.holding import Losses, held
-from partita.runtime.leg import Leg, left, reaches
+from partita.runtime.leg import Leg, Reach, left, reaches
+from partita.runtime.lookout import Entry, Lookout
 from partita.runtime.losses import Row, rows_of
 from partita.runtime.manifest import identity_of, written
 from partita.runtime.pulse import Pulse
@@ -71,19 +73,27 @@ class Course:
     idle: Seconds = field(default_factory=time.process_time)
     spans: list[dict[str, Any]] = field(default_factory=list)
     stopped: bool = False
+    lookout: Lookout | None = None
 
     def go(self) -> None:
         session, order = self.session, self.order
         since = self.saved.manifest.step if self.saved else 0
         parts = left(session.graph, order.plan, session.cluster, order.steps, since)
         self.step = since
-        for leg in parts:
-            session.join(leg.program)
-        for i, leg in enumerate(parts):
-            if session.rank < leg.program.size and not self.stopped:
-                self._carry_out(leg, last=not any(later.whole for later in parts[i + 1 :]))
+        if not order.back:
+            for leg in parts:
+                session.join(leg.program)
+        if order.spare:
+            self.lookout = Lookout(session, frozenset(order.spare), parts, order.number, away={*order.absent})
+        entry = self.lookout.enter() if self.lookout and order.back else Entry(0, 0)
+        with self.lookout or nullcontext():
+            for i, leg in enumerate(parts):
+                if entry.leg <= i and session.rank < leg.program.size and not self.stopped:
+                    at = entry.round if entry.leg == i else 0
+                    self._carry_out(leg, i, at, last=not any(later.whole for later in parts[i + 1 :]))
 
-    def _carry_out(self, leg: Leg, last: bool) -> None:
+    def _carry_out(self, leg: Leg, number: int, at: int, last: bool) -> None:
+        """The `number`-th leg, which a rank that is back enters at round `at`."""
         saved, self.saved = self.saved, None
         flying = saved.flying(leg.program) if saved else 0
         first = leg.step - flying * leg.program.steps
@@ -95,13 +105,17 @@ class Course:
                 self.report({"note": f"{leg.program.name} goes on from another plan: {sentence}"})
         set_aside()
         watch = Watch(rank, flying + leg.rounds - self.order.record, self.report)
-        if self.session.world > 1 and not self.step:
+        if self.session.world > 1 and not self.step and not self.order.back:
             self._hold_together(rank)
-        for reach in reaches(leg, flying, self.order.every, last):
+        if self.lookout:
+            self.lookout.begins(rank, number)
+        if at:
+            self._come_back(rank, at, watch)
+        for reach in [Reach(leg.rounds, at)] if at else reaches(leg, flying, self.order.every, last):
             with Pulse(rank, self.report):
                 drive(rank, reach, watch, self.session.timeout)
             round = min(reach.stop, self._braked(rank))
-            self._take_in(rank, flying, round)
+            self._take_in(rank, max(flying, at - 1), round)
             self.stopped = round < reach.stop
             if reach.keep or self.stopped:
                 drained = reach.drain and not self.stopped
@@ -110,6 +124,14 @@ class Course:
                 break
         if leg.program.steps:
             self.spans = [asdict(span) for span in rank.spans]
+
+    def _come_back(self, rank: Rank, at: int, watch: Watch) -> None:
+        """Enter before round `at`, where the others are, with the weights that they have."""
+        assert self.lookout
+        rank.board.done = entered(rank.program, rank.rank, at, rank.rank)
+        drive(rank, Reach(at, at - 1, drain=False), watch, self.session.timeout)
+        self.lookout.adopt(rank, at)
+        self.report({"back": at, "note": f"rank {rank.rank} is back, from step {rank.step(at, 0)} on"})
 
     def _braked(self, rank: Rank) -> int:
         """The round before which the brake has ended this rank's lanes, if it has."""
@@ -160,6 +182,7 @@ class Course:
         return {
             "rank": session.rank,
             "since": since,
+            "back": order.back,
             "begun": away,
             "stopped": self.step if self.stopped else None,
             "ends": [[at, end + shift] for at, end in ends.items()],
@@ -186,6 +209,8 @@ def run(session: Session, order: Order, report: Report) -> dict[str, Any]:
     assert session.transport is not None
     session.transport.sent = 0
     course = Course(session, order, report, saved, time.perf_counter() - away)
-    with Halt(course.brake, session.rank, session.world) if order.out else nullcontext(), session.together():
+    halts = Halt(course.brake, session.rank, session.world) if order.out and not order.back else nullcontext()
+    with halts, nullcontext() if order.back else session.together(all_of_them=not order.spare):
         course.go()
+    session.transport.links.clear()
     return course.reply(saved.manifest.step if saved else 0, away, session.transport.sent)

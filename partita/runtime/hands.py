@@ -13,9 +13,10 @@ from itertools import accumulate
 from partita.program.flight import in_flight
 from partita.program.instruction import After, Instruction, Receive
 from partita.program.program import Lane
+from partita.runtime.acts import carry_out
 from partita.runtime.leg import Reach
 from partita.runtime.rank import Rank
-from partita.runtime.roll import Owed, begin, rests
+from partita.runtime.roll import Owed, rests
 from partita.runtime.transport import Pending
 from partita.runtime.turn import Posted, Turn, skips
 from partita.units import Bytes, Seconds
@@ -151,7 +152,7 @@ class Done:
 
 
 def _start(rank: Rank, instruction: Instruction, round: int) -> Pending:
-    pending = begin(rank, instruction, round)
+    pending = carry_out(rank, instruction, round)
     assert isinstance(pending, Pending)
     return pending
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from partita.program.instruction import Apply
-from partita.program.ledger import Merge
+from partita.program.ledger import LOST, Merge
 
 
 @dataclass
@@ -32,6 +32,11 @@ class Ledger:
             return False
         self.step(bucket)
         return True
+
+    def lose(self, bucket: str, worker: int) -> None:
+        """What a worker that died would have brought next."""
+        turn, read = self.turns.get((bucket, worker), 0), self.read.get((bucket, worker), 0)
+        self.merges.append(Merge(bucket, worker, turn, read, LOST, self.at))
 
     def step(self, bucket: str) -> None:
         """There is a new version."""

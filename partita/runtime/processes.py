@@ -16,7 +16,7 @@ import torch.distributed as dist
 from partita.cost.rings import bytes_sent
 from partita.program.instruction import Kind
 from partita.runtime.ring import Ring
-from partita.runtime.transport import Pending
+from partita.runtime.transport import Gone, Pending
 from partita.units import Seconds
 
 
@@ -42,6 +42,27 @@ class Work:
 
 
 @dataclass
+class Linked:
+    """A message over a link. Its other end is gone where it ends before it has waited for as long as it may."""
+
+    work: Any
+    peer: int
+
+    def ready(self) -> bool:
+        raise NotImplementedError("who looks whether a message is there cannot lose its other end")
+
+    def block(self, timeout: Seconds) -> bool:
+        begun = time.monotonic()
+        try:
+            self.work.wait(timedelta(seconds=timeout))
+        except RuntimeError as error:
+            if time.monotonic() - begun >= 0.9 * timeout:
+                raise
+            raise Gone(f"rank {self.peer} is gone ({error})", rank=self.peer) from error
+        return True
+
+
+@dataclass
 class Processes:
     """The Transport of this process. Every rank must be made with the same `groups`, in the same order: one for each
     lane and set of ranks, so that the collectives of a lane keep their order and overtake those of others.
@@ -52,6 +73,20 @@ class Processes:
     rank: int
     groups: dict[tuple[str, tuple[int, ...]], Any] = field(default_factory=dict)
     sent: int = 0
+    links: dict[int, Any] = field(default_factory=dict)
+
+    def link(self, peer: int, store: Any, timeout: Seconds) -> None:
+        """Messages to and from a peer that may go away, and come back, pass through a group of these two alone, which
+        both ends make at the same time, anew for each time that it is back."""
+        place = int(self.rank > peer)
+        self.links[peer] = dist.ProcessGroupGloo(store, place, 2, timedelta(seconds=timeout))
+
+    def _over_link(self, peer: int, act: str, tensor: torch.Tensor, key: str) -> Pending:
+        try:
+            work = getattr(self.links[peer], act)([tensor], int(self.rank < peer), tag_of(key))
+        except RuntimeError as error:
+            raise Gone(f"rank {peer} is gone ({error})", rank=peer) from error
+        return Linked(work, peer)
 
     def join(self, groups: list[tuple[str, tuple[int, ...]]], timeout: Seconds) -> None:
         """Make the process groups that are not there yet; every rank of the world must call it alike."""
@@ -82,9 +117,13 @@ class Processes:
 
     def send(self, tensor: torch.Tensor, to: int, key: str, round: int) -> Pending:
         self.sent += tensor.numel() * tensor.element_size()
+        if to in self.links:
+            return self._over_link(to, "send", tensor, key)
         return Work(dist.isend(tensor, to, tag=tag_of(key)))
 
     def receive(self, tensor: torch.Tensor, source: int, key: str, round: int) -> Pending:
+        if source in self.links:
+            return self._over_link(source, "recv", tensor, key)
         return Work(dist.irecv(tensor, source, tag=tag_of(key)))
 
 

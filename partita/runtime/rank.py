@@ -91,9 +91,9 @@ class Rank:
     `first_step` is the step of round 0; `draws` is the seed of keyed random numbers (None: torch's own). `ends` has
     wall clock and core-seconds of the process at each round's end, `at` the instance that each lane is in: name, round,
     since when, and whether it waits for other ranks. `gathered` are batch statistics that wait for the rest of their
-    minibatch, each (samples, what they would make of the buffer). The run can go on
-    without the ranks in `spare`: those in `away` are not there, and each went `gone` times; `going` are the lanes that
-    have not ended, `parked` those of them that wait for somebody who is away, `held` says that one is about to enter.
+    minibatch, each (samples, what they would make of the buffer). The run can go on without the ranks in `spare`: those
+    in `away` are not there, each went `gone` times, and takes part again `since` a round; `going` are the lanes that
+    have not ended, `parked` those of them that wait for somebody who is away, `parted` the groups that have lost one.
     """
 
     graph: Graph
@@ -125,8 +125,13 @@ class Rank:
     gone: dict[int, int] = field(default_factory=dict)
     going: set[str] = field(default_factory=set)
     parked: set[str] = field(default_factory=set)
-    held: bool = False
+    since: dict[int, int] = field(default_factory=dict)
+    parted: set[tuple[int, ...]] = field(default_factory=set)
     weights: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def there(self, peer: int, round: int) -> bool:
+        """Whether a rank takes part in a round: it is not away, and has not come back later."""
+        return peer not in self.away and round >= self.since.get(peer, 0)
 
     @cached_property
     def leading(self) -> str:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ import torch
 from partita.errors import ProgramError
 from partita.lowering.pairs import pairs_up
 from partita.program.instruction import Apply
-from partita.program.ledger import Merge
+from partita.program.ledger import LOST, Merge
 from partita.program.program import Bucket, Program
 from partita.runtime.leg import Leg
 from partita.runtime.paired import together
@@ -114,10 +114,12 @@ class Replay:
             for name, by_worker in applies.items()
         }
         self.read: dict[Turn, dict[str, int]] = {}
-        self.waiting = Counter((merge.worker, merge.turn) for merge in ledger)
+        self.waiting = Counter((merge.worker, merge.turn) for merge in ledger if merge.applied != LOST)
         for merge in ledger:
             read = self.read.setdefault((merge.worker, merge.turn), {})
             read |= dict.fromkeys(self.shelves, merge.read) if drops else {merge.bucket: merge.read}
+        taken = sorted(self.waiting)
+        self.before = {now: was[1] if was[0] == now[0] else -1 for was, now in pairwise([(-1, -1), *taken])}
         self.made: dict[Turn, Named] = {}
         self.workers: dict[int, tuple[Any, Any, Any]] = {}
 
@@ -125,7 +127,7 @@ class Replay:
         parts = [rows(self.named[piece.parameter].detach(), piece).clone() for piece in bucket.pieces]
         optimizer = optimizer_of(self.one.task, self.update, parts)
         schedule = self.one.task.schedule(optimizer) if self.one.task.schedule else None
-        mine = [merge for merge in ledger if merge.bucket == bucket.name]
+        mine = [merge for merge in ledger if merge.bucket == bucket.name and merge.applied != LOST]
         return Shelf(bucket, apply, parts, optimizer, schedule, mine, [[part.clone() for part in parts]])
 
     def go(self) -> Named:
@@ -155,7 +157,7 @@ class Replay:
             read = self.read[turn]
             if len(read) < len(self.shelves) or any(len(self.shelves[b].versions) <= v for b, v in read.items()):
                 return False
-            if self.tied and self.tied.turns.get(turn[0], 0) != turn[1]:
+            if self.tied and self.tied.turns.get(turn[0], -1) != self.before[turn]:
                 return False
             self._show(read)
             self.made[turn] = self._brought(*turn)
@@ -168,7 +170,7 @@ class Replay:
                 (step, [part for s in shares for part in self._fed(s)])
                 for step, shares in self._minibatches(worker, turn)
             ]
-            given = self.tied.pull(worker, minibatches, [p.detach().clone() for p in self.named.values()])
+            given = self.tied.pull(worker, turn, minibatches, [p.detach().clone() for p in self.named.values()])
             return dict(zip(self.named, given, strict=True))
         gradient = self._gradient(worker, turn)
         return self._increment(worker, gradient) if self.delta else gradient

@@ -2,20 +2,21 @@
 
 away       a message's other end is gone: what has to do with that rank alone is left out, and no longer waited for
 parked     a lane all of which is left out waits for the rank to come back, or for the end of the others
-held       a rank is about to enter: nobody leaves before it is decided at which round
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass
+from typing import TypeVar
 
 from partita.program.absence import entered, left_out
-from partita.program.instruction import Apply, Instruction, Receive, Send
-from partita.runtime.acts import carry_out
+from partita.program.instruction import Act, Apply, Instruction, Receive, Send
 from partita.runtime.rank import Rank
 from partita.runtime.transport import Gone, Pending, Steps
 from partita.units import Seconds
+
+T = TypeVar("T")
 
 
 def goes(rank: Rank, peer: int, times: int) -> None:
@@ -25,14 +26,18 @@ def goes(rank: Rank, peer: int, times: int) -> None:
             return
         rank.away.add(peer)
         rank.gone[peer] = times + 1
+        brought = {i.act.bucket for i in rank.role.instructions if isinstance(i.act, Apply) and i.act.source == peer}
+        for bucket in sorted(brought) if rank.role.keeps == "server" and not rank.program.drops else ():
+            rank.state.ledger.lose(bucket, peer)
         _left_out(rank)
 
 
 def comes(rank: Rank, peer: int, at: int) -> None:
-    """A peer is back, and enters at round `at`."""
+    """A peer is back, and enters at round `at`, which this rank has not begun."""
     with rank.board.changed:
         rank.away.discard(peer)
-        for name, done in entered(rank.role, rank.rank, at, (peer,)).items():
+        rank.since[peer] = at
+        for name, done in entered(rank.program, rank.rank, at, peer).items():
             rank.board.missing[name] = rank.board.done.get(name, 0), done
             rank.board.done[name] = done
         turns: dict[str, int] = {}
@@ -54,9 +59,10 @@ def _left_out(rank: Rank) -> None:
     rank.board.happens()
 
 
-def clock(rank: Rank) -> int:
-    """The round in which a rank is: the furthest that any of its instructions has come, and at least 1."""
-    return max(1, *rank.board.done.values()) if rank.board.done else 1
+def through(rank: Rank, at: int) -> bool:
+    """Whether a rank is done with all rounds before `at`."""
+    board = rank.board
+    return all(i.name in board.void or board.done.get(i.name, 0) >= at for i in rank.role.instructions)
 
 
 def rests(rank: Rank, lane: str, names: Set[str]) -> bool:
@@ -67,7 +73,7 @@ def rests(rank: Rank, lane: str, names: Set[str]) -> bool:
             rank.parked.discard(lane)
             return False
         rank.parked.add(lane)
-        return not rank.held and rank.going <= rank.parked
+        return rank.going <= rank.parked
 
 
 def over(rank: Rank, lane: str) -> None:
@@ -83,27 +89,27 @@ def stale(rank: Rank, instruction: Instruction, round: int) -> bool:
     return rank.board.done.get(instruction.name, 0) > round
 
 
-def begin(rank: Rank, instruction: Instruction, round: int) -> Pending | Steps | None:
-    """Carry an instance out; a message to or from a rank that may go away is then over as well."""
-    peer = _other_end(rank, instruction)
-    if peer < 0:
-        return carry_out(rank, instruction, round)
-    gone = rank.gone.get(peer, 0)
-    try:
-        pending = carry_out(rank, instruction, round)
-    except Gone:
-        goes(rank, peer, gone)
-        return Owed(rank, peer, None, gone)
-    return Owed(rank, peer, pending, gone) if isinstance(pending, Pending) else pending
-
-
-def _other_end(rank: Rank, instruction: Instruction) -> int:
+def other_end(rank: Rank, act: Act) -> int:
     """The other end of a message, if the run can go on without it; else -1."""
-    act = instruction.act
     if not rank.spare or not isinstance(act, Send | Receive):
         return -1
     peer = rank.role.mine(act.to if isinstance(act, Send) else act.source, rank.rank)
     return peer if peer in rank.spare else -1
+
+
+def owed(rank: Rank, peer: int, start: Callable[[], T]) -> T | Owed:
+    """What is started with a rank that may go away: it is then over as well."""
+    gone = rank.gone.get(peer, 0)
+    if peer in rank.away:
+        return Owed(rank, peer, None, gone)
+    try:
+        pending = start()
+    except Gone:
+        if peer not in rank.spare:
+            raise
+        goes(rank, peer, gone)
+        return Owed(rank, peer, None, gone)
+    return Owed(rank, peer, pending, gone) if peer in rank.spare and isinstance(pending, Pending) else pending
 
 
 def lost(rank: Rank, instruction: Instruction, pending: Pending | Steps | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -47,6 +47,8 @@ class Order:
 
     `record` keeps spans of the last rounds; `out` is where rank 0 writes the weights, and all ranks a checkpoint after
     `every` steps (0: only when stopped by a signal), of which `keep` stay; `resume` is the checkpoint to go on from.
+    The run, the `number`-th of all, goes on without the ranks in `spare`; one of them that is `back` enters where the
+    others are, except those that are `absent`.
     """
 
     plan: Plan
@@ -58,6 +60,10 @@ class Order:
     every: int = 0
     keep: int = 2
     resume: str = ""
+    spare: Sequence[int] = ()
+    number: int = 0
+    back: bool = False
+    absent: Sequence[int] = ()
 
 
 @dataclass
@@ -79,15 +85,16 @@ class Session:
     offset: Seconds = 0.0
     _meetings: int = 0
 
-    def open(self, init: str = "", first: str = "") -> None:
-        """Join the other ranks, align the clocks; `first` is the file of first weights, where a launcher wrote one."""
+    def open(self, init: str = "", first: str = "", back: bool = False) -> None:
+        """Join the other ranks, align the clocks; `first` is the file of first weights, where a launcher wrote one. Who
+        is `back` joins them in the run."""
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         self.init = init
         if first:
             self.values, state = map_first(Path(first))
             torch.set_rng_state(state)
         self.transport = Processes(self.rank)
-        if self.world > 1:
+        if self.world > 1 and not back:
             self.offset = clock_offset(self.rank)
 
     def first(self, state: State | None = None) -> Values:
@@ -98,9 +105,9 @@ class Session:
             return first_weights(self.task, self.seed, self.init)
 
     @contextmanager
-    def together(self) -> Iterator[None]:
-        """Within it ranks work, or are left idle by a plan; all leave it at once. Who is done waits for rank 0 without
-        a limit, as work takes however long it takes: whoever dies is found by who launched it."""
+    def together(self, all_of_them: bool = True) -> Iterator[None]:
+        """Within it ranks work, or are left idle by a plan; all leave it at once, or with rank 0. Who is done waits for
+        it without a limit, as work takes however long it takes: whoever dies is found by who launched it."""
         key, self._meetings = f"meeting/{self._meetings}", self._meetings + 1
         try:
             yield
@@ -109,7 +116,8 @@ class Session:
                 dist.distributed_c10d._get_default_store().set(key, "")
         if self.world > 1:
             dist.distributed_c10d._get_default_store().wait([key], timedelta(days=7))
-            dist.barrier()
+            if all_of_them:
+                dist.barrier()
 
     def memory(self, order: Order) -> Watch | None:
         """Live bytes of tensors in the last rounds of a run of its own, from the allocator's events; None where the

@@ -40,7 +40,11 @@ def take_of(program: Program, replies: list[dict[str, Any]], discard: int) -> Ta
             raise Halted(reply["stopped"])
     replies = sorted((r for r in replies if r["rank"] < program.size), key=lambda r: int(r["rank"]))
     spans = tuple(sorted((Span(**s) for r in replies for s in r["spans"]), key=lambda s: (s.rank, s.lane, s.start)))
-    rates = [_rate(dict(map(tuple, r["ends"])), r["since"], r["since"] + discard, r["begun"]) for r in replies]
+    rates = [
+        _rate(dict(map(tuple, r["ends"])), r["since"], r["since"] + discard, r["begun"])
+        for r in replies
+        if not r.get("back")
+    ]
     total = totals(row for reply in replies for row in reply["losses"])
     loss = tuple((step, _when(replies[0]["ends"], step), value) for step, value in total.items())
     kept = len({span.round for span in spans})
@@ -58,9 +62,11 @@ def take_of(program: Program, replies: list[dict[str, Any]], discard: int) -> Ta
 
 
 def _applied(program: Program, replies: list[dict[str, Any]], discard: int) -> Seconds:
-    """Seconds of a step's samples where workers go at their own pace."""
+    """Seconds of a step's samples where workers go at their own pace, of those that were there all the time."""
+    all_the_time = {reply["rank"]: reply for reply in replies if not reply.get("back")}
     shares = {rank: share for role in program.roles for rank, share in shares_of(program, role).items()}
-    ends = [sorted(float(end) for _, end in replies[rank]["ends"]) for rank in shares]
+    shares = {rank: share for rank, share in shares.items() if rank in all_the_time}
+    ends = [sorted(float(end) for _, end in all_the_time[rank]["ends"]) for rank in shares]
     return step_of(ends, list(shares.values()), max(discard // program.steps, 1))
 
 

@@ -18,7 +18,7 @@ Parts = list[tuple[int, int]]
 
 @dataclass
 class Tied:
-    """Each worker's replica and velocity, all from `first` on, and how often each has met the centre."""
+    """Each worker's replica and velocity, all from `first` on, and the last turn at which each has met the centre."""
 
     first: Replica
     rate: float
@@ -27,17 +27,21 @@ class Tied:
     turns: dict[int, int] = field(default_factory=dict)
 
     def pull(
-        self, worker: int, steps: Iterable[tuple[int, Parts]], centre: Sequence[torch.Tensor]
+        self, worker: int, turn: int, steps: Iterable[tuple[int, Parts]], centre: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         """A period of a worker's own `steps`, each with the parts (start, count) of its minibatch, and what it then
-        gives way to the centre that it has read: d = rate (x - centre), x -= d."""
-        if worker not in self.replicas:
+        gives way to the centre that it has read: d = rate (x - centre), x -= d. After turns that it was away for it
+        begins anew, from that centre."""
+        if turn != self.turns.get(worker, -1) + 1 or worker not in self.replicas:
             made = self.first.copy()
             self.replicas[worker] = made, [torch.zeros_like(p) for p in made.parameters]
+            with torch.no_grad():
+                for p, c in zip(made.parameters, centre if turn else made.parameters, strict=True):
+                    p.copy_(c)
         one, velocity = self.replicas[worker]
         for step, parts in steps:
             self._step(one, velocity, step, parts)
-        self.turns[worker] = self.turns.get(worker, 0) + 1
+        self.turns[worker] = turn
         given = [self.rate * (p.detach() - c) for p, c in zip(one.parameters, centre, strict=True)]
         with torch.no_grad():
             for p, d in zip(one.parameters, given, strict=True):

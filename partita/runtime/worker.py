@@ -16,10 +16,12 @@ from partita.errors import RunHung
 from partita.program.instruction import Instruction
 from partita.program.program import Lane, Policy
 from partita.program.timeline import Span
+from partita.runtime.acts import carry_out
+from partita.runtime.brake import Gate
 from partita.runtime.hands import Hands, hands_of, until
 from partita.runtime.leg import Reach
 from partita.runtime.rank import Rank
-from partita.runtime.roll import Parked, begin, lost, over, stale
+from partita.runtime.roll import Parked, lost, over, stale
 from partita.runtime.transport import Pending, Steps
 from partita.runtime.turn import Posted, Turn, skips
 from partita.units import Seconds
@@ -112,10 +114,11 @@ def _next(rank: Rank, hands: Hands, instruction: Instruction, round: int, reach:
 def _ends(rank: Rank, round: int) -> Generator[Pending, None, bool]:
     """Whether the lane ends before this round, since the run was stopped; waits while that is not decided."""
     first = rank.step(round, 0)
-    while not rank.brake.passes(first, first + rank.program.steps):
-        if rank.brake.ready():
+    stop = first + rank.program.steps
+    while not rank.brake.passes(first, stop):
+        if rank.brake.end is not None:
             return True
-        yield rank.brake
+        yield Gate(rank.brake, first, stop)
     return False
 
 
@@ -139,7 +142,7 @@ def instance(rank: Rank, instruction: Instruction, round: int, record: Record, p
             rank.leave(round, part)
     elif posted is None:
         rank.at[instruction.lane] = instruction.name, round, start, False
-        pending = begin(rank, instruction, round)
+        pending = carry_out(rank, instruction, round)
         if pending is not None:
             rank.at[instruction.lane] = instruction.name, round, start, True
             rank.pace.flying += 1

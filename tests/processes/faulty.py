@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from partita.program.instruction import Load, Pack, Update
-from partita.runtime import roll, session
+from partita.runtime import session, worker
 from partita.runtime.rank import Rank
 from partita.task import Task
 from tests.processes.mortal import mortal
@@ -53,7 +53,7 @@ def faulty() -> Task:
     """The perceptron with batch statistics."""
     task = mortal()
     if os.environ.get("RANK") == MINE:
-        roll.carry_out = wrong(roll.carry_out)
+        worker.carry_out = wrong(worker.carry_out)
         if KIND == "seed":
             torch.manual_seed(99)
             other = dict(task.model().named_parameters())

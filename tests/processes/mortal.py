@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from partita.runtime import roll
+from partita.runtime import worker
 from partita.task import Task
 
 
@@ -54,7 +54,7 @@ def mortal() -> Task:
     """A perceptron with batch statistics under Adam."""
     rank, kind, count = os.environ.get("KILL", "-1::0").split(":")
     if rank == os.environ.get("RANK") and kind == "act":
-        roll.carry_out = doomed(roll.carry_out, int(count), lambda *_: True)
+        worker.carry_out = doomed(worker.carry_out, int(count), lambda *_: True)
     if rank == os.environ.get("RANK") and kind == "save":
         os.replace = doomed(os.replace, int(count), lambda source, target: str(source).endswith(".part"))
     return Task(

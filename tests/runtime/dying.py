@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from partita.lowering.lower import lower
-from partita.program.absence import entered, expendable, met_by
+from partita.program.absence import answered, entered, expendable, met_by, shared
+from partita.program.instruction import Receive, Space
 from partita.program.program import Program
 from partita.recipes.catalogue import call
 from partita.runtime.inprocess import Hall, InProcess
 from partita.runtime.leg import Leg, Reach, legs
 from partita.runtime.rank import Rank
-from partita.runtime.roll import begin_without, clock, comes, goes
+from partita.runtime.roll import begin_without, comes, goes, through
 from partita.runtime.run import carry_over, initial, make_rank
 from partita.runtime.schedules import advance
 from partita.runtime.state import State
@@ -48,10 +49,13 @@ class Dying:
         plan = call(text, self.graph, self.machines)
         self.program: Program = lower(self.graph, plan, self.machines)[-1].program
         self.legs = legs(self.graph, plan, self.machines, steps)
+        ranks = range(self.program.size)
+        self.spare = frozenset(r for r in ranks if all(expendable(leg.program, r) for leg in self.legs))
         self.values = initial(task, 0, "fp64")[1]
         self.away, self.dead = set[int](), list[Death]()
         self.states: dict[int, State] = {}
         self.entries: list[int] = []
+        self.entering: dict[int, int] = {}
         for leg in self.legs:
             self.leg, self.hall = leg, Hall()
             self.ranks = {r: self._rank(leg, r) for r in range(size) if r not in self.away}
@@ -65,8 +69,7 @@ class Dying:
             self.task, self.graph, program, r, state, InProcess(r, self.hall), seed=0, first_step=leg.step,
             precision="fp64", keyed=True,
         )  # fmt: skip
-        spare = frozenset(r for r in range(program.size) if expendable(program, r))
-        rank.spare, rank.away, self.states[r] = spare, self.away & set(spare), rank.state
+        rank.spare, rank.away, self.states[r] = self.spare, {*self.away}, rank.state
         begin_without(rank)
         return rank
 
@@ -76,10 +79,19 @@ class Dying:
                 self.left.remove(death)
                 self._die(death, runs)
         for death in tuple(self.dead):
-            peers = [self.ranks[q] for q in met_by(self.program, death.rank)]
-            if 0 <= death.back <= max(map(clock, peers)) and all(one.going for one in peers):
+            begun = max(map(self._begun, self._met(death.rank)))
+            if 0 <= death.back <= begun < self.leg.rounds:
                 self.dead.remove(death)
-                self._return(death.rank, peers, runs)
+                self._return(death.rank, max(begun, 1), runs)
+        for r, at in tuple(self.entering.items()):
+            giver = self.ranks.get(self._giver(r))
+            if (not giver or through(giver, at)) and not any(place[0] == r for place in runs):
+                del self.entering[r]
+                self._adopt(self.ranks[r], giver, at)
+                runs |= self._lanes(self.ranks[r], Reach(self.leg.rounds, at))
+
+    def _begun(self, rank: Rank) -> int:
+        return (rank.brake.begun - rank.first_step) // rank.program.steps if rank.program.steps else 2**62
 
     def _die(self, death: Death, runs: dict[tuple[int, str], LaneRun]) -> None:
         del self.ranks[death.rank], self.states[death.rank]
@@ -88,16 +100,40 @@ class Dying:
         self.hall.leave(death.rank)
         for place in [place for place in runs if place[0] == death.rank]:
             del runs[place]
-        for q in met_by(self.program, death.rank) if self.told else ():
-            goes(self.ranks[q], death.rank, self.ranks[q].gone.get(death.rank, 0))
+        for one in self._met(death.rank) if self.told else ():
+            goes(one, death.rank, one.gone.get(death.rank, 0))
 
-    def _return(self, r: int, peers: list[Rank], runs: dict[tuple[int, str], LaneRun]) -> None:
-        at = min(max(map(clock, peers)), self.leg.rounds)
+    def _met(self, r: int) -> list[Rank]:
+        met = {q for leg in self.legs for q in met_by(leg.program, r)}
+        return [one for q, one in self.ranks.items() if q in met]
+
+    def _return(self, r: int, at: int, runs: dict[tuple[int, str], LaneRun]) -> None:
         self.entries.append(at)
         self.away.discard(r)
+        peers = self._met(r)
         rank = self.ranks[r] = self._rank(self.leg, r)
-        rank.board.done = entered(rank.role, r, at)
+        rank.board.done, rank.gone = entered(rank.program, r, at, r), {r: 1}
         for one in peers:
             comes(one, r, at)
-        reach = Reach(self.leg.rounds, at - 1)
-        runs |= {(r, name): run for name, run in lanes(rank, reach, lambda _: False).items()}
+        if giver := self.ranks.get(self._giver(r)):
+            giver.brake.hold()
+            giver.brake.lift(giver.step(at, 0))
+        self.entering[r] = at
+        runs |= self._lanes(rank, Reach(at, at - 1, drain=False))
+
+    def _lanes(self, rank: Rank, reach: Reach) -> dict[tuple[int, str], LaneRun]:
+        return {(rank.rank, name): run for name, run in lanes(rank, reach, lambda _: False).items()}
+
+    def _giver(self, r: int) -> int:
+        workers = [one.rank for one in self._met(r) if one.role.keeps == "model"]
+        return -1 if answered(self.program, r) else workers[0]
+
+    def _adopt(self, rank: Rank, giver: Rank | None, at: int) -> None:
+        """As Lookout.adopt, without messages."""
+        for space, bucket in shared(rank.program, rank.rank, giver.rank) if giver else ():
+            rank.state.flat(space, bucket, 0).copy_(giver.state.flat(space, bucket, 0))
+        if giver:
+            giver.brake.resume()
+        for i in rank.role.instructions if not giver else ():
+            if isinstance(i.act, Receive) and i.act.space is Space.ANCHOR:
+                rank.state.parameter[i.act.bucket].copy_(rank.state.kept[Space.ANCHOR, i.act.bucket])

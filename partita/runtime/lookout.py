@@ -1,0 +1,202 @@
+"""Who of a run's ranks is back: they agree through the store on the round in which it enters.
+
+rank 2, back       returns/2 = 1          ............ reads both: it enters at round 9
+rank 3, a server            sees it: 0:8               reads both: so does rank 2
+rank 4, a server            sees it: 0:9               "
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Final
+
+import torch.distributed as dist
+
+from partita.errors import RunError
+from partita.program.absence import answered, met_by, shared
+from partita.program.instruction import Receive, Space
+from partita.program.program import Program
+from partita.runtime.leg import Leg
+from partita.runtime.processes import Processes
+from partita.runtime.rank import Rank
+from partita.runtime.roll import begin_without, comes, goes, through
+from partita.runtime.session import Session
+from partita.units import Seconds
+
+EVERY: Final[Seconds] = 0.2
+POLL: Final[Seconds] = 0.02
+LATE: Final = "late"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The part of a run, and its round, at which a rank enters."""
+
+    leg: int
+    round: int
+
+
+@dataclass
+class Lookout:
+    """One rank's, in the `number`-th run of its session. While entered, a thread looks for who is back.
+    `legs` are the run's, `spare` the ranks that it can do without, of which some are `away`."""
+
+    session: Session
+    spare: frozenset[int]
+    legs: Sequence[Leg]
+    number: int
+    rank: Rank | None = None
+    leg: int = 0
+    away: set[int] = field(default_factory=set)
+    gone: dict[int, int] = field(default_factory=dict)
+    times: int = 0
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.store, me = self._client(), self.session.rank
+        pairs = {(a, b) for b in self.spare for a in self.met(b)}
+        self.peers = sorted({a + b - me for a, b in pairs if me in (a, b)})
+
+    def met(self, peer: int) -> list[int]:
+        """Who has to do with a rank in any part of the run."""
+        return sorted({rank for leg in self.legs for rank in met_by(leg.program, peer)})
+
+    def __enter__(self) -> None:
+        for peer in self.peers:
+            if peer not in self.away:
+                self._link(self.store, peer, self.times)
+        threading.Thread(target=self._look, name="lookout", daemon=True).start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.rank = None
+        self.done.set()
+        self.store.set(f"over/{self.session.rank}", "")
+
+    def begins(self, rank: Rank, leg: int) -> None:
+        """A part of the run begins."""
+        rank.spare, rank.away, rank.gone = self.spare, self.away, self.gone
+        begin_without(rank)
+        self.rank, self.leg = rank, leg
+
+    def enter(self) -> Entry:
+        """This rank is back: when it enters. Raises RunError where the others are done by now."""
+        me = self.session.rank
+        self.store.set(f"absent/{me}", " ".join(map(str, sorted(self.away))))
+        self.times = self.gone[me] = self.store.add(f"returns/{me}", 1)
+        self.store.add("returns", 1)
+        entry = self._agreed(self.store, me, self.times)
+        if entry is None:
+            raise RunError(f"rank {me} is back, but the run is over", rank=me)
+        return entry
+
+    def adopt(self, rank: Rank, at: int) -> None:
+        """The weights of now, and what else is kept from round to round: as the answers have brought them to this rank,
+        which is back, or from the first of the others."""
+        program, me = rank.program, self.session.rank
+        giver = self._giver(program, me)
+        for space, bucket in shared(program, me, giver) if giver >= 0 else ():
+            message = self._transport.receive(rank.state.flat(space, bucket, 0), giver, f"{bucket}.{space}", at)
+            message.block(self.session.timeout)
+        for i in rank.role.instructions if giver < 0 else ():
+            if isinstance(i.act, Receive) and i.act.space is Space.ANCHOR:
+                rank.state.parameter[i.act.bucket].copy_(rank.state.kept[Space.ANCHOR, i.act.bucket])
+
+    def _give(self, rank: Rank, peer: int, at: int) -> None:
+        """The same, from this rank, once it is done with the rounds before."""
+        rank.brake.lift(rank.step(at, 0))
+        with rank.board.changed:
+            rank.board.changed.wait_for(lambda: rank.board.failure or through(rank, at), self.session.timeout)
+        for space, bucket in shared(rank.program, rank.rank, peer):
+            message = self._transport.send(rank.state.flat(space, bucket, 0), peer, f"{bucket}.{space}", at)
+            message.block(self.session.timeout)
+
+    def _giver(self, program: Program, peer: int) -> int:
+        """Who gives weights to a rank that is back; -1 where its answers bring them."""
+        workers = [w for w in self.met(peer) if program.role_of[w].keeps == "model" and w not in self.away]
+        return -1 if answered(program, peer) else workers[0]
+
+    @property
+    def _transport(self) -> Processes:
+        assert self.session.transport is not None
+        return self.session.transport
+
+    def _link(self, store: Any, peer: int, times: int) -> None:
+        """Make the link to a peer, one of which has come back so many times."""
+        a, b = sorted((self.session.rank, peer))
+        self._transport.link(peer, apart(store, f"link/{a}-{b}/{times}"), self.session.timeout)
+
+    def _look(self) -> None:
+        store, before, known = self._client(), 0, dict[int, int]()
+        while not self.done.wait(EVERY):
+            if (now := store.add("returns", 0)) == before:
+                continue
+            before = now
+            for peer in self.spare.intersection(self.peers):
+                times = store.add(f"returns/{peer}", 0)
+                if times > known.get(peer, 0):
+                    known[peer] = times
+                    threading.Thread(target=self._admitted, args=(peer, times), daemon=True).start()
+
+    def _admitted(self, peer: int, times: int) -> None:
+        with suppress(RuntimeError):  # it has gone again meanwhile
+            self._admit(self._client(), peer, times)
+
+    def _admit(self, store: Any, peer: int, times: int) -> None:
+        """Begin no round, say how many have begun, hear how many of all others have, and go on with the peer from the
+        last one of these on."""
+        rank, mine = self.rank, f"clock/{peer}/{times}/{self.session.rank}"
+        if rank is None or not rank.program.steps:
+            store.set(mine, LATE)
+            return
+        begun = (rank.brake.hold() - rank.first_step) // rank.program.steps
+        try:
+            store.set(mine, f"{self.leg}:{max(begun, 1)}" if begun < self.legs[self.leg].rounds else LATE)
+            entry = self._agreed(store, peer, times)
+            if entry is not None:
+                goes(rank, peer, times - 1)
+                self._link(store, peer, times)
+                comes(rank, peer, entry.round)
+                if self._giver(rank.program, peer) == rank.rank:
+                    self._give(rank, peer, entry.round)
+        finally:
+            rank.brake.resume()
+
+    def _agreed(self, store: Any, peer: int, times: int) -> Entry | None:
+        """What all that `peer` has to do with answered: the furthest of their rounds; None where some are done."""
+        away = {int(rank) for rank in store.get(f"absent/{peer}").decode().split()}
+        voters = [rank for rank in self.met(peer) if rank not in away]
+        answers = [_answer(store, f"clock/{peer}/{times}/{voter}", f"over/{voter}") for voter in voters]
+        if LATE in answers or len({answer.partition(":")[0] for answer in answers}) > 1:
+            return None
+        return Entry(int(answers[0].partition(":")[0]), max(int(answer.partition(":")[2]) for answer in answers))
+
+    def _client(self) -> Any:
+        """A line of one's own to the store at which the ranks met, so that nobody waits for another's question."""
+        place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        patience = timedelta(seconds=self.session.timeout)
+        store = dist.TCPStore(*place, None, False, patience)  # type: ignore[attr-defined]
+        return apart(store, f"run{self.number}")
+
+
+def _answer(store: Any, key: str, over: str) -> str:
+    """What a rank says, LATE where it has ended before it was asked."""
+    while not store.check([key]):
+        if store.check([over]) and not store.check([key]):
+            return LATE
+        time.sleep(POLL)
+    answer: str = store.get(key).decode()
+    return answer
+
+
+def apart(store: Any, name: str) -> Any:
+    """A part of a store, with names of its own."""
+    return dist.PrefixStore(name, store)  # type: ignore[attr-defined]
