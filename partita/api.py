@@ -163,8 +163,9 @@ def train(
 
     Under torchrun, this process is one rank, and only rank 0 returns a result. With `out`, what the run is stands in
     its manifest before it begins; a checkpoint goes there every `checkpoint_every` steps, the newest `keep` stay, and
-    `resume` goes on from the last one, under the same plan bit for bit. Raises InputError, RunError, RunStopped where a
-    signal has ended it.
+    `resume` goes on from the last one, under the same plan bit for bit. Without checkpoints, a worker that dies is
+    started again while the others go on, where the plan can do without it. Raises InputError, RunError, RunStopped
+    where a signal has ended it.
     """
     from partita.lab.train import train_on
     from partita.runtime.checkpoint import Keep
