@@ -104,7 +104,7 @@ def entered(program: Program, rank: int, at: int, peer: int) -> dict[str, int]:
 
 
 def shared(program: Program, one: int, other: int) -> tuple[tuple[Space, str], ...]:
-    """(space, bucket) of what two workers both keep from round to round, weights first."""
-    weights = [(Space.PARAMETER, bucket.name) for bucket in program.trained]
-    theirs = program.kept(program.role_of[other])
-    return (*weights, *(place for place in program.kept(program.role_of[one]) if place in theirs))
+    """(space, bucket) of what two workers both keep from round to round, in the same order for both."""
+    weights = {(Space.PARAMETER, bucket.name) for bucket in program.trained}
+    both = {*program.kept(program.role_of[one])} & {*program.kept(program.role_of[other])}
+    return tuple(sorted(weights | both))
