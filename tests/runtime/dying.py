@@ -9,6 +9,7 @@ from partita.lowering.lower import lower
 from partita.program.absence import answered, entered, expendable, met_by, shared
 from partita.program.instruction import Receive, Space
 from partita.program.program import Program
+from partita.program.timeline import Span
 from partita.recipes.catalogue import call
 from partita.runtime.inprocess import Hall, InProcess
 from partita.runtime.leg import Leg, Reach, legs
@@ -36,8 +37,8 @@ class Death:
 
 
 class Dying:
-    """A run in fp64 of the perceptron, under any optimizer, in which ranks die: `states` by rank, and what the servers'
-    ledgers tell; the others are `told` of deaths."""
+    """A run in fp64 of the perceptron, under any optimizer, in which ranks die: `states` by rank, the `spans` of what
+    was done, and what the servers' ledgers tell; the others are `told` of deaths."""
 
     def __init__(
         self, text: str, size: int, steps: int, deaths: Sequence[Death], *, task: Task, order: int = 0,
@@ -55,11 +56,13 @@ class Dying:
         self.away, self.dead = set[int](), list[Death]()
         self.states: dict[int, State] = {}
         self.entries: list[int] = []
+        self.spans: list[Span] = []
         self.entering: dict[int, int] = {}
         for leg in self.legs:
             self.leg, self.hall = leg, Hall()
             self.ranks = {r: self._rank(leg, r) for r in range(size) if r not in self.away}
-            advance([*self.ranks.values()], Reach(leg.rounds), order, slow, fate=self._fate)
+            advance([*self.ranks.values()], Reach(leg.rounds), order, slow, record=lambda _: True, fate=self._fate)
+            self.spans += [span for one in self.ranks.values() for span in one.spans]
         self.ledger = [m for r in sorted(self.states) for m in self.states[r].ledger.merges]
 
     def _rank(self, leg: Leg, r: int) -> Rank:
@@ -94,6 +97,7 @@ class Dying:
         return (rank.brake.begun - rank.first_step) // rank.program.steps if rank.program.steps else 2**62
 
     def _die(self, death: Death, runs: dict[tuple[int, str], LaneRun]) -> None:
+        self.spans += self.ranks[death.rank].spans
         del self.ranks[death.rank], self.states[death.rank]
         self.away.add(death.rank)
         self.dead.append(death)

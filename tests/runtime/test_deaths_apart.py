@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from partita.lowering.lower import lower
+from partita.lowering.mixtures import mixtures_of
+from partita.plan.sync import Gossip, Neighbours
 from partita.program.absence import expendable
 from partita.recipes.catalogue import call
 from partita.runtime.check import TOLERANCE, difference
-from partita.runtime.reference import fresh, replica
+from partita.runtime.reference import fresh, replica, shares_of
 from partita.runtime.replicas import Apart
 from tests.runtime.dying import GRAPH, Death, Dying
 from tests.runtime.test_deaths import apart, sgd, turns
@@ -93,6 +95,47 @@ def serially(
         replicas |= {w: replicas[0].copy() for w, at in (back or {}).items() if round == at}
         agree(replicas, replace(leg, rounds=1, step=leg.step + round * leg.program.steps))
     return {w: dict(one.own.model.named_parameters()) for w, one in replicas.items()}
+
+
+@SLOW
+@pytest.mark.parametrize("text", ["gossip(draws=3)", "gossip(direction=pair,draws=3)", "d_psgd"])
+def test_what_a_lost_neighbour_would_have_had_stays(text: str) -> None:
+    """A mixture without somebody's weights gives what these would have counted to the rank's own: by a serial training
+    that mixes what is known to have come, whose mean over those left the end is."""
+    for order in range(4):
+        run = Dying(text, 4, steps_of(text), [Death(order % 3 + 1, "U0.0", 1 + order % 2)], task=sgd(), order=order)
+        assert not run.left
+        found = mixed_serially(run)
+        for r in run.states:
+            assert difference({n: run.states[r].leaves[n] for n in found}, found) <= TOLERANCE
+
+
+def mixed_serially(run: Dying) -> dict[str, torch.Tensor]:
+    """Every rank's own steps, and its mixtures of what came; the mean over those that are left."""
+    leg, size = run.legs[0], run.program.size
+    through = leg.plan.sync[0].through
+    assert isinstance(through, Neighbours | Gossip)
+    matrices, early = mixtures_of(through, size, run.machines), isinstance(through, Neighbours)
+    came = {(span.rank, span.name, span.round) for span in run.spans}
+    first = replica(fresh(run.task, seed=0, precision="fp64"), run.program.update)
+    replicas = {w: first.copy() for w in range(size)}
+    for t in range(leg.rounds * run.program.steps):
+        round, k = divmod(t, run.program.steps)
+        mine = {s.rank: (s.start, s.count) for s in shares_of(run.program) if s.step == k}
+        found = {w: one.own.gradients(t, [mine[w]], mine[w][1]) for w, one in replicas.items()}
+        for w, one in replicas.items() if not early else ():
+            one.apply(found[w])
+        before = {w: [p.detach().clone() for p in one.parameters] for w, one in replicas.items()}
+        for i, one in replicas.items():
+            peers = [j for j in range(size) if j != i and matrices[k][i][j] and (i, f"R0.{j}.{k}", round) in came]
+            own = 1 - sum(matrices[k][i][j] for j in peers)
+            with torch.no_grad():
+                for n, p in enumerate(one.parameters):
+                    p.copy_(own * before[i][n] + sum(matrices[k][i][j] * before[j][n] for j in peers))
+        for w, one in replicas.items() if early else ():
+            one.apply(found[w])
+    left = [dict(replicas[w].own.model.named_parameters()) for w in run.states]
+    return {n: torch.stack([one[n].detach() for one in left]).mean(0) for n in left[0]}
 
 
 @SLOW
