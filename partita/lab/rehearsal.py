@@ -31,7 +31,7 @@ from partita.lab.stragglers import stragglers
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.plan.text import write_plan
-from partita.program.absence import expendable
+from partita.program.absence import expendable, returns
 from partita.program.instruction import Collective, Kind
 from partita.program.program import Program
 from partita.runtime.checkpoint import Keep, stopped_at
@@ -231,7 +231,7 @@ class Rehearsal:
         self.runs += 1
         order |= {"plan": write_plan(plan), "steps": steps, "spare": list(spare), "number": self.runs}
         back = {"verb": "open", "back": True, **self.opening}, {"verb": "run", "back": True, **order}
-        spares = Spares(spare, back, RETURNS)
+        spares = Spares(spare, back if all(returns(program, r) for r in spare) else (), RETURNS)
         try:
             replies = self.crew.ask_all("run", order, 2 * self.timeout, self._hear, STALL * self.timeout, spares)
         except RunHung as hung:

@@ -92,6 +92,12 @@ def answered(program: Program, peer: int) -> bool:
     return program.drops or {bucket.name for bucket in program.trained} <= came
 
 
+def returns(program: Program, peer: int) -> bool:
+    """Whether who comes back can go on from the weights of now. Multipliers of its own are lost with it, while the
+    others still count what it said by them."""
+    return all(space is not Space.DUAL for space, _ in program.kept(program.role_of[peer]))
+
+
 def entered(program: Program, rank: int, at: int, peer: int) -> dict[str, int]:
     """Rounds that count as done on `rank` when `peer` enters at round `at`: on itself of all it does, on others of what
     has to do with it. The answers of the round before are still to be given, if there are any."""

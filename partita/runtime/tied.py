@@ -70,7 +70,7 @@ class Priced:
     turns: dict[int, int] = field(default_factory=dict)
 
     def pull(
-        self, worker: int, steps: Iterable[tuple[int, Parts]], centre: Sequence[torch.Tensor]
+        self, worker: int, turn: int, steps: Iterable[tuple[int, Parts]], centre: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         """A period from the centre z that the worker has read, whose y has first moved by penalty (x - z)."""
         if worker not in self.replicas:
@@ -85,7 +85,7 @@ class Priced:
             for g, y, p, z in zip(gradients, prices, one.parameters, centre, strict=True):
                 g += y + self.penalty * (p.detach() - z)
             one.apply(gradients)
-        self.turns[worker] = self.turns.get(worker, 0) + 1
+        self.turns[worker] = turn
         says = [p.detach() + y / self.penalty for p, y in zip(one.parameters, prices, strict=True)]
         self.replicas[worker] = one, prices, says
         return [now - before for now, before in zip(says, said, strict=True)]

@@ -17,7 +17,7 @@ from partita.program.instruction import Instruction
 from partita.program.program import Lane, Policy
 from partita.program.timeline import Span
 from partita.runtime.acts import carry_out
-from partita.runtime.brake import Gate
+from partita.runtime.brake import Start
 from partita.runtime.hands import Hands, hands_of, until
 from partita.runtime.leg import Reach
 from partita.runtime.rank import Rank
@@ -118,7 +118,7 @@ def _ends(rank: Rank, round: int) -> Generator[Pending, None, bool]:
     while not rank.brake.passes(first, stop):
         if rank.brake.end is not None:
             return True
-        yield Gate(rank.brake, first, stop)
+        yield Start(rank.brake, first, stop)
     return False
 
 
