@@ -113,6 +113,16 @@ class Cluster:
 
         return tuple(walk(self.root, (), ()))
 
+    @cached_property
+    def machines(self) -> tuple[int, ...]:
+        """The machine of each rank, which have one memory: a group below the root is one, and a device at the root, but
+        for `local:N`, whose devices all are of this one."""
+        if self.name.startswith("local:"):
+            return (0,) * self.size
+        parents = [climb[-1].path[:-1] or climb[-1].path for climb in self.climbs]
+        known = {path: number for number, path in enumerate(dict.fromkeys(parents))}
+        return tuple(known[path] for path in parents)
+
     def route(self, source: int, target: int) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
         """The ports that a message climbs and descends from rank `source` to rank `target`."""
         up, down = self.climbs[source], self.climbs[target]

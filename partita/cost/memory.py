@@ -129,7 +129,7 @@ def _shifted(end: Reals) -> Callable[[int], Reals]:
 
 
 def resident(program: Program, graph: Graph, role: Role) -> Course:
-    """Bytes that stay on a rank of the role, by PARTS."""
+    """Bytes that stay on a rank of the role, by PARTS; what its machine has for all ranks is nobody's own."""
     acts = [i.act for i in role.instructions]
     held = [program.graph_of(stage, graph) for stage in program.stages_of(role) or (-1,)]
     parameters = sum({p.name: p.tensor.size() for part in held for p in part.parameters}.values())
@@ -141,11 +141,12 @@ def resident(program: Program, graph: Graph, role: Role) -> Course:
     masters = sum(bucket.owned * ITEMSIZE[bucket.master] for bucket in updated if bucket.master)
     packed = {a.bucket for a in acts if isinstance(a, Pack | Combine)}
     packed |= {a.bucket for a in acts if isinstance(a, Apply) and (a.need > 1 or a.drop)}
+    packed |= {a.bucket for a in acts if isinstance(a, Receive) and a.space is Space.GRADIENT}
     buckets = program.slots * sum(_kept(program.bucket[name], Space.GRADIENT) for name in packed)
     boxes = {(a.bucket, a.source) for a in acts if isinstance(a, Receive) and a.space is Space.INBOX}
     boxes |= {(a.bucket, (-1, a.to)) for a in acts if isinstance(a, Snapshot) and a.to not in role.ranks}
     inboxes = sum(program.bucket[bucket].size for bucket, _ in boxes)
-    kept = sum(program.bucket[name].size for _, name in program.kept(role))
+    kept = sum(program.bucket[name].size for space, name in program.kept(role) if space is not Space.SHARED)
     optimizer = ruled(graph, program.update).optimizer
     return (
         unit("parameters") * parameters + unit("optimizer") * (optimizer.state_bytes(elements) + masters)

@@ -11,6 +11,7 @@ from partita.lowering.elastic import centred, momentum_of
 from partita.lowering.exchanges import exchanged
 from partita.lowering.pairs import paired, pairs_up
 from partita.lowering.samples import Draft
+from partita.lowering.shared import races, racing
 from partita.plan.plan import Plan
 from partita.plan.rule import momentum_ahead
 from partita.plan.sync import AllReduce, Gossip, Neighbours, Outer, Servers, Sync, What
@@ -24,12 +25,14 @@ def steps_alone(plan: Plan) -> bool:
     sync = plan.sync[0]
     centred = sync.what in (What.ELASTIC, What.DUAL) and waits_for_all(plan)
     alike = (What.GRADIENT, What.FACTOR)
-    return centred or (sync.what not in alike and not isinstance(sync.through, Servers))
+    return centred or races(sync) or (sync.what not in alike and not isinstance(sync.through, Servers))
 
 
 def apart(draft: Draft, plan: Plan, cluster: Cluster, steps: int) -> Program:
     """The round of such a plan; with `steps`, a last one of so few."""
     sync = draft.sync
+    if races(sync):
+        return racing(draft)
     if pairs_up(sync):
         return paired(draft, steps)
     if isinstance(sync.through, Neighbours | Gossip):

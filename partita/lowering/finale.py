@@ -8,16 +8,19 @@ from partita.lowering.averages import settles
 from partita.lowering.exchanges import pushes
 from partita.lowering.pairs import pairs_up
 from partita.lowering.samples import Draft
+from partita.lowering.shared import races, reread
 from partita.plan.sync import What
 from partita.program.instruction import After, Collective, Instruction, Kind, Mix, Scale, Space, Term
 from partita.program.program import Program, Role
 
 
 def finale(draft: Draft) -> Program | None:
-    """All take what servers ahead of them have, the mean of their weights (DP-24: once, at the end), or the centre that
-    they are tied to; None where a round's end leaves them equal."""
+    """All take what servers ahead of them have, or their machine, the mean of their weights (DP-24: once, at the end),
+    or the centre that they are tied to; None where a round's end leaves them equal."""
     if not waits_for_all(draft.plan):
         return handed_out(draft)
+    if draft.plan.mesh.size > 1 and races(draft.sync):
+        return reread(draft)
     if draft.plan.mesh.size == 1 or not draft.plan.sync or not settles(draft.sync):
         return None
     body, workers = list[Instruction](), draft.workers

@@ -19,6 +19,7 @@ from partita.lowering.again import with_again
 from partita.lowering.agreement import all_reduced, alone
 from partita.lowering.apart import apart, apart_gaps, corrections_gap, steps_alone
 from partita.lowering.arriving import loose_gaps, waits_for_all
+from partita.lowering.chain import chain_gaps
 from partita.lowering.coding import ahead_gaps, server_gaps
 from partita.lowering.factors import Factors, base_of, factor_gaps, factors_of
 from partita.lowering.finale import finale
@@ -28,6 +29,7 @@ from partita.lowering.samples import Draft, draft, with_factors
 from partita.lowering.schedules import ROWS
 from partita.lowering.servers import served
 from partita.lowering.shards import sharded, unsliced
+from partita.lowering.shared import races, racing_gaps
 from partita.lowering.stages import staged
 from partita.lowering.statistics import deferred
 from partita.lowering.tiers import fans_out
@@ -178,7 +180,7 @@ def _gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
     through, wire, alike = sync.through, sync.wire, not steps_alone(plan)
     yield sync.parameters != "*", f"agreement on the parameters {sync.parameters!r} only"
     if waits_for_all(plan):
-        yield from _step_gaps(sync) if alike else apart_gaps(sync)
+        yield from racing_gaps(graph, plan) if races(sync) else _step_gaps(sync) if alike else apart_gaps(sync)
         yield sync.often.fetch > 1, f"weights fetched every {sync.often.fetch} steps"
     else:
         yield from loose_gaps(graph, plan)
@@ -191,6 +193,7 @@ def _gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
     yield bool(unknown), f"the codec {unknown[0]}" if unknown else ""
     if served:
         yield from server_gaps(graph, plan)
+        yield from chain_gaps(graph, plan)
     else:
         yield any(codec.where == "server" for codec in wire.codecs), "codecs of servers"
         yield len(wire.codecs) > 1, "several codecs, one after the other"
@@ -204,9 +207,9 @@ def _step_gaps(sync: Sync) -> Iterator[tuple[bool, str]]:
     yield not isinstance(through, AllReduce | Servers), f"agreement through {type(through).__name__}"
     yield sync.what is not What.GRADIENT, f"agreement on {sync.what}"
     plain = not isinstance(through, Servers) or (
-        through.replicas == 1 and (through.levels == 1 or (through.levels, through.count, through.own) == (2, 1, True))
+        through.levels == 1 or (through.levels, through.count, through.own, through.replicas) == (2, 1, True, 1)
     )
-    yield not plain, "servers in levels or replicas"
+    yield not plain, "servers in levels"
     yield bool(tight.staleness or tight.need), "stale or partial agreement"
     yield tight.lag > 0 and served, f"lag {tight.lag} where no gradients are all-reduced"
     yield often.period == 0, "agreement once at the end (period 0)"

@@ -24,6 +24,7 @@ from typing import Final
 
 from partita.lowering.agreement import COMPUTE, DATA, program_of, scaled
 from partita.lowering.arriving import arriving, waits_for_all
+from partita.lowering.chain import in_chains
 from partita.lowering.coding import bounded_alone, downward, encoding, upward
 from partita.lowering.keys import Owners, owners_of
 from partita.lowering.norm import bounded
@@ -47,15 +48,16 @@ def served(draft: Draft, plan: Plan) -> Program:
     assert isinstance(through, Servers)
     if fans_out(through):
         return tiered(draft, _worker)
-    hosts = draft.servers if through.own else tuple(range(through.count))
+    hosts = draft.servers[: through.count] if through.own else tuple(range(through.count))
     owners = owners_of(draft, hosts)
     roles = [
         _worker(draft, crew, owners)
         for one in draft.crews
         for crew in separate(one, draft.workers if draft.factored else tuple({*owners} - {-1}))
     ]
-    roles += [_server(draft, host, owners) for host in draft.servers]
-    return program_of(draft, tuple(roles), semantics="lossy" if draft.sync.wire.codecs else "exact")
+    roles += [_server(draft, host, owners) for host in hosts if through.own]
+    program = program_of(draft, tuple(roles), semantics="lossy" if draft.sync.wire.codecs else "exact")
+    return in_chains(program, draft) if through.replicas > 1 else program
 
 
 def _worker(draft: Draft, crew: Crew, owners: Owners) -> Role:

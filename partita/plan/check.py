@@ -19,6 +19,7 @@ def check(plan: Plan, graph: Graph, cluster: Cluster) -> None:
     _mesh(plan, cluster)
     _samples(plan, graph)
     _agreement(plan, graph)
+    _machine(plan, cluster)
     _memory(plan)
     for phase in plan.before:
         if phase.steps < 1:
@@ -182,11 +183,27 @@ def _servers(plan: Plan, servers: Servers) -> None:
             f"{plan.name}: {servers.count} servers cannot share {plan.mesh.size} workers' devices; "
             "use fewer or own=true"
         )
+    if servers.replicas < 1:
+        raise PlanError(f"{plan.name}: {servers.replicas} replicas of a server; 1 or more are allowed")
     if servers.levels > 1 and not 1 <= servers.fan <= plan.mesh.size:
         raise PlanError(
             f"{plan.name}: {servers.fan} servers under each, over {plan.mesh.size} workers; 1 to as many as there are "
             "workers are allowed"
         )
+
+
+def _machine(plan: Plan, cluster: Cluster) -> None:
+    shared = [sync.through for sync in plan.sync if isinstance(sync.through, SharedMemory)]
+    if not shared:
+        return
+    ranks, devices = range(plan.mesh.size), cluster.devices
+    if len({cluster.machines[rank] for rank in ranks}) > 1 or any(devices[rank].backend != "cpu" for rank in ranks):
+        raise PlanError(
+            f"{plan.name} shares the memory of {plan.mesh.size} workers, and those of {cluster.name} are no processors "
+            f"of one machine; use a cluster such as local:{plan.mesh.size}, or ps_async"
+        )
+    if shared[0].dtype not in ("", "bfloat16"):
+        raise PlanError(f"{plan.name} shares weights in {shared[0].dtype!r}; bfloat16 is allowed, or their own dtype")
 
 
 def _gossip(plan: Plan, gossip: Gossip) -> None:

@@ -101,4 +101,4 @@ def ranks_of(plan: Plan) -> int:
 def own_servers(plan: Plan) -> int:
     """Devices that serve and do not work; they come after the mesh's ranks."""
     own = (s.through for s in plan.sync if isinstance(s.through, Servers) and s.through.own)
-    return max((t.count * sum(t.fan**level for level in range(t.levels)) for t in own), default=0)
+    return max((t.replicas * t.count * sum(t.fan**level for level in range(t.levels)) for t in own), default=0)

@@ -49,9 +49,10 @@ class Gossip:
 
 @dataclass(frozen=True, slots=True)
 class SharedMemory:
-    """Threads of one device update the same weights without locks (class racy)."""
+    """The workers, all of one machine, add to the same weights without locks (class racy). With `dtype` these are
+    short, and each write is rounded at random, right in the mean."""
 
-    threads: int = 1
+    dtype: str = ""
 
 
 Through: TypeAlias = AllReduce | Servers | Neighbours | Gossip | SharedMemory

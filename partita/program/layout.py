@@ -53,7 +53,8 @@ def widest(edges: tuple[int, ...]) -> int:
 class Bucket:
     """Pieces of parameters that travel and are updated together, dense and in this order; by all ranks that have them,
     or where there are `shares` by its owners. Where weights are short, their owner has them in `master` too, and steps
-    there; gradients are kept and summed in `sums` ("": as the weights are).
+    there; gradients are kept and summed in `sums`, and what a machine's ranks have in common in `shared` ("": as the
+    weights are).
 
     WEIGHT, NORM and WORD name buckets without pieces, of one number each: what the samples of a weighted loss weigh
     together, the square of the norm of gradients that lie on several ranks, and nothing: who sums it up has met.
@@ -66,6 +67,7 @@ class Bucket:
     shares: Shares | None = None
     master: str = ""
     sums: str = ""
+    shared: str = ""
 
     def keeps(self, space: Space) -> bool:
         """Whether a rank keeps all elements in a space."""

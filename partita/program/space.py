@@ -10,7 +10,7 @@ class Space(StrEnum):
     """Which of a bucket's tensors an act works on. `INBOX` holds what came from one peer, `OUTBOX` what one peer is to
     get; with `VALUE` a parcel of values of an environment is meant in place of a bucket, with `CODED` a coding. The
     others stay from round to round where a method needs them: `ANCHOR` begins as the weights (those agreed on last, a
-    centre, a sum), the rest as zeros."""
+    centre, a sum), as does `SHARED`, of which all ranks of a machine have the same tensor; the rest begin as zeros."""
 
     GRADIENT = "gradient"
     PARAMETER = "parameter"
@@ -25,9 +25,12 @@ class Space(StrEnum):
     RESIDUAL = "residual"
     BASIS = "basis"
     REST = "rest"
+    SHARED = "shared"
 
 
-KEPT: Final = (Space.ANCHOR, Space.VELOCITY, Space.DELTA, Space.DUAL, Space.RESIDUAL, Space.BASIS, Space.REST)
+KEPT: Final = (
+    Space.ANCHOR, Space.VELOCITY, Space.DELTA, Space.DUAL, Space.RESIDUAL, Space.BASIS, Space.REST, Space.SHARED,
+)  # fmt: skip
 
 
 class Kind(StrEnum):

@@ -18,6 +18,7 @@ from partita.recipes.ad_psgd import ad_psgd
 from partita.recipes.adam import adam
 from partita.recipes.admm import admm
 from partita.recipes.backup_workers import backup_workers
+from partita.recipes.buckwild import buckwild
 from partita.recipes.budget import settled
 from partita.recipes.bytescheduler import bytescheduler
 from partita.recipes.d_psgd import d_psgd
@@ -31,6 +32,7 @@ from partita.recipes.easgd import easgd
 from partita.recipes.fastest import fastest
 from partita.recipes.gossip import gossip
 from partita.recipes.gpipe import gpipe
+from partita.recipes.hogwild import hogwild
 from partita.recipes.horovod import horovod
 from partita.recipes.interleaved import interleaved
 from partita.recipes.local_sgd import local_sgd
@@ -42,6 +44,7 @@ from partita.recipes.poseidon import poseidon
 from partita.recipes.post_local_sgd import post_local_sgd
 from partita.recipes.ps_async import ps_async
 from partita.recipes.ps_hierarchical import ps_hierarchical
+from partita.recipes.ps_replicated import ps_replicated
 from partita.recipes.ps_sync import ps_sync
 from partita.recipes.sfb import sfb
 from partita.recipes.shared import SHARED, with_shared
@@ -99,7 +102,10 @@ RECIPES: dict[str, Recipe] = {
     "ssp": Recipe(ssp, ("DP-14", "DP-05"), "asynchronous", "Ho et al., NIPS 2013"),
     "softsync": Recipe(softsync, ("DP-16",), "asynchronous", "Gupta, Zhang & Wang, ICDM 2016"),
     "dynsgd": Recipe(dynsgd, ("DP-17",), "asynchronous", "Jiang et al., SIGMOD 2017"),
+    "hogwild": Recipe(hogwild, ("DP-12",), "asynchronous", "Niu et al., NIPS 2011"),
+    "buckwild": Recipe(buckwild, ("DP-12",), "asynchronous", "De Sa et al., NIPS 2015"),
     "dc_asgd": Recipe(dc_asgd, ("DP-18",), "asynchronous", "Zheng et al., ICML 2017"),
+    "ps_replicated": Recipe(ps_replicated, ("FT-02", "DP-05"), "synchronous", "Li et al., OSDI 2014"),
     "ps_hierarchical": Recipe(ps_hierarchical, ("DP-08",), "synchronous", "Gupta, Zhang & Wang, ICDM 2016"),
     "backup_workers": Recipe(backup_workers, ("DP-11",), "synchronous", "Chen et al. 2016"),
     "pipe_sgd": Recipe(pipe_sgd, ("DP-30", "PM-17"), "pipelined", "Li et al., NeurIPS 2018"),

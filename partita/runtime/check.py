@@ -110,8 +110,9 @@ def apart(train: Callable[..., Any], serially: Callable[..., Any], parts: Sequen
 
 
 def ledger_of(states: Mapping[int, State]) -> tuple[Merge, ...]:
-    """All servers' ledgers."""
-    return tuple(merge for rank in sorted(states) for merge in states[rank].ledger.merges)
+    """All servers' ledgers; what ranks have in common once."""
+    ledgers = {id(states[rank].ledger): states[rank].ledger for rank in sorted(states)}
+    return tuple(merge for ledger in ledgers.values() for merge in ledger.merges)
 
 
 def gathered(program: Program, states: Mapping[int, State]) -> dict[str, torch.Tensor]:

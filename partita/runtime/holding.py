@@ -31,7 +31,7 @@ class Copies:
 
 def copies_of(program: Program) -> dict[str, Copies]:
     """For each bucket, from the instructions: who agrees on gradients has all alike, who agrees on weights only these;
-    of what a server is ahead with, it alone counts.
+    of what a server is ahead with, it alone counts; servers that update the same are copies of each other.
 
     It holds at the end of a round.
     """
@@ -48,8 +48,11 @@ def copies_of(program: Program) -> dict[str, Copies]:
             agreed[act.bucket].add(Space.GRADIENT)
     served = [(role, i.act) for role, i in program.instructions() if role.keeps == "server"]
     updating |= {act.bucket: set(role.ranks) for role, act in served if isinstance(act, Apply)}
+    copied = {act.bucket for _, act in served if isinstance(act, Update)}
     return {
-        name: Copies(
+        name: Copies(tuple(sorted(ranks)), True, True)
+        if name in copied
+        else Copies(
             tuple(sorted(ranks)), len(ranks) == 1 or (bool(agreed[name]) and Space.PARAMETER in same[name]),
             len(ranks) == 1 or Space.GRADIENT in agreed[name],
         )

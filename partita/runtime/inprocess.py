@@ -5,6 +5,7 @@ Nothing here depends on timing, so a Program gives the same bits under every ord
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,9 +47,10 @@ class Meeting:
 
 @dataclass
 class Hall:
-    """Where the ranks of one process meet."""
+    """Where the ranks of one process meet; `met` counts the rounds of each meeting that are over."""
 
     meetings: dict[tuple[str, int, tuple[int, ...]], Meeting] = field(default_factory=dict)
+    met: Counter[tuple[str, tuple[int, ...]]] = field(default_factory=Counter)
 
     def leave(self, rank: int) -> None:
         """Nobody meets a rank any more that is gone."""
@@ -61,6 +63,7 @@ class Hall:
         meeting = self.meetings.setdefault(place, Meeting(members, settle))
         if len(meeting.brought) == len(members) - 1:
             del self.meetings[place]
+            self.met[key, members] += 1
         return meeting
 
 

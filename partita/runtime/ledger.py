@@ -11,7 +11,7 @@ from partita.program.ledger import LOST, Merge
 @dataclass
 class Ledger:
     """`version` of each bucket, the version that each peer has `read`, the `turns` that it has had, and all
-    merges at rank `at`."""
+    merges at rank `at`; none where it is `blind`, since other processes change the same without telling."""
 
     at: int = -1
     version: dict[str, int] = field(default_factory=dict)
@@ -19,6 +19,7 @@ class Ledger:
     turns: dict[tuple[str, int], int] = field(default_factory=dict)
     merged: dict[str, int] = field(default_factory=dict)
     merges: list[Merge] = field(default_factory=list)
+    blind: bool = False
 
     def merge(self, act: Apply, round: int) -> bool:
         """Enter a contribution; whether it completes a version. Where late ones are dropped, it is its round's."""
@@ -26,7 +27,8 @@ class Ledger:
         turn = round if act.drop else self.turns.get((bucket, worker), 0)
         self.turns[bucket, worker] = turn + 1
         read = self.read.get((bucket, worker), 0)
-        self.merges.append(Merge(bucket, worker, turn, read, self.version.get(bucket, 0), self.at))
+        if not self.blind:
+            self.merges.append(Merge(bucket, worker, turn, read, self.version.get(bucket, 0), self.at))
         self.merged[bucket] = self.merged.get(bucket, 0) + 1
         if act.drop or (not act.delta and self.merged[bucket] % act.need):
             return False

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from partita.errors import ProgramError
+from partita.kernels.shared import added_plainly, key_of
 from partita.lowering.pairs import pairs_up
 from partita.program.instruction import Apply
 from partita.program.ledger import LOST, Merge
@@ -125,6 +126,8 @@ class Replay:
 
     def _shelf(self, bucket: Bucket, apply: dict[int, Apply], ledger: Sequence[Merge]) -> Shelf:
         parts = [rows(self.named[piece.parameter].detach(), piece).clone() for piece in bucket.pieces]
+        if bucket.shared not in ("", bucket.dtype):
+            parts = [part.to(getattr(torch, bucket.shared)).to(part.dtype) for part in parts]
         optimizer = optimizer_of(self.one.task, self.update, parts)
         schedule = self.one.task.schedule(optimizer) if self.one.task.schedule else None
         mine = [merge for merge in ledger if merge.bucket == bucket.name and merge.applied != LOST]
@@ -232,7 +235,12 @@ class Replay:
             else:
                 parts = _revised(shelf, act, parts, merge.turn)
         shelf.merged += 1
-        if act.delta:
+        if shelf.bucket.shared not in ("", shelf.bucket.dtype):
+            now, change = (torch.cat([part.flatten() for part in each]) for each in (shelf.parts, parts))
+            new = added_plainly(now, change, key_of(merge.bucket, merge.worker, merge.turn))
+            for part, words in zip(shelf.parts, torch.split(new, [part.numel() for part in parts]), strict=True):
+                part.copy_(words.view(part.shape))
+        elif act.delta:
             with torch.no_grad():
                 for part, change in zip(shelf.parts, parts, strict=True):
                     part.add_(change, alpha=act.scale)

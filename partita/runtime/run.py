@@ -32,6 +32,7 @@ from partita.runtime.restore import Saved, losses_of
 from partita.runtime.saving import save_shards
 from partita.runtime.schedules import advance
 from partita.runtime.segment import compile_segment, last_reads
+from partita.runtime.shared import in_common
 from partita.runtime.state import State, make_state
 from partita.runtime.transport import Transport
 from partita.task import Task
@@ -128,6 +129,7 @@ def train_in_process(
             for r in range(program.size)
         ]  # fmt: skip
         saved = None
+        in_common(ranks)
         for reach in reaches(leg, flying, keep.every if keep else 0, not any(p.whole for p in parts[i + 1 :])):
             advance(ranks, reach, order, slow)
             summed = losses | totals(row for rank in ranks for row in rows_of(rank))

@@ -7,6 +7,7 @@ from typing import Final
 
 import torch
 
+from partita.kernels.shared import add_racing, key_of
 from partita.program.instruction import Apply, Mark, Snapshot, Space
 from partita.runtime.rank import Rank
 from partita.runtime.rules import step_at_rate
@@ -23,7 +24,9 @@ def apply(rank: Rank, act: Apply, name: str, round: int) -> None:
     complete = state.ledger.merge(act, round)
     for correction in act.corrections:
         CORRECTIONS[correction.name](rank, act, inbox, dict(correction.settings))
-    if act.delta:
+    if act.into is Space.SHARED:
+        add_racing(state.flat(act.into, act.bucket, 0), inbox, key_of(act.bucket, act.source, round))
+    elif act.delta:
         weights = state.flat(act.into, act.bucket, 0)
         if act.keep != 1.0:
             weights.mul_(act.keep)

@@ -33,6 +33,7 @@ from partita.runtime.rank import Rank
 from partita.runtime.restore import Saved
 from partita.runtime.run import Values, carry_over, initial, make_rank
 from partita.runtime.schedules import advance
+from partita.runtime.shared import mapped
 from partita.runtime.state import State
 from partita.runtime.watch import Watch, watched
 from partita.runtime.weights import first_weights, map_first, save_weights
@@ -157,11 +158,14 @@ class Session:
         if self.device == "cpu" and limit() < inf:
             make_room(peak_memory(program, self.graph, self.rank))
         first = self.first(state) if values is None else values
-        state = carry_over(self.graph, program, self.rank, self.task, first, state, self.device)
-        return make_rank(
-            self.task, self.graph, program, self.rank, state, self.transport, seed=self.seed, first_step=step,
+        made = carry_over(self.graph, program, self.rank, self.task, first, state, self.device)
+        rank = make_rank(
+            self.task, self.graph, program, self.rank, made, self.transport, seed=self.seed, first_step=step,
             device=self.device, keyed=keyed, cores=0.0 if machine.ghost else machine.cores, saved=saved,
         )  # fmt: skip
+        if state is None:
+            mapped(rank)
+        return rank
 
     def leaves(self, order: Order, state: State | None) -> dict[str, torch.Tensor]:
         """On rank 0 the whole model after a run, if it is asked for."""

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from partita.graph.graph import Constant, Graph
-from partita.program.instruction import KEPT, Apply, Combine, Decode, Norm, Pack, Snapshot, Space
+from partita.program.instruction import KEPT, Apply, Combine, Decode, Norm, Pack, Receive, Snapshot, Space
 from partita.program.program import MASS, NORM, Bucket, Piece, Program, Role
 from partita.runtime.ledger import Ledger
 from partita.runtime.owned import Owned, Part, Shapes, Slice, give, owned_of
@@ -113,6 +113,7 @@ def make_state(
     acts = [i.act for i in role.instructions]
     packed = {act.bucket for act in acts if isinstance(act, Pack | Combine | Decode)}
     packed |= {act.bucket for act in acts if isinstance(act, Apply) and (act.need > 1 or act.drop)}
+    packed |= {act.bucket for act in acts if isinstance(act, Receive) and act.space is Space.GRADIENT}
     packed |= {NORM} if any(isinstance(act, Norm) for act in acts) else set()
     for b in buckets:
         if b.name not in parameter:
@@ -142,16 +143,21 @@ def make_state(
     schedule = {name: task.schedule(one) for name, one in optimizer.items()} if task.schedule else {}
     if MASS in parameter:
         parameter[MASS].fill_(1.0)
-    kept = {
-        (space, name): parameter[name].clone() if space is Space.ANCHOR else torch.zeros_like(parameter[name])
-        for space, name in program.kept(role)
-    }
+    kept = {place: _begun(place[0], program.bucket[place[1]], parameter[place[1]]) for place in program.kept(role)}
     given = [act for act in acts if isinstance(act, Snapshot) and act.to != rank]
     outbox = {(act.bucket, act.to): parameter[act.bucket].clone() for act in given}
     return State(
         leaves, parameter, gradient, views, gradient_views, {}, outbox, Ledger(rank), optimizer, schedule, kept,
         owned=owned, master=master, scaler=Scaler(program.scaling) if master or program.scaling else None,
     )  # fmt: skip
+
+
+def _begun(space: Space, bucket: Bucket, weights: torch.Tensor) -> torch.Tensor:
+    """What a space of a bucket begins as."""
+    if space in (Space.ANCHOR, Space.SHARED):
+        short = space is Space.SHARED and bucket.shared
+        return weights.to(getattr(torch, short or bucket.dtype), copy=True)
+    return torch.zeros_like(weights)
 
 
 def _zeros(bucket: Bucket, shapes: Shapes, device: str) -> tuple[torch.Tensor, Views]:

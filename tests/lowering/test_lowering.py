@@ -197,7 +197,7 @@ REFUSED = [
     (plan(sync=(Sync(through=Servers(own=False), tight=Tight(lag=2)),)), "lag 2 where"),
     (plan(sync=(Sync(through=Servers(own=False), what=What.PARAMETER),)), "agreement on parameter"),
     (plan(sync=(Sync(through=Servers(own=False, levels=2)),)), "servers in levels"),
-    (plan(sync=(Sync(through=Servers(own=False, replicas=2)),)), "servers in levels or replicas"),
+    (plan(sync=(Sync(through=Servers(own=False, replicas=2)),)), "replicas of servers on the devices"),
     (plan(sync=(Sync(through=Servers(own=False), wire=Wire(negotiate=True)),)), "negotiation where nothing is all-"),
     (plan(sync=(Sync(wire=Wire(credit_bytes=8)),)), "a credit without the order of one"),
     (plan(sync=(Sync(wire=Wire(order=Priority.CREDIT, codecs=(Codec("q8"),))),)), "negotiated sums with stages"),

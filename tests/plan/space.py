@@ -78,7 +78,7 @@ bytescheduler = Plan(
     "bytescheduler", FOUR,
     sync=(Sync(wire=Wire(order=Priority.CREDIT, slice_bytes=4 * 10**6, credit_bytes=16 * 10**6)),),
 )  # fmt: skip
-hogwild = Plan("hogwild(threads=4)", Mesh(), sync=(Sync(through=SharedMemory(4), tight=Tight(staleness=-1)),))
+hogwild = Plan("hogwild", FOUR, sync=(Sync(through=SharedMemory(), tight=Tight(staleness=-1)),))
 
 
 def dgc_of(ratio: float) -> Codec:

@@ -66,6 +66,12 @@ def test_servers_in_two_tiers(tmp_path: Path) -> None:
     train_and_compare("digits-cnn", "ps_hierarchical(fan=2,bucket_bytes=20000)", "local:5", tmp_path)
 
 
+@pytest.mark.slow
+def test_servers_with_copies(tmp_path: Path) -> None:
+    """FT-02 in real processes, where nobody is lost: a server and two copies."""
+    train_and_compare("digits-cnn", "ps_replicated(replicas=3,bucket_bytes=20000)", "local:5", tmp_path)
+
+
 def test_stages_of_unequal_replicas(tmp_path: Path) -> None:
     """PP-05, a weighted loss and a bounded norm: all three are agreed on over stages."""
     task = "tests/runtime/padded.py:bounded"

@@ -18,6 +18,8 @@ from partita.plan.text import read_plan, write_plan
 from partita.recipes.catalogue import RECIPES, call, parse
 from tests.small import cluster_of, layers
 
+APART = {("hogwild", "lab-2x2"), ("buckwild", "lab-2x2")}  # two machines have no memory in common
+
 
 @pytest.fixture(scope="module")
 def graph() -> Graph:
@@ -32,7 +34,7 @@ def test_every_recipe_is_lowered_or_says_why(graph: Graph, name: str, place: str
         plan = call(name, graph, machines)
         programs = [stretch.program for stretch in lower(graph, plan, machines)]
     except InputError as refusal:
-        assert place == "local:1"
+        assert place == "local:1" or (name, place) in APART
         said = str(refusal)
     else:
         said = f"{plan.name} runs"

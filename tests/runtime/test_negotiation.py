@@ -29,6 +29,7 @@ from partita.task import Task
 from tests.plan.space import bytescheduler
 from tests.priced import priced, whole_cores
 from tests.runtime.padded import padded
+from tests.runtime.promises import kept
 from tests.small import cluster_of, layers, perceptron
 
 PLANS = ("horovod(bucket_bytes=300)", "bytescheduler(slice_bytes=300,credit_bytes=500)")
@@ -41,17 +42,12 @@ SLOW = (
 @pytest.mark.parametrize("plan", [*PLANS, *(pytest.param(plan, marks=pytest.mark.slow) for plan in SLOW)])
 def test_weights_are_those_of_one_process(plan: str) -> None:
     """DP-33, CS-06: over the barrier of the step, to 1e-9 in fp64."""
-    machines = cluster_of(4)
-    found = checked(perceptron(), lambda graph: call(plan, graph, machines), machines, order=5)
-    assert found["semantics"] == "exact"
-    assert found["max_difference"] <= 1e-9
+    assert kept(plan, order=5) == "exact"
 
 
 @pytest.mark.slow
 def test_weighted_losses_too() -> None:
-    machines = cluster_of(3)
-    plan = "bytescheduler(slice_bytes=100,credit_bytes=250)"
-    assert checked(padded(), lambda graph: call(plan, graph, machines), machines)["max_difference"] <= 1e-9
+    assert kept("bytescheduler(slice_bytes=100,credit_bytes=250)", cluster_of(3), task=padded()) == "exact"
 
 
 @pytest.mark.slow

@@ -18,14 +18,15 @@ from partita.program.instruction import Send, Update
 from partita.program.program import Program
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import call
-from partita.runtime.check import checked, difference
+from partita.runtime.check import difference
 from partita.runtime.run import train_in_process
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from partita.tracing.capture import capture
 from tests.priced import priced, whole_cores
 from tests.runtime.padded import padded
-from tests.small import cluster_of, perceptron
+from tests.runtime.promises import kept
+from tests.small import cluster_of
 
 PLANS = ("p3(slice_bytes=200)",)
 SLOW = (
@@ -37,17 +38,12 @@ SLOW = (
 @pytest.mark.parametrize("plan", [*PLANS, *(pytest.param(plan, marks=pytest.mark.slow) for plan in SLOW)])
 def test_weights_are_those_of_one_process(plan: str) -> None:
     """CS-03, CS-04, CS-05: equal to lockstep, to 1e-9 in fp64; coded answers to their replay."""
-    machines = cluster_of(4)
-    found = checked(perceptron(), lambda graph: call(plan, graph, machines), machines, order=3)
-    assert found["semantics"] == ("lossy" if "codec" in plan else "exact")
-    assert found["max_difference"] <= 1e-9
+    assert kept(plan, order=3) == ("lossy" if "codec" in plan else "exact")
 
 
 @pytest.mark.slow
 def test_weighted_losses_are_scaled_before_they_enter() -> None:
-    machines = cluster_of(4)
-    found = checked(padded(), lambda graph: call("p3(slice_bytes=100)", graph, machines), machines)
-    assert found["max_difference"] <= 1e-9
+    assert kept("p3(slice_bytes=100)", task=padded()) == "exact"
 
 
 @given(st.integers(0, 10_000), st.floats(0.05, 1.0))

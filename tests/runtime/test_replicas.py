@@ -1,0 +1,137 @@
+"""Servers that are lost, each at any moment, while others have what they had."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+import torch
+
+from partita.errors import RunHung
+from partita.graph.graph import Graph
+from partita.lowering.lower import lower
+from partita.recipes.catalogue import call
+from partita.runtime.inprocess import Hall, InProcess
+from partita.runtime.leg import Reach
+from partita.runtime.rank import Rank
+from partita.runtime.run import initial, make_rank
+from partita.runtime.schedules import advance
+from partita.runtime.state import make_state
+from partita.runtime.takeover import at_rest, chain_of, heir_of, take_over, void_of
+from partita.runtime.worker import LaneRun, lanes
+from partita.simulator.simulate import simulate
+from partita.tracing.capture import capture
+from tests.priced import priced, whole_cores
+from tests.runtime.promises import kept
+from tests.small import cluster_of, layers, perceptron
+
+ROUNDS, WORKERS = 5, 3
+
+
+@dataclass(frozen=True)
+class Loss:
+    """`rank` is lost before turn `turn` of all lanes."""
+
+    rank: int
+    turn: int
+
+
+@cache
+def captured() -> Graph:
+    return capture(perceptron(), precision="fp64")
+
+
+class Losing:
+    """A run in fp64 in which servers are lost; with `heirs` others of their chains play their parts."""
+
+    def __init__(self, text: str, size: int, losses: Sequence[Loss], *, order: int = 0, heirs: bool = True) -> None:
+        self.graph, machines, self.left = captured(), cluster_of(size), list(losses)
+        self.program = lower(self.graph, call(text, self.graph, machines), machines)[-1].program
+        self.hall, self.turn, self.lost, self.heirs = Hall(), 0, set[int](), heirs
+        self.values = initial(perceptron(), 0, "fp64")[1]
+        self.ranks = {r: self._rank(r) for r in range(size)}
+        self.turns = advance([*self.ranks.values()], Reach(ROUNDS), order, fate=self._fate)
+
+    def _rank(self, r: int) -> Rank:
+        task, role = perceptron(), self.program.role_of[r]
+        state = make_state(self.graph, self.program, role, task, self.values, "cpu", r)
+        transport = InProcess(r, self.hall)
+        return make_rank(task, self.graph, self.program, r, state, transport, seed=0, precision="fp64", keyed=True)
+
+    def _fate(self, runs: dict[tuple[int, str], LaneRun]) -> None:
+        self.turn += 1
+        for loss in [loss for loss in self.left if loss.turn <= self.turn]:
+            self.left.remove(loss)
+            self.lost.add(loss.rank)
+            del self.ranks[loss.rank]
+            for place in [place for place in runs if place[0] == loss.rank]:
+                del runs[place]
+            void_of(self.hall, loss.rank)
+        for lost in sorted(self.lost) if self.heirs else ():
+            heir = heir_of(self.program, self.ranks, lost)
+            ahead = [r for r in chain_of(self.program, lost) if r < lost]
+            if heir >= 0 and not self.lost & set(ahead) and at_rest(self.ranks[heir], self.hall, lost):
+                fresh = self._rank(lost)
+                take_over(fresh, self.ranks[heir], self.ranks, self.hall)
+                self.lost.discard(lost)
+                self.ranks[lost] = fresh
+                reach = Reach(ROUNDS, min(fresh.board.done.values()))
+                runs |= {(lost, name): run for name, run in lanes(fresh, reach, lambda _: False).items()}
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """Of each rank one row."""
+        names = [bucket.name for bucket in self.program.trained]
+        rows = [torch.cat([rank.state.parameter[name] for name in names]) for rank in self.ranks.values()
+                if rank.role.keeps == "model"]  # fmt: skip
+        return torch.stack(rows)
+
+
+@pytest.mark.parametrize("plan", ["ps_replicated(bucket_bytes=400)", "ps_replicated(servers=2,bucket_bytes=200)",
+                                  "ps_replicated(replicas=3,microbatches=2)"])  # fmt: skip
+def test_replicated_servers_train_as_one_process_does(plan: str) -> None:
+    """FT-02: exact, as with one server."""
+    assert kept(plan, cluster_of(7), steps=4, order=1) == "exact"
+
+
+@pytest.mark.parametrize(("replicas", "servers"), [(2, 1), (3, 1), (2, 2)])
+def test_no_answered_update_is_lost_and_none_is_applied_twice(replicas: int, servers: int) -> None:
+    """FT-02: of each chain r - 1 servers are lost at drawn moments, one after the other or at once; the weights are bit
+    for bit those of a run without failure, and every server that is there has made each step once."""
+    text, size = f"ps_replicated(servers={servers},replicas={replicas},bucket_bytes=400)", WORKERS + replicas * servers
+    plain, draw = Losing(text, size, ()), random.Random(replicas)
+    reached = set()
+    for order in range(30):
+        gone = draw.sample(chain_of(plain.program, WORKERS), replicas - 1)
+        losses = [Loss(rank, draw.randrange(1, plain.turns)) for rank in gone]
+        if order % 3 == 0:
+            losses = [Loss(loss.rank, losses[0].turn) for loss in losses]
+        run = Losing(text, size, losses, order=order)
+        assert not run.lost
+        assert torch.equal(run.weights, plain.weights)
+        made = [run.ranks[r].state.ledger.version for r in range(WORKERS, size)]
+        assert all(version == ROUNDS for each in made for version in each.values())
+        reached |= {loss.rank for loss in losses} if not run.left else set()
+    assert reached == set(chain_of(plain.program, WORKERS))
+
+
+def test_without_an_heir_the_run_stands_still() -> None:
+    """The control: nobody takes the lost server's part."""
+    with pytest.raises(RunHung):
+        Losing("ps_replicated(bucket_bytes=400)", WORKERS + 2, [Loss(WORKERS, 40)], heirs=False)
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_a_copy_costs_one_gradient_a_step(replicas: int) -> None:
+    """FT-02: replication bytes a step are (r - 1) n, and a word for each bucket; they pass at full speed."""
+    graph, size = layers(16), WORKERS + replicas
+    machines = whole_cores(size, 1e6)
+    text = f"ps_replicated(replicas={replicas})" if replicas > 1 else "ps_sync"
+    program = lower(graph, call(text, graph, machines), machines)[-1].program
+    sent = simulate(program, priced(graph, machines, sorted({s.batch for s in program.segments}))).wire_sent
+    n = sum(bucket.size for bucket in program.trained)
+    words = 8 * len(program.trained)
+    assert sum(sent) == 2 * WORKERS * n + (replicas - 1) * (n + words)
