@@ -17,7 +17,7 @@ from pathlib import Path
 
 from partita import api
 
-PLANS = "ps_async;ssp(staleness=3);gossip;ad_psgd;easgd(servers=1);easgd;diloco(period=20)"
+PLANS = "ps_async;ssp(staleness=3);gossip;ad_psgd;easgd(servers=1);easgd;diloco(period=20,momentum=0.5)"
 TASK = f"{Path(__file__).with_name('tasks.py')}:mortal"
 
 
