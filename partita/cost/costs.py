@@ -70,6 +70,7 @@ class Touch:
 
 
 NOTHING: Final = Touch(0.0, 0.0)
+CORRECTING: Final = 4  # passes of a server's correction over its bucket
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +257,8 @@ class Costs:
         added = self.add.of(bucket.elements)
         if act.delta:
             return added
-        spent = (act.need > 1 or act.drop) * _over(bucket, self.add) + 2 * len(act.corrections) * added
+        spent = (act.need > 1 or act.drop) * _over(bucket, self.add)
+        spent += CORRECTING * len(act.corrections) * added
         return spent + (0.0 if act.drop else _over(bucket, self.update) / act.need)
 
     def _transport(self, program: Program, act: Collective | Send | Receive, ranks: int) -> Demand:

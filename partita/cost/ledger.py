@@ -13,7 +13,20 @@ from partita.cost.curve import Course, fullest, unit
 from partita.cost.tides import Tide, tide_of
 from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE, Tensor
-from partita.program.instruction import Act, Collective, Compute, Free, Kind, Load, Pack, Receive, Send, Space, Update
+from partita.program.instruction import (
+    Act,
+    Apply,
+    Collective,
+    Compute,
+    Free,
+    Kind,
+    Load,
+    Pack,
+    Receive,
+    Send,
+    Space,
+    Update,
+)
 from partita.program.program import Bucket, Piece, Program, Role
 from partita.program.timeline import PARTS
 from partita.units import Bytes
@@ -71,6 +84,7 @@ class Ledger:
         self.uses = Counter(part for i in role.instructions if (part := part_of(i.act)))
         self.used: dict[tuple[int, str], list[int]] = {}
         self.left: list[tuple[range, list[int]]] = []
+        self.merged: Counter[tuple[str, int]] = Counter()
         sends = [i.act for i in role.instructions if isinstance(i.act, Send) and i.act.space is Space.VALUE]
         self.sent = {(act.part, name) for act in sends for name, _ in program.parcel[act.bucket].values}
         self.tide = cache(self._tide)
@@ -108,6 +122,8 @@ class Ledger:
                     self._set(one, END, (one.round, act.part, name), NOTHING)
             case Load(fetch=True):
                 self._arrive(one, START, act.part, act.stage, act.count, self.loaded(act.stage), message=False)
+            case Apply(delta=False):
+                self._apply(one, act)
             case Update():
                 scratch = scratch_bytes(self.graph, self.program.bucket[act.bucket], self.foreach)
                 self._set(one, START, (one.round, "", act.bucket), self.bytes_of("workspace", scratch))
@@ -116,6 +132,18 @@ class Ledger:
                     self._take(one, act.bucket, act.part, -1)
         if part := part_of(act):
             self._leave(one, part)
+
+    def _apply(self, one: Instance, act: Apply) -> None:
+        """What a server's step and its corrections make and drop, and the mean of a clock until its last worker."""
+        bucket, names = self.program.bucket[act.bucket], {correction.name for correction in act.corrections}
+        scratch = max(scratch_bytes(self.graph, bucket, self.foreach), ("delay" in names) * bucket.size)
+        self._set(one, START, (one.round, "", one.place), self.bytes_of("workspace", scratch))
+        self._set(one, END, (one.round, "", one.place), NOTHING)
+        if "staleness" in names:
+            self.merged[act.bucket, one.round] += 1
+            opens = self.merged[act.bucket, one.round] < act.among
+            held = self.bytes_of("workspace", bucket.size) if opens else NOTHING
+            self._set(one, END, (one.round, "", ("clock", act.bucket)), held)
 
     @property
     def changes(self) -> Course:

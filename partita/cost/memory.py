@@ -147,6 +147,7 @@ def resident(program: Program, graph: Graph, role: Role) -> Course:
     boxes |= {(a.bucket, (-1, a.to)) for a in acts if isinstance(a, Snapshot) and a.to not in role.ranks}
     inboxes = sum(program.bucket[bucket].size for bucket, _ in boxes)
     kept = sum(program.bucket[name].size for space, name in program.kept(role) if space is not Space.SHARED)
+    kept += sum(program.bucket[name].size for name in set(map(_squared, acts)) - {""})
     optimizer = ruled(graph, program.update).optimizer
     return (
         unit("parameters") * parameters + unit("optimizer") * (optimizer.state_bytes(elements) + masters)
@@ -157,6 +158,12 @@ def resident(program: Program, graph: Graph, role: Role) -> Course:
 def stepped(act: Act) -> str:
     """The bucket of which an act makes an optimizer's steps, and so needs its state."""
     return act.bucket if isinstance(act, Update) or (isinstance(act, Apply) and not act.delta) else ""
+
+
+def _squared(act: Act) -> str:
+    """The bucket of whose gradients' squares an act keeps a running mean."""
+    decays = isinstance(act, Apply) and any(dict(each.settings).get("decay") for each in act.corrections)
+    return act.bucket if isinstance(act, Apply) and decays else ""
 
 
 def _kept(bucket: Bucket, space: Space) -> Bytes:

@@ -38,7 +38,8 @@ def contest(
     task: str, graph: Graph, cluster: Cluster, plans: Mapping[str, Plan], *, steps: int, repeat: int, seed: int,
     tell: Tell,
 ) -> Contest:  # fmt: skip
-    """Predict every plan before any of them runs, then measure memory, then time all of them, repeats interleaved."""
+    """Predict every plan before any of them runs, then time all of them, right away as machines drift,
+    repeats interleaved, then measure memory."""
     programs = {text: lower(graph, plan, cluster)[-1].program for text, plan in plans.items()}
     takes: dict[str, list[Take]] = {text: [] for text in plans}
     with Rehearsal(task, graph, cluster, seed=seed, tell=tell) as crew:
@@ -46,11 +47,12 @@ def contest(
         tell(f"simulating {len(plans)} plans")
         predicted = {text: simulate(program, costs) for text, program in programs.items()}
         guesses = {text: naive(program, costs) for text, program in programs.items()}
-        memory = {text: crew.memory(plan) for text, plan in plans.items()}
         for turn in range(repeat):
             for text, plan in plans.items():
                 tell(f"running {text}, repeat {turn + 1} of {repeat}")
                 takes[text].append(crew.measure(plan, steps=steps, evaluate=turn == 0))
+        tell("measuring memory")
+        memory = {text: crew.memory(plan) for text, plan in plans.items()}
         paid = [pays(plan, costs) for plan in plans.values()] if cluster.size <= MOST_RANKS else []
         notes = (*crew.notes, *(str(one) for one in paid if one))
     classes = {text: program.semantics for text, program in programs.items()}

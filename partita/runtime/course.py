@@ -30,7 +30,7 @@ from partita.runtime.session import Order, Session
 from partita.runtime.state import State
 from partita.runtime.stray import astray
 from partita.runtime.worker import drive
-from partita.units import Seconds
+from partita.units import Bytes, Seconds
 
 Report = Callable[[dict[str, Any]], None]
 EVERY: Seconds = 0.5
@@ -72,6 +72,7 @@ class Course:
     cores: dict[int, Seconds] = field(default_factory=dict)
     idle: Seconds = field(default_factory=time.process_time)
     spans: list[dict[str, Any]] = field(default_factory=list)
+    sent: Bytes = 0  # by steps: without what brings replicas together at the end
     stopped: bool = False
     lookout: Lookout | None = None
 
@@ -122,8 +123,8 @@ class Course:
                 self._keep(rank, round, 0 if drained else min(round, leg.program.drain))
             if self.stopped:
                 break
-        if leg.program.steps:
-            self.spans = [asdict(span) for span in rank.spans]
+        if leg.program.steps and self.session.transport:
+            self.spans, self.sent = [asdict(span) for span in rank.spans], self.session.transport.sent
 
     def _come_back(self, rank: Rank, at: int, watch: Watch) -> None:
         """Enter before round `at`, where the others are, with the weights that they have."""
@@ -170,7 +171,7 @@ class Course:
     def _second(self, step: int) -> Seconds:
         return self.ends[step] - self.begun if step in self.ends else 0.0
 
-    def reply(self, since: int, away: Seconds, sent: int) -> dict[str, Any]:
+    def reply(self, since: int, away: Seconds) -> dict[str, Any]:
         """This rank's part of the result as plain data; seconds are of rank 0's clock."""
         session, order, state, shift = self.session, self.order, self.state, self.session.offset
         ends = {at: second for at, second, _, _ in self.earlier if second} | {at: self._second(at) for at in self.ends}
@@ -190,7 +191,7 @@ class Course:
             "idle": self.idle,
             "losses": losses,
             "spans": [span | {"start": span["start"] + shift, "end": span["end"] + shift} for span in self.spans],
-            "sent": sent,
+            "sent": self.sent,
             "merges": merges,
             "steps": self.step,
             "resident": psutil.Process().memory_info().rss,
@@ -213,4 +214,4 @@ def run(session: Session, order: Order, report: Report) -> dict[str, Any]:
     with halts, nullcontext() if order.back else session.together(all_of_them=not order.spare):
         course.go()
     session.transport.links.clear()
-    return course.reply(saved.manifest.step if saved else 0, away, session.transport.sent)
+    return course.reply(saved.manifest.step if saved else 0, away)

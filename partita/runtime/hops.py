@@ -30,7 +30,8 @@ def by_schedule(
 ) -> Steps:  # fmt: skip
     """The collective on `flat` in place, among `group`, a message after the other.
 
-    In each step all messages are started, then awaited, then added in the schedule's order. A result that is encoded is
+    In each step all messages are started, receives first, as what tells a peer that it may send would queue up behind
+    what is sent to it; then they are awaited, then added in the schedule's order. A result that is encoded is
     encoded once; its owner keeps what others will decode, and these hand the bytes on.
     """
     me, edges = group.index(transport.rank), edges_of(flat.numel(), schedule.parts)
@@ -40,14 +41,14 @@ def by_schedule(
         started: list[Pending] = []
         landings: list[Callable[[], None]] = []
         for hop in hops:
-            if hop.source == me:
-                message = parts.outgoing(hop, number)
-                started.append(transport.send(message, group[hop.target], f"{key}/{number}", round))
-        for hop in hops:
             if hop.target == me:
                 message, land = parts.incoming(hop)
                 started.append(transport.receive(message, group[hop.source], f"{key}/{number}", round))
                 landings.append(land)
+        for hop in hops:
+            if hop.source == me:
+                message = parts.outgoing(hop, number)
+                started.append(transport.send(message, group[hop.target], f"{key}/{number}", round))
         yield from started
         for land in landings:
             land()

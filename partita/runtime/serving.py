@@ -58,15 +58,14 @@ def step(rank: Rank, act: Apply, gradient: torch.Tensor) -> None:
 def compensate(rank: Rank, act: Apply, gradient: torch.Tensor, settings: dict[str, float]) -> None:
     """g + lambda g g (w - w_read), with the mean gradient g of the worker's samples; with a `decay` m, lambda over the
     root of the running mean of g g (DC-ASGD, Zheng et al., ICML 2017)."""
-    state, strength = rank.state, settings["strength"]
-    weights, read = state.parameter[act.bucket], state.outbox[act.bucket, act.source]
-    squares = (gradient / act.share) ** 2
-    scale: torch.Tensor | float = strength
+    state = rank.state
+    moved = state.parameter[act.bucket] - state.outbox[act.bucket, act.source]
+    moved.mul_(gradient).mul_(gradient)
     if decay := settings.get("decay", 0.0):
-        mean = state.squares.setdefault(act.bucket, torch.zeros_like(squares))
-        mean.mul_(decay).add_(squares, alpha=1 - decay)
-        scale = strength / torch.sqrt(mean + 1e-7)
-    gradient.add_(act.share * scale * squares * (weights - read))
+        mean = state.squares.setdefault(act.bucket, torch.zeros_like(gradient))
+        mean.mul_(decay).addcmul_(gradient, gradient, value=(1 - decay) / act.share**2)
+        moved.div_(mean.add(1e-7).sqrt_())
+    gradient.add_(moved, alpha=settings["strength"] / act.share)
 
 
 def revise(rank: Rank, act: Apply, gradient: torch.Tensor, settings: dict[str, float]) -> None:
@@ -74,13 +73,12 @@ def revise(rank: Rank, act: Apply, gradient: torch.Tensor, settings: dict[str, f
     1 / d, and all weigh the same in the end (DynSGD, Jiang et al., SIGMOD 2017)."""
     state = rank.state
     clock = state.ledger.turns[act.bucket, act.source] - 1
-    count, before = state.clocks.get((act.bucket, clock), (0, torch.zeros_like(gradient)))
-    change = (gradient / act.share - before) / (count + 1)
-    if count + 1 == act.among:
-        state.clocks.pop((act.bucket, clock), None)
-    else:
-        state.clocks[act.bucket, clock] = count + 1, before + change
-    gradient.copy_(change)
+    count, mean = state.clocks.pop((act.bucket, clock), (0, None))
+    gradient.div_(act.share)
+    if mean is not None:
+        gradient.sub_(mean).div_(count + 1)
+    if count + 1 < act.among:
+        state.clocks[act.bucket, clock] = count + 1, gradient.clone() if mean is None else mean.add_(gradient)
 
 
 CORRECTIONS: Final[dict[str, Correct]] = {"delay": compensate, "staleness": revise}
