@@ -137,8 +137,8 @@ class Ledger:
         """What a server's step and its corrections make and drop, and the mean of a clock until its last worker."""
         bucket, names = self.program.bucket[act.bucket], {correction.name for correction in act.corrections}
         scratch = max(scratch_bytes(self.graph, bucket, self.foreach), ("delay" in names) * bucket.size)
-        self._set(one, START, (one.round, "", one.place), self.bytes_of("workspace", scratch))
-        self._set(one, END, (one.round, "", one.place), NOTHING)
+        self._set(one, START, (one.round, "", (act.bucket, act.source)), self.bytes_of("workspace", scratch))
+        self._set(one, END, (one.round, "", (act.bucket, act.source)), NOTHING)
         if "staleness" in names:
             self.merged[act.bucket, one.round] += 1
             opens = self.merged[act.bucket, one.round] < act.among
