@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.cost.costs import Costs, Touch, Wiring
 from partita.graph.batch import substitute
 from partita.graph.graph import Graph
 from partita.graph.signature import signature
+from partita.plan.sync import SharedMemory
+from partita.recipes.catalogue import call
 from partita.units import BytesPerSecond, Seconds
 
 FREE = Touch(0.0, 0.0)
@@ -17,6 +20,13 @@ FREE = Touch(0.0, 0.0)
 def whole_cores(size: int, bandwidth: BytesPerSecond) -> Cluster:
     """Devices of one whole core each at one switch, without token buckets."""
     return Cluster(f"whole-{size}", Group("root", (Device(cores=1.0),) * size, (Link(bandwidth, 0.0),) * size))
+
+
+def machines_for(text: str, graph: Graph, cluster: Cluster) -> Cluster:
+    """The cluster, as one machine for a recipe whose workers share its memory."""
+    one = replace(cluster, name=f"local:{cluster.size}")
+    shares = any(isinstance(sync.through, SharedMemory) for sync in call(text, graph, one).sync)
+    return one if shares else cluster
 
 
 def signatures(graph: Graph, batch: int) -> list[str]:

@@ -21,7 +21,7 @@ from partita.simulator.expand import Layout, expand
 from partita.simulator.kin import Kin, apart, kin_of, tight
 from partita.simulator.meetings import meetings_of
 from partita.simulator.ports import Ports
-from tests.priced import priced
+from tests.priced import machines_for, priced
 from tests.small import layers, two_layers
 
 ROUNDS = 3
@@ -86,7 +86,8 @@ def costs_of(program: Program, cluster: Cluster) -> Costs:
 @pytest.mark.parametrize("text", [*RECIPES, "ddp(bucket_bytes=24)", "ps_sync(servers=2,own=false,bucket_bytes=24)"])
 def test_recipes(text: str, cluster: str) -> None:
     graph = MANY if text == "interleaved" else two_layers()
-    graph, machines = replace(graph, global_batch=12), CLUSTERS[cluster]
+    graph = replace(graph, global_batch=12)
+    machines = machines_for(text, graph, CLUSTERS[cluster])
     if "own=false" in text:
         machines = flat(*machines.devices, WHOLE, WHOLE)
     program = lower(graph, call(text, graph, machines), machines)[-1].program

@@ -18,7 +18,7 @@ from partita.program.program import Policy, Program
 from partita.program.timeline import Span, Timeline
 from partita.recipes.catalogue import RECIPES, call
 from partita.simulator.simulate import simulate
-from tests.priced import priced, signatures, whole_cores
+from tests.priced import machines_for, priced, signatures, whole_cores
 from tests.small import layers, two_layers
 
 PARAMETERS = (4 * 6 + 6 * 2) * 4
@@ -32,7 +32,8 @@ def graph_for(text: str) -> Graph:
 
 
 def program_of(text: str, size: int) -> Program:
-    graph, machines = graph_for(text), whole_cores(size, 1.0)
+    graph = graph_for(text)
+    machines = machines_for(text, graph, whole_cores(size, 1.0))
     return lower(graph, call(text, graph, machines), machines)[-1].program
 
 
