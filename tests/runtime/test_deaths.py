@@ -65,8 +65,9 @@ def test_who_comes_back_enters_where_the_others_are(text: str) -> None:
     for are left out."""
     tag, back = (".0", 3) if "downpour" in text else ("", 5)
     for order, name in enumerate((f"P0{tag}", f"S0{tag}", "R0")):
-        run = Dying(text, 5, 2 * STEPS, [Death(1, name, 1, back)], task=sgd(), order=order)
-        (at,), pushes, rounds = run.entries, 2 if tag else 1, run.legs[0].rounds
+        pushes = 2 if tag else 1
+        run = Dying(text, 5, 2 * pushes * STEPS, [Death(1, name, 1, back)], task=sgd(), order=order)
+        (at,), rounds = run.entries, run.legs[0].rounds
         assert back <= at < rounds
         mine = turns(run, 1)
         late = [turn for turn in mine if turn >= at * pushes]
