@@ -49,6 +49,8 @@ class Linked:
     peer: int
 
     def ready(self) -> bool:
+        """Nobody may ask: that would start a waiter, and a second one on a message of gloo never ends. Better a loud
+        failure than a lane that stands still."""
         raise NotImplementedError("who looks whether a message is there cannot lose its other end")
 
     def block(self, timeout: Seconds) -> bool:
