@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import isfinite
 from typing import Any, Final
 
 import torch
@@ -50,7 +51,7 @@ from partita.runtime.rules import step_at_rate
 from partita.runtime.segment import BREATHE, Environment, key
 from partita.runtime.serving import apply, mark, snapshot
 from partita.runtime.settling import gather, settle
-from partita.runtime.sound import check_gradients, check_loss
+from partita.runtime.sound import check_gradients, check_loss, check_update
 from partita.runtime.state import rows
 from partita.runtime.transport import Pending, Steps
 from partita.runtime.values import receive_values, send_values
@@ -126,7 +127,8 @@ def forwarded(rank: Rank, graph: Graph, environment: Environment, step: int, seg
             check_loss(rank, loss, step)
         if (rank.program.drops or rank.spare) and ref is None:
             rank.weights[step] = rank.weights.get(step, torch.zeros(())) + segment.weight
-        rank.losses[step] = rank.losses.get(step, 0.0) + loss.detach() * segment.weight
+        part = loss.detach() if segment.weight == 1.0 else loss.detach() * segment.weight
+        rank.losses[step] = rank.losses[step] + part if step in rank.losses else part
 
 
 def gradients(rank: Rank, bucket: str, part: str, round: int, stage: int = -1) -> list[torch.Tensor]:
@@ -184,7 +186,7 @@ def _check_outgoing(rank: Rank, act: Collective | Send, round: int) -> None:
     if act.space is not Space.GRADIENT or not rank.program.bucket[act.bucket].pieces or rank.program.scaling:
         return
     slot = rank.slot(round)
-    if not rank.state.gradient[act.bucket][slot].sum().isfinite():
+    if not isfinite(rank.state.gradient[act.bucket][slot].sum().item()):
         check_gradients(rank, act.bucket, rank.state.gradient_views[act.bucket][slot], rank.step(round, 0))
 
 
@@ -254,8 +256,6 @@ def update(rank: Rank, act: Update, name: str, round: int) -> None:
     scaler = rank.state.scaler
     if act.part:
         found = gradients(rank, act.bucket, act.part, round)
-        if not rank.program.scaling:
-            check_gradients(rank, act.bucket, found, rank.step(round, 0))
     else:
         found = rank.state.my_gradients(act.bucket, rank.slot(round - act.lag))
     rank.pace.breathe()
@@ -265,6 +265,8 @@ def update(rank: Rank, act: Update, name: str, round: int) -> None:
     for view, gradient in zip(rank.state.views[act.bucket], found, strict=True):
         view.grad = gradient
     step_at_rate(rank.state.optimizer[act.bucket], rank.program.update)
+    if act.part and not scaler:
+        check_update(rank, act.bucket, found, rank.step(round, 0))
     if rank.role.keeps == "server":
         rank.state.ledger.step(act.bucket)
     rank.state.round(act.bucket)

@@ -27,6 +27,11 @@ class Feed:
     epoch: int = -1
     order: list[int] = field(default_factory=list)
 
+    @property
+    def at_hand(self) -> bool:
+        """Whether samples are in memory, so that reading them waits for nothing: a data set that has `collated`."""
+        return self.task.collate is None and hasattr(self.task.data, "collated")
+
     def positions(self, step: int, start: int, count: int) -> list[int]:
         """Indices into the data of samples `start` to `start + count` of the minibatch of `step` (from 0)."""
         batch = self.task.batch_size

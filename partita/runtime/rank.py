@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from partita.graph.operator import Ref
 from partita.program.instruction import After
 from partita.program.program import Program, Role
 from partita.program.timeline import Span
+from partita.runtime.bell import Bell
 from partita.runtime.brake import Brake
 from partita.runtime.feed import Feed
 from partita.runtime.pace import Pace
@@ -40,7 +40,7 @@ class Board:
     """
 
     done: dict[str, int] = field(default_factory=dict)
-    changed: threading.Condition = field(default_factory=threading.Condition)
+    changed: Bell = field(default_factory=Bell)
     failure: BaseException | None = None
     moment: int = 0
     void: frozenset[str] = frozenset()

@@ -1,8 +1,9 @@
-"""Numbers that are none: found before they reach another rank or an update, with the rank and the first bad weight."""
+"""Numbers that are none, found before another rank or a checkpoint has them, with the rank and the first bad weight."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 
 import torch
 
@@ -12,26 +13,41 @@ from partita.runtime.rank import Rank
 
 def check_loss(rank: Rank, loss: torch.Tensor, step: int) -> None:
     """Raises RunError where the loss is not finite. Not on accelerators, which would wait for each other's ends."""
-    if loss.device.type == "cpu" and not loss.isfinite():
+    if loss.device.type == "cpu" and not isfinite(loss.item()):
         raise RunError(
             f"the loss of step {step} is {float(loss)} on rank {rank.rank}; lower the rate, or look at its samples",
             rank=rank.rank, step=step,
         )  # fmt: skip
 
 
+def check_update(rank: Rank, bucket: str, gradients: Sequence[torch.Tensor], step: int) -> None:
+    """Raises RunError where an update by a rank's own `gradients` made weights that are not finite: one sum over a
+    bucket that is still in the cache, where a sum for each gradient costs a small model 2 % of its step."""
+    weights = rank.state.parameter[bucket]
+    if weights.device.type == "cpu" and not isfinite(weights.sum().item()):
+        check_gradients(rank, bucket, gradients, step)
+        bad = [
+            p.parameter
+            for p, w in zip(rank.program.bucket[bucket].pieces, rank.state.views[bucket], strict=True)
+            if not w.isfinite().all()
+        ]
+        if bad:
+            raise RunError(
+                f"{bad[0]} is not finite after step {step} on rank {rank.rank}; lower the rate",
+                rank=rank.rank,
+                step=step,
+            )
+
+
 def check_gradients(rank: Rank, bucket: str, gradients: Sequence[torch.Tensor], step: int) -> None:
     """Raises RunError naming the first of a bucket's weights whose gradient is not finite: they stand in the order in
     which backward completes them, so it is the one nearest to where that came from."""
-    if (
-        gradients
-        and gradients[0].device.type == "cpu"
-        and not torch.stack([g.sum() for g in gradients]).isfinite().all()
-    ):
+    if gradients and gradients[0].device.type == "cpu" and not isfinite(sum(g.sum().item() for g in gradients)):
         pieces = rank.program.bucket[bucket].pieces
         bad = [piece.parameter for piece, g in zip(pieces, gradients, strict=True) if not g.isfinite().all()]
         if bad:
             raise RunError(
-                f"the gradient of {bad[0]} is not finite in step {step} on rank {rank.rank}; nothing was updated with "
-                "it: lower the rate, or look at that rank's samples and machine",
+                f"the gradient of {bad[0]} is not finite in step {step} on rank {rank.rank}; no other rank and no "
+                "checkpoint has it: lower the rate, or look at that rank's samples and machine",
                 rank=rank.rank, step=step,
             )  # fmt: skip

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 import torch
 
 from partita.errors import RunHung
-from partita.program.instruction import Instruction
+from partita.program.instruction import Instruction, Load
 from partita.program.program import Lane, Policy
 from partita.program.timeline import Span
 from partita.runtime.acts import carry_out
@@ -159,12 +159,15 @@ def instance(rank: Rank, instruction: Instruction, round: int, record: Record, p
 
 
 def drive(rank: Rank, reach: Reach, record: Record, timeout: Seconds) -> None:
-    """Advance every lane in a thread of its own, the leading one in this one, over the rounds of `reach`.
+    """Advance every lane in a thread of its own, the leading one in this one, over the rounds of `reach`; this one
+    loads too where samples are at hand.
 
     Raises what the first failing lane raised; RunHung where a lane waited for more than `timeout` seconds.
     """
-    runs = lanes(rank, reach, record)
-    mine = rank.leading
+    runs, mine = lanes(rank, reach, record), rank.leading
+    if rank.feed.at_hand:
+        for lane in [lane for lane in loading(rank) if lane != mine]:
+            runs[mine] = beside(runs[mine], runs.pop(lane))
     threads = [
         threading.Thread(target=_carry, args=(rank, name, run, timeout), name=name, daemon=True)
         for name, run in runs.items()
@@ -177,6 +180,25 @@ def drive(rank: Rank, reach: Reach, record: Record, timeout: Seconds) -> None:
         thread.join()
     if rank.board.failure is not None:
         raise rank.board.failure
+
+
+def loading(rank: Rank) -> list[str]:
+    """The lanes that do nothing but load, each when the leading one has used what it loaded before."""
+    names = (lane.name for lane in rank.role.lanes)
+    return [name for name in names if all(isinstance(i.act, Load) for i in rank.role.on(name))]
+
+
+def beside(run: LaneRun, other: LaneRun) -> LaneRun:
+    """`run`, and whenever it has to wait as much of `other` as may go on: two threads that share a core would hand it,
+    and Python's lock, to and fro."""
+    waits = next(other, None)
+    for pending in run:
+        while waits is not None and waits.ready():
+            waits = next(other, None)
+        yield pending
+    if waits is not None:
+        yield waits
+        yield from other
 
 
 def _carry(rank: Rank, lane: str, run: LaneRun, timeout: Seconds) -> None:

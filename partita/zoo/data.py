@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -33,8 +34,8 @@ class Samples:
         return tuple(column[index] for column in self.columns)
 
     def collated(self, positions: Sequence[int]) -> tuple[torch.Tensor, ...]:
-        rows = torch.tensor(positions)
-        return tuple(column[rows] for column in self.columns)
+        rows = torch.from_numpy(np.array(positions))
+        return tuple(column.index_select(0, rows) for column in self.columns)
 
 
 @dataclass(frozen=True)
