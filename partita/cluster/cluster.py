@@ -37,6 +37,11 @@ class Device:
     power: float = 0.0
     price: float = 0.0
 
+    @property
+    def pace(self) -> float:
+        """Core-seconds a second that one thread gets, on the scale of the costs."""
+        return self.speed * (self.cores if 0 < self.cores < 1 else 1.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Link:

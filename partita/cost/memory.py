@@ -139,12 +139,13 @@ def resident(program: Program, graph: Graph, role: Role) -> Course:
     parameters -= sum(bucket.size - _kept(bucket, Space.PARAMETER) for bucket in updated)
     elements = sum(bucket.owned for bucket in updated)
     masters = sum(bucket.owned * ITEMSIZE[bucket.master] for bucket in updated if bucket.master)
-    packed = {a.bucket for a in acts if isinstance(a, Pack | Combine)}
+    packed = {a.bucket for a in acts if isinstance(a, Combine) or (isinstance(a, Pack) and a.space is Space.GRADIENT)}
     packed |= {a.bucket for a in acts if isinstance(a, Apply) and (a.need > 1 or a.drop)}
     packed |= {a.bucket for a in acts if isinstance(a, Receive) and a.space is Space.GRADIENT}
     buckets = program.slots * sum(_kept(program.bucket[name], Space.GRADIENT) for name in packed)
     boxes = {(a.bucket, a.source) for a in acts if isinstance(a, Receive) and a.space is Space.INBOX}
-    boxes |= {(a.bucket, (-1, a.to)) for a in acts if isinstance(a, Snapshot) and a.to not in role.ranks}
+    given = [a for a in acts if isinstance(a, Snapshot)]
+    boxes |= {(a.bucket, (-1, a.to)) for a in given if a.to not in role.ranks or a.into is Space.INBOX}
     inboxes = sum(program.bucket[bucket].size for bucket, _ in boxes)
     kept = sum(program.bucket[name].size for space, name in program.kept(role) if space is not Space.SHARED)
     kept += sum(program.bucket[name].size for name in set(map(_squared, acts)) - {""})

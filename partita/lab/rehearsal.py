@@ -83,7 +83,8 @@ class Rehearsal:
                 "task": self.task, "graph": str(graph), "cluster": str(cluster), "seed": self.seed, "first": str(first),
                 "timeout": self.timeout,
             }  # fmt: skip
-            self._ask("open", **self.opening)
+            with self.crew.lab.lifted():
+                self._ask("open", **self.opening)
             self._stack = stack.pop_all()
         return self
 

@@ -54,9 +54,8 @@ def _seconds(
         same = tuple(kind(role.on_name[name].act) for name in names)
         for rank in role.ranks if same else ():
             if all((rank, name) in quickest for name in names):
-                device = cluster.devices[rank]
-                speed = device.speed * (device.cores if 0 < device.cores < 1 else 1.0)
-                work.setdefault(same, {})[rank] = speed * sum(quickest[rank, name] for name in names)
+                pace = cluster.devices[rank].pace
+                work.setdefault(same, {})[rank] = pace * sum(quickest[rank, name] for name in names)
     return {
         rank: (own, median(other for peer, other in ranks.items() if peer != rank))
         for ranks in work.values()

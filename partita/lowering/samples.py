@@ -11,7 +11,7 @@ from partita.graph.graph import Graph
 from partita.lowering.factors import Factors, Layer, parcel_of
 from partita.lowering.layout import buckets_of, edges_of, readers_of
 from partita.plan.plan import Plan, own_servers
-from partita.plan.sync import Sync
+from partita.plan.sync import Servers, Sync
 from partita.program.instruction import After, Compute, Instruction, Load, Pack
 from partita.program.program import WEIGHT, Bucket, Parcel, Program, Segment
 from partita.wire.algorithms import algorithm_for
@@ -81,7 +81,10 @@ class Draft:
 
     @property
     def servers(self) -> tuple[int, ...]:
-        size = self.plan.mesh.size
+        """The ranks that serve: those behind the workers, or some of these."""
+        through, size = self.sync.through, self.plan.mesh.size
+        if isinstance(through, Servers) and not through.own:
+            return through.at or tuple(range(through.count))
         return tuple(range(size, size + own_servers(self.plan)))
 
     @property

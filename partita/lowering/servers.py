@@ -48,7 +48,7 @@ def served(draft: Draft, plan: Plan) -> Program:
     assert isinstance(through, Servers)
     if fans_out(through):
         return tiered(draft, _worker)
-    hosts = draft.servers[: through.count] if through.own else tuple(range(through.count))
+    hosts = draft.servers[: through.count]
     owners = owners_of(draft, hosts)
     roles = [
         _worker(draft, crew, owners)

@@ -183,6 +183,13 @@ def _servers(plan: Plan, servers: Servers) -> None:
             f"{plan.name}: {servers.count} servers cannot share {plan.mesh.size} workers' devices; "
             "use fewer or own=true"
         )
+    if servers.at and (servers.own or sorted({*servers.at} & {*range(plan.mesh.size)}) != sorted(servers.at)):
+        raise PlanError(
+            f"{plan.name} puts servers at the ranks {list(servers.at)} of {plan.mesh.size} workers, own="
+            f"{str(servers.own).lower()}; name ranks of workers, each once, with own=false"
+        )
+    if servers.at and len(servers.at) != servers.count:
+        raise PlanError(f"{plan.name} has {servers.count} servers at {len(servers.at)} ranks; name one for each")
     if servers.replicas < 1:
         raise PlanError(f"{plan.name}: {servers.replicas} replicas of a server; 1 or more are allowed")
     if servers.levels > 1 and not 1 <= servers.fan <= plan.mesh.size:

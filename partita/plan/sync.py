@@ -16,14 +16,16 @@ class AllReduce:
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Parameter servers: `count` shards by bytes; on devices of their `own` (the last ranks) or sharing the first
-    workers'; `levels` of a hierarchy, with `fan` servers under each one above the last; `replicas` of each shard."""
+    """Parameter servers: `count` shards by bytes; on devices of their `own` (the last ranks) or sharing workers', those
+    of the ranks `at` (none: the first); `levels` of a hierarchy, with `fan` servers under each one above the last;
+    `replicas` of each shard."""
 
     count: int = 1
     own: bool = True
     levels: int = 1
     fan: int = 2
     replicas: int = 1
+    at: tuple[int, ...] = ()
 
 
 GRAPHS: Final = ("ring", "torus", "exponential", "complete", "topology")

@@ -64,7 +64,8 @@ def expendable(program: Program, peer: int) -> bool:
     """Whether the others can go on without a worker: what it sends enters by instructions that have to do with it
     alone, or as a part of a mean, which is then that of the others. Who dies amid writing to what all have leaves it
     torn."""
-    if program.role_of[peer].keeps != "model" or program.size == 1 or program.semantics == "racy":
+    own = program.role_of[peer]
+    if own.keeps != "model" or own.serves or program.size == 1 or program.semantics == "racy":
         return False
     for role, i in program.instructions():
         act = i.act

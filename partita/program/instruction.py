@@ -57,12 +57,13 @@ class Settle:
 @dataclass(frozen=True, slots=True)
 class Pack:
     """Copy the gradients (those of `stage`; the samples' weight, for bucket WEIGHT) that environment `part` holds into
-    a bucket, or add them to it."""
+    a bucket's tensor `space`, or add them to it."""
 
     bucket: str
     part: str
     add: bool = False
     stage: int = -1
+    space: Space = Space.GRADIENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +223,8 @@ class Update:
 @dataclass(frozen=True, slots=True)
 class Apply:
     """What came from `source` enters the bucket, as it comes: a gradient joins the sum, whose every `need`-th addition
-    makes the optimizer's step and a new version; a `delta` is added to what is in `into`, of which the part `keep`
-    stays, and makes one by itself. From the rank itself comes what is in its DELTA.
+    makes the optimizer's step on `into` and a new version; a `delta` is added to what is in `into`, of which the part
+    `keep` stays, and makes one by itself. From the rank itself comes what is in its DELTA.
 
     `share` of a minibatch's samples is in it, `among` contributions make a minibatch's worth, and it counts `scale`
     times; `corrections` change it first. With `drop`, those of a round beyond the `need`-th are left out, and an Update
@@ -245,12 +246,13 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Copy what `space` holds of a bucket into the outbox for peer `to`, or the rank's own into its parameters: the
-    version that it reads, whatever happens to it while it travels."""
+    """Copy what `space` holds of a bucket into the outbox for peer `to`, or the rank's own `into` its parameters or its
+    inbox for itself: the version that it reads, whatever happens to it while it travels."""
 
     bucket: str
     to: int
     space: Space = Space.PARAMETER
+    into: Space = Space.PARAMETER
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from partita.program.instruction import (
     Instruction,
     Kind,
     Mix,
+    Pack,
     Receive,
     Send,
     Space,
@@ -101,6 +102,12 @@ class Role:
     def decoded(self) -> dict[str, tuple[int, ...]]:
         """Coding -> the ranks whose codings such a rank decodes one by one; none where one stands for all."""
         return {i.act.coding: i.act.sources for i in self.instructions if isinstance(i.act, Decode)}
+
+    @cached_property
+    def serves(self) -> frozenset[str]:
+        """The buckets of which such a rank has what counts, ahead of what the workers read."""
+        applies = [i.act for i in self.instructions if isinstance(i.act, Apply)]
+        return frozenset(a.bucket for a in applies if self.keeps == "server" or a.into is Space.SERVED)
 
     @cached_property
     def gates(self) -> dict[Gate, tuple[str, ...]]:
@@ -204,7 +211,7 @@ class Program:
             act = i.act
             if isinstance(act, Mix):
                 found |= {(space, act.bucket): None for space in (act.into, *(term.space for term in act.terms))}
-            elif isinstance(act, Collective | Send | Receive):
+            elif isinstance(act, Collective | Send | Receive | Pack):
                 found[act.space, act.bucket] = None
             elif isinstance(act, Encode):
                 coding = self.coding[act.coding]

@@ -10,7 +10,8 @@ class Space(StrEnum):
     """Which of a bucket's tensors an act works on. `INBOX` holds what came from one peer, `OUTBOX` what one peer is to
     get; with `VALUE` a parcel of values of an environment is meant in place of a bucket, with `CODED` a coding. The
     others stay from round to round where a method needs them: `ANCHOR` begins as the weights (those agreed on last, a
-    centre, a sum), as does `SHARED`, of which all ranks of a machine have the same tensor; the rest begin as zeros."""
+    centre, a sum), as do `SHARED`, of which all ranks of a machine have the same tensor, and `SERVED`, what a server
+    has beside the weights that its rank's own worker reads; the rest begin as zeros."""
 
     GRADIENT = "gradient"
     PARAMETER = "parameter"
@@ -26,10 +27,12 @@ class Space(StrEnum):
     BASIS = "basis"
     REST = "rest"
     SHARED = "shared"
+    SERVED = "served"
 
 
 KEPT: Final = (
     Space.ANCHOR, Space.VELOCITY, Space.DELTA, Space.DUAL, Space.RESIDUAL, Space.BASIS, Space.REST, Space.SHARED,
+    Space.SERVED,
 )  # fmt: skip
 
 

@@ -8,8 +8,9 @@ from partita.graph.products import products, samples_of
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule
-from partita.plan.sync import Servers, Sync, What
+from partita.plan.sync import Sync, What
 from partita.plan.wire import Wire
+from partita.recipes.placing import servers_on
 from partita.units import Bytes
 from partita.wire.factors import push_pays
 
@@ -23,7 +24,7 @@ def adam(
     workers = cluster.size - servers if own else cluster.size
     share = -(-(graph.global_batch or graph.batch) // max(workers, 1))
     wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
-    through = Servers(servers, own)
+    through = servers_on(cluster, servers, own)
     named = tuple(
         Sync(parameters=name, through=through, what=What.FACTOR, wire=wire)
         for name, one in products(graph).items() if push_pays(one.rows, one.columns, samples_of(graph, one, share))

@@ -18,11 +18,12 @@ def backup_workers(
     *,
     backup: int = 1,
     servers: int = 1,
+    own: bool = True,
     bucket_bytes: Bytes = 2**20,
     microbatches: int = 1,
 ) -> Plan:
     """Synchronous SGD with backup workers: a step takes the gradients that come first and drops those of the `backup`
     slowest, who then go on with the next version (DP-11; Chen et al. 2016)."""
-    base = ps_sync(graph, cluster, servers=servers, bucket_bytes=bucket_bytes, microbatches=microbatches)
+    base = ps_sync(graph, cluster, servers=servers, own=own, bucket_bytes=bucket_bytes, microbatches=microbatches)
     tight = Tight(need=max(base.mesh.size - backup, 1), late="drop")
     return replace(base, name="backup_workers", sync=(replace(base.sync[0], tight=tight),))

@@ -7,8 +7,9 @@ from partita.graph.graph import Graph
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule
-from partita.plan.sync import AllReduce, Servers, Sync
+from partita.plan.sync import AllReduce, Sync
 from partita.plan.wire import Priority, Wire
+from partita.recipes.placing import servers_on
 from partita.recipes.tuned import tuned
 from partita.units import Bytes
 
@@ -21,7 +22,7 @@ def bytescheduler(
     as soon as fewer than `credit_bytes` are in flight, over the barrier of the step. Through `servers` each worker
     orders its own; without any, slices are all-reduced, and the first rank decides for all. With `tune` both sizes are
     those for which a step is predicted to be the shortest."""
-    through = Servers(servers, own) if servers else AllReduce()
+    through = servers_on(cluster, servers, own) if servers else AllReduce()
     mesh, schedule = Mesh((("data", cluster.size - servers * own),)), Schedule(microbatches=microbatches)
 
     def planned(size: Bytes, credit: Bytes) -> Plan:

@@ -18,11 +18,12 @@ def dc_asgd(
     strength: float = 0.04,
     decay: float = 0.0,
     servers: int = 1,
+    own: bool = True,
     bucket_bytes: Bytes = 2**20,
     microbatches: int = 1,
 ) -> Plan:
     """Delay-compensated asynchronous SGD: g + lambda g g (w - w_read), lambda the `strength`; with a `decay` of the
     running mean of g g, lambda over its root (DP-18; Zheng et al., ICML 2017)."""
-    base = ps_async(graph, cluster, servers=servers, bucket_bytes=bucket_bytes, microbatches=microbatches)
+    base = ps_async(graph, cluster, servers=servers, own=own, bucket_bytes=bucket_bytes, microbatches=microbatches)
     delay = Correction("delay", (("strength", strength), ("decay", decay)))
     return replace(base, name="dc_asgd", update=Update(corrections=(delay,)))

@@ -19,12 +19,13 @@ def downpour(
     push: int = 1,
     fetch: int = 1,
     servers: int = 1,
+    own: bool = True,
     bucket_bytes: Bytes = 2**20,
     microbatches: int = 1,
 ) -> Plan:
     """Downpour SGD: every replica pushes the sum of its gradients over `push` minibatches, and fetches the weights with
     every `fetch`-th push; servers apply each at once, with the task's rule (DistBelief: Adagrad with a rate for each
     parameter) (DP-09; Dean et al., NIPS 2012)."""
-    base = ps_async(graph, cluster, servers=servers, bucket_bytes=bucket_bytes, microbatches=microbatches)
+    base = ps_async(graph, cluster, servers=servers, own=own, bucket_bytes=bucket_bytes, microbatches=microbatches)
     often = Often(period=push, fetch=fetch)
     return replace(base, name="downpour", sync=(replace(base.sync[0], often=often),))

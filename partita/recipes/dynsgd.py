@@ -18,11 +18,12 @@ def dynsgd(
     *,
     staleness: int = 3,
     servers: int = 1,
+    own: bool = True,
     bucket_bytes: Bytes = 2**20,
     microbatches: int = 1,
 ) -> Plan:
     """DynSGD: under bounded staleness the d-th update of a clock weighs 1 / d and revises the average of those before,
     so that a clock's weights sum to 1 (DP-17; Jiang et al., SIGMOD 2017)."""
-    base = ps_async(graph, cluster, servers=servers, bucket_bytes=bucket_bytes, microbatches=microbatches)
+    base = ps_async(graph, cluster, servers=servers, own=own, bucket_bytes=bucket_bytes, microbatches=microbatches)
     sync = replace(base.sync[0], tight=Tight(staleness=staleness))
     return replace(base, name="dynsgd", sync=(sync,), update=Update(corrections=(Correction("staleness"),)))

@@ -7,8 +7,9 @@ from partita.graph.graph import Graph
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule
-from partita.plan.sync import Servers, Sync
+from partita.plan.sync import Sync
 from partita.plan.wire import Priority, Wire
+from partita.recipes.placing import servers_on
 from partita.units import Bytes
 
 
@@ -21,5 +22,5 @@ def p3(
     A server answers each slice as it is; the next forward pass of a layer waits for that layer's only."""
     workers = cluster.size - servers if own else cluster.size
     wire = Wire(bucket_bytes=0, first_bucket_bytes=0, slice_bytes=slice_bytes, order=Priority.PRIORITY)
-    sync = Sync(through=Servers(servers, own), wire=wire)
+    sync = Sync(through=servers_on(cluster, servers, own), wire=wire)
     return Plan("p3", Mesh((("data", workers),)), schedule=Schedule(microbatches=microbatches), sync=(sync,))

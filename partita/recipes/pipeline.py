@@ -49,7 +49,7 @@ def pipeline(
     if places * data > cluster.size:
         raise PlanError(f"{name} needs {places} x {data} devices and {cluster.name} has {cluster.size}; ask for fewer")
     ranks = [[place * data + replica for replica in range(data)] for place in range(places)] * chunks
-    speeds = [min(_speed(cluster, rank) for rank in place) for place in ranks]
+    speeds = [min(cluster.devices[rank].pace for rank in place) for place in ranks]
     widths = [_bandwidth(cluster, one[0], other[0]) for one, other in pairwise(ranks)]
     starts = CUTTINGS[balance](blocks, speeds, widths, microbatches)
     return Plan(
@@ -64,7 +64,7 @@ def _replicated(cluster: Cluster, blocks: Blocks, plan: Plan) -> Plan:
     """The plan with PipeDream's stages (PP-05), as if all devices were the slowest and all links the narrowest; a
     microbatch bears its part of the minibatch's one agreement. Where one stage on all devices is best, without any."""
     devices, m = range(cluster.size), plan.schedule.microbatches
-    slowest = min(_speed(cluster, rank) for rank in devices)
+    slowest = min(device.pace for device in cluster.devices)
     width = min((_bandwidth(cluster, one, other) for one, other in pairwise(devices)), default=float("inf"))
     seconds, crossing = [second / slowest for second in blocks.seconds], [*blocks.crossing[1:], 0]
     _, found = replicated_stages(Layers(seconds, crossing, [size // m for size in blocks.state]), len(devices), width)
@@ -76,12 +76,6 @@ def _replicated(cluster: Cluster, blocks: Blocks, plan: Plan) -> Plan:
         for stage, stop in zip(found, stops, strict=True)
     )
     return replace(plan, mesh=Mesh((("pipe", len(stages)),)), stages=stages)
-
-
-def _speed(cluster: Cluster, rank: int) -> float:
-    """Core-seconds a second that one thread gets, on the scale of the costs."""
-    device = cluster.devices[rank]
-    return device.speed * (device.cores if 0 < device.cores < 1 else 1.0)
 
 
 def _bandwidth(cluster: Cluster, source: int, target: int) -> float:

@@ -17,10 +17,11 @@ def ps_async(
     costs: Any = None,
     *,
     servers: int = 1,
+    own: bool = True,
     bucket_bytes: Bytes = 2**20,
     microbatches: int = 1,
 ) -> Plan:
     """Asynchronous SGD: servers apply whichever worker's gradient comes, with the worker's share of the minibatch, and
     answer at once (DP-10; Langford et al., NeurIPS 2009). Keys are sharded by bytes (DP-05, DP-07)."""
-    base = ps_sync(graph, cluster, servers=servers, bucket_bytes=bucket_bytes, microbatches=microbatches)
+    base = ps_sync(graph, cluster, servers=servers, own=own, bucket_bytes=bucket_bytes, microbatches=microbatches)
     return replace(base, name="ps_async", sync=(replace(base.sync[0], tight=Tight(staleness=-1)),))

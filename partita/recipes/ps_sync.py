@@ -8,9 +8,10 @@ from partita.graph.graph import Graph
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule
-from partita.plan.sync import Servers, Sync
+from partita.plan.sync import Sync
 from partita.plan.wire import Priority, Wire
 from partita.recipes.coded import coded
+from partita.recipes.placing import servers_on
 from partita.units import Bytes
 from partita.wire.codec import read_codecs
 
@@ -38,6 +39,6 @@ def ps_sync(
     wire = Wire(
         bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes, order=order, codecs=codecs
     )  # fmt: skip
-    sync = Sync(through=Servers(servers, own), wire=wire)
+    sync = Sync(through=servers_on(cluster, servers, own), wire=wire)
     plan = Plan("ps_sync", Mesh((("data", workers),)), schedule=Schedule(microbatches=microbatches), sync=(sync,))
     return coded(plan, graph, ramp)

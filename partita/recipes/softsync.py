@@ -18,11 +18,12 @@ def softsync(
     *,
     n: int = 2,
     servers: int = 1,
+    own: bool = True,
     bucket_bytes: Bytes = 2**20,
     microbatches: int = 1,
 ) -> Plan:
     """n-softsync: of L workers, every L // n gradients that come make a step; each keeps its share of the minibatch, so
     that the rate goes down as the staleness, about n, goes up (DP-16; Gupta, Zhang & Wang, ICDM 2016)."""
-    base = ps_async(graph, cluster, servers=servers, bucket_bytes=bucket_bytes, microbatches=microbatches)
+    base = ps_async(graph, cluster, servers=servers, own=own, bucket_bytes=bucket_bytes, microbatches=microbatches)
     need = max(base.mesh.size // max(n, 1), 1)
     return replace(base, name="softsync", sync=(replace(base.sync[0], tight=Tight(-1, need=need, late="keep")),))

@@ -18,11 +18,12 @@ def ssp(
     *,
     staleness: int = 3,
     servers: int = 1,
+    own: bool = True,
     bucket_bytes: Bytes = 2**20,
     microbatches: int = 1,
 ) -> Plan:
     """Stale synchronous parallel: workers push what their own optimizers did to the weights, and a read at clock c sees
     every increment of clocks before c - staleness (DP-14; Ho et al., NIPS 2013)."""
-    base = ps_async(graph, cluster, servers=servers, bucket_bytes=bucket_bytes, microbatches=microbatches)
+    base = ps_async(graph, cluster, servers=servers, own=own, bucket_bytes=bucket_bytes, microbatches=microbatches)
     sync = replace(base.sync[0], what=What.DELTA, tight=Tight(staleness=staleness))
     return replace(base, name="ssp", sync=(sync,))

@@ -7,8 +7,9 @@ from partita.graph.graph import Graph
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule
-from partita.plan.sync import Servers, Sync
+from partita.plan.sync import Sync
 from partita.plan.wire import Priority, Wire
+from partita.recipes.placing import servers_on
 from partita.units import Bytes
 
 
@@ -21,5 +22,5 @@ def tictac(
     sheets. A tensor is one message unless `bucket_bytes` lets several travel together."""
     workers = cluster.size - servers if own else cluster.size
     wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, order=order)
-    sync = Sync(through=Servers(servers, own), wire=wire)
+    sync = Sync(through=servers_on(cluster, servers, own), wire=wire)
     return Plan("tictac", Mesh((("data", workers),)), schedule=Schedule(microbatches=microbatches), sync=(sync,))

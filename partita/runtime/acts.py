@@ -52,7 +52,7 @@ from partita.runtime.segment import BREATHE, Environment, key
 from partita.runtime.serving import apply, mark, snapshot
 from partita.runtime.settling import gather, settle
 from partita.runtime.sound import check_gradients, check_loss, check_update
-from partita.runtime.state import rows
+from partita.runtime.state import rows, shaped
 from partita.runtime.transport import Pending, Steps
 from partita.runtime.values import receive_values, send_values
 from partita.wire.algorithms import schedule_of
@@ -153,7 +153,10 @@ def gradients(rank: Rank, bucket: str, part: str, round: int, stage: int = -1) -
 def pack(rank: Rank, act: Pack, name: str, round: int) -> None:
     if not rank.program.bucket[act.bucket].keeps(Space.GRADIENT):
         take(rank.state.gradient[act.bucket][rank.slot(round)])
-    views = rank.state.gradient_views[act.bucket][rank.slot(round)]
+    if act.space is Space.GRADIENT:
+        views = rank.state.gradient_views[act.bucket][rank.slot(round)]
+    else:
+        views = shaped(rank.state.flat(act.space, act.bucket, 0), rank.state.views[act.bucket])
     found = gradients(rank, act.bucket, act.part, round, act.stage)
     if act.add:
         torch._foreach_add_(views, found)
@@ -267,7 +270,7 @@ def update(rank: Rank, act: Update, name: str, round: int) -> None:
     step_at_rate(rank.state.optimizer[act.bucket], rank.program.update)
     if act.part and not scaler:
         check_update(rank, act.bucket, found, rank.step(round, 0))
-    if rank.role.keeps == "server":
+    if rank.program.drops and act.bucket in rank.role.serves:
         rank.state.ledger.step(act.bucket)
     rank.state.round(act.bucket)
     if act.part or scaler:

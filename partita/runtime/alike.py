@@ -45,7 +45,7 @@ def _after(acts: Sequence[Act], before: frozenset[Space], joint: bool) -> frozen
         elif isinstance(act, Combine | Decode):
             put(Space.GRADIENT, True)
         elif isinstance(act, Pack):
-            put(Space.GRADIENT, joint)
+            put(act.space, joint)
         elif isinstance(act, Receive):
             put(act.space, False)
         elif isinstance(act, Update):

@@ -23,6 +23,7 @@ def restored(saved: Saved, task: Task, graph: Graph, program: Program, rank: int
     """Put a checkpoint into the fresh state of a rank."""
     if not (state.owned and saved.manifest.flying):
         restore(saved, graph, program, rank, state, device)
+        state.together()
         return
     plain = replace(program, buckets=tuple(replace(bucket, shares=None) for bucket in program.buckets))
     specs = {p.name: p.tensor.at(1) for p in graph.parameters} | {b.name: b.tensor.at(1) for b in graph.buffers}

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from partita.program.instruction import Apply, Collective, Combine, Decode, Space, Update
+from partita.program.instruction import Collective, Combine, Decode, Space, Update
 from partita.program.program import WEIGHT, Program
 from partita.runtime.alike import alike
 from partita.runtime.entry import ALIKE, Entry
@@ -16,6 +16,7 @@ from partita.runtime.generators import random_states
 from partita.runtime.owned import Part, Slice
 from partita.runtime.rank import Rank
 from partita.runtime.shard import Shard
+from partita.runtime.state import shaped
 
 Losses = list[tuple[int, float, float, float]]
 
@@ -46,9 +47,9 @@ def copies_of(program: Program) -> dict[str, Copies]:
             agreed[act.bucket].add(act.space)
         elif isinstance(act, Combine | Decode):
             agreed[act.bucket].add(Space.GRADIENT)
-    served = [(role, i.act) for role, i in program.instructions() if role.keeps == "server"]
-    updating |= {act.bucket: set(role.ranks) for role, act in served if isinstance(act, Apply)}
-    copied = {act.bucket for _, act in served if isinstance(act, Update)}
+    updating |= {bucket: set(role.ranks) for role in program.roles for bucket in role.serves}
+    served = [i.act for role, i in program.instructions() if role.keeps == "server"]
+    copied = {act.bucket for act in served if isinstance(act, Update)}
     return {
         name: Copies(tuple(sorted(ranks)), True, True)
         if name in copied
@@ -61,11 +62,12 @@ def copies_of(program: Program) -> dict[str, Copies]:
 
 
 def keepers_of(program: Program) -> dict[tuple[Space, str], tuple[int, ...]]:
-    """(space, bucket) -> the ranks that keep it from round to round. Changes count only where they may be in flight."""
+    """(space, bucket) -> the ranks that keep it from round to round. Changes count only where they may be in flight;
+    what a server has is the weights."""
     found: dict[tuple[Space, str], set[int]] = {}
     for role in program.roles:
         for place in program.kept(role):
-            if place[0] is not Space.DELTA or program.drain:
+            if place[0] is not Space.SERVED and (place[0] is not Space.DELTA or program.drain):
                 found.setdefault(place, set()).update(role.ranks)
     return {place: tuple(sorted(ranks)) for place, ranks in found.items()}
 
@@ -112,7 +114,11 @@ def _parts(rank: Rank, bucket: str) -> list[tuple[Part, torch.Tensor]]:
 
 
 def _parameters(shard: Shard, rank: Rank, bucket: str, owner: int) -> None:
-    for piece, view in _parts(rank, bucket):
+    """The weights that count: where a server goes ahead of its rank's own worker, the server's."""
+    served = rank.state.kept.get((Space.SERVED, bucket))
+    parts = _parts(rank, bucket)
+    views = [view for _, view in parts] if served is None else shaped(served, [view for _, view in parts])
+    for (piece, _), view in zip(parts, views, strict=True):
         shard.tensors[of_piece("parameter", piece, rank=owner)] = view
 
 

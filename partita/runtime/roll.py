@@ -27,7 +27,7 @@ def goes(rank: Rank, peer: int, times: int) -> None:
         rank.away.add(peer)
         rank.gone[peer] = times + 1
         brought = {i.act.bucket for i in rank.role.instructions if isinstance(i.act, Apply) and i.act.source == peer}
-        for bucket in sorted(brought) if rank.role.keeps == "server" and not rank.program.drops else ():
+        for bucket in sorted(brought & rank.role.serves) if not rank.program.drops else ():
             rank.state.ledger.lose(bucket, peer)
         _left_out(rank)
 

@@ -11,6 +11,7 @@ from partita.kernels.shared import add_racing, key_of
 from partita.program.instruction import Apply, Mark, Snapshot, Space
 from partita.runtime.rank import Rank
 from partita.runtime.rules import step_at_rate
+from partita.runtime.sound import check_gradients
 from partita.runtime.state import shaped
 
 Correct = Callable[[Rank, Apply, torch.Tensor, dict[str, float]], None]
@@ -21,6 +22,8 @@ def apply(rank: Rank, act: Apply, name: str, round: int) -> None:
     state = rank.state
     own = act.source == rank.rank
     inbox = state.kept[Space.DELTA, act.bucket] if own else state.inbox_of(act.bucket, act.source)
+    if own and not act.delta and not inbox.sum().isfinite():
+        check_gradients(rank, act.bucket, shaped(inbox, state.views[act.bucket]), rank.step(round, 0))
     complete = state.ledger.merge(act, round)
     for correction in act.corrections:
         CORRECTIONS[correction.name](rank, act, inbox, dict(correction.settings))
@@ -59,7 +62,9 @@ def compensate(rank: Rank, act: Apply, gradient: torch.Tensor, settings: dict[st
     """g + lambda g g (w - w_read), with the mean gradient g of the worker's samples; with a `decay` m, lambda over the
     root of the running mean of g g (DC-ASGD, Zheng et al., ICML 2017)."""
     state = rank.state
-    moved = state.parameter[act.bucket] - state.outbox[act.bucket, act.source]
+    own = act.source == rank.rank
+    read = state.parameter[act.bucket] if own else state.outbox[act.bucket, act.source]
+    moved = state.flat(act.into, act.bucket, 0) - read
     moved.mul_(gradient).mul_(gradient)
     if decay := settings.get("decay", 0.0):
         mean = state.squares.setdefault(act.bucket, torch.zeros_like(gradient))
@@ -86,8 +91,11 @@ CORRECTIONS: Final[dict[str, Correct]] = {"delay": compensate, "staleness": revi
 
 def snapshot(rank: Rank, act: Snapshot, name: str, round: int) -> None:
     """The version that peer `to` reads."""
-    state = rank.state
-    taken = state.parameter[act.bucket] if act.to == rank.rank else state.outbox[act.bucket, act.to]
+    state, own = rank.state, act.to == rank.rank
+    if own and act.into is Space.INBOX:
+        taken = state.inbox_of(act.bucket, act.to)
+    else:
+        taken = state.flat(act.into, act.bucket, 0) if own else state.outbox[act.bucket, act.to]
     taken.copy_(state.flat(act.space, act.bucket, 0))
     state.ledger.give(act.bucket, act.to)
 

@@ -39,7 +39,7 @@ class State:
     it holds, and `ledger` who updated what; `squares` and `clocks` (how many have come, their mean) are what
     corrections of late gradients remember. Of a bucket whose state is divided `views` are the rank's parts (`owned`).
     Where weights are short `views` are of the `master` of what the rank updates, and `scaler` unscales gradients; where
-    the loss is scaled every rank has one.
+    the loss is scaled every rank has one. Of what a server steps beside its rank's own worker they are of Space.SERVED.
     """
 
     leaves: dict[str, torch.Tensor]
@@ -82,6 +82,14 @@ class State:
         if bucket in self.master:
             self.mine(Space.PARAMETER, bucket, 0).copy_(self.master[bucket])
 
+    def together(self) -> None:
+        """What a server has beside what its rank's own worker reads, and this, become what `views` are."""
+        for (space, bucket), flat in self.kept.items():
+            if space is Space.SERVED:
+                now = torch.cat([view.reshape(-1) for view in self.views[bucket]])
+                flat.copy_(now)
+                self.parameter[bucket].copy_(now)
+
     def my_gradients(self, bucket: str, slot: int) -> Views:
         """The gradients of `views`."""
         return self.owned[bucket].gradient_views[slot] if bucket in self.owned else self.gradient_views[bucket][slot]
@@ -111,7 +119,8 @@ def make_state(
     gradient: dict[str, list[torch.Tensor]] = {}
     gradient_views: dict[str, list[Views]] = {}
     acts = [i.act for i in role.instructions]
-    packed = {act.bucket for act in acts if isinstance(act, Pack | Combine | Decode)}
+    packed = {act.bucket for act in acts if isinstance(act, Combine | Decode)}
+    packed |= {act.bucket for act in acts if isinstance(act, Pack) and act.space is Space.GRADIENT}
     packed |= {act.bucket for act in acts if isinstance(act, Apply) and (act.need > 1 or act.drop)}
     packed |= {act.bucket for act in acts if isinstance(act, Receive) and act.space is Space.GRADIENT}
     packed |= {NORM} if any(isinstance(act, Norm) for act in acts) else set()
@@ -139,11 +148,13 @@ def make_state(
     for name in shapes:
         if name not in leaves:
             leaves[name] = values[name].detach().clone().to(device, dtypes[name])
-    optimizer = {name: optimizer_of(task, program.update, mine) for name, mine in views.items() if mine}
-    schedule = {name: task.schedule(one) for name, one in optimizer.items()} if task.schedule else {}
     if MASS in parameter:
         parameter[MASS].fill_(1.0)
     kept = {place: _begun(place[0], program.bucket[place[1]], parameter[place[1]]) for place in program.kept(role)}
+    beside = {act.bucket for act in acts if isinstance(act, Apply) and act.into is Space.SERVED and not act.delta}
+    views |= {name: shaped(kept[Space.SERVED, name], views[name]) for name in beside}
+    optimizer = {name: optimizer_of(task, program.update, mine) for name, mine in views.items() if mine}
+    schedule = {name: task.schedule(one) for name, one in optimizer.items()} if task.schedule else {}
     given = [act for act in acts if isinstance(act, Snapshot) and act.to != rank]
     outbox = {(act.bucket, act.to): parameter[act.bucket].clone() for act in given}
     return State(
@@ -154,7 +165,7 @@ def make_state(
 
 def _begun(space: Space, bucket: Bucket, weights: torch.Tensor) -> torch.Tensor:
     """What a space of a bucket begins as."""
-    if space in (Space.ANCHOR, Space.SHARED):
+    if space in (Space.ANCHOR, Space.SHARED, Space.SERVED):
         short = space is Space.SHARED and bucket.shared
         return weights.to(getattr(torch, short or bucket.dtype), copy=True)
     return torch.zeros_like(weights)

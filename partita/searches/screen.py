@@ -122,7 +122,7 @@ class Steps:
 
     @cached_property
     def speed(self) -> float:
-        return min(d.speed * (d.cores if 0 < d.cores < 1 else 1.0) for d in self.cluster.devices)
+        return min(device.pace for device in self.cluster.devices)
 
     def ordered(self, order: Order) -> Flags:
         """The points whose passes are in an order."""
@@ -286,7 +286,7 @@ class Steps:
         rates = [self.costs.segment(0, len(self.graph.operators), size) / size for size in sizes]
         least = np.minimum.accumulate(rates[::-1])[::-1]
         at = np.searchsorted(sizes, np.ceil(self.samples)).clip(max=len(sizes) - 1)
-        fastest = max(d.speed * (d.cores if 0 < d.cores < 1 else 1.0) for d in self.cluster.devices)
+        fastest = max(device.pace for device in self.cluster.devices)
         batch = self.graph.global_batch or self.graph.batch
         computing = least[at] * batch / (self.data * self.pipe * fastest)
         trained = sum(p.tensor.size() for p in self.graph.trainable) / self.pipe

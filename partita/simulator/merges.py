@@ -16,10 +16,10 @@ def merges_of(program: Program, layout: Layout, start: Reals) -> tuple[Merge, ..
     """Every merge of every server; none where no server goes ahead of its workers. Workers that share memory have one
     ledger."""
     crowds = [program.roles] if program.semantics == "racy" else [(role,) for role in program.roles]
-    return tuple(merge for roles in crowds for merge in _of(roles, layout, start))
+    return tuple(merge for roles in crowds for merge in _of(program, roles, layout, start))
 
 
-def _of(roles: Sequence[Role], layout: Layout, start: Reals) -> Iterator[Merge]:
+def _of(program: Program, roles: Sequence[Role], layout: Layout, start: Reals) -> Iterator[Merge]:
     events = sorted(
         (float(time), round, place, j, act)
         for place, role in enumerate(roles)
@@ -38,7 +38,7 @@ def _of(roles: Sequence[Role], layout: Layout, start: Reals) -> Iterator[Merge]:
             read[act.bucket, act.to] = now
             continue
         if isinstance(act, Update):
-            version[act.bucket] = now + (roles[place].keeps == "server")
+            version[act.bucket] = now + (program.drops and act.bucket in roles[place].serves)
             continue
         entered[act.bucket, round] += 1
         if act.drop and entered[act.bucket, round] > act.need:

@@ -119,6 +119,9 @@ def test_bandwidth_and_quota_change_while_it_runs() -> None:
 @pytest.mark.usefixtures("namespaces")
 def test_a_device_has_half_a_core_and_its_peak_is_known() -> None:
     with lab_of("lab-4x1g") as lab:
+        with lab.lifted():
+            free = lab.spawn(0, python(BUSY), stdout=subprocess.PIPE, text=True)
+            assert float(free.communicate()[0]) > 0.5 * MOST
         busy = lab.spawn(0, python(BUSY), stdout=subprocess.PIPE, text=True)
         large = lab.spawn(1, python("x = b'x' * 100_000_000"))
         assert 0.5 * LEAST < float(busy.communicate()[0]) < 0.5 * MOST

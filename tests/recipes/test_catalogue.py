@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.cluster.text import load_cluster
 from partita.errors import InputError, PlanError
 from partita.graph.graph import Graph
@@ -169,3 +170,31 @@ def test_a_plan_takes_the_whole_cluster(graph: Graph, size: int) -> None:
 def test_servers_of_their_own_come_on_top_of_workers(graph: Graph) -> None:
     plan = call("ps_sync(servers=2)", graph, cluster_of(5))
     assert (plan.mesh.size, plan.sync[0].through) == (3, Servers(2, own=True))
+
+
+def test_a_slow_device_serves_nobody(graph: Graph) -> None:
+    """Servers that share devices stand on the fastest; 0 of them: on all but the slower ones."""
+    fast, slow = Device(cores=0.5), Device(cores=0.1)
+    machines = Cluster("slow", Group("root", (slow, fast, fast, slow, fast), (Link(1e8),) * 5))
+    found = {
+        text: call(text, graph, machines) for text in ("backup_workers(own=false,servers=0)", "ps_sync(own=false)")
+    }
+    assert [plan.sync[0].through for plan in found.values()] == [
+        Servers(3, False, at=(1, 2, 4)),
+        Servers(1, False, at=(1,)),
+    ]
+    for plan in found.values():
+        assert plan.mesh.size == 5
+        program = lower(graph, plan, machines)[-1].program
+        serving = {role.ranks[0] for role in program.roles if "server" in role.name}
+        assert serving == set(plan.sync[0].through.at)
+    equal = call("ps_async(own=false,servers=0)", graph, cluster_of(3))
+    assert equal.sync[0].through == Servers(3, False)
+
+
+@pytest.mark.parametrize("at", [(0, 0), (0, 7), (1,)])
+def test_servers_stand_at_workers_each_once(graph: Graph, at: tuple[int, ...]) -> None:
+    plan = call("ps_sync(own=false,servers=2)", graph, cluster_of(3))
+    wrong = replace(plan, sync=(replace(plan.sync[0], through=Servers(2, False, at=at)),))
+    with pytest.raises(PlanError, match="ranks"):
+        lower(graph, wrong, cluster_of(3))

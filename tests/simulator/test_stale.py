@@ -64,6 +64,26 @@ def test_backups_make_a_step_as_long_as_the_ordinary_ones(slowness: int) -> None
     assert plain * 0.95 <= late <= plain * 1.2
 
 
+@pytest.mark.parametrize("slowness", [2, 5])
+def test_servers_beside_workers_cost_no_device(slowness: int) -> None:
+    """DP-11: four devices, one slow, b = 1: three of four parts at the pace of the others, 3/4 of the slowness over
+    waiting for all; asynchronous ones count the slow one's part too."""
+    place = Cluster(
+        "slow", Group("root", tuple(Device(cores=1.0, speed=s) for s in (1.0, 1.0, 1.0, 1 / slowness)),
+                      (Link(1e9, 0.0),) * 4)
+    )  # fmt: skip
+
+    def step(text: str) -> float:
+        program = lower(GRAPH, call(text, GRAPH, place), place)[-1].program
+        batches = sorted({segment.batch for segment in program.segments})
+        costs = priced(GRAPH, place, batches, copy=Touch(1e-6, 0.0), update=Touch(1e-5, 0.0), latency=1e-5)
+        return simulate(program, costs).step_seconds
+
+    waiting = step("ddp")
+    assert waiting / step("backup_workers(own=false,servers=0)") == pytest.approx(3 / 4 * slowness, rel=0.1)
+    assert waiting / step("ps_async(own=false,servers=0)") == pytest.approx((3 * slowness + 1) / 4, rel=0.1)
+
+
 def test_equal_workers_are_as_stale_as_there_are_others() -> None:
     """DP-09: the mean of the staleness histogram is p - 1; PM-11: one more where a gradient takes that much longer."""
     for p in (2, 3, 4, 6):

@@ -1,0 +1,42 @@
+"""bytes-gpt on ranks that stall: of all (rank, step), drawn by SEED, one in EVERY computes TIMES as long."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from partita.program.instruction import Compute, Instruction
+from partita.runtime import worker
+from partita.runtime.rank import Rank
+from partita.task import Task
+from partita.zoo.tasks import built_in
+
+SEED: Final = 7
+EVERY: Final = 10
+TIMES: Final = 5
+
+
+def stalls(rank: int, step: int) -> bool:
+    """Whether a rank stalls in a step."""
+    return random.Random(f"{SEED}/{rank}/{step}").randrange(EVERY) == 0
+
+
+def slowly(carry_out: Callable[..., Any], rank: Rank, instruction: Instruction, round: int) -> Any:
+    """`carry_out`, after which a rank that stalls does nothing for as long as makes it TIMES as slow."""
+    begun = time.perf_counter()
+    found = carry_out(rank, instruction, round)
+    if isinstance(instruction.act, Compute) and stalls(rank.rank, rank.step(round, instruction.act.step)):
+        time.sleep((TIMES - 1) * (time.perf_counter() - begun))
+    return found
+
+
+def stalling() -> Task:
+    task = built_in("bytes-gpt")
+    assert task
+    if "RANK" in os.environ:
+        worker.carry_out = partial(slowly, worker.carry_out)  # type: ignore[assignment]
+    return task
