@@ -27,8 +27,10 @@ def diloco(
     microbatches: int = 1,
 ) -> Plan:
     """Every `period` steps an outer SGD with Nesterov momentum takes the mean of what the workers' own optimizers have
-    changed (EX-01; Douillard et al. 2023). In `fragments` spread over the period, merged `lag` steps after they were
-    taken with a part `keep` of the worker's own weights: Streaming DiLoCo (Douillard et al. 2025)."""
+    changed (EX-01; Douillard et al. 2023). A change that lasts is taken `rate / (1 - momentum)` times, 7 unless told
+    otherwise: where that is too far (SGD at a rate as large as it bears alone), lower the task's rate or the momentum.
+    In `fragments` spread over the period, merged `lag` steps after they were taken with a part `keep` of the worker's
+    own weights: Streaming DiLoCo (Douillard et al. 2025)."""
     whole = sum(parameter.tensor.size() for parameter in graph.trainable)
     size = min(bucket_bytes, max(whole // (4 * fragments), 1)) if fragments > 1 else bucket_bytes
     wire = Wire(bucket_bytes=size, first_bucket_bytes=size, slice_bytes=size)

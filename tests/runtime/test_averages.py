@@ -62,6 +62,15 @@ def test_an_outer_step_of_one_each_step_is_synchronous_sgd(graph: Graph) -> None
     assert gap(together, ended(task, plain, "diloco(period=1,rate=1,momentum=0.5)")) > 1e-3
 
 
+def test_the_outer_step_is_that_of_torchs_sgd() -> None:
+    """EX-01: with H = 1 the mean change is that of the inner SGD, so that rates multiply."""
+    inner = replace(perceptron(), optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
+    outer = replace(perceptron(), optimizer=lambda p: torch.optim.SGD(p, lr=0.07, momentum=0.9, nesterov=True))
+    plain, whole = (capture(task, precision="fp64") for task in (inner, outer))
+    assert gap(ended(outer, whole, "ddp"), ended(inner, plain, "diloco(period=1)")) <= 1e-12
+    assert gap(ended(outer, whole, "ddp"), ended(inner, plain, "diloco(period=1,rate=0.8)")) > 1e-3
+
+
 def test_momentum_kept_by_each_worker_is_that_of_synchronous_sgd(task: Task, graph: Graph) -> None:
     """DP-26: tau = 1 with local momentum whose buffers are kept; not for Adam, nor for tau = 2."""
     together = ended(task, graph, "ddp")
