@@ -126,13 +126,14 @@ def train(
 def compare(
     context: typer.Context, task: arg.TaskSpec, cluster: arg.ClusterOption, plans: arg.Plans,
     steps: arg.Steps = None, seed: arg.Seed = 0, target_loss: arg.TargetLoss = None, repeat: arg.Repeat = 1,
-    report: arg.Report = None, trace: arg.Trace = None, out: arg.Kept = None,
+    report: arg.Report = None, trace: arg.Trace = None, out: arg.Kept = None, sweep: arg.Sweep = "",
     json: arg.Json = False,
 ) -> Answer:  # fmt: skip
     """Predict plans, run them, and set the two side by side."""
     from partita.recipes.reading import split_plans
+    from partita.searches.sweep import read_sweep
 
-    chosen = split_plans(plans)
+    chosen, bandwidths = split_plans(plans), read_sweep(sweep) if sweep else ()
     where = given(cluster, *chosen, files=(report, trace))
     from partita import api
     from partita.report.answers import comparison_answer
@@ -144,7 +145,7 @@ def compare(
     enough = 10 if target_loss is None else len(loaded.data) // loaded.batch_size
     found = api.compare(
         task, chosen, where, steps=steps or enough, target_loss=target_loss, repeat=repeat, seed=seed,
-        tell=context.obj,
+        bandwidths=bandwidths, tell=context.obj,
     )  # fmt: skip
     if out is not None:
         write_run(found, out)

@@ -35,7 +35,7 @@ from partita.searches.fit import Fit, usual
 from partita.searches.fit import fit as fit_to
 from partita.searches.objective import ALLOWED
 from partita.searches.pays import all_pay
-from partita.searches.sweep import Sweep
+from partita.searches.sweep import Sweep, check_links
 from partita.searches.sweep import sweep as sweep_over
 from partita.simulator.simulate import simulate as simulate_program
 from partita.task import Task, load_task, spec_of
@@ -206,23 +206,28 @@ def train(
 
 def compare(
     task: Task | str, plans: Sequence[Plan | str], cluster: Cluster, *, steps: int = 10,
-    target_loss: float | None = None, repeat: int = 1, seed: int = 0, tell: Tell = quiet,
+    target_loss: float | None = None, repeat: int = 1, seed: int = 0, bandwidths: Sequence[BytesPerSecond] = (),
+    tell: Tell = quiet,
 ) -> Comparison:  # fmt: skip
     """Predict every plan from micro-benchmarks, then run all of them, repeats interleaved, on one set of workers.
 
-    A plan that cannot apply becomes a row that says why. Raises PlanError for a text that is no plan.
+    With `bandwidths`, a step is also predicted where the cluster's narrowest link has these. A plan that cannot apply
+    becomes a row that says why. Raises PlanError for a text that is no plan, OptionError for bandwidths of no link.
     """
     from partita.lab.contest import contest
 
     check_plans(*plans)
+    if bandwidths:
+        check_links(cluster)
     spec, names = spec_of(task), [plan if isinstance(plan, str) else plan.name for plan in plans]
     graph = graph_of(task, tell=tell)
     rows = {name: _planned(plan, graph, cluster, spec, tell) for name, plan in zip(names, plans, strict=True)}
     made = {text: plan for text, plan in rows.items() if isinstance(plan, Plan)}
-    ran = contest(spec, graph, cluster, made, steps=steps, repeat=repeat, seed=seed, tell=tell)
+    order: dict[str, Any] = {"steps": steps, "repeat": repeat, "seed": seed, "bandwidths": bandwidths}
+    ran = contest(spec, graph, cluster, made, **order, tell=tell)
     found = [
         row_of(name, rows[name], ran.predicted.get(name), ran.takes.get(name, ()), ran.memory.get(name, ()),
-               ran.guesses.get(name, {}), target_loss, ran.classes.get(name, ""))
+               ran.guesses.get(name, {}), target_loss, ran.classes.get(name, ""), ran.over.get(name, ()))
         for name in names
     ]  # fmt: skip
     return Comparison(tuple(found), spec, cluster, ran.notes, environment())

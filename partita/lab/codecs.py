@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from math import isqrt
 from typing import Any, Final
 
@@ -11,7 +12,8 @@ import torch
 from partita.kernels.codecs import kernel_of
 from partita.kernels.site import Site
 from partita.lab.timing import cold_seconds
-from partita.units import Seconds
+from partita.plan.wire import Codec
+from partita.units import Bytes, Seconds
 from partita.wire.codec import message_dtype, read_codecs, room, settings_of, spec_of
 
 SIZES: Final = (256, 2**20)
@@ -24,30 +26,46 @@ def codec_seconds(texts: Iterable[str]) -> dict[str, list[tuple[Seconds, Seconds
     return {text: [_line(points) for points in zip(*map(_timed(text), SIZES), strict=True)] for text in texts}
 
 
-def _timed(text: str) -> Any:
+def _timed(text: str) -> Callable[[int], tuple[Seconds, Seconds]]:
     (codec,) = read_codecs(text)
-    kernel, spec = kernel_of(codec), spec_of(codec)
 
     def at(count: int) -> tuple[Seconds, Seconds]:
-        values, held, into = torch.randn(count) * 0.01, torch.zeros(count), torch.empty(count)
-        shapes = ((isqrt(count),) * 2,)
-        dtype, most = getattr(torch, message_dtype(codec)), room(codec, count, 4)
-        counts = spec.counts(shapes, settings_of(codec)) if spec.counts else (most // dtype.itemsize,)
-        messages = [torch.zeros(each, dtype=dtype) for each in counts]
-        sites = [Site(shapes, tuple(messages[:i]), torch.zeros(count)) for i in range(len(messages))]
-
-        def encode() -> int:
-            source = held.add_(values) if spec.feedback else values
-            for message, site in zip(messages, sites, strict=True):
-                used = kernel.encode(source, message, 1, back=spec.feedback, site=site)
-            return used
-
-        used = encode()
-        own = messages[-1].view(torch.uint8)[:used].view(dtype)
-        decoding = cold_seconds(lambda: kernel.decode(own, into, add=True, site=sites[-1]))
-        return cold_seconds(encode) / len(messages), decoding
+        coder = coder_of(codec, torch.randn(count) * 0.01)
+        decoding = cold_seconds(coder.decode)
+        return cold_seconds(coder.encode) / coder.codings, decoding
 
     return at
+
+
+@dataclass(frozen=True, slots=True)
+class Coder:
+    """A codec at work on one gradient, a square matrix, as a step has it: `encode` makes all of its `codings`, `decode`
+    adds up what the last one of the first time said; together these had so many `bytes`."""
+
+    encode: Callable[[], Any]
+    decode: Callable[[], None]
+    codings: int
+    bytes: Bytes
+
+
+def coder_of(codec: Codec, values: torch.Tensor) -> Coder:
+    """A codec that has encoded the values once."""
+    kernel, spec, count = kernel_of(codec), spec_of(codec), values.numel()
+    held, into, shapes = torch.zeros(count), torch.empty(count), ((isqrt(count),) * 2,)
+    dtype, most = getattr(torch, message_dtype(codec)), room(codec, count, 4)
+    counts = spec.counts(shapes, settings_of(codec)) if spec.counts else (most // dtype.itemsize,)
+    messages = [torch.zeros(each, dtype=dtype) for each in counts]
+    sites = [Site(shapes, tuple(messages[:i]), torch.zeros(count)) for i in range(len(messages))]
+
+    def encode() -> int:
+        source, used = held.add_(values) if spec.feedback else values, 0
+        for message, site in zip(messages, sites, strict=True):
+            used = kernel.encode(source, message, 1, back=spec.feedback, site=site)
+        return used
+
+    own = messages[-1].view(torch.uint8)[: encode()].clone().view(dtype)
+    size = sum(message.nbytes for message in messages[:-1]) + own.nbytes
+    return Coder(encode, lambda: kernel.decode(own, into, add=True, site=sites[-1]), len(messages), size)
 
 
 def _line(points: tuple[Seconds, ...]) -> tuple[Seconds, Seconds]:

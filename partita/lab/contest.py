@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from partita.cluster.cluster import Cluster
@@ -17,14 +17,15 @@ from partita.runtime.take import Take
 from partita.runtime.watch import Watch
 from partita.searches.explaining import MOST_RANKS
 from partita.searches.pays import pays
+from partita.searches.sweep import Sweep, sweep
 from partita.simulator.simulate import simulate
-from partita.units import Seconds
+from partita.units import BytesPerSecond, Seconds
 
 
 @dataclass(frozen=True)
 class Contest:
     """Of every plan by its text: its class, its prediction, naive guesses, what each rank's allocator did, a take a
-    repeat."""
+    repeat, the step predicted at other bandwidths."""
 
     classes: Mapping[str, str]
     predicted: Mapping[str, Timeline]
@@ -32,14 +33,15 @@ class Contest:
     memory: Mapping[str, tuple[Watch, ...]]
     takes: Mapping[str, list[Take]]
     notes: tuple[str, ...]
+    over: Mapping[str, tuple[tuple[BytesPerSecond, Seconds], ...]]
 
 
 def contest(
     task: str, graph: Graph, cluster: Cluster, plans: Mapping[str, Plan], *, steps: int, repeat: int, seed: int,
-    tell: Tell,
+    tell: Tell, bandwidths: Sequence[BytesPerSecond] = (),
 ) -> Contest:  # fmt: skip
     """Predict every plan before any of them runs, then time all of them, right away as machines drift,
-    repeats interleaved, then measure memory."""
+    repeats interleaved, then measure memory. The `bandwidths` are predicted only."""
     programs = {text: lower(graph, plan, cluster)[-1].program for text, plan in plans.items()}
     takes: dict[str, list[Take]] = {text: [] for text in plans}
     with Rehearsal(task, graph, cluster, seed=seed, tell=tell) as crew:
@@ -54,6 +56,12 @@ def contest(
         tell("measuring memory")
         memory = {text: crew.memory(plan) for text, plan in plans.items()}
         paid = [pays(plan, costs) for plan in plans.values()] if cluster.size <= MOST_RANKS else []
+        over = {text: points(sweep(plan, costs, tuple(bandwidths))) for text, plan in plans.items() if bandwidths}
         notes = (*crew.notes, *(str(one) for one in paid if one))
     classes = {text: program.semantics for text, program in programs.items()}
-    return Contest(classes, predicted, guesses, memory, takes, notes)
+    return Contest(classes, predicted, guesses, memory, takes, notes, over)
+
+
+def points(found: Sweep) -> tuple[tuple[BytesPerSecond, Seconds], ...]:
+    """(bandwidth, seconds) of a step."""
+    return tuple((point.bandwidth, point.seconds) for point in found.points)

@@ -20,6 +20,7 @@ from partita.report.json import (
     sweep_body,
     timeline_body,
 )
+from partita.report.map import map_about, map_lines, turns
 from partita.report.table import (
     comparison_table,
     costs_line,
@@ -78,7 +79,9 @@ def trained_answer(done: Trained, samples: int, cluster: Cluster) -> Answer:
 def comparison_answer(found: Comparison, samples: int) -> Answer:
     """Plans side by side; the answer is no where none of them could be run."""
     body = comparison_body(found, Setting(samples, devices=found.cluster.devices))
-    text = (comparison_table(found), *refusals(found), verdict(found), *found.notes)
+    over = turns(map_lines(found))
+    words = (f"the quickest {map_about(found)}, by bandwidth: {over}",) if over else ()
+    text = (comparison_table(found), *refusals(found), verdict(found), *words, *found.notes)
     none = "none of the plans could be run; each row says why" if all(row.error for row in found.rows) else ""
     return Answer(body, text, int(bool(none)), none)
 

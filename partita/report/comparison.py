@@ -11,7 +11,7 @@ from partita.cluster.cluster import Cluster
 from partita.plan.plan import Plan
 from partita.program.timeline import Timeline
 from partita.report.environment import Environment
-from partita.units import Seconds, show_seconds
+from partita.units import BytesPerSecond, Seconds, show_seconds
 
 Curve: TypeAlias = tuple[tuple[int, Seconds, float], ...]
 
@@ -21,7 +21,8 @@ class Row:
     """One plan: predicted before it ran, the median of its measured repeats, or the sentence that says why not.
 
     `naive` maps the name of a simpler predictor to its step in seconds; `loss` holds (step, seconds, loss) of the first
-    repeat, `losses` of every repeat; `semantics` is the class that `verify` holds the plan to, "" if not known.
+    repeat, `losses` of every repeat; `semantics` is the class that `verify` holds the plan to, "" if not known; `over`
+    is the step predicted at other bandwidths of the narrowest link, where these were asked for.
     """
 
     plan: str
@@ -34,6 +35,7 @@ class Row:
     error: str = ""
     semantics: str = ""
     losses: tuple[Curve, ...] = ()
+    over: tuple[tuple[BytesPerSecond, Seconds], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Comparison:
 def row_of(
     text: str, plan: Plan | str, predicted: Timeline | None, takes: Sequence[Any], memory: Sequence[Any],
     guesses: dict[str, Seconds], target: float | None, semantics: str,
+    over: tuple[tuple[BytesPerSecond, Seconds], ...],
 ) -> Row:  # fmt: skip
     """The row of a plan, or of the sentence that says why there is none, from the `Take`s of its repeats and the
     `Watch` of each rank's memory."""
@@ -65,7 +68,7 @@ def row_of(
     reached = next((at for _, at, loss in takes[0].loss if target is not None and loss <= target), None)
     return Row(
         text, predicted, measured, guesses, takes[0].loss, reached, takes[0].final_loss, semantics=semantics,
-        losses=tuple(take.loss for take in takes),
+        losses=tuple(take.loss for take in takes), over=over,
     )  # fmt: skip
 
 

@@ -127,7 +127,8 @@ def row_body(row: Row, setting: Setting) -> dict[str, Any]:
         "seconds_to_target": row.seconds_to_target,
         "final_loss": row.final_loss,
     }
-    return body | ({"error": row.error} if row.error else {})
+    over = [{"bandwidth": at, "step_seconds": seconds} for at, seconds in row.over]
+    return body | ({"sweep": over} if over else {}) | ({"error": row.error} if row.error else {})
 
 
 def recipes_body(recipes: Mapping[str, Recipe]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from partita.program.timeline import Timeline
 from partita.report.comparison import Comparison, Row
 from partita.report.figures import figures
 from partita.report.files import write_file
+from partita.report.map import map_about, map_lines, map_svg, turns
 from partita.report.words import findings, ln_ratio, naive_ratio
 from partita.units import show_bytes, show_seconds
 
@@ -80,8 +81,15 @@ def _page(comparison: Comparison, most: int, beside: Mapping[str, str]) -> str:
         rows=[(row, cells(row), [(t, bar(t, longest)) for t in _sides(row)]) for row in comparison.rows],
         cluster=show_cluster(comparison.cluster), parts=dict.fromkeys(PARTS.values()),
         repeats=max((row.measured.n for row in comparison.rows if row.measured), default=0),
+        over=_map(comparison), about=map_about(comparison), turns=turns(map_lines(comparison)),
         style=_part("page.css"), script=Markup("\n").join(_part(name) for name in SCRIPTS),
     )  # fmt: skip
+
+
+def _map(comparison: Comparison) -> Markup | None:
+    """Plans over bandwidths, where these were asked for; map_svg escapes names."""
+    lines, about = map_lines(comparison), map_about(comparison)
+    return Markup(map_svg(lines, f"seconds {about}", alone=False)) if lines else None
 
 
 @cache

@@ -58,10 +58,10 @@ def narrowest_link(cluster: Cluster) -> BytesPerSecond:
 
 
 def widened(cluster: Cluster, factor: float) -> Cluster:
-    """The cluster with every link's bandwidth times `factor`."""
+    """The cluster with every link's bandwidth times `factor`, its burst lasting as long as before."""
 
     def wider(link: Link) -> Link:
-        return replace(link, bandwidth=link.bandwidth * factor)
+        return replace(link, bandwidth=link.bandwidth * factor, burst=round(link.burst * factor))
 
     def group(old: Group) -> Group:
         members: tuple[Device | Group, ...] = tuple(group(m) if isinstance(m, Group) else m for m in old.members)

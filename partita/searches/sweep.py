@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from itertools import pairwise
+from typing import Final, TypeAlias
 
+from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.errors import InputError, OptionError
 from partita.lowering.lower import lower
@@ -16,6 +19,7 @@ from partita.searches.pays import Pays, bare, pays
 from partita.simulator.simulate import simulate
 from partita.units import BytesPerSecond, Seconds, parse_bandwidth
 
+Curve: TypeAlias = tuple[tuple[float, float], ...]  # (x, y), both above 0, by increasing x
 EACH: Final = 4  # points a power of ten, unless told otherwise
 MOST: Final = 200
 
@@ -58,14 +62,20 @@ def read_sweep(text: str) -> tuple[BytesPerSecond, ...]:
     return tuple(low * (high / low) ** (k / max(count - 1, 1)) for k in range(count))
 
 
+def check_links(cluster: Cluster) -> BytesPerSecond:
+    """The cluster's narrowest link. Raises OptionError where there is none."""
+    own = narrowest_link(cluster)
+    if not own or cluster.size < 2:
+        raise OptionError(f"{cluster.name} has no links between devices to sweep; give a cluster of two or more")
+    return own
+
+
 def sweep(plan: Plan, costs: Costs, bandwidths: tuple[BytesPerSecond, ...]) -> Sweep:
     """The plan's last phase at each bandwidth of the cluster's narrowest link, all others in proportion.
 
     Raises OptionError for a cluster without links.
     """
-    own = narrowest_link(costs.cluster)
-    if not own or costs.cluster.size < 2:
-        raise OptionError(f"{costs.cluster.name} has no links between devices to sweep; give a cluster of two or more")
+    own = check_links(costs.cluster)
     coded = any(sync.wire.codecs for sync in plan.sync)
     program = lower(costs.graph, replace(plan, before=()), costs.cluster)[-1].program
     plain = lower(costs.graph, bare(plan), costs.cluster)[-1].program if coded else None
@@ -76,3 +86,29 @@ def sweep(plan: Plan, costs: Costs, bandwidths: tuple[BytesPerSecond, ...]) -> S
         without = simulate(plain, there).step_seconds if plain else 0.0
         points.append(Point(bandwidth, found.step_seconds, found.breakdown.exposed_communication, without))
     return Sweep(plan.name, tuple(points), own, pays(plan, costs))
+
+
+def crossings(one: Curve, other: Curve) -> tuple[tuple[float, bool], ...]:
+    """(x, whether `other` is below from there on) wherever two curves cross, by straight lines on logarithmic axes
+    between the x that they share."""
+    there = dict(other)
+    lead = [(math.log(x), math.log(y / there[x])) for x, y in one if x in there]
+    return tuple(
+        (math.exp(x + (z - x) * a / (a - b)), b > 0) for (x, a), (z, b) in pairwise(lead) if a <= 0 < b or b <= 0 < a
+    )
+
+
+def lowest(curves: Mapping[str, Curve]) -> tuple[tuple[float, str], ...]:
+    """(x, name) wherever another curve becomes the lowest, the first x included; where two that take turns were not
+    both given on both sides, halfway."""
+    at: dict[float, dict[str, float]] = {}
+    for name, curve in curves.items():
+        for x, y in curve:
+            at.setdefault(x, {})[name] = y
+    best = [(x, min(ys, key=ys.__getitem__)) for x, ys in sorted(at.items())]
+    found = best[:1]
+    for (x, a), (z, b) in pairwise(best):
+        if a != b:
+            sides = (tuple((k, at[k][name]) for k in (x, z) if name in at[k]) for name in (a, b))
+            found.append((next((turn for turn, _ in crossings(*sides)), math.sqrt(x * z)), b))
+    return tuple(found)

@@ -19,7 +19,7 @@ CONTRACT = {
     },
     "compare": {
         "task", "--cluster", "--plans", "--steps", "--target-loss", "--repeat", "--seed", "--report",
-        "--trace", "--out", "--json",
+        "--trace", "--out", "--sweep", "--json",
     },
     "report": {"run", "-o", "--json"},
     "verify": {"task", "--cluster", "--plan", "--seed", "--json"},

@@ -15,7 +15,7 @@ from partita.errors import OptionError
 from partita.graph.text import write_graph
 from partita.lowering.lower import lower
 from partita.recipes.catalogue import call
-from partita.searches.sweep import read_sweep, sweep
+from partita.searches.sweep import crossings, lowest, read_sweep, sweep
 from partita.simulator.simulate import simulate
 from tests.priced import priced, whole_cores
 from tests.small import two_layers
@@ -55,6 +55,24 @@ def test_each_point_is_its_own_cluster() -> None:
     assert bandwidths[0] < found.pays.even < bandwidths[-1]
     pays = [point.seconds < point.plain for point in found.points]
     assert pays == [point.bandwidth < found.pays.even for point in found.points]
+
+
+def test_curves_cross_between_the_points_that_they_share() -> None:
+    falling, level = ((1.0, 8.0), (10.0, 1.0), (100.0, 0.5)), ((1.0, 2.0), (5.0, 9.0), (10.0, 2.0), (100.0, 2.0))
+    ((at, above),) = crossings(falling, level)
+    assert (at, above) == (pytest.approx(10 ** (2 / 3)), False)
+    ((back, below),) = crossings(level, falling)
+    assert (back, below) == (at, True)
+    assert crossings(falling, tuple((x, y + 1) for x, y in falling)) == ()
+
+
+def test_the_lowest_curve_by_stretches() -> None:
+    """Where a curve is missing on one side, its turn is halfway."""
+    falling, level, late = ((1.0, 8.0), (10.0, 1.0), (100.0, 0.5)), ((1.0, 2.0), (10.0, 2.0)), ((100.0, 0.25),)
+    found = lowest({"falling": falling, "level": level, "late": late})
+    assert [name for _, name in found] == ["level", "falling", "late"]
+    assert [at for at, _ in found] == pytest.approx([1.0, 10 ** (2 / 3), 10**1.5])
+    assert lowest({}) == ()
 
 
 def test_one_device_has_nothing_to_sweep() -> None:
