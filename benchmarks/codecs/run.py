@@ -8,18 +8,19 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from math import isqrt
 from statistics import median
+from typing import Any
 
 import torch
 
-from partita.kernels.codecs import KERNELS, kernel_of
-from partita.plan.wire import Codec
-from partita.wire.codec import coded_size, message_dtype, spec_of
+from partita.lab.codecs import coder_of
+from partita.wire.codec import SPECS, read_codecs
 
 TURNS = 9
 
 
-def rate(run: Callable[[], object], size: int) -> float:
+def rate(run: Callable[[], Any], size: int) -> float:
     """GB/s of `size` bytes a call by the thread's own clock: the median of some turns after two warm ones."""
     seconds = []
     for _ in range(TURNS + 2):
@@ -29,38 +30,21 @@ def rate(run: Callable[[], object], size: int) -> float:
     return size / median(seconds[2:]) / 1e9
 
 
-def rows(count: int) -> list[tuple[str, float, float, float]]:
-    """(codec, bytes a byte, GB/s encoding with feedback, GB/s decoding) of `count` fp32 numbers, a plain copy first."""
-    values, other = torch.randn(count) * 0.01, torch.empty(count)
-    found = [
-        ("plain copy", 1.0, rate(lambda: other.copy_(values), 4 * count), rate(lambda: other.copy_(values), 4 * count))
-    ]
-    for name in KERNELS:
-        codec = Codec(name)
-        kernel, varies, left = kernel_of(codec), spec_of(codec).varies, values.clone()
-        room = 4 * count if varies else coded_size(codec, count, 4)
-        message = torch.zeros(room, dtype=torch.uint8).view(getattr(torch, message_dtype(codec)))
-
-        def encode(kernel=kernel, message=message, left=left) -> int:  # type: ignore[no-untyped-def]
-            left.copy_(values)
-            return kernel.encode(left, message, 1, back=True)
-
-        used = encode()
-        ahead = rate(encode, 4 * count)
-        own = message.view(torch.uint8)[:used].view(message.dtype)
-        found.append((name, used / (4 * count), ahead, rate(lambda k=kernel, m=own: k.decode(m, other), 4 * count)))
-    return found
-
-
 def main() -> None:
     torch.set_num_threads(1)
-    count = int(float(sys.argv[1]) * 1e6) if len(sys.argv) > 1 else 8_600_000
-    table = rows(count)
-    copy = table[0][2]
+    count = isqrt(int(float(sys.argv[1]) * 1e6) if len(sys.argv) > 1 else 8_600_000) ** 2
+    values, other = torch.randn(count) * 0.01, torch.empty(count)
+    copy = rate(lambda: other.copy_(values), 4 * count)
     print(f"{count:,} fp32 numbers, one thread\n")
     print("| codec | size | encode GB/s | decode GB/s | encode / copy | decode / copy |\n|---|---|---|---|---|---|")
-    for name, size, ahead, back in table:
-        print(f"| {name} | {size:.4f} | {ahead:.2f} | {back:.2f} | {ahead / copy:.2f} | {back / copy:.2f} |")
+    print(f"| plain copy | 1 | {copy:.2f} | {copy:.2f} | 1 | 1 |")
+    for name in SPECS:
+        coder = coder_of(read_codecs(name)[0], values)
+        ahead, back = (rate(run, 4 * count) for run in (coder.encode, coder.decode))
+        size = coder.bytes / (4 * count)
+        print(
+            f"| {name} | {size:.4f} | {ahead:.2f} | {back:.2f} | {ahead / copy:.2f} | {back / copy:.2f} |", flush=True
+        )
 
 
 if __name__ == "__main__":

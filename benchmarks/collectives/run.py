@@ -1,67 +1,154 @@
-"""Bus bandwidth of all-reduces by our schedules and by gloo's own, size by size, in a lab.
+"""All-reduces by our schedules and by gloo's own, size by size, in labs: what is chosen, what would have been best.
 
-partita cluster lab lab-4x1g -- python benchmarks/collectives/run.py [BYTES ...]
+    run.py [--clusters lab-4x1g,lab-4x10g,lab-2x2] [--bytes 65536,...] [--turns 7] [--out runs.jsonl]
+
+The choice is `collective=auto`'s, by costs that are probed there before. Candidates take turns, the first of which does
+not count; one that takes more than twice as long as the best rests after two. Each cluster is a line of JSON in --out
+and is not measured again.
 """
 
 from __future__ import annotations
 
+import argparse
+import io
+import json
+import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from statistics import median
 
 import torch
 import torch.distributed as dist
 
+from partita import api
+from partita.lab.command import run_command
+from partita.lab.rehearsal import Rehearsal
+from partita.recipes.fastest import candidates, timed
 from partita.runtime.hops import by_schedule
 from partita.runtime.processes import Processes
-from partita.wire.algorithms import all_reduce
+from partita.searches.explaining import narrowest_link
+from partita.searches.sweep import crossings
+from partita.units import show_bandwidth
+from partita.wire.algorithms import BACKEND, all_reduce
 
 SIZES = (2**16, 2**18, 2**20, 2**22, 2**24, 2**26)
-NAMES = ("ring", "tree", "doubling", "halving", "blocks", "pairwise")
-TURNS = 7
+TASK = "digits-cnn"  # costs want one; links are alike for all
+HOPELESS = 2.0
+PAIR = ("halving", "ring")
+Times = dict[str, float]  # seconds of an all-reduce by the schedule's name
 
 
-def seconds(run: Callable[[], None]) -> float:
-    """The median of some turns that all ranks begin together, of the slowest rank."""
-    found = []
-    for _ in range(TURNS + 1):
-        dist.barrier()
-        before = time.perf_counter()
-        run()
-        spent = torch.tensor([time.perf_counter() - before], dtype=torch.float64)
-        dist.all_reduce(spent, dist.ReduceOp.MAX)
-        found.append(float(spent))
-    return median(found[1:])
+def slowest(run: Callable[[], None]) -> float:
+    """Seconds of a call that all ranks begin together, of the last that is through."""
+    dist.barrier()
+    before = time.perf_counter()
+    run()
+    spent = torch.tensor([time.perf_counter() - before], dtype=torch.float64)
+    dist.all_reduce(spent, dist.ReduceOp.MAX)
+    return float(spent)
 
 
-def own(transport: Processes, name: str, tensor: torch.Tensor, group: tuple[int, ...]) -> None:
-    """An all-reduce by one of our schedules, message by message."""
+def reduce_by(name: str, transport: Processes, tensor: torch.Tensor) -> None:
+    """An all-reduce by gloo itself, or by one of our schedules, message by message."""
+    group = tuple(range(dist.get_world_size()))
+    if name == BACKEND:
+        dist.all_reduce(tensor)
+        return
     for pending in by_schedule(transport, all_reduce(name, len(group)), tensor, group, name, 0):
         pending.block(60.0)
 
 
-def main() -> None:
+def on_a_device(names: Sequence[str], sizes: Sequence[int], turns: int) -> None:
+    """A rank's part; rank 0 prints a line of JSON a size: the median of each schedule's seconds."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    rank, world = dist.get_rank(), dist.get_world_size()
-    group, transport = tuple(range(world)), Processes(rank)
-    if rank == 0:
-        print(f"{world} ranks; Gbit/s of the bus: 2 (p-1)/p bytes over seconds\n")
-        print("| bytes | gloo | " + " | ".join(NAMES) + " | ring / gloo |\n|" + "---|" * (len(NAMES) + 3), flush=True)
-    for size in [int(word) for word in sys.argv[1:]] or SIZES:
-        tensor = torch.zeros(size // 4)
-        moved = 8 * 2 * (world - 1) / world * size / 1e9
-        rates = [moved / seconds(lambda t=tensor: dist.all_reduce(t))]
-        rates += [moved / seconds(lambda n=name, t=tensor: own(transport, n, t, group)) for name in NAMES]
-        if rank == 0:
-            cells = " | ".join(f"{one:.3f}" for one in rates)
-            print(f"| {size:,} | {cells} | {rates[1] / rates[0]:.3f} |", flush=True)
+    transport = Processes(dist.get_rank())
+    for size in sizes:
+        tensor, found = torch.zeros(size // 4), {name: list[float]() for name in names}
+        for turn in range(turns + 1):
+            best = min((min(times) for times in found.values() if times), default=math.inf)
+            for name, times in found.items():
+                if turn < 2 or min(times) <= HOPELESS * best:
+                    times.append(slowest(lambda n=name, t=tensor: reduce_by(n, transport, t)))  # type: ignore[misc]
+        if transport.rank == 0:
+            print(json.dumps([size, {name: median(times[1:]) for name, times in found.items()}]), flush=True)
     dist.destroy_process_group()
 
 
+def measured(cluster: str, names: Sequence[str], sizes: Sequence[int], turns: int) -> dict[int, Times]:
+    """Seconds of each size by each schedule, in a lab of the cluster."""
+    out, asked = io.BytesIO(), json.dumps([names, sizes, turns])
+    code = run_command(api.cluster_of(cluster), [sys.executable, str(Path(__file__).resolve()), asked], out=out)
+    if code:
+        raise SystemExit(f"the ranks on {cluster} ended with {code}")
+    return dict(json.loads(line) for line in out.getvalue().decode().splitlines() if line.startswith("["))
+
+
+def predicted(cluster: str, sizes: Sequence[int]) -> dict[int, Times]:
+    """The same by costs that are probed in a lab of the cluster."""
+    graph, found = api.graph_of(TASK), api.cluster_of(cluster)
+    with Rehearsal(TASK, graph, found) as crew:
+        costs = crew.probe([api.plan_of("ddp", graph, found)])
+    return {size: {name: s for s, name in timed(size, found.size, None, costs)} for size in sizes}
+
+
+def turns(times: dict[int, Times]) -> str:
+    """Which of halving-doubling and the ring is ahead, by size."""
+    curves = [tuple((size, row[name]) for size, row in times.items()) for name in PAIR]
+    first = min(PAIR, key=next(iter(times.values())).__getitem__)
+    later = [f"{PAIR[below]} from {size:,.0f} bytes on" for size, below in crossings(*curves)]
+    return ", ".join([f"{first} at first", *later])
+
+
+def table(cluster: str, said: dict[int, Times], was: dict[int, Times]) -> None:
+    """A row a size: Gbit/s of the bus, the choice beside the best, ours beside gloo's, and the link's use."""
+    names, world = list(next(iter(was.values()))), api.cluster_of(cluster).size
+    wide = narrowest_link(api.cluster_of(cluster))
+    print(f"\n{cluster}: {world} ranks, {show_bandwidth(wide)}; Gbit/s of the bus: 2 (p-1)/p bytes over seconds\n")
+    heads = ["bytes", *names, "chosen", "of the best", "best", "ours / gloo", "link use"]
+    print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
+    for size, row in was.items():
+        moved = 2 * (world - 1) / world * size
+        best, chosen = min(row, key=row.__getitem__), min(said[size], key=said[size].__getitem__)
+        ours = min(seconds for name, seconds in row.items() if name != BACKEND)
+        cells = [f"{size:,}", *(f"{8e-9 * moved / row[name]:.3f}" for name in names), chosen]
+        cells += [f"{row[best] / row[chosen]:.3f}", best, f"{row[BACKEND] / ours:.3f}"]
+        print(f"| {' | '.join(cells)} | {moved / row[chosen] / wide:.1%} |", flush=True)
+    print(f"\nahead as predicted: {turns(said)}\nahead as measured: {turns(was)}", flush=True)
+
+
+def keyed(times: dict[str, Times]) -> dict[int, Times]:
+    return {int(size): row for size, row in times.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--clusters", default="lab-4x1g,lab-4x10g,lab-2x2")
+    parser.add_argument("--bytes", default=",".join(map(str, SIZES)))
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    sizes = [int(word) for word in given.bytes.split(",")]
+    lines = given.out.read_text().splitlines() if given.out and given.out.exists() else []
+    done = {row["cluster"]: row for row in map(json.loads, lines)}
+    for name in given.clusters.split(","):
+        if name not in done:
+            cluster = api.cluster_of(name)
+            said = predicted(name, sizes)
+            was = measured(name, candidates(cluster.size, False, cluster), sizes, given.turns)
+            line = json.dumps({"cluster": name, "said": said, "was": was})
+            done[name] = json.loads(line)
+            if given.out:
+                with given.out.open("a") as file:
+                    file.write(f"{line}\n")
+        table(name, keyed(done[name]["said"]), keyed(done[name]["was"]))
+
+
 if __name__ == "__main__":
-    if "RANK" not in os.environ:
-        sys.exit("run it in a lab: partita cluster lab lab-4x1g -- python benchmarks/collectives/run.py")
-    main()
+    if "RANK" in os.environ:
+        on_a_device(*json.loads(sys.argv[1]))
+    else:
+        main()

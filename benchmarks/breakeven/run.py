@@ -1,0 +1,158 @@
+"""Up to which bandwidth codecs pay, and what an order of messages gains: predicted from probes, then measured by moving
+the rate of the lab's links.
+
+    run.py codecs [--tasks bytes-gpt,convnet-8m] [--codecs fp16,q8,...] [--rates 100M..10G/9]
+    run.py order  [--tasks bytes-gpt,convnet-8m] [--rates 100M..10G/9]
+        [--cluster lab-4x1g] [--steps 8] [--repeat 1] [--out runs.jsonl]
+
+A codec is measured beside no codec at the rates around its predicted break-even, an order beside first come, first
+served where it is predicted to gain most (there messages take about as long as what they can hide behind: the papers'
+condition) and on the fastest links. Every run is a line of JSON in --out; a table is made of all that are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from partita import api
+from partita.cost.costs import Costs
+from partita.graph.graph import Graph
+from partita.lab.rehearsal import Rehearsal
+from partita.searches.sweep import Sweep, crossings, read_sweep
+from partita.units import show_bandwidth
+
+CODECS = "fp16,truncate,q8,fixed,dettmers8,dorefa,qsgd,onebit,terngrad,topk,powersgd"
+PLAIN = "ddp"
+ORDERS = {
+    "p3": "ps_sync(bucket_bytes=160000)",
+    "bytescheduler": "ddp(bucket_bytes=4000000,first_bucket_bytes=4000000,order=fifo)",
+}
+NEAR = 3.2  # how far from the predicted break-even a codec is measured
+Rates = Sequence[float]  # bytes a second
+
+
+class Book:
+    """Seconds a step of (task, bytes a second, plan), as often as measured, in a file of lines of JSON."""
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.found = place, dict[tuple[str, float, str], list[float]]()
+        for task, rate, plan, seconds in map(json.loads, place.read_text().splitlines() if place.exists() else []):
+            self.found.setdefault((task, rate, plan), []).append(seconds)
+
+    def measure(self, crew: Rehearsal, plan: str, rate: float, steps: int) -> None:
+        made = api.plan_of(plan, crew.graph, crew.cluster)
+        seconds = crew.measure(made, steps=steps, evaluate=False).timeline.step_seconds
+        self.found.setdefault((crew.task, rate, plan), []).append(seconds)
+        with self.place.open("a") as file:
+            file.write(f"{json.dumps([crew.task, rate, plan, seconds])}\n")
+
+    def ratio(self, task: str, rate: float, one: str, other: str) -> float | None:
+        """One plan's step over another's."""
+        keys = (task, rate, one), (task, rate, other)
+        return median(self.found[keys[0]]) / median(self.found[keys[1]]) if all(k in self.found for k in keys) else None
+
+
+def move(crew: Rehearsal, rate: float) -> None:
+    """From now on every device's port has that rate, both ways."""
+    for rank in range(crew.cluster.size):
+        crew.crew.lab.set_bandwidth(rank, rate)
+
+
+def coded(codec: str) -> str:
+    return f"ddp(codec={codec})"
+
+
+def swept(plan: str, graph: Graph, costs: Costs, rates: Rates) -> Sweep:
+    return api.sweep(api.plan_of(plan, graph, costs.cluster), costs, rates)
+
+
+def wanted(even: float, rates: Rates) -> list[float]:
+    """The rates around a predicted break-even; where there is none, a narrow one and the widest."""
+    return [rate for rate in rates if 1 / NEAR <= rate / even <= NEAR] if even else [rates[len(rates) // 3], rates[-1]]
+
+
+def evened(ratios: Sequence[tuple[float, float]], near: float) -> float:
+    """The rate at which a ratio of steps passes 1, the one nearest to `near` (0 where there is none)."""
+    found = [rate for rate, _ in crossings(tuple(ratios), tuple((rate, 1.0) for rate, _ in ratios))]
+    return min(found, key=lambda rate: abs(math.log(rate / (near or rate))), default=0.0)
+
+
+def codecs(crew: Rehearsal, book: Book, rates: Rates, names: Sequence[str], steps: int, repeat: int) -> None:
+    graph, cluster = crew.graph, crew.cluster
+    costs = crew.probe([api.plan_of(plan, graph, cluster) for plan in (PLAIN, *map(coded, names))])
+    said = {name: swept(coded(name), graph, costs, rates) for name in names}
+    evens = {name: sweep.pays.even if sweep.pays else 0.0 for name, sweep in said.items()}
+    print(f"\n{crew.task}: " + "; ".join(str(sweep.pays) for sweep in said.values()), flush=True)
+    for rate in rates:
+        near = [name for name in names if rate in wanted(evens[name], rates)]
+        move(crew, rate)
+        for _ in range(repeat if near else 0):
+            for plan in (PLAIN, *map(coded, near)):
+                book.measure(crew, plan, rate, steps)
+    heads = [
+        f"{crew.task}: codec",
+        "pays below, predicted",
+        "measured",
+        "ln p/m",
+        "over no codec, predicted and measured",
+    ]
+    print(f"\n| {' | '.join(heads)} |\n|{'---|' * len(heads)}", flush=True)
+    for name in names:
+        was = [(rate, book.ratio(crew.task, rate, coded(name), PLAIN)) for rate in rates]
+        points = [(rate, ratio) for rate, ratio in was if ratio is not None]
+        even, ratios = evened(points, evens[name]), {p.bandwidth: p.seconds / p.plain for p in said[name].points}
+        cells = [show_bandwidth(one) if one else "none" for one in (evens[name], even)]
+        miss = f"{math.log(evens[name] / even):+.2f}" if evens[name] and even else ""
+        each = "; ".join(f"{show_bandwidth(rate)} {ratios[rate]:.2f} {ratio:.2f}" for rate, ratio in points)
+        print(f"| {name} | {' | '.join(cells)} | {miss} | {each} |", flush=True)
+
+
+def order(crew: Rehearsal, book: Book, rates: Rates, steps: int, repeat: int) -> None:
+    graph, cluster = crew.graph, crew.cluster
+    costs = crew.probe([api.plan_of(plan, graph, cluster) for pair in ORDERS.items() for plan in pair])
+    said = dict[str, dict[float, float]]()
+    for own, plain in ORDERS.items():
+        both = [swept(plan, graph, costs, rates).points for plan in (own, plain)]
+        said[own] = {a.bandwidth: b.seconds / a.seconds - 1 for a, b in zip(*both, strict=True)}
+    places = {own: sorted({max(gains, key=gains.__getitem__), rates[-1]}) for own, gains in said.items()}
+    for rate in rates:
+        move(crew, rate)
+        for _ in range(repeat):
+            for own in (own for own in ORDERS if rate in places[own]):
+                for plan in (own, ORDERS[own]):
+                    book.measure(crew, plan, rate, steps)
+    print(f"\n| {crew.task} | rate | gain over first come, first served, predicted | measured |\n|---|---|---|---|")
+    for own, plain in ORDERS.items():
+        for rate in places[own]:
+            ratio = book.ratio(crew.task, rate, plain, own)
+            was = f"{ratio - 1:+.1%}" if ratio else ""
+            print(f"| {own} | {show_bandwidth(rate)} | {said[own][rate]:+.1%} | {was} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=("codecs", "order"), nargs="?", default="codecs")
+    parser.add_argument("--tasks", default="bytes-gpt,convnet-8m")
+    parser.add_argument("--codecs", default=CODECS)
+    parser.add_argument("--rates", default="100M..10G/9")
+    parser.add_argument("--cluster", default="lab-4x1g")
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("runs.jsonl"))
+    given = parser.parse_args()
+    cluster, rates, book = api.cluster_of(given.cluster), read_sweep(f"bandwidth={given.rates}"), Book(given.out)
+    for task in given.tasks.split(","):
+        with Rehearsal(task, api.graph_of(task), cluster) as crew:
+            if given.what == "codecs":
+                codecs(crew, book, rates, given.codecs.split(","), given.steps, given.repeat)
+            else:
+                order(crew, book, rates, given.steps, given.repeat)
+
+
+if __name__ == "__main__":
+    main()
