@@ -42,6 +42,11 @@ class Device:
         """Core-seconds a second that one thread gets, on the scale of the costs."""
         return self.speed * (self.cores if 0 < self.cores < 1 else 1.0)
 
+    @property
+    def hosted(self) -> bool:
+        """Whether it computes on cores of its machine."""
+        return self.backend == "cpu" and not self.ghost
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -121,7 +126,7 @@ class Cluster:
     @cached_property
     def machines(self) -> tuple[int, ...]:
         """The machine of each rank, which have one memory: a group below the root is one, and a device at the root, but
-        for `local:N`, whose devices all are of this one."""
+        for `local:N` and `local:cuda:N`, whose devices all are of this one."""
         if self.name.startswith("local:"):
             return (0,) * self.size
         parents = [climb[-1].path[:-1] or climb[-1].path for climb in self.climbs]

@@ -1,15 +1,18 @@
-"""The clusters that need no file: the catalogue's, `-xN` for N nodes of a planning one, and `local:N`."""
+"""The clusters that need no file: the catalogue's, `-xN` for N nodes of a planning one, `local:N`, `local:cuda:N`."""
 
 from __future__ import annotations
 
 import os
 import re
+import subprocess
+from dataclasses import replace
 from importlib.resources import files
 from typing import Final
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.errors import ClusterError
 
+CARDS: Final = "local:cuda:"
 LOOPBACK: Final = Link(bandwidth=1e12, latency=5e-6)
 MOST_LOCAL: Final = 1024
 
@@ -37,11 +40,48 @@ def catalogue_text(spec: str) -> tuple[str, int] | None:
 
 
 def local_cluster(spec: str) -> Cluster:
-    """`local:N`: N devices on this machine's loopback, sharing its memory; their links are as good as not there."""
-    number = spec.removeprefix("local:")
+    """`local:N`: N devices on this machine's loopback, sharing its memory; their links are as good as not there.
+    `local:cuda:N`: its first N CUDA devices."""
+    cards, number = spec.startswith(CARDS), spec.removeprefix(CARDS).removeprefix("local:")
     devices = int(number) if re.fullmatch(r"[0-9]{1,6}", number) else 0
     if not 1 <= devices <= MOST_LOCAL:
         raise ClusterError(f"{spec!r} asks for {number!r} devices; give 1 to {MOST_LOCAL}, such as local:2")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if cards:
+        return Cluster(spec, Group(spec, cards_here(spec, devices, memory), (LOOPBACK,) * devices))
     device = Device(kind="cpu", memory=memory // devices, host_memory=memory)
     return Cluster(spec, Group(spec, (device,) * devices, (LOOPBACK,) * devices))
+
+
+def cards_here(spec: str, wanted: int, host_memory: int) -> tuple[Device, ...]:
+    """The first CUDA devices of this machine, as nvidia-smi tells their names and memory; what else is known of one is
+    the catalogue's, where that has its like. Raises ClusterError where there are fewer."""
+    query = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
+    try:
+        lines = subprocess.run(query, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        lines = []
+    if len(lines) < wanted:
+        raise ClusterError(
+            f"{spec!r} asks for {wanted} CUDA devices and nvidia-smi shows {len(lines)} here; take local:{wanted}, or "
+            "plan for a cluster of the catalogue"
+        )
+    found = []
+    for line in lines[:wanted]:
+        name, _, size = line.rpartition(",")
+        like = _like(name)
+        found.append(replace(like, memory=round(float(size) * 2**20), host_memory=host_memory))
+    return tuple(found)
+
+
+def _like(card: str) -> Device:
+    """A device of the catalogue whose kind begins with a word of a card's name: 'h200-sxm' for NVIDIA H200."""
+    from partita.cluster.text import read_cluster
+
+    words = re.split(r"[^a-z0-9]+", card.lower())
+    for name in catalogue_names():
+        text, _ = catalogue_text(name) or ("", 0)
+        device = read_cluster(text, name).devices[0]
+        if device.backend == "cuda" and device.kind.split("-")[0] in words:
+            return device
+    return Device(kind="-".join(words), backend="cuda")

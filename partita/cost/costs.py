@@ -145,7 +145,8 @@ class Costs:
     `operators` maps signatures to core-seconds on a device of speed 1; `sizes` are the batch sizes that they cover;
     `source` says where the numbers come from ('measured', 'datasheet'), `because` why not from elsewhere, `hosts` which
     emulated devices share cores; `codecs` has encoding and decoding by the codec's text; `drags` how many times as long
-    each rank takes, for two cores of one machine are not always equally fast.
+    each rank takes, for two cores of one machine are not always equally fast. `launching` is what the threads take that
+    launch it all on accelerators, which may run ahead of these.
     """
 
     graph: Graph
@@ -163,6 +164,7 @@ class Costs:
     hosts: tuple[Host, ...] = ()
     codecs: Mapping[str, tuple[Touch, Touch]] = field(default_factory=dict)
     drags: tuple[float, ...] = ()
+    launching: Costs | None = None
     _sums: dict[tuple[int, int, int, int], tuple[Graph, Seconds]] = field(
         default_factory=dict, repr=False, compare=False
     )

@@ -12,7 +12,7 @@ def unmeasurable(task: Task | str, cluster: Cluster) -> str:
     here; empty where they can."""
     if not (cluster.emulated or cluster.name.startswith("local:")):
         return f"{cluster.name} stands elsewhere, and only lab clusters and local:N are rehearsed here"
-    if any(device.ghost or device.backend != "cpu" for device in cluster.devices):
+    if any(device.ghost or (cluster.emulated and not device.hosted) for device in cluster.devices):
         return f"{cluster.name} has devices whose computing cannot be timed here"
     if not task or (isinstance(task, str) and task.endswith(".json")):
         return "a graph alone says what is computed, and timing it needs the task"

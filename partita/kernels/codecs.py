@@ -74,7 +74,8 @@ PLACES: Final[dict[str, Places]] = {
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A codec with its settings, ready for use on flat tensors."""
+    """A codec with its settings, ready for use on flat tensors. Kernels work in the host's memory: what lies on an
+    accelerator goes there and back."""
 
     encode_with: Encode
     decode_with: Decode
@@ -86,19 +87,36 @@ class Kernel:
     ) -> Bytes:
         """Fill `message` and return how many of its bytes stand for `values`; with `back` what they say is taken off
         these. `key` seeds random numbers."""
+        if not values.is_cpu:
+            return self._staged(values, message, key, back, site)
         found = self.encode_with(values, message, self.settings, key, back, site)
         return message.numel() * message.element_size() if found is None else found
 
     def decode(self, message: torch.Tensor, values: torch.Tensor, *, add: bool = False, site: Site = NOWHERE) -> None:
         """Put what a message says into `values`, or add it."""
-        self.decode_with(message, values, self.settings, add, site)
+        if values.is_cpu:
+            self.decode_with(message, values, self.settings, add, site)
+        else:
+            host = values.cpu()
+            self.decode_with(message.cpu(), host, self.settings, add, site.on_host())
+            values.copy_(host)
 
     def clear(self, message: torch.Tensor, values: torch.Tensor) -> None:
         """Set the numbers to zero of which a message speaks."""
         if self.places_with is None:
             values.zero_()
         else:
-            values[self.places_with(message, values.numel(), self.settings)] = 0
+            values[self.places_with(message.cpu(), values.numel(), self.settings).to(values.device)] = 0
+
+    def _staged(self, values: torch.Tensor, message: torch.Tensor, key: int, back: bool, site: Site) -> Bytes:
+        host, there, where = values.cpu(), message.cpu(), site.on_host()
+        used = self.encode(host, there, key, back, where)
+        message.copy_(there)
+        if back:
+            values.copy_(host)
+        if site.basis is not None and where.basis is not None:
+            site.basis.copy_(where.basis)
+        return used
 
 
 def kernel_of(codec: Codec) -> Kernel:

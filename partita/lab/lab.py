@@ -205,7 +205,7 @@ def core_of(cluster: Cluster, rank: int, cores: Sequence[int]) -> int:
 
 def hosts_of(cluster: Cluster, cores: Sequence[int], quotas: bool) -> tuple[Host, ...]:
     """Which devices stand on the same cores: those on one core each by core, otherwise all on all `cores`."""
-    computing = [rank for rank, device in enumerate(cluster.devices) if not device.ghost]
+    computing = [rank for rank, device in enumerate(cluster.devices) if device.hosted]
     chosen = {rank: core_of(cluster, rank, cores) if quotas else -1 for rank in computing}
     if -1 in chosen.values():
         return (Host(tuple(computing), float(len(cores))),)

@@ -63,6 +63,11 @@ def _check(cluster: Cluster) -> None:
             f"cluster {cluster.name} has cuda devices and this machine has none; mark them ghost = true or take a "
             "cluster of cpu devices"
         )
+    if real and cluster.emulated:
+        raise ClusterError(
+            f"cluster {cluster.name} is emulated, and its cuda devices would be one card here; mark them ghost = true, "
+            "or take emulated = false"
+        )
     known = [name for _, name in socket.if_nameindex()]
     if cluster.interface and not cluster.emulated and cluster.interface not in known:
         raise ClusterError(

@@ -21,10 +21,12 @@ from partita.graph.batch import substitute
 from partita.graph.graph import Graph
 from partita.graph.precision import shortened
 from partita.graph.signature import signature
+from partita.lab.bench import HOST, Bench, benches_of
 from partita.lab.codecs import codec_seconds
 from partita.lab.timing import Lane, cold_seconds, thread_seconds
 from partita.lab.turns import seconds_in_turn
 from partita.program.instruction import After, Instruction, Kind, Scale
+from partita.runtime.device import CPU, Clock
 from partita.runtime.feed import Feed
 from partita.runtime.pace import Pace
 from partita.runtime.processes import Processes
@@ -37,6 +39,7 @@ FEW: Final = 100
 COMMON: Final = 32
 LARGEST: Final = (2**20, 2**23)
 PATIENCE: Final[Seconds] = 60.0
+NEVER: Final[Seconds] = 1e-9  # a card does not know of instructions
 
 
 def unique_operators(graphs: Iterable[Graph]) -> dict[str, tuple[Graph, int]]:
@@ -48,35 +51,34 @@ def unique_operators(graphs: Iterable[Graph]) -> dict[str, tuple[Graph, int]]:
     return found
 
 
-def reference_seconds() -> Seconds:
+def reference_seconds(bench: Bench = HOST) -> Seconds:
     """The reference kernel that host drift is divided out by: a 192 x 192 matrix product and a pass over 1 MB.
 
     The least of four, for a process's first calls take up to twice as long."""
-    a, b, c = torch.randn(192, 192), torch.randn(192, 192), torch.randn(2**18)
+    a, b, c = (torch.randn(shape, device=bench.device) for shape in ((192, 192), (192, 192), (2**18,)))
 
     def kernel() -> None:
         torch.mm(a, b)
         torch.add(c, 1.0)
 
-    return min(thread_seconds(kernel) for _ in range(4))
+    return min(cold_seconds(kernel, bench) if bench.each else thread_seconds(kernel) for _ in range(4))
 
 
-def touch_seconds(run: Callable[[list[torch.Tensor]], Any], largest: int) -> tuple[Seconds, Seconds, Seconds]:
+def touch_seconds(
+    run: Callable[[list[torch.Tensor]], Any], largest: int, bench: Bench = HOST
+) -> tuple[Seconds, Seconds, Seconds]:
     """(seconds a tensor, seconds an element, seconds a call) of `run` over a list of tensors: eight small ones, 64 of
     them, and one of `largest` elements. A model's tensors together are larger than a cache, so `largest` is as well."""
+    sizes = ([64] * 8, [64] * 64, [largest])
     few, many, one = (
-        cold_seconds(partial(run, tensors)) for tensors in (_small(8), _small(64), [torch.randn(largest)])
+        cold_seconds(partial(run, [torch.randn(n, device=bench.device) for n in each]), bench) for each in sizes
     )
     tensor = max((many - few) / 56, 1e-7)
     call = max(few - 8 * tensor, 0.0)
     return tensor, max(one - call - tensor, 0.0) / largest, call
 
 
-def _small(count: int) -> list[torch.Tensor]:
-    return [torch.randn(64) for _ in range(count)]
-
-
-def copies(largest: int) -> dict[str, tuple[Seconds, Seconds, Seconds]]:
+def copies(largest: int, bench: Bench = HOST) -> dict[str, tuple[Seconds, Seconds, Seconds]]:
     """Copying into and adding to a bucket."""
     found = {}
     for name, function in (("copy", torch._foreach_copy_), ("add", torch._foreach_add_)):
@@ -87,11 +89,11 @@ def copies(largest: int) -> dict[str, tuple[Seconds, Seconds, Seconds]]:
                 held[id(tensors)] = [torch.zeros_like(t) for t in tensors]
             function(held[id(tensors)], tensors)
 
-        found[name] = touch_seconds(run, largest)
+        found[name] = touch_seconds(run, largest, bench)
     return found
 
 
-def update_seconds(task: Task, largest: int) -> tuple[Seconds, Seconds, Seconds]:
+def update_seconds(task: Task, largest: int, bench: Bench = HOST) -> tuple[Seconds, Seconds, Seconds]:
     """(seconds a tensor, seconds an element, seconds a call) of the task's optimizer."""
     optimizers: dict[int, torch.optim.Optimizer] = {}
 
@@ -102,20 +104,33 @@ def update_seconds(task: Task, largest: int) -> tuple[Seconds, Seconds, Seconds]
             optimizers[id(tensors)] = task.optimizer(tensors)
         optimizers[id(tensors)].step()
 
-    return touch_seconds(run, largest)
+    return touch_seconds(run, largest, bench)
 
 
-def load_seconds(task: Task, count: int) -> tuple[Seconds, Seconds]:
-    """(seconds a batch, seconds a sample) of fetching and collating."""
+def load_seconds(task: Task, count: int, device: str = CPU) -> tuple[Seconds, Seconds]:
+    """(seconds a batch, seconds a sample) of fetching and collating, and of starting to bring samples to a card."""
     feed = Feed(task, 0)
     feed.positions(0, 0, 1)
-    few = cold_seconds(lambda: feed.leaves(feed.positions(0, 0, 1), "cpu"))
-    many = cold_seconds(lambda: feed.leaves(feed.positions(0, 0, count), "cpu"))
+    few = cold_seconds(lambda: feed.leaves(feed.positions(0, 0, 1), device))
+    many = cold_seconds(lambda: feed.leaves(feed.positions(0, 0, count), device))
     each = (many - few) / (count - 1) if count > 1 else few
     return max(few - each, 0.0), max(each, 1e-9)
 
 
-def wire_seconds(kind: Kind, sizes: tuple[Bytes, ...], largest: int = 5) -> list[tuple[Bytes, Seconds, Seconds]]:
+def bringing_seconds(task: Task, count: int, bench: Bench) -> tuple[Seconds, Seconds]:
+    """(seconds a batch, seconds a sample) of a card's stream while samples come."""
+    feed, spent = Feed(task, 0), []
+    for samples in (1, count):
+        leaves = [leaf for leaf in feed.leaves(feed.positions(0, 0, samples), CPU) if isinstance(leaf, torch.Tensor)]
+        held = [leaf.pin_memory() for leaf in leaves]
+        spent.append(cold_seconds(lambda held=held: [x.to(bench.device, non_blocking=True) for x in held], bench))  # type: ignore[misc]
+    each = (spent[1] - spent[0]) / (count - 1) if count > 1 else spent[0]
+    return max(spent[0] - each, 0.0), max(each, 1e-9)
+
+
+def wire_seconds(
+    kind: Kind, sizes: tuple[Bytes, ...], largest: int = 5, device: str = CPU
+) -> list[tuple[Bytes, Seconds, Seconds]]:
     """(bytes, wall seconds, this process's core-seconds) of a collective among all ranks, means: one lane hands it to
     another and waits for that one to say that it is done, as in a worker.
 
@@ -127,7 +142,8 @@ def wire_seconds(kind: Kind, sizes: tuple[Bytes, ...], largest: int = 5) -> list
     for size in sizes:
         elements = max(size // 4, 1)
         edges = tuple(elements * k // len(group) for k in range(len(group) + 1))
-        tensor, repeats = torch.zeros(elements), min(max(largest * sizes[-1] // size, largest), 6 * largest)
+        tensor = torch.zeros(elements, device=device)
+        repeats = min(max(largest * sizes[-1] // size, largest), 6 * largest)
         once = partial(carried_out, transport, kind, tensor, group, edges)
         walls, cores = [], []
         for _ in range(repeats + 2):
@@ -174,6 +190,7 @@ def rank_operators(
     world: int,
     tell: Callable[[dict[str, Any]], None],
     steps: Iterable[str] = ("",),
+    device: str = CPU,
 ) -> dict[str, Any]:
     """Signature -> core-seconds of this rank's share of the operators that are not known yet, and of some that every
     rank times, known or not; and the reference kernel's. Of the captured step ("") or of those in the short dtypes of
@@ -185,33 +202,48 @@ def rank_operators(
     names = [name for name in wanted if name not in known]
     mine = dict.fromkeys(every[:: max(len(every) // COMMON, 1)])
     mine |= dict.fromkeys(names if len(names) < FEW else names[rank::world])
-    reference = reference_seconds()
+    bench, *launching = benches_of(device)
+    reference = reference_seconds(bench)
+    examples = [(n, *wanted[n]) for n in mine]
     with torch.no_grad():
-        found = seconds_in_turn([(n, *wanted[n]) for n in mine], lambda n: tell({"operators": n, "of": len(mine)}))
-    return {"operators": found, "reference": min(reference, reference_seconds())}
+        found = seconds_in_turn(examples, lambda n: tell({"operators": n, "of": len(mine)}), bench)
+        launches = [seconds_in_turn(examples, lambda n: None, each) for each in launching]
+    return {"operators": found, "reference": min(reference, reference_seconds(bench)), "launching": launches}
 
 
-def rank_touches(task: Task, count: int, elements: int, codecs: Iterable[str] = ()) -> dict[str, Any]:
+def rank_touches(
+    task: Task, count: int, elements: int, codecs: Iterable[str] = (), device: str = CPU
+) -> dict[str, Any]:
     """Costs of passing through the tensors of a model of `elements`, of loading `count` samples, of an instruction, and
-    of `codecs`."""
+    of `codecs`; and on a card those of launching all that."""
     torch.manual_seed(0)
     largest = min(max(elements, LARGEST[0]), LARGEST[1])
+    bench, *launching = benches_of(device)
     with torch.no_grad():
-        return {
-            **copies(largest), "update": update_seconds(task, largest), "load": load_seconds(task, count),
-            "instruction": instruction_seconds(), "codecs": codec_seconds(codecs),
+        found: dict[str, Any] = {
+            **copies(largest, bench), "update": update_seconds(task, largest, bench),
+            "load": load_seconds(task, count, device), "instruction": instruction_seconds(),
+            "codecs": codec_seconds(codecs),
         }  # fmt: skip
+        host = {name: found[name] for name in ("load", "instruction")}
+        beside = [{**copies(largest, one), "update": update_seconds(task, largest, one), **host} for one in launching]
+        if launching:
+            found |= {"load": bringing_seconds(task, count, bench), "instruction": NEVER}
+        return found | {"launching": beside}
 
 
 def instruction_seconds() -> Seconds:
     """Core-seconds of the worker around an act: asking the board, noting the span, telling the board."""
     never = Instruction("never", Scale("bucket"), "compute", unless=After("never", rounds=1))
-    rank: Any = SimpleNamespace(rank=0, board=Board(), pace=Pace(), spans=[], at={})
+    rank: Any = SimpleNamespace(rank=0, board=Board(), pace=Pace(), clock=Clock(), spans=[], at={})
     return max(cold_seconds(lambda: sum(1 for _ in instance(rank, never, 0, lambda round: True))), 1e-6)
 
 
-def rank_wires(rank: int, world: int, sizes: tuple[Bytes, ...], kinds: Iterable[str]) -> dict[str, Any]:
+def rank_wires(
+    rank: int, world: int, sizes: tuple[Bytes, ...], kinds: Iterable[str], device: str = CPU
+) -> dict[str, Any]:
     """Curves of the collectives in `kinds` and of messages from rank 0 to rank 1."""
     if world == 1:
         return {kind: [] for kind in (*kinds, "message")}
-    return {kind: wire_seconds(Kind(kind), sizes) for kind in kinds} | {"message": message_seconds(rank, sizes)}
+    found = {kind: wire_seconds(Kind(kind), sizes, device=device) for kind in kinds}
+    return found | {"message": message_seconds(rank, sizes)}

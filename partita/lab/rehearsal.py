@@ -25,6 +25,7 @@ from partita.lab.crew import Crew
 from partita.lab.deaths import stalled
 from partita.lab.drags import means, pooled
 from partita.lab.forward import forwarding
+from partita.lab.launching import launches_of, touch_of, with_launching
 from partita.lab.record import scratch
 from partita.lab.spares import Spares
 from partita.lab.stragglers import stragglers
@@ -66,7 +67,7 @@ class Rehearsal:
         self.seed, self.init, self.timeout, self.tell = seed, init, timeout, tell
         self.note = tell
         self.beside: list[str] = []
-        self.runs = 0
+        self.runs, self.launches = 0, dict[str, Seconds]()
         self.crew = Crew(cluster, env=QUIET, listen=True, memory_limits=memory_limits)
         self._stack = ExitStack()
 
@@ -136,12 +137,13 @@ class Rehearsal:
                 f"other work used {cores:.1f} cores of this machine while costs were measured: predictions are as much "
                 "too slow; repeat on a quiet machine"
             ]
-        return Costs(
-            self.graph, self.cluster, operators, copy=_touch(touches, "copy"), add=_touch(touches, "add"),
-            update=_touch(touches, "update"), load=_touch(touches, "load"), sizes=tuple(batches), wiring=wiring,
+        costs = Costs(
+            self.graph, self.cluster, operators, copy=touch_of(touches, "copy"), add=touch_of(touches, "add"),
+            update=touch_of(touches, "update"), load=touch_of(touches, "load"), sizes=tuple(batches), wiring=wiring,
             hosts=self.crew.lab.hosts, instruction=median(reply["instruction"] for reply in touches),
             codecs={name: _coding(touches, name) for name in codecs}, drags=drags,
         )  # fmt: skip
+        return with_launching(costs, self.launches, touches)
 
     def _operators(
         self, batches: Sequence[int], ranks: int, steps: Sequence[str]
@@ -152,13 +154,14 @@ class Rehearsal:
             return {}, self._even
         cores = min(device.cores for device in self.cluster.devices)
         place = cache_place(torch.__version__, cores, ranks > 1)
-        cached = read_cache(place)
+        kept = all(device.hosted for device in self.cluster.devices)
+        cached = read_cache(place) if kept else {}
         company = Company()
         replies = self._timed(batches, ranks, steps, cached)
         reference = median(reply["reference"] for reply in replies)
         known = {name: value * reference for name, value in cached.items()}
         fresh, drags = pooled([reply["operators"] for reply in replies], known)
-        if company.cores() <= BEARABLE:
+        if kept and company.cores() <= BEARABLE:
             write_cache(place, fresh, reference)
         return known | fresh, (*drags, *self._even[ranks:])
 
@@ -175,9 +178,10 @@ class Rehearsal:
         self, batches: Sequence[int], ranks: int, steps: Sequence[str], known: Iterable[str]
     ) -> list[dict[str, Any]]:
         """Times of operators that are not known and of some others, on the first `ranks` ranks."""
-        return self._ask("operators", 600.0, batches=list(batches), known=list(known), ranks=ranks, steps=list(steps))[
-            :ranks
-        ]
+        order: dict[str, Any] = {"batches": list(batches), "known": list(known), "ranks": ranks, "steps": list(steps)}
+        replies = self._ask("operators", 600.0, **order)[:ranks]
+        self.launches = launches_of(replies) | self.launches
+        return replies
 
     @property
     def _even(self) -> tuple[float, ...]:
@@ -251,10 +255,6 @@ def _coding(replies: list[dict[str, Any]], name: str) -> tuple[Touch, Touch]:
         Touch(*(median(reply["codecs"][name][way][part] for reply in replies) for part in (0, 1))) for way in (0, 1)
     )
     return ahead, back
-
-
-def _touch(replies: list[dict[str, Any]], name: str) -> Touch:
-    return Touch(*(median(column) for column in zip(*(reply[name] for reply in replies), strict=True)))
 
 
 def wiring_of(replies: list[dict[str, Any]], cluster: Cluster) -> Wiring:

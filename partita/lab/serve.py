@@ -24,8 +24,9 @@ from partita.graph.text import read_graph
 from partita.lab import probe
 from partita.plan.text import read_plan
 from partita.runtime.course import run
+from partita.runtime.device import CPU, GLOO, backend_of, device_of
 from partita.runtime.session import Order, Session, join_world
-from partita.task import Task, load_task
+from partita.task import load_task
 
 Request = dict[str, Any]
 Tell = Callable[[dict[str, Any]], None]
@@ -44,12 +45,12 @@ class Service:
         """Load task and graph, map the first weights, meet the other ranks."""
         from partita.zoo.tasks import built_in
 
-        task: Task = load_task(request["task"], built_in)
+        task, cluster = load_task(request["task"], built_in), load_cluster(request["cluster"])
         if not request.get("back"):
             self.join(request, tell)
         self.session = Session(
-            task, read_graph(Path(request["graph"])), load_cluster(request["cluster"]), request["seed"], self.rank,
-            self.world, request["timeout"],
+            task, read_graph(Path(request["graph"])), cluster, request["seed"], self.rank, self.world,
+            request["timeout"], device_of(cluster, self.rank),
         )  # fmt: skip
         self.session.open(first=request["first"], back=request.get("back", False))
         return {"rank": self.rank}
@@ -57,8 +58,9 @@ class Service:
     def join(self, request: Request, tell: Tell) -> dict[str, Any]:
         """Meet the other ranks, once."""
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-        if self.world > 1 and not self.joined:
-            join_world(self.rank, self.world, request["timeout"])
+        backend = backend_of(load_cluster(request["cluster"])) if "cluster" in request else GLOO
+        if not self.joined and (self.world > 1 or backend != GLOO):
+            join_world(self.rank, self.world, request["timeout"], backend)
         self.joined = True
         return {"rank": self.rank}
 
@@ -89,17 +91,19 @@ class Service:
             request["ranks"],
             tell,
             request["steps"],
+            self.session.device,
         )
 
     def touches(self, request: Request, tell: Tell) -> dict[str, Any]:
         """Micro-benchmarks of copies, updates and loading."""
         assert self.session is not None
         elements = self.session.graph.parameter_elements
-        return probe.rank_touches(self.session.task, request["count"], elements, request["codecs"])
+        return probe.rank_touches(self.session.task, request["count"], elements, request["codecs"], self.session.device)
 
     def wires(self, request: Request, tell: Tell) -> dict[str, Any]:
         """Micro-benchmarks of messages and all-reduces."""
-        return probe.rank_wires(self.rank, self.world, tuple(request["sizes"]), request["kinds"])
+        device = self.session.device if self.session else CPU
+        return probe.rank_wires(self.rank, self.world, tuple(request["sizes"]), request["kinds"], device)
 
 
 VERBS: Final = ("join", "open", "run", "memory", "operators", "touches", "wires")

@@ -11,10 +11,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from partita.graph.graph import TANGENT, Graph
+from partita.lab.bench import HOST, Bench
 from partita.lab.inputs import made
+from partita.runtime.device import CPU
 from partita.runtime.draws import DRAWS
 from partita.runtime.heap import fault_in
 from partita.runtime.segment import Environment, Leaves, compile_segment, key, last_reads
@@ -23,8 +26,6 @@ from partita.units import Bytes, Seconds
 TOTAL: Final[Seconds] = 1.5
 PASSES: Final = (5, 40)
 SETS: Final = 16
-HELD: Final[Bytes] = 2**30
-RING: Final[Bytes] = 2**23
 ROOM: Final[Bytes] = 2**27
 
 
@@ -39,52 +40,60 @@ class Case:
     size: Bytes
 
 
-def make_case(name: str, graph: Graph, index: int) -> Case:
-    """As many sets of activations as fill 8 MB, up to 16; parameters are the same in all, as in a step."""
+def make_case(name: str, graph: Graph, index: int, bench: Bench = HOST) -> Case:
+    """As many sets of activations as fill the bench's ring, up to 16; parameters are the same in all, as in a step."""
     operator, inputs = graph.operators[index], dict(graph.inputs)
     refs = tuple(dict.fromkeys(operator.reads()))
-    leaves = {r.name: made(graph.tensor(r), operator, graph) for r in refs if r.name in graph.leaves}
+    leaves = {r.name: made(graph.tensor(r), operator, graph, bench.device) for r in refs if r.name in graph.leaves}
     moved = [r for r in refs if r.name not in graph.leaves or r.name in inputs]
     each = sum(graph.tensor(r).size(graph.batch) for r in moved)
     each += sum(t.size(graph.batch) for t in operator.outputs if t is not None)
-    count = max(1, min(SETS, RING // max(each, 1)))
+    count = max(1, min(SETS, bench.ring // max(each, 1)))
     fixed: Environment = {DRAWS: None} | {n: v for n, v in leaves.items() if n == TANGENT}
-    sets = tuple(fixed | {key(r): made(graph.tensor(r), operator, graph) for r in moved} for _ in range(count))
+    sets = tuple(
+        fixed | {key(r): made(graph.tensor(r), operator, graph, bench.device) for r in moved} for _ in range(count)
+    )
     last = dict.fromkeys(last_reads(graph), len(graph.operators) + 1)
-    return Case(name, compile_segment(graph, index, index + 1, "cpu", last), leaves, sets, each * count)
+    return Case(name, compile_segment(graph, index, index + 1, bench.device, last), leaves, sets, each * count)
 
 
-def seconds_in_turn(examples: Sequence[tuple[str, Graph, int]], tell: Callable[[int], Any]) -> dict[str, Seconds]:
-    """Core-seconds of each (name, graph, index): the mean over its turns without the slowest and fastest tenths."""
+def seconds_in_turn(
+    examples: Sequence[tuple[str, Graph, int]], tell: Callable[[int], Any], bench: Bench = HOST
+) -> dict[str, Seconds]:
+    """Core-seconds of each (name, graph, index), or what else the bench tells: the mean over its turns without the
+    slowest and fastest tenths."""
     found: dict[str, Seconds] = {}
-    for cases in _batches(examples):
-        found |= _run(cases)
+    for cases in _batches(examples, bench):
+        found |= _run(cases, bench)
         tell(len(found))
     return found
 
 
-def _batches(examples: Sequence[tuple[str, Graph, int]]) -> Iterator[list[Case]]:
+def _batches(examples: Sequence[tuple[str, Graph, int]], bench: Bench) -> Iterator[list[Case]]:
     """Cases that fit into memory together."""
     held: list[Case] = []
     for example in examples:
-        held.append(make_case(*example))
-        if sum(case.size for case in held) > HELD:
+        held.append(make_case(*example, bench))
+        if sum(case.size for case in held) > bench.held:
             yield held
             held = []
     if held:
         yield held
 
 
-def _run(cases: Sequence[Case]) -> dict[str, Seconds]:
-    fault_in(ROOM + 2 * max(case.size // len(case.sets) for case in cases))
-    first = _pass(cases, 0)
+def _run(cases: Sequence[Case], bench: Bench) -> dict[str, Seconds]:
+    if bench.device == CPU:
+        fault_in(ROOM + 2 * max(case.size // len(case.sets) for case in cases))
+    first = _pass(cases, 0, bench)
     passes = min(max(round(TOTAL / max(sum(first), 1e-6)), PASSES[0]), PASSES[1])
-    turns = [_pass(cases, n + 1) for n in range(passes)]
-    idle = _clock_cost()
+    turns = [_pass(cases, n + 1, bench) for n in range(passes)]
+    idle = 0.0 if bench.each else _clock_cost()
     return {case.name: max(_middle([turn[i] for turn in turns]) - idle, 1e-8) for i, case in enumerate(cases)}
 
 
-def _pass(cases: Sequence[Case], number: int) -> list[Seconds]:
+def _pass(cases: Sequence[Case], number: int, bench: Bench) -> list[Seconds]:
+    if bench.each:
+        return bench.each([partial(case.code, case.sets[number % len(case.sets)], case.leaves) for case in cases])
     spent = []
     for case in cases:
         environment = case.sets[number % len(case.sets)]

@@ -73,7 +73,7 @@ def load(rank: Rank, act: Load, name: str, round: int) -> None:
     if act.weight:
         made = {c.name: c.tensor.dtype for c in rank.graph_of(act.stage).constants}.get(TANGENT + suffix)
         dtype = rank.floating or (torch.float64 if made == "float64" else torch.float32)
-        environment[TANGENT + suffix] = torch.tensor(act.weight, dtype=dtype, device=rank.device)
+        environment[TANGENT + suffix] = torch.full((), act.weight, dtype=dtype, device=rank.device)
 
 
 def compute(rank: Rank, act: Compute, name: str, round: int) -> None:
@@ -189,7 +189,8 @@ def _check_outgoing(rank: Rank, act: Collective | Send, round: int) -> None:
     if act.space is not Space.GRADIENT or not rank.program.bucket[act.bucket].pieces or rank.program.scaling:
         return
     slot = rank.slot(round)
-    if not isfinite(rank.state.gradient[act.bucket][slot].sum().item()):
+    flat = rank.state.gradient[act.bucket][slot]
+    if flat.is_cpu and not isfinite(flat.sum().item()):
         check_gradients(rank, act.bucket, rank.state.gradient_views[act.bucket][slot], rank.step(round, 0))
 
 

@@ -14,6 +14,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from partita.errors import TaskError
+from partita.runtime.device import brought
 from partita.task import Task
 from partita.tracing.prepare import read_batch
 
@@ -55,6 +56,4 @@ class Feed:
 
 def place(leaf: Any, device: str, floating: torch.dtype | None) -> Any:
     """A leaf on the device; other things than tensors pass."""
-    if not isinstance(leaf, torch.Tensor):
-        return leaf
-    return leaf.to(device, floating) if floating is not None and leaf.is_floating_point() else leaf.to(device)
+    return brought(leaf, device, floating) if isinstance(leaf, torch.Tensor) else leaf

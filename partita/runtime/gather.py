@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import torch
-import torch.distributed as dist
 
 from partita.graph.graph import Graph
 from partita.program.instruction import Space
 from partita.program.program import Bucket, Program, Shares
 from partita.runtime.owned import take
+from partita.runtime.processes import hand, take_from
 from partita.runtime.state import State, rows
 
 Leaves = dict[str, torch.Tensor]
@@ -83,7 +83,7 @@ def _masters(program: Program, rank: int, state: State) -> Leaves:
         if not shares or not group:
             found[bucket.name] = own
         elif rank != group[0]:
-            dist.send(own, group[0])
+            hand(own, group[0])
         else:
             whole = own.new_empty(bucket.elements)
             for other in group:
@@ -91,7 +91,7 @@ def _masters(program: Program, rank: int, state: State) -> Leaves:
                 if other == rank:
                     whole[start:stop] = own
                 else:
-                    dist.recv(whole[start:stop], other)
+                    take_from(whole[start:stop], other)
             found[bucket.name] = whole
     return found
 
@@ -104,13 +104,13 @@ def _reunited_on_first(program: Program, rank: int, state: State) -> None:
             continue
         own = state.owned[bucket.name]
         if rank != group[0]:
-            dist.send(own.parameter, group[0])
+            hand(own.parameter, group[0])
             continue
         whole = take(state.parameter[bucket.name])
         whole[own.start : own.stop] = own.parameter
         for other in group[1:]:
             start, stop = shares.of(other)
-            dist.recv(whole[start:stop], other)
+            take_from(whole[start:stop], other)
 
 
 def gathered_leaves(program: Program, graph: Graph, rank: int, state: State) -> dict[str, torch.Tensor]:
@@ -123,9 +123,9 @@ def gathered_leaves(program: Program, graph: Graph, rank: int, state: State) -> 
     )
     for name, owner in owners_of(program, graph).items():
         if owner and rank == owner:
-            dist.send(leaves[name].contiguous(), 0)
+            hand(leaves[name].contiguous(), 0)
         elif owner and rank == 0:
             shape = [int(d) for d in specs[name].at(1).shape]  # type: ignore[arg-type]
             found[name] = torch.empty(shape, dtype=getattr(torch, specs[name].dtype))
-            dist.recv(found[name], owner)
+            take_from(found[name], owner)
     return found

@@ -1,4 +1,8 @@
-"""Ranks in processes of their own, over torch.distributed (gloo or NCCL)."""
+"""Ranks in processes of their own, over torch.distributed (gloo or NCCL).
+
+Collectives of what lies on an accelerator are NCCL's. Messages are not: NCCL matches those of two ranks by their order
+and knows no tags, while lanes send side by side; they go over gloo, by way of the host's memory.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import zlib
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -18,6 +22,8 @@ from partita.program.instruction import Kind
 from partita.runtime.ring import Ring
 from partita.runtime.transport import Gone, Pending
 from partita.units import Seconds
+
+ASK: Final[Seconds] = 20e-6
 
 
 @dataclass
@@ -39,6 +45,44 @@ class Work:
     def block(self, timeout: Seconds) -> bool:
         self.work.wait(timedelta(seconds=timeout))
         return True
+
+
+@dataclass
+class Launched:
+    """A collective in a stream of NCCL's. Waiting for it in the stream that computes would hold up all that is launched
+    there afterwards, so the lane's thread asks now and then."""
+
+    work: Any
+
+    def ready(self) -> bool:
+        return bool(self.work.is_completed())
+
+    def block(self, timeout: Seconds) -> bool:
+        until = time.monotonic() + timeout
+        while not self.work.is_completed():
+            if time.monotonic() > until:
+                return False
+            time.sleep(ASK)
+        self.work.wait()  # over by now: gives back what it held
+        return True
+
+
+@dataclass
+class Staged:
+    """A message to an accelerator, first in the host's memory."""
+
+    pending: Pending
+    host: torch.Tensor
+    into: torch.Tensor
+
+    def ready(self) -> bool:
+        return self.pending.ready()
+
+    def block(self, timeout: Seconds) -> bool:
+        came = self.pending.block(timeout)
+        if came:
+            self.into.copy_(self.host)
+        return came
 
 
 @dataclass
@@ -102,12 +146,13 @@ class Processes:
     ) -> Pending:  # fmt: skip
         among, place = self.groups[lane, group], group.index(self.rank)
         self.sent += bytes_sent(kind, tensor.numel(), tensor.element_size(), len(group), edges)[place]
+        flying = Work if tensor.is_cpu else Launched
         if kind is Kind.ALL_REDUCE:
-            return Work(dist.all_reduce(tensor, group=among, async_op=True))
+            return flying(dist.all_reduce(tensor, group=among, async_op=True))
         if kind is Kind.BROADCAST:
-            return Work(dist.broadcast(tensor, group[0], group=among, async_op=True))
-        if dist.get_backend(among) == "nccl":
-            return Work(_native(kind, tensor, edges, place, among))
+            return flying(dist.broadcast(tensor, group[0], group=among, async_op=True))
+        if not tensor.is_cpu:
+            return flying(_native(kind, tensor, edges, place, among))
 
         def send(part: torch.Tensor, peer: int, number: int) -> Any:
             return dist.isend(part, peer, tag=tag_of(f"{key}~{number}"))
@@ -118,15 +163,18 @@ class Processes:
         return Ring(kind, tensor, edges, group, self.rank, send, receive)
 
     def send(self, tensor: torch.Tensor, to: int, key: str, round: int) -> Pending:
-        self.sent += tensor.numel() * tensor.element_size()
+        self.sent, tensor = self.sent + tensor.numel() * tensor.element_size(), tensor.cpu()
         if to in self.links:
             return self._over_link(to, "send", tensor, key)
         return Work(dist.isend(tensor, to, tag=tag_of(key)))
 
     def receive(self, tensor: torch.Tensor, source: int, key: str, round: int) -> Pending:
+        host = tensor if tensor.is_cpu else torch.empty_like(tensor, device="cpu")
         if source in self.links:
-            return self._over_link(source, "recv", tensor, key)
-        return Work(dist.irecv(tensor, source, tag=tag_of(key)))
+            pending = self._over_link(source, "recv", host, key)
+        else:
+            pending = Work(dist.irecv(host, source, tag=tag_of(key)))
+        return pending if host is tensor else Staged(pending, host, tensor)
 
 
 def _native(kind: Kind, tensor: torch.Tensor, edges: tuple[int, ...], place: int, group: Any) -> Any:
@@ -140,6 +188,19 @@ def _native(kind: Kind, tensor: torch.Tensor, edges: tuple[int, ...], place: int
     if equal:
         return dist.reduce_scatter_tensor(parts[place], tensor, group=group, async_op=True)
     return dist.reduce_scatter(parts[place], parts, group=group, async_op=True)
+
+
+def hand(tensor: torch.Tensor, to: int) -> None:
+    """Send a tensor that nobody else sends at the same time, and wait until it is gone."""
+    dist.send(tensor.cpu(), to)
+
+
+def take_from(tensor: torch.Tensor, source: int) -> None:
+    """Receive into a tensor what `hand` sent, and wait for it."""
+    host = tensor if tensor.is_cpu else torch.empty_like(tensor, device="cpu")
+    dist.recv(host, source)
+    if host is not tensor:
+        tensor.copy_(host)
 
 
 def tag_of(key: str) -> int:

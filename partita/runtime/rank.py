@@ -17,6 +17,7 @@ from partita.program.program import Program, Role
 from partita.program.timeline import Span
 from partita.runtime.bell import Bell
 from partita.runtime.brake import Brake
+from partita.runtime.device import CPU, Clock
 from partita.runtime.feed import Feed
 from partita.runtime.pace import Pace
 from partita.runtime.segment import Environment, Leaves
@@ -106,11 +107,12 @@ class Rank:
     code: dict[str, Code]
     reads: set[Ref]
     uses: dict[str, int]
-    device: str = "cpu"
+    device: str = CPU
     floating: torch.dtype | None = None
     first_step: int = 0
     draws: int | None = None
     pace: Pace = field(default_factory=Pace)
+    clock: Clock = field(default_factory=Clock)
     board: Board = field(default_factory=Board)
     brake: Brake = field(default_factory=Brake)
     environments: dict[tuple[int, str], Environment] = field(default_factory=dict)

@@ -17,6 +17,7 @@ from partita.graph.operator import Ref
 from partita.plan.plan import Plan
 from partita.program.program import Program, Role
 from partita.runtime.checkpoint import Keep
+from partita.runtime.device import CPU, clock_of
 from partita.runtime.dividing import restored
 from partita.runtime.feed import Feed
 from partita.runtime.gather import reunited
@@ -69,13 +70,14 @@ def compiled(
         for name in wanted:
             segment = program.segment[name]
             if (segment.stage, segment.batch) == (stage, batch):
-                code[name] = compile_segment(concrete, segment.start, segment.stop, device, last, breathing)
+                here = segment.start, segment.stop
+                code[name] = compile_segment(concrete, *here, device, last, breathing)
     return code, reads
 
 
 def make_rank(
     task: Task, graph: Graph, program: Program, rank: int, state: State, transport: Transport, *, seed: int,
-    first_step: int = 0, device: str = "cpu", precision: str = "", keyed: bool = False, cores: float = 0.0,
+    first_step: int = 0, device: str = CPU, precision: str = "", keyed: bool = False, cores: float = 0.0,
     code: tuple[dict[str, Code], set[Ref]] | None = None, saved: Saved | None = None,
 ) -> Rank:  # fmt: skip
     """A rank whose round 0 is step `first_step`, ready to be driven; `cores` is its processor quota (0: none).
@@ -87,7 +89,7 @@ def make_rank(
     uses = Counter(part for i in role.instructions if (part := getattr(i.act, "part", "")))
     made = Rank(
         graph, program, role, rank, state, transport, Feed(task, seed), segments, reads, uses, device,
-        DTYPES[precision] if precision else None, first_step, seed if keyed else None, Pace(cores),
+        DTYPES[precision] if precision else None, first_step, seed if keyed else None, Pace(cores), clock_of(device),
     )  # fmt: skip
     if state.scaler:
         state.scaler.begin()
@@ -101,7 +103,7 @@ def train_in_process(
     task: Task, graph: Graph, plan: Plan, cluster: Cluster, steps: int, *, seed: int = 0, order: int = 0,
     slow: dict[int, float] | None = None, precision: str = "", keyed: bool = False,
     values: Mapping[str, torch.Tensor] | None = None, keep: Keep | None = None, saved: Saved | None = None,
-    settle: bool = True,
+    settle: bool = True, device: str = CPU,
 ) -> tuple[dict[int, State], dict[int, float]]:  # fmt: skip
     """Train up to step `steps` with every rank in this thread, lanes advanced in the order that `order` seeds.
 
@@ -117,13 +119,13 @@ def train_in_process(
         if not settle and leg is parts[-1] and not leg.program.steps:
             break
         program, hall = leg.program, Hall()
-        states = {r: carry_over(graph, program, r, task, start, states.get(r), "cpu") for r in range(program.size)}
-        code = {role.name: compiled(graph, program, role, "cpu") for role in program.roles}
+        states = {r: carry_over(graph, program, r, task, start, states.get(r), device) for r in range(program.size)}
+        code = {role.name: compiled(graph, program, role, device) for role in program.roles}
         flying = saved.flying(program) if saved else 0
         ranks = [
             make_rank(
                 task, graph, program, r, states[r], InProcess(r, hall), seed=seed,
-                first_step=leg.step - flying * program.steps, precision=precision, keyed=keyed,
+                first_step=leg.step - flying * program.steps, device=device, precision=precision, keyed=keyed,
                 code=code[program.role_of[r].name], saved=saved,
             )
             for r in range(program.size)

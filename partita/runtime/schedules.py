@@ -55,4 +55,5 @@ def advance(
     for rank in ranks:
         if rank.board.failure is not None:
             raise rank.board.failure
+        rank.clock.settle(rank.spans, rank.ends)
     return turns

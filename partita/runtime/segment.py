@@ -7,6 +7,17 @@ For operators 3 to 5 of a graph the function reads
         weight = leaf['fc.weight']
         mm = _3(relu, weight); del relu         # every value goes with its last use
         env['mm'] = mm                          # somebody later reads it
+
+Where a plan wants it compiled, what it computes is a function of tensors that torch.compile takes, and the rest around
+it; what draws, or was put in a processor's operator's place, stays as it is:
+
+    def pure(relu, weight):
+        mm = _3(relu, weight)
+        return (mm,)
+    def segment(env, leaf):
+        hold[0] = env                           # for what draws
+        (mm,) = pure(env.pop('relu'), leaf['fc.weight'])
+        env['mm'] = mm
 """
 
 from __future__ import annotations
@@ -19,19 +30,24 @@ import torch
 
 from partita.errors import CaptureError
 from partita.graph.graph import TANGENT, Graph
-from partita.graph.operator import Argument, Ref, Symbol
+from partita.graph.operator import Argument, Operator, Ref, Symbol
 from partita.graph.tensor import Affine, Ratio
+from partita.kernels.attention import TWINS
+from partita.runtime.device import CPU
 from partita.runtime.draws import DRAWING
 
 Environment = dict[str, Any]
 Leaves = dict[str, torch.Tensor]
 BREATHE: Final = "breathe"
+COMPILER: Final = "inductor"  # of torch.compile
 
 
-def resolve(target: str) -> Callable[..., Any]:
-    """`'aten.mm.default'` -> the torch operator."""
+def resolve(target: str, device: str = CPU) -> Callable[..., Any]:
+    """`'aten.mm.default'` -> the torch operator, or what takes its place where a device has none."""
     import partita.tracing.recurrent  # noqa: F401  registers the operators that are kept whole
 
+    if device != CPU and target in TWINS:
+        return TWINS[target]
     if target.startswith("partita.opaque"):
         raise CaptureError(
             "this model could not be traced and was taken whole; it can be planned for and simulated, and not run yet: "
@@ -58,30 +74,37 @@ def last_reads(graph: Graph) -> dict[Ref, int]:
 
 
 def compile_segment(
-    graph: Graph, start: int, stop: int, device: str, last: dict[Ref, int] | None = None, breathing: bool = False
-) -> Callable[[Environment, Leaves], None]:
+    graph: Graph, start: int, stop: int, device: str, last: dict[Ref, int] | None = None, breathing: bool = False,
+    compiled: bool = False,
+) -> Callable[[Environment, Leaves], None]:  # fmt: skip
     """Operators `start` to `stop` of a graph whose sizes are numbers, as a function over (environment, leaves).
 
     Values that a later segment or the caller reads are left in the environment, those used up are taken from it; what
     other stages take is left there under the names that they know. With `breathing` the environment's BREATHE is called
-    between operators.
+    between operators, but not with `compiled`, which goes through torch.compile.
     """
     last = last_reads(graph) if last is None else last
-    writer = _Writer(graph, start, stop, device, last, breathing)
+    writer = _Writer(graph, start, stop, device, last, breathing, compiled)
     scope: dict[str, Any] = writer.scope
     exec(compile(writer.text(), f"<{graph.name}[{start}:{stop}]>", "exec"), scope)
+    if compiled:
+        scope["pure"] = torch.compile(scope["pure"], backend=COMPILER, dynamic=False)
     return scope["segment"]  # type: ignore[no-any-return]
 
 
 class _Writer:
     """Writes the text of one segment; lives for one call of `compile_segment`."""
 
-    def __init__(self, graph: Graph, start: int, stop: int, device: str, last: dict[Ref, int], breathing: bool) -> None:
-        self.breathing = breathing
+    def __init__(
+        self, graph: Graph, start: int, stop: int, device: str, last: dict[Ref, int], breathing: bool, compiled: bool
+    ) -> None:
+        self.breathing, self.compiled = breathing and not compiled, compiled
         self.graph, self.start, self.stop, self.device, self.last = graph, start, stop, device, last
-        self.scope: dict[str, Any] = {"torch": torch}
+        self.scope: dict[str, Any] = {"torch": torch, "hold": [None]}
         self.lines: list[str] = []
         self.held: set[Ref] = set()
+        self.taken: dict[str, str] = {}
+        self.left: list[tuple[str, str]] = []
         self.inputs = {name for name, _ in graph.inputs} | {TANGENT}
         self.sends: dict[Ref, list[str]] = {}
         for name, ref in graph.sends:
@@ -90,16 +113,19 @@ class _Writer:
     def text(self) -> str:
         for i in range(self.start, self.stop):
             self.operator(i)
-        body = self.lines or ["pass"]
-        return "def segment(env, leaf):\n" + "\n".join("    " + line for line in body)
+        if not self.compiled:
+            return _function("segment(env, leaf)", self.lines or ["pass"])
+        made = f"({', '.join(local for _, local in self.left)}{',' * bool(self.left)})"
+        call = f"pure({', '.join(self.taken.values())})"
+        around = [f"{made} = {call}" if self.left else call, *(f"env[{name!r}] = {local}" for name, local in self.left)]
+        pure = _function(f"pure({', '.join(self.taken)})", [*self.lines, f"return {made}"])
+        return pure + "\n" + _function("segment(env, leaf)", ["hold[0] = env", *around, "hold[0] = None"])
 
     def operator(self, i: int) -> None:
         operator = self.graph.operators[i]
         for ref in operator.reads():
             self.fetch(ref)
-        drawing = DRAWING.get(operator.target)
-        self.scope[f"_{i}"] = drawing or resolve(operator.target)
-        arguments = ["env"] if drawing else []
+        arguments = self.called(i, operator)
         arguments += [self.argument(a) for a in operator.arguments]
         arguments += [f"{key}={self.argument(value)}" for key, value in operator.keywords]
         made = [Ref(operator.name, n if operator.several else -1) for n in range(len(operator.outputs))]
@@ -111,16 +137,48 @@ class _Writer:
         if operator.several or not used:
             self.lines.append(f"del {name}")
         self.held |= set(used)
-        self.lines += [f"env[{name!r}] = {_local(ref)}" for ref in used for name in self.sends.get(ref, ())]
+        for ref in used:
+            for sent in self.sends.get(ref, ()):
+                self.leave(sent, ref)
         self.drop(ref for ref in (*operator.reads(), *used) if self.last[ref] == i)
-        self.lines += [f"env[{key(ref)!r}] = {_local(ref)}" for ref in used if self.last[ref] >= self.stop]
+        for ref in used:
+            if self.last[ref] >= self.stop:
+                self.leave(key(ref), ref)
         if self.breathing and i + 1 < self.stop:
             self.lines.append(f"env[{BREATHE!r}]()")
+
+    def called(self, i: int, operator: Operator) -> list[str]:
+        """Put what an operator calls into the scope; the arguments ahead of its own."""
+        drawing, found = DRAWING.get(operator.target), None
+        if drawing is None:
+            found = resolve(operator.target, self.device)
+        if not self.compiled or isinstance(found, torch._ops.OpOverload):
+            self.scope[f"_{i}"] = drawing or found
+            return ["env"] if drawing else []
+        from torch import _dynamo  # a second or two
+
+        disable: Any = _dynamo.disable
+        hold = self.scope["hold"]
+        apart: Any = (lambda *given, **named: drawing(hold[0], *given, **named)) if drawing else found
+        self.scope[f"_{i}"] = disable(apart)
+        return []
+
+    def leave(self, name: str, ref: Ref) -> None:
+        """Leave a value in the environment."""
+        self.left.append((name, _local(ref)))
+        if not self.compiled:
+            self.lines.append(f"env[{name!r}] = {_local(ref)}")
+
+    def take(self, ref: Ref, place: str) -> None:
+        """Bring a value into a local variable."""
+        self.taken[_local(ref)] = place
+        if not self.compiled:
+            self.lines.append(f"{_local(ref)} = {place}")
 
     def drop(self, refs: Iterable[Ref]) -> None:
         for ref in dict.fromkeys(refs):
             if ref in self.held:
-                self.lines.append(f"del {_local(ref)}")
+                self.lines += [] if self.compiled else [f"del {_local(ref)}"]
                 self.held.discard(ref)
 
     def fetch(self, ref: Ref) -> None:
@@ -128,11 +186,11 @@ class _Writer:
         if ref in self.held or self.graph.index.get(ref.name, -1) >= self.start:
             return
         if ref.name in self.graph.leaves and ref.name not in self.inputs:
-            self.lines.append(f"{_local(ref)} = leaf[{ref.name!r}]")
+            self.take(ref, f"leaf[{ref.name!r}]")
         elif self.last[ref] < self.stop:
-            self.lines.append(f"{_local(ref)} = env.pop({key(ref)!r})")
+            self.take(ref, f"env.pop({key(ref)!r})")
         else:
-            self.lines.append(f"{_local(ref)} = env[{key(ref)!r}]")
+            self.take(ref, f"env[{key(ref)!r}]")
         self.held.add(ref)
 
     def argument(self, value: Argument) -> str:
@@ -152,6 +210,10 @@ class _Writer:
         if symbol.kind == "device":
             return f"torch.device({symbol.value or self.device!r})"
         return f"torch.{symbol.value}"
+
+
+def _function(head: str, body: Iterable[str]) -> str:
+    return f"def {head}:\n" + "\n".join("    " + line for line in body)
 
 
 def key(ref: Ref) -> str:

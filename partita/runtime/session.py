@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -14,7 +13,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.profiler import ProfilerActivity, profile
 
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import by_messages
@@ -25,6 +23,7 @@ from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.program.instruction import Collective
 from partita.program.program import Program
+from partita.runtime.device import CPU, GLOO, taken_up
 from partita.runtime.gather import gathered_leaves
 from partita.runtime.heap import limit, make_room
 from partita.runtime.leg import Reach
@@ -35,7 +34,7 @@ from partita.runtime.run import Values, carry_over, initial, make_rank
 from partita.runtime.schedules import advance
 from partita.runtime.shared import mapped
 from partita.runtime.state import State
-from partita.runtime.watch import Watch, watched
+from partita.runtime.watch import Watch, allocations
 from partita.runtime.weights import first_weights, map_first, save_weights
 from partita.task import Task
 from partita.tracing.prepare import read_batch
@@ -79,7 +78,7 @@ class Session:
     rank: int
     world: int
     timeout: Seconds
-    device: str = "cpu"
+    device: str = CPU
     init: str = ""
     values: Values = field(default_factory=dict)
     transport: Processes | None = None
@@ -90,6 +89,7 @@ class Session:
         """Join the other ranks, align the clocks; `first` is the file of first weights, where a launcher wrote one. Who
         is `back` joins them in the run."""
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+        taken_up(self.device, self.seed)
         self.init = init
         if first:
             self.values, state = map_first(Path(first))
@@ -133,13 +133,13 @@ class Session:
 
     def _watch(self, program: Program) -> Watch:
         reach, values = Reach(program.drain + 2), self.first()
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        with allocations(self.device) as seen:
             rank = self.rank_for(program, None, 0, values=values)
             advance([rank], reach, patience=self.timeout)
-            steady, now = time.time_ns(), time.perf_counter()
+            seen.steady()
             rank.board.done.clear()
             advance([rank], reach, patience=self.timeout, record=lambda round: reach.stop - 2 <= round < reach.stop)
-        return watched(seen, steady, now, rank.spans)
+        return seen.watch(rank.spans)
 
     def join(self, program: Program) -> None:
         """Make the groups of a program's collectives, as every rank of the world must, whether it takes part or not."""
@@ -155,7 +155,7 @@ class Session:
         """This process's rank, its round 0 at step `step`; its state is the one before, a checkpoint's or new."""
         assert self.transport is not None
         machine = self.cluster.devices[self.rank]
-        if self.device == "cpu" and limit() < inf:
+        if self.device == CPU and limit() < inf:
             make_room(peak_memory(program, self.graph, self.rank))
         first = self.first(state) if values is None else values
         made = carry_over(self.graph, program, self.rank, self.task, first, state, self.device)
@@ -187,7 +187,7 @@ class Session:
         """Mean loss over the validation set, or over the first 256 samples where there is none."""
         data = self.task.validation if self.task.validation is not None else self.task.data
         count = len(data) if self.task.validation is not None else min(256, len(data))
-        return evaluate(self.task, model, data, count, self.device)
+        return evaluate(self.task, model.to(self.device), data, count, self.device)
 
     def save(self, model: Any, out: str) -> str:
         """Write the model into the folder `out`; the file's path."""
@@ -220,7 +220,7 @@ def evaluate(task: Task, model: Any, data: Any, count: int, device: str) -> floa
     return total / weight
 
 
-def join_world(rank: int, world: int, timeout: Seconds, backend: str = "gloo") -> None:
+def join_world(rank: int, world: int, timeout: Seconds, backend: str = GLOO) -> None:
     """Meet the other ranks by torchrun's environment variables. Raises RunError with what to check.
 
     With PARTITA_STORE=own rank 0 keeps the store, on the socket that it inherits as PARTITA_LISTEN_FD where there is

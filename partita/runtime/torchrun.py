@@ -15,6 +15,7 @@ from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.runtime.checkpoint import Found, Keep, Tell, stopped_at
 from partita.runtime.course import run
+from partita.runtime.device import GLOO, backend_of, device_of
 from partita.runtime.directory import Finished, opened, write_result
 from partita.runtime.heap import keep_freed
 from partita.runtime.messages import gather, spread
@@ -44,8 +45,9 @@ def train_rank(
     """Train as this process's rank; the result on rank 0, None on the others. Raises RunStopped after a signal."""
     rank, world = place_here(cluster)
     keep_freed()
-    if world > 1:
-        join_world(rank, world, timeout)
+    device, backend = device_of(cluster, rank), backend_of(cluster)
+    if world > 1 or backend != GLOO:
+        join_world(rank, world, timeout, backend)
     with ExitStack() as stack:
         start: Found | Finished | None = None
         word = {"error": "", "resume": "", "finished": False}
@@ -62,14 +64,14 @@ def train_rank(
             raise OptionError(word["error"])
         if word["finished"]:
             return start.take if isinstance(start, Finished) else None
-        session = Session(task, graph, cluster, seed, rank, world, timeout)
+        session = Session(task, graph, cluster, seed, rank, world, timeout, device)
         session.open(init)
         order = Order(
             plan, steps, out=keep.out, keyed=keyed, every=keep.every, keep=keep.many, resume=word["resume"]
         )  # fmt: skip
         report = run(session, order, lambda event: note(event["note"]) if "note" in event else None)
         reports = gather(report, rank, world)
-        if world > 1:
+        if dist.is_initialized():
             dist.destroy_process_group()
         if report["stopped"] is not None:
             raise RunStopped(stopped_at(report["stopped"], keep.out), signal.SIGTERM, step=report["stopped"])

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
-from torch.profiler import profile
+import torch
+from torch.profiler import ProfilerActivity, profile
 
 from partita.cost.curve import fullest
 from partita.program.timeline import Span
+from partita.runtime.device import CPU
 from partita.runtime.rank import LEADING
 from partita.units import Bytes, Seconds
 
@@ -20,14 +24,16 @@ MOMENTS: Final = 240
 @dataclass(frozen=True)
 class Watch:
     """The `peak` of live bytes on a rank, its `curve` as (seconds, bytes), and the spans of the leading lane in these
-    rounds on the same clock."""
+    rounds on the same clock. An accelerator tells no curve, and `held`, what its caching allocator took of it."""
 
     peak: Bytes
     curve: tuple[tuple[Seconds, Bytes], ...]
     spans: tuple[Span, ...]
+    held: Bytes = 0
 
     def message(self) -> dict[str, Any]:
-        return {"peak": self.peak, "curve": self.curve, "spans": [asdict(span) for span in self.spans]}
+        spans = [asdict(span) for span in self.spans]
+        return {"peak": self.peak, "curve": self.curve, "spans": spans, "held": self.held}
 
     def laid_on(self, spans: Sequence[Span]) -> tuple[tuple[Seconds, Bytes], ...]:
         """The curve on the clock of a timed run's `spans`, of which the last rounds count: instruction by instruction
@@ -45,7 +51,7 @@ class Watch:
 def read_watch(message: dict[str, Any]) -> Watch:
     """What `Watch.message` wrote."""
     spans = tuple(Span(**span) for span in message["spans"])
-    return Watch(message["peak"], tuple(map(tuple, message["curve"])), spans)
+    return Watch(message["peak"], tuple(map(tuple, message["curve"])), spans, message["held"])
 
 
 def _edges(spans: Sequence[Span], like: Sequence[Span]) -> dict[tuple[int, str], tuple[Seconds, Seconds]]:
@@ -53,6 +59,46 @@ def _edges(spans: Sequence[Span], like: Sequence[Span]) -> dict[tuple[int, str],
     rank, last = like[0].rank, max((span.round for span in spans), default=0)
     mine = sorted((s for s in spans if s.rank == rank and s.lane in LEADING), key=lambda s: s.start)
     return {(last - s.round, s.name): (s.start, s.end) for s in mine}
+
+
+class Profiled:
+    """What torch's profiler sees of this thread, from `steady` on."""
+
+    def __init__(self, seen: profile) -> None:
+        self.seen, self.since, self.now = seen, 0, 0.0
+
+    def steady(self) -> None:
+        self.since, self.now = time.time_ns(), time.perf_counter()
+
+    def watch(self, spans: Sequence[Span]) -> Watch:
+        """After the profile."""
+        return watched(self.seen, self.since, self.now, spans)
+
+
+class Counted:
+    """What the caching allocator of an accelerator counts by itself."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+    def steady(self) -> None:
+        torch.cuda.reset_peak_memory_stats(self.device)
+
+    def watch(self, spans: Sequence[Span]) -> Watch:
+        peak, held = torch.cuda.max_memory_allocated(self.device), torch.cuda.max_memory_reserved(self.device)
+        return Watch(peak, (), tuple(span for span in spans if span.lane in LEADING), held)
+
+
+@contextmanager
+def allocations(device: str) -> Iterator[Profiled | Counted]:
+    """Watches what is allocated within it."""
+    if device != CPU:
+        yield Counted(device)
+        return
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        yield Profiled(seen)
 
 
 def watched(seen: profile, since: int, now: Seconds, spans: Sequence[Span]) -> Watch:

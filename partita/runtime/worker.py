@@ -18,6 +18,7 @@ from partita.program.program import Lane, Policy
 from partita.program.timeline import Span
 from partita.runtime.acts import carry_out
 from partita.runtime.brake import Start
+from partita.runtime.device import on
 from partita.runtime.hands import Hands, hands_of, until
 from partita.runtime.leg import Reach
 from partita.runtime.rank import Rank
@@ -76,7 +77,7 @@ def _in_order(rank: Rank, lane: Lane, reach: Reach, record: Record) -> LaneRun:
 
 
 def _round_ends(rank: Rank) -> None:
-    rank.ends.append((time.perf_counter(), time.process_time()))
+    rank.ends.append((rank.clock(True), time.process_time()))
     rank.pace.round_ends()
 
 
@@ -135,7 +136,8 @@ def instance(rank: Rank, instruction: Instruction, round: int, record: Record, p
             return
     if rank.board.failure is not None or stale(rank, instruction, round):
         return
-    start = time.perf_counter()
+    noted = record(round)
+    start = rank.clock(noted)
     pending: Pending | Steps | None = posted.pending if posted else None
     if skips(rank, instruction, round):
         if part := getattr(instruction.act, "part", ""):
@@ -151,9 +153,9 @@ def instance(rank: Rank, instruction: Instruction, round: int, record: Record, p
     if lost(rank, instruction, pending):
         rank.at.pop(instruction.lane, None)
         return
-    if record(round):
-        kind = type(instruction.act).__name__
-        rank.spans.append(Span(rank.rank, instruction.lane, instruction.name, kind, round, start, time.perf_counter()))
+    if noted:
+        kind, end = type(instruction.act).__name__, rank.clock(pending is None)
+        rank.spans.append(Span(rank.rank, instruction.lane, instruction.name, kind, round, start, end))
     rank.board.finish(instruction.name)
     rank.at.pop(instruction.lane, None)
 
@@ -180,6 +182,7 @@ def drive(rank: Rank, reach: Reach, record: Record, timeout: Seconds) -> None:
         thread.join()
     if rank.board.failure is not None:
         raise rank.board.failure
+    rank.clock.settle(rank.spans, rank.ends)
 
 
 def loading(rank: Rank) -> list[str]:
@@ -203,7 +206,7 @@ def beside(run: LaneRun, other: LaneRun) -> LaneRun:
 
 def _carry(rank: Rank, lane: str, run: LaneRun, timeout: Seconds) -> None:
     try:
-        with torch.no_grad():
+        with torch.no_grad(), on(rank.device):
             for pending in run:
                 if not pending.block(timeout):
                     raise RunHung(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -64,6 +64,9 @@ def simulate(
 
     Deterministic. Raises CostError for an operator without a cost.
     """
+    if costs.launching:  # whichever is slower, an accelerator or who launches its work, is never waited for
+        sides = (replace(costs, launching=None, _sums={}), costs.launching)
+        return max((simulate(program, each, rounds=rounds, keep=keep) for each in sides), key=_seconds)
     here = setting or setting_of(program, costs)
     rounds = rounds if lockstep(program) else max(rounds, LOOSE)
     layout, start, end = here.clocked(costs, rounds + WARM)
@@ -82,6 +85,10 @@ def simulate(
         breakdown=breakdown(program, spans.of(worker.ranks[0]), seconds, keep),
         ledger=merges_of(program, layout, start),
     )  # fmt: skip
+
+
+def _seconds(timeline: Timeline) -> Seconds:
+    return timeline.step_seconds
 
 
 def peaks(setting: Setting, costs: Sequence[Costs], roles: Collection[str]) -> list[dict[str, Bytes]]:

@@ -1,8 +1,8 @@
 """`partita::lstm_layer`, `partita::gru_layer` and their backwards: one layer, one direction, as one operator.
 
-Importing this file registers them with torch. An LSTM on CPU in fp32 and bf16 runs oneDNN's layer, as eager
-does; anything else runs the recurrence step by step (LSTM: Hochreiter & Schmidhuber, 1997; GRU: Cho et al., 2014, in
-torch's form; gates in torch's order).
+Importing this file registers them with torch. An LSTM on CPU in fp32 and bf16 runs oneDNN's layer, both on CUDA
+cuDNN's, as eager does; anything else runs the recurrence step by step (LSTM: Hochreiter & Schmidhuber, 1997; GRU: Cho
+et al., 2014, in torch's form; gates in torch's order).
 
     layer(value (T, B, I), w_in, w_hidden, b_in, b_hidden, states (B, H) each, reverse)
         -> output (T, B, H), last states, workspace bytes
@@ -12,7 +12,7 @@ torch's form; gates in torch's order).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from torch import Tensor, library
 
 LSTM: Final = 2
 WORKSPACE: Final = 72
+CUDNN: Final = {"lstm": 2, "gru": 3}  # the modes of cuDNN's layers, whose gates are in torch's order
 LEAVES: Final = 5  # value, two weights, two biases
 
 
@@ -78,8 +79,50 @@ def _onednn(cell: Cell, value: Tensor) -> bool:
     return value.device.type == "cpu" and known and torch._C._has_mkldnn
 
 
+def _cudnn(cell: Cell, value: Tensor) -> bool:
+    known = value.dtype in (torch.float32, torch.bfloat16, torch.float16)
+    return value.device.type == "cuda" and known and cell.name in CUDNN and torch._C._has_cudnn
+
+
+def _turned(value: Tensor, reverse: bool) -> Tensor:
+    """In the order in which cuDNN's one direction goes."""
+    return value.flip(0) if reverse else value
+
+
+def _cudnn_forward(cell: Cell, *tensors: Tensor, reverse: bool) -> tuple[Tensor, ...]:
+    value, w_in, w_hidden, b_in, b_hidden, *states = tensors
+    first = [state.contiguous().unsqueeze(0) for state in states]
+    out, h, c, space, _ = torch.ops.aten._cudnn_rnn(
+        _turned(value, reverse).contiguous(), [w_in, w_hidden, b_in, b_hidden], 4, None, first[0],
+        first[1] if cell.states > 1 else None, CUDNN[cell.name], w_hidden.shape[1], 0, 1, False, 0.0, True, False, [],
+        None,
+    )  # fmt: skip
+    return _turned(out, reverse), *(state.squeeze(0).clone() for state in (h, c)[: cell.states]), space
+
+
+def _cudnn_backward(
+    cell: Cell, leaves: Sequence[Tensor], out: Tensor, space: Tensor, d_out: Tensor, d_states: Sequence[Tensor],
+    reverse: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    value, w_in, w_hidden, b_in, b_hidden, *states = leaves
+    weights, both = [w_in, w_hidden, b_in, b_hidden], cell.states > 1
+    first, last = ([state.contiguous().unsqueeze(0) for state in each] for each in (states, d_states))
+    buffer = torch.ops.aten._cudnn_rnn_flatten_weight(
+        weights, 4, value.shape[2], CUDNN[cell.name], w_hidden.shape[1], 0, 1, False, False
+    )
+    d_value, d_h, d_c, d_weights = torch.ops.aten._cudnn_rnn_backward(
+        _turned(value, reverse).contiguous(), weights, 4, buffer, first[0], first[1] if both else None,
+        _turned(out, reverse).contiguous(), _turned(d_out, reverse).contiguous(), last[0], last[1] if both else None,
+        CUDNN[cell.name], w_hidden.shape[1], 0, 1, False, 0.0, True, False, [], None, space, [True, True, both, True],
+    )  # fmt: skip
+    d_first = (d_h.squeeze(0), d_c.squeeze(0)) if both else (d_h.squeeze(0),)
+    return _turned(d_value, reverse), *(d.clone() for d in d_weights), *d_first
+
+
 def _forward(cell: Cell, *tensors: Tensor, reverse: bool) -> tuple[Tensor, ...]:
     value, w_in, w_hidden, b_in, b_hidden, *states = tensors
+    if _cudnn(cell, value):
+        return _cudnn_forward(cell, *tensors, reverse=reverse)
     if _onednn(cell, value):
         with torch.enable_grad():  # without it the workspace is left out
             made: tuple[Tensor, ...] = torch.ops.aten.mkldnn_rnn_layer(
@@ -119,6 +162,8 @@ def _backward(cell: Cell, *tensors: Tensor, reverse: bool) -> tuple[Tensor, ...]
             False, [], False, space,
         )  # fmt: skip
         return got[0], got[1], got[2], got[3], got[4].clone(), got[5], got[6]
+    if _cudnn(cell, value):
+        return _cudnn_backward(cell, tensors[:read], out, space, d_out, d_states, reverse)
     size, steps = w_hidden.shape[1], range(len(value))
     saved = space.view(value.dtype).view(len(value), value.shape[1], cell.kept * size)
     before = torch.cat([out[1:], first[0][None]]) if reverse else torch.cat([first[0][None], out[:-1]])

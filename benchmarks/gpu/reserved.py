@@ -1,0 +1,84 @@
+"""What torch's caching allocator is thought to hold of a card under a plan of one rank: its values, replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from math import prod
+
+from partita.cost.allocator import Allocator
+from partita.cost.ledger import SCRATCH
+from partita.cost.tides import tide_of
+from partita.graph.graph import Graph
+from partita.graph.operator import Ref
+from partita.graph.tensor import ITEMSIZE
+from partita.program.instruction import Compute, Load, Update
+from partita.program.program import Program
+from partita.units import Bytes
+
+ROUNDS = 3
+
+
+def held_by(program: Program, graph: Graph) -> Bytes:
+    """Bytes of all segments after some rounds of the only rank's lane that computes."""
+    role, step = program.roles[0], program.graph_of(-1, graph)
+    acts = [i.act for i in role.instructions]
+    batch = next(segment.batch for segment in program.segments)
+    tide, pool = tide_of(step, batch), Allocator()
+    loads, goes = dict(step.inputs), dict[int, list[Hashable]]()
+    for ref, end in tide.last.items():
+        if ref not in tide.gradients:
+            goes.setdefault(end, []).append(ref if ref in tide.made else (ref.name,))
+    states = graph.optimizer.state_bytes(1) // 4
+    for dtype in sorted({b.dtype for b in program.trained}):
+        pool.take(("weights", dtype), sum(b.elements for b in program.trained if b.dtype == dtype) * ITEMSIZE[dtype])
+    for b in program.trained:
+        if b.master:
+            pool.take(("master", b.name), b.elements * ITEMSIZE[b.master])
+    for buffer in step.buffers:
+        pool.take(("buffer", buffer.name), buffer.tensor.size())
+    first: dict[int, list[Ref]] = {}
+    for ref, at in tide.made.items():
+        first.setdefault(at, []).append(ref)
+    shapes = {p.name: prod(int(d) for d in p.tensor.at(1).shape if isinstance(d, int)) for p in step.parameters}
+    for round in range(ROUNDS):
+        here = set[Hashable]()
+
+        def give(key: Hashable, here: set[Hashable] = here) -> None:
+            if key in here:
+                here.discard(key)
+                pool.give(key)
+
+        for act in acts:
+            if isinstance(act, Load):
+                for name, tensor in loads.items():
+                    pool.take((name,), tensor.size(batch))
+                    here.add((name,))
+            elif isinstance(act, Compute):
+                segment = program.segment[act.segment]
+                for at in range(segment.start, segment.stop):
+                    for ref in first.get(at, ()):
+                        pool.take(ref, tide.size(ref))
+                        here.add(ref)
+                    for key in goes.get(at, ()):
+                        give(key)
+            elif isinstance(act, Update):
+                bucket = program.bucket[act.bucket]
+                wide = ITEMSIZE[bucket.master or bucket.dtype]
+                sizes = [shapes[piece.parameter] * wide for piece in bucket.pieces]
+                copies = 1 if bucket.master else 0
+                scratch = [(k, i, n) for k in range(copies + SCRATCH.get(graph.optimizer.name, 1))
+                           for i, n in enumerate(sizes)]  # fmt: skip
+                if round == 0:
+                    for k in range(states):
+                        for piece, n in zip(bucket.pieces, sizes, strict=True):
+                            pool.take(("state", k, bucket.name, piece.parameter), n)
+                for k, i, n in scratch:
+                    pool.take(("scratch", k, i), n)
+                for k, i, _ in scratch:
+                    pool.give(("scratch", k, i))
+                for piece in bucket.pieces:
+                    if (ref := tide.wanted.get(piece.parameter)) is not None:
+                        give(tide.root.get(ref, ref))
+        for key in list(here):
+            give(key)
+    return pool.held

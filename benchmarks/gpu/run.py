@@ -1,0 +1,248 @@
+"""One rank on one card: speed beside plain PyTorch, step times and memory beside what was predicted, NCCL.
+
+    run.py [--only speed,memory,nccl,compiled] [--tasks resnet50,gpt2_small] [--steps 10] [--repeat 7]
+           [--limit 560] [--out figures.json]
+
+speed     `single` and the plain loop in turn, in fp32 and bf16, predicted before either runs
+memory    peaks of allocated and of reserved bytes, without and with recomputation, beside what is predicted
+nccl      a group of one rank: every collective, and what a lane waits for
+compiled  `single(segments=compiled)` and the plain loop through torch.compile, in turn
+
+A line a case as it is done; all figures go to --out with card, date and commit. No case begins after --limit seconds;
+what was left out is named. Without a CUDA device it says so: exit 0, or 2 where --only insists.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from math import log
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]  # the package, installed or not, for this process and its workers
+sys.path[:0] = [str(HERE), str(ROOT)]
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+try:
+    from plain import Plain
+    from reserved import held_by
+    from tasks import FILLED, TIMED
+
+    from partita import api
+    from partita.cost.datasheet import datasheet_costs
+    from partita.lab.rehearsal import Rehearsal
+    from partita.lowering.lower import lower
+    from partita.lowering.precision import short_dtype
+    from partita.lowering.samples import sizes_of
+    from partita.program.instruction import Kind
+    from partita.report.environment import environment
+    from partita.runtime.processes import Processes
+    from partita.runtime.session import join_world
+    from partita.simulator.simulate import simulate
+    from partita.task import load_task
+except ImportError as missing:
+    print(f"a package that partita needs is missing here ({missing}); install it, or carry its wheel along")
+    sys.exit(2)
+
+PIECES = ("speed", "memory", "nccl", "compiled")
+PRECISIONS = ("fp32", "bf16")
+CLUSTER = "local:cuda:1"
+BAR = 1.02
+COMPILED = ("resnet50", "gpt2_small", "bert_large", "alexnet")
+RECOMPUTE = ("none", "full", "auto")
+
+
+@dataclass
+class Figures:
+    """What has been measured, and what time did not suffice for."""
+
+    card: str
+    until: float
+    out: Path | None
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+    def each(self, piece: str, names: Iterable[str]) -> Iterable[str]:
+        """The names for which there is time."""
+        for name in names:
+            if time.monotonic() > self.until:
+                self.left.append(f"{piece} of {name}")
+            else:
+                yield name
+
+    def add(self, **row: Any) -> None:
+        self.rows.append(row)
+        print(json.dumps(row), flush=True)
+        if self.out:
+            where = {"card": self.card, **asdict(environment())}
+            self.out.write_text(json.dumps({**where, "rows": self.rows, "left": self.left}, indent=1) + "\n")
+
+    def of(self, piece: str) -> list[dict[str, Any]]:
+        return [row for row in self.rows if row["piece"] == piece and "error" not in row]
+
+
+def spec(name: str) -> str:
+    return f"{HERE / 'tasks.py'}:{name}"
+
+
+def plan_text(precision: str, **knobs: Any) -> str:
+    given = {**({"precision": "bf16"} if precision == "bf16" else {}), **knobs}
+    return f"single({','.join(f'{knob}={value}' for knob, value in given.items())})" if given else "single"
+
+
+def guarded(figures: Figures, piece: str, name: str, run: Callable[[], None]) -> None:
+    """One model's failure is a row of its own, and the others go on."""
+    try:
+        run()
+    except Exception as error:  # whatever a model meets on a card
+        figures.add(piece=piece, task=name, error=f"{type(error).__name__}: {error}"[:400])
+    torch.cuda.empty_cache()
+
+
+def speed(figures: Figures, names: Iterable[str], steps: int, repeat: int, piece: str = "speed") -> None:
+    compiled = piece == "compiled"
+    cluster = api.cluster_of(CLUSTER)
+
+    def one(name: str) -> None:
+        graph, task = api.graph_of(spec(name)), load_task(spec(name))
+        knobs = {"segments": "compiled"} if compiled else {}
+        plans = {p: api.plan_of(plan_text(p, **knobs), graph, cluster) for p in PRECISIONS}
+        with Rehearsal(spec(name), graph, cluster, timeout=300.0) as crew:
+            costs = None if compiled else crew.probe(list(plans.values()))
+            for precision, plan in plans.items():
+                program = lower(graph, plan, cluster)[-1].program
+                predicted = simulate(program, costs).step_seconds if costs else None
+                loop = Plain(task, "cuda:0", precision == "bf16", compiled)
+                loop.seconds(3)
+                ours, theirs = [], []
+                for _ in range(repeat):
+                    ours.append(crew.measure(plan, steps=steps, evaluate=False).timeline.step_seconds)
+                    theirs.append(loop.seconds(steps))
+                figures.add(
+                    piece=piece, task=name, precision=precision, seconds=median(ours), spread=[min(ours), max(ours)],
+                    plain=median(theirs), plain_spread=[min(theirs), max(theirs)], ratio=median(ours) / median(theirs),
+                    predicted=predicted, off=log(predicted / median(ours)) if predicted else None,
+                )  # fmt: skip
+                del loop
+                torch.cuda.empty_cache()
+
+    for name in figures.each(piece, names):
+        guarded(figures, piece, name, lambda name=name: one(name))  # type: ignore[misc]
+
+
+def memory(figures: Figures, names: Iterable[str]) -> None:
+    cluster = api.cluster_of(CLUSTER)
+    besides = beside(cluster)
+    figures.add(piece="besides", allocated=besides[0], reserved=besides[1])
+
+    def one(name: str) -> None:
+        graph = api.graph_of(spec(name))
+        with Rehearsal(spec(name), graph, cluster, timeout=300.0) as crew:
+            for precision in PRECISIONS:
+                for recompute in RECOMPUTE:
+                    knobs = {} if recompute == "none" else {"recompute": recompute}
+                    knobs |= {"budget": 0.6} if recompute == "auto" else {}
+                    plan = api.plan_of(plan_text(precision, **knobs), graph, cluster)
+                    program = lower(graph, plan, cluster)[-1].program
+                    short = short_dtype(plan.memory)
+                    costs = datasheet_costs(graph, cluster, sizes_of(plan, graph), precisions=(short,) if short else ())
+                    predicted = simulate(program, costs).memory[0] + besides[0]
+                    held, watch = held_by(program, graph) + besides[1], crew.memory(plan)[0]
+                    figures.add(
+                        piece="memory", task=name, precision=precision, recompute=recompute, predicted=predicted,
+                        allocated=watch.peak, allocated_off=predicted / watch.peak - 1, predicted_held=held,
+                        reserved=watch.held, reserved_off=held / watch.held - 1,
+                    )  # fmt: skip
+
+    for name in figures.each("memory", names):
+        guarded(figures, "memory", name, lambda name=name: one(name))  # type: ignore[misc]
+
+
+def beside(cluster: Any) -> tuple[int, int]:
+    """Bytes that a worker has allocated and reserved besides what a tiny model's tensors are: workspaces."""
+    graph = api.graph_of(spec("tiny"))
+    plan = api.plan_of("single", graph, cluster)
+    program = lower(graph, plan, cluster)[-1].program
+    own = simulate(program, datasheet_costs(graph, cluster, sizes_of(plan, graph))).memory[0]
+    with Rehearsal(spec("tiny"), graph, cluster) as crew:
+        watch = crew.memory(plan)[0]
+    return max(watch.peak - own, 0), max(watch.held - held_by(program, graph), 0)
+
+
+def nccl(figures: Figures) -> None:
+    """Every collective that the worker asks a backend for, on a card, in a group of one rank that a lane waits for."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "RANK": "0", "WORLD_SIZE": "1"}
+    torch.cuda.set_device(0)
+    join_world(0, 1, 60.0, "cpu:gloo,cuda:nccl")
+    transport, group, size = Processes(0), (0,), 2**22
+    transport.groups["wire", group] = dist.new_group([0])
+    dist.barrier()
+    for kind in Kind:
+        flat, edges = torch.arange(size, device="cuda:0", dtype=torch.float32), (0, size)
+        before, seconds = flat.clone(), []
+        for _ in range(20):
+            torch.cuda.synchronize()
+            begun = time.perf_counter()
+            done = transport.collective(kind, flat, group, "wire", str(kind), 0, edges).block(60.0)
+            seconds.append(time.perf_counter() - begun)
+        equal = bool(done and torch.equal(flat, before))
+        figures.add(piece="nccl", task=str(kind), bytes=4 * size, seconds=median(seconds[5:]), equal=equal)
+    dist.destroy_process_group()
+
+
+def told(figures: Figures) -> None:
+    """What it comes to."""
+    for piece in ("speed", "compiled"):
+        if rows := figures.of(piece):
+            over = [f"{r['task']} {r['precision']} {r['ratio']:.3f}" for r in rows if r["ratio"] > BAR]
+            print(f"{piece}: {len(rows) - len(over)} of {len(rows)} within {BAR} of plain PyTorch; over it: {over}")
+    if off := [abs(r["off"]) for r in figures.of("speed")]:
+        print(f"step times: mean error {mean(off):.1%} (bar 5 %), at most {max(off):.1%}")
+    for name, bar in (("allocated_off", 2), ("reserved_off", 4)):
+        if off := [abs(r[name]) for r in figures.of("memory")]:
+            print(f"{name}: mean {mean(off):.1%}, at most {max(off):.1%} (bar {bar} %)")
+    if figures.left:
+        print(f"left out for want of time: {', '.join(figures.left)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--tasks", default="")
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--limit", type=float, default=560.0)
+    parser.add_argument("--out", type=Path, default=None)
+    given = parser.parse_args()
+    pieces = [piece for piece in given.only.split(",") if piece] or list(PIECES)
+    if wrong := [piece for piece in pieces if piece not in PIECES]:
+        print(f"--only is {given.only!r}; {wrong[0]!r} is none of {', '.join(PIECES)}")
+        sys.exit(2)
+    if not torch.cuda.is_available():
+        print(f"torch {torch.__version__} sees no CUDA device on this machine, so there is nothing to measure")
+        sys.exit(2 if given.only else 0)
+    torch.set_num_threads(1)
+    wanted = given.tasks.split(",") if given.tasks else ()
+    figures = Figures(torch.cuda.get_device_name(0), time.monotonic() + given.limit, given.out)
+    for piece in pieces:
+        if piece == "nccl":
+            guarded(figures, piece, "one rank", lambda: nccl(figures))
+        elif piece == "memory":
+            memory(figures, wanted or FILLED)
+        else:
+            speed(figures, wanted or (TIMED if piece == "speed" else COMPILED), given.steps, given.repeat, piece)
+    told(figures)
+
+
+if __name__ == "__main__":
+    main()

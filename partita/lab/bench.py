@@ -1,0 +1,100 @@
+"""Where and by which clock calls are timed.
+
+A processor    core-seconds of the thread that makes a call.
+A card         seconds of its stream, between events; and, in a second round, core-seconds of the thread that launches:
+               the larger of a step's two sums is what it takes, since the host may run far ahead.
+
+    host     sleep  e0 launch e1 launch e2 launch e3
+    stream   zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz|kernel|kernel|kernel|   launched in its sleep, so no gap is the host's
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any, Final
+
+import torch
+
+from partita.runtime.device import CPU
+from partita.units import Bytes, Seconds
+
+Calls = Sequence[Callable[[], Any]]
+CLOCK: Final = 2.0e9  # ticks a second of a card that is busy, about
+SPARE: Final[Seconds] = 1e-3  # that it sleeps longer than launching is thought to take
+CHUNK: Final = 64  # calls that are launched in one sleep: no queue is full of them
+TRIES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """The `device` that calls work on, what times a list of them (none: the thread's clock, inline), and how many
+    bytes of a call's inputs take turns, so that none finds its own in a cache (`ring`), and of all calls' (`held`)."""
+
+    device: str = CPU
+    each: Callable[[Calls], list[Seconds]] | None = None
+    ring: Bytes = 2**23
+    held: Bytes = 2**30
+
+
+HOST: Final = Bench()
+
+
+def benches_of(device: str) -> tuple[Bench, ...]:
+    """By which a device's calls are timed: what they take there, and on a card what launching them takes."""
+    if device == CPU:
+        return (HOST,)
+    card = Card(device)
+    return Bench(device, card.each, 2**28, 2**33), Bench(device, card.launches, 2**24)
+
+
+class Card:
+    """A card's two clocks; `pace` is how long launching a call has taken, `gap` what two events have between them."""
+
+    def __init__(self, device: str) -> None:
+        self.device, self.pace, self.gap = device, 50e-6, 0.0
+        self.gap = median(self._chunk([_nothing] * CHUNK))
+
+    def each(self, calls: Calls) -> list[Seconds]:
+        """Seconds of the stream."""
+        parts = [self._chunk(calls[at : at + CHUNK]) for at in range(0, len(calls), CHUNK)]
+        return [max(gap - self.gap, 0.0) for part in parts for gap in part]
+
+    def launches(self, calls: Calls) -> list[Seconds]:
+        """Core-seconds of this thread, each with an empty queue ahead."""
+        found = []
+        for call in calls:
+            torch.cuda.synchronize(self.device)
+            before = time.thread_time()
+            call()
+            found.append(time.thread_time() - before)
+        return found
+
+    def _chunk(self, calls: Calls) -> list[Seconds]:
+        event: Any = torch.cuda.Event
+        sleep: Any = torch.cuda._sleep
+        gaps: list[Seconds] = []
+        for _ in range(TRIES):
+            held = 1.5 * self.pace * len(calls) + SPARE
+            marks = [event(enable_timing=True) for _ in range(len(calls) + 1)]
+            torch.cuda.synchronize(self.device)
+            sleep(int(held * CLOCK))
+            begun = time.perf_counter()
+            marks[0].record()
+            for call, mark in zip(calls, marks[1:], strict=True):
+                call()
+                mark.record()
+            spent = time.perf_counter() - begun
+            torch.cuda.synchronize(self.device)
+            gaps = [a.elapsed_time(b) * 1e-3 for a, b in pairwise(marks)]
+            self.pace = spent / len(calls)
+            if spent < held:  # it did not wake up too early
+                break
+        return gaps
+
+
+def _nothing() -> None:
+    """Launches nothing."""

@@ -1,0 +1,35 @@
+"""What launching a program's work takes, beside what the work takes on an accelerator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any, Final
+
+from partita.cost.costs import Costs, Touch
+from partita.units import Seconds
+
+TOUCHES: Final = ("copy", "add", "update", "load")
+
+
+def launches_of(replies: Sequence[Mapping[str, Any]]) -> dict[str, Seconds]:
+    """Signature -> core-seconds of launching an operator, medians over the ranks that timed it; none on processors."""
+    timed = [each for reply in replies for each in reply["launching"]]
+    names = dict.fromkeys(name for each in timed for name in each)
+    return {name: median(each[name] for each in timed if name in each) for name in names}
+
+
+def touch_of(replies: Sequence[Mapping[str, Any]], name: str) -> Touch:
+    """A measured Touch, of each part the median over ranks."""
+    return Touch(*(median(column) for column in zip(*(reply[name] for reply in replies), strict=True)))
+
+
+def with_launching(costs: Costs, launches: Mapping[str, Seconds], touches: Sequence[Mapping[str, Any]]) -> Costs:
+    """The costs, and beside them those of the launching threads, where there are any."""
+    sides = [each for reply in touches for each in reply["launching"]]
+    if not sides:
+        return costs
+    found: dict[str, Any] = {name: touch_of(sides, name) for name in TOUCHES}
+    instruction = median(each["instruction"] for each in sides)
+    return replace(costs, launching=replace(costs, operators=launches, instruction=instruction, _sums={}, **found))

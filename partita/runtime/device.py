@@ -1,0 +1,153 @@
+"""Where a rank computes: the one file that tells processors from accelerators.
+
+            "cpu"                            "cuda:1"
+samples     as they are                      through pinned memory, so that nobody waits for the copy
+moments     the clock, read at once          events, read when the device has come to them
+groups      gloo                             NCCL for what lies there, gloo for words
+
+All lanes of a rank launch into one stream, the device's first, in the order in which they carry instructions out: what
+is launched after what it needs runs after it, and freed memory can be used again at once. Only collectives run in
+streams of the backend's own. Their lane waits for them with its thread and not in the stream, so that computing goes
+on beside them.
+
+Spans are of events. A device that is waited for at the end of each instruction would stand idle until the next one is
+launched, and the rounds that are looked at would be longer than all others; an event is one more entry in the queue.
+What ends on the host's side, a message or a collective, is told by the host's clock.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+
+from partita.cluster.cluster import Cluster
+from partita.errors import ClusterError
+from partita.program.timeline import Span
+from partita.units import Seconds
+
+CPU: Final = "cpu"
+GLOO: Final = "gloo"
+BOTH: Final = "cpu:gloo,cuda:nccl"
+AHEAD: Final = 1024  # moments that may be open: the host is never further ahead of the device
+
+Ends = list[tuple[Seconds, Seconds]]
+
+
+def device_of(cluster: Cluster, rank: int) -> str:
+    """What a rank computes on in this process: an accelerator by its place on the machine (LOCAL_RANK, else its place
+    in the cluster), or the processor, which ghosts have too.
+
+    Raises ClusterError where this machine has no such accelerator.
+    """
+    here = cluster.devices[rank]
+    if here.ghost or here.backend == CPU:
+        return CPU
+    place = int(os.environ.get("LOCAL_RANK", cluster.machines[:rank].count(cluster.machines[rank])))
+    if place >= (count := torch.cuda.device_count()):
+        raise ClusterError(
+            f"cluster {cluster.name} puts rank {rank} on {here.backend}:{place} and this process sees {count} such "
+            f"devices with torch {torch.__version__}; take a cluster of cpu devices, or mark its devices ghost = true"
+        )
+    return f"{here.backend}:{place}"
+
+
+def backend_of(cluster: Cluster) -> str:
+    """What torch.distributed moves the tensors of a cluster with."""
+    real = any(device.backend != CPU and not device.ghost for device in cluster.devices)
+    return BOTH if real else GLOO
+
+
+def taken_up(device: str, seed: int) -> None:
+    """Make an accelerator this thread's, and its random numbers those of the seed."""
+    if device != CPU:
+        torch.cuda.set_device(device)
+        torch.cuda.manual_seed(seed)
+
+
+def on(device: str) -> AbstractContextManager[Any]:
+    """Within it what a thread launches goes to the device."""
+    return nullcontext() if device == CPU else torch.cuda.device(device)
+
+
+def brought(tensor: torch.Tensor, device: str, floating: torch.dtype | None = None) -> torch.Tensor:
+    """A sample's tensor on the device, a float as `floating` where it is given."""
+    dtype = floating if floating is not None and tensor.is_floating_point() else tensor.dtype
+    if device == CPU:
+        return tensor.to(device, dtype)
+    return tensor.pin_memory().to(device, dtype, non_blocking=True)
+
+
+class Clock:
+    """The moments of a processor: what is done is done when the clock is read."""
+
+    def __call__(self, noted: bool) -> Seconds:
+        """Now, `noted` if somebody will look at it."""
+        return time.perf_counter()
+
+    def settle(self, spans: list[Span], ends: Ends) -> None:
+        """Put the device's moments in place of the host's."""
+
+
+class Moment(float):
+    """When the host came by; `at` is when the device did, once that is known."""
+
+    event: Any = None
+    at: Seconds = 0.0
+
+
+class Events(Clock):
+    """The moments of an accelerator, each a time after the one before, on the host's clock."""
+
+    def __init__(self, device: str) -> None:
+        self.event: Any = torch.cuda.Event
+        self.stream = torch.cuda.default_stream(device)
+        self.open: deque[Moment] = deque()
+        self.order = threading.Lock()
+        self.last = self._moment()
+        self.last.event.synchronize()
+        self.last.at = time.perf_counter()
+
+    def __call__(self, noted: bool) -> Seconds:
+        if not noted:
+            return time.perf_counter()
+        with self.order:  # events stand here as in the stream
+            self.open.append(self._moment())
+            if len(self.open) > AHEAD:
+                self._close()
+            return self.open[-1]
+
+    def settle(self, spans: list[Span], ends: Ends) -> None:
+        with self.order:
+            while self.open:
+                self._close()
+        spans[:] = [replace(span, start=_at(span.start), end=_at(span.end)) for span in spans]
+        ends[:] = [(_at(end), core) for end, core in ends]
+
+    def _moment(self) -> Moment:
+        made = Moment(time.perf_counter())
+        made.event = self.event(enable_timing=True)
+        made.event.record(self.stream)
+        return made
+
+    def _close(self) -> None:
+        """Read the oldest: from event to event, as an event's times are short numbers."""
+        moment = self.open.popleft()
+        moment.event.synchronize()
+        moment.at = self.last.at + self.last.event.elapsed_time(moment.event) * 1e-3
+        self.last = moment
+
+
+def _at(moment: Seconds) -> Seconds:
+    return moment.at if isinstance(moment, Moment) else moment
+
+
+def clock_of(device: str) -> Clock:
+    """The clock of a device."""
+    return Clock() if device == CPU else Events(device)

@@ -1,0 +1,99 @@
+"""What stands in for processors' operators on a card: called as torch wants it, with results of the same shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from partita.kernels import attention
+from partita.kernels.codecs import kernel_of
+from partita.plan.wire import Codec
+from partita.runtime.segment import resolve
+from partita.tracing.recurrent import CELLS, LEAVES, _cudnn_backward, _cudnn_forward
+from partita.wire.codec import SPECS, message_dtype, room
+
+CARD = "cuda:0"
+
+
+@pytest.mark.parametrize("choice", [attention.FLASH, attention.EFFICIENT])
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_on_a_card_has_the_shapes_of_the_captured_one(
+    choice: int, masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "_fused_sdp_choice", lambda *given, **named: choice)
+    with FakeTensorMode():
+        q, k, v = (torch.empty(2, 3, length, 16, device=CARD, dtype=torch.bfloat16) for length in (10, 12, 12))
+        mask = torch.empty(10, 12, device=CARD, dtype=torch.bfloat16) if masked else None
+        out, sums = attention.forward(q, k, v, 0.0, False, attn_mask=mask)
+        found = attention.backward(out, q, k, v, out, sums, 0.0, False, attn_mask=mask)
+    assert (out.shape, out.device.type) == (q.shape, "cuda")
+    assert [d.shape for d in found] == [q.shape, k.shape, v.shape]
+
+
+def test_the_operator_is_chosen_by_the_device() -> None:
+    for target, twin in attention.TWINS.items():
+        assert resolve(target, CARD) is twin
+        assert isinstance(resolve(target), torch._ops.OpOverload)
+    assert resolve("aten.mm.default", CARD) is torch.ops.aten.mm.default
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=[cell.name for cell in CELLS])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_recurrent_layer_on_a_card_has_its_shapes(cell: Any, reverse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cuDNN is asked for does not depend on the device. torch has no made-up form of its backward, of which the
+    arguments are counted."""
+    aten, asked = torch.ops.aten, []
+
+    def backward(*given: Any) -> tuple[Any, ...]:
+        asked.append(len(given) == len(derivative.default._schema.arguments))
+        like = [None if given[k] is None else torch.empty_like(given[k]) for k in (0, 4, 5)]
+        return *like, [torch.empty_like(weight) for weight in given[1]]
+
+    def flattened(*given: Any) -> torch.Tensor:
+        asked.append(len(given) == len(flatten.default._schema.arguments))
+        return torch.empty(1)
+
+    derivative, flatten = aten._cudnn_rnn_backward, aten._cudnn_rnn_flatten_weight
+    monkeypatch.setattr(aten, "_cudnn_rnn_backward", backward)
+    monkeypatch.setattr(aten, "_cudnn_rnn_flatten_weight", flattened)
+    gates = {"lstm": 4, "gru": 3}[cell.name]
+    with FakeTensorMode():
+        shapes = [(5, 2, 6), (gates * 8, 6), (gates * 8, 8), (gates * 8,), (gates * 8,), *[(2, 8)] * cell.states]
+        leaves = [torch.empty(shape) for shape in shapes]
+        out, *last, space = _cudnn_forward(cell, *leaves, reverse=reverse)
+        found = _cudnn_backward(cell, leaves, out, space, torch.empty_like(out), last, reverse)
+    assert asked == [True, True]
+    assert out.shape == (5, 2, 8)
+    assert [state.shape for state in last] == [(2, 8)] * (len(leaves) - LEAVES)
+    assert [d.shape for d in found] == [leaf.shape for leaf in leaves]
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor that says that it is on another device; what is computed with it stays there."""
+
+    @property
+    def is_cpu(self) -> bool:  # type: ignore[override]
+        return False
+
+    def cpu(self) -> torch.Tensor:  # type: ignore[override]
+        return self.as_subclass(torch.Tensor).clone()
+
+
+@pytest.mark.parametrize("name", [name for name, spec in SPECS.items() if spec.counts is None])
+def test_codecs_go_by_the_host_and_come_back(name: str) -> None:
+    """The same message, the same rest and the same numbers as of a tensor that is in the host's memory."""
+    codec = Codec(name)
+    kernel, found = kernel_of(codec), []
+    values = torch.randn(4096, generator=torch.Generator().manual_seed(3)) * 0.01
+    dtype = getattr(torch, message_dtype(codec))
+    for kind in (torch.Tensor, Elsewhere):
+        left, into = values.clone().as_subclass(kind), torch.zeros(4096).as_subclass(kind)
+        message = torch.zeros(room(codec, 4096, 4), dtype=torch.uint8).view(dtype).as_subclass(kind)
+        used = kernel.encode(left, message, 7, back=True)
+        kernel.decode(message.view(torch.uint8)[:used].view(dtype), into)
+        found.append([tensor.as_subclass(torch.Tensor) for tensor in (left, message.view(torch.uint8), into)])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    assert found[0][2].any()
