@@ -36,7 +36,7 @@ from partita.lowering.tiers import fans_out
 from partita.plan.check import check
 from partita.plan.memory import Shard
 from partita.plan.mesh import Split
-from partita.plan.plan import DEFERRED, Plan
+from partita.plan.plan import COMPILED, DEFERRED, Plan
 from partita.plan.rule import ruled
 from partita.plan.schedule import Schedule, Versions
 from partita.plan.sync import AllReduce, Often, Outer, Servers, Sync, What
@@ -77,7 +77,8 @@ def lower_phase(graph: Graph, plan: Plan, cluster: Cluster, steps: int = 0) -> P
     plan = unsliced(base_of(plan))
     step = in_precision(ruling, plan.memory)
     program = sharded(deferred(step, plan, _replicated(step, plan, cluster, steps, factors)), step, plan.memory)
-    return replace(verify(mastered(program, ruling, plan.memory)), update=plan.update)
+    done = verify(mastered(program, ruling, plan.memory))
+    return replace(done, update=plan.update, compiled=COMPILED in plan.kernels)
 
 
 def _replicated(graph: Graph, plan: Plan, cluster: Cluster, steps: int, factors: Factors) -> Program:
@@ -132,7 +133,7 @@ def refuse(graph: Graph, plan: Plan) -> None:
         (not loose and corrections_gap(plan), "corrections of the update rule"),
         (plan.update.growth != 1 or bool(plan.update.grow_at), "a batch that grows"),
         (plan.update.local_state != "keep", f"a local state that is {plan.update.local_state}"),
-        (bool(set(plan.kernels) - {DEFERRED}), "kernel choices"),
+        (bool(set(plan.kernels) - {DEFERRED, COMPILED}), "kernel choices"),
     )
     for given, what in cases:
         if given:

@@ -126,7 +126,7 @@ class Program:
     `semantics` is the class that `verify` holds it to: exact, delayed, lossy, consensus or racy. `stages` are the
     graphs that segments with a stage speak of; the others speak of `whole`, or of the captured one. `update` says what
     the instruction Update does, `deferred` names the batch statistics that move by Settle alone, `scaling` how the loss
-    is scaled.
+    is scaled, `compiled` that segments go through torch.compile.
     """
 
     name: str
@@ -144,6 +144,7 @@ class Program:
     codings: tuple[Coding, ...] = ()
     whole: Graph | None = None
     scaling: Scaling | None = None
+    compiled: bool = False
 
     @cached_property
     def size(self) -> int:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from partita.plan.memory import Memory, Precision, Recompute, Shard
-from partita.plan.plan import DEFERRED, Plan, Rule, Update
+from partita.plan.plan import COMPILED, DEFERRED, Plan, Rule, Update
 
 
 class BatchNorm(StrEnum):
@@ -17,6 +17,13 @@ class BatchNorm(StrEnum):
 
     LOCAL = "local"
     DEFERRED = "deferred"
+
+
+class Segments(StrEnum):
+    """Whether segments run operator by operator, or what torch.compile makes of each."""
+
+    EAGER = "eager"
+    COMPILED = "compiled"
 
 
 SHARED: Final[Mapping[str, Any]] = {
@@ -32,7 +39,9 @@ SHARED: Final[Mapping[str, Any]] = {
     "rate_scale": 1.0,
     "rate_warmup": 0,
     "batch_norm": BatchNorm.LOCAL,
+    "segments": Segments.EAGER,
 }
+KERNELS: Final = {"batch_norm": (BatchNorm.DEFERRED, DEFERRED), "segments": (Segments.COMPILED, COMPILED)}
 RULES: Final = {"rule": "rule", "trust": "trust", "rate_scale": "scale", "rate_warmup": "warmup"}  # fields of Update
 
 
@@ -41,8 +50,8 @@ def with_shared(plan: Plan, knobs: Mapping[str, Any]) -> Plan:
     if not knobs:
         return plan
     before = tuple(replace(phase, plan=with_shared(phase.plan, knobs)) for phase in plan.before)
-    fields = {knob: v for knob, v in knobs.items() if knob not in RULES and knob != "batch_norm"}
+    fields = {knob: v for knob, v in knobs.items() if knob not in RULES and knob not in KERNELS}
     memory: Memory = replace(plan.memory, **fields)
     update: Update = replace(plan.update, **{RULES[knob]: v for knob, v in knobs.items() if knob in RULES})
-    kernels = (*plan.kernels, DEFERRED) if knobs.get("batch_norm") is BatchNorm.DEFERRED else plan.kernels
-    return replace(plan, memory=memory, update=update, kernels=kernels, before=before)
+    chosen = tuple(kernel for knob, (value, kernel) in KERNELS.items() if knobs.get(knob) is value)
+    return replace(plan, memory=memory, update=update, kernels=(*plan.kernels, *chosen), before=before)

@@ -71,7 +71,7 @@ def compiled(
             segment = program.segment[name]
             if (segment.stage, segment.batch) == (stage, batch):
                 here = segment.start, segment.stop
-                code[name] = compile_segment(concrete, *here, device, last, breathing)
+                code[name] = compile_segment(concrete, *here, device, last, breathing, program.compiled)
     return code, reads
 
 
