@@ -20,11 +20,11 @@ def cluster_of(size: int, bandwidth: float = 1.25e8) -> Cluster:
     return Cluster(f"equal-{size}", Group("root", (Device(cores=0.5),) * size, (Link(bandwidth),) * size))
 
 
-def two_layers() -> Graph:
+def two_layers(width: int = 6) -> Graph:
     """loss = sum(x @ a @ b) by hand: two parameters, two forward products, their gradients."""
     each = Affine(1)
-    x, h, y = Tensor((each, 4), "float32"), Tensor((each, 6), "float32"), Tensor((each, 2), "float32")
-    a, b, one = Tensor((4, 6), "float32"), Tensor((6, 2), "float32"), Tensor((), "float32")
+    x, h, y = Tensor((each, 4), "float32"), Tensor((each, width), "float32"), Tensor((each, 2), "float32")
+    a, b, one = Tensor((4, width), "float32"), Tensor((width, 2), "float32"), Tensor((), "float32")
     forward = (
         Operator("h", "aten.mm.default", (Ref("input.0"), Ref("a")), outputs=(h,)),
         Operator("y", "aten.mm.default", (Ref("h"), Ref("b")), outputs=(y,)),
@@ -32,9 +32,9 @@ def two_layers() -> Graph:
     )
     backward = (
         Operator("dy", "aten.expand.default", (Ref("tangent"), (each, 2)), outputs=(y,)),
-        Operator("ht", "aten.t.default", (Ref("h"),), outputs=(Tensor((6, each), "float32", (1, 6)),)),
+        Operator("ht", "aten.t.default", (Ref("h"),), outputs=(Tensor((width, each), "float32", (1, width)),)),
         Operator("db", "aten.mm.default", (Ref("ht"), Ref("dy")), outputs=(b,)),
-        Operator("bt", "aten.t.default", (Ref("b"),), outputs=(Tensor((2, 6), "float32", (1, 2)),)),
+        Operator("bt", "aten.t.default", (Ref("b"),), outputs=(Tensor((2, width), "float32", (1, 2)),)),
         Operator("dh", "aten.mm.default", (Ref("dy"), Ref("bt")), outputs=(h,)),
         Operator("xt", "aten.t.default", (Ref("input.0"),), outputs=(Tensor((4, each), "float32", (1, 4)),)),
         Operator("da", "aten.mm.default", (Ref("xt"), Ref("dh")), outputs=(a,)),

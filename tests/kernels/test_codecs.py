@@ -167,6 +167,20 @@ def test_a_threshold_says_itself() -> None:
     assert torch.equal(left, values - said)
 
 
+def test_a_higher_threshold_never_sends_more() -> None:
+    """SP-01: on a stream of gradients of constant signs that are all below the threshold, twice of it sends no more."""
+    signs, counts = numbers(200).sign(), []
+    for tau in (0.02, 0.04, 0.08, 0.16):
+        residual, sent = torch.zeros(200), 0
+        for step in range(100):
+            gradient = signs * numbers(1000 + step)[:200].abs().clamp(max=0.0199)
+            message, _, residual = through(Codec("threshold", settings=(("threshold", tau),)), residual + gradient)
+            sent += len(message) // 4
+        counts.append(sent)
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] > 4 * counts[-1] > 0
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

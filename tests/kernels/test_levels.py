@@ -190,3 +190,20 @@ def test_ranges_in_every_hop_err_by_the_hops(ranks: int) -> None:
     error = (torch.cat(ends[0]) - torch.stack(vectors).sum(0)).abs().max()
     assert 0 < float(error) <= ranks * bound
     assert all(torch.equal(torch.cat(end), torch.cat(ends[0])) for end in ends)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_eight_bits_in_every_hop_err_by_their_steps(ranks: int) -> None:
+    """QU-15: a ring that quantises each of its messages ends with the same bits on all ranks, and errs in each part by
+    m / 254 of every message on its way at most."""
+    vectors, edges, most = [normal(60, rank) for rank in range(ranks)], edges_of(60, ranks), [0.0] * ranks
+
+    def code(value: torch.Tensor, rank: int, part: int) -> torch.Tensor:
+        most[part] += float(value.abs().max()) / 254 * (1 + 1e-5)
+        return decoded("q8", encoded("q8", value, {}), value, {})
+
+    ends = carried_out(ring(ranks), [[v[a:b] for a, b in pairwise(edges)] for v in vectors], code)
+    for part, (a, b) in enumerate(pairwise(edges)):
+        error = (ends[0][part] - torch.stack(vectors)[:, a:b].sum(0)).abs().max()
+        assert 0 < float(error) <= most[part]
+    assert all(torch.equal(torch.cat(end), torch.cat(ends[0])) for end in ends)

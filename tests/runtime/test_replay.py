@@ -22,7 +22,7 @@ from partita.runtime.rank import Rank
 from partita.runtime.reference import fresh
 from partita.runtime.replay import replayed
 from partita.runtime.run import train_in_process
-from partita.runtime.serving import apply
+from partita.runtime.serving import CORRECTIONS, apply
 from partita.runtime.state import State, rows
 from partita.task import Task
 from partita.tracing.capture import capture
@@ -196,6 +196,55 @@ def test_the_increments_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
         for bucket in run.program.trained:
             change = [rows(run.weights[p.parameter] - start[p.parameter], p).reshape(-1) for p in bucket.pieces]
             assert torch.allclose(torch.cat(change), pushed[bucket.name], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_eight_workers_push_a_thousand_times_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DP-05: 8 x 1,000 tasks under a bounded delay, one worker at half speed: all that was pushed is what became of the
+    weights, and no read is staler than its bound, which is reached."""
+    pushed: list[torch.Tensor] = []
+
+    def counted(rank: Rank, act: Apply, name: str, round: int) -> None:
+        pushed.append(rank.state.inbox_of(act.bucket, act.source).clone())
+        apply(rank, act, name, round)
+
+    monkeypatch.setitem(ACTS, Apply, counted)
+    run = Run("ssp(staleness=2)", 9, 5, sgd(), steps=1000, slow={3: 0.5})
+    start = {name: p.detach() for name, p in fresh(run.task, seed=0, precision="fp64").model.named_parameters()}
+    (bucket,) = run.program.trained
+    change = torch.cat([rows(run.weights[p.parameter] - start[p.parameter], p).reshape(-1) for p in bucket.pieces])
+    assert len(pushed) == len(run.ledger) == 8000
+    assert torch.allclose(change, torch.stack(pushed).sum(0), rtol=1e-9, atol=1e-10)
+    assert observed(run, 2) == 2
+
+
+def test_with_a_step_a_gradient_softsync_is_asynchronous() -> None:
+    """DP-16: n = lambda, c = 1 is DP-10, to the bit and in its ledger; n = 1 is not."""
+    for order in range(2):
+        one, every = Run("softsync(n=3)", 4, order), Run("ps_async", 4, order)
+        assert one.ledger == every.ledger
+        assert all(torch.equal(one.weights[name], every.weights[name]) for name in every.weights)
+    assert apart(Run("softsync(n=1)", 4, 1), every) > 1e-6
+
+
+def test_a_clocks_gradients_weigh_one_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DP-17: what all workers bring in one clock enters with weights that sum to 1: whatever the order, the clock's
+    gradients, if all are the same, are one step of the whole minibatch."""
+    entered: dict[int, torch.Tensor] = {}
+    revise = CORRECTIONS["staleness"]
+
+    def alike(rank: Rank, act: Apply, gradient: torch.Tensor, settings: dict[str, float]) -> None:
+        clock = rank.state.ledger.turns[act.bucket, act.source] - 1
+        gradient.fill_(act.share)
+        revise(rank, act, gradient, settings)
+        entered[clock] = entered.get(clock, torch.zeros_like(gradient)) + gradient
+
+    monkeypatch.setitem(CORRECTIONS, "staleness", alike)
+    for order in range(4):
+        entered.clear()
+        Run("dynsgd(staleness=2)", 5, order, sgd(), slow={order: 0.1})
+        assert len(entered) == STEPS
+        assert all(float((total - 1).abs().max()) <= 1e-12 for total in entered.values())
 
 
 def test_a_step_takes_the_first_gradients_and_drops_the_rest() -> None:

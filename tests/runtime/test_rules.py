@@ -152,6 +152,23 @@ def test_the_step_of_lamb_is_as_long_as_the_weights_are() -> None:
     assert fresh[0].tolist() == pytest.approx([-0.25] * 3, rel=1e-5)
 
 
+def test_lamb_is_adamw_where_weights_are_as_long_as_steps() -> None:
+    """LB-04: with |w| = |u| a step is AdamW's, to 1e-12; with weights of twice that length it is not."""
+    gradients = drawn(2)[1:]
+    task = replace(perceptron(), optimizer=partial(torch.optim.AdamW, lr=0.1, weight_decay=0.0))
+
+    def moved(weights: torch.Tensor, rule: Rule) -> torch.Tensor:
+        w, update = weights.clone(), Update(rule)
+        w.grad = gradients[0]
+        step_at_rate(optimizer_of(task, update, [w]), update)
+        return w - weights
+
+    w = drawn(1)[0]
+    w *= moved(w, Rule.TASK).norm() / 0.1 / w.norm()
+    assert torch.allclose(moved(w, Rule.LAMB), moved(w, Rule.TASK), rtol=1e-12, atol=0)
+    assert not torch.allclose(moved(2 * w, Rule.LAMB), moved(2 * w, Rule.TASK), rtol=1e-2, atol=0)
+
+
 def test_rates() -> None:
     """LB-01: from the task's rate to its multiple in equal steps; from nothing where there is no multiple."""
     assert [rate_factor(Update(scale=16, warmup=5), t) for t in range(7)] == [1, 4, 7, 10, 13, 16, 16]

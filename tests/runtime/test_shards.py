@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from partita.recipes.catalogue import call
 from partita.runtime import check
@@ -41,6 +42,12 @@ def test_divided_state_trains_as_one_process(plan: str, size: int) -> None:
     assert difference(perceptron(), plan, size, 4) <= TOLERANCE
 
 
+@pytest.mark.parametrize("plan", ["zero1(bucket_bytes=100)", "zero3(bucket_bytes=100)"])
+def test_twenty_steps_of_adam(plan: str) -> None:
+    """ME-01, ME-03: moments and their bias corrections."""
+    assert difference(TROUBLES["adam"], plan, 4, 20) <= TOLERANCE
+
+
 class Lamb(torch.optim.Optimizer):
     """A rule that needs whole tensors: a step is as long as its weight (You et al. 2020, without moments)."""
 
@@ -64,11 +71,17 @@ def matrices_decay(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW([group for group in groups if group["params"]], lr=0.05)
 
 
+def matrices() -> nn.Module:
+    """No vectors, which Muon does not take."""
+    return nn.Sequential(nn.Linear(6, 16, bias=False), nn.ReLU(), nn.Linear(16, 3, bias=False))
+
+
 TROUBLES = {
     "adam": replace(perceptron(), name="adam", optimizer=lambda ps: torch.optim.Adam(ps, lr=0.01)),
     "decays": replace(perceptron(), name="decays", optimizer=matrices_decay),
     "bounded": replace(perceptron(), name="bounded", clip_norm=0.1),
     "lamb": replace(perceptron(), name="lamb", optimizer=Lamb),
+    "muon": replace(perceptron(), name="muon", model=matrices, optimizer=lambda ps: torch.optim.Muon(ps, lr=0.02)),
     "padded": padded(),
     "padded-bounded": replace(padded(), name="padded-bounded", clip_norm=0.1),
 }

@@ -17,6 +17,7 @@ from partita.plan.plan import Plan
 from partita.plan.schedule import Order, Schedule
 from partita.plan.sync import Sync
 from partita.plan.wire import Wire
+from partita.program.instruction import Send, Space
 from partita.recipes.catalogue import call
 from partita.runtime import check
 from partita.runtime.check import TOLERANCE, checked
@@ -164,6 +165,23 @@ def test_a_stage_holds_its_own_weights_only() -> None:
     assert set.union(*held) == {p.name for p in graph.parameters}
     shared = [name for name in set.union(*held) if sum(name in h for h in held) > 1]
     assert shared == ["transformer.wte.weight"]
+
+
+def test_what_is_skipped_to_a_stage_is_sent_there_once() -> None:
+    """PP-02: a U-Net's skips pass over stages; each value reaches each stage that reads it once a microbatch, and no
+    stage in between has it."""
+    graph, machines = check.capture(model("unet")), cluster_of(4)
+    program = lower(graph, call("torchgpipe(stages=4,microbatches=2)", graph, machines), machines)[-1].program
+    stage_of = {role.ranks[0]: k for k, role in enumerate(sorted(program.roles, key=lambda role: role.ranks[0]))}
+    sent: list[tuple[str, int, str, int, int]] = []
+    for role, i in program.instructions():
+        if isinstance(i.act, Send) and i.act.space is Space.VALUE:
+            parcel, (target,) = program.parcel[i.act.bucket], set(i.act.to)
+            sent += [
+                (i.name.partition("#")[2], stage_of[target], name, role.ranks[0], target) for name, _ in parcel.values
+            ]
+    assert len({place[:3] for place in sent}) == len(sent)
+    assert max(target - source for *_, source, target in sent) > 1
 
 
 @pytest.mark.slow

@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 from partita.recipes.catalogue import call
-from partita.runtime.check import TOLERANCE, checked
+from partita.runtime.check import TOLERANCE, checked, difference
+from partita.runtime.run import train_in_process
+from partita.tracing.capture import capture
 from tests.small import cluster_of, perceptron
 
 PLANS = (
@@ -35,6 +37,20 @@ def test_a_collective_by_its_schedule(collective: str) -> None:
     machines = cluster_of(3)
     found = checked(perceptron(), lambda graph: call(f"ddp(collective={collective})", graph, machines), machines)
     assert found["max_difference"] <= TOLERANCE
+
+
+def test_however_many_buckets_the_weights_are_the_same() -> None:
+    """CS-01, CS-02: gradients that leave while backward goes on, in buckets of any size, are those that leave together
+    when it has ended (1e-12), also where only the last part of each is waited for."""
+    task, machines = replace(perceptron(), optimizer=lambda p: torch.optim.SGD(p, lr=0.1)), cluster_of(3)
+    graph, ends = capture(task, precision="fp64"), []
+    for size in (10**6, 400, 100, 0):
+        for order in ("fifo", "priority"):
+            text = f"ddp(bucket_bytes={size},first_bucket_bytes={size},order={order})"
+            plan = call(text, graph, machines)
+            states, _ = train_in_process(task, graph, plan, machines, 5, precision="fp64", order=size)
+            ends.append(states[0].leaves)
+    assert all(difference(end, ends[0]) <= 1e-12 for end in ends)
 
 
 class Sum(nn.Module):

@@ -83,6 +83,23 @@ def test_binary_blocks_against_folding(ranks: int) -> None:
     assert turns == 8
 
 
+@pytest.mark.parametrize("ranks", [2, 4, 8, 16])
+def test_halving_never_loses_to_a_ring_among_powers_of_two(ranks: int) -> None:
+    """CO-05: the same bytes in fewer steps."""
+    for elements in (ranks, 1000 * ranks, 10**6 * ranks):
+        for alpha in (0.0, 1.0, 1000.0):
+            assert alone("halving", ranks, alpha, elements) <= alone("ring", ranks, alpha, elements) * (1 + 1e-9)
+    assert alone("halving", 8, 1000.0, 8) < 0.5 * alone("ring", 8, 1000.0, 8)
+
+
+def test_where_folding_loses_to_a_ring() -> None:
+    """CO-05: six ranks, two of which fold: 6 a + 3.5 n b against 10 a + 10/6 n b, which cross at n b = 24/11 a."""
+    alpha, turn = 1e5, 24 / 11 * 1e5
+    for elements, folding in ((0.9 * turn, True), (1.1 * turn, False)):
+        n = round(elements / 12) * 12
+        assert (alone("halving", 6, alpha, n) < alone("ring", 6, alpha, n)) is folding
+
+
 def test_the_switch_between_a_ring_and_nodes() -> None:
     """CO-07: with slow messages only between nodes, 2(p/k-1) of them beat 2(p-1)."""
     one = all_reduce("hierarchical(4)", 16)
