@@ -85,7 +85,7 @@ class Posted:
     def ask(self) -> None:
         """Look whether the message is there, unless a thread does."""
         if self.waiter is None and not self.arrived and self.pending.ready():
-            self.arrived = self.board.happens()
+            self._arrives()
 
     def watch(self) -> None:
         """Let a thread wait for the message."""
@@ -99,8 +99,13 @@ class Posted:
         except BaseException as error:
             self.board.fail(error)
             return
+        self._arrives()
+
+    def _arrives(self) -> None:
+        """Noted first, as lanes that wait for it are woken only where it is there when they are told."""
         with self.board.changed:
-            self.arrived = self.board.happens()
+            self.arrived = self.board.moment + 1
+            self.board.happens()
 
 
 def may_start(rank: Rank, instruction: Instruction, round: int) -> bool:

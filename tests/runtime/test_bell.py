@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
 from partita.runtime.bell import Bell
+from partita.runtime.rank import Board
+from partita.runtime.turn import Posted
 
 
 def test_only_whose_wait_is_over_is_woken() -> None:
@@ -62,6 +65,40 @@ def test_what_fails_to_be_asked_fails_where_it_waits() -> None:
         bell.notify_all()
     thread.join(5.0)
     assert failed == ["yes"]
+
+
+def test_a_message_that_comes_wakes_whoever_waits_for_it() -> None:
+    """It is there by the time that lanes are told: nothing else may happen after it that would wake them."""
+
+    class Late:
+        def __init__(self) -> None:
+            self.come = threading.Event()
+
+        def ready(self) -> bool:
+            return False
+
+        def block(self, timeout: float) -> bool:
+            return self.come.wait(timeout)
+
+    board, message = Board(), Late()
+    posted = Posted(message, board)
+    posted.watch()
+    found: list[bool] = []
+
+    def wait() -> None:
+        with board.changed:
+            found.append(board.changed.wait_for(lambda: posted.arrived > 0, 5.0))
+
+    thread = threading.Thread(target=wait)
+    begun = time.monotonic()
+    thread.start()
+    while not board.changed._waiting:
+        pass
+    message.come.set()
+    thread.join(10.0)
+    assert found == [True]
+    assert time.monotonic() - begun < 4.0
+    assert posted.arrived == board.moment == 1
 
 
 def test_a_wait_ends_with_its_time() -> None:
