@@ -20,13 +20,15 @@ from partita.runtime.checkpoint import Keep
 from partita.wire.codec import SPECS
 
 EXACT = "ddp"
-PHASED = ("pipe_sgd", "pipe_sgd(codec=q8)", "pipe_sgd(codec=topk)", "pipe_sgd(codec=dgc)")
+LATE = ("pipe_sgd", "pipe_sgd(codec=q8)", "pipe_sgd(codec=topk)", "pipe_sgd(codec=dgc)")
+SLOWER = ("ddp(rate_scale=0.25)", "ddp(codec=onebit,rate_scale=0.25)", "ddp(codec=threshold,rate_scale=0.25)")
 ALIKE = 0.01  # a part of the exact loss
 
 
 def plans_of(steps: int) -> list[str]:
-    """Every codec with its own settings; dgc as its authors begin it as well, denser for an epoch each; late ones."""
-    return [*(f"ddp(codec={name})" for name in SPECS), f"ddp(codec=dgc,ramp={steps})", *PHASED]
+    """Every codec with its own settings; dgc as its authors begin it as well, denser for an epoch each; late ones; at a
+    quarter of the task's rate those that its own is too large for."""
+    return [*(f"ddp(codec={name})" for name in SPECS), f"ddp(codec=dgc,ramp={steps})", *LATE, *SLOWER]
 
 
 def trained(task: str, plans: list[str], epochs: int, seed: int) -> Iterator[tuple[str, float]]:

@@ -19,7 +19,7 @@ from partita.searches.explaining import narrowest_link
 from partita.searches.sweep import Curve, lowest
 from partita.units import show_bandwidth, show_seconds
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM, ENTRY = 900, 440, 74, 16, 44, 44, 18  # pixels
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM, ENTRY = 900, 440, 74, 34, 44, 44, 18  # pixels
 TICKS: Final = (1, 2, 5)
 COLUMNS: Final = 3
 COLOURS: Final = (  # light, dark; of a page's plans too
