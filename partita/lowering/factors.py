@@ -20,7 +20,8 @@ from fnmatch import fnmatchcase
 from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.graph.products import Product, products, taken_apart
-from partita.plan.memory import Memory
+from partita.lowering.again import with_again
+from partita.plan.memory import Memory, Recompute
 from partita.plan.plan import Plan
 from partita.plan.sync import AllReduce, Servers, Sync, What
 from partita.program.instruction import After, Compute, Instruction, Pack, Receive, Send, Space
@@ -45,10 +46,13 @@ def base_of(plan: Plan) -> Plan:
 
 
 def factors_of(graph: Graph, plan: Plan) -> Factors:
-    """What the plan's agreements on factors name, the first match first. Raises PlanError for one that names no dense
-    layer."""
-    known, chosen, served = products(graph), dict[str, Product](), set[str]()
+    """What the plan's agreements on factors name, the first match first, in the step that computes again what the plan
+    says: a factor may be such a value. Raises PlanError for one that names no dense layer."""
     asked = [sync for sync in plan.sync[:-1] if sync.what is What.FACTOR] if plan.mesh.size > 1 else []
+    if not asked:
+        return Factors(graph)
+    step = with_again(graph, plan)
+    known, chosen, served = products(step), dict[str, Product](), set[str]()
     for sync in asked:
         named = [name for name in known if fnmatchcase(name, sync.parameters) and name not in chosen]
         if not any(fnmatchcase(name, sync.parameters) for name in known):
@@ -61,9 +65,9 @@ def factors_of(graph: Graph, plan: Plan) -> Factors:
     layers = tuple(product for name, product in known.items() if name in chosen)
     if not layers:
         return Factors(graph)
-    step, stages = taken_apart(graph, layers)
+    given, stages = taken_apart(step, layers)
     number = {product.parameter: n for n, product in enumerate(layers)}
-    return Factors(step, stages, layers, frozenset(served), number)
+    return Factors(given, stages, layers, frozenset(served), number)
 
 
 def factor_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
@@ -81,7 +85,8 @@ def factor_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
     wire = base.wire
     yield bool(wire.codecs) or wire.order not in ("fifo", "priority") or wire.negotiate, "factors beside such a wire"
     yield through is not None and wire.order != "fifo", "factors beside messages in another order"
-    yield bool(plan.stages) or plan.memory != Memory(), "factors with stages, or with a memory of their own"
+    kept = replace(plan.memory, recompute=Recompute.NONE, recomputed=(), budget=0.0)
+    yield bool(plan.stages) or kept != Memory(), "factors with stages, or with a memory of their own"
     yield bool(graph.clip_norm) or graph.weight is not None, "factors of bounded or weighted gradients"
 
 

@@ -13,7 +13,10 @@ from partita.cluster.cluster import Cluster
 from partita.errors import LoweringError, PlanError
 from partita.graph.graph import Graph
 from partita.graph.products import products, samples_of
+from partita.graph.recompute import AGAIN
+from partita.lowering.factors import factors_of
 from partita.lowering.lower import lower
+from partita.plan.memory import Memory, Recompute
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
 from partita.plan.sync import Servers, Sync, What
@@ -60,6 +63,19 @@ def test_weights_are_those_of_one_process(plan: str, size: int) -> None:
     found = checked(wide(), lambda graph: call(plan, graph, machines), machines, order=size)
     assert found["semantics"] == "exact"
     assert found["max_difference"] <= 1e-9
+
+
+def test_a_factor_may_be_a_value_that_is_computed_again(graph: Graph) -> None:
+    """ME-07 beside FM-02: activations that forward does not keep, and the same weights."""
+    machines = cluster_of(3)
+    again = Memory(recompute=Recompute.AUTO, recomputed=("1", "3"))
+
+    def planned(graph: Graph) -> Plan:
+        return replace(call("sfb", graph, machines), memory=again)
+
+    assert any(AGAIN in ref.name for _, ref in factors_of(graph, planned(graph)).step.sends)
+    assert not any(AGAIN in ref.name for _, ref in factors_of(graph, call("sfb", graph, machines)).step.sends)
+    assert checked(wide(), planned, machines)["max_difference"] <= 1e-9
 
 
 def lowered(graph: Graph, plan: Plan | str, machines: Cluster) -> Program:
