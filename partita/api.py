@@ -279,7 +279,7 @@ def lab(cluster: Cluster, argv: Sequence[str]) -> int:
 
 def probe(cluster: Cluster, *, tell: Tell = quiet) -> dict[str, Any]:
     """Measured links of a cluster on this machine."""
-    from partita.lab.rehearsal import probe_links
+    from partita.lab.wires import probe_links
 
     return json.loads(json.dumps(probe_links(cluster, tell)))  # type: ignore[no-any-return]
 

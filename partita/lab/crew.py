@@ -23,6 +23,7 @@ from partita.cluster.cluster import Cluster
 from partita.errors import RunError
 from partita.lab.deaths import Trouble, complaint, ending, hang, worst
 from partita.lab.lab import Lab
+from partita.lab.links import Links
 from partita.lab.network import open_lab
 from partita.lab.record import scratch
 from partita.lab.spares import NOBODY, Spares
@@ -94,13 +95,13 @@ class Crew:
         on without a rank of `spares` that dies; it is started again as often as these say.
 
         `timeout` is how long nothing at all may be heard from those that have yet to answer, `stall` how long they may
-        say that they stand still (`{"at": ...}`). Raises RunError with rank
+        say that they stand still (`{"at": ...}`) without a byte on its way. Raises RunError with rank
         and last step where a worker dies or reports an error, RunHung where time runs out; the crew is then broken.
         """
         if self.broken:
             raise RunError(f"the workers cannot be asked to {verb}: {self.broken}; start them again")
         self._number += 1
-        self.spares = spares
+        self.spares, self.links = spares, Links(self.cluster, self.lab.addresses)
         for worker in self.workers:
             own = payload if isinstance(payload, Mapping) else payload[worker.rank]
             worker.tell({"id": self._number, "verb": verb, **own})
@@ -188,6 +189,7 @@ class Crew:
                 continue
             if at := message.get("event", {}).get("at"):
                 worker.stands = at
+                moved |= self._hear_of_links(worker, at, on_event)
                 continue
             moved, worker.stands = True, None
             if "event" in message:
@@ -205,6 +207,13 @@ class Crew:
         if worker.lines.ended and worker.lines.descriptor in self.selector.get_map():
             self.selector.unregister(worker.lines.descriptor)
         return moved
+
+    def _hear_of_links(self, worker: Worker, at: Mapping[str, Any], on_event: OnEvent) -> bool:
+        """Whether bytes are on their way to or from a worker that stands still: that takes time, and is no hang."""
+        carried = self.links.hear(worker.rank, at.get("flows", {}), worker.heard)
+        for sentence in self.links.slow(worker.heard):
+            on_event(worker.rank, {"note": sentence})
+        return carried
 
     def _want_write(self, worker: Worker) -> None:
         """Watches the worker's stdin for as long as something is left to say."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from partita.errors import PartitaError, RunError, RunHung
 from partita.lab.lab import Lab
+from partita.lab.links import Links
 from partita.lab.worker import Worker
 from partita.program.program import Program
 from partita.program.stall import Place, Stand, stall_of
@@ -68,8 +69,9 @@ def hang(verb: str, timeout: Seconds, silent: Sequence[Worker]) -> RunHung:
     )
 
 
-def stalled(program: Program, workers: Sequence[Worker], hung: RunHung) -> RunHung:
-    """The same, said of the ranks that hold the run up, where the Program tells which these are."""
+def stalled(program: Program, workers: Sequence[Worker], links: Links, hung: RunHung) -> RunHung:
+    """The same, said of the ranks that hold the run up, where the Program tells which these are, or of a link that is
+    cut where all of them are there."""
     now = time.monotonic()
     stands, mute = {}, {}
     for worker in workers[: program.size]:
@@ -80,7 +82,11 @@ def stalled(program: Program, workers: Sequence[Worker], hung: RunHung) -> RunHu
             stands[worker.rank] = Stand(places, worker.stands["done"], worker.stands["first_step"])
     known = (place.name in program.role_of[rank].on_name for rank, stand in stands.items() for place in stand.places)
     stall = stall_of(program, stands, mute) if all(known) else None
-    return RunHung(stall.sentence, rank=stall.ranks[0], step=stall.step) if stall else hung
+    step = stall.step if stall else hung.step
+    cut, sentence = links.cut(now)
+    if cut and not mute:
+        return RunHung(f"{sentence} (step {step})", rank=min(cut), step=step)
+    return RunHung(stall.sentence, rank=stall.ranks[0], step=step) if stall else hung
 
 
 def state_of(worker: Worker) -> str:

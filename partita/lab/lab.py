@@ -154,6 +154,14 @@ class Lab:
             for group, cores in limited:
                 set_cores(group, cores)
 
+    def set_link(self, rank: int, up: bool) -> None:
+        """Takes the device's link down, or up again. Raises ClusterError on loopback."""
+        if self.kind == "loopback":
+            raise ClusterError(f"cluster {self.cluster.name} runs on loopback; it has no links to take down")
+        batches: list[tuple[str, ...]] = [()] * (self.cluster.size + 1)
+        batches[rank + 1] = (f"link set {INTERFACE} {'up' if up else 'down'}",)
+        self.keeping.carry_out(find_tool("ip"), tuple(batches))
+
     def set_quota(self, rank: int, cores: float) -> None:
         """The device's share of the cores from now on; 0 lifts it. Raises ClusterError without control groups."""
         if not self.groups:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from math import inf
 from statistics import median
 from types import TracebackType
@@ -15,10 +14,11 @@ import torch
 from partita.cluster.cluster import Cluster
 from partita.cluster.writing import write_cluster
 from partita.cost.cache import cache_place, read_cache, write_cache
-from partita.cost.costs import Costs, Curve, Touch, Wiring
+from partita.cost.costs import Costs, Touch, Wiring
 from partita.errors import RunError, RunHung, RunStopped
 from partita.graph.graph import Graph
 from partita.graph.text import write_graph
+from partita.lab.beats import Beats
 from partita.lab.company import BEARABLE, Company
 from partita.lab.costing import precisions_of
 from partita.lab.crew import Crew
@@ -28,7 +28,7 @@ from partita.lab.forward import forwarding
 from partita.lab.launching import launches_of, touch_of, with_launching
 from partita.lab.record import scratch
 from partita.lab.spares import Spares
-from partita.lab.stragglers import stragglers
+from partita.lab.wires import MEASURED, QUIET, sizes_for, wiring_of
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.plan.text import write_plan
@@ -41,15 +41,14 @@ from partita.runtime.take import Halted, Take, take_of
 from partita.runtime.watch import Watch, read_watch
 from partita.runtime.weights import write_first
 from partita.task import load_task
-from partita.units import Bytes, Seconds
+from partita.units import Seconds
 from partita.wire.codec import text_of
 from partita.zoo.tasks import built_in
 
 Tell = Callable[[str], None]
-MEASURED: Final = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
-STALL: Final = 0.75  # of --timeout: before the backend gives up without a name
+STALL: Final = 0.75  # of --timeout, after which a rank or a link is named that holds up a run that stands still
+PATIENCE: Final = 100  # times --timeout, for which workers wait by themselves: a message may take long on a slow link
 RETURNS: Final = 3  # times that a worker is started again in a run
-QUIET: Final = {"TORCH_CPP_LOG_LEVEL": "ERROR", "PARTITA_STORE": "own"}
 
 
 class Rehearsal:
@@ -68,6 +67,7 @@ class Rehearsal:
         self.note = tell
         self.beside: list[str] = []
         self.runs, self.launches = 0, dict[str, Seconds]()
+        self.beats: Beats | None = None
         self.crew = Crew(cluster, env=QUIET, listen=True, memory_limits=memory_limits)
         self._stack = ExitStack()
 
@@ -82,7 +82,7 @@ class Rehearsal:
             stack.enter_context(self.crew)
             self.opening: dict[str, Any] = {
                 "task": self.task, "graph": str(graph), "cluster": str(cluster), "seed": self.seed, "first": str(first),
-                "timeout": self.timeout,
+                "timeout": self.timeout * PATIENCE,
             }  # fmt: skip
             with self.crew.lab.lifted():
                 self._ask("open", **self.opening)
@@ -111,6 +111,8 @@ class Rehearsal:
     def _hear(self, rank: int, event: dict[str, Any]) -> None:
         if "note" in event:
             self.note(event["note"])
+        for sentence in self.beats.hear(rank, event) if self.beats else ():
+            self.note(sentence)
 
     def probe(self, plans: Sequence[Plan]) -> Costs:
         """Costs of everything that the plans' programs do, by micro-benchmarks with all devices loaded at once."""
@@ -204,12 +206,11 @@ class Rehearsal:
         self.note = note
         order = {"out": keep.out, "every": keep.every, "keep": keep.many, "keyed": keyed, "resume": resume}
         spare = [] if keep.every or resume else self._expendable(plan, steps)
+        self.beats = Beats(lower(self.graph, plan, self.cluster)[-1].program, self.cluster)
         with forwarding(self.crew.workers, wanted=bool(keep.out)) as heard:
             try:
                 take = self._run(plan, steps, min(3, max(steps - since - 1, 0)), spare, **order)
-                for sentence in stragglers(
-                    lower(self.graph, plan, self.cluster)[-1].program, take.timeline, self.cluster
-                ):
+                for sentence in self.beats.at_end(take.timeline):
                     note(sentence)
                 return take
             except RunError as error:
@@ -218,6 +219,8 @@ class Rehearsal:
                 raise RunStopped(f"stopped by a signal; {error}", heard.number) from None
             except Halted as halted:
                 raise RunStopped(stopped_at(halted.step, keep.out), heard.number, step=halted.step) from None
+            finally:
+                self.beats = None
 
     def measure(self, plan: Plan, *, steps: int, evaluate: bool = True) -> Take:
         """At least `steps` whole rounds of the steady state, after three steps and every warm-up of the plan."""
@@ -240,7 +243,7 @@ class Rehearsal:
         try:
             replies = self.crew.ask_all("run", order, 2 * self.timeout, self._hear, STALL * self.timeout, spares)
         except RunHung as hung:
-            raise stalled(program, self.crew.workers, hung) from None
+            raise stalled(program, self.crew.workers, self.crew.links, hung) from None
         return take_of(program, replies, discard)
 
     def memory(self, plan: Plan) -> tuple[Watch, ...]:
@@ -255,63 +258,3 @@ def _coding(replies: list[dict[str, Any]], name: str) -> tuple[Touch, Touch]:
         Touch(*(median(reply["codecs"][name][way][part] for reply in replies) for part in (0, 1))) for way in (0, 1)
     )
     return ahead, back
-
-
-def wiring_of(replies: list[dict[str, Any]], cluster: Cluster) -> Wiring:
-    """Fit the transport's costs to the measured curves of two devices or more.
-
-    A message of n bytes takes the sender `start + sent n` and the receiver `start + received n` core-seconds; what an
-    all-reduce takes beyond those of its 2 (p-1)/p n bytes is its sums. The largest size gives the part of the bandwidth
-    that payload gets, unless the processor binds it; what a size takes beyond that is its waiting.
-    """
-    p = cluster.size
-    curve, scatter, gather = (_curve(replies, kind) for kind in MEASURED)
-    (_, tiny_wall, tiny_core), (size, wall, core) = curve[0], curve[-1]
-    sender, receiver = replies[0]["message"], replies[1]["message"]
-    sent = max(sender[-1][2] - sender[0][2], 0.0) / sender[-1][0]
-    received = max(receiver[-1][2] - receiver[0][2], 0.0) / receiver[-1][0]
-    share = 2 * (p - 1) / p
-    reduced = max((core - tiny_core) - share * size * (sent + received), 0.0) / (share * size / 2)
-    slowest = min(port.link.bandwidth for climb in cluster.climbs for port in climb)
-    burst = min(port.link.burst for climb in cluster.climbs for port in climb)
-    cores = min((d.cores or 1.0) for d in cluster.devices)
-    achieved = max(share * size - burst, 1.0) / max(wall - tiny_wall, 1e-6) / slowest
-    efficiency = 0.95 if core / cores > 0.9 * wall else min(max(achieved, 0.5), 1.0)
-
-    def waits(measured: Curve, share: float) -> Curve:
-        return tuple(
-            (int(n), max(w - max((share * n - burst) / (slowest * efficiency), c / cores, 0.0), 1e-6), c)
-            for n, w, c in measured
-        )
-
-    message = max(sender[0][1] - tiny_core, 1e-6)
-    return Wiring(
-        tiny_core, message, waits(curve, share), sent, received, reduced, efficiency,
-        scatter=waits(scatter, share / 2), gather=waits(gather, share / 2),
-    )  # fmt: skip
-
-
-def _curve(replies: list[dict[str, Any]], name: str) -> Curve:
-    """(bytes, seconds, core-seconds), of each the median over the ranks."""
-    columns = zip(*(reply.get(name, []) for reply in replies), strict=True)
-    return tuple(tuple(median(row[k] for row in rows) for k in range(3)) for rows in columns)
-
-
-def probe_links(cluster: Cluster, tell: Tell) -> dict[str, Any]:
-    """Latency, payload bandwidth and processor costs of a cluster's links, measured; None where there is one device."""
-    if cluster.size == 1:
-        return {"cluster": cluster.name, "wiring": None, "notes": ["one device sends no messages: nothing to measure"]}
-    with Crew(cluster, env=QUIET, listen=True) as crew:
-        tell(f"measuring the links of {cluster.name}")
-        crew.ask_all("join", {"timeout": 60.0}, 60.0)
-        wiring = wiring_of(
-            crew.ask_all("wires", {"sizes": list(sizes_for(cluster)), "kinds": list(MEASURED)}, 300.0), cluster
-        )
-        return {"cluster": cluster.name, "wiring": asdict(wiring), "notes": list(crew.lab.notes)}
-
-
-def sizes_for(cluster: Cluster) -> tuple[Bytes, ...]:
-    """Message sizes whose largest takes about a tenth of a second."""
-    slowest = min(port.link.bandwidth for climb in cluster.climbs for port in climb)
-    largest = int(min(max(slowest * 0.1, 2**20), 2**25))
-    return (4, *(size for size in (2**14, 2**16, 2**18, 2**20, 2**22) if size < largest), largest)

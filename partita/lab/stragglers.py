@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import inf
 from statistics import median
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from partita.cluster.cluster import Cluster
 from partita.program.instruction import Act, Compute, Load
@@ -14,20 +16,47 @@ from partita.units import Seconds
 
 FACTOR: Final = 1.75
 SHARE: Final = 0.1
+Quickest: TypeAlias = dict[tuple[int, str], Seconds]  # of a rank and an instruction
 
 
-def stragglers(program: Program, timeline: Timeline, cluster: Cluster) -> Iterator[str]:
-    """A sentence for each rank that computes, or loads, FACTOR times as long as the median of those that do the same
-    work, where that is more than SHARE of the step. What the cluster says of speeds and quotas is expected, and of an
-    instruction the quickest instance counts: noise is none."""
-    computing, loading = (_seconds(program, timeline, cluster, kind) for kind in (_segment, _samples))
-    for what, found, where in (
-        ("computes", computing, "its processor is slower than the cluster says, or busy with something else"),
-        ("loads its samples", loading, "the data is slow there, not the computing"),
-    ):
-        for rank, (own, others) in found.items():
-            if own > FACTOR * others and own - others > SHARE * timeline.step_seconds * program.steps:
-                yield f"rank {rank} {what} {own / others:.1f} times as long as the others do: {where}"
+@dataclass
+class Paces:
+    """How fast the ranks of a running Program do their own work; mutable, private to one run. A rank that computes, or
+    loads, FACTOR times as long as the median of those that do the same work, where that is more than SHARE of a round,
+    is told of once. What the cluster says of speeds and quotas is expected, and of an instruction the quickest
+    instance of a while counts: noise is none."""
+
+    program: Program
+    cluster: Cluster
+    quickest: Quickest = field(default_factory=dict)
+    rounds: dict[int, Seconds] = field(default_factory=dict)
+    told: set[tuple[int, str]] = field(default_factory=set)
+
+    def hear(self, rank: int, pace: Mapping[str, Any]) -> Iterator[str]:
+        """What a rank says of the last while: seconds a round, and each instruction's quickest instance. A sentence for
+        each straggler, once all have spoken."""
+        self.rounds[rank] = pace["round"]
+        self.quickest |= {(rank, name): seconds for name, seconds in pace["quickest"].items()}
+        if all(each in self.rounds for role in self.program.roles for each in role.ranks):
+            yield from self._judge(self.quickest, self.rounds)
+            self.quickest, self.rounds = {}, {}
+
+    def at_end(self, timeline: Timeline) -> Iterator[str]:
+        """The same from a run's last rounds."""
+        quickest: Quickest = {}
+        for span in timeline.spans:
+            place = span.rank, span.name
+            quickest[place] = min(quickest.get(place, inf), span.end - span.start)
+        each = timeline.step_seconds * self.program.steps
+        yield from self._judge(quickest, dict.fromkeys(range(self.program.size), each))
+
+    def _judge(self, quickest: Quickest, rounds: Mapping[int, Seconds]) -> Iterator[str]:
+        for what, kind, where in WORK:
+            for rank, (own, others) in _seconds(self.program, quickest, self.cluster, kind).items():
+                slow = own > FACTOR * others and own - others > SHARE * rounds.get(rank, inf)
+                if slow and (rank, what) not in self.told:
+                    self.told.add((rank, what))
+                    yield f"rank {rank} {what} {own / others:.1f} times as long as the others do: {where}"
 
 
 def _segment(act: Act) -> str:
@@ -38,16 +67,17 @@ def _samples(act: Act) -> str:
     return f"{act.count}" if isinstance(act, Load) and act.fetch else ""
 
 
+WORK: Final = (
+    ("computes", _segment, "its processor is slower than the cluster says, or busy with something else"),
+    ("loads its samples", _samples, "the data is slow there, not the computing"),
+)
+
+
 def _seconds(
-    program: Program, timeline: Timeline, cluster: Cluster, kind: Callable[[Act], str]
+    program: Program, quickest: Quickest, cluster: Cluster, kind: Callable[[Act], str]
 ) -> dict[int, tuple[Seconds, Seconds]]:
     """Rank -> (what its work of a kind takes in a round, what the same work takes the median of the other ranks), as if
     all devices were as fast as its own."""
-    quickest: dict[tuple[int, str], Seconds] = {}
-    for span in timeline.spans:
-        if kind(program.role_of[span.rank].on_name[span.name].act):
-            place = span.rank, span.name
-            quickest[place] = min(quickest.get(place, float("inf")), span.end - span.start)
     work: dict[tuple[str, ...], dict[int, Seconds]] = {}
     for role in program.roles:
         names = [i.name for i in role.instructions if kind(i.act)]

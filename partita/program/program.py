@@ -115,6 +115,20 @@ class Role:
         found = dict.fromkeys(i.gate for i in self.instructions if i.gate)
         return {gate: tuple(i.name for i in self.instructions if i.gate == gate) for gate in found}
 
+    @cached_property
+    def collective_before(self) -> dict[str, tuple[str, int]]:
+        """Collective -> the one that its lane has before it for the same groups, and how many rounds ago; of lanes that
+        go in the order of their text, and of which nothing may be skipped."""
+        found: dict[str, tuple[str, int]] = {}
+        for lane in self.lanes:
+            kin: dict[object, list[str]] = {}
+            for i in self.on(lane.name):
+                if isinstance(i.act, Collective):
+                    kin.setdefault(i.act.groups, []).append(i.name)
+            if lane.policy is Policy.ORDER and not any(i.unless for i in self.on(lane.name)):
+                found |= {name: (names[k - 1], int(not k)) for names in kin.values() for k, name in enumerate(names)}
+        return found
+
     def on(self, lane: str) -> tuple[Instruction, ...]:
         return tuple(i for i in self.instructions if i.lane == lane)
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+
+
+def finite(value: float | None) -> float | None:
+    """A number that may be given; nan lies within no bounds and outside of none."""
+    if value is not None and not isfinite(value):
+        raise typer.BadParameter(f"{value} is no finite number")
+    return value
+
 
 TaskSpec = Annotated[
     str, typer.Argument(metavar="TASK", help="file.py:function, package.module:function, or a built-in name")
@@ -22,7 +31,7 @@ Source = Annotated[
 ]
 Sweep = Annotated[str, typer.Option(metavar="bandwidth=LOW..HIGH", help="predict at these bandwidths too: 10M..10G")]
 Output = Annotated[Path | None, typer.Option("-o", metavar="FILE", help="write what was found to a file")]
-Seed = Annotated[int, typer.Option(min=0, help="of the model's weights and the order of samples")]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="of the model's weights and the order of samples")]
 Steps = Annotated[int | None, typer.Option(min=1, help="minibatches, counted after warm-up")]
 Epochs = Annotated[int | None, typer.Option(min=1, help="passes over the data")]
 Trace = Annotated[Path | None, typer.Option(metavar="FILE", help="write a trace for ui.perfetto.dev")]
@@ -33,9 +42,11 @@ Resume = Annotated[bool, typer.Option("--resume", help="go on with the run in --
 Every = Annotated[int, typer.Option(min=0, metavar="K", help="write a checkpoint every K steps")]
 Keep = Annotated[int, typer.Option(min=1, metavar="N", help="how many of the newest checkpoints stay")]
 Deterministic = Annotated[bool, typer.Option("--deterministic", help="draw the same under every plan")]
-Timeout = Annotated[float, typer.Option(min=1, help="seconds without progress before giving up")]
+Timeout = Annotated[
+    float, typer.Option(min=1, max=604800, callback=finite, help="seconds without progress before giving up")
+]
 Plans = Annotated[str, typer.Option(metavar="P,P,...", help="recipe calls, plan files or auto")]
-TargetLoss = Annotated[float | None, typer.Option(help="time how long each plan takes to this loss")]
+TargetLoss = Annotated[float | None, typer.Option(callback=finite, help="time how long each plan takes to this loss")]
 Repeat = Annotated[int, typer.Option(min=1, help="repeats, interleaved")]
 Report = Annotated[Path | None, typer.Option(metavar="FILE", help="write an HTML page")]
 Kept = Annotated[Path | None, typer.Option(metavar="DIR", help="keep the result for `partita report DIR`")]

@@ -39,6 +39,7 @@ from partita.program.instruction import (
 )
 from partita.program.program import MASS, WEIGHT, Segment
 from partita.runtime.bounds import clip, norm
+from partita.runtime.brought import check_brought
 from partita.runtime.circle import circle
 from partita.runtime.coding import HopCode, collect, decode, encode, receive_coding, send_coding
 from partita.runtime.draws import DRAWS, Draws
@@ -170,6 +171,7 @@ def collective(rank: Rank, act: Collective, name: str, round: int) -> Pending | 
     if act.space is Space.CODED:
         return collect(rank, act, group, name, round)
     flat = rank.state.flat(act.space, act.bucket, rank.slot(round))
+    check_brought(rank, act, name, round, flat)
     if rank.spare.intersection(group):
         return circle(rank, act, flat, group, name, round)
     if by_messages(act):

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from partita.cost.costs import by_messages
+from partita.errors import RunError
 from partita.program.instruction import Collective
 from partita.runtime.rank import Rank
 from partita.runtime.roll import Owed, owed
@@ -115,10 +116,10 @@ class Tried:
 
     def block(self, timeout: Seconds) -> bool:
         try:
-            return self.pending.block(timeout)
-        except RuntimeError:
+            self.failed = not self.pending.block(timeout)
+        except (RunError, RuntimeError):
             self.failed = True
-            return True
+        return True
 
 
 @dataclass

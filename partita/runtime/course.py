@@ -13,6 +13,7 @@ import psutil
 
 from partita.errors import RunError
 from partita.program.absence import entered
+from partita.runtime.abreast import Abreast
 from partita.runtime.brake import Brake
 from partita.runtime.checkpoint import Keep
 from partita.runtime.halt import Halt
@@ -34,22 +35,36 @@ from partita.units import Bytes, Seconds
 
 Report = Callable[[dict[str, Any]], None]
 EVERY: Seconds = 0.5
+WHILE: Seconds = 10.0
 
 
 @dataclass
 class Watch:
-    """Tells a driver from which round on spans are kept, and the launcher now and then which step runs."""
+    """Tells a driver from which round on spans are kept, and the launcher now and then which step runs and, from time
+    to time, how long its own work has taken the rank: `paced` and `since` are when, and in which round, it last did."""
 
     rank: Rank
     first: int
     report: Report
     told: Seconds = 0.0
+    paced: Seconds = 0.0
+    since: int = 0
 
     def __call__(self, round: int) -> bool:
-        if time.perf_counter() - self.told > EVERY:
-            self.told = time.perf_counter()
-            self.report({"step": self.rank.step(round, 0)})
+        now = time.perf_counter()
+        if now - self.told > EVERY:
+            self.told = now
+            self.report({"step": self.rank.step(round, 0)} | self._pace(now, round))
         return round >= self.first
+
+    def _pace(self, now: Seconds, round: int) -> dict[str, Any]:
+        """Seconds a round and the quickest instance of each instruction, over a while of two rounds or more."""
+        lasted, rounds = now - self.paced, round - self.since
+        if self.paced and (lasted < WHILE or rounds < 2):
+            return {}
+        quickest, self.rank.quickest = self.rank.quickest, {}
+        first, self.paced, self.since = not self.paced, now, round
+        return {} if first else {"pace": {"round": lasted / rounds, "quickest": quickest}}
 
 
 @dataclass
@@ -108,6 +123,7 @@ class Course:
         watch = Watch(rank, flying + leg.rounds - self.order.record, self.report)
         if self.session.world > 1 and not self.step and not self.order.back:
             self._hold_together(rank)
+        rank.round_ends = Abreast(rank, self.report)
         if self.lookout:
             self.lookout.begins(rank, number)
         if at:

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from partita.cost.rings import bytes_sent
+from partita.errors import RunError
 from partita.program.instruction import Kind
 from partita.runtime.ring import Ring
 from partita.runtime.transport import Gone, Pending
@@ -43,7 +44,15 @@ class Work:
         return not self.waiter.is_alive()
 
     def block(self, timeout: Seconds) -> bool:
-        self.work.wait(timedelta(seconds=timeout))
+        try:
+            self.work.wait(timedelta(seconds=timeout))
+        except RuntimeError as error:
+            why = " ".join(str(error).split())
+            if "imed out" in why:
+                return False
+            raise RunError(
+                f"a connection to another rank broke ({why[:160]}); look at which rank failed first"
+            ) from error
         return True
 
 

@@ -1,16 +1,18 @@
-"""What a rank says while nothing moves: where each of its lanes stands, once a second.
+"""What a rank says while nothing moves: where each of its lanes stands, and its connections, once a second.
 
 From all ranks' words and the Program the launcher knows who holds the run up (program/stall.py).
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final
 
+from partita.runtime.flows import flows_of
 from partita.runtime.rank import Rank
 from partita.units import Seconds
 
@@ -33,11 +35,11 @@ class Pulse:
         self.over.set()
 
     def _beat(self) -> None:
-        before = -1
+        before, store = -1, int(os.environ.get("MASTER_PORT", "0"))
         while not self.over.wait(EVERY):
             done = sum(self.rank.board.done.copy().values())
             if done == before:
-                self.report({"at": self.stand()})
+                self.report({"at": self.stand() | {"flows": flows_of(store)}})
             before = done
 
     def stand(self) -> dict[str, Any]:

@@ -95,6 +95,8 @@ class Rank:
     minibatch, each (samples, what they would make of the buffer). The run can go on without the ranks in `spare`: those
     in `away` are not there, each went `gone` times, and takes part again `since` a round; `going` are the lanes that
     have not ended, `parked` those of them that wait for somebody who is away, `parted` the groups that have lost one.
+    `brought` has how many rounds of each collective were begun, `quickest` the least that each instruction of its own
+    has taken in a while; `round_ends` is told when the leading lane has ended a round.
     """
 
     graph: Graph
@@ -130,6 +132,9 @@ class Rank:
     since: dict[int, int] = field(default_factory=dict)
     parted: set[tuple[int, ...]] = field(default_factory=set)
     weights: dict[int, torch.Tensor] = field(default_factory=dict)
+    brought: dict[str, int] = field(default_factory=dict)
+    quickest: dict[str, Seconds] = field(default_factory=dict)
+    round_ends: Callable[[int], None] = lambda round: None
 
     def there(self, peer: int, round: int) -> bool:
         """Whether a rank takes part in a round: it is not away, and has not come back later."""

@@ -96,6 +96,7 @@ def make_rank(
     if saved is not None:
         restored(saved, task, graph, program, rank, state, device)
         made.board.done = dict.fromkeys((i.name for i in role.instructions), saved.flying(program))
+        made.brought = made.board.done.copy()
     return made
 
 

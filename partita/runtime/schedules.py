@@ -42,6 +42,7 @@ def advance(
                 time.sleep(POLL)
                 continue
             if not ready:
+                _raise_failure(ranks)
                 raise RunHung(
                     "no lane can go on; waiting are "
                     + "; ".join(f"rank {r} {lane}: {waits.get(run)}" for (r, lane), run in runs.items())
@@ -52,8 +53,13 @@ def advance(
                 waits[runs[place]] = next(runs[place])
             except StopIteration:
                 del runs[place]
+    _raise_failure(ranks)
+    for rank in ranks:
+        rank.clock.settle(rank.spans, rank.ends)
+    return turns
+
+
+def _raise_failure(ranks: Sequence[Rank]) -> None:
     for rank in ranks:
         if rank.board.failure is not None:
             raise rank.board.failure
-        rank.clock.settle(rank.spans, rank.ends)
-    return turns

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -17,7 +19,7 @@ import torch.distributed as dist
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import by_messages
 from partita.cost.memory import peak_memory
-from partita.errors import RunError
+from partita.errors import OptionError, RunError
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
@@ -221,23 +223,41 @@ def evaluate(task: Task, model: Any, data: Any, count: int, device: str) -> floa
 
 
 def join_world(rank: int, world: int, timeout: Seconds, backend: str = GLOO) -> None:
-    """Meet the other ranks by torchrun's environment variables. Raises RunError with what to check.
+    """Meet the other ranks by torchrun's environment variables. Raises RunError with what to check, OptionError where
+    the place at which they should meet is another's.
 
-    With PARTITA_STORE=own rank 0 keeps the store, on the socket that it inherits as PARTITA_LISTEN_FD where there is
-    one (TCPStore by itself listens on all interfaces); otherwise whoever launched keeps it.
+    Where torchrun's agent does not keep the store, rank 0 does: on the socket that it inherits as PARTITA_LISTEN_FD, or
+    at MASTER_ADDR alone (TCPStore by itself listens on all interfaces).
     """
     place = os.environ.get("MASTER_ADDR", ""), int(os.environ.get("MASTER_PORT", "0"))
-    patience, given = timedelta(seconds=timeout), os.environ.get("PARTITA_LISTEN_FD", "")
-    listen: dict[str, Any] = {"master_listen_fd": int(given)} if given and rank == 0 else {}
+    patience, kept = timedelta(seconds=timeout), os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    listen = _listening(place) if rank == 0 and not kept else {}
     try:
-        if os.environ.get("PARTITA_STORE") == "own":
+        if kept:
+            dist.init_process_group(backend, rank=rank, world_size=world, timeout=patience)
+        else:
             store = dist.TCPStore(*place, world, rank == 0, patience, use_libuv=True, **listen)  # type: ignore[attr-defined]
             dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=patience)
-        else:
-            dist.init_process_group(backend, rank=rank, world_size=world, timeout=patience)
     except (RuntimeError, ValueError) as error:
         raise RunError(
-            f"rank {rank} could not meet the others at {place[0]}:{place[1]} ({error}); "
-            "check MASTER_ADDR and MASTER_PORT",
+            f"rank {rank} could not meet the others at {place[0]}:{place[1]} ({' '.join(str(error).split())[:200]}); "
+            "check MASTER_ADDR and MASTER_PORT, and that each RANK from 0 to WORLD_SIZE - 1 was started once",
             rank=rank,
         ) from error
+
+
+def _listening(place: tuple[str, int]) -> dict[str, Any]:
+    """A socket that listens there and nowhere else, as TCPStore takes it; nothing where that is no address of this
+    machine's, as behind a translating gateway."""
+    if given := os.environ.get("PARTITA_LISTEN_FD", ""):
+        return {"master_listen_fd": int(given)}
+    try:
+        kind, _, _, _, address = socket.getaddrinfo(*place, type=socket.SOCK_STREAM)[0]
+        listener = socket.create_server(address[:2], family=kind, backlog=1024)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise OptionError(
+                f"port {place[1]} of {place[0]} is taken, perhaps by another run; give another MASTER_PORT"
+            ) from None
+        return {}
+    return {"master_listen_fd": listener.detach()}

@@ -8,7 +8,7 @@ rank 2  b0 5f3a  b1 0e19
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,12 +36,13 @@ def astray(rank: Rank, number: int, world: int) -> Stray | None:
     return Stray(*told) if told else None
 
 
-def digests(rank: Rank) -> dict[str, int]:
-    """A checksum of each bucket that other ranks have alike, whole."""
+def digests(rank: Rank, among: Collection[str] | None = None) -> dict[str, int]:
+    """A checksum of each bucket that other ranks have alike, whole; of those `among` some where they are given."""
     return {
         name: zlib.crc32(_weights(rank, name).detach().cpu().view(torch.uint8).numpy().data)
         for name, copies in copies_of(rank.program).items()
         if copies.weights
+        and (among is None or name in among)
         and len(copies.ranks) > 1
         and rank.rank in copies.ranks
         and rank.program.bucket[name].keeps(Space.PARAMETER)

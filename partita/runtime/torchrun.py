@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from contextlib import ExitStack
+from typing import Final
 
 import torch.distributed as dist
 
@@ -19,10 +21,14 @@ from partita.runtime.device import GLOO, backend_of, device_of
 from partita.runtime.directory import Finished, opened, write_result
 from partita.runtime.heap import keep_freed
 from partita.runtime.messages import gather, spread
+from partita.runtime.same import differing, facts_of
 from partita.runtime.session import Order, Session, join_world
 from partita.runtime.take import Take, take_of
 from partita.task import Task
 from partita.units import Seconds
+
+INTERFACE: Final = "GLOO_SOCKET_IFNAME"
+LOOP: Final = "lo"
 
 
 def place_here(cluster: Cluster) -> tuple[int, int]:
@@ -35,7 +41,39 @@ def place_here(cluster: Cluster) -> tuple[int, int]:
         raise OptionError(f"RANK is {rank} and WORLD_SIZE {world}; ranks go from 0 to WORLD_SIZE - 1")
     if world != cluster.size:
         raise OptionError(f"WORLD_SIZE is {world} and {cluster.name} has {cluster.size} devices; make them equal")
+    if world > 1:
+        _check_meeting_place()
     return rank, world
+
+
+def _check_meeting_place() -> None:
+    """Raises OptionError where MASTER_ADDR and MASTER_PORT cannot be where the ranks meet."""
+    host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
+    if not host:
+        raise OptionError("RANK is set and MASTER_ADDR is not; start with torchrun, or give rank 0's address")
+    if not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise OptionError(f"MASTER_PORT is {port!r}; give a port from 1 to 65535 at which rank 0 may listen")
+    try:
+        socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+    except OSError as error:
+        why = error.strerror or error
+        raise OptionError(f"MASTER_ADDR {host!r} is not found ({why}); give rank 0's name or address") from None
+
+
+def talk_over(cluster: Cluster, note: Tell) -> None:
+    """The interface at which gloo listens: the one that the environment or the cluster names, loopback where the ranks
+    meet there. Says in one line that what passes over any other is neither encrypted nor asked for a password."""
+    chosen, host = os.environ.get(INTERFACE, "") or cluster.interface, os.environ.get("MASTER_ADDR", "")
+    known = [name for _, name in socket.if_nameindex()]
+    if chosen and chosen not in known:
+        raise OptionError(f"{cluster.name} names interface {chosen!r}; this machine has {', '.join(known)}")
+    if not chosen and socket.gethostbyname(host).startswith("127."):
+        chosen = LOOP
+    if chosen:
+        os.environ[INTERFACE] = chosen
+    if chosen != LOOP:
+        where = f"interface {chosen}" if chosen else "whatever interface this host's name leads to"
+        note(f"ranks talk over {where}, unencrypted and without a password: keep that network to yourself")
 
 
 def train_rank(
@@ -47,12 +85,16 @@ def train_rank(
     keep_freed()
     device, backend = device_of(cluster, rank), backend_of(cluster)
     if world > 1 or backend != GLOO:
+        talk_over(cluster, note if rank == 0 else lambda sentence: None)
         join_world(rank, world, timeout, backend)
     with ExitStack() as stack:
         start: Found | Finished | None = None
         word = {"error": "", "resume": "", "finished": False}
+        facts = gather(dict(facts_of(graph, plan, cluster, seed=seed, steps=steps)), rank, world)
         if rank == 0:
             try:
+                if unlike := differing(facts):
+                    raise OptionError(unlike)
                 where = opened(keep, resume, graph, plan, cluster, seed=seed, steps=steps, tell=note)
                 start = stack.enter_context(where)
             except InputError as error:

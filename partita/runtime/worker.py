@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
+from math import inf
 
 import torch
 
@@ -73,12 +74,13 @@ def _in_order(rank: Rank, lane: Lane, reach: Reach, record: Record) -> LaneRun:
                 if board.failure is not None:
                     return
         if lane.name == rank.leading:
-            _round_ends(rank)
+            _round_ends(rank, round)
 
 
-def _round_ends(rank: Rank) -> None:
+def _round_ends(rank: Rank, round: int) -> None:
     rank.ends.append((rank.clock(True), time.process_time()))
     rank.pace.round_ends()
+    rank.round_ends(round)
 
 
 def _as_ready(rank: Rank, hands: Hands, reach: Reach, record: Record, fresh: Sequence[Instruction]) -> LaneRun:
@@ -103,7 +105,7 @@ def _as_ready(rank: Rank, hands: Hands, reach: Reach, record: Record, fresh: Seq
             yield from _next(rank, hands, instruction, rank.board.done.get(instruction.name, 0), reach)
             hands.rest()
             if hands.lane.name == rank.leading and round < hands.round(round + 1):
-                _round_ends(rank)
+                _round_ends(rank, round)
 
 
 def _next(rank: Rank, hands: Hands, instruction: Instruction, round: int, reach: Reach) -> LaneRun:
@@ -150,6 +152,8 @@ def instance(rank: Rank, instruction: Instruction, round: int, record: Record, p
             rank.pace.flying += 1
             yield from pending if isinstance(pending, Generator) else (pending,)
             rank.pace.flying -= 1
+        elif (took := time.perf_counter() - start) < rank.quickest.get(instruction.name, inf):
+            rank.quickest[instruction.name] = took
     if lost(rank, instruction, pending):
         rank.at.pop(instruction.lane, None)
         return

@@ -6,24 +6,30 @@ FAULT=1:seed:0     rank 1 begins with other weights
 FAULT=1:raise:3    loading raises an error, at the third minibatch
 FAULT=1:exit:3     the process leaves, with code 0
 FAULT=1:crash:3    the process reads address 0
+FAULT=1:skip:2     rank 1 leaves out its second collective
+FAULT=1:short:2    it brings a number too few to it
+FAULT=1:other:2    it brings another kind of collective
+FAULT=1:late:0     each of its loads takes 50 ms longer
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import time
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from partita.program.instruction import Load, Pack, Update
+from partita.program.instruction import Collective, Kind, Load, Pack, Update
 from partita.runtime import session, worker
 from partita.runtime.rank import Rank
 from partita.task import Task
 from tests.processes.mortal import mortal
 
 MINE, KIND, COUNT = os.environ.get("FAULT", "-1:none:0").split(":")
-ACTS = {"nan": Pack, "flip": Update}
+ACTS = {"nan": Pack, "flip": Update, "skip": Collective, "short": Collective, "other": Collective}
 
 
 def wrong(carry_out: Any) -> Any:
@@ -39,6 +45,15 @@ def wrong(carry_out: Any) -> Any:
             os._exit(0)
         if counts and not left[0] and KIND == "crash":
             ctypes.string_at(0)
+        if counts and not left[0] and KIND == "skip":
+            return None
+        if counts and not left[0] and KIND == "short":
+            kept = rank.state.gradient[instruction.act.bucket]
+            kept[rank.slot(round)] = kept[rank.slot(round)][:-1]
+        if counts and not left[0] and KIND == "other":
+            instruction = replace(instruction, act=replace(instruction.act, kind=Kind.BROADCAST))
+        if counts and KIND == "late":
+            time.sleep(0.05)
         found = carry_out(rank, instruction, round)
         if counts and left[0] <= 0 and KIND == "nan":
             rank.state.gradient_views[instruction.act.bucket][rank.slot(round)][-1].fill_(float("nan"))

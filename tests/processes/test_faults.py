@@ -93,6 +93,22 @@ def test_a_killed_worker_is_named_with_its_step(run: Run, rank: int) -> None:
     assert ended(run.workers, 0.0)
 
 
+def test_every_port_of_a_run_is_loopbacks_alone(run: Run) -> None:
+    """FAULTS section 3, rules 1 and 9: from another network namespace none of them can be reached."""
+    processes = [psutil.Process(run.launcher.pid), *run.workers.values()]
+    places = {
+        c.laddr for p in processes for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN
+    }  # fmt: skip
+    assert {place.ip for place in places} == {"127.0.0.1"}
+    knock = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), 1.0)"
+    port = str(min(place.port for place in places))
+    assert subprocess.run([sys.executable, "-c", knock, port], stderr=subprocess.DEVNULL).returncode == 0
+    apart = ["unshare", "--net", "--map-root-user"]
+    if subprocess.run([*apart, "true"], stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("network namespaces are refused here")
+    assert subprocess.run([*apart, sys.executable, "-c", knock, port], stderr=subprocess.DEVNULL).returncode == 1
+
+
 def test_workers_do_not_outlive_their_launcher(run: Run) -> None:
     run.launcher.send_signal(signal.SIGKILL)
     assert ended(run.workers, 2.0)
@@ -134,16 +150,59 @@ FAULTY = {
 @pytest.mark.parametrize("fault", FAULTY)
 def test_the_rank_that_goes_wrong_is_named(fault: str, tmp_path: Path) -> None:
     """FAULTS 2, 3, 4, 26, 28, 29; nothing that is wrong becomes a checkpoint."""
-    task = f"{TASK.rpartition('/')[0]}/faulty.py:faulty"
-    words = ("-m", "partita", "train", task, "--cluster", "local:3", "--plan", "ddp", "--steps", "12")
-    done = subprocess.run(
-        [sys.executable, *words, "--out", str(tmp_path), "--checkpoint-every", "3"], cwd=ROOT,
-        env=os.environ | {"FAULT": fault, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120,
+    done = faulty(
+        fault, "--plan", "ddp", "--steps", "12", "--out", str(tmp_path), "--checkpoint-every", "3"
     )  # fmt: skip
     assert done.returncode == 3, done.stderr
     assert re.search(FAULTY[fault], done.stderr, re.DOTALL), done.stderr
     kept = [path.name for path in (tmp_path / "checkpoints").glob("step-*/manifest.json")]
     assert len(kept) == ("flip" in fault)
+
+
+def faulty(fault: str, *more: str) -> subprocess.CompletedProcess[str]:
+    """A run of the task in which one rank goes wrong."""
+    task = f"{TASK.rpartition('/')[0]}/faulty.py:faulty"
+    words = ("-m", "partita", "train", task, "--cluster", "local:3", *more)
+    env = os.environ | {"FAULT": fault, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, *words], cwd=ROOT, env=env, capture_output=True, text=True, timeout=120
+    )  # fmt: skip
+
+
+MISMATCHED = {
+    "1:skip:2": r"rank 1 has left out A\d+, the all_reduce of bucket b\d+ in step \d+ and comes to A",
+    "1:short:2": r"rank 1 brings \d+ numbers to A\d+, the all_reduce of bucket b\d+ in step \d+, which has \d+",
+    "1:other:2": r"rank 1 brings a broadcast of bucket b\d+ to A\d+, the all_reduce of bucket b\d+ in step \d+",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", MISMATCHED)
+def test_a_mismatched_collective_is_named_before_the_backend_aborts_or_hangs(fault: str) -> None:
+    """FAULTS 7, 8, 9."""
+    done = faulty(fault, "--plan", "ddp(bucket_bytes=200)", "--steps", "12")
+    assert done.returncode == 3, done.stderr
+    assert re.search(MISMATCHED[fault], done.stderr), done.stderr
+    assert "SIGABRT" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_rank_that_goes_astray_is_found_without_checkpoints() -> None:
+    """FAULTS 28: a run that would take hours, and keeps nothing."""
+    done = faulty("2:flip:5", "--plan", "ddp", "--steps", "1000000")
+    assert done.returncode == 3, done.stderr
+    assert re.search(r"the weights of rank 2 differ from those of 0, 1, in bucket b0 .* found at step \d+", done.stderr)
+
+
+@pytest.mark.slow
+def test_slow_data_is_blamed_on_the_data_while_the_run_goes_on() -> None:
+    """FAULTS 18: told by the note and not by the run's end."""
+    done = faulty("1:late:0", "--plan", "ddp", "--steps", "600", "--json")
+    assert done.returncode == 0, done.stderr
+    notes = [line for line in done.stderr.splitlines() if "times as long" in line]
+    assert len(notes) == 1, done.stderr
+    assert "rank 1 loads its samples" in notes[0]
 
 
 @pytest.mark.slow

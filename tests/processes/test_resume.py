@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from safetensors.torch import load_file
 
@@ -148,6 +150,69 @@ def test_a_stopped_run_goes_on(plan: str, number: signal.Signals, tmp_path: Path
     code, unbroken = train(plan, tmp_path / "unbroken", steps=step + 4)
     assert (code, losses(body)) == (0, losses(unbroken))
     assert weights(out) == weights(tmp_path / "unbroken")
+
+
+def under_way(plan: str, out: Path, slow: float, step: int) -> subprocess.Popen[str]:
+    """A run of many steps that has come to the checkpoint of a step; a sample takes `slow` seconds to load."""
+    begun = subprocess.Popen(
+        words(plan, out, "--checkpoint-every", str(step), steps=10**6), cwd=ROOT, env=os.environ | {"SLOW": str(slow)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    end = time.monotonic() + 60
+    while not (out / f"checkpoints/step-{step}/manifest.json").exists():
+        if time.monotonic() > end or begun.poll() is not None:
+            begun.kill()
+            pytest.fail(str(begun.communicate()))
+        time.sleep(0.02)
+    return begun
+
+
+def workers(launcher: int) -> list[psutil.Process]:
+    """The processes that a launcher trains with."""
+    return [p for p in psutil.Process(launcher).children(recursive=True) if "partita.lab.serve" in p.cmdline()]
+
+
+@pytest.mark.slow
+def test_a_run_all_of_whose_ranks_die_goes_on(drill: Drill, tmp_path: Path) -> None:
+    """FAULTS 12: SIGKILL to every one at the same moment; the launcher ends with 3, and nothing is lost before it."""
+    plan, out = "pipe_sgd(staleness=2)", tmp_path / "run"
+    begun = under_way(plan, out, 0.02, EVERY)
+    try:
+        for worker in workers(begun.pid):
+            worker.kill()
+        said, _ = begun.communicate(timeout=20)
+    finally:
+        begun.kill()
+    assert begun.returncode == 3
+    assert re.match(r"rank \d was killed by SIGKILL", json.loads(said)["error"])
+    found = max(int(path.parent.name.partition("-")[2]) for path in out.glob("checkpoints/*/manifest.json"))
+    code, body = train(plan, out, "--resume", steps=found + EVERY)
+    assert code == 0, body
+    assert f"going on from step {found} of" in body["notes"][0]
+    code, unbroken = train(plan, tmp_path / "unbroken", steps=found + EVERY)
+    assert (code, losses(body), weights(out)) == (0, losses(unbroken), weights(tmp_path / "unbroken"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_a_run_at_once(number: signal.Signals, tmp_path: Path) -> None:
+    """FAULTS 14: in a step that takes two seconds; the last checkpoint is there."""
+    begun = under_way("ddp", tmp_path, 0.5, 1)
+    processes = workers(begun.pid)
+    try:
+        begun.send_signal(number)
+        time.sleep(0.2)
+        before = time.monotonic()
+        begun.send_signal(number)
+        begun.communicate(timeout=10)
+    finally:
+        begun.kill()
+    assert begun.returncode == 128 + number
+    assert time.monotonic() - before < 1.5
+    assert not psutil.wait_procs(processes, 2.0)[1]
+    code, body = train("ddp", tmp_path, "--resume", steps=4)
+    assert code == 0, body
+    assert "going on from step" in body["notes"][0]
 
 
 def test_losses_of_unequal_parts_go_on(tmp_path: Path) -> None:

@@ -1,0 +1,131 @@
+"""Which link holds a run up, from what ranks that stand still say of their connections (runtime/flows.py).
+
+rank 1 ══ rank 2     bytes wait on both, and few or none are confirmed: what they have in common is rank 2's link
+rank 2 ══ rank 3
+rank 3    rank 0     nothing waits: a ring goes at the pace of its slowest link, and only what leads to it is full
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from partita.cluster.cluster import Cluster
+from partita.units import Bytes, BytesPerSecond, Seconds, show_bandwidth
+
+SILENT: Final[Seconds] = 3.0  # without a confirmation, where a run stands still: a link is cut
+FULL: Final[Seconds] = 5.0  # that bytes wait without a pause: a link is the narrowest
+FRESH: Final[Seconds] = 3.0  # ranks that stand still speak every second
+SLOW: Final = 0.3  # of the bandwidth that the cluster says
+
+Pair = frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one rank saw of its connections with another at a moment: since `since` something waited there at every
+    look, when `begun` bytes had moved, and since `still` something was sent of which nothing has been confirmed."""
+
+    at: Seconds
+    moved: Bytes
+    waits: bool
+    flies: bool
+    since: Seconds
+    begun: Bytes
+    still: Seconds
+
+    @property
+    def silent(self) -> Seconds:
+        return self.at - self.still
+
+
+@dataclass
+class Links:
+    """What is known of the links between ranks at `addresses`; mutable, private to one request."""
+
+    cluster: Cluster
+    addresses: Sequence[str]
+    seen: dict[tuple[int, int], Look] = field(default_factory=dict)
+    totals: dict[int, Bytes] = field(default_factory=dict)
+    told: set[Pair] = field(default_factory=set)
+
+    def hear(self, rank: int, flows: Mapping[str, Sequence[int]], now: Seconds) -> bool:
+        """Take in what a rank says; whether bytes have moved to or from it since it spoke last."""
+        ours = {address: flow for address, flow in flows.items() if address in self.addresses}
+        total = sum(moved for moved, _, _ in ours.values())
+        before, self.totals[rank] = self.totals.get(rank, total), total
+        place = {address: peer for peer, address in enumerate(self.addresses)}
+        for address, flow in ours.items() if len(place) == len(self.addresses) else ():
+            if (peer := place[address]) != rank:
+                self.seen[rank, peer] = _look(self.seen.get((rank, peer)), now, *flow)
+        return total > before
+
+    def cut(self, now: Seconds) -> tuple[Pair, str]:
+        """The ranks whose link is cut, and a sentence; none and nothing where all sent bytes are confirmed."""
+        pairs = {
+            frozenset(ends): look.silent
+            for ends, look in self.seen.items()
+            if look.silent >= SILENT and now - look.at < FRESH
+        }
+        if not pairs:
+            return frozenset(), ""
+        shared, others = _shared(pairs)
+        seconds = f"for {max(pairs.values()):.0f} s"
+        if len(shared) == 1:
+            (rank,) = shared
+            return shared, (
+                f"nothing passes between rank {rank} and {_ranks(others)} {seconds}: rank {rank}'s link is down, or "
+                "the network is parted there; all of these ranks are alive"
+            )
+        between = ", and between ".join(_ranks(sorted(pair)) for pair in pairs)
+        return shared or frozenset(min(pairs, key=sorted)), (
+            f"nothing passes between {between} {seconds}: a link is down, or the network is parted; all of these ranks "
+            "are alive"
+        )
+
+    def slow(self, now: Seconds) -> Iterator[str]:
+        """A sentence for a link that has become so slow that the run stands still for it, once."""
+        pairs = {
+            frozenset(ends): (look.moved - look.begun) / (look.at - look.since)
+            for ends, look in self.seen.items()
+            if look.waits and now - look.at < FRESH and look.at - look.since >= FULL and look.moved > look.begun
+        }
+        shared, _ = _shared(pairs)
+        if not shared or shared in self.told:
+            return
+        rate, said = sum(pairs.values()), min(self._bandwidth(rank) for rank in shared)
+        if rate < SLOW * said:
+            self.told.add(shared)
+            whose = (
+                f"the link of {_ranks(sorted(shared))}" if len(shared) == 1 else f"what links {_ranks(sorted(shared))}"
+            )
+            yield (
+                f"{whose} carries {show_bandwidth(rate)} and {self.cluster.name} says {show_bandwidth(said)}: the run "
+                "waits for it, and goes on"
+            )
+
+    def _bandwidth(self, rank: int) -> BytesPerSecond:
+        return min(port.link.bandwidth for port in self.cluster.climbs[rank])
+
+
+def _look(last: Look | None, now: Seconds, moved: Bytes, unconfirmed: int, unsent: Bytes) -> Look:
+    """What a rank sees now of connections of which it saw `last` before."""
+    waits, flies = bool(unconfirmed or unsent), bool(unconfirmed)
+    near = last is not None and now - last.at < FRESH
+    on = last if near and waits and last and last.waits else None
+    still = last if near and flies and last and last.flies and last.moved == moved else None
+    return Look(
+        now, moved, waits, flies, on.since if on else now, on.begun if on else moved, still.still if still else now
+    )
+
+
+def _shared(pairs: Collection[Pair]) -> tuple[Pair, list[int]]:
+    """The ranks that all pairs have in common, and the others."""
+    every = frozenset[int]().union(*pairs)
+    shared = every.intersection(*pairs)
+    return shared, sorted(every - shared)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"

@@ -1,0 +1,77 @@
+"""What a cluster's links do, measured: what messages and collectives of any size take in time and in processor."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from statistics import median
+from typing import Any, Final
+
+from partita.cluster.cluster import Cluster
+from partita.cost.costs import Curve, Wiring
+from partita.lab.costing import Tell
+from partita.lab.crew import Crew
+from partita.program.instruction import Kind
+from partita.units import Bytes
+
+MEASURED: Final = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
+QUIET: Final = {"TORCH_CPP_LOG_LEVEL": "ERROR", "TORCHELASTIC_USE_AGENT_STORE": "False"}  # of workers
+
+
+def wiring_of(replies: list[dict[str, Any]], cluster: Cluster) -> Wiring:
+    """Fit the transport's costs to the measured curves of two devices or more.
+
+    A message of n bytes takes the sender `start + sent n` and the receiver `start + received n` core-seconds; what an
+    all-reduce takes beyond those of its 2 (p-1)/p n bytes is its sums. The largest size gives the part of the bandwidth
+    that payload gets, unless the processor binds it; what a size takes beyond that is its waiting.
+    """
+    p = cluster.size
+    curve, scatter, gather = (_curve(replies, kind) for kind in MEASURED)
+    (_, tiny_wall, tiny_core), (size, wall, core) = curve[0], curve[-1]
+    sender, receiver = replies[0]["message"], replies[1]["message"]
+    sent = max(sender[-1][2] - sender[0][2], 0.0) / sender[-1][0]
+    received = max(receiver[-1][2] - receiver[0][2], 0.0) / receiver[-1][0]
+    share = 2 * (p - 1) / p
+    reduced = max((core - tiny_core) - share * size * (sent + received), 0.0) / (share * size / 2)
+    slowest = min(port.link.bandwidth for climb in cluster.climbs for port in climb)
+    burst = min(port.link.burst for climb in cluster.climbs for port in climb)
+    cores = min((d.cores or 1.0) for d in cluster.devices)
+    achieved = max(share * size - burst, 1.0) / max(wall - tiny_wall, 1e-6) / slowest
+    efficiency = 0.95 if core / cores > 0.9 * wall else min(max(achieved, 0.5), 1.0)
+
+    def waits(measured: Curve, share: float) -> Curve:
+        return tuple(
+            (int(n), max(w - max((share * n - burst) / (slowest * efficiency), c / cores, 0.0), 1e-6), c)
+            for n, w, c in measured
+        )
+
+    message = max(sender[0][1] - tiny_core, 1e-6)
+    return Wiring(
+        tiny_core, message, waits(curve, share), sent, received, reduced, efficiency,
+        scatter=waits(scatter, share / 2), gather=waits(gather, share / 2),
+    )  # fmt: skip
+
+
+def _curve(replies: list[dict[str, Any]], name: str) -> Curve:
+    """(bytes, seconds, core-seconds), of each the median over the ranks."""
+    columns = zip(*(reply.get(name, []) for reply in replies), strict=True)
+    return tuple(tuple(median(row[k] for row in rows) for k in range(3)) for rows in columns)
+
+
+def probe_links(cluster: Cluster, tell: Tell) -> dict[str, Any]:
+    """Latency, payload bandwidth and processor costs of a cluster's links, measured; None where there is one device."""
+    if cluster.size == 1:
+        return {"cluster": cluster.name, "wiring": None, "notes": ["one device sends no messages: nothing to measure"]}
+    with Crew(cluster, env=QUIET, listen=True) as crew:
+        tell(f"measuring the links of {cluster.name}")
+        crew.ask_all("join", {"timeout": 60.0}, 60.0)
+        wiring = wiring_of(
+            crew.ask_all("wires", {"sizes": list(sizes_for(cluster)), "kinds": list(MEASURED)}, 300.0), cluster
+        )
+        return {"cluster": cluster.name, "wiring": asdict(wiring), "notes": list(crew.lab.notes)}
+
+
+def sizes_for(cluster: Cluster) -> tuple[Bytes, ...]:
+    """Message sizes whose largest takes about a tenth of a second."""
+    slowest = min(port.link.bandwidth for climb in cluster.climbs for port in climb)
+    largest = int(min(max(slowest * 0.1, 2**20), 2**25))
+    return (4, *(size for size in (2**14, 2**16, 2**18, 2**20, 2**22) if size < largest), largest)

@@ -1,0 +1,63 @@
+"""Whether ranks that somebody else launched are about to do the same thing; found before they meet in anything that
+would abort, hang or quietly mix what does not belong together.
+
+rank 0  torch 2.13  ddp  fc.weight 10 x 64        rank 2 has torch 2.12 and rank 0 2.13
+rank 1  torch 2.13  ddp  fc.weight 10 x 64
+rank 2  torch 2.12  ddp  fc.weight 10 x 64
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+import torch
+
+from partita.cluster.cluster import Cluster
+from partita.cluster.writing import write_cluster
+from partita.graph.graph import Graph
+from partita.plan.plan import Plan
+from partita.plan.text import write_plan
+from partita.runtime.manifest import Identity, differences, identity_of
+
+Facts = Mapping[str, Any]
+ADVICE: Final = {
+    "torch": "install one version on all machines",
+    "--steps": "start all ranks with the same words",
+    "--plan": "give all ranks the same plan, or the same file",
+    "--cluster": "give all ranks the same cluster, or the same file",
+}
+
+
+def facts_of(graph: Graph, plan: Plan, cluster: Cluster, *, seed: int, steps: int) -> Facts:
+    """What must be the same on all ranks, as plain data."""
+    return {
+        "torch": torch.__version__, "--steps": steps, "--plan": [plan.name, write_plan(plan)],
+        "--cluster": [cluster.name, write_cluster(cluster)], "run": asdict(identity_of(graph, seed, plan.update)),
+    }  # fmt: skip
+
+
+def differing(found: Sequence[Facts]) -> str:
+    """The first difference between ranks in a sentence; empty where there is none."""
+    first = found[0]
+    for rank, other in enumerate(found):
+        for what, advice in ADVICE.items():
+            if other[what] != first[what]:
+                theirs, ours = (_short(facts[what]) for facts in (other, first))
+                has = f"{theirs} and rank 0 {ours}" if theirs != ours else f"{theirs} as rank 0 does, and it is another"
+                return f"rank {rank} has {what} {has}; {advice}"
+        mine, its = Identity(**first["run"]), Identity(**other["run"])
+        for difference in differences(mine, its):
+            return f"what rank {rank} trains {difference}; give all ranks the same task and the same words"
+        if mine.signature != its.signature:
+            return (
+                f"rank {rank} captured another step of this model than rank 0; give all ranks the same code, and the "
+                "same version of what it imports"
+            )
+    return ""
+
+
+def _short(fact: Any) -> Any:
+    """A plan and a cluster by their names."""
+    return fact[0] if isinstance(fact, list) else fact

@@ -1,0 +1,85 @@
+"""What a rank does otherwise than its Program is found before it reaches another one, with rank, bucket and step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from partita.errors import RunError
+from partita.graph.graph import Graph
+from partita.lowering.lower import lower
+from partita.program.instruction import Collective, Instruction, Kind
+from partita.recipes.catalogue import call
+from partita.runtime import worker
+from partita.runtime.rank import Rank
+from partita.runtime.run import train_in_process
+from partita.tracing.capture import capture
+from tests.small import cluster_of, perceptron
+
+STEPS, WHEN = 4, 2
+Fault = Callable[[Any, Rank, Instruction, int], Any]
+
+
+def skips(carry_out: Any, rank: Rank, instruction: Instruction, round: int) -> None:
+    """As a `continue` on one rank."""
+
+
+def is_short(carry_out: Any, rank: Rank, instruction: Instruction, round: int) -> Any:
+    bucket, slot = instruction.act.bucket, rank.slot(round)
+    rank.state.gradient[bucket][slot] = rank.state.gradient[bucket][slot][:-1]
+    return carry_out(rank, instruction, round)
+
+
+def takes_another(carry_out: Any, rank: Rank, instruction: Instruction, round: int) -> Any:
+    act = replace(instruction.act, kind=Kind.BROADCAST)
+    return carry_out(rank, replace(instruction, act=act), round)
+
+
+def wrong(fault: Fault, name: str, culprit: int) -> Any:
+    """The worker's act, which goes wrong on one rank in one round of one instruction."""
+    carry_out = worker.carry_out
+
+    def act(rank: Rank, instruction: Instruction, round: int) -> Any:
+        if (rank.rank, instruction.name, round) == (culprit, name, WHEN):
+            return fault(carry_out, rank, instruction, round)
+        return carry_out(rank, instruction, round)
+
+    return act
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return capture(perceptron())
+
+
+CASES = [
+    (skips, "ddp(bucket_bytes=99999)", "A0", "has left out A0, the all_reduce of bucket b0 in step 2 and comes to A0"),
+    (skips, "ddp(bucket_bytes=200)", "A0", "has left out A0, the all_reduce of bucket b0 in step 2 and comes to A1"),
+    (skips, "zero3(bucket_bytes=200)", "", "has left out "),
+    (is_short, "ddp(bucket_bytes=99999)", "A0", r"brings \d+ numbers to A0, the all_reduce of bucket b0 in step 2"),
+    (is_short, "pipe_sgd(staleness=2)", "A0", r"brings \d+ numbers to A0, the all_reduce of bucket b0 in step 2"),
+    (takes_another, "ddp", "A0", "brings a broadcast of bucket b0 to A0, the all_reduce of bucket b0 in step 2"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fault", "plan", "name", "sentence"), CASES, ids=lambda one: getattr(one, "__name__", None))
+def test_a_skipped_collective_a_shape_and_an_op_that_do_not_match_are_named(
+    fault: Fault, plan: str, name: str, sentence: str, graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAULTS 7, 8, 9: whatever order the lanes advance in."""
+    machines = cluster_of(3)
+    made = call(plan, graph, machines)
+    if not name:
+        role = lower(graph, made, machines)[-1].program.role_of[1]
+        name = next(
+            i.name for i in role.instructions if isinstance(i.act, Collective) and i.act.kind is Kind.REDUCE_SCATTER
+        )
+    monkeypatch.setattr(worker, "carry_out", wrong(fault, name, 1))
+    for order in range(3):
+        with pytest.raises(RunError, match=f"rank 1 {sentence}") as found:
+            train_in_process(perceptron(), graph, made, machines, STEPS, order=order)
+        assert found.value.rank == 1
+        assert found.value.step in (WHEN, WHEN + 1)
