@@ -117,7 +117,7 @@ def crews_of(batch: int, workers: int, microbatches: int) -> tuple[Crew, ...]:
     if batch < workers * microbatches:
         raise PlanError(
             f"a minibatch of {batch} samples cannot be divided over {workers} workers x {microbatches} microbatches; "
-            f"use at most {max(batch // microbatches, 1)} workers or a larger batch_size"
+            f"use fewer of both, {batch} parts at most, or a larger batch_size"
         )
     edges = [batch * i // workers for i in range(workers + 1)]
     counts: dict[int, list[int]] = {}

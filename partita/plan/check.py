@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import frexp
+from typing import Final
 
 from partita.cluster.cluster import Cluster
 from partita.errors import PlanError
@@ -12,6 +13,9 @@ from partita.plan.memory import Memory, Precision, Recompute
 from partita.plan.plan import Plan, own_servers, ranks_of
 from partita.plan.schedule import Order
 from partita.plan.sync import GRAPHS, Gossip, Neighbours, Servers, SharedMemory, What
+
+MOST_LAG: Final = 1000
+MOST_PERIOD: Final = 10_000
 
 
 def check(plan: Plan, graph: Graph, cluster: Cluster) -> None:
@@ -132,6 +136,11 @@ def _agreement(plan: Plan, graph: Graph) -> None:
             raise PlanError(
                 f"{plan.name}: lag {tight.lag}, staleness {tight.staleness}, need {tight.need}; none may be negative "
                 "(staleness -1: no bound)"
+            )
+        if tight.lag > MOST_LAG or sync.often.period > MOST_PERIOD:
+            raise PlanError(
+                f"{plan.name}: lag {tight.lag}, period {sync.often.period}; up to {MOST_LAG} gradients in flight and "
+                f"{MOST_PERIOD} steps of a period are allowed"
             )
         if tight.need > plan.mesh.size:
             raise PlanError(f"{plan.name} needs {tight.need} of {plan.mesh.size} workers; use that many or fewer")

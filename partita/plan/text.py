@@ -7,6 +7,7 @@ import difflib
 import enum
 import tomllib
 import types
+from math import isfinite
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import tomli_w
@@ -76,6 +77,8 @@ def _value(kind: Any, given: Any, place: str) -> Any:
             raise PlanError(f"{place} is {given!r}; allowed are {', '.join(str(m.value) for m in kind)}") from None
     if kind is float and type(given) is int:
         return float(given)
+    if type(given) is float and not isfinite(given):
+        raise PlanError(f"{place} is {given}; a finite number belongs there")
     if type(given) is not kind:
         raise PlanError(f"{place} is {given!r}; a value of type {kind.__name__} belongs there")
     return given
