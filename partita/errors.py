@@ -84,3 +84,9 @@ class RunStopped(RunError):
     def __init__(self, sentence: str, number: int, *, step: int = -1) -> None:
         super().__init__(sentence, step=step)
         self.exit_code = 128 + number
+
+
+def first_line(error: BaseException) -> str:
+    """An error's kind and the first line of its text: how what others have raised stands in a sentence."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from partita.errors import TaskError
+from partita.errors import PartitaError, TaskError, first_line
 
 if TYPE_CHECKING:
     import torch
@@ -54,6 +54,8 @@ class Task:
             raise TaskError(
                 f"Task.batch_size is {self.batch_size!r}; give the samples of one global minibatch, 1 or more"
             )
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise TaskError(f"Task.clip_norm is {self.clip_norm!r}; give a bound above 0, or None")
         if self.precision not in PRECISIONS:
             raise TaskError(f"Task.precision is {self.precision!r}; allowed are {', '.join(PRECISIONS)}")
         try:
@@ -114,7 +116,15 @@ def load_task(spec: str, built_in: Callable[[str], Task | None] = lambda name: N
     function = getattr(_module(place), name, None)
     if not callable(function):
         raise TaskError(f"{place} has no function {name!r}; name the function that returns a Task")
-    task = function()
+    try:
+        task = function()
+    except PartitaError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise TaskError(
+            f"{spec} failed ({first_line(error)}); it takes no arguments and returns a partita.Task; "
+            "PARTITA_TRACEBACK=1 shows where"
+        ) from error
     if not isinstance(task, Task):
         raise TaskError(f"{spec} returned {type(task).__name__}; it must return a partita.Task")
     return task
@@ -128,6 +138,8 @@ def _module(place: str) -> Any:
             raise TaskError(
                 f"no module {place!r} ({error}); give file.py:function or package.module:function"
             ) from None
+        except (Exception, SystemExit) as error:
+            raise _unloadable(place, error) from error
     path = Path(place).resolve()
     if not path.is_file():
         raise TaskError(f"there is no file {place}; give file.py:function with the path of an existing file")
@@ -142,6 +154,13 @@ def _module(place: str) -> Any:
     sys.path.insert(0, str(path.parent))
     try:
         found.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise _unloadable(place, error) from error
     finally:
         sys.path.remove(str(path.parent))
     return module
+
+
+def _unloadable(place: str, error: BaseException) -> TaskError:
+    return TaskError(f"{place} cannot be loaded ({first_line(error)}); mend it so that Python can import it")

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import torch
 
-from partita.errors import PartitaError, TaskError
+from partita.errors import PartitaError, TaskError, first_line
 from partita.graph.graph import Graph, Optimizer
 from partita.graph.growing import growing
 from partita.graph.repeats import find_repeats
@@ -18,7 +18,7 @@ from partita.tracing.convert import to_graph
 from partita.tracing.draws import with_sample_dims
 from partita.tracing.opaque import opaque_graph
 from partita.tracing.optimizer import optimizer_spec
-from partita.tracing.prepare import build_batch, first_line, flatten
+from partita.tracing.prepare import build_batch, flatten
 from partita.tracing.trace import NeedsData, trace_step
 from partita.tracing.unify import Unlike, unify
 

@@ -14,13 +14,13 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from partita.errors import CaptureError
+from partita.errors import CaptureError, PartitaError, first_line
 from partita.graph.graph import TANGENT, Buffer, Constant, Graph, Optimizer, Parameter
 from partita.graph.operator import Operator, Phase, Ref
 from partita.graph.tensor import Tensor
 from partita.task import Task
 from partita.tracing.convert import other_names, raw_bytes
-from partita.tracing.prepare import DTYPES, build_batch, build_model, checked_model, first_line, flatten, split_loss
+from partita.tracing.prepare import DTYPES, build_batch, build_model, checked_model, flatten, split_loss
 from partita.tracing.unify import Points, Unlike
 from partita.units import show_bytes
 
@@ -31,7 +31,14 @@ FORWARD, BACKWARD = "opaque_forward_0", "opaque_backward_0"
 def opaque_graph(task: Task, batch: int, precision: str, optimizer: Optimizer, reason: str) -> Graph:
     """A Graph of two operators. Raises CaptureError if not even one real step on two samples works."""
     _check_memory(task, precision)
-    model = build_model(task, precision)
+    try:
+        model = build_model(task, precision)
+    except PartitaError:
+        raise
+    except Exception as error:
+        raise CaptureError(
+            f"the model of {task.name!r} cannot be built ({first_line(error)}); make task.model() work on its own first"
+        ) from error
     model.zero_grad()
     before = {name: b.clone() for name, b in model.named_buffers()}
     weighted = _step(task, model, precision)

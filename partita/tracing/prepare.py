@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 from torch.utils.data import default_collate
 
-from partita.errors import TaskError
+from partita.errors import TaskError, first_line
 from partita.task import Task
 
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -110,9 +110,3 @@ def split_loss(task: Task, value: Any) -> tuple[torch.Tensor, torch.Tensor | Non
             f"the loss of {task.name!r} is detached from the parameters; compute it from the model's output"
         )
     return value.reshape(()), weight if weight is None else weight.reshape(())
-
-
-def first_line(error: BaseException) -> str:
-    """The error's kind and the first line of its text."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__

@@ -14,10 +14,10 @@ from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTens
 from torch.nn.utils import stateless
 from torch.utils._python_dispatch import _disable_current_modes
 
-from partita.errors import CaptureError, PartitaError, TaskError
+from partita.errors import CaptureError, PartitaError, TaskError, first_line
 from partita.task import Task
 from partita.tracing.fused import Fused
-from partita.tracing.prepare import build_batch, checked_model, first_line, flatten, in_precision, split_loss
+from partita.tracing.prepare import build_batch, checked_model, flatten, in_precision, split_loss
 from partita.tracing.promote import Promoted
 from partita.tracing.record import Call, Places, Recorder
 
