@@ -21,6 +21,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import product
 from math import log
 from pathlib import Path
 from statistics import mean, median
@@ -40,6 +42,7 @@ try:
 
     from partita import api
     from partita.cost.datasheet import datasheet_costs
+    from partita.graph.graph import Graph
     from partita.lab.rehearsal import Rehearsal
     from partita.lowering.lower import lower
     from partita.lowering.precision import short_dtype
@@ -137,7 +140,7 @@ def speed(figures: Figures, names: Iterable[str], steps: int, repeat: int, piece
                 torch.cuda.empty_cache()
 
     for name in figures.each(piece, names):
-        guarded(figures, piece, name, lambda name=name: one(name))  # type: ignore[misc]
+        guarded(figures, piece, name, partial(one, name))
 
 
 def memory(figures: Figures, names: Iterable[str]) -> None:
@@ -145,27 +148,29 @@ def memory(figures: Figures, names: Iterable[str]) -> None:
     besides = beside(cluster)
     figures.add(piece="besides", allocated=besides[0], reserved=besides[1])
 
+    def case(crew: Rehearsal, name: str, graph: Graph, precision: str, recompute: str) -> None:
+        knobs: dict[str, Any] = {} if recompute == "none" else {"recompute": recompute}
+        knobs |= {"budget": 0.6} if recompute == "auto" else {}
+        plan = api.plan_of(plan_text(precision, **knobs), graph, cluster)
+        program, short = lower(graph, plan, cluster)[-1].program, short_dtype(plan.memory)
+        costs = datasheet_costs(graph, cluster, sizes_of(plan, graph), precisions=(short,) if short else ())
+        predicted = simulate(program, costs).memory[0] + besides[0]
+        held, watch = held_by(program, graph) + besides[1], crew.memory(plan)[0]
+        figures.add(
+            piece="memory", task=name, precision=precision, recompute=recompute, predicted=predicted,
+            allocated=watch.peak, allocated_off=predicted / watch.peak - 1, predicted_held=held,
+            reserved=watch.held, reserved_off=held / watch.held - 1,
+        )  # fmt: skip
+
     def one(name: str) -> None:
         graph = api.graph_of(spec(name))
         with Rehearsal(spec(name), graph, cluster, timeout=300.0) as crew:
-            for precision in PRECISIONS:
-                for recompute in RECOMPUTE:
-                    knobs = {} if recompute == "none" else {"recompute": recompute}
-                    knobs |= {"budget": 0.6} if recompute == "auto" else {}
-                    plan = api.plan_of(plan_text(precision, **knobs), graph, cluster)
-                    program = lower(graph, plan, cluster)[-1].program
-                    short = short_dtype(plan.memory)
-                    costs = datasheet_costs(graph, cluster, sizes_of(plan, graph), precisions=(short,) if short else ())
-                    predicted = simulate(program, costs).memory[0] + besides[0]
-                    held, watch = held_by(program, graph) + besides[1], crew.memory(plan)[0]
-                    figures.add(
-                        piece="memory", task=name, precision=precision, recompute=recompute, predicted=predicted,
-                        allocated=watch.peak, allocated_off=predicted / watch.peak - 1, predicted_held=held,
-                        reserved=watch.held, reserved_off=held / watch.held - 1,
-                    )  # fmt: skip
+            for precision, recompute in product(PRECISIONS, RECOMPUTE):
+                what = f"{name} {precision} {recompute}"
+                guarded(figures, "memory", what, partial(case, crew, name, graph, precision, recompute))
 
     for name in figures.each("memory", names):
-        guarded(figures, "memory", name, lambda name=name: one(name))  # type: ignore[misc]
+        guarded(figures, "memory", name, partial(one, name))
 
 
 def beside(cluster: Any) -> tuple[int, int]:

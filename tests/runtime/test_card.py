@@ -1,0 +1,130 @@
+"""What a card computes is what the processor does. Skipped, and said so, where there is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from partita import api
+from partita.cluster.cluster import Cluster, Device, Group, Link
+from partita.cluster.text import load_cluster
+from partita.kernels import attention
+from partita.lowering.lower import lower
+from partita.plan.plan import Plan
+from partita.program.instruction import Kind
+from partita.runtime.course import run
+from partita.runtime.device import backend_of
+from partita.runtime.processes import Processes
+from partita.runtime.run import train_in_process
+from partita.runtime.session import Order, Session, join_world
+from partita.task import Task
+from partita.tracing.capture import capture
+from partita.tracing.recurrent import CELLS, _backward, _forward
+from tests.small import perceptron
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and this machine has none")
+CARD = "cuda:0"
+ONE = Cluster("local:card", Group("one", (Device(kind="card", backend="cuda"),), (Link(1e9),)))
+
+
+def dropping() -> Task:
+    """A perceptron with dropout, whose masks are those of seed and sample on every device."""
+    return replace(
+        perceptron(), model=lambda: nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, 3))
+    )
+
+
+@pytest.mark.parametrize("task", [perceptron(), dropping()], ids=["plain", "drawing"])
+@pytest.mark.parametrize(
+    ("text", "ranks"), [("single", 1), ("ddp", 2), ("zero3", 2), ("gpipe(stages=2,microbatches=2)", 2)]
+)
+def test_weights_are_those_of_the_processor(task: Task, text: str, ranks: int) -> None:
+    graph, cluster, found = capture(task), load_cluster(f"local:{ranks}"), []
+    plan = api.plan_of(text, graph, cluster)
+    for device in ("cpu", CARD):
+        states, losses = train_in_process(task, graph, plan, cluster, 3, keyed=True, device=device)
+        leaves = {name: leaf.cpu() for state in states.values() for name, leaf in state.leaves.items()}
+        found.append([*(leaves[p.name] for p in graph.parameters), torch.tensor([*losses.values()])])
+    for mine, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+def session_of(task: Task) -> tuple[Session, Plan]:
+    """A rank on the card that is alone."""
+    graph = capture(task)
+    session = Session(task, graph, ONE, 0, 0, 1, 60.0, CARD)
+    session.open()
+    return session, api.plan_of("single", graph, ONE)
+
+
+def test_a_run_on_a_card_has_spans_in_order_and_a_peak() -> None:
+    session, plan = session_of(perceptron())
+    reply = run(session, Order(plan, 8), lambda event: None)
+    spans = sorted((s for s in reply["spans"] if s["lane"] == "compute"), key=lambda s: (s["round"], s["start"]))
+    assert spans
+    assert all(a["start"] <= a["end"] <= b["start"] + 1e-6 for a, b in pairwise(spans))
+    ends = [end for _, end in reply["ends"]]
+    assert ends == sorted(ends)
+    watch = session.memory(Order(plan, 0))
+    program = lower(session.graph, plan, ONE)[-1].program
+    assert watch is not None
+    assert watch.held >= watch.peak > sum(bucket.size for bucket in program.buckets)
+
+
+def test_a_group_of_one_moves_nothing_and_ends() -> None:
+    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29533", "RANK": "0", "WORLD_SIZE": "1"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        join_world(0, 1, 60.0, backend_of(ONE))
+        try:
+            transport, flat = Processes(0), torch.arange(1000.0, device=CARD)
+            transport.join([("wire", (0,))], 60.0)
+            for kind in Kind:
+                assert transport.collective(kind, flat, (0,), "wire", str(kind), 0, (0, 1000)).block(60.0)
+                assert flat.cpu().equal(torch.arange(1000.0))
+        finally:
+            torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_is_that_of_the_processor(dtype: torch.dtype, causal: bool, masked: bool) -> None:
+    if causal and masked:
+        pytest.skip("torch takes a mask or makes one, not both")
+    q, k, v, d = (torch.randn(2, 3, 40, 32) for _ in range(4))
+    mask = torch.randn(40, 40) if masked else None
+    aten = torch.ops.aten
+    out, sums = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, attn_mask=mask)
+    wanted = aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        d, q, k, v, out, sums, 0.0, causal, attn_mask=mask
+    )
+    there = [x.to(CARD, dtype) for x in (q, k, v, d)]
+    bias = None if mask is None else mask.to(CARD, dtype)
+    made, logs = attention.forward(*there[:3], 0.0, causal, attn_mask=bias)
+    found = attention.backward(there[3], *there[:3], made, logs, 0.0, causal, attn_mask=bias)
+    wide = 1e-4 if dtype is torch.float32 else 6e-2
+    for mine, theirs in zip((made, *found), (out, *wanted), strict=True):
+        torch.testing.assert_close(mine.float().cpu(), theirs, rtol=wide, atol=wide)
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=[cell.name for cell in CELLS])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_recurrent_layers_are_those_of_the_processor(cell: Any, reverse: bool) -> None:
+    gates = {"lstm": 4, "gru": 3}[cell.name]
+    shapes = [(5, 2, 6), (gates * 8, 6), (gates * 8, 8), (gates * 8,), (gates * 8,), *[(2, 8)] * cell.states]
+    leaves, results = [torch.randn(shape) for shape in shapes], []
+    ahead = [torch.randn(5, 2, 8), *(torch.randn(2, 8) for _ in range(cell.states))]
+    for device in ("cpu", CARD):
+        given = [leaf.to(device) for leaf in leaves]
+        out, *last, space = _forward(cell, *given, reverse=reverse)
+        made = _backward(cell, *given, out, *last, space, *(d.to(device) for d in ahead), reverse=reverse)
+        results.append([out, *last, *made])
+    for theirs, mine in zip(*results, strict=True):
+        torch.testing.assert_close(mine.cpu(), theirs, rtol=1e-3, atol=1e-4)
