@@ -1,6 +1,7 @@
 """Plain PyTorch and Partita on the same task in the same lab, turn by turn.
 
     run.py TASK CLUSTER --peers ddp,ps --plans "ddp;ps_sync" [--repeat 7] [--steps 15]
+    run.py digits-cnn local:1 --peers single,loop --plans single   one batch over and over, and batches that are read
     run.py convnet-8m lab-4x1g --peers fsdp --plans "zero3;zero3(keep=1);zero2"      FSDP2 against divided state
 
 Prints one line of JSON for each, and a table of medians with the spread.
@@ -24,10 +25,10 @@ PEERS = HERE.parents[2] / "shared" / "peers" / "torch_peers.py"
 
 
 def peer_seconds(mode: str, task: str, cluster: str, steps: int) -> float:
-    """Seconds a step of the given plain PyTorch mode on every device of the cluster."""
-    out = io.BytesIO()
+    """Seconds a step of the given plain PyTorch mode on every device of the cluster, or of this folder's `loop`."""
+    out, script = io.BytesIO(), HERE / "loop.py" if mode == "loop" else PEERS
     spec = f"{HERE / 'tasks.py'}:{task.replace('-', '_')}"
-    code = run_command(api.cluster_of(cluster), [sys.executable, str(PEERS), mode, spec, str(steps)], out=out)
+    code = run_command(api.cluster_of(cluster), [sys.executable, str(script), mode, spec, str(steps)], out=out)
     lines = [line for line in out.getvalue().decode().splitlines() if line.startswith("{")]
     if code or not lines:
         raise SystemExit(f"the peer {mode} ended with {code}: {out.getvalue().decode()[-500:]}")
