@@ -25,8 +25,10 @@ from partita.cluster.cluster import Cluster
 from partita.lab.rehearsal import Rehearsal
 
 HERE: Final = Path(__file__).resolve().parent
-BACKUP: Final = "backup_workers(backup=1,own=false,servers=0)"
-SSP: Final = "ssp(staleness=3,own=false,servers=0)"
+SERVED: Final = "own=false,servers=0,bucket_bytes=524288"
+BACKUP: Final = f"backup_workers(backup=1,{SERVED})"
+SSP: Final = f"ssp(staleness=3,{SERVED})"
+ASYNC: Final = f"ps_async({SERVED})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Case:
 
 
 CASES: Final = {
-    "slow1": Case("lab-4-slow1", "bytes-gpt", (("ad_psgd", 1.5), (BACKUP, 1.3), (SSP, 0.0), ("ps_async", 0.0))),
+    "slow1": Case("lab-4-slow1", "bytes-gpt", (("ad_psgd", 1.5), (BACKUP, 1.3), (SSP, 0.0), (ASYNC, 0.0))),
     "slow5": Case(str(HERE / "slow5.toml"), "bytes-gpt", (("ad_psgd", 3.0), (BACKUP, 2.5))),
     "stalls": Case("lab-4x1g", f"{HERE / 'stalling.py'}:stalling", ((SSP, 1.2),), times=3),
 }
@@ -73,7 +75,7 @@ def show(name: str, case: Case, steps: int, repeat: int, predicted: bool) -> Non
                 found.setdefault(plan.name, []).append(take.timeline.step_seconds)
     waiting = median(found["ddp"])
     for text, seconds in found.items():
-        line = f"{name:7s} {text:46s} {median(seconds) * 1e3:7.1f} ms ({min(seconds) * 1e3:.1f} to "
+        line = f"{name:7s} {text:66s} {median(seconds) * 1e3:7.1f} ms ({min(seconds) * 1e3:.1f} to "
         line += f"{max(seconds) * 1e3:.1f}), gain {waiting / median(seconds):.2f}"
         line += f", predicted {told[text] * 1e3:.1f} ms, {told['ddp'] / told[text]:.2f}" if told else ""
         goal = f", goal {goals[text]}" if goals.get(text) else ""
