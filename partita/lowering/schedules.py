@@ -83,6 +83,16 @@ def zero_bubble(ranks: int, rank: int, m: int, chunks: int) -> Row:
     return (*found, *(Pass("W", 0, i) for i in range(ended, m)))
 
 
+def under_way(order: Order, ranks: int, rank: int, m: int, chunks: int) -> tuple[int, ...]:
+    """How many microbatches have gone forward through each chunk when a rank's first backward pass begins, where
+    those that are interleaved come in groups of `ranks`."""
+    if order is Order.INTERLEAVED:
+        ahead = (chunks - 1) * ranks + 2 * (ranks - 1 - rank)
+        laps, rest = divmod(min(ahead + 1, m * chunks), ranks * chunks)
+        return tuple(laps * ranks + min(max(rest - c * ranks, 0), ranks) for c in range(chunks))
+    return (m if order is Order.FILL_DRAIN else min(ranks - rank, m),)
+
+
 def _alternating(forward: list[Pass], backward: list[Pass], ahead: int) -> Row:
     """`ahead` forwards, then one forward and one backward in turn, then the backwards that are left."""
     turns = [one for pair in zip(forward[ahead:], backward, strict=False) for one in pair]

@@ -22,6 +22,7 @@ from partita.graph.homes import homes_of
 from partita.units import Bytes, BytesPerSecond, Seconds
 
 Reals = NDArray[np.float64]
+Ints = NDArray[np.int64]
 Price = Callable[[int], Reals]
 MOST_CUTS: Final = 128
 
@@ -48,10 +49,9 @@ def blocks_of(graph: Graph, cluster: Cluster, costs: Costs | None, count: int) -
 
 
 def _blocks(graph: Graph, cluster: Cluster, costs: Costs | None, count: int) -> Blocks:
-    prices = prices_near(graph, cluster, costs, count)
-    homes, cuts = homes_of(graph), narrow(graph, legal_cuts(graph))
+    prices, homes = prices_near(graph, cluster, costs, count), homes_of(graph)
+    cuts, block = numbered(graph)
     starts = [0, *(cut.position for cut in cuts)]
-    block = np.searchsorted(starts, homes.home, side="right") - 1
     seconds, state, saved = np.zeros(len(starts)), [0] * len(starts), [0] * len(starts)
     np.add.at(seconds, block, [prices[operator.name] for operator in graph.operators])
     for parameter in graph.parameters:
@@ -70,6 +70,17 @@ def _blocks(graph: Graph, cluster: Cluster, costs: Costs | None, count: int) -> 
     ]
     names = tuple(graph.operators[start].name for start in starts)
     return Blocks(names, tuple(seconds.tolist()), tuple(state), tuple(saved), (0, *crossing))
+
+
+def numbered(graph: Graph) -> tuple[tuple[Cut, ...], Ints]:
+    """The cuts between blocks, and the number of the block that each operator belongs to."""
+    return graph.once("numbered", lambda: _numbered(graph))
+
+
+def _numbered(graph: Graph) -> tuple[tuple[Cut, ...], Ints]:
+    cuts = narrow(graph, legal_cuts(graph))
+    starts = [0, *(cut.position for cut in cuts)]
+    return cuts, np.searchsorted(starts, homes_of(graph).home, side="right") - 1
 
 
 def prices_near(
@@ -135,6 +146,31 @@ def by_time(blocks: Blocks, speeds: Sequence[float], bandwidths: Sequence[BytesP
         return found
 
     return least_maximum(len(blocks.seconds), len(speeds), price)
+
+
+def by_time_each(
+    blocks: Blocks, most: int, speed: float, bandwidth: BytesPerSecond
+) -> tuple[tuple[int, ...], ...]:  # fmt: skip
+    """What `by_time` finds for 1, 2, .. `most` stages on devices and between neighbours that are all alike, in one
+    pass: all but the last stage of a division have the same prices in each."""
+    count = len(blocks.seconds)
+    total = np.concatenate([[0.0], np.cumsum(blocks.seconds)])
+    crossing = 2 * np.array([*blocks.crossing, 0.0]) / bandwidth
+    own = np.where(np.tri(count + 1, dtype=bool), np.inf, (total[None, :] - total[:, None]) / speed)
+    best, backs, found = np.full(count + 1, np.inf), list[NDArray[np.intp]](), list[tuple[int, ...]]()
+    best[0] = -np.inf
+    for k in range(min(most, count)):
+        before = own + (crossing if k else 0 * crossing)[:, None]
+        at = int(np.maximum(best, before[:, -1]).argmin())
+        starts = [at]
+        for back in reversed(backs):
+            at = int(back[at])
+            starts.append(at)
+        found.append(tuple(reversed(starts)))
+        worst = np.maximum(best[:, None], before + crossing[None, :])
+        backs.append(worst.argmin(axis=0))
+        best = worst.min(axis=0)
+    return tuple(found)
 
 
 def by_memory(blocks: Blocks, in_flight: Sequence[int], state_factor: float) -> tuple[int, ...]:

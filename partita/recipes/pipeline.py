@@ -50,7 +50,7 @@ def pipeline(
         raise PlanError(f"{name} needs {places} x {data} devices and {cluster.name} has {cluster.size}; ask for fewer")
     ranks = [[place * data + replica for replica in range(data)] for place in range(places)] * chunks
     speeds = [min(cluster.devices[rank].pace for rank in place) for place in ranks]
-    widths = [_bandwidth(cluster, one[0], other[0]) for one, other in pairwise(ranks)]
+    widths = [bandwidth_between(cluster, one[0], other[0]) for one, other in pairwise(ranks)]
     starts = CUTTINGS[balance](blocks, speeds, widths, microbatches)
     return Plan(
         name, Mesh((("pipe", places), ("data", data))),
@@ -65,7 +65,7 @@ def _replicated(cluster: Cluster, blocks: Blocks, plan: Plan) -> Plan:
     microbatch bears its part of the minibatch's one agreement. Where one stage on all devices is best, without any."""
     devices, m = range(cluster.size), plan.schedule.microbatches
     slowest = min(device.pace for device in cluster.devices)
-    width = min((_bandwidth(cluster, one, other) for one, other in pairwise(devices)), default=float("inf"))
+    width = min((bandwidth_between(cluster, one, other) for one, other in pairwise(devices)), default=float("inf"))
     seconds, crossing = [second / slowest for second in blocks.seconds], [*blocks.crossing[1:], 0]
     _, found = replicated_stages(Layers(seconds, crossing, [size // m for size in blocks.state]), len(devices), width)
     if len(found) == 1:
@@ -78,7 +78,8 @@ def _replicated(cluster: Cluster, blocks: Blocks, plan: Plan) -> Plan:
     return replace(plan, mesh=Mesh((("pipe", len(stages)),)), stages=stages)
 
 
-def _bandwidth(cluster: Cluster, source: int, target: int) -> float:
+def bandwidth_between(cluster: Cluster, source: int, target: int) -> float:
+    """Bytes a second of the narrowest link between two ranks."""
     if source == target:
         return float("inf")
     climb, descent = cluster.route(source, target)

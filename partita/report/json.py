@@ -81,6 +81,7 @@ def search_body(search: Search, setting: Setting) -> dict[str, Any]:
         "gap": search.gap,
         "explanation": search.explanation,
         "space": search.space,
+        "clocked": search.clocked,
         "fitting": search.fitting,
         "costs": search.costs,
         "costs_because": search.because,

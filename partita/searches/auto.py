@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
@@ -20,15 +21,23 @@ from partita.plan.check import check
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import call
 from partita.searches.divisions import cuts_of
-from partita.searches.exhaustive import Search, exhaustive, grid
-from partita.searches.objective import check_objective
+from partita.searches.exhaust import FEW_DEVICES, Exhausted, exhausted
+from partita.searches.exhaustive import Candidate, Search, grid, ranked, simulated
+from partita.searches.explaining import MOST_RANKS
+from partita.searches.floors import Floors
+from partita.searches.objective import ALLOWED, check_objective
 from partita.searches.screen import Screen, screened
 from partita.searches.space import Ints, Space, space_of
 from partita.units import Bytes, Seconds
+from partita.wire.codec import SPECS
 
 SLACK: Final = 0.15  # by which the formula may overrate a peak
 OTHERS: Final = ("ps_sync", "pipe_sgd", "local_sgd")  # what the grid has no column for
-FEW_DEVICES: Final = 16
+# What joins them where `allow` lets it through: recipes as they are, and codecs of gradients that are all-reduced.
+LATE: Final = ("ps_async", "downpour", "ssp", "softsync", "dynsgd", "dc_asgd")
+LOOSE: Final = ("diloco", "d_psgd", "gossip", "ad_psgd", "easgd", "admm")
+JOINING: Final = {"exact": (), "lossy": (), "delayed": LATE, "any": (*LATE, *LOOSE)}
+
 LOOKED_AT: Final = 4096
 SHARES: Final = (1.0, 0.85, 0.7, 0.55, 0.4, 1e-9)  # of the memory, that a point may take by formula where it is tight
 MOST_STAGES: Final = 192
@@ -36,18 +45,18 @@ MOST_STAGES: Final = 192
 
 @dataclass(frozen=True)
 class Field:
-    """What of a grid is worth the event clock: `plans`, best first, of `size` points. By formula `fitting` of them fit,
-    none of all takes less than `bound`, the plans take `seconds` and `memory` each, and the fastest point would take
-    `fastest`, were memory no matter; `costs` is what they were priced by."""
+    """What of a grid is worth the event clock: `plans`, best first, of the points of `screen`. By formula `fitting` of
+    them fit, the plans take `seconds` and `memory` each, and the fastest point would take `fastest`, were memory no
+    matter; `points` were looked at; `costs` is what they were priced by."""
 
     plans: tuple[Plan, ...]
-    size: int
+    screen: Screen
     fitting: int
-    bound: Seconds
     costs: Costs
     seconds: tuple[Seconds, ...] = ()
     memory: tuple[float, ...] = ()
     fastest: Seconds = 0.0
+    points: tuple[int, ...] = ()
     refused: tuple[tuple[str, str], ...] = ()
 
 
@@ -72,8 +81,8 @@ def field_of(
     found = screened(graph, cluster, costs, space, cuts)
     capacity = min((d.memory for d in cluster.devices if d.memory), default=0)
     few = cluster.size <= FEW_DEVICES
-    others = tuple(grid(OTHERS)) if few and not tight else ()
-    fits, bound = found.fitting(capacity), float(found.bound.min())
+    others = joining(allow) if few and not tight else ()
+    fits = found.fitting(capacity)
     if tight:
         kept = tuple(dict.fromkeys(int(ranking(found, objective, int(capacity * part))[0]) for part in SHARES))
     else:
@@ -93,8 +102,14 @@ def field_of(
             memory.append(held)
     fastest = float(found.seconds.min())
     return Field(
-        tuple(plans), len(space), int(fits.sum()), bound, costs, tuple(seconds), tuple(memory), fastest, tuple(refused)
+        tuple(plans), found, int(fits.sum()), costs, tuple(seconds), tuple(memory), fastest, kept, tuple(refused)
     )
+
+
+def joining(allow: str) -> tuple[str, ...]:
+    """Calls of what the grid has no column for, as far as it may be chosen."""
+    codecs = SPECS if "lossy" in ALLOWED[allow] else ()
+    return (*grid(OTHERS), *JOINING[allow], *(f"ddp(codec={name})" for name in codecs))
 
 
 def ranking(screen: Screen, objective: str, capacity: Bytes) -> Ints:
@@ -132,12 +147,33 @@ def auto(
     field: Field, costs: Costs, *, objective: str = "time", allow: str = "exact",
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> Search:  # fmt: skip
-    """The field judged by the event clock. The bound is that of every point of the grid where the clock goes by the
-    costs that the field was priced by. Raises PlanError where none of it applies."""
-    graph, cluster = costs.graph, costs.cluster
-    found = exhaustive(graph, cluster, costs, calls=field.plans, objective=objective, allow=allow, tell=tell)
-    if costs.source == field.costs.source and field.bound > 0:
-        best = found.candidates[0].timeline.step_seconds
-        rows = tuple(replace(c, gap=c.timeline.step_seconds / field.bound - 1) for c in found.candidates)
-        found = replace(found, candidates=rows, lower_bound_seconds=field.bound, gap=best / field.bound - 1)
-    return replace(found, refused=(*field.refused, *found.refused), space=field.size, fitting=field.fitting)
+    """The field judged by the event clock. Where that goes by the costs that the field was priced by, and time is what
+    counts, so is every other point that could be faster still; the gap is to what no point of the grid is below.
+
+    Raises PlanError where none of it applies."""
+    graph, cluster, screen, rest = costs.graph, costs.cluster, field.screen, Exhausted((), 0, 0.0)
+    begun, names = time.perf_counter(), {plan.name for plan in field.plans}
+    found, refused = simulated(graph, cluster, costs, calls=field.plans, objective=objective, allow=allow, tell=tell)
+    if costs.source == field.costs.source and objective in ("time", "time-to-loss"):
+        best = min((c.timeline.step_seconds for c in found if c.fits), default=inf)
+        rest = exhausted(screen, Floors(graph, cluster), costs, best, names, tell)
+    every = (*found, *rest.candidates)
+    by_formula = _by_formula(screen, (*field.points, *rest.points)) if cluster.size > MOST_RANKS else None
+    search = ranked(graph, costs, every, (*field.refused, *refused), objective, rest.floor, by_formula)
+    return replace(
+        search, search_seconds=time.perf_counter() - begun, space=len(screen.space), fitting=field.fitting,
+        clocked=len(found) + rest.clocked,
+    )  # fmt: skip
+
+
+def _by_formula(screen: Screen, points: tuple[int, ...]) -> Callable[[Candidate], Callable[[float], Seconds]]:
+    """What a point's step takes where links are so many times as wide: what the clock says, in the formula's
+    proportions."""
+    place = {screen.space.call(i): i for i in points}
+
+    def of(candidate: Candidate) -> Callable[[float], Seconds]:
+        some = replace(screen.space, rows=screen.space.rows[[place[candidate.plan.name]]])
+        here = candidate.timeline.step_seconds / float(screen.priced(some, 1.0)[0])
+        return lambda factor: here * float(screen.priced(some, factor)[0])
+
+    return of

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import product
 from typing import Any, Final
 
@@ -17,10 +18,10 @@ from partita.plan.plan import Plan
 from partita.program.program import Program
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import RECIPES, call
-from partita.searches.explaining import MOST_RANKS, binding, break_even, loss, narrowest_link, widened
+from partita.searches.explaining import WIDEST, binding, break_even, loss, narrowest_link, widened
 from partita.searches.objective import check_objective, refusal, worth
 from partita.searches.pays import Pays
-from partita.simulator.simulate import simulate
+from partita.simulator.simulate import simulate, step_seconds
 from partita.units import Seconds, show_bandwidth
 
 GRID: Final[dict[str, tuple[Any, ...]]] = {
@@ -50,7 +51,7 @@ class Search:
     """Candidates, best first; `refused` says why points of the grid are none. `gap` is how far the best one's step may
     be above the bound: computing alone, perfectly divided. `costs` says where costs come from, `because` why so; `pays`
     where each codec would, if codecs are allowed; `space` is how many points were compared, `fitting` how many of them
-    fit (0: not counted)."""
+    fit (0: not counted), `clocked` how many plans were simulated."""
 
     candidates: tuple[Candidate, ...]
     search_seconds: Seconds
@@ -63,10 +64,14 @@ class Search:
     pays: tuple[Pays, ...] = ()
     space: int = 0
     fitting: int = 0
+    clocked: int = 0
 
     @property
     def best(self) -> Plan:
         return self.candidates[0].plan
+
+
+At = Callable[[Candidate], Callable[[float], Seconds]]
 
 
 def grid(names: tuple[str, ...] = tuple(RECIPES)) -> Iterator[str]:
@@ -93,27 +98,55 @@ def exhaustive(
 
     Raises OptionError for an objective that is not known here, PlanError where nothing applies.
     """
+    begun = time.perf_counter()
+    found, refused = simulated(graph, cluster, costs, calls=calls, objective=objective, allow=allow, tell=tell)
+    search = ranked(graph, costs, found, refused, objective)
+    return replace(search, search_seconds=time.perf_counter() - begun)
+
+
+def simulated(
+    graph: Graph, cluster: Cluster, costs: Costs, *, calls: Iterable[str | Plan], objective: str, allow: str,
+    tell: Callable[[str], None],
+) -> tuple[list[Candidate], list[tuple[str, str]]]:  # fmt: skip
+    """The calls and plans that apply, and why the others do not."""
     check_objective(objective, allow, cluster)
-    begun, found, refused = time.perf_counter(), list[Candidate](), list[tuple[str, str]]()
+    found, refused = list[Candidate](), list[tuple[str, str]]()
     for text, point in points(graph, cluster, costs, calls=calls, objective=objective, allow=allow):
         if isinstance(point, str):
             refused.append((text, point))
             continue
         plan, program = point
         timeline = simulate(program, costs)
-        found.append(Candidate(plan, timeline, program.semantics, _fits(timeline, cluster)))
+        found.append(Candidate(plan, timeline, program.semantics, fits(timeline, cluster)))
         tell(f"simulated {len(found)} plans")
+    return found, refused
+
+
+def ranked(
+    graph: Graph, costs: Costs, found: Sequence[Candidate], refused: Sequence[tuple[str, str]], objective: str,
+    bound: Seconds = 0.0, at: At | None = None,
+) -> Search:  # fmt: skip
+    """Candidates as a Search, in words; no step takes less than `bound` (0: than computing, perfectly divided). `at`
+    says what a candidate's step takes where links are wider (None: the clock says it). Raises PlanError where there are
+    no candidates."""
     if not found:
         raise PlanError("no plan of the grid applies: " + "; ".join(sorted({why for _, why in refused})))
-    ranked = sorted(found, key=lambda c: (not c.fits, worth(c.timeline, cluster, objective)))
-    bound = _bound(graph, cluster, costs)
-    explained = tuple(_explained(c, ranked[0], cluster, objective, bound) for c in ranked)
-    words = explained[0].explanation + _turn(graph, ranked, costs, objective)
+    cluster = costs.cluster
+    order = sorted(found, key=lambda c: (not c.fits, worth(c.timeline, cluster, objective)))
+    bound = bound or _bound(graph, cluster, costs)
+    explained = tuple(_explained(c, order[0], cluster, objective, bound) for c in order)
+    words = explained[0].explanation + _turn(order, costs, objective, at)
     first = replace(explained[0], explanation=words)
     return Search(
-        (first, *explained[1:]), time.perf_counter() - begun, bound, first.gap, f"{first.plan.name} is {words}",
-        tuple(refused), costs.source, costs.because,
-    )  # fmt: skip
+        (first, *explained[1:]),
+        0.0,
+        bound,
+        first.gap,
+        f"{first.plan.name} is {words}",
+        tuple(refused),
+        costs.source,
+        costs.because,
+    )
 
 
 def points(
@@ -144,7 +177,8 @@ def recipe_of(candidate: Candidate) -> str:
     return candidate.plan.name.split("(")[0]
 
 
-def _fits(timeline: Timeline, cluster: Cluster) -> bool:
+def fits(timeline: Timeline, cluster: Cluster) -> bool:
+    """Whether the fullest moment of every rank fits its device."""
     return all(d.memory == 0 or used <= d.memory for used, d in zip(timeline.memory, cluster.devices, strict=False))
 
 
@@ -164,21 +198,37 @@ def _explained(each: Candidate, best: Candidate, cluster: Cluster, objective: st
     return replace(each, explanation=words, gap=each.timeline.step_seconds / bound - 1 if bound else 0.0)
 
 
-def _turn(graph: Graph, ranked: Sequence[Candidate], costs: Costs, objective: str) -> str:
-    """What the best plan of another recipe loses, and the bandwidth at which it would win."""
+def _turn(ranked: Sequence[Candidate], costs: Costs, objective: str, at: At | None) -> str:
+    """What the runner-up loses, of another recipe if there is any, and the bandwidth at which it would win."""
     best, cluster = ranked[0], costs.cluster
-    other = next((c for c in ranked[1:] if recipe_of(c) != recipe_of(best)), None)
+    other = next((c for c in ranked[1:] if recipe_of(c) != recipe_of(best)), ranked[1] if len(ranked) > 1 else None)
     if other is None:
         return ""
     mine, least = (worth(c.timeline, cluster, objective) for c in (other, best))
-    words = f"; {other.plan.name} would {loss(mine, least, objective)}"
-    if objective == "memory" or not other.fits or cluster.size > MOST_RANKS:
+    words, own = f"; {other.plan.name} would {loss(mine, least, objective)}", narrowest_link(cluster)
+    if objective == "memory" or not other.fits or not own:
         return words
+    weight = [value / c.timeline.step_seconds for c, value in ((best, least), (other, mine))]
+    steps = [(at or _by_clock(costs))(candidate) for candidate in (best, other)]
+    turn = break_even(lambda f: weight[0] * steps[0](f), lambda f: weight[1] * steps[1](f), own)
+    formula = ", by formula" if at else ""
+    if turn is None:
+        low, high = (show_bandwidth(own * factor) for factor in (1 / WIDEST, WIDEST))
+        return f"{words} and wins at no bandwidth from {low} to {high}{formula}"
+    return f"{words} and wins {'above' if turn[1] else 'below'} {show_bandwidth(turn[0])}{formula}"
 
-    def at(candidate: Candidate, factor: float) -> float:
-        there = replace(costs, cluster=widened(cluster, factor))
-        program = lower(graph, candidate.plan, cluster)[-1].program
-        return worth(simulate(program, there), cluster, objective)
 
-    turn = break_even(lambda f: at(best, f), lambda f: at(other, f), narrowest_link(cluster))
-    return words + (f" and wins {'above' if turn[1] else 'below'} {show_bandwidth(turn[0])}" if turn else "")
+def _by_clock(costs: Costs) -> At:
+    """What a candidate's step takes where all links are so many times as wide."""
+
+    def of(candidate: Candidate) -> Callable[[float], Seconds]:
+        program = lower(costs.graph, candidate.plan, costs.cluster)[-1].program
+
+        @cache
+        def seconds(factor: float) -> Seconds:
+            there = replace(costs, cluster=widened(costs.cluster, factor))
+            return step_seconds(program, there)
+
+        return seconds
+
+    return of

@@ -34,4 +34,5 @@ def judged(
         return replace(screened, because=costs.because)
     calls = [candidate.plan.name for candidate in few]
     final = exhaustive(costs.graph, costs.cluster, costs, calls=calls, objective=objective, allow=allow, tell=tell)
-    return replace(final, refused=screened.refused, space=screened.space, fitting=screened.fitting)
+    fields = {name: getattr(screened, name) for name in ("refused", "space", "fitting", "clocked")}
+    return replace(final, **fields)

@@ -9,7 +9,8 @@ a pace       the longest of: what the processor does, its messages among it; the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Final
 
@@ -44,12 +45,13 @@ LAST: Final = {Shard.GRADIENTS: 1, Shard.PARAMETERS: 1}  # of what every microba
 
 @dataclass(frozen=True)
 class Screen:
-    """Seconds of a step, bytes of the fullest rank and the least that a step can take, of every point."""
+    """Seconds of a step and bytes of the fullest rank, of every point; `priced` has the steps of some points where all
+    links are so many times as wide."""
 
     space: Space
     seconds: Reals
     memory: Reals
-    bound: Reals
+    priced: Callable[[Space, float], Reals]
 
     @property
     def devices(self) -> Reals:
@@ -62,15 +64,20 @@ class Screen:
 
 def screened(graph: Graph, cluster: Cluster, costs: Costs, space: Space, cuts: Cuts) -> Screen:
     """Every point by formula, so many at a time as a cache has room for. Devices count as the slowest of them."""
-    network, recomputed = Network(cluster), [again(graph, costs, staged=staged) for staged in (False, True)]
+    network, recomputed = Network(cluster), np.array([again(graph, costs, staged=staged) for staged in (False, True)])
+
+    def steps_of(some: Space, width: float = 1.0) -> Steps:
+        wiring = replace(costs.wiring, efficiency=costs.wiring.efficiency * width)
+        return Steps(graph, cluster, replace(costs, wiring=wiring), some, cuts, network, recomputed)
+
     rows = np.array_split(space.rows, max(-(-len(space) // BLOCK), 1))
     found = []
     for some in rows:
-        steps = Steps(graph, cluster, costs, Space(some), cuts, network, np.array(recomputed))
+        steps = steps_of(Space(some))
         held = footprint(graph, steps.space, cuts, steps.samples, steps.place["state"])
-        found.append((steps.seconds, held, steps.bound))
-    seconds, memory, bound = (np.concatenate(column) for column in zip(*found, strict=True))
-    return Screen(space, seconds, memory, bound)
+        found.append((steps.seconds, held))
+    seconds, memory = (np.concatenate(column) for column in zip(*found, strict=True))
+    return Screen(space, seconds, memory, lambda some, width: steps_of(some, width).seconds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,22 +284,6 @@ class Steps:
         tensors = np.maximum(self.tensors / owners, self.buckets)
         touched = costs.update.element * self.place["state"] / WORD + costs.update.tensor * tensors * owners
         return (touched / owners + (costs.instruction + costs.update.call) * self.buckets) / self.speed
-
-    @cached_property
-    def bound(self) -> Reals:
-        """No step takes less than its computing, divided evenly, at the cheapest price of a sample that is known for as
-        many at once or more (they get no dearer in company), nor than its gradients in the widest port."""
-        sizes = sorted(self.costs.sizes)
-        rates = [self.costs.segment(0, len(self.graph.operators), size) / size for size in sizes]
-        least = np.minimum.accumulate(rates[::-1])[::-1]
-        at = np.searchsorted(sizes, np.ceil(self.samples)).clip(max=len(sizes) - 1)
-        fastest = max(device.pace for device in self.cluster.devices)
-        batch = self.graph.global_batch or self.graph.batch
-        computing = least[at] * batch / (self.data * self.pipe * fastest)
-        trained = sum(p.tensor.size() for p in self.graph.trainable) / self.pipe
-        sent = 2 * (self.data - 1) / self.data * trained
-        found: Reals = np.maximum(computing, sent / (self.costs.wiring.efficiency * self.network.widest))
-        return found
 
 
 def again(graph: Graph, costs: Costs, *, staged: bool) -> list[Seconds]:

@@ -64,9 +64,8 @@ def simulate(
 
     Deterministic. Raises CostError for an operator without a cost.
     """
-    if costs.launching:  # whichever is slower, an accelerator or who launches its work, is never waited for
-        sides = (replace(costs, launching=None, _sums={}), costs.launching)
-        return max((simulate(program, each, rounds=rounds, keep=keep) for each in sides), key=_seconds)
+    if costs.launching:
+        return max((simulate(program, each, rounds=rounds, keep=keep) for each in _sides(costs)), key=_seconds)
     here = setting or setting_of(program, costs)
     rounds = rounds if lockstep(program) else max(rounds, LOOSE)
     layout, start, end = here.clocked(costs, rounds + WARM)
@@ -89,6 +88,20 @@ def simulate(
 
 def _seconds(timeline: Timeline) -> Seconds:
     return timeline.step_seconds
+
+
+def step_seconds(program: Program, costs: Costs, *, setting: Setting | None = None) -> Seconds:
+    """Seconds of a step, as `simulate` finds them, and nothing else of it."""
+    if costs.launching:
+        return max(step_seconds(program, each) for each in _sides(costs))
+    here = setting or setting_of(program, costs)
+    layout, _, end = here.clocked(costs, (4 if lockstep(program) else LOOSE) + WARM)
+    return _step(program, layout, end)
+
+
+def _sides(costs: Costs) -> tuple[Costs, ...]:
+    """Whichever is slower, an accelerator or who launches its work, is never waited for."""
+    return (replace(costs, launching=None, _sums={}), *((costs.launching,) if costs.launching else ()))
 
 
 def peaks(setting: Setting, costs: Sequence[Costs], roles: Collection[str]) -> list[dict[str, Bytes]]:

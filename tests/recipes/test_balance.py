@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.errors import PlanError
 from partita.graph.homes import stage_starts
-from partita.recipes.balance import Blocks, block_partition, by_memory, by_time
+from partita.recipes.balance import Blocks, block_partition, by_memory, by_time, by_time_each
 from partita.recipes.catalogue import call
 from partita.recipes.replicas import Layers, replicated_stages
 from tests.priced import priced, whole_cores
@@ -34,6 +34,19 @@ def blocks_with(seconds: list[int], crossing: list[int] | None = None) -> Blocks
         tuple(map(str, range(n))), tuple(map(float, seconds)), tuple(range(n)), tuple(seconds),
         tuple(crossing or [0] * n),
     )  # fmt: skip
+
+
+@given(TIMES, st.sampled_from([0.5, 1.0, 3.0]), st.sampled_from([0.3, 7.0, float("inf")]), st.data())
+@settings(max_examples=50, deadline=None)
+def test_all_divisions_at_once_are_those_one_by_one(
+    seconds: list[int], speed: float, width: float, data: st.DataObject
+) -> None:
+    crossing = data.draw(st.lists(st.integers(0, 9), min_size=len(seconds), max_size=len(seconds)))
+    blocks = blocks_with(seconds, crossing)
+    found = by_time_each(blocks, 6, speed, width)
+    assert len(found) == min(6, len(seconds))
+    for parts, starts in enumerate(found, start=1):
+        assert starts == by_time(blocks, [speed] * parts, [width] * (parts - 1))
 
 
 @given(TIMES, st.integers(1, 4), st.lists(st.sampled_from([0.5, 1.0, 3.0]), min_size=4, max_size=4), st.data())

@@ -1,0 +1,251 @@
+"""What each block of a model takes and keeps at the least, whatever stage it goes to, by rule of recomputation.
+
+block        0     1     2              a value counts in the block of what reads it in backward: whichever stage has
+forward     a b   c d   e f             that one has the value, made there or sent. What is computed again counts where
+backward    A B   C D   E F             its own block needs it, for what crosses a cut is not computed again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partita.cost.costs import Costs
+from partita.cost.tides import Tide, tide_of
+from partita.graph.graph import Graph
+from partita.graph.homes import homes_of
+from partita.graph.operator import Ref
+from partita.graph.recompute import AGAIN
+from partita.lowering.again import step_by_rule
+from partita.plan.memory import Recompute
+from partita.recipes.balance import numbered
+
+Reals = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Sections:
+    """The blocks of a graph's step under a rule, in a plan with stages (`staged`) or without."""
+
+    graph: Graph
+    rule: Recompute
+    staged: bool
+
+    @cached_property
+    def step(self) -> Graph:
+        return step_by_rule(self.graph, self.rule, last=self.staged)
+
+    @cached_property
+    def count(self) -> int:
+        return len(numbered(self.graph)[0]) + 1
+
+    @cached_property
+    def block(self) -> Ints:
+        """Of each operator of the step; a copy's is its original's."""
+        index, number = self.graph.index, numbered(self.graph)[1]
+        return number[[index[o.name.removesuffix(AGAIN)] for o in self.step.operators]]
+
+    @cached_property
+    def sure(self) -> Flags:
+        """Operators that the stage of their block carries out, wherever it is cut: not what every reader makes for
+        itself, and of copies those that backward of their own block needs."""
+        step, block, free = self.step, self.block.tolist(), homes_of(self.graph).free
+        needed = {name for name, _ in step.gradients}
+        found = np.ones(len(block), np.bool_)
+        for i in reversed(range(len(block))):
+            operator = step.operators[i]
+            copy = operator.name.endswith(AGAIN)
+            found[i] = operator.name in needed if copy else operator.name not in free
+            for ref in operator.reads() if found[i] else ():
+                if ref.name in step.index and block[step.index[ref.name]] == block[i]:
+                    needed.add(ref.name)
+        return found
+
+    @cached_property
+    def crossing(self) -> tuple[tuple[tuple[float, float], ...], tuple[tuple[float, float], ...]]:
+        """Bytes, a sample's and the rest, that each block's forward reads of the block before, and that its backward
+        reads of the one behind."""
+        graph, block, end = self.graph, numbered(self.graph)[1].tolist(), self.graph.forward_length
+        met: tuple[dict[int, set[Ref]], dict[int, set[Ref]]] = ({}, {})
+        for i, operator in enumerate(graph.operators):
+            for ref in operator.reads():
+                made = graph.index.get(ref.name, -1)
+                if made >= 0 and (made < end) == (i < end) and block[made] - block[i] == (1 if i >= end else -1):
+                    met[i >= end].setdefault(min(block[made], block[i]), set()).add(ref)
+        free = homes_of(graph).free
+        found = []
+        for each in met:
+            kept = ([ref for ref in each.get(b, ()) if ref.name not in free] for b in range(self.count - 1))
+            sizes = [[_size(graph, ref) for ref in refs] for refs in kept]
+            found.append(tuple((sum(one for one, _ in some), sum(rest for _, rest in some)) for some in sizes))
+        return found[0], found[1]
+
+    @cached_property
+    def linked(self) -> Flags:
+        """Of each cut, whether the block behind it reads what the one before made, and on the way back the other way
+        round: then one stage waits for the other."""
+        there, back = (np.array([one + rest > 0 for one, rest in way] or [True]) for way in self.crossing)
+        found: Flags = there & back
+        return found[: self.count - 1]
+
+    def links(self, size: int) -> tuple[Reals, Reals]:
+        """Bytes of `size` samples that go from each block to the next one, and back."""
+        there, back = (np.array([one * size + rest for one, rest in way] + [0.0]) for way in self.crossing)
+        return there, back
+
+    def seconds(self, costs: Costs, size: int) -> tuple[Reals, Reals]:
+        """Of each block's forward and backward for `size` samples, on a device of speed 1."""
+        prices = costs.prices(size)
+        each = np.array([prices[o.name.removesuffix(AGAIN)] for o in self.step.operators]) * self.sure
+        end, block = self.step.forward_length, self.block
+        return _summed(block[:end], each[:end], self.count), _summed(block[end:], each[end:], self.count)
+
+    @cached_property
+    def onward(self) -> Flags:
+        """Operators of backward that lead to the first block, and copies that these need: no stage but the first one
+        may put them off."""
+        step, block, end = self.step, self.block.tolist(), self.step.forward_length
+        found = np.zeros(len(block), np.bool_)
+        before, needed = set[str](), set[tuple[str, int]]()
+        for i in reversed(range(end, len(block))):
+            operator = step.operators[i]
+            copy = operator.name.endswith(AGAIN)
+            leads = not copy and operator.name in before
+            found[i] = (operator.name, block[i]) in needed if copy else leads and block[i] > 0
+            if leads or (not copy and block[i] == 0):
+                before.update(ref.name for ref in operator.reads())
+            if found[i]:
+                needed.update((ref.name, block[i]) for ref in operator.reads())
+        return found
+
+    @cached_property
+    def late(self) -> Flags:
+        """Operators of backward that nothing outside their block waits for."""
+        step, block, end = self.step, self.block.tolist(), self.step.forward_length
+        found, out = np.zeros(len(block), np.bool_), set[str]()
+        for i in reversed(range(len(block))):
+            operator = step.operators[i]
+            found[i] = i >= end and not operator.name.endswith(AGAIN) and operator.name not in out
+            for ref in operator.reads():
+                if operator.name in out or block[step.index.get(ref.name, i)] != block[i]:
+                    out.add(ref.name)
+        return found
+
+    def returning(self, costs: Costs, size: int) -> Reals:
+        """Seconds of each block's backward that the block before waits for."""
+        prices = costs.prices(size)
+        each = np.array([prices[o.name.removesuffix(AGAIN)] for o in self.step.operators]) * self.onward
+        return _summed(self.block, each, self.count)
+
+    # What it keeps.
+
+    @cached_property
+    def tide(self) -> Tide:
+        return tide_of(self.step, 1)
+
+    @cached_property
+    def lives(self) -> tuple[Ints, Ints, Ints, Reals, Reals]:
+        """Of what is alive in a block: its number, the operators from which and up to which, bytes as `each * samples +
+        rest`. What a block is sent is there from its first operator on."""
+        first = np.full(self.count, len(self.block))
+        np.minimum.at(first, self.block, np.arange(len(self.block)))
+        found = list(self._lives())
+        rows = [(b, int(first[b]) if made < 0 else made, last, *_size(self.step, ref)) for b, made, last, ref in found]
+        block, made, last, each, rest = np.array(rows, np.float64).reshape(-1, 5).T
+        return block.astype(np.int64), made.astype(np.int64), last.astype(np.int64), each, rest
+
+    def _lives(self) -> Iterator[tuple[int, int, int, Ref]]:
+        """(block, maker, -1: from elsewhere, last reader in the block, the value) of every value but gradients."""
+        step, block, end = self.step, self.block.tolist(), self.step.forward_length
+        tide = self.tide
+        own, sent = dict[Ref, int](), dict[Ref, tuple[int, int, Ref]]()
+        for i, operator in enumerate(step.operators):
+            for ref in operator.reads():
+                root = tide.root.get(ref)
+                if root not in tide.made or not self.sure[i]:
+                    continue
+                if block[tide.made[root]] == block[i]:
+                    own[root] = i
+                elif i >= end > tide.made[root] and ref.name in step.index:
+                    sent[root] = (block[i], i, ref)
+        for root, made in tide.made.items():
+            if not self.sure[made] or root in tide.gradients:
+                continue
+            if made < end and own.get(root, made) < end and root in sent:
+                number, last, ref = sent[root]
+                yield number, -1, last, ref
+            else:
+                yield block[made], made, own.get(root, made), root
+
+    @cached_property
+    def course(self) -> tuple[Ints, Reals, Reals, Ints]:
+        """Of every operator in the order of blocks: bytes alive in its block, `each * samples` and the rest; and where
+        the operators of each block's backward begin."""
+        order = np.lexsort((np.arange(len(self.block)), self.block))
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        _, made, last, each, rest = self.lives
+        found = []
+        for amount in (each, rest):
+            change = np.zeros(len(order) + 1)
+            np.add.at(change, place[made], amount)
+            np.add.at(change, place[last] + 1, -amount)
+            found.append(np.cumsum(change)[:-1])
+        return order, found[0], found[1], np.searchsorted(self.block[order], np.arange(self.count))
+
+    def kept(self, size: int) -> Reals:
+        """Bytes of each block that wait from its forward to its backward."""
+        number, made, last, each, rest = self.lives
+        end = self.step.forward_length
+        waiting = (made < end) & (last >= end)
+        return _summed(number[waiting], (each * size + rest)[waiting], self.count)
+
+    def waiting(self, size: int) -> Reals:
+        """Bytes of each block that `late` operators wait with, when all that may not be put off is done."""
+        return _summed(self._put_off[0], self._put_off[1] * size + self._put_off[2], self.count)
+
+    @cached_property
+    def _put_off(self) -> tuple[Ints, Reals, Reals]:
+        step, block, end, tide = self.step, self.block.tolist(), self.step.forward_length, self.tide
+        held: dict[Ref, int] = {}
+        for i in np.flatnonzero(self.late).tolist():
+            for ref in step.operators[i].reads():
+                root = tide.root.get(ref)
+                made = tide.made.get(root, -1) if root else -1
+                there = made >= 0 and block[made] == block[i] and (made < end or self.onward[made]) and self.sure[made]
+                if root and there and root not in tide.gradients:
+                    held[root] = block[i]
+        each, rest = np.array([_size(step, root) for root in held], np.float64).reshape(-1, 2).T
+        return np.array(list(held.values()), np.int64), each, rest
+
+    def fullest(self, size: int) -> Reals:
+        """Bytes of each block while the fullest operator of its backward runs; where another block's backward is under
+        way before it, what is kept alone."""
+        order, each, rest, starts = self.course
+        alive = np.where(order >= self.step.forward_length, each * size + rest, 0.0)
+        parts = np.split(alive, starts[1:])
+        at = np.array([start + int(part.argmax()) for start, part in zip(starts, parts, strict=True)])
+        begun = np.full(self.count, len(self.block))
+        later = np.flatnonzero(np.arange(len(self.block)) >= self.step.forward_length)
+        np.minimum.at(begun, self.block[later], later)
+        before = np.concatenate([[len(self.block)], np.minimum.accumulate(begun)[:-1]])
+        found: Reals = np.where(order[at] < before, alive[at], self.kept(size))
+        return np.maximum(found, self.kept(size))
+
+
+def _size(step: Graph, ref: Ref) -> tuple[float, float]:
+    """A value's bytes a sample, and those of it that do not grow."""
+    tensor = step.tensor(ref)
+    one, two = tensor.size(1), tensor.size(2)
+    return two - one, 2 * one - two
+
+
+def _summed(number: Ints, amount: Reals, count: int) -> Reals:
+    found: Reals = np.bincount(number, amount, count).astype(np.float64)
+    return found
