@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache, partial
 from itertools import pairwise
 
@@ -21,12 +20,11 @@ from tests.small import cluster_of
 
 
 @cache
-def halves() -> tuple[Samples, Samples]:
-    """Training and validation, 64 pixels of about unit size each."""
+def pixels() -> Samples:
+    """64 pixels in 0..1 and a label each, of what is trained on."""
     task = built_in("digits-cnn")
     assert task is not None
-    first, second = (Samples((part.columns[0].flatten(1), part.columns[1])) for part in (task.data, task.validation))
-    return first, second
+    return Samples((task.data.columns[0].flatten(1), task.data.columns[1]))
 
 
 def network(width: int, depth: int) -> nn.Sequential:
@@ -43,16 +41,12 @@ def network(width: int, depth: int) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-def digits(
-    batch: int = 64, width: int = 32, depth: int = 1, *, rate: float = 0.1, momentum: float = 0.0,
-    schedule: Callable[[torch.optim.Optimizer], object] | None = None,
-) -> Task:  # fmt: skip
+def digits(batch: int = 64, width: int = 32, depth: int = 1, *, rate: float = 0.1) -> Task:
     """A perceptron on real digits."""
-    training, validation = halves()
     return Task(
-        name="digits", model=partial(network, width, depth), data=training, validation=validation, batch_size=batch,
+        name="digits", model=partial(network, width, depth), data=pixels(), batch_size=batch,
         loss=lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1]),
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=rate, momentum=momentum), schedule=schedule,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=rate),
     )  # fmt: skip
 
 
@@ -67,16 +61,8 @@ def learnt(
     return model
 
 
-def held_out(model: nn.Module) -> tuple[float, float]:
-    """(mean loss, share of right answers) on what was not trained on."""
-    pixels, labels = halves()[1].columns
-    with torch.no_grad():
-        said = model(pixels)
-        return float(nn.functional.cross_entropy(said, labels)), float((said.argmax(1) == labels).double().mean())
-
-
 def seen(model: nn.Module) -> float:
     """Mean loss on all that was trained on."""
-    pixels, labels = halves()[0].columns
+    images, labels = pixels().columns
     with torch.no_grad():
-        return float(nn.functional.cross_entropy(model(pixels), labels))
+        return float(nn.functional.cross_entropy(model(images), labels))
