@@ -21,7 +21,11 @@ from partita.wire.codec import SPECS
 
 EXACT = "ddp"
 LATE = ("pipe_sgd", "pipe_sgd(codec=q8)", "pipe_sgd(codec=topk)", "pipe_sgd(codec=dgc)")
-SLOWER = ("ddp(rate_scale=0.25)", "ddp(codec=onebit,rate_scale=0.25)", "ddp(codec=threshold,rate_scale=0.25)")
+SLOWER = (
+    "ddp(rate_scale=0.25)", "ddp(codec=onebit,rate_scale=0.25)", "ddp(codec=threshold,rate_scale=0.25)",
+    "pipe_sgd(rate_scale=0.25)", "pipe_sgd(codec=q8,rate_scale=0.25)", "pipe_sgd(codec=topk,rate_scale=0.25)",
+    "pipe_sgd(codec=dgc,rate_scale=0.25)",
+)  # fmt: skip
 ALIKE = 0.01  # a part of the exact loss
 
 
