@@ -3,28 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
 
-from partita.program.instruction import Collective, Compute, Load, Send
-from partita.program.program import Program
+from partita.program.instruction import Collective, Load, Send
+from partita.program.program import Program, Role
 from partita.program.timeline import Breakdown, Span
 from partita.units import Seconds
 
+PARTS: Final = {
+    "Load": "data", "Pack": "backward", "Free": "backward", "Encode": "codec", "Decode": "codec",
+    "Combine": "optimizer", "Scale": "optimizer", "Mix": "optimizer", "Norm": "optimizer", "Clip": "optimizer",
+    "Update": "optimizer", "Apply": "optimizer", "Snapshot": "optimizer", "Settle": "optimizer",
+    "Collective": "messages", "Send": "messages", "Receive": "messages", "Mark": "other",
+}  # fmt: skip
+
+
+def part_of(name: str, kind: str) -> str:
+    """Which part of a step an instruction belongs to, by its name and the kind of its act."""
+    if kind == "Compute":
+        return "forward" if name.startswith("F") else "backward"
+    return PARTS[kind]
+
 
 def breakdown(program: Program, spans: Sequence[Span], step: Seconds, rounds: int) -> Breakdown:
-    """What the first worker's compute lane did in a step: its gaps are exposed communication or waiting for data."""
+    """What the first worker's compute lane did in a step of `step` seconds, by the spans of `rounds` rounds. Its gaps
+    are waiting for data where a Load ends them, else exposed communication where it has any, else idle."""
     role = next((role for role in program.roles if role.keeps == "model"), program.roles[0])
-    rank, by_name = role.ranks[0], role.on_name
-    spent = {"forward": 0.0, "backward": 0.0, "optimizer": 0.0, "data": 0.0}
-    for span in spans:
-        if span.rank != rank or span.lane != "compute":
-            continue
-        act = by_name[span.name].act
-        kind = "optimizer" if span.kind in ("Update", "Clip", "Norm", "Settle", "Scale", "Mix") else "backward"
-        if isinstance(act, Compute) and act.segment.startswith("F"):
-            kind = "forward"
-        if isinstance(act, Load):
-            kind = "data"
-        spent[kind] += (span.end - span.start) / (rounds * max(program.steps, 1))
-    gap = max(step - sum(spent.values()), 0.0)
+    mine = [span for span in spans if span.rank == role.ranks[0]]
+    line = sorted((span for span in mine if span.lane == "compute"), key=lambda span: span.start)
+    spent = dict.fromkeys(("forward", "backward", "optimizer", "codec"), 0.0)
+    for span in line:
+        part = part_of(span.name, span.kind)
+        spent[part if part in spent else "backward"] += span.end - span.start
+    steps = max(program.steps, 1)
+    parts = {part: seconds / (rounds * steps) for part, seconds in spent.items()}
+    parts["data"] = _waited(role, mine, line) / (max(rounds - 1, 1) * steps)
+    gap = max(step - sum(parts.values()), 0.0)
     talks = any(isinstance(i.act, Collective | Send) for i in role.instructions)
-    return Breakdown(**spent, exposed_communication=gap if talks else 0.0, idle=0.0 if talks else gap)
+    return Breakdown(**parts, exposed_communication=gap if talks else 0.0, idle=0.0 if talks else gap)
+
+
+def _waited(role: Role, mine: Sequence[Span], line: Sequence[Span]) -> Seconds:
+    """Seconds that the lane waited for samples in all rounds but the first, before which nothing is known of it."""
+    loaded = {(span.name, span.round): span.end for span in mine if span.kind == Load.__name__}
+    waited = 0.0
+    for before, span in pairwise(line):
+        if span.round > line[0].round:
+            after = role.on_name[span.name].after
+            ends = [loaded.get((one.name, span.round - one.rounds), 0.0) for one in after]
+            waited += max(min(max(ends, default=0.0), span.start) - before.end, 0.0)
+    return waited

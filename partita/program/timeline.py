@@ -28,7 +28,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """Seconds of one step of the slowest rank, by what they were spent on."""
+    """Seconds of one step of the first worker's computing lane, by what they were spent on or waited for."""
 
     forward: Seconds = 0.0
     backward: Seconds = 0.0

@@ -11,15 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from partita.program.breakdown import part_of
 from partita.program.timeline import Span, Timeline
 from partita.units import Seconds
 
-PARTS: Final = {
-    "Load": "data", "Pack": "codec", "Combine": "codec", "Scale": "codec", "Mix": "codec", "Encode": "codec",
-    "Decode": "codec", "Collective": "messages",
-    "Send": "messages", "Receive": "messages", "Update": "optimizer", "Clip": "optimizer",
-    "Norm": "optimizer", "Settle": "optimizer",
-}  # fmt: skip
 TICKS: Final = 1_000_000  # that an axis is divided into
 
 
@@ -66,13 +61,6 @@ def _thin(timeline: Timeline, most: int) -> Thinned:
         words += ", its longest instructions"
     name = f"{timeline.plan}, {timeline.origin}"
     return Thinned(shown, f"{name}: {words} ({len(shown):,} of {len(spans):,} instructions).")
-
-
-def part_of(name: str, kind: str) -> str:
-    """Which part of a step an instruction belongs to, as a breakdown and the colours have it."""
-    if kind == "Compute":
-        return "forward" if name.startswith("F") else "backward"
-    return PARTS.get(kind, "other")
 
 
 def packed(sides: Sequence[tuple[Span, ...]]) -> list[dict[str, Any]]:

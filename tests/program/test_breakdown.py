@@ -1,0 +1,41 @@
+"""Where a step's time goes: waiting for samples and encoding by name, and all parts together the step."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, replace
+
+import pytest
+
+from partita.cost.costs import Touch
+from partita.lowering.lower import lower
+from partita.program.timeline import Breakdown
+from partita.recipes.catalogue import call
+from partita.simulator.simulate import simulate
+from tests.priced import priced, whole_cores
+from tests.small import two_layers
+
+OPERATOR = 1e-3
+
+
+def spent(text: str, *, workers: int, loading: float = 0.0, copying: float = 0.0) -> Breakdown:
+    graph, machines = two_layers(), whole_cores(workers, 1e6)
+    program = lower(graph, call(text, graph, machines), machines)[-1].program
+    costs = priced(graph, machines, (8 // workers,), operator=OPERATOR, copy=Touch(0.0, copying))
+    found = simulate(program, replace(costs, load=Touch(loading, 0.0)))
+    assert sum(astuple(found.breakdown)) == pytest.approx(found.step_seconds, rel=1e-9)
+    return found.breakdown
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_loading_takes_beyond_computing_is_waited_for(workers: int) -> None:
+    """Samples of the next round are fetched once forward, of three operators, has taken its own."""
+    quick, slow = (spent("ddp", workers=workers, loading=seconds) for seconds in (OPERATOR, 0.1))
+    assert quick.data == 0
+    assert slow.data == pytest.approx(0.1 - (quick.backward + quick.exposed_communication), rel=0.02)
+
+
+def test_encoding_is_no_backward_pass() -> None:
+    plain, coded = (spent(text, workers=2, copying=1e-5) for text in ("ddp", "ddp(codec=topk)"))
+    assert plain.codec == 0
+    assert coded.codec > 0
+    assert coded.backward == pytest.approx(plain.backward, rel=1e-9)
