@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from partita.lowering.coding import Agreement, bounded_alone, codings_of, summed
 from partita.lowering.factors import Layer
 from partita.lowering.layout import urgent_from
 from partita.lowering.negotiation import negotiates
 from partita.lowering.norm import SQUARES, WORDS
 from partita.lowering.samples import Crew, Draft, packed, passes, separate
-from partita.plan.plan import Plan
 from partita.program.instruction import After, Clip, Collective, Encode, Instruction, Pack, Scale, Space, Update
 from partita.program.program import WEIGHT, Lane, Program, Role
 
 COMPUTE, DATA, WIRE = Lane("compute"), Lane("data"), Lane("wire")
+
+
+def lanes_of(body: Iterable[Instruction], *chosen: Lane) -> tuple[Lane, ...]:
+    """The lanes that instructions name, in the order in which they do; those `chosen` are no plain ones."""
+    known = {lane.name: lane for lane in chosen}
+    return tuple(known.get(name, Lane(name)) for name in dict.fromkeys(one.lane for one in body))
 
 
 def program_of(
@@ -60,11 +67,11 @@ def updates(
     return found
 
 
-def alone(draft: Draft, plan: Plan) -> Program:
+def alone(draft: Draft) -> Program:
     """Workers that never agree (one, or as many as the mesh has); updates take gradients where backward left them."""
     roles = []
     for crew in draft.crews:
-        direct = plan.schedule.microbatches == 1
+        direct = draft.plan.schedule.microbatches == 1
         works = passes(draft, crew, direct=direct)
         body = [work.instruction for work in works] if direct else packed(draft, works, {})
         body += updates(draft, {}, part="0.0" if direct else "")
@@ -72,7 +79,7 @@ def alone(draft: Draft, plan: Plan) -> Program:
     return program_of(draft, tuple(roles))
 
 
-def all_reduced(draft: Draft, plan: Plan) -> Program:
+def all_reduced(draft: Draft) -> Program:
     """Gradients summed over all workers, bucket by bucket while backward goes on (DP-02, DP-34), each applied just
     before the next forward pass reads it.
 

@@ -28,7 +28,7 @@ def steps_alone(plan: Plan) -> bool:
     return centred or races(sync) or (sync.what not in alike and not isinstance(sync.through, Servers))
 
 
-def apart(draft: Draft, plan: Plan, cluster: Cluster, steps: int) -> Program:
+def apart(draft: Draft, cluster: Cluster, steps: int) -> Program:
     """The round of such a plan; with `steps`, a last one of so few."""
     sync = draft.sync
     if races(sync):
@@ -39,7 +39,7 @@ def apart(draft: Draft, plan: Plan, cluster: Cluster, steps: int) -> Program:
         return exchanged(draft, steps, cluster)
     if sync.what in (What.ELASTIC, What.DUAL):
         return centred(draft, steps)
-    return averaged(draft, plan, steps or sync.often.period or 1)
+    return averaged(draft, steps or sync.often.period or 1)
 
 
 def apart_gaps(sync: Sync) -> Iterator[tuple[bool, str]]:

@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import Final
 
 from partita.graph.graph import Graph
-from partita.lowering.agreement import COMPUTE, DATA, program_of
+from partita.lowering.agreement import lanes_of, program_of
 from partita.lowering.elastic import own_steps
 from partita.lowering.keys import owners_of
 from partita.lowering.quorum import counted, in_consensus, mastered
@@ -96,7 +96,7 @@ def loose_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
     yield bool(plan.before), "phases before servers that go ahead"
 
 
-def arriving(draft: Draft, plan: Plan) -> Program:
+def arriving(draft: Draft) -> Program:
     """Servers of which each worker gets an answer of its own: asynchronous (DP-09, DP-10), with bounded delay (DP-14),
     stepping once several have come (DP-16), or with the first of a step's gradients only (DP-11)."""
     owners, often = owners_of(draft, draft.servers), draft.sync.often
@@ -111,7 +111,7 @@ def arriving(draft: Draft, plan: Plan) -> Program:
         parts = [of[ranks] for of in (working, serving) if ranks in of]
         body = [one for _, part in parts for one in part]
         keeps = "model" if ranks in working else "server"
-        roles.append(Role("-".join(name for name, _ in parts), ranks, tuple(body), lanes_of(body), keeps))
+        roles.append(Role("-".join(name for name, _ in parts), ranks, tuple(body), lanes_of(body, SERVE), keeps))
     semantics = "lossy" if drops(draft) else "delayed" if own is _worker else "consensus"
     return program_of(draft, tuple(roles), steps=often.period * often.fetch, semantics=semantics)
 
@@ -277,11 +277,5 @@ def handed_out(draft: Draft) -> Program:
                 if w != host:
                     body.append(Instruction(f"D{i}.{w}", Send(bucket.name, (w,), name, space), f"to{w}"))
         name, keeps = ("worker", "model") if host in draft.workers else ("server", "server")
-        roles.append(Role(f"{name}-{host}", ranks, tuple(body), lanes_of(body), keeps))
+        roles.append(Role(f"{name}-{host}", ranks, tuple(body), lanes_of(body, SERVE), keeps))
     return program_of(draft, tuple(roles), steps=0, semantics="delayed")
-
-
-def lanes_of(body: list[Instruction]) -> tuple[Lane, ...]:
-    """The lanes that instructions name; servers serve in the order of arrival."""
-    known = {lane.name: lane for lane in (COMPUTE, DATA, SERVE)}
-    return tuple(known.get(name, Lane(name)) for name in dict.fromkeys(i.lane for i in body))

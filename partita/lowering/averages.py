@@ -16,13 +16,12 @@ from itertools import accumulate
 
 from partita.lowering.agreement import COMPUTE, DATA, WIRE, program_of, updates
 from partita.lowering.samples import Crew, Draft, packed, passes
-from partita.plan.plan import Plan
 from partita.plan.sync import AllReduce, Often, Outer, Sync, What
 from partita.program.instruction import After, Collective, Instruction, Kind, Mix, Scale, Space, Term, Update
 from partita.program.program import Bucket, Program, Role
 
 
-def averaged(draft: Draft, plan: Plan, steps: int) -> Program:
+def averaged(draft: Draft, steps: int) -> Program:
     """Every worker takes `steps` steps on its own part, then the mean of all weights (DP-26) or of all changes (EX-01)
     enters. A last round that is shorter than fragments need only steps.
 

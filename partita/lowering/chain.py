@@ -18,13 +18,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from partita.graph.graph import Graph
+from partita.lowering.agreement import lanes_of
 from partita.lowering.norm import WORDS
 from partita.lowering.samples import Draft
 from partita.plan.plan import Plan
 from partita.plan.sync import Servers
 from partita.plan.wire import Priority
 from partita.program.instruction import After, Combine, Instruction, Receive, Send, Space, Update
-from partita.program.program import WORD, Lane, Program, Role
+from partita.program.program import WORD, Program, Role
 
 Chain = tuple[int, ...]
 
@@ -91,4 +92,4 @@ def _passed_on(label: str, bucket: str, to: int, made: str) -> list[Instruction]
 
 
 def _role(name: str, ranks: tuple[int, ...], body: list[Instruction]) -> Role:
-    return Role(name, ranks, tuple(body), tuple(map(Lane, dict.fromkeys(i.lane for i in body))), keeps="server")
+    return Role(name, ranks, tuple(body), lanes_of(body), keeps="server")

@@ -23,7 +23,7 @@ def centred(draft: Draft, steps: int) -> Program:
     steps = steps or draft.sync.often.period
     tied = _elastic if draft.sync.what is What.ELASTIC else _multipliers
     roles = tuple(
-        Role(crew.name, crew.ranks, (*own_steps(draft, crew, steps), *tied(draft, steps)), (COMPUTE, DATA, WIRE))
+        Role(crew.name, crew.ranks, (*own_steps(draft, crew, steps), *tied(draft)), (COMPUTE, DATA, WIRE))
         for crew in draft.crews
     )
     return program_of(draft, roles, steps=steps, semantics="consensus")
@@ -72,7 +72,7 @@ def _ahead(draft: Draft, step: int, own: list[Instruction]) -> list[Instruction]
     return [*before, *own, *after]
 
 
-def _elastic(draft: Draft, steps: int) -> list[Instruction]:
+def _elastic(draft: Draft) -> list[Instruction]:
     """d = rate (x - centre); x -= d; centre += the sum of all d."""
     found, rate = list[Instruction](), draft.sync.outer.rate
     for i, bucket in enumerate(draft.buckets):
@@ -89,7 +89,7 @@ def _elastic(draft: Draft, steps: int) -> list[Instruction]:
     return found
 
 
-def _multipliers(draft: Draft, steps: int) -> list[Instruction]:
+def _multipliers(draft: Draft) -> list[Instruction]:
     """z = mean of x + multiplier / penalty; multiplier += penalty (x - z)."""
     found, rho, share = list[Instruction](), draft.sync.outer.penalty, 1 / len(draft.workers)
     entering = list[Instruction]()

@@ -17,10 +17,10 @@ from partita.cluster.cluster import Cluster
 from partita.lowering.agreement import COMPUTE, DATA, program_of
 from partita.lowering.averages import local_step
 from partita.lowering.mixtures import Matrix, mixtures_of
-from partita.lowering.samples import Crew, Draft
+from partita.lowering.samples import Crew, Draft, separate
 from partita.plan.sync import Gossip, Neighbours
 from partita.program.instruction import After, Instruction, Mix, Receive, Scale, Send, Space, Term, Update
-from partita.program.program import MASS, Bucket, Lane, Program, Role
+from partita.program.program import MASS, Lane, Program, Role, of_one_number
 
 
 def exchanged(draft: Draft, steps: int, cluster: Cluster) -> Program:
@@ -31,10 +31,9 @@ def exchanged(draft: Draft, steps: int, cluster: Cluster) -> Program:
     matrices = mixtures_of(through, len(draft.workers), cluster)
     steps = steps or len(matrices) * period
     exchanges = tuple((n * period if early(through) else (n + 1) * period - 1, m) for n, m in enumerate(matrices))
-    apart = [_alone(crew, place) for crew in draft.crews for place in range(len(crew.ranks))]
-    roles = tuple(_role(draft, crew, steps, exchanges) for crew in apart)
+    roles = tuple(_role(draft, one, steps, exchanges) for crew in draft.crews for one in separate(crew, crew.ranks))
     program = program_of(draft, roles, steps=steps, semantics="consensus")
-    mass = (Bucket(MASS, "float64", 1, ()),) if pushes(through) else ()
+    mass = (of_one_number(MASS),) if pushes(through) else ()
     return replace(program, buckets=program.buckets + mass)
 
 
@@ -46,11 +45,6 @@ def early(through: Neighbours | Gossip) -> bool:
 def pushes(through: object) -> bool:
     """Whether ranks give parts of their sums away, so that what they hold has to be weighed."""
     return isinstance(through, Gossip) and through.direction == "push"
-
-
-def _alone(crew: Crew, place: int) -> Crew:
-    """A crew of one: what ranks exchange differs."""
-    return replace(crew, ranks=(crew.ranks[place],), starts=(crew.starts[place],))
 
 
 def _role(draft: Draft, crew: Crew, steps: int, exchanges: tuple[tuple[int, Matrix], ...]) -> Role:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 from itertools import accumulate
 from typing import Final
 
@@ -119,16 +118,3 @@ def readers_of(graph: Graph, buckets: tuple[Bucket, ...]) -> tuple[int, ...]:
             first.setdefault(ref.name, i)
     end = graph.forward_length
     return tuple(min(first.get(piece.parameter, end) for piece in bucket.pieces) for bucket in buckets)
-
-
-def whole_model(buckets: tuple[Bucket, ...]) -> tuple[Bucket, ...]:
-    """The same pieces with one bucket a dtype, for methods that send nothing during backward."""
-    found: dict[str, Bucket] = {}
-    for bucket in buckets:
-        held = found.get(bucket.dtype)
-        found[bucket.dtype] = (
-            replace(held, elements=held.elements + bucket.elements, pieces=held.pieces + bucket.pieces)
-            if held
-            else replace(bucket, name=f"b{len(found)}")
-        )
-    return tuple(found.values())

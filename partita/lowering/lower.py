@@ -91,15 +91,15 @@ def _replicated(graph: Graph, plan: Plan, cluster: Cluster, steps: int, factors:
 
 def _agreed(graph: Graph, plan: Plan, cluster: Cluster, steps: int, factors: Factors) -> Program:
     if steps_alone(plan):
-        return apart(draft(graph, plan), plan, cluster, steps)
+        return apart(draft(graph, plan), cluster, steps)
     if steps and not waits_for_all(plan):
         plan = replace(plan, sync=(replace(plan.sync[0], often=Often(steps)),))
     agreement = _agreement(plan)
     drawn = draft(graph, plan, cut=agreement in (all_reduced, served), factors=factors)
-    return ordered(with_factors(agreement(drawn, plan), drawn), drawn, cluster)
+    return ordered(with_factors(agreement(drawn), drawn), drawn, cluster)
 
 
-def _agreement(plan: Plan) -> Callable[[Draft, Plan], Program]:
+def _agreement(plan: Plan) -> Callable[[Draft], Program]:
     if not plan.sync or (plan.mesh.size == 1 and waits_for_all(plan)):
         return alone
     return served if isinstance(plan.sync[0].through, Servers) else all_reduced

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from partita.program.instruction import After, Clip, Collective, Instruction, Kind, Norm
-from partita.program.program import NORM, WORD, Bucket
+from partita.program.program import NORM, WORD, of_one_number
 
-SQUARES, WORDS = (Bucket(name, "float64", 1, ()) for name in (NORM, WORD))
+SQUARES, WORDS = of_one_number(NORM), of_one_number(WORD)
 Ranks = tuple[int, ...]
 
 

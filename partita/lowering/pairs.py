@@ -18,10 +18,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from partita.lowering.agreement import program_of
-from partita.lowering.arriving import lanes_of
+from partita.lowering.agreement import lanes_of, program_of
+from partita.lowering.arriving import SERVE
 from partita.lowering.averages import local_step
-from partita.lowering.samples import Crew, Draft
+from partita.lowering.samples import Crew, Draft, separate
 from partita.plan.sync import Gossip, Sync, Tight
 from partita.program.instruction import After, Apply, Instruction, Mix, Receive, Send, Snapshot, Space, Term
 from partita.program.program import Program, Role
@@ -55,10 +55,10 @@ def paired(draft: Draft, steps: int) -> Program:
     met = tuple(one for one in meetings_of(through, len(draft.workers)) if one.number * period < steps)
     roles = []
     for crew in draft.crews:
-        for rank, start in zip(crew.ranks, crew.starts, strict=True):
-            one = Crew((rank,), (start,), crew.count)
+        for one in separate(crew, crew.ranks):
+            (rank,) = one.ranks
             body = (_asked if rank % 2 else _asking)(draft, one, steps, met)
-            roles.append(Role(f"{crew.name}-{rank}", (rank,), tuple(body), lanes_of(body)))
+            roles.append(Role(f"{crew.name}-{rank}", (rank,), tuple(body), lanes_of(body, SERVE)))
     return program_of(draft, tuple(roles), steps=steps, semantics="consensus")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
 
 from partita.errors import PlanError
 from partita.graph.graph import Graph
@@ -13,11 +12,10 @@ from partita.lowering.layout import buckets_of, edges_of, readers_of
 from partita.plan.plan import Plan, own_servers
 from partita.plan.sync import Servers, Sync
 from partita.program.instruction import After, Compute, Instruction, Load, Pack
-from partita.program.program import WEIGHT, Bucket, Parcel, Program, Segment
+from partita.program.program import WEIGHT, Bucket, Parcel, Program, Segment, of_one_number
 from partita.wire.algorithms import algorithm_for
 
 Places = tuple[int, ...]
-NUMBER: Final = 8  # bytes of a bucket of one number
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ class Draft:
     @property
     def weight(self) -> Bucket | None:
         """What the weights of all parts are summed in, where the loss is a sum with a weight."""
-        return Bucket(WEIGHT, "float64", 1, ()) if self.graph.weight is not None else None
+        return of_one_number(WEIGHT) if self.graph.weight is not None else None
 
     @property
     def labels(self) -> dict[str, Bucket]:
@@ -72,8 +70,8 @@ class Draft:
 
     def algorithm(self, bucket: str) -> str:
         """The algorithm by which a bucket, or what is kept of it, is summed."""
-        size = next((one.size for one in self.buckets if one.name == bucket), NUMBER)
-        return algorithm_for(self.sync.wire, size)
+        found = next((one for one in self.buckets if one.name == bucket), of_one_number(bucket))
+        return algorithm_for(self.sync.wire, found.size)
 
     @property
     def workers(self) -> tuple[int, ...]:

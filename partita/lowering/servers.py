@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from partita.lowering.agreement import COMPUTE, DATA, program_of, scaled
+from partita.lowering.agreement import lanes_of, program_of, scaled
 from partita.lowering.arriving import arriving, waits_for_all
 from partita.lowering.chain import in_chains
 from partita.lowering.coding import bounded_alone, downward, encoding, upward
@@ -30,20 +30,19 @@ from partita.lowering.keys import Owners, owners_of
 from partita.lowering.norm import bounded
 from partita.lowering.samples import Crew, Draft, packed, passes, separate
 from partita.lowering.tiers import fans_out, tiered
-from partita.plan.plan import Plan
 from partita.plan.sync import Servers
 from partita.plan.wire import Priority
 from partita.program.instruction import After, Combine, Decode, Encode, Instruction, Pack, Receive, Send, Space, Update
-from partita.program.program import WEIGHT, Lane, Program, Role
+from partita.program.program import WEIGHT, Program, Role
 
 AHEAD: Final = 2  # buckets that a worker may be ahead of the slowest one at a server
 
 
-def served(draft: Draft, plan: Plan) -> Program:
+def served(draft: Draft) -> Program:
     """Synchronous servers (DP-03; with several, DP-05's keys by bytes): each bucket has one owner, which sums the
     gradients of all workers in rank order, updates, and sends the new weights back."""
-    if not waits_for_all(plan):
-        return arriving(draft, plan)
+    if not waits_for_all(draft.plan):
+        return arriving(draft)
     through = draft.sync.through
     assert isinstance(through, Servers)
     if fans_out(through):
@@ -88,7 +87,7 @@ def _worker(draft: Draft, crew: Crew, owners: Owners) -> Role:
         body += _serving(draft, me, owners, (back,))
     name = crew.name if me < 0 else f"{crew.name}-server-{me}"
     name = f"{name}-of-{crew.ranks[0]}" if whole else name
-    return Role(name, crew.ranks, tuple(body), _lanes(body))
+    return Role(name, crew.ranks, tuple(body), lanes_of(body))
 
 
 def _encoding(draft: Draft, i: int, mine: bool) -> tuple[Instruction, ...]:
@@ -127,7 +126,7 @@ def _told(me: int, owners: Owners) -> list[Instruction]:
 
 def _server(draft: Draft, host: int, owners: Owners) -> Role:
     body = _serving(draft, host, owners, ())
-    return Role(f"server-{host}", (host,), tuple(body), _lanes(body), keeps="server")
+    return Role(f"server-{host}", (host,), tuple(body), lanes_of(body), keeps="server")
 
 
 def _serving(draft: Draft, host: int, owners: Owners, idle: tuple[After, ...]) -> list[Instruction]:
@@ -197,9 +196,3 @@ def _clipped(draft: Draft, mine: list[int], owners: Owners) -> list[Instruction]
         return []
     shares, every = {draft.buckets[j].name: 1.0 for j in mine}, tuple(After(f"C{j}") for j in mine)
     return bounded(draft.graph.clip_norm, shares, (tuple(sorted({*owners})),), every, lane="serve", wire="norm")
-
-
-def _lanes(body: list[Instruction]) -> tuple[Lane, ...]:
-    names = dict.fromkeys(i.lane for i in body)
-    known = {lane.name: lane for lane in (COMPUTE, DATA)}
-    return tuple(known.get(name, Lane(name)) for name in names)

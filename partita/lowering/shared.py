@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from partita.graph.graph import Graph
 from partita.lowering.agreement import COMPUTE, DATA, WIRE, program_of
-from partita.lowering.samples import Crew, Draft, packed, passes
+from partita.lowering.samples import Crew, Draft, packed, passes, separate
 from partita.plan.plan import Plan
 from partita.plan.sync import Often, Outer, SharedMemory, Sync, Tight
 from partita.program.instruction import (
@@ -52,9 +52,9 @@ def racing(draft: Draft) -> Program:
     through = draft.sync.through
     assert isinstance(through, SharedMemory)
     roles = tuple(
-        Role(f"{crew.name}-{rank}", (rank,), tuple(_round(draft, Crew((rank,), (start,), crew.count))), (COMPUTE, DATA))
+        Role(f"{one.name}-{one.ranks[0]}", one.ranks, tuple(_round(draft, one)), (COMPUTE, DATA))
         for crew in draft.crews
-        for rank, start in zip(crew.ranks, crew.starts, strict=True)
+        for one in separate(crew, crew.ranks)
     )
     program = program_of(draft, roles, semantics="racy")
     buckets = tuple(replace(b, shared=through.dtype or b.dtype) if b.pieces else b for b in program.buckets)

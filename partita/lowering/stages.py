@@ -21,6 +21,7 @@ from typing import Final
 from partita.graph.graph import Graph
 from partita.graph.operator import Phase
 from partita.graph.stages import Crossing, Division
+from partita.lowering.agreement import lanes_of
 from partita.lowering.norm import SQUARES, bounded, shares_of
 from partita.lowering.pipeline import Lot, Pipeline, Ranks
 from partita.lowering.schedules import ROWS, Pass
@@ -40,7 +41,7 @@ from partita.program.instruction import (
     Space,
     Update,
 )
-from partita.program.program import WEIGHT, Bucket, Lane, Parcel, Program, Role, Segment
+from partita.program.program import WEIGHT, Bucket, Parcel, Program, Role, Segment, of_one_number
 
 PHASES: Final = {"F": Phase.FORWARD, "B": Phase.BACKWARD}
 BEFORE: Final = {"B": "F", "W": "B"}
@@ -54,7 +55,7 @@ def staged(graph: Graph, plan: Plan) -> Program:
     segments = {s.name: s for writer in writers for s in writer.segments}
     counts = sorted({count for writer in writers for count in writer.lot.counts})
     named = {i.act.bucket for role in roles for i in role.instructions if isinstance(i.act, Collective)}
-    numbers = (bucket for bucket in (Bucket(WEIGHT, "float64", 1, ()), SQUARES) if bucket.name in named)
+    numbers = (bucket for bucket in (of_one_number(WEIGHT), SQUARES) if bucket.name in named)
     return Program(
         plan.name, roles, tuple(segments.values()), (*(bucket for bucket, _ in pipe.shelves), *numbers), pipe.batch,
         stages=pipe.division.stages, parcels=tuple(_parcels(pipe.division, counts)),
@@ -96,8 +97,7 @@ class _Writer:
         for one in row:
             self._pass(one, finals[one.kind, one.chunk] == one)
         self._updates()
-        lanes = dict.fromkeys(["compute", "data", *(i.lane for i in self.body)])
-        return Role(self.lot.name, self.lot.ranks, tuple(self.body), tuple(Lane(lane) for lane in lanes))
+        return Role(self.lot.name, self.lot.ranks, tuple(self.body), lanes_of(self.body))
 
     def _pass(self, one: Pass, last: bool) -> None:
         stage, m = one.chunk * len(self.pipe.ranks) + self.place, self.lot.numbers[one.microbatch]

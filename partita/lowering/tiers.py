@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from partita.lowering.agreement import program_of
+from partita.lowering.agreement import lanes_of, program_of
 from partita.lowering.samples import Crew, Draft
 from partita.plan.sync import Servers
 from partita.program.instruction import After, Combine, Instruction, Receive, Send, Space, Update
-from partita.program.program import Lane, Program, Role
+from partita.program.program import Program, Role
 
 Ranks = tuple[int, ...]
 Working = Callable[[Draft, Crew, Ranks], Role]
@@ -51,8 +51,7 @@ def fans_out(through: object) -> bool:
 
 
 def _role(rank: int, body: list[Instruction]) -> Role:
-    lanes = tuple(Lane(name) for name in dict.fromkeys(i.lane for i in body))
-    return Role(f"server-{rank}", (rank,), tuple(body), lanes, keeps="server")
+    return Role(f"server-{rank}", (rank,), tuple(body), lanes_of(body), keeps="server")
 
 
 def _summed(bucket: str, i: int, below: Ranks, key: str, free: tuple[After, ...]) -> list[Instruction]:

@@ -56,8 +56,9 @@ class Bucket:
     there; gradients are kept and summed in `sums`, and what a machine's ranks have in common in `shared` ("": as the
     weights are).
 
-    WEIGHT, NORM and WORD name buckets without pieces, of one number each: what the samples of a weighted loss weigh
-    together, the square of the norm of gradients that lie on several ranks, and nothing: who sums it up has met.
+    WEIGHT, MASS, NORM and WORD name buckets without pieces, of one number each: what the samples of a weighted loss
+    weigh together, what a rank's sum of pushed weights weighs, the square of the norm of gradients that lie on several
+    ranks, and nothing: who sums it up has met.
     """
 
     name: str
@@ -119,6 +120,11 @@ class Parcel:
     @property
     def size(self) -> Bytes:
         return sum(dense_elements(tensor, self.batch) * ITEMSIZE[tensor.dtype] for _, tensor in self.values)
+
+
+def of_one_number(name: str) -> Bucket:
+    """The bucket WEIGHT, MASS, NORM or WORD."""
+    return Bucket(name, "float64", 1, ())
 
 
 def dense_elements(tensor: Tensor, batch: int) -> int:

@@ -37,6 +37,7 @@ from partita.program.layout import Parcel as Parcel
 from partita.program.layout import Piece as Piece
 from partita.program.layout import Shares as Shares
 from partita.program.layout import dense_elements as dense_elements
+from partita.program.layout import of_one_number as of_one_number
 from partita.program.scaling import Scaling
 from partita.units import Bytes
 
