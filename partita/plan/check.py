@@ -12,7 +12,8 @@ from partita.graph.homes import stage_starts
 from partita.plan.memory import Memory, Precision, Recompute
 from partita.plan.plan import Plan, own_servers, ranks_of
 from partita.plan.schedule import Order
-from partita.plan.sync import GRAPHS, Gossip, Neighbours, Servers, SharedMemory, What
+from partita.plan.sync import GRAPHS, Gossip, Neighbours, Servers, SharedMemory, Sync, What
+from partita.plan.wire import Wire
 
 MOST_LAG: Final = 1000
 MOST_PERIOD: Final = 10_000
@@ -22,9 +23,12 @@ def check(plan: Plan, graph: Graph, cluster: Cluster) -> None:
     """Raises PlanError with what was given and the nearest thing that is allowed."""
     _mesh(plan, cluster)
     _samples(plan, graph)
-    _agreement(plan, graph)
-    _machine(plan, cluster)
+    for sync in plan.sync:
+        _sync(plan, sync)
+    _update(plan)
     _memory(plan)
+    _stages(plan, graph)
+    _machine(plan, cluster)
     for phase in plan.before:
         if phase.steps < 1:
             raise PlanError(f"{plan.name}: a phase lasts {phase.steps} steps; give it 1 or more, or leave it out")
@@ -42,7 +46,10 @@ def _mesh(plan: Plan, cluster: Cluster) -> None:
     for name, length in plan.mesh.axes:
         if length < 1:
             raise PlanError(f"{plan.name}: mesh axis {name!r} has length {length}; 1 or more is allowed")
-    known = {name for name, _ in plan.mesh.axes} | {"data"}
+    names = [name for name, _ in plan.mesh.axes]
+    if len(set(names)) < len(names):
+        raise PlanError(f"{plan.name} names its mesh axes {names}; give each axis a name of its own")
+    known = {*names, "data"}
     for axis in [split.axis for split in plan.splits] + [sync.over for sync in plan.sync] + [plan.memory.over]:
         if axis not in known:
             raise PlanError(
@@ -68,6 +75,10 @@ def _samples(plan: Plan, graph: Graph) -> None:
 
 def _memory(plan: Plan) -> None:
     memory = plan.memory
+    if memory.ahead < 1:
+        raise PlanError(f"{plan.name}: weights are gathered {memory.ahead} buckets ahead; 1 or more are allowed")
+    if memory.keep < 0:
+        raise PlanError(f"{plan.name}: keep={memory.keep}; 0 or more buckets are allowed")
     if memory.recomputed and memory.recompute is Recompute.NONE:
         raise PlanError(
             f"{plan.name} names operators to compute again and recompute=none; use recompute=auto, or name none"
@@ -89,6 +100,10 @@ def _memory(plan: Plan) -> None:
 
 
 def _stages(plan: Plan, graph: Graph) -> None:
+    if plan.schedule.order is not Order.SEQUENTIAL and len(plan.stages) < 2 and plan.mesh.length("pipe") < 2:
+        raise PlanError(
+            f"{plan.name} has the pipeline schedule {plan.schedule.order} and one stage; add stages or a pipe axis"
+        )
     if not plan.stages:
         return
     asked, pipe, chunks = len(plan.stages), plan.mesh.length("pipe"), plan.schedule.chunks
@@ -129,61 +144,65 @@ def _replicas(plan: Plan) -> None:
         )
 
 
-def _agreement(plan: Plan, graph: Graph) -> None:
-    for sync in plan.sync:
-        tight, wire = sync.tight, sync.wire
-        if tight.lag < 0 or tight.staleness < -1 or tight.need < 0:
-            raise PlanError(
-                f"{plan.name}: lag {tight.lag}, staleness {tight.staleness}, need {tight.need}; none may be negative "
-                "(staleness -1: no bound)"
-            )
-        if tight.lag > MOST_LAG or sync.often.period > MOST_PERIOD:
-            raise PlanError(
-                f"{plan.name}: lag {tight.lag}, period {sync.often.period}; up to {MOST_LAG} gradients in flight and "
-                f"{MOST_PERIOD} steps of a period are allowed"
-            )
-        if tight.need > plan.mesh.size:
-            raise PlanError(f"{plan.name} needs {tight.need} of {plan.mesh.size} workers; use that many or fewer")
-        if sync.often.period < 0 or sync.often.fragments < 1:
-            raise PlanError(
-                f"{plan.name}: period {sync.often.period}; 1 or more steps are allowed, 0 for once at the end"
-            )
-        if (
-            sync.what is What.DELTA
-            and sync.often.period
-            and max(tight.lag + 1, sync.often.fragments) > sync.often.period
-        ):
-            raise PlanError(
-                f"{plan.name}: {sync.often.fragments} fragments and lag {tight.lag} in a period of "
-                f"{sync.often.period} steps; at most {sync.often.period} fragments and a lag below it are allowed"
-            )
-        if isinstance(sync.through, Neighbours) and sync.through.graph not in GRAPHS:
-            raise PlanError(f"{plan.name}: there is no graph {sync.through.graph!r}; there are {', '.join(GRAPHS)}")
-        if isinstance(sync.through, Gossip):
-            _gossip(plan, sync.through)
-        if sync.what is What.DUAL and sync.outer.penalty <= 0:
-            raise PlanError(f"{plan.name}: a penalty of {sync.outer.penalty}; multipliers need one above 0")
-        if wire.bucket_bytes < 0 or wire.slice_bytes < 0 or wire.credit_bytes < 0:
-            raise PlanError(f"{plan.name}: bucket, slice and credit sizes are bytes, 0 or more")
-        if isinstance(sync.through, Servers):
-            _servers(plan, sync.through)
-        if isinstance(sync.through, SharedMemory) and sync.what is not What.GRADIENT:
-            raise PlanError(f"{plan.name}: shared memory takes gradients, not {sync.what}")
+def _sync(plan: Plan, sync: Sync) -> None:
+    tight, often, through = sync.tight, sync.often, sync.through
+    if tight.lag < 0 or tight.staleness < -1 or tight.need < 0:
+        raise PlanError(
+            f"{plan.name}: lag {tight.lag}, staleness {tight.staleness}, need {tight.need}; none may be negative "
+            "(staleness -1: no bound)"
+        )
+    if tight.lag > MOST_LAG or often.period > MOST_PERIOD:
+        raise PlanError(
+            f"{plan.name}: lag {tight.lag}, period {often.period}; up to {MOST_LAG} gradients in flight and "
+            f"{MOST_PERIOD} steps of a period are allowed"
+        )
+    if tight.need > plan.mesh.size:
+        raise PlanError(f"{plan.name} needs {tight.need} of {plan.mesh.size} workers; use that many or fewer")
+    if tight.late not in ("drop", "keep"):
+        raise PlanError(f"{plan.name}: late contributions are {tight.late!r}; drop and keep are allowed")
+    if often.period < 0 or min(often.fragments, often.fetch) < 1:
+        raise PlanError(
+            f"{plan.name}: period {often.period}, {often.fragments} fragments, fetch {often.fetch}; 1 or more are "
+            "allowed, and period 0 for once at the end"
+        )
+    if sync.what is What.DELTA and often.period and max(tight.lag + 1, often.fragments) > often.period:
+        raise PlanError(
+            f"{plan.name}: {often.fragments} fragments and lag {tight.lag} in a period of {often.period} steps; at "
+            f"most {often.period} fragments and a lag below it are allowed"
+        )
+    if isinstance(through, Neighbours) and through.graph not in GRAPHS:
+        raise PlanError(f"{plan.name}: there is no graph {through.graph!r}; there are {', '.join(GRAPHS)}")
+    if isinstance(through, Gossip):
+        _gossip(plan, through)
+    if isinstance(through, Servers):
+        _servers(plan, through)
+    if isinstance(through, SharedMemory) and sync.what is not What.GRADIENT:
+        raise PlanError(f"{plan.name}: shared memory takes gradients, not {sync.what}; use what=gradient")
+    if sync.what is What.DUAL and sync.outer.penalty <= 0:
+        raise PlanError(f"{plan.name}: a penalty of {sync.outer.penalty}; multipliers need one above 0")
+    _wire(plan, sync.wire)
+
+
+def _wire(plan: Plan, wire: Wire) -> None:
+    if min(wire.bucket_bytes, wire.first_bucket_bytes, wire.slice_bytes, wire.credit_bytes) < 0:
+        raise PlanError(
+            f"{plan.name}: bucket_bytes {wire.bucket_bytes} (the first {wire.first_bucket_bytes}), slice_bytes "
+            f"{wire.slice_bytes}, credit_bytes {wire.credit_bytes}; 0 or more are allowed"
+        )
+    for codec in wire.codecs:
+        if codec.where not in ("end", "hop", "server"):
+            raise PlanError(f"{plan.name} applies {codec.name} at {codec.where!r}; end, hop and server are allowed")
+
+
+def _update(plan: Plan) -> None:
     update = plan.update
     if update.warmup < 0 or not update.scale > 0 or not update.trust > 0:
         raise PlanError(
             f"{plan.name}: warmup {update.warmup}, scale {update.scale}, trust {update.trust}; warmup is 0 or more "
             "steps, the others are above 0"
         )
-    if plan.memory.ahead < 1:
-        raise PlanError(f"{plan.name}: weights are gathered {plan.memory.ahead} buckets ahead; 1 or more are allowed")
-    if plan.memory.keep < 0:
-        raise PlanError(f"{plan.name}: keep={plan.memory.keep}; 0 or more buckets are allowed")
-    _stages(plan, graph)
-    if plan.schedule.order is not Order.SEQUENTIAL and len(plan.stages) < 2 and plan.mesh.length("pipe") < 2:
-        raise PlanError(
-            f"{plan.name} has the pipeline schedule {plan.schedule.order} and one stage; add stages or a pipe axis"
-        )
+    if update.local_state not in ("keep", "reset"):
+        raise PlanError(f"{plan.name}: a local state that is {update.local_state!r}; keep and reset are allowed")
 
 
 def _servers(plan: Plan, servers: Servers) -> None:
@@ -199,8 +218,10 @@ def _servers(plan: Plan, servers: Servers) -> None:
         )
     if servers.at and len(servers.at) != servers.count:
         raise PlanError(f"{plan.name} has {servers.count} servers at {len(servers.at)} ranks; name one for each")
-    if servers.replicas < 1:
-        raise PlanError(f"{plan.name}: {servers.replicas} replicas of a server; 1 or more are allowed")
+    if min(servers.replicas, servers.levels) < 1:
+        raise PlanError(
+            f"{plan.name}: {servers.replicas} replicas of a server, {servers.levels} levels; 1 or more are allowed"
+        )
     if servers.levels > 1 and not 1 <= servers.fan <= plan.mesh.size:
         raise PlanError(
             f"{plan.name}: {servers.fan} servers under each, over {plan.mesh.size} workers; 1 to as many as there are "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from partita.errors import LoweringError, PlanError
+from partita.plan.check import check
 from partita.plan.plan import Plan
 from partita.plan.text import read_plan, write_plan
 from tests.plan.space import SPACE
@@ -51,3 +52,25 @@ def test_a_method_is_lowered_or_refused_with_a_sentence(plan: Plan) -> None:
 def test_a_broken_text_is_refused_with_the_place_and_what_is_allowed(text: str, word: str) -> None:
     with pytest.raises(PlanError, match=word):
         read_plan(text)
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        ("[mesh]\naxes = [['data', 2], ['data', 2]]\n", "of its own"),
+        ("[mesh]\naxes = [['data', 8]]\n", "larger cluster"),
+        ("[[sync]]\ntight = {need = 1, late = 'sometimes'}\n", "drop and keep"),
+        ("[[sync]]\noften = {fetch = 0}\n", "fetch 0"),
+        ("[[sync]]\noften = {fragments = 0}\n", "0 fragments"),
+        ("[[sync]]\nthrough = {kind = 'Servers', levels = 0}\n", "0 levels"),
+        ("[[sync]]\nwire = {first_bucket_bytes = -1}\n", "the first -1"),
+        ("[[sync]]\nwire = {codecs = [{name = 'fp16', where = 'somewhere'}]}\n", "end, hop and server"),
+        ("[update]\nlocal_state = 'lose'\n", "keep and reset"),
+        ("[memory]\nahead = 0\n", "1 or more"),
+        ("[[before]]\nsteps = 0\nplan = {name = 'y'}\n", "lasts 0 steps"),
+    ],
+)
+def test_a_plan_that_cannot_be_meant_is_refused_with_what_is_allowed(body: str, word: str) -> None:
+    plan = read_plan(f"schema = 1\nname = 'x'\n{body}")
+    with pytest.raises(PlanError, match=word):
+        check(plan, two_layers(), cluster_of(4))
