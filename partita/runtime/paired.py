@@ -16,7 +16,7 @@ from partita.lowering.pairs import meetings_of
 from partita.plan.sync import Gossip
 from partita.program.ledger import Merge
 from partita.runtime.leg import Leg
-from partita.runtime.reference import Reference, Replica, Share, replica, shares_of
+from partita.runtime.reference import Reference, Replica, Share, fed, replica, shares_of
 from partita.runtime.state import rows
 
 Parts = list[torch.Tensor]
@@ -49,7 +49,7 @@ class Half:
                     view.copy_(part)
             before = [p.detach().clone() for p in self.one.parameters]
             for step, shares in self.turns[turn]:
-                parts = [part for share in shares for part in self._fed(share)]
+                parts = [part for share in shares for part in fed(share, self.whole)]
                 with torch.enable_grad():
                     found = self.one.own.gradients(step, parts, sum(count for _, count in parts))
                 self.one.apply(found)
@@ -57,11 +57,6 @@ class Half:
             after = self.one.parameters
             self.made[turn] = {n: p.detach() - was for n, p, was in zip(names, after, before, strict=True)}
         return self.made[turn]
-
-    def _fed(self, share: Share) -> list[tuple[int, int]]:
-        half = 0 if self.whole else share.count // 2
-        parts = [(share.start, half), (share.start + half, share.count - half)]
-        return [part for part in parts if part[1]]
 
 
 def together(one: Reference, legs: Sequence[Leg], ledger: Sequence[Merge], whole: bool) -> dict[str, torch.Tensor]:

@@ -42,6 +42,13 @@ class Share:
     count: int
 
 
+def fed(share: Share, whole: bool) -> list[tuple[int, int]]:
+    """(start, count) of what a share is fed in: at once, or in two halves."""
+    half = 0 if whole else share.count // 2
+    parts = [(share.start, half), (share.start + half, share.count - half)]
+    return [part for part in parts if part[1]]
+
+
 def shares_of(program: Program) -> tuple[Share, ...]:
     """Every part of a round's minibatches, by worker; of one that several stages load, the first one's."""
     loads = [(role, i.act) for role, i in program.instructions() if isinstance(i.act, Load)]

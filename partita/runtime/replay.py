@@ -27,7 +27,7 @@ from partita.program.ledger import LOST, Merge
 from partita.program.program import Bucket, Program
 from partita.runtime.leg import Leg
 from partita.runtime.paired import together
-from partita.runtime.reference import Reference, Share, shares_of
+from partita.runtime.reference import Reference, Share, fed, shares_of
 from partita.runtime.rules import optimizer_of, step_at_rate
 from partita.runtime.state import rows
 from partita.runtime.tied import tied
@@ -170,7 +170,7 @@ class Replay:
         """What a turn brings, computed on the versions that the model shows."""
         if self.tied:
             minibatches = [
-                (step, [part for s in shares for part in self._fed(s)])
+                (step, [part for s in shares for part in fed(s, self.whole)])
                 for step, shares in self._minibatches(worker, turn)
             ]
             given = self.tied.pull(worker, turn, minibatches, [p.detach().clone() for p in self.named.values()])
@@ -196,17 +196,12 @@ class Replay:
         batch = self.stages[0].leg.program.batch
         total = {name: torch.zeros_like(p) for name, p in self.named.items()}
         for step, parts in self._minibatches(worker, turn):
-            shares = [part for s in parts for part in self._fed(s)]
+            shares = [part for s in parts for part in fed(s, self.whole)]
             found = self.one.gradients(step, shares, batch)
             scale = sum(count for _, count in shares) / batch if self.one.weighted else 1.0
             for mine, gradient in zip(total.values(), found, strict=True):
                 mine += scale * gradient
         return total
-
-    def _fed(self, share: Share) -> list[tuple[int, int]]:
-        half = 0 if self.whole else share.count // 2
-        parts = [(share.start, half), (share.start + half, share.count - half)]
-        return [part for part in parts if part[1]]
 
     def _increment(self, worker: int, gradient: Named) -> Named:
         """What the worker's own optimizer makes of a gradient."""
