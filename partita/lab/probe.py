@@ -8,7 +8,7 @@ divided out: every operator is stored relative to a reference kernel that is tim
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from statistics import fmean, median
 from types import SimpleNamespace
@@ -160,7 +160,9 @@ def carried_out(
     transport: Processes, kind: Kind, tensor: torch.Tensor, group: tuple[int, ...], edges: tuple[int, ...]
 ) -> None:
     """A collective from its start to its end."""
-    transport.collective(kind, tensor, group, "probe", kind, 0, edges).block(PATIENCE)
+    begun = transport.collective(kind, tensor, group, "probe", kind, 0, edges)
+    for pending in begun if isinstance(begun, Generator) else (begun,):
+        pending.block(PATIENCE)
 
 
 def message_seconds(rank: int, sizes: tuple[Bytes, ...], repeats: int = 5) -> list[tuple[Bytes, Seconds, Seconds]]:

@@ -31,7 +31,9 @@ def circle(rank: Rank, act: Collective, flat: torch.Tensor, group: tuple[int, ..
     whole, tried = flat.clone(), None
     if not (group in rank.parted or rank.gone.keys() & set(group) or by_messages(act)):
         lane = rank.role.on_name[name].lane
-        tried = Posted(Tried(rank.transport.collective(act.kind, whole, group, lane, name, round)), rank.board)
+        begun = rank.transport.collective(act.kind, whole, group, lane, name, round)
+        assert isinstance(begun, Pending)
+        tried = Posted(Tried(begun), rank.board)
     one = Circle(rank, flat, group, name, round, tried)
     yield from one.first() if rank.rank == group[0] else one.other()
     if one.agreed:

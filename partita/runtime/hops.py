@@ -1,14 +1,23 @@
-"""A rank's part in a collective that goes by a schedule: hop after hop over the transport's messages."""
+"""A rank's part in a collective that goes by a schedule: hop after hop over the transport's messages.
+
+reduce-scatter in halves     first half of each part    ===|+|   ===|+|        = a message, + is added
+                             second half                   ===|+|   ===|+|
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from itertools import pairwise
+from typing import Final, Protocol
 
 import torch
 
 from partita.runtime.transport import Pending, Steps, Transport
-from partita.wire.schedule import Hop, Schedule, edges_of
+from partita.wire.schedule import Hop, Schedule, edges_of, own_steps, strand
+
+HALVES: Final = 2
 
 
 class Code(Protocol):
@@ -28,30 +37,90 @@ def by_schedule(
     transport: Transport, schedule: Schedule, flat: torch.Tensor, group: Sequence[int], key: str, round: int,
     code: Code | None = None,
 ) -> Steps:  # fmt: skip
-    """The collective on `flat` in place, among `group`, a message after the other.
+    """The collective on `flat` in place, among `group`, a step after the other. A result that is encoded is encoded
+    once; its owner keeps what others will decode, and these hand the bytes on."""
+    parts = Parts(flat, edges_of(flat.numel(), schedule.parts), code)
+    for waits in _stepping(transport, schedule, parts, group, key, round):
+        yield from waits
 
-    In each step all messages are started, receives first, as what tells a peer that it may send would queue up behind
-    what is sent to it; then they are awaited, then added in the schedule's order. A result that is encoded is
-    encoded once; its owner keeps what others will decode, and these hand the bytes on.
+
+def in_halves(
+    transport: Transport, schedule: Schedule, flat: torch.Tensor, edges: Sequence[int], group: Sequence[int], key: str,
+    round: int,
+) -> Steps:  # fmt: skip
+    """The same where the parts of `flat` lie between `edges`. Each travels in two halves: while one is summed, the
+    other is under way."""
+    cut = [start + (stop - start) * h // HALVES for start, stop in pairwise(edges) for h in range(HALVES)]
+    parts = Parts(flat, (*cut, edges[-1]), None)
+    runs = [
+        _stepping(transport, strand(schedule, half, HALVES), parts, group, f"{key}~{half}", round)
+        for half in range(HALVES)
+    ]
+    turns = deque([(run, next(run)) for run in runs])
+    while turns:
+        run, waits = turns.popleft()
+        yield from waits
+        if (more := next(run, None)) is not None:
+            turns.append((run, more))
+
+
+def _stepping(
+    transport: Transport, schedule: Schedule, parts: Parts, group: Sequence[int], key: str, round: int
+) -> Iterator[list[Pending]]:
+    """Starts the messages of a step and says what is to be waited for before the next, in the end for all that is left.
+
+    Receives start first, as what tells a peer that it may send would queue up behind what is sent to it: at once where
+    a part is taken that this rank has not had to do with before, else in their step. What was received is added in the
+    schedule's order, once no message of the same part is still being sent.
     """
-    me, edges = group.index(transport.rank), edges_of(flat.numel(), schedule.parts)
-    parts = Parts(flat, edges, code)
-    for number, step in enumerate(schedule.steps):
-        hops = [h for h in step if me in (h.source, h.target) and edges[h.stop] > edges[h.start]]
-        started: list[Pending] = []
-        landings: list[Callable[[], None]] = []
-        for hop in hops:
-            if hop.target == me:
-                message, land = parts.incoming(hop)
-                started.append(transport.receive(message, group[hop.source], f"{key}/{number}", round))
-                landings.append(land)
-        for hop in hops:
-            if hop.source == me:
-                message = parts.outgoing(hop, number)
-                started.append(transport.send(message, group[hop.target], f"{key}/{number}", round))
-        yield from started
-        for land in landings:
+    steps = [
+        (number, [hop for hop in coming if parts.holds(hop)], [hop for hop in going if parts.holds(hop)])
+        for number, coming, going in own_steps(schedule, group.index(transport.rank))
+    ]
+
+    def asked(number: int, hop: Hop, message: torch.Tensor) -> Pending:
+        return transport.receive(message, group[hop.source], f"{key}/{number}", round)
+
+    early = {
+        (number, hop): asked(number, hop, parts.part(hop.start, hop.stop))
+        for number, coming, _ in steps
+        for hop in coming
+        if parts.code is None and (number, hop) in untouched(schedule, hop.target)
+    }
+    flying: list[tuple[Hop, Pending]] = []
+    for number, coming, going in steps:
+        waits: list[Pending] = []
+        landing: list[tuple[Hop, Callable[[], object]]] = []
+        for hop in coming:
+            if (number, hop) in early:
+                waits.append(early[number, hop])
+                continue
+            message, land = parts.incoming(hop)
+            waits.append(asked(number, hop, message))
+            landing.append((hop, land))
+        for hop in going:
+            message = parts.outgoing(hop, number)
+            flying.append((hop, transport.send(message, group[hop.target], f"{key}/{number}", round)))
+        changed = {part for hop, _ in landing for part in range(hop.start, hop.stop)}
+        held = [changed.isdisjoint(range(hop.start, hop.stop)) for hop, _ in flying]
+        waits += [pending for (_, pending), free in zip(flying, held, strict=True) if not free]
+        flying = [one for one, free in zip(flying, held, strict=True) if free]
+        yield waits
+        for _, land in landing:
             land()
+    yield [pending for _, pending in flying]
+
+
+@lru_cache(256)
+def untouched(schedule: Schedule, rank: int) -> frozenset[tuple[int, Hop]]:
+    """The hops to a rank, with the numbers of their steps, that take the place of parts with which no hop of its own
+    has had to do by then."""
+    found, known = set[tuple[int, Hop]](), set[int]()
+    for number, coming, going in own_steps(schedule, rank):
+        known |= {part for hop in going for part in range(hop.start, hop.stop)}
+        found |= {(number, hop) for hop in coming if not hop.add and known.isdisjoint(range(hop.start, hop.stop))}
+        known |= {part for hop in coming for part in range(hop.start, hop.stop)}
+    return frozenset(found)
 
 
 class Parts:
@@ -63,6 +132,10 @@ class Parts:
 
     def part(self, start: int, stop: int) -> torch.Tensor:
         return self.flat[self.edges[start] : self.edges[stop]]
+
+    def holds(self, hop: Hop) -> bool:
+        """Whether there is anything in the parts that a hop moves."""
+        return self.edges[hop.stop] > self.edges[hop.start]
 
     def outgoing(self, hop: Hop, step: int) -> torch.Tensor:
         """What a hop sends."""
@@ -85,12 +158,12 @@ class Parts:
             self.results[part] = message
         return message
 
-    def incoming(self, hop: Hop) -> tuple[torch.Tensor, Callable[[], None]]:
+    def incoming(self, hop: Hop) -> tuple[torch.Tensor, Callable[[], object]]:
         """Where a hop's message goes, and what is to be done once it is there."""
         values = self.part(hop.start, hop.stop)
         if self.code is None:
             message = torch.empty_like(values)
-            return message, lambda: void(values.add_(message) if hop.add else values.copy_(message))
+            return message, partial(values.add_ if hop.add else values.copy_, message)
         sizes = [self.code.size(self.edges[p + 1] - self.edges[p]) for p in range(hop.start, hop.stop)]
         message = torch.empty(sum(sizes), dtype=torch.uint8, device=values.device)
         return message, lambda: self._land(hop, torch.split(message, sizes))
@@ -103,7 +176,3 @@ class Parts:
                 self.code.decode(message, values, add=hop.add)
             if not hop.add:
                 self.results[part] = message
-
-
-def void(_: object) -> None:
-    """Drop a result."""

@@ -95,11 +95,10 @@ class InProcess:
 
 
 def _hand_over(source: int, target: int) -> Callable[[dict[int, torch.Tensor]], None]:
-    return lambda brought: void(brought[target].copy_(brought[source]))
+    def settle(brought: dict[int, torch.Tensor]) -> None:
+        brought[target].copy_(brought[source])
 
-
-def void(_: object) -> None:
-    """Drop a result."""
+    return settle
 
 
 def _total(brought: dict[int, torch.Tensor]) -> torch.Tensor:

@@ -20,9 +20,10 @@ import torch.distributed as dist
 from partita.cost.rings import bytes_sent
 from partita.errors import RunError
 from partita.program.instruction import Kind
-from partita.runtime.ring import Ring
-from partita.runtime.transport import Gone, Pending
+from partita.runtime.hops import in_halves
+from partita.runtime.transport import Gone, Pending, Steps
 from partita.units import Seconds
+from partita.wire.algorithms import BACKEND, schedule_of
 
 ASK: Final[Seconds] = 20e-6
 
@@ -152,24 +153,18 @@ class Processes:
     def collective(
         self, kind: Kind, tensor: torch.Tensor, group: tuple[int, ...], lane: str, key: str, round: int,
         edges: tuple[int, ...] = (),
-    ) -> Pending:  # fmt: skip
+    ) -> Pending | Steps:  # fmt: skip
         among, place = self.groups[lane, group], group.index(self.rank)
+        if kind in (Kind.REDUCE_SCATTER, Kind.ALL_GATHER) and tensor.is_cpu:
+            # gloo's own reduce-scatter is an all-reduce, of twice the bytes, and its gather wants equal parts
+            return in_halves(self, schedule_of(kind, BACKEND, len(group)), tensor, edges, group, key, round)
         self.sent += bytes_sent(kind, tensor.numel(), tensor.element_size(), len(group), edges)[place]
         flying = Work if tensor.is_cpu else Launched
         if kind is Kind.ALL_REDUCE:
             return flying(dist.all_reduce(tensor, group=among, async_op=True))
         if kind is Kind.BROADCAST:
             return flying(dist.broadcast(tensor, group[0], group=among, async_op=True))
-        if not tensor.is_cpu:
-            return flying(_native(kind, tensor, edges, place, among))
-
-        def send(part: torch.Tensor, peer: int, number: int) -> Any:
-            return dist.isend(part, peer, tag=tag_of(f"{key}~{number}"))
-
-        def receive(part: torch.Tensor, peer: int, number: int) -> Any:
-            return dist.irecv(part, peer, tag=tag_of(f"{key}~{number}"))
-
-        return Ring(kind, tensor, edges, group, self.rank, send, receive)
+        return flying(_native(kind, tensor, edges, place, among))
 
     def send(self, tensor: torch.Tensor, to: int, key: str, round: int) -> Pending:
         self.sent, tensor = self.sent + tensor.numel() * tensor.element_size(), tensor.cpu()

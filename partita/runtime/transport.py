@@ -41,9 +41,10 @@ class Transport(Protocol):
     def collective(
         self, kind: Kind, tensor: torch.Tensor, group: tuple[int, ...], lane: str, key: str, round: int,
         edges: tuple[int, ...] = (),
-    ) -> Pending:  # fmt: skip
+    ) -> Pending | Steps:  # fmt: skip
         """Start `kind` on `tensor` in place among `group`; lanes do not wait for each other. Of a tensor that is
-        scattered or gathered the k-th rank owns the elements from edges[k] to edges[k + 1]."""
+        scattered or gathered the k-th rank owns the elements from edges[k] to edges[k + 1].
+        What a backend has of its own, as it has every all-reduce, is one Pending."""
 
     def send(self, tensor: torch.Tensor, to: int, key: str, round: int) -> Pending:
         """Start sending `tensor`; it must not change before the Pending is ready."""

@@ -12,7 +12,7 @@ schedule, the worker its sends and receives.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate
 
 from partita.errors import ProgramError
@@ -57,11 +57,6 @@ class Schedule:
         """All hops, in the order of their steps."""
         return tuple(hop for step in self.steps for hop in step)
 
-    def mine(self, rank: int) -> tuple[Step, ...]:
-        """The steps in which a rank takes part, each with its own hops only."""
-        own = (tuple(hop for hop in step if rank in (hop.source, hop.target)) for step in self.steps)
-        return tuple(step for step in own if step)
-
     def elements(self, hop: Hop, elements: int) -> int:
         """How many of a vector's `elements` a hop moves."""
         edges = edges_of(elements, self.parts)
@@ -89,6 +84,30 @@ def schedule(name: str, ranks: int, parts: int, steps: list[list[Hop]]) -> Sched
         if not 0 <= hop.start < hop.stop <= parts:
             raise ProgramError(f"{name}: the hop {hop} moves parts that a vector of {parts} does not have")
     return Schedule(name, ranks, parts, tuple(tuple(step) for step in steps if step))
+
+
+@lru_cache(256)
+def own_steps(schedule: Schedule, rank: int) -> tuple[tuple[int, tuple[Hop, ...], tuple[Hop, ...]], ...]:
+    """(number, hops to a rank, hops from it) of the steps in which it takes part."""
+    found = (
+        (number, tuple(hop for hop in step if hop.target == rank), tuple(hop for hop in step if hop.source == rank))
+        for number, step in enumerate(schedule.steps)
+    )
+    return tuple((number, coming, going) for number, coming, going in found if coming or going)
+
+
+@lru_cache(256)
+def strand(whole: Schedule, number: int, of: int) -> Schedule:
+    """A schedule for every `of`-th part of a vector whose parts are each cut into `of`: those with this `number`."""
+    steps = (
+        tuple(
+            Hop(hop.source, hop.target, part * of + number, part * of + number + 1, hop.add)
+            for hop in step
+            for part in range(hop.start, hop.stop)
+        )
+        for step in whole.steps
+    )
+    return Schedule(f"{whole.name}, {number} of {of}", whole.ranks, whole.parts * of, tuple(steps))
 
 
 def joined(name: str, first: Schedule, *others: Schedule) -> Schedule:

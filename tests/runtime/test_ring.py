@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict
 from dataclasses import dataclass, field
-from datetime import timedelta
 from itertools import pairwise
 from queue import Queue
 
@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 
 from partita.cost.rings import bytes_sent
 from partita.program.instruction import Kind
+from partita.runtime.hops import by_schedule, in_halves
 from partita.runtime.inprocess import Hall, InProcess
-from partita.runtime.ring import Ring
+from partita.runtime.transport import Pending, Steps
+from partita.wire.algorithms import BACKEND, schedule_of
 
 Ranks = tuple[int, ...]
 HALVES = (Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
@@ -25,45 +27,68 @@ HALVES = (Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
 
 @dataclass
 class Arrival:
-    """Waits for a message, as torch.distributed's works do."""
+    """A message that is awaited."""
 
     queue: Queue[torch.Tensor]
     into: torch.Tensor
+    came: bool = False
 
-    def wait(self, timeout: timedelta | None = None) -> None:
-        self.into.copy_(self.queue.get(timeout=5))
+    def ready(self) -> bool:
+        if not self.came and not self.queue.empty():
+            self.block(0.0)
+        return self.came
+
+    def block(self, timeout: float) -> bool:
+        if not self.came:
+            self.into.copy_(self.queue.get(timeout=timeout))
+            self.came = True
+        return True
 
 
-class Gone:
+class Left:
     """A message that has been sent."""
 
-    def wait(self, timeout: timedelta | None = None) -> None:
-        return
+    def ready(self) -> bool:
+        return True
+
+    def block(self, timeout: float) -> bool:
+        return True
 
 
 @dataclass
 class Post:
-    """Messages between threads, in order by sender, receiver and number; counts what is sent."""
+    """Messages between threads, in order by sender, receiver and key; counts what is sent."""
 
-    boxes: dict[tuple[int, int, int], Queue[torch.Tensor]] = field(default_factory=lambda: defaultdict(Queue))
+    boxes: dict[tuple[int, int, str], Queue[torch.Tensor]] = field(default_factory=lambda: defaultdict(Queue))
     sent: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     making: threading.Lock = field(default_factory=threading.Lock)
 
-    def box(self, source: int, target: int, number: int) -> Queue[torch.Tensor]:
+    def box(self, source: int, target: int, key: str) -> Queue[torch.Tensor]:
         """Two threads that ask at once must get the same one."""
         with self.making:
-            return self.boxes[source, target, number]
+            return self.boxes[source, target, key]
 
-    def ring(self, kind: Kind, flat: torch.Tensor, edges: Ranks, group: Ranks, rank: int) -> Ring:
-        def send(part: torch.Tensor, peer: int, number: int) -> Gone:
-            self.box(rank, peer, number).put(part.clone())
-            self.sent[rank] += part.numel() * part.element_size()
-            return Gone()
 
-        return Ring(
-            kind, flat, edges, group, rank, send,
-            lambda part, peer, number: Arrival(self.box(peer, rank, number), part),
-        )  # fmt: skip
+@dataclass(frozen=True)
+class Posting:
+    """The transport of one of these threads."""
+
+    rank: int
+    post: Post
+
+    def send(self, tensor: torch.Tensor, to: int, key: str, round: int) -> Pending:
+        self.post.box(self.rank, to, key).put(tensor.clone())
+        self.post.sent[self.rank] += tensor.numel() * tensor.element_size()
+        return Left()
+
+    def receive(self, tensor: torch.Tensor, source: int, key: str, round: int) -> Pending:
+        return Arrival(self.post.box(source, self.rank, key), tensor)
+
+    def collective(
+        self, kind: Kind, tensor: torch.Tensor, group: Ranks, lane: str, key: str, round: int, edges: Ranks = ()
+    ) -> Steps:
+        schedule = schedule_of(kind, BACKEND, len(group))
+        return in_halves(self, schedule, tensor, edges, group, key, round)
 
 
 @st.composite
@@ -81,15 +106,15 @@ def brought(group: Ranks, elements: int) -> dict[int, torch.Tensor]:
 def rung(kind: Kind, group: Ranks, edges: Ranks, asked: bool) -> tuple[dict[int, torch.Tensor], Post]:
     """What each rank holds after a ring among threads; `asked` polls as the driver of one thread does."""
     post, flats = Post(), brought(group, edges[-1])
-
     ended: dict[int, bool | BaseException] = {}
 
     def run(rank: int) -> None:
         try:
-            ring = post.ring(kind, flats[rank], edges, group, rank)
-            if asked:
-                ring.ready()
-            ended[rank] = ring.block(5.0)
+            for pending in Posting(rank, post).collective(kind, flats[rank], group, "wire", "A", 0, edges):
+                while asked and not pending.ready():
+                    time.sleep(1e-4)
+                pending.block(5.0)
+            ended[rank] = True
         except BaseException as error:
             ended[rank] = error
 
@@ -151,18 +176,53 @@ def test_both_halves_move_what_an_all_reduce_moves(them: tuple[Ranks, Ranks]) ->
 
 
 def test_what_a_message_raises_reaches_whoever_waits() -> None:
-    class Lost:
-        def wait(self, timeout: timedelta | None = None) -> None:
+    class Lost(Left):
+        def block(self, timeout: float) -> bool:
             raise RuntimeError("connection lost")
 
-    ring = Ring(Kind.ALL_GATHER, torch.zeros(4), (0, 2, 4), (0, 1), 0, lambda *_: Gone(), lambda *_: Lost())
+    class Losing(Posting):
+        def receive(self, tensor: torch.Tensor, source: int, key: str, round: int) -> Pending:
+            return Lost()
+
+    steps = Losing(0, Post()).collective(Kind.ALL_GATHER, torch.zeros(4), (0, 1), "wire", "A", 0, (0, 2, 4))
     with pytest.raises(RuntimeError, match="connection lost"):
-        ring.block(1.0)
-    ring = Ring(Kind.ALL_GATHER, torch.zeros(4), (0, 2, 4), (0, 1), 0, lambda *_: Gone(), lambda *_: Lost())
-    with pytest.raises(RuntimeError, match="connection lost"):
-        polled(ring)
+        ended(steps)
 
 
-def polled(ring: Ring) -> None:
-    while not ring.ready():
-        pass
+def test_halves_take_turns_and_sums_wait_for_what_is_sent_of_them() -> None:
+    """Of two ranks: the second half is under way while the first is added; an all-reduce's gather must not overwrite
+    a part whose sum is still being sent."""
+    said: list[str] = []
+
+    @dataclass
+    class Slow(Left):
+        name: str
+
+        def block(self, timeout: float) -> bool:
+            said.append(self.name)
+            return True
+
+    @dataclass(frozen=True)
+    class Telling:
+        rank: int = 0
+
+        def send(self, tensor: torch.Tensor, to: int, key: str, round: int) -> Pending:
+            said.append(f"send {key}")
+            return Slow(f"sent {key}")
+
+        def receive(self, tensor: torch.Tensor, source: int, key: str, round: int) -> Pending:
+            said.append(f"ask {key}")
+            return Slow(f"came {key}")
+
+        collective = Posting.collective
+
+    ended(Telling().collective(Kind.REDUCE_SCATTER, torch.zeros(8), (0, 1), "wire", "A", 0, (0, 4, 8)))
+    assert said[:6] == ["ask A~0/0", "send A~0/0", "ask A~1/0", "send A~1/0", "came A~0/0", "came A~1/0"]
+    said.clear()
+    ended(by_schedule(Telling(), schedule_of(Kind.ALL_REDUCE, "ring", 2), torch.zeros(8), (0, 1), "A", 0))
+    assert said == ["ask A/0", "send A/0", "came A/0", "ask A/1", "send A/1", "came A/1", "sent A/0", "sent A/1"]
+
+
+def ended(steps: Steps) -> None:
+    for pending in steps:
+        pending.block(1.0)
