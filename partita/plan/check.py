@@ -13,7 +13,7 @@ from partita.plan.memory import Memory, Precision, Recompute
 from partita.plan.plan import Plan, own_servers, ranks_of
 from partita.plan.schedule import Order
 from partita.plan.sync import GRAPHS, Gossip, Neighbours, Servers, SharedMemory, Sync, What
-from partita.plan.wire import Wire
+from partita.plan.wire import PLACES, Wire
 
 MOST_LAG: Final = 1000
 MOST_PERIOD: Final = 10_000
@@ -190,8 +190,8 @@ def _wire(plan: Plan, wire: Wire) -> None:
             f"{wire.slice_bytes}, credit_bytes {wire.credit_bytes}; 0 or more are allowed"
         )
     for codec in wire.codecs:
-        if codec.where not in ("end", "hop", "server"):
-            raise PlanError(f"{plan.name} applies {codec.name} at {codec.where!r}; end, hop and server are allowed")
+        if codec.where not in PLACES:
+            raise PlanError(f"{plan.name} applies {codec.name} at {codec.where!r}; {', '.join(PLACES)} are allowed")
 
 
 def _update(plan: Plan) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from partita.units import Bytes
 
@@ -18,10 +19,13 @@ class Priority(StrEnum):
     CREDIT = "credit"
 
 
+PLACES: Final = ("end", "hop", "server")
+
+
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """A way to send less. `where` it is applied: 'end' (before and after a collective), 'hop' (each message in it) or
-    'server' (both directions); `settings` are its own numbers, such as (("ratio", 0.001),)."""
+    """A way to send less. `where` of PLACES it is applied: 'end' (before and after a collective), 'hop' (each message
+    in it) or 'server' (both directions); `settings` are its own numbers, such as (("ratio", 0.001),)."""
 
     name: str
     where: str = "end"

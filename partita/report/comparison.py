@@ -11,6 +11,7 @@ from partita.cluster.cluster import Cluster
 from partita.plan.plan import Plan
 from partita.program.timeline import Timeline
 from partita.report.environment import Environment
+from partita.searches.explaining import largest_part
 from partita.units import BytesPerSecond, Seconds, show_seconds
 
 Curve: TypeAlias = tuple[tuple[int, Seconds, float], ...]
@@ -104,13 +105,7 @@ def verdict(comparison: Comparison) -> str:
 
 def binding(timeline: Timeline) -> list[str]:
     """What most of a step goes into, as one sentence without its full stop, or none."""
-    b = timeline.breakdown
-    spent = {
-        "computing": b.forward + b.backward, "waiting for messages": b.exposed_communication, "updating": b.optimizer,
-        "encoding": b.codec, "loading data": b.data, "idling": b.idle,
-    }  # fmt: skip
-    name = max(spent, key=lambda part: spent[part])
-    share = spent[name] / timeline.step_seconds if timeline.step_seconds else 0.0
+    name, share = largest_part(timeline)
     return [f"{name.capitalize()} binds it: {share:.0%} of the step"] if share else []
 
 

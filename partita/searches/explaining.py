@@ -18,14 +18,19 @@ MOST_RANKS: Final = 64  # a break-even takes a dozen simulations
 
 def binding(timeline: Timeline) -> str:
     """What most of a step is spent on."""
+    name, share = largest_part(timeline)
+    return f"bound by {name} ({share:.0%} of its step)"
+
+
+def largest_part(timeline: Timeline) -> tuple[str, float]:
+    """What most of a step is spent on, and how much of it."""
     b = timeline.breakdown
     parts = {
         "computing": b.forward + b.backward, "waiting for messages": b.exposed_communication, "updating": b.optimizer,
         "encoding": b.codec, "loading data": b.data, "idling": b.idle,
     }  # fmt: skip
-    binds = max(parts, key=lambda name: parts[name])
-    share = parts[binds] / timeline.step_seconds if timeline.step_seconds else 0.0
-    return f"bound by {binds} ({share:.0%} of its step)"
+    name = max(parts, key=lambda name: parts[name])
+    return name, parts[name] / timeline.step_seconds if timeline.step_seconds else 0.0
 
 
 def loss(other: float, best: float, objective: str) -> str:

@@ -10,7 +10,7 @@ from math import ceil, inf, isqrt, sqrt
 from typing import Final
 
 from partita.errors import PlanError
-from partita.plan.wire import Codec
+from partita.plan.wire import PLACES, Codec
 from partita.units import Bytes
 from partita.wire.elias import expected_bits
 from partita.wire.lowrank import Shapes, factor_counts
@@ -210,8 +210,8 @@ def check_codec(codec: Codec) -> Codec:
     """The codec itself. Raises PlanError for a name, a place or a number that it does not have."""
     spec = spec_of(codec)
     known = [name for name, _ in spec.settings]
-    if codec.where not in ("end", "hop", "server"):
-        raise PlanError(f"{codec.name}(where={codec.where}): end, hop or server belongs there")
+    if codec.where not in PLACES:
+        raise PlanError(f"{codec.name}(where={codec.where}): {', '.join(PLACES)} are allowed")
     for name, value in codec.settings:
         if name not in known:
             raise PlanError(f"{codec.name} has no number {name!r}; it has {', '.join(known) or 'none'}")
