@@ -8,7 +8,6 @@ PartitaError                 exit 3   a sentence: what was given, what is allowe
 │   ├── ClusterError                  the machines
 │   ├── PlanError                     a plan that contradicts itself, the graph or the cluster
 │   └── LoweringError                 a legal plan that this version cannot carry out yet
-├── Infeasible               exit 1   the answer is no: nothing fits, nothing is equal
 ├── ProgramError             exit 3   `verify` found a program that could hang or misread; ours to mend
 ├── CostError                exit 3   no cost is known for something that was asked
 └── RunError                 exit 3   a run failed; names rank and step where they are known
@@ -51,10 +50,6 @@ class PlanError(InputError):
 
 class LoweringError(InputError):
     pass
-
-
-class Infeasible(PartitaError):
-    exit_code = 1
 
 
 class ProgramError(PartitaError):

@@ -18,6 +18,7 @@ from partita.graph.graph import Graph
 from partita.graph.pattern import Role
 from partita.graph.patterns import pattern_of
 from partita.graph.repeats import find_repeats
+from partita.graph.tensor import Affine
 from partita.task import Task
 from partita.tracing.capture import capture
 from partita.zoo.hugging_face import hugging_face
@@ -59,7 +60,7 @@ def row(name: str, graph: Graph, seconds: float) -> tuple[str, Counter[str], Cou
             missing[operator.target] += 1
             continue
         covered += work
-        follows = any(tensor is not None and tensor.follows_batch for tensor in operator.outputs)
+        follows = any(isinstance(d, Affine) for tensor in operator.outputs if tensor for d in tensor.shape)
         if follows and not any(label.role is Role.SAMPLE for label in pattern.splittable()):
             fixed[operator.target] += 1
     total = len(graph.operators)

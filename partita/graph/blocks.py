@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isqrt
 
-from partita.graph.cuts import Cut, Liveness, legal_cuts, liveness
+from partita.graph.cuts import legal_cuts, liveness
 from partita.graph.graph import Graph, Repeat
 from partita.graph.repeats import find_repeats
 from partita.units import Bytes
@@ -24,28 +24,21 @@ def block_starts(graph: Graph) -> tuple[int, ...]:
 
 
 def _block_starts(graph: Graph) -> tuple[int, ...]:
-    cuts, lives = {cut.position: cut for cut in legal_cuts(graph)}, liveness(graph)
-    weights = {at: _crossing(graph, cut) for at, cut in cuts.items()}
+    weights = crossings(graph)
     runs = [r for r in graph.repeats or find_repeats(graph) if r.start + r.length * r.count <= graph.forward_length]
     longest = max(runs, key=lambda run: run.length * run.count, default=None)
     if longest is not None and longest.length * longest.count >= COVERS * graph.forward_length:
         found = _of_run(longest, weights)
         if found:
             return found
-    saved = saved_before(graph, lives)
-    tried = [_evenly(saved, weights, count) for count in range(1, 2 * isqrt(len(cuts)) + 2)]
+    saved = saved_before(graph)
+    tried = [evenly(saved, weights, count) for count in range(1, 2 * isqrt(len(weights)) + 2)]
     return min(tried, key=lambda starts: _need(starts, saved, weights))
 
 
-def evenly_cut(graph: Graph, count: int) -> tuple[int, ...]:
-    """About `count` blocks whose values take equal bytes, each begun at the cut near by that least crosses."""
-    weights = {cut.position: _crossing(graph, cut) for cut in legal_cuts(graph)}
-    return _evenly(saved_before(graph, liveness(graph)), weights, count)
-
-
-def saved_before(graph: Graph, lives: Liveness) -> list[Bytes]:
+def saved_before(graph: Graph) -> list[Bytes]:
     """For every forward position the bytes made before it that backward reads."""
-    at = [0] * (graph.forward_length + 1)
+    at, lives = [0] * (graph.forward_length + 1), liveness(graph)
     for number, value in enumerate(lives.values):
         if lives.made[number] < graph.forward_length <= lives.last[number] and lives.roots[number] == number:
             at[lives.made[number] + 1] += graph.tensor(value).size(graph.batch)
@@ -54,8 +47,9 @@ def saved_before(graph: Graph, lives: Liveness) -> list[Bytes]:
     return at
 
 
-def _crossing(graph: Graph, cut: Cut) -> Bytes:
-    return sum(graph.tensor(value).size(graph.batch) for value in cut.values)
+def crossings(graph: Graph) -> dict[int, Bytes]:
+    """The bytes that cross each legal cut, by its position."""
+    return {cut.position: sum(graph.tensor(v).size(graph.batch) for v in cut.values) for cut in legal_cuts(graph)}
 
 
 def _of_run(run: Repeat, weights: dict[int, Bytes]) -> tuple[int, ...]:
@@ -66,7 +60,8 @@ def _of_run(run: Repeat, weights: dict[int, Bytes]) -> tuple[int, ...]:
     return (0, *best) if best else ()
 
 
-def _evenly(saved: Sequence[Bytes], weights: dict[int, Bytes], count: int) -> tuple[int, ...]:
+def evenly(saved: Sequence[Bytes], weights: dict[int, Bytes], count: int) -> tuple[int, ...]:
+    """About `count` blocks whose values take equal bytes, each begun at the cut near by that least crosses."""
     starts, total = [0], saved[-1]
     for k in range(1, count):
         low, high = total * (k - 0.25) / count, total * (k + 0.25) / count

@@ -1,4 +1,4 @@
-"""Where the step can be cut, what is alive there, and how much memory a run of operators needs.
+"""Where the step can be cut, and what is alive there.
 
 position     0    1    2    3          position p lies before operator p
 operators      a    b    c
@@ -7,17 +7,15 @@ a's life          |---------|          alive across 1 and 2 if c is its last rea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy
 
-from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.graph.operator import Phase, Ref
 from partita.graph.patterns import shares_memory
-from partita.units import Bytes
 
 
 @dataclass(frozen=True)
@@ -87,11 +85,6 @@ def _values(graph: Graph) -> Iterator[Ref]:
         yield from _outputs(graph, position)
 
 
-def live_across(graph: Graph, position: int) -> tuple[Ref, ...]:
-    """The values made before `position` and read at it or later; for many positions use one `liveness(graph)`."""
-    return liveness(graph).across(position)
-
-
 @dataclass(frozen=True, slots=True)
 class Cut:
     """A place where the forward pass divides into stages: `values` cross it."""
@@ -129,58 +122,3 @@ def _borrowed(graph: Graph, weights: set[str]) -> frozenset[str]:
         if names and names <= weights | found:
             found.add(operator.name)
     return frozenset(found)
-
-
-def backward_edges(graph: Graph, groups: Sequence[Sequence[str]]) -> tuple[int, ...]:
-    """For each group of parameter names the first position at which all its gradients are made.
-
-    A parameter without a gradient is ready from the start of the backward pass. Raises PlanError for a name that is no
-    parameter.
-    """
-    gradients = dict(graph.gradients)
-    known = {parameter.name for parameter in graph.parameters}
-    edges = []
-    for group in groups:
-        edge = graph.forward_length
-        for name in group:
-            if name not in known:
-                raise PlanError(f"{name!r} is no parameter of {graph.name}; name its parameters as the model does")
-            ref = gradients.get(name)
-            edge = max(edge, graph.index[ref.name] + 1) if ref and ref.name in graph.index else edge
-        edges.append(edge)
-    return tuple(edges)
-
-
-def peak_bytes(graph: Graph, start: int, stop: int, batch: int, lives: Liveness | None = None) -> tuple[Bytes, Bytes]:
-    """(the most bytes alive while operators `[start, stop)` run, those alive after) for `batch` samples.
-
-    Counts the values that the run makes, and those made before that it reads, each freed after its last reader.
-    Views share their root's memory; parameters, buffers, inputs and constants do not count. An operator's inputs and
-    outputs are alive at once.
-    """
-    found = lives or liveness(graph)
-    ends: dict[int, int] = {}
-    for number, root in enumerate(found.roots):
-        ends[root] = max(ends.get(root, -1), found.last[number])
-    place = {ref: number for number, ref in enumerate(found.values)}
-    held = {
-        root
-        for operator in graph.operators[start:stop]
-        for ref in operator.reads()
-        if ref in place and (root := found.roots[place[ref]]) >= 0 and found.made[root] < start
-    }
-    sizes = {root: graph.tensor(found.values[root]).size(batch) for root in held}
-    frees: dict[int, list[int]] = {}
-    for root in held:
-        frees.setdefault(ends[root], []).append(root)
-    alive = peak = sum(sizes.values())
-    for position in range(start, stop):
-        for ref in _outputs(graph, position):
-            number = place[ref]
-            if found.roots[number] == number:
-                sizes[number] = graph.tensor(ref).size(batch)
-                alive += sizes[number]
-                frees.setdefault(max(ends[number], position), []).append(number)
-        peak = max(peak, alive)
-        alive -= sum(sizes[root] for root in frees.pop(position, ()))
-    return peak, alive

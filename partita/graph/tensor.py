@@ -58,10 +58,6 @@ class Tensor:
             strides=tuple(dim_at(d, batch) for d in self.strides),
         )
 
-    @property
-    def follows_batch(self) -> bool:
-        return any(isinstance(d, Affine) for d in self.shape)
-
     def elements(self, batch: int = 1) -> int:
         return prod(dim_at(d, batch) for d in self.shape)
 

@@ -9,11 +9,6 @@ import numpy as np
 from partita.kernels.compiled import Array, fused
 
 
-def packed_size(count: int, width: int) -> int:
-    """Bytes of `count` codes of `width` bits."""
-    return -(-count * width // 8)
-
-
 @fused
 def pack(codes: Array, width: int, body: Array) -> None:
     """Fill `body` with the lowest `width` bits (at most 32) of each code."""

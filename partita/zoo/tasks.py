@@ -21,8 +21,6 @@ from partita.zoo.recurrent import Gnmt, LstmLanguageModel
 from partita.zoo.resnet import ResNet50
 from partita.zoo.unet import UNet
 
-BYTES: Final = 256
-
 
 def classify(model: nn.Module, batch: Any) -> Tensor:
     """Cross-entropy of `(pixels, label)`, the mean over samples; per pixel where the label is an image."""

@@ -17,7 +17,7 @@ from partita.__main__ import main
 from partita.cluster.cluster import Cluster
 from partita.cluster.text import load_cluster
 from partita.cluster.writing import write_cluster
-from partita.errors import Infeasible, OptionError, PlanError, RunError, RunHung
+from partita.errors import OptionError, PlanError, RunError, RunHung
 from partita.graph.text import write_graph
 from partita.plan.text import read_plan
 from partita.recipes.reading import split_plans
@@ -61,7 +61,6 @@ def raising(error: BaseException) -> Callable[..., Any]:
 
 ENDS = [
     (PlanError("bad plan"), 2, "bad plan"),
-    (Infeasible("nothing fits"), 1, "nothing fits"),
     (RunError("rank 1 failed"), 3, "rank 1 failed"),
     (RunHung("nothing moved"), 4, "nothing moved"),
     (KeyboardInterrupt(), 130, "interrupted"),

@@ -1,13 +1,11 @@
-"""Lives of values, cuts, gradient edges and memory on graphs small enough to count by hand."""
+"""Lives of values, cuts and memory on graphs small enough to count by hand."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from partita.errors import PlanError
-from partita.graph.cuts import backward_edges, legal_cuts, live_across, liveness, peak_bytes
+from partita.cost.tides import tide_of
+from partita.graph.cuts import legal_cuts, liveness
 from partita.graph.graph import Graph, Parameter
 from partita.graph.operator import Operator, Phase, Ref
 from partita.graph.tensor import Affine, Tensor
@@ -46,11 +44,9 @@ def names(refs: tuple[Ref, ...]) -> list[str]:
 
 def test_what_is_alive_across_each_position() -> None:
     graph = chain()
-    assert names(live_across(graph, 0)) == []
-    assert names(live_across(graph, 2)) == ["a"]
-    assert names(live_across(graph, 4)) == ["b", "seen"]
-    assert names(live_across(graph, 6)) == ["b", "c", "loss"]
-    assert names(live_across(graph, 9)) == ["loss", "gw1", "gw0"]
+    lives = liveness(graph)
+    found = {position: names(lives.across(position)) for position in (0, 2, 4, 6, 9)}
+    assert found == {0: [], 2: ["a"], 4: ["b", "seen"], 6: ["b", "c", "loss"], 9: ["loss", "gw1", "gw0"]}
 
 
 def test_liveness_agrees_with_a_plain_scan(captured: Any) -> None:
@@ -67,28 +63,8 @@ def test_cuts_leave_weights_at_home() -> None:
     assert found == {2: ["a"], 4: ["seen"], 5: ["c"]}
 
 
-def test_gradients_are_complete_at() -> None:
-    graph = chain()
-    assert backward_edges(graph, (("w1",), ("w0", "w1"), ("idle",))) == (7, 9, 6)
-    with pytest.raises(PlanError, match="'w9' is no parameter"):
-        backward_edges(graph, (("w9",),))
-
-
-def test_peak_counts_a_view_once_and_frees_after_the_last_reader() -> None:
-    graph = chain()
-    row = 2 * 16
-    assert peak_bytes(graph, 0, 3, 2) == (2 * row, row)  # a and b, then b
-    assert peak_bytes(graph, 0, 5, 2) == (2 * row, 2 * row)  # b (seen shares it) and c
-    assert peak_bytes(graph, 0, 9, 2)[1] == 4 + 2 * 64  # loss and two gradients
-
-
-def test_a_run_counts_what_it_reads_from_before() -> None:
-    graph = chain()
-    assert peak_bytes(graph, 6, 7, 2) == (64 + 2 * 32, 64 + 32)  # b and c are read, c lives on
-
-
-def test_the_whole_is_no_less_than_its_parts(captured: Any) -> None:
-    graph = captured(built_in("digits-cnn"))
-    total = len(graph.operators)
-    whole = peak_bytes(graph, 0, total, 64)[0]
-    assert all(peak_bytes(graph, cut, total, 64)[0] <= whole for cut in range(0, total, 7))
+def test_a_view_counts_once_and_what_was_read_for_the_last_time_goes() -> None:
+    """Rows of 32 bytes: a and b, b alone (seen shares it), b and c, with the loss, with gw1, which stays, ..."""
+    during, across = tide_of(chain(), 2).made_course
+    assert during.sum(axis=1).tolist() == [0, 32, 64, 32, 64, 68, 128, 128, 160]
+    assert across.sum(axis=1).tolist() == [0, 0, 32, 32, 32, 64, 64, 96, 96, 128]

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partita.cost.tides import tide_of
 from partita.errors import PlanError
-from partita.graph.blocks import block_starts, evenly_cut
-from partita.graph.cuts import peak_bytes
+from partita.graph.blocks import block_starts, crossings, evenly, saved_before
 from partita.graph.dispensable import cheap, whole_blocks
 from partita.graph.graph import Graph
 from partita.graph.operator import Phase
@@ -23,7 +23,11 @@ from tests.small import cluster_of, layers
 
 def peak(graph: Graph) -> int:
     """At so many samples that the gradients of weights do not count."""
-    return peak_bytes(graph, 0, len(graph.operators), 4096)[0]
+    return int(tide_of(graph, 4096).made_course[0].sum(axis=1).max())
+
+
+def evenly_cut(graph: Graph, count: int) -> tuple[int, ...]:
+    return evenly(saved_before(graph), crossings(graph), count)
 
 
 def chain(count: int) -> Graph:
