@@ -19,7 +19,7 @@ import partita
 from partita.cost.cache import processor_name
 from partita.units import show_bytes
 
-PACKAGES: Final = ("partita", "torch", "numpy", "numba")
+PACKAGES: Final = ("partita", "torch", "numpy", "numba", "safetensors")
 PATIENCE: Final = 5.0  # seconds for git
 
 
@@ -42,8 +42,13 @@ def environment() -> Environment:
         command_line(sys.argv), datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         f"{processor_name()}, {os.cpu_count() or 1} cores, {memory} memory",
         f"{platform.system()} {platform.release()}",
-        (("python", platform.python_version()), *((name, _version(name)) for name in PACKAGES)), commit_of(_source()),
+        versions(), commit_of(_source()),
     )  # fmt: skip
+
+
+def versions() -> tuple[tuple[str, str], ...]:
+    """(package, version) of Python and of what results depend on."""
+    return (("python", platform.python_version()), *((name, _version(name)) for name in PACKAGES))
 
 
 def command_line(argv: list[str]) -> str:

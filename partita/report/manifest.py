@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import sys
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,17 +18,17 @@ from partita.cluster.writing import write_cluster
 from partita.errors import OptionError
 from partita.plan.plan import Plan
 from partita.plan.text import write_plan
+from partita.report.environment import versions
 
 SCHEMA: Final = 1
 NAME: Final = "manifest.json"
-PACKAGES: Final = ("partita", "torch", "numpy", "safetensors")
 
 
 def write_manifest(out: str, task: str, plan: Plan, cluster: Cluster, *, seed: int, steps: int, **more: Any) -> None:
     """Write the manifest into the folder `out`, which is made, whole or not at all. Raises OptionError."""
     body = {
         "schema": SCHEMA, "format": "partita run", "task": task, "plan": write_plan(plan),
-        "cluster": write_cluster(cluster), "seed": seed, "steps": steps, **more, "versions": _versions(),
+        "cluster": write_cluster(cluster), "seed": seed, "steps": steps, **more, "versions": dict(versions()),
         "command": sys.argv, "begun": datetime.now(UTC).isoformat(timespec="seconds"),
     }  # fmt: skip
     path = Path(out) / NAME
@@ -41,13 +39,3 @@ def write_manifest(out: str, task: str, plan: Plan, cluster: Cluster, *, seed: i
         fresh.replace(path)
     except OSError as error:
         raise OptionError(f"--out is {out!r}, where nothing can be written ({error.strerror}); give a folder") from None
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = ""
-    return found
