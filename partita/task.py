@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from partita.errors import PartitaError, TaskError, first_line
@@ -130,33 +131,35 @@ def load_task(spec: str, built_in: Callable[[str], Task | None] = lambda name: N
     return task
 
 
-def _module(place: str) -> Any:
-    if not place.endswith(".py"):
-        try:
-            return importlib.import_module(place)
-        except ModuleNotFoundError as error:
-            raise TaskError(
-                f"no module {place!r} ({error}); give file.py:function or package.module:function"
-            ) from None
-        except (Exception, SystemExit) as error:
-            raise _unloadable(place, error) from error
+def _module(place: str) -> ModuleType:
     path = Path(place).resolve()
-    if not path.is_file():
+    if place.endswith(".py") and not path.is_file():
         raise TaskError(f"there is no file {place}; give file.py:function with the path of an existing file")
-    name = f"partita_task_{path.stem}"
-    if name in sys.modules and getattr(sys.modules[name], "__file__", None) == str(path):
+    try:
+        return module_of(path) if place.endswith(".py") else importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if place.endswith(".py"):
+            raise _unloadable(place, error) from error
+        raise TaskError(f"no module {place!r} ({error}); give file.py:function or package.module:function") from None
+    except (Exception, SystemExit) as error:
+        raise _unloadable(place, error) from error
+
+
+def module_of(path: Path) -> ModuleType:
+    """The module that a file of Python is, run once; meanwhile it may import what lies beside it."""
+    name = f"partita_file:{path}"
+    if name in sys.modules:
         return sys.modules[name]
     found = importlib.util.spec_from_file_location(name, path)
-    if found is None or found.loader is None:
-        raise TaskError(f"{place} cannot be read as Python; give file.py:function")
-    module = importlib.util.module_from_spec(found)
-    sys.modules[name] = module
+    assert found is not None
+    assert found.loader is not None
+    sys.modules[name] = module = importlib.util.module_from_spec(found)
     sys.path.insert(0, str(path.parent))
     try:
         found.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except BaseException:
         del sys.modules[name]
-        raise _unloadable(place, error) from error
+        raise
     finally:
         sys.path.remove(str(path.parent))
     return module

@@ -14,9 +14,7 @@ Workers are told by the same variable, so it must name what they can find: a pat
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
-import sys
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -24,6 +22,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from partita.errors import OptionError
+from partita.task import module_of
 
 VARIABLE: Final = "PARTITA_PLUGINS"
 GROUP: Final = "partita.plugins"
@@ -54,7 +53,7 @@ def _modules() -> dict[str, ModuleType]:
 
 def _loaded(name: str, value: str) -> ModuleType:
     try:
-        return _of_file(Path(value).resolve()) if value.endswith(".py") else importlib.import_module(value)
+        return module_of(Path(value).resolve()) if value.endswith(".py") else importlib.import_module(value)
     except OptionError:
         raise
     except Exception as error:
@@ -62,18 +61,3 @@ def _loaded(name: str, value: str) -> ModuleType:
         raise OptionError(
             f"the plugin {name} cannot be loaded ({why}); {VARIABLE} takes files and modules between commas"
         ) from None
-
-
-def _of_file(path: Path) -> ModuleType:
-    key = f"partita.plugin:{path}"
-    if key not in sys.modules:
-        spec = importlib.util.spec_from_file_location(key, path)
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[key] = module = importlib.util.module_from_spec(spec)
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[key]
-            raise
-    return sys.modules[key]
