@@ -59,15 +59,21 @@ class Task:
             raise TaskError(f"Task.clip_norm is {self.clip_norm!r}; give a bound above 0, or None")
         if self.precision not in PRECISIONS:
             raise TaskError(f"Task.precision is {self.precision!r}; allowed are {', '.join(PRECISIONS)}")
-        try:
-            length = len(self.data)
-        except TypeError:
-            raise TaskError(f"Task.data of {self.name!r} has no length; give a map-style dataset") from None
+        length = self._length("data")
+        if self.validation is not None and not self._length("validation"):
+            raise TaskError(f"Task.validation of {self.name!r} holds no samples; give some, or None")
         if length < self.batch_size:
             raise TaskError(
                 f"the data of {self.name!r} holds {length} samples, fewer than one minibatch of {self.batch_size}; "
                 f"lower batch_size to {length} or less"
             )
+
+    def _length(self, name: str) -> int:
+        """Samples of the data set in a field."""
+        try:
+            return len(getattr(self, name))
+        except TypeError:
+            raise TaskError(f"Task.{name} of {self.name!r} has no length; give a map-style dataset") from None
 
 
 def spec_of(task: Task | str) -> str:

@@ -47,6 +47,19 @@ def test_a_task_that_others_cannot_make_is_refused() -> None:
         pt.train(made, "single", pt.Cluster.load("local:1"), steps=1)
 
 
+@pytest.mark.parametrize(
+    ("field", "data", "sentence"),
+    [
+        ("data", iter(()), r"Task\.data of 'cell' has no length; give a map-style dataset"),
+        ("validation", iter(()), r"Task\.validation of 'cell' has no length"),
+        ("validation", (), r"Task\.validation of 'cell' holds no samples; give some, or None"),
+    ],
+)
+def test_data_that_cannot_be_read_are_refused(field: str, data: Any, sentence: str) -> None:
+    with pytest.raises(TaskError, match=sentence):
+        replace(perceptron(), name="cell", **{field: data})
+
+
 def fields(task: pt.Task) -> dict[str, Any]:
     return {name: getattr(task, name) for name in ("model", "loss", "data", "optimizer", "batch_size")}
 
