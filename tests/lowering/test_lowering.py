@@ -184,7 +184,10 @@ REFUSED = [
     (plan(sync=(Sync(what=What.FACTOR),)), "agreement on factor"),
     (plan(sync=(Sync(what=What.ELASTIC, often=Often(0)),)), "agreement once at the end"),
     (plan(sync=(Sync(tight=Tight(staleness=2)),)), "stale or partial"),
-    (plan(sync=(Sync(through=Servers(own=False), tight=Tight(staleness=2)),)), "ahead on the devices of workers"),
+    (
+        plan(sync=(Sync(what=What.ELASTIC, through=Servers(own=False), tight=Tight(staleness=-1)),)),
+        "a centre on the devices of workers",
+    ),
     (ahead(what=What.PARAMETER), "ahead with parameter"),
     (ahead(what=What.DELTA, often=Often(2)), "increments pushed now and then"),
     (ahead(Correction("momentum")), "the correction 'momentum'"),
