@@ -1,0 +1,147 @@
+"""Tasks that cannot be trained, each wrong in one way; the command line loads them as a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from partita.task import Task
+from tests.small import Numbers, perceptron
+
+
+def with_(**changes: Any) -> Task:
+    return replace(perceptron(), **changes)
+
+
+def cross_entropy(model: Any, batch: Any) -> torch.Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+class Samples(Numbers):
+    """Numbers, each sample put through a function of itself and its place."""
+
+    def __init__(self, change: Callable[[torch.Tensor, torch.Tensor, int], Any]) -> None:
+        super().__init__()
+        self.change = change
+
+    def __getitem__(self, index: int) -> Any:
+        return self.change(*super().__getitem__(index), index)
+
+
+class Changing(nn.Module):
+    """Changes a weight in place as it computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.inner.weight.mul_(0.99)
+        return self.inner(x)
+
+
+class Sparse(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 3)
+        self.sparse = nn.Parameter(torch.eye(6).to_sparse())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(torch.sparse.mm(self.sparse, x.t()).t())
+
+
+def no_module() -> Task:
+    return with_(model=lambda: 5)
+
+
+def no_parameters() -> Task:
+    return with_(model=nn.Identity)
+
+
+def frozen() -> Task:
+    return with_(model=lambda: nn.Linear(6, 3).requires_grad_(False))
+
+
+def other_inputs() -> Task:
+    return with_(model=lambda: nn.Bilinear(6, 6, 3))
+
+
+def no_scalar() -> Task:
+    return with_(loss=lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none"))
+
+
+def detached() -> Task:
+    return with_(loss=lambda model, batch: cross_entropy(model, batch).detach())
+
+
+def no_tensor() -> Task:
+    return with_(loss=lambda model, batch: 3.0)
+
+
+def changes_a_parameter() -> Task:
+    return with_(model=Changing)
+
+
+def sparse() -> Task:
+    return with_(model=Sparse)
+
+
+def fails() -> Task:
+    raise RuntimeError("my own bug")
+
+
+def leaves() -> Task:
+    raise SystemExit(0)
+
+
+def wants(what: str) -> Task:
+    return perceptron()
+
+
+def is_none() -> int:
+    return 5
+
+
+def no_model() -> Task:
+    return with_(model=lambda: nn.Linear("six", 3))
+
+
+def no_length() -> Task:
+    return with_(data=iter([1]))
+
+
+def no_samples() -> Task:
+    return with_(data=[])
+
+
+def too_few() -> Task:
+    return with_(data=Numbers(5))
+
+
+def no_batch() -> Task:
+    return with_(batch_size=0)
+
+
+def no_bound() -> Task:
+    return with_(clip_norm=-1.0)
+
+
+def samples_of_nothing() -> Task:
+    return with_(data=Samples(lambda x, y, index: None))
+
+
+def data_fails() -> Task:
+    return with_(data=Samples(lambda x, y, index: 1 // 0))
+
+
+def no_optimizer() -> Task:
+    return with_(optimizer=lambda parameters: 5)
+
+
+def bad_rate() -> Task:
+    return with_(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=-1))
