@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from math import inf
+from typing import Final
 
 import torch
 
@@ -30,6 +31,7 @@ from partita.units import Seconds
 
 LaneRun = Generator[Pending, None, None]
 Record = Callable[[int], bool]
+WAKE: Final[Seconds] = 0.05
 
 
 def lanes(rank: Rank, reach: Reach, record: Record) -> dict[str, LaneRun]:
@@ -183,7 +185,8 @@ def drive(rank: Rank, reach: Reach, record: Record, timeout: Seconds) -> None:
         thread.start()
     _carry(rank, mine, runs[mine], timeout)
     for thread in threads:
-        thread.join()
+        while thread.is_alive() and rank.board.failure is None:  # who has failed says so, though others still wait
+            thread.join(WAKE)
     if rank.board.failure is not None:
         raise rank.board.failure
     rank.clock.settle(rank.spans, rank.ends)
