@@ -45,7 +45,8 @@ def _mesh(plan: Plan, cluster: Cluster) -> None:
         )
     for name, length in plan.mesh.axes:
         if length < 1:
-            raise PlanError(f"{plan.name}: mesh axis {name!r} has length {length}; 1 or more is allowed")
+            servers = f", and {own_servers(plan)} devices serve: ask for fewer servers" if own_servers(plan) else ""
+            raise PlanError(f"{plan.name}: mesh axis {name!r} has length {length}; 1 or more is allowed{servers}")
     names = [name for name, _ in plan.mesh.axes]
     if len(set(names)) < len(names):
         raise PlanError(f"{plan.name} names its mesh axes {names}; give each axis a name of its own")

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from partita.errors import TaskError
+from partita.errors import TaskError, first_line
 from partita.runtime.run import Values, initial, values_of
 from partita.task import Task
 
@@ -30,7 +31,13 @@ def load_weights(model: Any, path: Path) -> None:
     """Read such a file into the module. Raises TaskError listing what differs."""
     if not path.is_file():
         raise TaskError(f"there is no weights file {path}; give one that `partita train --out` wrote")
-    found, own = load_file(path), dict(model.named_parameters())
+    try:
+        found = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise TaskError(
+            f"{path} holds no weights ({first_line(error)}); give a file that `partita train --out` wrote"
+        ) from None
+    own = dict(model.named_parameters())
     missing = sorted(own.keys() - found.keys())
     if missing:
         raise TaskError(f"{path} lacks {', '.join(missing[:5])}; it belongs to another model")

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from partita.__main__ import main
+from partita.errors import TaskError
+from partita.runtime.weights import first_weights
+from tests.small import perceptron
 
 TASKS = Path(__file__).with_name("bad_tasks.py")
 # number in the list -> function of bad_tasks.py, what is said
@@ -42,6 +45,7 @@ OPTIONS = {
     "35": (["--plan", "newer.toml"], "the plan has schema 7; this version reads schema 1"),
     "36": (["--plan", "hand.toml"], "mine needs 3 devices"),
     "28": (["--plan", "nan.toml"], "plan.memory.budget is nan; a finite number belongs there"),
+    "23": (["--plan", "ps_sync(servers=9)"], "1 or more is allowed, and 9 devices serve: ask for fewer servers"),
     "39": (["--plan", "magic(x=1)"], "there is no recipe 'magic'"),
     "39 code": (["--plan", "__import__('os').system('true')"], "is no recipe call"),
     "39 lag": (["--plan", "pipe_sgd(staleness=100000000)"], "up to 1000 gradients in flight"),
@@ -105,3 +109,10 @@ def test_a_negative_or_huge_timeout_is_one_sentence(
     """Bad input 59."""
     given = ["train", f"{TASKS}:perceptron", "--cluster", "local:2", "--plan", "ddp", "--steps", "1"]
     assert "--timeout" in said([*given, "--timeout", value], capfd, monkeypatch)
+
+
+def test_weights_that_are_none_are_one_sentence(tmp_path: Path) -> None:
+    """`--init` with a file of something else."""
+    (tmp_path / "weights").write_text("something else")
+    with pytest.raises(TaskError, match=r"weights holds no weights .* give a file that `partita train --out` wrote"):
+        first_weights(perceptron(), 0, str(tmp_path / "weights"))
