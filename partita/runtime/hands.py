@@ -114,7 +114,7 @@ class Hands:
         """Whether a hand need not wait, by what is known: messages are not asked whether they are there, for whoever
         asks one starts to wait for it."""
         with self.rank.board.changed:
-            return self.rank.board.failure is not None or self.over() or (self.free() and bool(self.turn().open()))
+            return self.rank.board.failure is not None or self.over() or (self.free() and self.turn().any_open())
 
     def ready(self) -> bool:
         with self.rank.board.changed:

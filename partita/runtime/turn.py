@@ -28,6 +28,11 @@ class Turn:
     def open(self) -> list[tuple[Instruction, int]]:
         return [(i, round) for i, round in self.candidates if self._may(i, round)]
 
+    def any_open(self) -> bool:
+        """Whether one may start. Whoever changes something asks in the stead of a lane of many instructions: at the
+        first that may, and at the first thing that each of the others lacks, the answer is known."""
+        return any(self._may(i, round) for i, round in self.candidates)
+
     def first(self, among: Sequence[tuple[Instruction, int]]) -> tuple[Instruction, int] | None:
         """Of those `among` which may start the one of lowest priority number, of these the one that has been open
         longest. What has become open since these were listed is not asked for yet: a lane that took it would wait for
@@ -53,7 +58,7 @@ class Turn:
             posted.ask()
         board = self.rank.board
         vain = all(i.name in board.void for i, _ in self.candidates)
-        return board.failure is not None or vain or bool(self.open())
+        return board.failure is not None or vain or self.any_open()
 
     def block(self, timeout: Seconds) -> bool:
         for posted in self.posted.values():
@@ -118,7 +123,9 @@ def arrived(rank: Rank, instruction: Instruction, round: int) -> bool:
     board, after = rank.board, instruction.after
     if board.void or board.missing:
         after = tuple(one for one in after if not board.lacks(one, round))
-    return sum(board.has(one, round) for one in after) >= min(instruction.need or len(after), len(after))
+    if instruction.need in (0, len(after)):
+        return all(board.has(one, round) for one in after)
+    return sum(board.has(one, round) for one in after) >= min(instruction.need, len(after))
 
 
 def skips(rank: Rank, instruction: Instruction, round: int) -> bool:
