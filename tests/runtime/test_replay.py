@@ -199,6 +199,7 @@ def test_the_increments_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_eight_workers_push_a_thousand_times_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """DP-05: 8 x 1,000 tasks under a bounded delay, one worker at half speed: all that was pushed is what became of the
     weights, and no read is staler than its bound, which is reached."""
