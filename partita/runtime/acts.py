@@ -169,6 +169,7 @@ def collective(rank: Rank, act: Collective, name: str, round: int) -> Pending | 
     _check_outgoing(rank, act, round)
     group = next(group for group in act.groups if rank.rank in group)
     if act.space is Space.CODED:
+        rank.brought[name] = round + 1
         return collect(rank, act, group, name, round)
     flat = rank.state.flat(act.space, act.bucket, rank.slot(round))
     check_brought(rank, act, name, round, flat)
@@ -273,7 +274,7 @@ def update(rank: Rank, act: Update, name: str, round: int) -> None:
     step_at_rate(rank.state.optimizer[act.bucket], rank.program.update)
     if act.part and not scaler:
         check_update(rank, act.bucket, found, rank.step(round, 0))
-    if rank.program.drops and act.bucket in rank.role.serves:
+    if rank.role.keeps == "server" or (rank.program.drops and act.bucket in rank.role.serves):
         rank.state.ledger.step(act.bucket)
     rank.state.round(act.bucket)
     if act.part or scaler:
