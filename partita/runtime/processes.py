@@ -22,7 +22,7 @@ from partita.errors import RunError
 from partita.program.instruction import Kind
 from partita.runtime.hops import in_halves
 from partita.runtime.transport import Gone, Pending, Steps
-from partita.units import Seconds
+from partita.units import Bytes, Seconds
 from partita.wire.algorithms import BACKEND, schedule_of
 
 ASK: Final[Seconds] = 20e-6
@@ -130,6 +130,12 @@ class Processes:
     groups: dict[tuple[str, tuple[int, ...]], Any] = field(default_factory=dict)
     sent: int = 0
     links: dict[int, Any] = field(default_factory=dict)
+    _counting: threading.Lock = field(default_factory=threading.Lock)
+
+    def _count(self, size: Bytes) -> None:
+        """Lanes send side by side."""
+        with self._counting:
+            self.sent += size
 
     def link(self, peer: int, store: Any, timeout: Seconds) -> None:
         """Messages to and from a peer that may go away, and come back, pass through a group of these two alone, which
@@ -158,7 +164,7 @@ class Processes:
         if kind in (Kind.REDUCE_SCATTER, Kind.ALL_GATHER) and tensor.is_cpu:
             # gloo's own reduce-scatter is an all-reduce, of twice the bytes, and its gather wants equal parts
             return in_halves(self, schedule_of(kind, BACKEND, len(group)), tensor, edges, group, key, round)
-        self.sent += bytes_sent(kind, tensor.numel(), tensor.element_size(), len(group), edges)[place]
+        self._count(bytes_sent(kind, tensor.numel(), tensor.element_size(), len(group), edges)[place])
         flying = Work if tensor.is_cpu else Launched
         if kind is Kind.ALL_REDUCE:
             return flying(dist.all_reduce(tensor, group=among, async_op=True))
@@ -167,7 +173,8 @@ class Processes:
         return flying(_native(kind, tensor, edges, place, among))
 
     def send(self, tensor: torch.Tensor, to: int, key: str, round: int) -> Pending:
-        self.sent, tensor = self.sent + tensor.numel() * tensor.element_size(), tensor.cpu()
+        self._count(tensor.numel() * tensor.element_size())
+        tensor = tensor.cpu()
         if to in self.links:
             return self._over_link(to, "send", tensor, key)
         return Work(dist.isend(tensor, to, tag=tag_of(key)))
