@@ -97,14 +97,15 @@ def test_replicated_servers_train_as_one_process_does(plan: str) -> None:
     assert kept(plan, cluster_of(7), steps=4, order=1) == "exact"
 
 
+@pytest.mark.parametrize("orders", [9, pytest.param(60, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("replicas", "servers"), [(2, 1), (3, 1), (2, 2)])
-def test_no_answered_update_is_lost_and_none_is_applied_twice(replicas: int, servers: int) -> None:
+def test_no_answered_update_is_lost_and_none_is_applied_twice(replicas: int, servers: int, orders: int) -> None:
     """FT-02: of each chain r - 1 servers are lost at drawn moments, one after the other or at once; the weights are bit
     for bit those of a run without failure, and every server that is there has made each step once."""
     text, size = f"ps_replicated(servers={servers},replicas={replicas},bucket_bytes=400)", WORKERS + replicas * servers
     plain, draw = Losing(text, size, ()), random.Random(replicas)
     reached = set()
-    for order in range(30):
+    for order in range(orders):
         gone = draw.sample(chain_of(plain.program, WORKERS), replicas - 1)
         losses = [Loss(rank, draw.randrange(1, plain.turns)) for rank in gone]
         if order % 3 == 0:
