@@ -61,6 +61,17 @@ class Numbers(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
         return self.x[index], self.y[index]
 
 
+class Line(nn.Module):
+    """A convex task's model: one row of weights on what `Numbers` has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.row = nn.Parameter(torch.zeros(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.row
+
+
 def perceptron() -> Task:
     """A two-layer perceptron on seeded numbers; momentum, so that the optimizer has state."""
     return Task(

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from partita.graph.graph import Graph
 from partita.lowering.averages import fragments_of
@@ -23,7 +22,7 @@ from partita.simulator.simulate import simulate
 from partita.task import Task
 from partita.tracing.capture import capture
 from tests.priced import priced, whole_cores
-from tests.small import Numbers, cluster_of, perceptron
+from tests.small import Line, Numbers, cluster_of, perceptron
 
 Weights = dict[str, torch.Tensor]
 
@@ -153,17 +152,6 @@ def test_weights_travel_once_in_a_run(graph: Graph) -> None:
     costs = priced(graph, machines, [3])
     size = sum(parameter.tensor.size() for parameter in graph.trainable)
     assert sum(simulate(stretch.end, costs).wire_sent) == 2 * 3 * size
-
-
-class Line(nn.Module):
-    """A convex task: least squares with a row of numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.row = nn.Parameter(torch.zeros(6))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x @ self.row
 
 
 def test_the_mean_varies_less_than_a_worker() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
@@ -30,7 +29,7 @@ from partita.tracing.capture import capture
 from tests.priced import priced, whole_cores
 from tests.runtime.drifting import drifting, weights
 from tests.runtime.dying import Death, Dying
-from tests.small import Numbers, cluster_of
+from tests.small import Line, Numbers, cluster_of
 
 SIZE = 4
 
@@ -102,15 +101,6 @@ def test_springs_hide_behind_the_next_period(graph: Graph) -> None:
         spent.append(simulate(program, costs).step_seconds)
     assert spent[0] == pytest.approx(spent[2], rel=1e-6)
     assert spent[1] > spent[2] * 1.01
-
-
-class Line(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.row = nn.Parameter(torch.zeros(6))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x @ self.row
 
 
 def line(monkeypatch: pytest.MonkeyPatch) -> tuple[Task, torch.Tensor]:

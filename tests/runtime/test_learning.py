@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 
 from partita.recipes.catalogue import call
 from partita.runtime.run import train_in_process
 from partita.task import Task
 from partita.tracing.capture import capture
 from tests.digits import digits, learnt, seen
-from tests.small import Numbers, cluster_of, perceptron
-
-
-class Line(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.row = nn.Parameter(torch.zeros(6))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x @ self.row
+from tests.small import Line, Numbers, cluster_of, perceptron
 
 
 def line(rate: float, adagrad: bool = False) -> Task:
