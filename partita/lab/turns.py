@@ -3,7 +3,7 @@
 A loop over one operator flatters it: in a step it reads what was written a while ago, writes to memory that was freed
 a while ago, and a hundred other operators ran since its last turn. So all operators of a list are run one after the
 other, each on made-up inputs, pass after pass, and each one's turns are put together. A step's memory was mapped by the
-steps before it, so what the turns need is mapped before the first.
+steps before it, so what the turns need is mapped before the first, and what a turn makes is freed after it.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _pass(cases: Sequence[Case], number: int, bench: Bench) -> list[Seconds]:
         return bench.each([partial(case.code, case.sets[number % len(case.sets)], case.leaves) for case in cases])
     spent = []
     for case in cases:
-        environment = case.sets[number % len(case.sets)]
+        environment = dict(case.sets[number % len(case.sets)])
         before = time.thread_time()
         case.code(environment, case.leaves)
         spent.append(time.thread_time() - before)
