@@ -3,6 +3,7 @@
     run.py TASK CLUSTER --peers ddp,ps --plans "ddp;ps_sync" [--repeat 7] [--steps 15]
     run.py digits-cnn local:1 --peers single,loop --plans single   one batch over and over, and batches that are read
     run.py convnet-8m lab-4x1g --peers fsdp --plans "zero3;zero3(keep=1);zero2"      FSDP2 against divided state
+    run.py digits-cnn lab-4x1g --peers gpipe,1f1b --plans "gpipe;one_f_one_b"        torch.distributed.pipelining
 
 Prints one line of JSON for each, and a table of medians with the spread.
 """
@@ -22,11 +23,12 @@ from partita.lab.rehearsal import Rehearsal
 
 HERE = Path(__file__).resolve().parent
 PEERS = HERE.parents[2] / "shared" / "peers" / "torch_peers.py"
+OURS = {"loop": "loop.py", "gpipe": "pipelining.py", "1f1b": "pipelining.py"}
 
 
 def peer_seconds(mode: str, task: str, cluster: str, steps: int) -> float:
-    """Seconds a step of the given plain PyTorch mode on every device of the cluster, or of this folder's `loop`."""
-    out, script = io.BytesIO(), HERE / "loop.py" if mode == "loop" else PEERS
+    """Seconds a step of the given plain PyTorch mode on every device of the cluster, or of a script of this folder."""
+    out, script = io.BytesIO(), HERE / OURS[mode] if mode in OURS else PEERS
     spec = f"{HERE / 'tasks.py'}:{task.replace('-', '_')}"
     code = run_command(api.cluster_of(cluster), [sys.executable, str(script), mode, spec, str(steps)], out=out)
     lines = [line for line in out.getvalue().decode().splitlines() if line.startswith("{")]
