@@ -19,6 +19,7 @@ from partita.program.instruction import Instruction, Load
 from partita.program.program import Lane, Policy
 from partita.program.timeline import Span
 from partita.runtime.acts import carry_out
+from partita.runtime.ahead import Ahead
 from partita.runtime.brake import Start
 from partita.runtime.device import on
 from partita.runtime.hands import Hands, hands_of, until
@@ -31,6 +32,7 @@ from partita.units import Seconds
 
 LaneRun = Generator[Pending, None, None]
 Record = Callable[[int], bool]
+Begin = Callable[[Rank, Instruction, int], Pending | Steps | None]
 WAKE: Final[Seconds] = 0.05
 
 
@@ -59,6 +61,7 @@ def _until_over(rank: Rank, lane: Lane, run: LaneRun) -> LaneRun:
 
 def _in_order(rank: Rank, lane: Lane, reach: Reach, record: Record) -> LaneRun:
     instructions, board = rank.role.on(lane.name), rank.board
+    begin = Ahead(rank, instructions, reach).start
     parked = Parked(rank, lane.name, frozenset(i.name for i in instructions))
     for round in range(reach.start, reach.stop + (rank.program.drain if reach.drain else 0)):
         if round < reach.stop and (yield from _ends(rank, round)):
@@ -72,7 +75,7 @@ def _in_order(rank: Rank, lane: Lane, reach: Reach, record: Record) -> LaneRun:
                 elif instruction.name in board.void:
                     board.finish(instruction.name)
                 else:
-                    yield from instance(rank, instruction, round, record)
+                    yield from instance(rank, instruction, round, record, begin=begin)
                 if board.failure is not None:
                     return
         if lane.name == rank.leading:
@@ -127,9 +130,12 @@ def _ends(rank: Rank, round: int) -> Generator[Pending, None, bool]:
     return False
 
 
-def instance(rank: Rank, instruction: Instruction, round: int, record: Record, posted: Posted | None = None) -> LaneRun:
-    """One instance of an instruction: waits for its predecessors, carries it out, notes its span, tells the board. It
-    is not done where it is left out by then, or while it waits."""
+def instance(
+    rank: Rank, instruction: Instruction, round: int, record: Record, posted: Posted | None = None,
+    begin: Begin = carry_out,
+) -> LaneRun:  # fmt: skip
+    """One instance of an instruction: waits for its predecessors, begins it and waits for its end, notes its span,
+    tells the board. It is not done where it is left out by then, or while it waits."""
     turn = Turn(rank, ((instruction, round),), {instruction: posted} if posted else {})
     while not turn.open():
         asked = time.perf_counter()
@@ -148,7 +154,7 @@ def instance(rank: Rank, instruction: Instruction, round: int, record: Record, p
             rank.leave(round, part)
     elif posted is None:
         rank.at[instruction.lane] = instruction.name, round, start, False
-        pending = carry_out(rank, instruction, round)
+        pending = begin(rank, instruction, round)
         if pending is not None:
             rank.at[instruction.lane] = instruction.name, round, start, True
             rank.pace.flying += 1
