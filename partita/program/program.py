@@ -117,6 +117,15 @@ class Role:
         return {gate: tuple(i.name for i in self.instructions if i.gate == gate) for gate in found}
 
     @cached_property
+    def causes(self) -> dict[str, frozenset[str]]:
+        """Instruction -> those whose ends may let it start: its predecessors, those of all members of its gate and
+        these, and itself, where it is a message that comes."""
+        found = {i.name: frozenset((i.name, *(after.name for after in i.after))) for i in self.instructions}
+        for members in self.gates.values():
+            found |= dict.fromkeys(members, frozenset[str]().union(*(found[name] for name in members)))
+        return found
+
+    @cached_property
     def collective_before(self) -> dict[str, tuple[str, int]]:
         """Collective -> the one that its lane has before it for the same groups, and how many rounds ago; of lanes that
         go in the order of their text, and of which nothing may be skipped."""

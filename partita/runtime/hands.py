@@ -6,8 +6,9 @@ lane push, credit 8   ready S3 S1 S2 of 4 bytes     hand 0   S1------ S2 ...    
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
 
 from partita.program.flight import in_flight
@@ -24,24 +25,40 @@ from partita.units import Bytes, Seconds
 
 @dataclass
 class Hands:
-    """What the hands of one lane share: the instance that each instruction that waits has to do next, Receives that
-    were started ahead of their turn, how many hands are `busy`, and what they hold in flight. Instructions that are
-    left out wait until they are not any more, or until the rank has nothing else to do."""
+    """What the hands of one lane share: the round that each instruction that waits has to do next, Receives that were
+    started ahead of their turn, how many hands are `busy`, and what they hold in flight. Instructions that are left out
+    wait until they are not any more, or until the rank has nothing else to do.
+
+    A lane of many instructions is asked after every change whether it may go on. So it knows which of those that wait
+    are `open`, and looks again at `doubtful` ones alone, which the board notes as what they wait for changes.
+    """
 
     rank: Rank
     lane: Lane
     reach: Reach
     sizes: dict[str, Bytes]
-    at: dict[Instruction, int] = field(default_factory=dict)
-    posted: dict[Instruction, Posted] = field(default_factory=dict)
+    at: dict[str, int] = field(default_factory=dict)
+    posted: dict[str, Posted] = field(default_factory=dict)
+    open: set[str] = field(default_factory=set)
+    doubtful: dict[str, None] = field(default_factory=dict)
     busy: int = 0
     flying: Bytes = 0
 
-    @property
+    def __post_init__(self) -> None:
+        for name in self.sizes:
+            for cause in ("", *self.rank.role.causes[name]):
+                self.rank.board.doubted.setdefault(cause, []).append((self.doubtful, name))
+
+    @cached_property
     def count(self) -> int:
         """As many as the smallest of its instructions fill its credit."""
         before = [0, *accumulate(sorted(self.sizes.values()))][: len(self.sizes)]
         return max(sum(size < self.lane.credit for size in before), 1)
+
+    @cached_property
+    def causes(self) -> frozenset[str]:
+        """What may let one of its hands go on."""
+        return frozenset((self.lane.name,)).union(*(self.rank.role.causes[name] for name in self.sizes))
 
     def free(self) -> bool:
         """Whether one more may start."""
@@ -50,71 +67,98 @@ class Hands:
     def over(self) -> bool:
         """Whether there is nothing left to do, nor will be."""
         self._catch_up()
-        return self.busy == 0 and (not self.at or rests(self.rank, self.lane.name, {i.name for i in self.at}))
+        return self.busy == 0 and (not self.at or rests(self.rank, self.lane.name, self.at.keys()))
 
     def round(self, otherwise: int) -> int:
         """The first round of which there is something left to do."""
         void = self.rank.board.void
-        return min((round for i, round in self.at.items() if i.name not in void), default=otherwise)
+        return min((round for name, round in self.at.items() if name not in void), default=otherwise)
 
-    def turn(self) -> Turn:
-        return Turn(self.rank, tuple(self.at.items()), self.posted)
+    def turn(self, name: str) -> Turn:
+        return Turn(self.rank, self.rank.role.on_name[name], self.at[name], self.posted.get(name))
 
     def put(self, instruction: Instruction, round: int) -> None:
         """An instance that is to be done."""
         with self.rank.board.changed:
-            self.at[instruction] = round
-            self.rank.board.changed.notify_all()
+            self.at[instruction.name], self.doubtful[instruction.name] = round, None
+            self.rank.board.changed.notify_all(self.lane.name)
 
     def _catch_up(self) -> None:
         """Messages of who is gone are not waited for; of who came back the rounds between are left out."""
         if not self.rank.spare:
             return
-        for instruction in [
-            i for i, one in self.posted.items() if isinstance(one.pending, Owed) and one.pending.over()
-        ]:
-            del self.posted[instruction]
-        for instruction, round in tuple(self.at.items()):
-            self.at[instruction] = max(round, self.rank.board.done.get(instruction.name, 0))
-            if self.at[instruction] >= self.reach.last(instruction):
-                del self.at[instruction]
+        for name in [n for n, one in self.posted.items() if isinstance(one.pending, Owed) and one.pending.over()]:
+            del self.posted[name]
+            self.doubtful[name] = None
+        for name, round in tuple(self.at.items()):
+            self.at[name] = max(round, self.rank.board.done.get(name, 0))
+            if self.at[name] >= self.reach.last(self.rank.role.on_name[name]):
+                del self.at[name]
+            if self.at.get(name) != round:
+                self.doubtful[name] = None
+
+    def _look(self) -> None:
+        """Which of those that wait may start now."""
+        while self.doubtful:
+            name, _ = self.doubtful.popitem()
+            if name in self.at and self.turn(name).open():
+                self.open.add(name)
+            else:
+                self.open.discard(name)
+
+    def _start_ahead(self) -> None:
+        """Start the Receives that may start."""
+        for name in [name for name in self.at if name in self.open and name not in self.posted]:
+            instruction, round = self.rank.role.on_name[name], self.at[name]
+            if isinstance(instruction.act, Receive) and not skips(self.rank, instruction, round):
+                self.posted[name] = Posted(_start(self.rank, instruction, round), self.rank.board, name)
+                self.doubtful[name] = None
+
+    def first(self, among: Sequence[str]) -> str | None:
+        """Of those `among` which may start the one of lowest priority number, of these the one that has been open
+        longest. What has become open since these were listed is not asked for yet: a lane that took it would wait for
+        one message while others are there."""
+        self._look()
+        ready, of = (name for name in among if name in self.open), self.rank.role.on_name
+        return min(ready, key=lambda name: (of[name].priority, self.turn(name).since()), default=None)
 
     def take(self) -> tuple[Instruction, int, Posted | None] | None:
         """The instance that a hand should do now, if there is one; Receives that may start are started. Whichever
         peer's message comes first is taken first."""
         with self.rank.board.changed:
             self._catch_up()
-            opened = self.turn().open()
-            for instruction, round in opened:
-                ahead = isinstance(instruction.act, Receive) and instruction not in self.posted
-                if ahead and not skips(self.rank, instruction, round):
-                    self.posted[instruction] = Posted(_start(self.rank, instruction, round), self.rank.board)
-            chosen = self.turn().first(opened) if self.free() else None
+            self._look()
+            opened = [name for name in self.at if name in self.open]
+            self._start_ahead()
+            chosen = self.first(opened) if self.free() else None
             if chosen is None:
                 return None
-            instruction, round = chosen
-            del self.at[instruction]
+            round = self.at.pop(chosen)
+            self.open.discard(chosen)
             self.busy += 1
-            self.flying += self.sizes[instruction.name]
-            return instruction, round, self.posted.pop(instruction, None)
+            self.flying += self.sizes[chosen]
+            return self.rank.role.on_name[chosen], round, self.posted.pop(chosen, None)
 
     def landed(self, instruction: Instruction) -> None:
         """What it had in flight is there."""
         with self.rank.board.changed:
             self.flying -= self.sizes[instruction.name]
-            self.rank.board.changed.notify_all()
+            self.rank.board.changed.notify_all(self.lane.name)
 
     def rest(self) -> None:
         """A hand is done with what it took."""
         with self.rank.board.changed:
             self.busy -= 1
-            self.rank.board.changed.notify_all()
+            self.rank.board.changed.notify_all(self.lane.name)
 
     def clear(self) -> bool:
         """Whether a hand need not wait, by what is known: messages are not asked whether they are there, for whoever
         asks one starts to wait for it."""
         with self.rank.board.changed:
-            return self.rank.board.failure is not None or self.over() or (self.free() and self.turn().any_open())
+            if self.rank.board.failure is not None or self.over():
+                return True
+            self._look()
+            return self.free() and bool(self.open)
 
     def ready(self) -> bool:
         with self.rank.board.changed:
@@ -126,10 +170,10 @@ class Hands:
         with self.rank.board.changed:
             for posted in self.posted.values():
                 posted.watch()
-            return self.rank.board.changed.wait_for(self.ready, timeout)
+            return self.rank.board.changed.wait_for(self.ready, timeout, self.causes)
 
     def __str__(self) -> str:
-        return str(self.turn()) if self.at else f"what lane {self.lane.name} has in flight"
+        return str(self.turn(next(iter(self.at)))) if self.at else f"what lane {self.lane.name} has in flight"
 
 
 @dataclass(frozen=True)
@@ -145,7 +189,7 @@ class Done:
 
     def block(self, timeout: Seconds) -> bool:
         with self.rank.board.changed:
-            return self.rank.board.changed.wait_for(self.ready, timeout)
+            return self.rank.board.changed.wait_for(self.ready, timeout, (self.after.name,))
 
     def __str__(self) -> str:
         return f"{self.after.name} of round {self.round}"

@@ -25,7 +25,7 @@ def goes_through(rank: Rank, instruction: Instruction, round: int, arrived: Arri
         waiting = [name for name in coming if arrived(rank, rank.role.on_name[name], at[name])]
         if opens(gate, board.ages, coming, waiting):
             board.passed |= {name: at[name] + 1 for name in waiting}
-            board.changed.notify_all()
+            board.tell()
         return board.passed.get(instruction.name, 0) > round
 
 

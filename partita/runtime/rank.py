@@ -37,7 +37,9 @@ class Board:
     `moment` numbers what happens, and `when` holds the moments of each one's last REMEMBERED instances, so that lanes
     that choose can take what came first. `void` is what is left out while some peers are away, `missing` has the rounds
     that were left out of what is not any more (runtime/roll.py). `passed` has how many instances were let through a
-    gate, `ages` how often in a row each of its members was left out, `stop` the round before which all end.
+    gate, `ages` how often in a row each of its members was left out, `stop` the round before which all end. `doubted`
+    says of each name what may be able to start once it changes, as (a lane's notes, instruction) ("": once anything
+    does).
     """
 
     done: dict[str, int] = field(default_factory=dict)
@@ -50,18 +52,26 @@ class Board:
     passed: dict[str, int] = field(default_factory=dict)
     ages: dict[str, int] = field(default_factory=dict)
     stop: int = 2**62
+    doubted: dict[str, list[tuple[dict[str, None], str]]] = field(default_factory=dict)
 
     def finish(self, name: str) -> None:
         with self.changed:
             self.done[name] = self.done.get(name, 0) + 1
-            self.when.setdefault(name, deque(maxlen=REMEMBERED)).append(self.happens())
+            self.when.setdefault(name, deque(maxlen=REMEMBERED)).append(self.happens(name))
 
-    def happens(self) -> int:
-        """The number of what happens now; lanes are told."""
+    def happens(self, name: str = "") -> int:
+        """The number of what happens now to what has this name; lanes are told."""
         with self.changed:
             self.moment += 1
-            self.changed.notify_all()
+            self.tell(name)
             return self.moment
+
+    def tell(self, name: str = "") -> None:
+        """Whoever waits for what has this name looks again ("": everybody)."""
+        with self.changed:
+            for notes, waits in self.doubted.get(name, ()):
+                notes[waits] = None
+            self.changed.notify_all(name)
 
     def since(self, after: After, round: int) -> int:
         """When the instance that `after` means for `round` was done; 0 for long ago."""

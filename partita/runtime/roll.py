@@ -69,7 +69,7 @@ def rests(rank: Rank, lane: str, names: Set[str]) -> bool:
     """Whether a lane that has only these instructions left, all of which are left out, waits in vain: nobody is left
     but lanes that wait as it does."""
     with rank.board.changed:
-        if not names <= rank.board.void:
+        if not rank.board.void or not names <= rank.board.void:
             rank.parked.discard(lane)
             return False
         rank.parked.add(lane)

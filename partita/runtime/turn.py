@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,65 +17,52 @@ FOREVER: Final[Seconds] = 1e7
 
 @dataclass(frozen=True)
 class Turn:
-    """Waits until one of these (instruction, round) may start; a Receive among `posted`, until its message is there.
-    Of what is left out there is nothing to wait for."""
+    """Waits until an instance may start: enough of its predecessors are done, or, where it is a Receive that is
+    `posted`, its message is there. Of what is left out there is nothing to wait for."""
 
     rank: Rank
-    candidates: tuple[tuple[Instruction, int], ...]
-    posted: Mapping[Instruction, Posted]
+    instruction: Instruction
+    round: int
+    posted: Posted | None = None
 
-    def open(self) -> list[tuple[Instruction, int]]:
-        return [(i, round) for i, round in self.candidates if self._may(i, round)]
-
-    def any_open(self) -> bool:
-        """Whether one may start. Whoever changes something asks in the stead of a lane of many instructions: at the
-        first that may, and at the first thing that each of the others lacks, the answer is known."""
-        return any(self._may(i, round) for i, round in self.candidates)
-
-    def first(self, among: Sequence[tuple[Instruction, int]]) -> tuple[Instruction, int] | None:
-        """Of those `among` which may start the one of lowest priority number, of these the one that has been open
-        longest. What has become open since these were listed is not asked for yet: a lane that took it would wait for
-        one message while others are there."""
-        ready = (one for one in among if self._may(*one))
-        return min(ready, key=lambda one: (one[0].priority, self._since(*one)), default=None)
-
-    def _since(self, instruction: Instruction, round: int) -> int:
-        if instruction in self.posted:
-            return self.posted[instruction].arrived
-        moments = sorted(self.rank.board.since(after, round) for after in instruction.after)
-        return moments[(instruction.need or len(moments)) - 1] if moments else 0
-
-    def _may(self, instruction: Instruction, round: int) -> bool:
-        if instruction.name in self.rank.board.void:
+    def open(self) -> bool:
+        if self.instruction.name in self.rank.board.void:
             return False
-        if instruction in self.posted:
-            return self.posted[instruction].arrived > 0
-        return may_start(self.rank, instruction, round)
+        if self.posted is not None:
+            return self.posted.arrived > 0
+        return may_start(self.rank, self.instruction, self.round)
+
+    def since(self) -> int:
+        """The moment from which on it may start."""
+        if self.posted is not None:
+            return self.posted.arrived
+        moments = sorted(self.rank.board.since(after, self.round) for after in self.instruction.after)
+        return moments[(self.instruction.need or len(moments)) - 1] if moments else 0
 
     def ready(self) -> bool:
-        for posted in self.posted.values():
-            posted.ask()
+        if self.posted is not None:
+            self.posted.ask()
         board = self.rank.board
-        vain = all(i.name in board.void for i, _ in self.candidates)
-        return board.failure is not None or vain or self.any_open()
+        return board.failure is not None or self.instruction.name in board.void or self.open()
 
     def block(self, timeout: Seconds) -> bool:
-        for posted in self.posted.values():
-            posted.watch()
+        if self.posted is not None:
+            self.posted.watch()
         with self.rank.board.changed:
-            return self.rank.board.changed.wait_for(self.ready, timeout)
+            causes = self.rank.role.causes[self.instruction.name]
+            return self.rank.board.changed.wait_for(self.ready, timeout, causes)
 
     def __str__(self) -> str:
-        instruction, round = self.candidates[0]
-        if instruction in self.posted:
-            return f"the message of {instruction.name} of round {round}"
-        missing = [a.name for a in instruction.after if not self.rank.board.has(a, round)]
-        return f"{', '.join(missing)} before {instruction.name} of round {round}"
+        of = f"{self.instruction.name} of round {self.round}"
+        if self.posted is not None:
+            return f"the message of {of}"
+        missing = [a.name for a in self.instruction.after if not self.rank.board.has(a, self.round)]
+        return f"{', '.join(missing)} before {of}"
 
 
 @dataclass
 class Posted:
-    """A Receive that was started ahead of its turn, so that its lane can take whichever message comes first.
+    """A Receive, by `name`, that was started ahead of its turn: its lane can take whichever message comes first.
 
     One thread that carries out all lanes asks each in turn. A thread a lane cannot: gloo's messages never say that they
     are complete until they are waited for, so each is then watched by a thread that wakes the rank's lanes.
@@ -84,6 +70,7 @@ class Posted:
 
     pending: Pending
     board: Board
+    name: str = ""
     waiter: threading.Thread | None = None
     arrived: int = 0
 
@@ -110,7 +97,7 @@ class Posted:
         """Noted first, as lanes that wait for it are woken only where it is there when they are told."""
         with self.board.changed:
             self.arrived = self.board.moment + 1
-            self.board.happens()
+            self.board.happens(self.name)
 
 
 def may_start(rank: Rank, instruction: Instruction, round: int) -> bool:

@@ -40,7 +40,7 @@ def lanes(rank: Rank, reach: Reach, record: Record) -> dict[str, LaneRun]:
     """One generator a lane, or a hand of it where it has several, over the rounds of `reach`, and over those that drain
     what is in flight where it says so."""
     found: dict[str, LaneRun] = {}
-    rank.board.stop = reach.stop
+    rank.board.stop, rank.board.doubted = reach.stop, {}
     for lane in rank.role.lanes:
         rank.going.add(lane.name)
         if lane.policy is Policy.ORDER:
@@ -136,7 +136,7 @@ def instance(
 ) -> LaneRun:  # fmt: skip
     """One instance of an instruction: waits for its predecessors, begins it and waits for its end, notes its span,
     tells the board. It is not done where it is left out by then, or while it waits."""
-    turn = Turn(rank, ((instruction, round),), {instruction: posted} if posted else {})
+    turn = Turn(rank, instruction, round, posted)
     while not turn.open():
         asked = time.perf_counter()
         yield turn

@@ -42,6 +42,39 @@ def test_only_whose_wait_is_over_is_woken() -> None:
     assert all(w.endswith("looked 3 times") for w in woken)  # before it sleeps twice, and once when it is woken
 
 
+def test_who_says_what_it_waits_for_is_asked_when_that_changes() -> None:
+    bell, asked = Bell(), list[str]()
+    names = {"of a and b": ("a", "b"), "of c": ("c",), "of all": None}
+    over = dict.fromkeys(names, False)
+
+    def wait(who: str) -> None:
+        def ask() -> bool:
+            asked.append(who)
+            return over[who]
+
+        with bell:
+            assert bell.wait_for(ask, 5.0, names[who])
+
+    threads = [threading.Thread(target=wait, args=(who,)) for who in names]
+    for n, thread in enumerate(threads):
+        thread.start()
+        while len(bell._waiting) <= n:
+            pass
+    found = []
+    for name in ("b", "c", "d", ""):
+        asked.clear()
+        with bell:
+            bell.notify_all(name)
+        found.append(tuple(asked))
+    assert found == [("of a and b", "of all"), ("of c", "of all"), ("of all",), ("of a and b", "of c", "of all")]
+    with bell:
+        over = dict.fromkeys(names, True)
+        bell.notify_all()
+    for thread in threads:
+        thread.join(5.0)
+        assert not thread.is_alive()
+
+
 def test_what_fails_to_be_asked_fails_where_it_waits() -> None:
     bell, failed = Bell(), list[str]()
     broken = threading.Event()

@@ -10,12 +10,13 @@ import torch
 
 from partita.program.instruction import After, Instruction, Mark, Receive, Space
 from partita.program.program import Lane, Policy, Program, Role
+from partita.runtime import turn
+from partita.runtime.hands import Hands, hands_of
 from partita.runtime.inprocess import Hall, InProcess
 from partita.runtime.leg import Reach
 from partita.runtime.rank import Rank
 from partita.runtime.run import initial, make_rank
 from partita.runtime.state import make_state
-from partita.runtime.turn import Turn
 from partita.runtime.worker import lanes
 from partita.tracing.capture import capture
 from tests.runtime.arrivals import arriving
@@ -26,14 +27,14 @@ def test_what_opens_while_a_lane_chooses_is_not_waited_for(monkeypatch: pytest.M
     """Another lane may open a Receive between the moment at which this one asks for its messages and that at which it
     takes one: it then waited for the message of a worker that waited for it to take another's."""
     rank, hall = server()
-    run, choose = lanes(rank, Reach(1), lambda _: False)["from"], Turn.first
+    run, choose = lanes(rank, Reach(1), lambda _: False)["from"], Hands.first
 
-    def beside(turn: Turn, among: Sequence[Any] = ()) -> Any:
+    def beside(hands: Hands, among: Sequence[str] = ()) -> Any:
         if not rank.board.done.get("M"):
             rank.board.finish("M")
-        return choose(turn, among)
+        return choose(hands, among)
 
-    monkeypatch.setattr(Turn, "first", beside)
+    monkeypatch.setattr(Hands, "first", beside)
     pending = next(run)
     assert not pending.ready()
     bucket = rank.program.trained[0]
@@ -41,8 +42,36 @@ def test_what_opens_while_a_lane_chooses_is_not_waited_for(monkeypatch: pytest.M
     assert pending.ready()
 
 
-def server() -> tuple[Rank, Hall]:
-    """Rank 2, whose lane `from` takes a message of rank 0 after `M`, of another lane, and one of rank 1 at any time."""
+def test_a_lane_looks_again_only_at_what_waited_for_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked after every change of every instruction, a server's lane of fifty cost more than its updates."""
+    rank, _ = server(many := 30)
+    hands, asked, may = hands_of(rank, rank.role.lanes[-1], Reach(2)), list[str](), turn.may_start
+
+    def counted(rank: Rank, instruction: Instruction, round: int) -> bool:
+        asked.append(instruction.name)
+        return may(rank, instruction, round)
+
+    monkeypatch.setattr(turn, "may_start", counted)
+    for k in range(many):
+        hands.put(rank.role.on_name[f"U{k}"], 0)
+    assert not hands.clear()
+    assert len(asked) == many
+    rank.board.finish("M7")
+    assert hands.clear()
+    assert asked[many:] == ["U7"]
+    rank.board.finish("of nobody")
+    taken = hands.take()
+    assert taken is not None
+    assert taken[0].name == "U7"
+    assert asked[many:] == ["U7"]
+    rank.board.happens()
+    assert not hands.clear()
+    assert len(asked) == many + 1 + (many - 1)
+
+
+def server(many: int = 0) -> tuple[Rank, Hall]:
+    """Rank 2, whose lane `from` takes a message of rank 0 after `M`, of another lane, and one of rank 1 at any time;
+    with so many Marks, each after another one, in a lane of their own."""
     task = perceptron()
     graph = capture(task)
     whole, hall = arriving(graph, 2), Hall()
@@ -52,7 +81,10 @@ def server() -> tuple[Rank, Hall]:
         Instruction("I0", Receive(bucket, (0,), "early", Space.INBOX), "from", (After("M"),)),
         Instruction("I1", Receive(bucket, (1,), "late", Space.INBOX), "from"),
     )
-    role = Role("server", (2,), body, (Lane("serve"), Lane("from", Policy.ARRIVAL)), keeps="server")
+    body += tuple(Instruction(f"M{k}", Mark(), "serve") for k in range(many))
+    body += tuple(Instruction(f"U{k}", Mark(), "many", (After(f"M{k}"),)) for k in range(many))
+    made = (Lane("serve"), Lane("from", Policy.ARRIVAL), *(many > 0) * (Lane("many", Policy.ARRIVAL),))
+    role = Role("server", (2,), body, made, keeps="server")
     program = Program("choosing", (role,), whole.segments, whole.buckets, whole.batch)
     state = make_state(graph, program, role, task, initial(task, 0)[1], "cpu", 2)
     return make_rank(task, graph, program, 2, state, InProcess(2, hall), seed=0), hall
