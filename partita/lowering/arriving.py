@@ -2,7 +2,7 @@
 
 worker  compute  F0 F1 B0 P0 B1 P1            | F of its next round, each part after the R of what it reads
         push           S0-- S1----
-        pull                    R0-- R1----
+        pull                 R0--  R1----          asked for once backward has read what they replace
 server  from w         I0-- I1----                 a lane for each worker
         serve               U0 V0 U1 V1            U of all in the order of their arrival, each V ahead of others' U
         to w                   D0-- D1----         from the copy that V made: the weights go on changing

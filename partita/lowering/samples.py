@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -9,6 +10,7 @@ from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.lowering.factors import Factors, Layer, parcel_of
 from partita.lowering.layout import buckets_of, edges_of, readers_of
+from partita.lowering.readers import parameter_readers
 from partita.plan.plan import Plan, own_servers
 from partita.plan.sync import Servers, Sync
 from partita.program.instruction import After, Compute, Instruction, Load, Pack
@@ -56,6 +58,18 @@ class Draft:
         counts = {rank: microbatches(crew.count, self.plan) for crew in self.crews for rank in crew.ranks}
         named = {i: bucket.pieces[0].parameter for i, bucket in enumerate(self.buckets)}
         return {i: Layer(number[name], i, counts, name in served) for i, name in named.items() if name in number}
+
+    @cached_property
+    def _last(self) -> Places:
+        """For each bucket the one with whose backward its weights are read for the last time."""
+        edges, read = edges_of(self.graph, self.buckets), parameter_readers(self.graph)
+        places = ([p for piece in bucket.pieces for p in read[piece.parameter]] for bucket in self.buckets)
+        return tuple(bisect_right(edges, max(found, default=0)) for found in places)
+
+    def spent(self, i: int, step: int = 0) -> After:
+        """After what backward does not read the weights of bucket `i` any more in a step of the round."""
+        count = self.plan.schedule.microbatches
+        return After(f"B{self._last[i]}{_mark(step, count - 1, count)}")
 
     @property
     def weight(self) -> Bucket | None:
@@ -198,10 +212,10 @@ def passes(draft: Draft, crew: Crew, step: int = 0, of: int = 0, *, direct: bool
     its weight is known; if they are used `direct`, without Pack, means. The next round's samples are loaded as soon as
     this round's forward has taken its own.
     """
-    counts, tag, found = microbatches(crew.count, draft.plan), f".{step}" if step else "", []
+    counts, found = microbatches(crew.count, draft.plan), list[Work]()
     offset = 0
     for m, count in enumerate(counts):
-        part, mark, last = f"{step}.{m}", f"{tag}#{m}" if len(counts) > 1 else tag, m == len(counts) - 1
+        part, mark, last = f"{step}.{m}", _mark(step, m, len(counts)), m == len(counts) - 1
         share = count / (of or draft.batch) if draft.weight is None else float(not direct)
         load = Load(tuple(start + offset for start in crew.starts), count, part, share, step)
         names = [forward_name(i, len(draft.needs)) for i in range(len(draft.needs))]
@@ -216,6 +230,11 @@ def passes(draft: Draft, crew: Crew, step: int = 0, of: int = 0, *, direct: bool
             found.append(Work(backward, i, part, last))
         offset += count
     return found
+
+
+def _mark(step: int, m: int, count: int) -> str:
+    """What the names of a step's m-th microbatch of `count` end with."""
+    return (f".{step}" if step else "") + (f"#{m}" if count > 1 else "")
 
 
 def packed(draft: Draft, works: list[Work], after: dict[str, tuple[After, ...]], tag: str = "") -> list[Instruction]:

@@ -2,7 +2,7 @@
 
 worker  compute  F0 F1 B0 P0 B1 P1            | F of the next round, each part after the R of what it reads
         push           S0-- S1----
-        pull                    R0-- R1----
+        pull                 R0--  R1----          asked for once backward has read what they replace
 server  from w         I0-- I1----                 one lane for each worker: links are full duplex
         serve               C0 U0 C1 U1
         to w                    D0-- D1----
@@ -74,17 +74,18 @@ def _worker(draft: Draft, crew: Crew, owners: Owners) -> Role:
     own = bounded_alone(draft, {f"P{i}": _encoding(draft, i, owners[i] == me) for i in everything})
     packs = [i for i in packed(draft, works, free) if not (isinstance(i.act, Pack) and i.act.bucket in whole)]
     plain = [replace(i, after=i.after + fresh.get(i.name, ())) for i in packs]
-    back = After(plain[-1].name)
     body = [one for each in plain for one in (each, *own.get(each.name, ()))]
     body += _told(me, owners) if draft.weight else []
     for i in everything:
         if owners[i] == -1:
             body += draft.factored[i].shared(crew.ranks[0], f"A{i}")
-            body.append(Instruction(f"U{i}", Update(draft.buckets[i].name), "factors", (After(f"A{i}"), back)))
+            body.append(
+                Instruction(f"U{i}", Update(draft.buckets[i].name), "factors", (After(f"A{i}"), draft.spent(i)))
+            )
         elif owners[i] != me:
-            body += _exchange(draft, i, owners[i], back, crew.ranks[0])
+            body += _exchange(draft, i, owners[i], crew.ranks[0])
     if me >= 0:
-        body += _serving(draft, me, owners, (back,))
+        body += _serving(draft, me, owners)
     name = crew.name if me < 0 else f"{crew.name}-server-{me}"
     name = f"{name}-of-{crew.ranks[0]}" if whole else name
     return Role(name, crew.ranks, tuple(body), lanes_of(body))
@@ -97,22 +98,23 @@ def _encoding(draft: Draft, i: int, mine: bool) -> tuple[Instruction, ...]:
     return tuple(encoding(draft, str(i), draft.buckets[i], coding, (After(f"P{i}"), sent))) if coding else ()
 
 
-def _exchange(draft: Draft, i: int, host: int, back: After, rank: int) -> list[Instruction]:
-    """A worker's gradient to a server, and what comes back, once backward is over: weights, or what all apply."""
-    bucket, wire = draft.buckets[i], draft.sync.wire
+def _exchange(draft: Draft, i: int, host: int, rank: int) -> list[Instruction]:
+    """A worker's gradient to a server, and what comes back, once backward has read the weights for the last time: new
+    ones, or what all apply."""
+    bucket, wire, spent = draft.buckets[i], draft.sync.wire, draft.spent(i)
     up, down, answer = upward(wire, bucket), downward(wire, bucket), f"{bucket.name}.down"
     push = Send(up.name if up else bucket.name, (host,), f"{bucket.name}.up", Space.CODED if up else Space.GRADIENT)
     body = [Instruction(f"S{i}", push, f"push{host}", (After(f"E{i}" if up else f"P{i}"),))]
     if i in draft.factored:
         body = draft.factored[i].sent(rank, (host,), "push", keeps=False)
     if down is None:
-        return [*body, Instruction(f"R{i}", Receive(bucket.name, (host,), answer), f"pull{host}", (back,))]
+        return [*body, Instruction(f"R{i}", Receive(bucket.name, (host,), answer), f"pull{host}", (spent,))]
     pull = Receive(down.name, (host,), answer, Space.CODED)
     return [
         *body,
         Instruction(f"R{i}", pull, f"pull{host}", (After(f"Q{i}", 1),)),
         Instruction(f"Q{i}", Decode(bucket.name, down.name, ()), "apply", (After(f"R{i}"),)),
-        Instruction(f"U{i}", Update(bucket.name), "apply", (After(f"Q{i}"), back)),
+        Instruction(f"U{i}", Update(bucket.name), "apply", (After(f"Q{i}"), spent)),
     ]
 
 
@@ -125,12 +127,12 @@ def _told(me: int, owners: Owners) -> list[Instruction]:
 
 
 def _server(draft: Draft, host: int, owners: Owners) -> Role:
-    body = _serving(draft, host, owners, ())
+    body = _serving(draft, host, owners)
     return Role(f"server-{host}", (host,), tuple(body), lanes_of(body), keeps="server")
 
 
-def _serving(draft: Draft, host: int, owners: Owners, idle: tuple[After, ...]) -> list[Instruction]:
-    """What a server does with its buckets; `idle` is what must be done before its weights may change."""
+def _serving(draft: Draft, host: int, owners: Owners) -> list[Instruction]:
+    """What a server does with its buckets."""
     mine = [i for i, owner in enumerate(owners) if owner == host]
     peers = [worker for worker in draft.workers if worker != host]
     body: list[Instruction] = []
@@ -146,12 +148,14 @@ def _serving(draft: Draft, host: int, owners: Owners, idle: tuple[After, ...]) -
             body += _combined(draft, host, str(i), bucket, [], asked)
         body += scaled(draft, i, "serve", (After(f"C{i}"), After("CW")))
         body += _clipped(draft, mine, owners) if i == mine[-1] else []
-        body += _answered(draft, host, i, peers, idle)
+        body += _answered(draft, host, i, peers)
     return sorted(body, key=lambda one: isinstance(one.act, Update)) if draft.graph.clip_norm else body
 
 
-def _answered(draft: Draft, host: int, i: int, peers: list[int], idle: tuple[After, ...]) -> list[Instruction]:
-    """A server's step and its weights to all workers, or the sum, encoded, with which all of them step."""
+def _answered(draft: Draft, host: int, i: int, peers: list[int]) -> list[Instruction]:
+    """A server's step and its weights to all workers, or the sum, encoded, with which all of them step. Its own
+    backward, if it works too, has read the weights that change."""
+    idle = (draft.spent(i),) if host in draft.workers else ()
     bucket, down = draft.buckets[i], downward(draft.sync.wire, draft.buckets[i])
     sent = tuple(After(f"D{i}.{w}", 1) for w in peers)
     if down is None:

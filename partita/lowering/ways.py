@@ -107,6 +107,11 @@ class Way:
 
     @property
     def _unread(self) -> After:
-        """The worker does not need the weights before: backward is over, or it has them from its inbox."""
-        last = Way(self.draft, len(self.draft.buckets) - 1, self.worker, self.host)
-        return After(f"T{self.i}" if drops(self.draft) else last.made(tags_of(self.draft)[-1]))
+        """The worker does not need the weights before: backward has read them for the last time, its increment is made
+        from them, or it has them from its inbox."""
+        sync, last = self.draft.sync, tags_of(self.draft)[-1]
+        if drops(self.draft):
+            return After(f"T{self.i}")
+        if sync.what is What.DELTA:
+            return After(self.made(last))
+        return self.draft.spent(self.i, sync.often.period * sync.often.fetch - 1)
