@@ -177,15 +177,20 @@ class Processes:
         tensor = tensor.cpu()
         if to in self.links:
             return self._over_link(to, "send", tensor, key)
-        return Work(dist.isend(tensor, to, tag=tag_of(key)))
+        return _started("send", tensor, to, key)
 
     def receive(self, tensor: torch.Tensor, source: int, key: str, round: int) -> Pending:
         host = tensor if tensor.is_cpu else torch.empty_like(tensor, device="cpu")
         if source in self.links:
             pending = self._over_link(source, "recv", host, key)
         else:
-            pending = Work(dist.irecv(host, source, tag=tag_of(key)))
+            pending = _started("recv", host, source, key)
         return pending if host is tensor else Staged(pending, host, tensor)
+
+
+def _started(act: str, tensor: torch.Tensor, peer: int, key: str) -> Work:
+    """A message among all, of the group itself: what `dist.isend` looks up before costs more than to start it."""
+    return Work(getattr(dist.group.WORLD, act)([tensor], peer, tag_of(key)))
 
 
 def _native(kind: Kind, tensor: torch.Tensor, edges: tuple[int, ...], place: int, group: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Final
 import torch
 
 from partita.errors import RunHung
-from partita.program.instruction import Instruction, Load
+from partita.program.instruction import Instruction, Load, Receive
 from partita.program.program import Lane, Policy
 from partita.program.timeline import Span
 from partita.runtime.acts import carry_out
@@ -157,9 +157,10 @@ def instance(
         pending = begin(rank, instruction, round)
         if pending is not None:
             rank.at[instruction.lane] = instruction.name, round, start, True
-            rank.pace.flying += 1
+            flies = not isinstance(instruction.act, Receive)  # what is asked for may not even be sent
+            rank.pace.flying += flies
             yield from pending if isinstance(pending, Generator) else (pending,)
-            rank.pace.flying -= 1
+            rank.pace.flying -= flies
         elif (took := time.perf_counter() - start) < rank.quickest.get(instruction.name, inf):
             rank.quickest[instruction.name] = took
     if lost(rank, instruction, pending):
