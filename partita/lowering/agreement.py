@@ -10,7 +10,7 @@ from partita.lowering.layout import urgent_from
 from partita.lowering.negotiation import negotiates
 from partita.lowering.norm import SQUARES, WORDS
 from partita.lowering.samples import Crew, Draft, packed, passes, separate
-from partita.program.instruction import After, Clip, Collective, Encode, Instruction, Pack, Scale, Space, Update
+from partita.program.instruction import After, Clip, Collective, Encode, Instruction, Pack, Scale, Send, Space, Update
 from partita.program.program import WEIGHT, Lane, Program, Role
 
 COMPUTE, DATA, WIRE = Lane("compute"), Lane("data"), Lane("wire")
@@ -26,7 +26,7 @@ def program_of(
     draft: Draft, roles: tuple[Role, ...], *, steps: int = 1, lag: int = 0, semantics: str = "exact"
 ) -> Program:
     """A Program over the draft's layouts, and the weight's where it is packed."""
-    used = {i.act.bucket for role in roles for i in role.instructions if isinstance(i.act, Pack | Collective)}
+    used = {i.act.bucket for role in roles for i in role.instructions if isinstance(i.act, Pack | Collective | Send)}
     buckets = draft.buckets + ((draft.weight,) if draft.weight and WEIGHT in used else ())
     buckets += tuple(one for one in (SQUARES, WORDS) if one.name in used)
     coded = any(isinstance(i.act, Encode) for role in roles for i in role.instructions)

@@ -11,9 +11,9 @@ bounded delay   V.w of round r after U of every other worker of round r - stalen
 staleness 0     besides, U of round r after V of all of round r - 1: nobody reads what comes later
 elastic         a worker's own steps, then D = rate (x - centre) with the centre of the answer before, x -= D, push D
 late ones drop  E after `need` of all U, U unless E is done, Y the step, Z the sum empty again; Y after E and A, all V
-                of round r - 1, or after N, every bucket's E: whoever still reads mixed versions then has no part in
-                the round. A worker leaves out what is left of a round once G has the weights of the next version,
-                which wait in its inbox until T
+                of round r - 1, or after N, every bucket's E on all servers: whoever still reads mixed versions then
+                has no part in the round. A worker leaves out what is left of a round once G has the weights of the
+                next version, which wait in its inbox until T
 
 On devices of workers a server has weights of its own (`ways`), and serves its rank's worker by copies.
 """
@@ -28,6 +28,7 @@ from partita.graph.graph import Graph
 from partita.lowering.agreement import lanes_of, program_of
 from partita.lowering.elastic import own_steps
 from partita.lowering.keys import owners_of
+from partita.lowering.negotiation import heard, said
 from partita.lowering.quorum import counted, in_consensus, mastered
 from partita.lowering.samples import Crew, Draft, Work, packed, passes, separate
 from partita.lowering.ways import Way, drops, served_in, tags_of
@@ -36,9 +37,7 @@ from partita.plan.sync import Servers, Sync, What
 from partita.program.instruction import (
     After,
     Apply,
-    Collective,
     Instruction,
-    Kind,
     Load,
     Mark,
     Mix,
@@ -50,7 +49,7 @@ from partita.program.instruction import (
     Term,
     Update,
 )
-from partita.program.program import WEIGHT, WORD, Lane, Policy, Program, Role
+from partita.program.program import WEIGHT, Lane, Policy, Program, Role
 
 Owners = tuple[int, ...]
 SERVE = Lane("serve", Policy.ARRIVAL)
@@ -211,14 +210,14 @@ def _server(draft: Draft, host: int, owners: Owners) -> list[Instruction]:
             waits = (After(way.came(tag)), *_withheld(draft, way.i, push))
             late = After(f"E{way.i}") if drops(draft) else None
             body.append(Instruction(f"{name}{tag}", merge, "serve", waits, unless=late, priority=1))
-    if drops(draft):
-        body += _closing(draft, mine, tuple(sorted({*owners})))
+    if drops(draft) and mine:
+        body += _closing(draft, mine, sorted({*owners} - {host}))
     return body + [one for way in ways for one in way.answered(_bounded(draft, way.i, way.worker))]
 
 
-def _closing(draft: Draft, mine: list[int], hosts: Owners) -> list[Instruction]:
+def _closing(draft: Draft, mine: list[int], others: list[int]) -> list[Instruction]:
     """A step of each bucket with the first gradients, as soon as it cannot mix versions: all workers have read the one
-    before, or no bucket of any server takes more of this round."""
+    before, or no bucket takes more of this round, of which each server tells all others: a sum takes more hops."""
     body: list[Instruction] = []
     for i in mine:
         came = tuple(After(f"U{i}.{w}") for w in draft.workers)
@@ -226,8 +225,10 @@ def _closing(draft: Draft, mine: list[int], hosts: Owners) -> list[Instruction]:
         body.append(Instruction(f"E{i}", Mark(), "serve", came, need=draft.sync.tight.need))
         body.append(Instruction(f"A{i}", Mark(), "serve", read))
     closed = tuple(After(f"E{i}") for i in mine)
-    meet = Collective(Kind.ALL_REDUCE, WORD, (hosts,), Space.PARAMETER)
-    body.append(Instruction("N", meet if len(hosts) > 1 else Mark(), "word" if len(hosts) > 1 else "serve", closed))
+    for other in others:
+        body.append(Instruction(f"N.{other}", said(other, "closed"), f"tell{other}", closed))
+        body.append(Instruction(f"H.{other}", heard(other, "closed"), f"hear{other}", (After("N", 1),)))
+    body.append(Instruction("N", Mark(), "serve", (*closed, *(After(f"H.{other}") for other in others))))
     for i in mine:
         bucket, ready = draft.buckets[i].name, (After(f"E{i}"), After(f"A{i}"), After("N"))
         body.append(Instruction(f"Y{i}", Update(bucket), "serve", ready, need=2))

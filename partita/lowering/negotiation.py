@@ -54,8 +54,8 @@ def _role(draft: Draft, role: Role, places: dict[str, int]) -> Role:
             body += _led(label, act.bucket, one.after, peers, place)
             ready = After(f"T{label}")
         else:
-            body.append(Instruction(f"N{label}", _said(leader, f"{act.bucket}.ready"), "ready", one.after))
-            body.append(Instruction(f"G{label}", _heard(leader, f"{act.bucket}.go"), "told"))
+            body.append(Instruction(f"N{label}", said(leader, f"{act.bucket}.ready"), "ready", one.after))
+            body.append(Instruction(f"G{label}", heard(leader, f"{act.bucket}.go"), "told"))
             ready = After(f"G{label}")
         algorithm = "ring" if act.algorithm == BACKEND else act.algorithm
         body.append(replace(one, act=replace(act, algorithm=algorithm), lane="wire", after=(*one.after, ready)))
@@ -69,16 +69,17 @@ def _role(draft: Draft, role: Role, places: dict[str, int]) -> Role:
 
 def _led(label: str, bucket: str, packed: tuple[After, ...], peers: list[int], place: int) -> list[Instruction]:
     """What the first rank does for a bucket: hear of it from all, decide, tell all."""
-    heard = [Instruction(f"H{label}.{w}", _heard(w, f"{bucket}.ready"), f"hear{w}") for w in peers]
-    waits = (*packed, *(After(one.name) for one in heard))
-    told = [Instruction(f"G{label}.{w}", _said(w, f"{bucket}.go"), f"tell{w}", (After(f"T{label}"),)) for w in peers]
-    return [*heard, Instruction(f"T{label}", Mark(), "decide", waits, priority=place, until=f"A{label}"), *told]
+    hears = [Instruction(f"H{label}.{w}", heard(w, f"{bucket}.ready"), f"hear{w}") for w in peers]
+    waits = (*packed, *(After(one.name) for one in hears))
+    told = [Instruction(f"G{label}.{w}", said(w, f"{bucket}.go"), f"tell{w}", (After(f"T{label}"),)) for w in peers]
+    return [*hears, Instruction(f"T{label}", Mark(), "decide", waits, priority=place, until=f"A{label}"), *told]
 
 
-def _said(rank: int, key: str) -> Send:
+def said(rank: int, key: str) -> Send:
     """A word, which is any tensor of one number."""
     return Send(WORD, (rank,), key, Space.PARAMETER)
 
 
-def _heard(rank: int, key: str) -> Receive:
+def heard(rank: int, key: str) -> Receive:
+    """What another rank said."""
     return Receive(WORD, (rank,), key, Space.INBOX)
