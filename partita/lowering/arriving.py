@@ -132,7 +132,9 @@ def _worker(draft: Draft, crew: Crew, owners: Owners) -> list[Instruction]:
             act = one.act
             here = replace(act, space=Space.DELTA) if isinstance(act, Pack) and act.bucket in home else act
             body += _read(draft, [ways[i] for i in needs.get(one.name, ())], replace(one, act=here))
-        body += _made_ready(draft, crew, ways, tag)
+            for way in ways:
+                if one.name == f"P{draft.last[way.i] if delta else way.i}{tag}":
+                    body += _made_ready(draft, crew, way, tag)
     body += [one for tag in tags for way in ways for one in way.sent(tag)]
     body += [one for way in ways for one in way.taken()]
     if drops(draft):
@@ -178,20 +180,19 @@ def _gathering(draft: Draft, crew: Crew, step: int, *, last: bool) -> list[Work]
     return [replace(work, last=work.last and last) for work in passes(draft, crew, step)]
 
 
-def _made_ready(draft: Draft, crew: Crew, ways: list[Way], tag: str) -> list[Instruction]:
-    """After backward: a weighted loss's gradients are divided by the own samples' weight; increments are made."""
+def _made_ready(draft: Draft, crew: Crew, way: Way, tag: str) -> list[Instruction]:
+    """A bucket's gradients of a weighted loss are divided by the own samples' weight; its increment is made, once
+    backward does not read what it changes any more."""
     found: list[Instruction] = []
-    delta = draft.sync.what is What.DELTA
-    for way in ways if draft.weight else ():
-        space = Space.GRADIENT if delta else way.space
-        mean = Scale(way.bucket, crew.count / draft.batch, space, WEIGHT)
-        found.append(Instruction(f"W{way.i}{tag}", mean, "compute", (After(f"P{way.i}{tag}"),)))
-    for way in ways if delta else ():
-        keep = Mix(way.bucket, Space.ANCHOR, (Term(Space.PARAMETER),))
+    delta, i = draft.sync.what is What.DELTA, way.i
+    if draft.weight:
+        mean = Scale(way.bucket, crew.count / draft.batch, Space.GRADIENT if delta else way.space, WEIGHT)
+        found.append(Instruction(f"W{i}{tag}", mean, "compute", (After(f"P{i}{tag}"),)))
+    if delta:
         change = Mix(way.bucket, Space.DELTA, (Term(Space.PARAMETER), Term(Space.ANCHOR, (-1.0,))))
-        found.append(Instruction(f"K{way.i}", keep, "compute"))
-        found.append(Instruction(f"U{way.i}", Update(way.bucket), "compute"))
-        found.append(Instruction(f"G{way.i}", change, "compute", (After(way.gone(""), 1),)))
+        found.append(Instruction(f"K{i}", Mix(way.bucket, Space.ANCHOR, (Term(Space.PARAMETER),)), "compute"))
+        found.append(Instruction(f"U{i}", Update(way.bucket), "compute"))
+        found.append(Instruction(f"G{i}", change, "compute", (After(way.gone(""), 1),)))
     return found
 
 

@@ -60,16 +60,17 @@ class Draft:
         return {i: Layer(number[name], i, counts, name in served) for i, name in named.items() if name in number}
 
     @cached_property
-    def _last(self) -> Places:
-        """For each bucket the one with whose backward its weights are read for the last time."""
+    def last(self) -> Places:
+        """For each bucket the one, itself or a later one, with whose backward its weights are read for the last
+        time."""
         edges, read = edges_of(self.graph, self.buckets), parameter_readers(self.graph)
         places = ([p for piece in bucket.pieces for p in read[piece.parameter]] for bucket in self.buckets)
-        return tuple(bisect_right(edges, max(found, default=0)) for found in places)
+        return tuple(max(i, bisect_right(edges, max(found, default=0))) for i, found in enumerate(places))
 
     def spent(self, i: int, step: int = 0) -> After:
         """After what backward does not read the weights of bucket `i` any more in a step of the round."""
         count = self.plan.schedule.microbatches
-        return After(f"B{self._last[i]}{_mark(step, count - 1, count)}")
+        return After(f"B{self.last[i]}{_mark(step, count - 1, count)}")
 
     @property
     def weight(self) -> Bucket | None:
