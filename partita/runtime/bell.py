@@ -9,13 +9,14 @@ lanes and hundreds of changes a step: who says what it waits for is asked only w
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Container
+from math import inf
 from typing import Any, TypeVar
 
 from partita.units import Seconds
 
 T = TypeVar("T")
-Waits = tuple[Callable[[], Any], threading.Condition, Container[str] | None]
 
 
 class Bell(threading.Condition):
@@ -23,31 +24,35 @@ class Bell(threading.Condition):
 
     def __init__(self) -> None:
         super().__init__()
-        self._waiting: list[Waits] = []
+        self._asleep: dict[threading.Lock, tuple[Callable[[], Any], Container[str] | None]] = {}
 
     def wait_for(
         self, predicate: Callable[[], T], timeout: Seconds | None = None, of: Container[str] | None = None
     ) -> T:
         """Waits, the lock let go, until the predicate holds or `timeout` is over; the predicate's last value. Others
         call it too, with the lock held, when one of these names changes (None: whatever changes)."""
-        if found := predicate():
-            return found
-        waits = predicate, threading.Condition(self._lock), of  # type: ignore[attr-defined]
-        self._waiting.append(waits)
-        try:
-            return waits[1].wait_for(predicate, timeout)
-        finally:
-            self._waiting.remove(waits)
+        until = inf if timeout is None else time.monotonic() + timeout
+        while not (found := predicate()) and (left := until - time.monotonic()) > 0:
+            own = threading.Lock()
+            own.acquire()
+            self._asleep[own] = predicate, of
+            held = self._release_save()  # type: ignore[attr-defined]
+            try:
+                own.acquire(timeout=min(left, threading.TIMEOUT_MAX))
+            finally:
+                self._acquire_restore(held)  # type: ignore[attr-defined]
+                self._asleep.pop(own, None)
+        return found
 
     def notify_all(self, name: str = "") -> None:
         """Wakes whoever need not wait any more since what has this name changed ("": since anything did), also where
         asking fails, so that it fails there."""
-        for predicate, own, of in tuple(self._waiting):
+        for own, (predicate, of) in tuple(self._asleep.items()):
             if name and of is not None and name not in of:
                 continue
             try:
                 over = predicate()
             except BaseException:
                 over = True
-            if over:
-                own.notify()
+            if over and self._asleep.pop(own, None):
+                own.release()
