@@ -71,6 +71,7 @@ class Touch:
 
 NOTHING: Final = Touch(0.0, 0.0)
 CORRECTING: Final = 4  # passes of a server's correction over its bucket
+MERGING, SIFTING = 60.0, 4.0  # copies of a number that an entry of a stream takes, and a number of the vector it is of
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,11 +286,13 @@ class Costs:
         elements, item = program.extent(act, ranks)
         w, found = self.wiring, [0.0] * ranks
         ahead, back = self.codec(act.codec) if act.codec else (NOTHING, NOTHING)
-        for load in loads_of(schedule_of(act.kind, act.algorithm, ranks), elements, item, act.codec):
-            found[load.source] += w.start + w.sent * load.size + ahead.of(load.encoded, bool(load.encoded))
-            found[load.target] += w.start + w.received * load.size + w.reduced * load.added * item
-            found[load.target] += back.of(load.decoded)
-        return found
+        schedule = schedule_of(act.kind, act.algorithm, ranks)
+        for load in loads_of(schedule, elements, item, act.codec, act.density):
+            start = w.start * load.messages
+            found[load.source] += start + w.sent * load.size + ahead.of(load.encoded, bool(load.encoded))
+            found[load.target] += start + w.received * load.size + w.reduced * load.added * item
+            found[load.target] += back.of(load.decoded) + self.copy.element * MERGING * load.merged
+        return [own + self.copy.element * SIFTING * elements for own in found] if schedule.sparse else found
 
     def bandwidth(self, nominal: BytesPerSecond) -> BytesPerSecond:
         """Payload bytes a second of a link of `nominal` bytes a second."""

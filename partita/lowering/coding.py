@@ -7,6 +7,8 @@ end          the same, where A0 gathers the codings of all, and D0 sums what the
 in rounds    wire           A0-- A0.1--               each coding made of the sums of those before it (PowerSGD)
              encode             E0.1
              decode                    D0
+streams      decode          D0                      where E0 chooses numbers, D0 leaves those in the gradient, and A0
+             wire               A0--                 sums what is not 0 there (SparCML, Kylix)
 hop          wire        A0--      a schedule each of whose messages is encoded (Pipe-SGD's T and Q)
 
 E0 of a round waits for D0 of the one before, which still reads the coding.
@@ -23,6 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE
 from partita.lowering.layout import shapes_of
@@ -44,12 +47,13 @@ from partita.program.instruction import (
     Term,
 )
 from partita.program.program import WEIGHT, Bucket, Coding
-from partita.wire.algorithms import BACKEND, algorithm_for
+from partita.wire.algorithms import BACKEND, algorithm_for, all_numbers, of_streams
 from partita.wire.codec import (
     SPECS,
     bound_of,
     check_codec,
     coded_size,
+    density_of,
     masks,
     message_dtype,
     room,
@@ -123,12 +127,17 @@ def summed(draft: Draft, label: str, bucket: Bucket, lane: str) -> Agreement:
     made, packed, last = codings(wire, bucket, draft.graph), After(f"P{label}"), f"A{label}"
     if not made:
         hop = None if bucket.name == WEIGHT else at(wire, "hop")
-        algorithm = draft.algorithm(bucket.name)
+        algorithm = algorithm_for(all_numbers(wire), bucket.size)
         algorithm = "ring" if hop and algorithm == BACKEND else algorithm
         whole = Collective(Kind.ALL_REDUCE, bucket.name, groups, Space.GRADIENT, algorithm, hop and check_codec(hop))
         return Agreement((), (Instruction(last, whole, lane, (packed,)),), last)
     sums = made[0].dtype != "uint8"
     *ahead, encode = encoding(draft, label, bucket, made[0], (packed, After(f"D{label}", 1)))
+    if of_streams(draft.algorithm(bucket.name)):
+        own = Instruction(f"D{label}", Decode(bucket.name, made[0].name, ()), DECODE, (After(encode.name),))
+        algorithm, density = draft.algorithm(bucket.name), density_of(made[0].codec, bucket.elements)
+        chosen = Collective(Kind.ALL_REDUCE, bucket.name, groups, algorithm=algorithm, density=density)
+        return Agreement((*ahead, encode), (own, Instruction(last, chosen, lane, (After(own.name),))), last)
     space = encode.act.space if isinstance(encode.act, Encode) else Space.GRADIENT
     kind = Kind.ALL_REDUCE if sums else Kind.ALL_GATHER
     then: list[Instruction] = []
@@ -160,6 +169,17 @@ def encoding(draft: Draft, label: str, bucket: Bucket, coding: Coding, after: tu
     clears = (Space.VELOCITY,) if masks(coding.codec) else ()
     encode = Encode(bucket.name, coding.name, space, clears)
     return [*ahead, Instruction(f"E{label}", encode, "compute", (*after, After(ahead[-1].name)))]
+
+
+def check_streams(plan: Plan) -> None:
+    """Raises PlanError where chosen entries are to be summed, and no codec at the end chooses any."""
+    for wire in (sync.wire for sync in plan.sync):
+        algorithm = next(filter(of_streams, (wire.collective, *(one for _, one in wire.by_size))), "")
+        codec = at(wire, "end")
+        if algorithm and not (codec and spec_of(codec).sparse):
+            why = f"{codec.name} speaks of all numbers" if codec else "no codec chooses any at the end"
+            found = ", ".join(name for name, spec in SPECS.items() if spec.sparse)
+            raise PlanError(f"{plan.name}: {algorithm} sums chosen entries, and {why}; use one of the codecs {found}")
 
 
 def bounded_alone(draft: Draft, first: dict[str, tuple[Instruction, ...]]) -> dict[str, tuple[Instruction, ...]]:

@@ -20,7 +20,7 @@ from partita.lowering.agreement import all_reduced, alone
 from partita.lowering.apart import apart, apart_gaps, corrections_gap, steps_alone
 from partita.lowering.arriving import loose_gaps, waits_for_all
 from partita.lowering.chain import chain_gaps
-from partita.lowering.coding import ahead_gaps, server_gaps
+from partita.lowering.coding import ahead_gaps, check_streams, server_gaps
 from partita.lowering.factors import Factors, base_of, factor_gaps, factors_of
 from partita.lowering.finale import finale
 from partita.lowering.ordering import ordered, ordering_gaps
@@ -117,6 +117,7 @@ def refuse(graph: Graph, plan: Plan) -> None:
     ways = {sync.wire.collective, *(algorithm for _, algorithm in sync.wire.by_size)} - {BACKEND}
     for algorithm in sorted(ways):
         all_reduce(algorithm, plan.mesh.length("data"))
+    check_streams(plan)
     known = ("data", "pipe") if plan.stages else ("data",)
     others = [axis for axis, length in plan.mesh.axes if axis not in known and length > 1]
     cases: tuple[tuple[bool, str], ...] = (

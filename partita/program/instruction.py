@@ -71,6 +71,7 @@ class Collective:
     """`kind` over a bucket among the ranks of the one group in `groups` that holds this rank.
 
     `algorithm` is the transport's own or a schedule of the wire room; with a `codec` every hop of the schedule encodes.
+    Where that schedule is one of streams, the part `density` of what each rank brings is expected not to be 0.
     To gather in Space.CODED brings the coding of each member to all.
     """
 
@@ -80,6 +81,7 @@ class Collective:
     space: Space = Space.GRADIENT
     algorithm: str = "backend"
     codec: Codec | None = None
+    density: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +134,8 @@ class Encode:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """Gradient of the bucket = sum over `sources` in this order of what their codings say; of the one that was summed
-    on the way where there are none, and of those before it."""
+    """Gradient of the bucket = sum over `sources` in this order of what their codings say; where there are none, what
+    the rank's own says, which may have been summed on the way, and those before it."""
 
     bucket: str
     coding: str

@@ -85,7 +85,7 @@ RECIPES: dict[str, Recipe] = {
     "single": Recipe(single, ("DP-01",), "oracle", "Robbins & Monro 1951"),
     "ddp": Recipe(
         ddp,
-        ("DP-02", "DP-34", "CS-01", "CS-02", "CO-02", "LB-01", "LB-03", "LB-04", "ME-11"),
+        ("DP-02", "DP-34", "CS-01", "CS-02", "CO-02", "CO-08", "CO-09", "LB-01", "LB-03", "LB-04", "ME-11"),
         "synchronous",
         "Li et al., VLDB 2020",
     ),

@@ -21,14 +21,16 @@ from partita.program.instruction import Collective, Instruction, Kind
 from partita.program.program import Bucket, Lane, Program, Role
 from partita.simulator.simulate import simulate
 from partita.units import Bytes, Seconds
-from partita.wire.algorithms import ALGORITHMS, AUTO, BACKEND, all_reduce
+from partita.wire.algorithms import ALGORITHMS, AUTO, BACKEND, STREAMS, all_reduce
+from partita.wire.codec import spec_of
 
 LEAVES: Final = "float32"
 
 
 def fastest(plan: Plan, graph: Graph, cluster: Cluster, costs: Costs | None = None) -> Plan:
     """The plan, and the phases before it, with an algorithm in place of `auto` for every size of message that it has;
-    by data sheets where no costs are given. The plan itself where nothing is left open."""
+    by data sheets where no costs are given. The plan itself where nothing is left open. Where a codec chooses entries,
+    one for all sizes, by whole steps: gathered codings cost decoding, which their messages do not show."""
     before = tuple(replace(phase, plan=fastest(phase.plan, graph, cluster, costs)) for phase in plan.before)
     plan = replace(plan, before=before)
     if not any(sync.wire.collective == AUTO for sync in plan.sync):
@@ -40,15 +42,23 @@ def fastest(plan: Plan, graph: Graph, cluster: Cluster, costs: Costs | None = No
 def _settled(sync: Sync, plan: Plan, costs: Costs) -> Sync:
     if sync.wire.collective != AUTO:
         return sync
-    syncs = tuple(replace(one, wire=replace(one.wire, collective=BACKEND)) for one in plan.sync)
-    program = lower_phase(costs.graph, replace(plan, sync=syncs, before=()), costs.cluster)
+    if any(spec_of(codec).sparse and codec.where == "end" for codec in sync.wire.codecs):
+        steps = {name: simulate(_with(plan, name, costs), costs).step_seconds for name in (BACKEND, *STREAMS)}
+        return replace(sync, wire=replace(sync.wire, collective=min(steps, key=lambda name: steps[name])))
+    program = _with(plan, BACKEND, costs)
     acts = [i.act for _, i in program.instructions() if isinstance(i.act, Collective)]
     sums = [act for act in acts if act.kind is Kind.ALL_REDUCE and len(act.groups[0]) > 1]
     sizes = {program.payload(act): (len(act.groups[0]), act.codec) for act in sums}
     found = [(size, min(timed(size, ranks, codec, costs))[1]) for size, (ranks, codec) in sorted(sizes.items())]
-    steps = [one for one, after in pairwise(found) if one[1] != after[1]]
+    turns = [one for one, after in pairwise(found) if one[1] != after[1]]
     last = found[-1][1] if found else BACKEND
-    return replace(sync, wire=replace(sync.wire, collective=last, by_size=tuple(steps)))
+    return replace(sync, wire=replace(sync.wire, collective=last, by_size=tuple(turns)))
+
+
+def _with(plan: Plan, algorithm: str, costs: Costs) -> Program:
+    """The plan's last phase by one algorithm."""
+    syncs = tuple(replace(one, wire=replace(one.wire, collective=algorithm)) for one in plan.sync)
+    return lower_phase(costs.graph, replace(plan, sync=syncs, before=()), costs.cluster)
 
 
 def timed(size: Bytes, ranks: int, codec: Codec | None, costs: Costs) -> Iterator[tuple[Seconds, str]]:

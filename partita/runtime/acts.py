@@ -54,6 +54,7 @@ from partita.runtime.serving import apply, mark, snapshot
 from partita.runtime.settling import gather, settle
 from partita.runtime.sound import check_gradients, check_loss, check_update
 from partita.runtime.state import rows, shaped
+from partita.runtime.streams import by_streams
 from partita.runtime.transport import Pending, Steps
 from partita.runtime.values import receive_values, send_values
 from partita.wire.algorithms import schedule_of
@@ -177,6 +178,8 @@ def collective(rank: Rank, act: Collective, name: str, round: int) -> Pending | 
         return circle(rank, act, flat, group, name, round)
     if by_messages(act):
         schedule = schedule_of(act.kind, act.algorithm, len(group))
+        if schedule.sparse:
+            return by_streams(rank.transport, schedule, flat, group, name, round, rank.maps)
         code = HopCode(act, name, rank, round) if act.codec else None
         return by_schedule(rank.transport, schedule, flat, group, name, round, code)
     bucket = rank.program.bucket[act.bucket]

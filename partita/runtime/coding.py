@@ -7,6 +7,7 @@ coding b0.fp16             | one row of fp16 numbers, summed as they are |
 from __future__ import annotations
 
 import zlib
+from functools import partial
 from typing import Final
 
 import torch
@@ -18,9 +19,10 @@ from partita.program.program import Coding
 from partita.runtime.hops import by_schedule
 from partita.runtime.rank import Rank
 from partita.runtime.transport import Pending, Steps
+from partita.runtime.varying import Incoming, Outgoing, exchanged
 from partita.wire.algorithms import schedule_of
 from partita.wire.codec import coded_size, message_dtype
-from partita.wire.schedule import Schedule
+from partita.wire.schedule import Schedule, own_steps
 
 EVERYBODY: Final = -1
 LENGTH: Final = 8  # bytes in front of a message of varying length, that say how many follow
@@ -57,7 +59,7 @@ def decode(rank: Rank, act: Decode, name: str, round: int) -> None:
     for number, source in enumerate(act.sources or (rank.rank,)):
         message = row(rank, coding, source)
         if coding.most:
-            message = message[LENGTH : LENGTH + length_of(message)]
+            message = _body(message)
         kernel.decode(message, flat, add=number > 0, site=site)
 
 
@@ -90,20 +92,24 @@ def collect(rank: Rank, act: Collective, group: tuple[int, ...], name: str, roun
 def _varying(
     rank: Rank, coding: Coding, schedule: Schedule, group: tuple[int, ...], name: str, round: int
 ) -> Steps:  # fmt: skip
-    """Messages of varying length by a schedule of one part a member: lengths go ahead."""
-    me = group.index(rank.rank)
-    for number, step in enumerate(schedule.steps):
-        for ahead in (True, False):
-            started: list[Pending] = []
-            for hop in step:
-                message = row(rank, coding, group[hop.start])
-                part = message[:LENGTH] if ahead else message[LENGTH : LENGTH + length_of(message)]
-                key = f"{name}/{number}{'~' * ahead}"
-                if hop.source == me and (ahead or part.numel()):
-                    started.append(rank.transport.send(part, group[hop.target], key, round))
-                elif hop.target == me and (ahead or part.numel()):
-                    started.append(rank.transport.receive(part, group[hop.source], key, round))
-            yield from started
+    """Messages of varying length by a schedule of one part a member."""
+    for number, coming, going in own_steps(schedule, group.index(rank.rank)):
+        key = f"{name}/{number}"
+        sent = [_outgoing(row(rank, coding, group[hop.start]), group[hop.target], key) for hop in going]
+        asked = [_incoming(row(rank, coding, group[hop.start]), group[hop.source], key) for hop in coming]
+        yield from exchanged(rank.transport, sent, asked, round)
+
+
+def _outgoing(message: torch.Tensor, to: int, key: str) -> Outgoing:
+    return Outgoing(message[:LENGTH], _body(message), to, key)
+
+
+def _incoming(message: torch.Tensor, source: int, key: str) -> Incoming:
+    return Incoming(message[:LENGTH], partial(_body, message), source, key)
+
+
+def _body(message: torch.Tensor) -> torch.Tensor:
+    return message[LENGTH : LENGTH + length_of(message)]
 
 
 def length_of(message: torch.Tensor) -> int:
@@ -112,16 +118,12 @@ def length_of(message: torch.Tensor) -> int:
 
 
 def send_coding(rank: Rank, act: Send, to: int, round: int) -> Pending | Steps:
-    """A rank's own coding to a peer; where its length varies, that goes ahead."""
+    """A rank's own coding to a peer."""
     coding = rank.program.coding[act.bucket]
     message = row(rank, coding, rank.rank)
-    return _sent(rank, message, act.key, to, round) if coding.most else rank.transport.send(message, to, act.key, round)
-
-
-def _sent(rank: Rank, message: torch.Tensor, key: str, to: int, round: int) -> Steps:
-    yield rank.transport.send(message[:LENGTH], to, f"{key}~", round)
-    if used := length_of(message):
-        yield rank.transport.send(message[LENGTH : LENGTH + used], to, key, round)
+    if coding.most:
+        return exchanged(rank.transport, [_outgoing(message, to, act.key)], [], round)
+    return rank.transport.send(message, to, act.key, round)
 
 
 def receive_coding(rank: Rank, act: Receive, source: int, round: int) -> Pending | Steps:
@@ -129,14 +131,8 @@ def receive_coding(rank: Rank, act: Receive, source: int, round: int) -> Pending
     coding = rank.program.coding[act.bucket]
     message = row(rank, coding, source)
     if coding.most:
-        return _received(rank, message, act.key, source, round)
+        return exchanged(rank.transport, [], [_incoming(message, source, act.key)], round)
     return rank.transport.receive(message, source, act.key, round)
-
-
-def _received(rank: Rank, message: torch.Tensor, key: str, source: int, round: int) -> Steps:
-    yield rank.transport.receive(message[:LENGTH], source, f"{key}~", round)
-    if used := length_of(message):
-        yield rank.transport.receive(message[LENGTH : LENGTH + used], source, key, round)
 
 
 def block_of(rank: Rank, coding: Coding) -> torch.Tensor:

@@ -22,6 +22,7 @@ from partita.runtime.feed import Feed
 from partita.runtime.pace import Pace
 from partita.runtime.segment import Environment, Leaves
 from partita.runtime.state import State
+from partita.runtime.streams import KeptMaps
 from partita.runtime.transport import Transport
 from partita.units import Seconds
 
@@ -106,7 +107,8 @@ class Rank:
     in `away` are not there, each went `gone` times, and takes part again `since` a round; `going` are the lanes that
     have not ended, `parked` those of them that wait for somebody who is away, `parted` the groups that have lost one.
     `brought` has how many rounds of each collective were begun, `quickest` the least that each instruction of its own
-    has taken in a while; `round_ends` is told when the leading lane has ended a round.
+    has taken in a while; `maps` the places that both ends of a hop of streams know; `round_ends` is told when the
+    leading lane has ended a round.
     """
 
     graph: Graph
@@ -144,6 +146,7 @@ class Rank:
     weights: dict[int, torch.Tensor] = field(default_factory=dict)
     brought: dict[str, int] = field(default_factory=dict)
     quickest: dict[str, Seconds] = field(default_factory=dict)
+    maps: KeptMaps = field(default_factory=dict)
     round_ends: Callable[[int], None] = lambda round: None
 
     def there(self, peer: int, round: int) -> bool:

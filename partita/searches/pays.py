@@ -11,6 +11,7 @@ from partita.recipes.catalogue import call
 from partita.searches.explaining import MOST_RANKS, WIDEST, break_even, narrowest_link, widened
 from partita.simulator.simulate import simulate
 from partita.units import BytesPerSecond, Seconds, show_bandwidth
+from partita.wire.algorithms import all_numbers
 from partita.wire.codec import SPECS
 
 
@@ -36,7 +37,7 @@ class Pays:
 
 def bare(plan: Plan) -> Plan:
     """The plan's last phase without codecs, and with its momentum where the task has it."""
-    syncs = tuple(replace(sync, wire=replace(sync.wire, codecs=())) for sync in plan.sync)
+    syncs = tuple(replace(sync, wire=all_numbers(replace(sync.wire, codecs=()))) for sync in plan.sync)
     kept = tuple(one for one in plan.update.corrections if one.name != "momentum")
     return replace(plan, sync=syncs, update=replace(plan.update, corrections=kept), before=())
 

@@ -30,7 +30,7 @@ def scheduled(
 ) -> Columns:
     """One meeting (see there) of a group's collective, without who takes part."""
     schedule = schedule_of(act.kind, act.algorithm, len(group))
-    loads = loads_of(schedule, *program.extent(act, len(group)), act.codec)
+    loads = loads_of(schedule, *program.extent(act, len(group)), act.codec, act.density)
     members, rate = np.array(group, np.int64), ports.resources.rate
     source, target = (members[np.array([getattr(one, end) for one in loads], np.int64)] for end in ("source", "target"))
     size = np.array([one.size for one in loads], np.float64)
@@ -39,7 +39,8 @@ def scheduled(
     amount = np.bincount(entry, size[message], len(passed))
     work = np.array(costs.hop_cores(program, act, len(group))) / speed[members]
     busiest = float((amount / rate[passed]).max(initial=0.0))
-    span = makespan(loads, ways_of(message, resource, len(loads)), way + costs.wiring.message, rate)
+    messages = np.array([one.messages for one in loads], np.float64)
+    span = makespan(loads, ways_of(message, resource, len(loads)), (way + costs.wiring.message) * messages, rate)
     return {
         "latency": np.array([max(span - busiest, 0.0)]), "least": np.array([work.max()]),
         "at": np.zeros(len(members) + len(passed), np.int64), "resource": np.concatenate([members, passed]),

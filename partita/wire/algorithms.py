@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import Final
@@ -15,7 +16,7 @@ from partita.units import Bytes
 from partita.wire.doubling import binary_blocks, halving_doubling, recursive_doubling
 from partita.wire.layers import butterfly, hierarchical
 from partita.wire.rings import pairwise, ring, ring_all_gather, ring_reduce_scatter
-from partita.wire.schedule import Schedule
+from partita.wire.schedule import Schedule, Sparse
 from partita.wire.trees import tree, tree_broadcast
 
 BACKEND: Final = "backend"
@@ -24,20 +25,29 @@ ALGORITHMS: Final[dict[str, Callable[..., Schedule]]] = {
     "ring": ring, "tree": tree, "doubling": recursive_doubling, "halving": halving_doubling, "blocks": binary_blocks,
     "pairwise": pairwise, "hierarchical": hierarchical, "butterfly": butterfly,
 }  # fmt: skip
+STREAMS: Final[dict[str, tuple[str, Sparse]]] = {
+    "sparse_doubling": ("doubling", Sparse()),
+    "sparse_split": ("pairwise", Sparse()),
+    "sparse_split_dense": ("pairwise", Sparse(whole=True)),
+    "kylix": ("butterfly", Sparse(maps=True)),
+}  # sums of chosen entries: the schedule that each goes by, and how (SparCML's SSAR and DSAR, CO-09; Kylix, CO-08)
 
 
 @lru_cache(256)
 def all_reduce(algorithm: str, ranks: int) -> Schedule:
-    """The schedule of an all-reduce: `ring`, `hierarchical(4)` (nodes of 4), `butterfly(2,3)` (its degrees), ...
+    """The schedule of an all-reduce: `ring`, `hierarchical(4)` (nodes of 4), `butterfly(2,3)` (its degrees),
+    `kylix(2,3)` (the same of streams), ...
 
     Raises PlanError for an algorithm that is none or is not one for `ranks`.
     """
     found = re.fullmatch(r"(\w+)(?:\(([\d,]+)\))?", algorithm)
+    if found is not None and found[1] in STREAMS:
+        dense, sparse = STREAMS[found[1]]
+        return replace(all_reduce(algorithm.replace(found[1], dense), ranks), name=algorithm, sparse=sparse)
     if found is None or found[1] not in ALGORITHMS:
         open_ = " until a recipe settles it" if algorithm == AUTO else ""
-        raise PlanError(
-            f"there is no collective {algorithm!r}{open_}; there are backend, auto, {', '.join(ALGORITHMS)}"
-        )
+        known = ", ".join((BACKEND, AUTO, *ALGORITHMS, *STREAMS))
+        raise PlanError(f"there is no collective {algorithm!r}{open_}; there are {known}")
     name, numbers = found[1], tuple(int(n) for n in (found[2] or "").split(",") if n)
     if name == "butterfly":
         degrees = numbers or factors(ranks)
@@ -67,6 +77,17 @@ def schedule_of(kind: Kind, algorithm: str, ranks: int) -> Schedule:
 def algorithm_for(wire: Wire, size: Bytes) -> str:
     """The algorithm by which a plan sums a vector of so many bytes."""
     return next((algorithm for most, algorithm in wire.by_size if size <= most), wire.collective)
+
+
+def of_streams(algorithm: str) -> bool:
+    """Whether an algorithm sums entries that were chosen, and not all numbers."""
+    return algorithm.partition("(")[0] in STREAMS
+
+
+def all_numbers(wire: Wire) -> Wire:
+    """The wire, where it sums streams with the backend's own algorithm in their place."""
+    by_size = tuple((most, BACKEND if of_streams(one) else one) for most, one in wire.by_size)
+    return replace(wire, collective=BACKEND if of_streams(wire.collective) else wire.collective, by_size=by_size)
 
 
 def factors(ranks: int) -> tuple[int, ...]:

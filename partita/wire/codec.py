@@ -30,7 +30,7 @@ class Spec:
     counts    `counts(shapes, settings)`, of one that looks at the shapes of a bucket's pieces and makes several
               codings, each from the sum of the one before: of how many numbers each is
     where, feedback     what it is used with unless told otherwise
-    sparse    it speaks of some numbers only
+    sparse    it speaks of some numbers only: of the part `density` or `ratio` of its settings
     bound     the setting by which each worker's own gradient is bounded first
     ahead     the task's momentum is applied before it
     fresh     it looks at what of the numbers is new as well
@@ -186,6 +186,14 @@ def room(codec: Codec, elements: int, item: int) -> Bytes:
 def masks(codec: Codec) -> bool:
     """Whether it speaks of some numbers only, of which a momentum that goes ahead of it is then forgotten (SP-03)."""
     return spec_of(codec).sparse and settings_of(codec).get("ratio", 0.0) < 1
+
+
+def density_of(codec: Codec, elements: int) -> float:
+    """The part of so many numbers of which a codec is expected to speak; 1 of one that speaks of all."""
+    settings = settings_of(codec)
+    if not spec_of(codec).sparse or "density" in settings:
+        return min(settings.get("density", 1.0), 1.0)
+    return kept(elements, settings) / elements if "ratio" in settings and elements else 1.0
 
 
 def bound_of(codec: Codec, workers: int) -> float:

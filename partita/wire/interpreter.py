@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from partita.wire.schedule import Schedule
+from partita.wire.schedule import Hop, Schedule
 
 V = TypeVar("V")
 Code = Callable[[Any, int, int], Any]
+Note = Callable[[int, Hop, Sequence[Any]], object]
 
 
-def carried_out(schedule: Schedule, vectors: Sequence[Sequence[V]], code: Code | None = None) -> list[list[V]]:
+def carried_out(
+    schedule: Schedule, vectors: Sequence[Sequence[V]], code: Code | None = None, note: Note | None = None
+) -> list[list[V]]:
     """The parts that each rank ends with; `vectors[rank][part]` is what it begins with: anything that adds up.
+    `note(step, hop, values)` is told what each hop carries.
 
     `code(value, rank, part)` is what becomes of a value that `rank` encodes and others decode. Sums are encoded anew
     for each hop. A result is encoded once, by the rank that has it first, which takes what all others will decode;
@@ -21,7 +25,7 @@ def carried_out(schedule: Schedule, vectors: Sequence[Sequence[V]], code: Code |
     coded: Code = code or (lambda value, rank, part: value)
     held: list[list[Any]] = [list(vector) for vector in vectors]
     final = [[False] * schedule.parts for _ in vectors]
-    for step in schedule.steps:
+    for number, step in enumerate(schedule.steps):
         for hop in step:
             for part in range(hop.start, hop.stop):
                 if not hop.add and not final[hop.source][part]:
@@ -29,6 +33,8 @@ def carried_out(schedule: Schedule, vectors: Sequence[Sequence[V]], code: Code |
                     final[hop.source][part] = True
         before = [list(parts) for parts in held]
         for hop in step:
+            if note is not None:
+                note(number, hop, before[hop.source][hop.start : hop.stop])
             for part in range(hop.start, hop.stop):
                 value = before[hop.source][part]
                 if hop.add:

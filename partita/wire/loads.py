@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from partita.plan.wire import Codec
 from partita.units import Bytes
 from partita.wire.codec import coded_size
-from partita.wire.schedule import Schedule, edges_of
+from partita.wire.interpreter import carried_out
+from partita.wire.schedule import Hop, Schedule, edges_of
+from partita.wire.streams import HEAD, delta, expected_size, union
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A hop of step `step` as numbers: `size` bytes, of which the source encodes `encoded` numbers anew, the target
-    decodes `decoded` and adds `added`."""
+    """A hop of step `step` as numbers: `size` bytes in so many `messages`, of which the source encodes `encoded`
+    numbers anew, the target decodes `decoded`, adds `added`, and merges `merged` entries with those of a stream."""
 
     step: int
     source: int
@@ -23,13 +26,20 @@ class Load:
     encoded: int
     decoded: int
     added: int
+    merged: int = 0
+    messages: int = 1
 
 
 @lru_cache(512)
-def loads_of(schedule: Schedule, elements: int, item: int, codec: Codec | None = None) -> tuple[Load, ...]:
+def loads_of(
+    schedule: Schedule, elements: int, item: int, codec: Codec | None = None, density: float = 1.0
+) -> tuple[Load, ...]:
     """Every hop that moves anything of a vector of `elements` numbers of `item` bytes. With a codec each part is
-    encoded by itself: sums at every hop, a result once, by the rank that has it first."""
+    encoded by itself: sums at every hop, a result once, by the rank that has it first. Of streams, what is expected
+    where each rank brings the part `density` of the numbers."""
     edges = edges_of(elements, schedule.parts)
+    if schedule.sparse:
+        return _of_streams(schedule, edges, item, density)
     final, found = set[tuple[int, int]](), []
     for number, step in enumerate(schedule.steps):
         handed = set[tuple[int, int]]()
@@ -47,4 +57,26 @@ def loads_of(schedule: Schedule, elements: int, item: int, codec: Codec | None =
             own = (fresh, moved) if codec else (0, 0)
             found.append(Load(number, hop.source, hop.target, size, *own, moved if hop.add else 0))
         final |= handed
+    return tuple(found)
+
+
+def _of_streams(schedule: Schedule, edges: tuple[int, ...], item: int, density: float) -> tuple[Load, ...]:
+    """Parts grow with the number of ranks whose entries are in them; the head is a message of its own."""
+    found: list[Load] = []
+    assert schedule.sparse is not None
+    sparse = schedule.sparse
+
+    def note(number: int, hop: Hop, ranks: Sequence[int]) -> None:
+        lengths = [edges[part + 1] - edges[part] for part in range(hop.start, hop.stop)]
+        if not sum(lengths):
+            return
+        body = entries = 0
+        for length, many in zip(lengths, ranks, strict=True):
+            whole = sparse.whole and not hop.add
+            body += length * item if whole else expected_size(length, item, density, many)
+            entries += 0 if whole else round(min(union(length, density, many), delta(length, item)))
+        size = body + HEAD * len(lengths)
+        found.append(Load(number, hop.source, hop.target, size, 0, 0, 0, entries, 1 + bool(body)))
+
+    carried_out(schedule, [[1] * schedule.parts for _ in range(schedule.ranks)], note=note)
     return tuple(found)

@@ -4,6 +4,7 @@
     hop       0 --[1:2]--> 3 +     rank 0 sends part 1 to rank 3, which adds it to its own
               0 --[1:2]--> 3       ... which puts it in the place of its own
     step      hops that may go on at the same time: each sends what its sender held when the step began
+    sparse    parts travel as streams of the numbers that are not 0 (see `streams`), as long as these turn out to be
 
 A rank goes through its own hops step by step and waits for nobody else. The simulator takes times and bytes from a
 schedule, the worker its sends and receives.
@@ -39,6 +40,16 @@ class Hop:
 Step = tuple[Hop, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Sparse:
+    """How parts travel as streams: results `whole`, as all of their numbers, or as streams too (SparCML's DSAR and
+    SSAR); with `maps` both ends of a hop keep the places of the entries, which travel again only once they are others
+    (Kylix)."""
+
+    whole: bool = False
+    maps: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class Schedule:
     """The steps of a collective among `ranks` ranks on a vector in `parts` pieces. Two are equal if they are one."""
@@ -47,6 +58,7 @@ class Schedule:
     ranks: int
     parts: int
     steps: tuple[Step, ...]
+    sparse: Sparse | None = None
 
     def __str__(self) -> str:
         lines = [f"{i:4}  " + "   ".join(map(str, step)) for i, step in enumerate(self.steps)]

@@ -87,6 +87,8 @@ SLOW_CODECS = (
     "adacomp",
 )  # fmt: skip
 
+SLOW_SUMS = ("sparse_doubling", "sparse_split_dense", "kylix")
+
 SERVED_CODECS = ("ps_sync(codec=dgc(ratio=0.1,clip=0.5)+q8(where=server),ramp=1)",)
 
 
@@ -99,15 +101,16 @@ def test_schedules_chosen_by_the_clock(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "plan",
     [
-        "ddp(codec=q8)", "ddp(codec=threshold(threshold=0.001))",
+        "ddp(codec=q8)", "ddp(codec=threshold(threshold=0.001))", "ddp(codec=topk(ratio=0.05),collective=sparse_split)",
+        *(pytest.param(f"ddp(codec=topk(ratio=0.05),collective={way})", marks=pytest.mark.slow) for way in SLOW_SUMS),
         *(pytest.param(f"ddp(codec={codec})", marks=pytest.mark.slow) for codec in SLOW_CODECS),
         *(pytest.param(plan, marks=pytest.mark.slow) for plan in SERVED_CODECS),
     ],
 )  # fmt: skip
 def test_codecs_in_processes(plan: str, tmp_path: Path) -> None:
-    """QU-15 per hop, SP-01 with messages of varying length, and slowly QU-02, QU-04, QU-07, QU-11, QU-13, QU-14,
-    SP-03, SP-04, EX-02, also at servers (QU-05, QU-06): real processes end where all ranks in one process do, which
-    computes with one thread as they do: a codec makes a whole level of a last bit."""
+    """QU-15 per hop, SP-01 with messages of varying length, CO-09, and slowly CO-08, QU-02, QU-04, QU-07, QU-11, QU-13,
+    QU-14, SP-03, SP-04, EX-02, also at servers (QU-05, QU-06): real processes end where all ranks in one process do,
+    which computes with one thread as they do: a codec makes a whole level of a last bit."""
     task, machines = api.load("digits-cnn"), api.cluster_of("local:3")
     done = api.train("digits-cnn", plan, machines, steps=4, seed=3, out=str(tmp_path))
     assert done is not None

@@ -14,7 +14,7 @@ from partita.program.instruction import Collective
 from partita.recipes.catalogue import call
 from partita.recipes.fastest import candidates, timed
 from partita.simulator.simulate import simulate
-from partita.wire.algorithms import BACKEND
+from partita.wire.algorithms import BACKEND, STREAMS
 from tests.priced import priced, whole_cores
 from tests.small import two_layers
 
@@ -81,6 +81,22 @@ def test_nodes_and_codecs_have_candidates_of_their_own() -> None:
     plan = call("ddp(collective=auto,codec=q8)", costs.graph, costs.cluster, costs)
     assert BACKEND not in algorithms(plan, costs).values()
     assert plan.sync[0].wire.codecs == (Codec("q8", "hop"),)
+
+
+@pytest.mark.parametrize("ratio", [0.03, 0.4])
+@pytest.mark.parametrize("latency", [0.0, 1e-2])
+def test_entries_go_by_what_makes_the_step_shortest(ratio: float, latency: float) -> None:
+    """CO-09: codings that all get, or one of the sums of entries."""
+    costs, codec = costs_on(whole_cores(4, 1e5), latency), f"codec=topk(ratio={ratio})"
+
+    def seconds(collective: str) -> float:
+        plan = call(f"ddp({codec},collective={collective})", costs.graph, costs.cluster, costs)
+        return simulate(lower(costs.graph, plan, costs.cluster)[-1].program, costs).step_seconds
+
+    steps = {name: seconds(name) for name in (BACKEND, *STREAMS)}
+    assert seconds("auto") == min(steps.values()) < max(steps.values())
+    chosen = call(f"ddp({codec},collective=auto)", costs.graph, costs.cluster, costs).sync[0].wire.collective
+    assert (chosen in STREAMS) == (min(steps[name] for name in STREAMS) < steps[BACKEND])
 
 
 def test_without_costs_data_sheets_choose() -> None:

@@ -21,7 +21,9 @@ PLANS = (
     "ddp(codec=fp16)", "ddp(codec=bf16,collective=doubling)", "ddp(codec=q8,bucket_bytes=300)",
     "ddp(codec=q8(where=end))", "ddp(codec=truncate,collective=blocks)", "ddp(codec=onebit)", "ddp(codec=terngrad)",
     "ddp(codec=threshold)", "pipe_sgd(codec=topk(ratio=0.1),warmup=2)", "ddp(codec=fixed(bits=6,where=hop))",
-    "ddp(codec=adacomp(bin=20))",
+    "ddp(codec=adacomp(bin=20))", "ddp(codec=topk(ratio=0.1),collective=sparse_doubling)",
+    "ddp(codec=dgc(ratio=0.2),collective=kylix,bucket_bytes=300)",
+    "pipe_sgd(codec=threshold,collective=sparse_split)", "ddp(codec=adacomp(bin=20),collective=sparse_split_dense)",
 )  # fmt: skip
 SLOW = (
     "ddp(codec=fixed(bits=6,overflow=0.01))", "ddp(codec=dettmers8)", "ddp(codec=qsgd(group=50))", "ddp(codec=dorefa)",
@@ -31,8 +33,8 @@ SLOW = (
 
 @pytest.mark.parametrize("plan", [*PLANS, *(pytest.param(plan, marks=pytest.mark.slow) for plan in SLOW)])
 def test_a_lossy_plan_equals_its_replay(plan: str) -> None:
-    """QU-01, QU-02, QU-04, QU-05, QU-06, QU-07, QU-11, QU-13, QU-14, QU-15, SP-01, SP-02, SP-04: weights of the serial
-    recurrence on what the codecs left."""
+    """QU-01, QU-02, QU-04, QU-05, QU-06, QU-07, QU-11, QU-13, QU-14, QU-15, SP-01, SP-02, SP-04, CO-08, CO-09: weights
+    of the serial recurrence on what the codecs left."""
     machines = cluster_of(3)
     found = checked(perceptron(), lambda graph: call(plan, graph, machines), machines, steps=4)
     assert found["semantics"] == "lossy"

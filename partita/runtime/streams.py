@@ -1,0 +1,82 @@
+"""A rank's part in a sum of vectors of which few numbers are not 0: hop by hop, in messages of any length.
+
+vector    0 0 a 0 b 0 0 c  ->  streams, one a part  --hops: added, or in the place of others-->  streams  ->  vector
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+from partita.kernels.compiled import array_of
+from partita.runtime.transport import Steps, Transport
+from partita.runtime.varying import Incoming, Outgoing, exchanged
+from partita.wire.schedule import Hop, Schedule, edges_of, own_steps
+from partita.wire.streams import Maps, body_size, packed, stream_of, unpacked
+
+Place = tuple[str, int, int, int]  # a hop: its collective, step, source and target
+KeptMaps = dict[Place, Maps]
+
+
+def by_streams(
+    transport: Transport, schedule: Schedule, flat: torch.Tensor, group: Sequence[int], key: str, round: int,
+    kept: KeptMaps,
+) -> Steps:  # fmt: skip
+    """The sum of `flat` in place among `group`, by a schedule whose parts are streams; `kept` has the places that both
+    ends of its hops know, where they keep any. All ranks end with the same bits."""
+    assert schedule.sparse is not None
+    me, host = group.index(transport.rank), flat.cpu()
+    vector = array_of(host)
+    edges = edges_of(len(vector), schedule.parts)
+    lengths = [stop - start for start, stop in pairwise(edges)]
+    held = [stream_of(vector[start:stop]) for start, stop in pairwise(edges)]
+
+    def holds(hop: Hop) -> bool:
+        return edges[hop.stop] > edges[hop.start]
+
+    def maps(number: int, hop: Hop) -> Maps | None:
+        place = (key, number, group[hop.source], group[hop.target])
+        return kept.setdefault(place, {}) if schedule.sparse and schedule.sparse.maps else None
+
+    for number, coming, going in own_steps(schedule, me):
+        name = f"{key}/{number}"
+        sent = []
+        for hop in filter(holds, going):
+            whole = schedule.sparse.whole and not hop.add
+            head, body = packed(held[hop.start : hop.stop], whole, maps(number, hop))
+            sent.append(Outgoing(torch.from_numpy(head), torch.from_numpy(body), group[hop.target], name))
+        landing = [
+            Landing(hop, np.empty(hop.stop - hop.start, np.int64), vector.itemsize) for hop in filter(holds, coming)
+        ]
+        asked = [Incoming(torch.from_numpy(one.head), one.room, group[one.hop.source], name) for one in landing]
+        yield from exchanged(transport, sent, asked, round)
+        for one in landing:
+            parts = range(one.hop.start, one.hop.stop)
+            known = maps(number, one.hop)
+            came = unpacked(one.head, one.body, lengths[one.hop.start : one.hop.stop], vector.dtype, known)
+            for part, stream in zip(parts, came, strict=True):
+                held[part] = held[part] + stream if one.hop.add else stream
+    for start, stop, stream in zip(edges, edges[1:], held, strict=False):
+        vector[start:stop] = stream.all()
+    if host is not flat:
+        flat.copy_(host)
+
+
+@dataclass
+class Landing:
+    """A message on its way to this rank, with numbers of `item` bytes."""
+
+    hop: Hop
+    head: Any
+    item: int
+    body: Any = None
+
+    def room(self) -> torch.Tensor:
+        """Where its body goes, as long as its head says."""
+        self.body = np.empty(body_size(self.head, self.item), np.uint8)
+        return torch.from_numpy(self.body)

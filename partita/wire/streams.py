@@ -1,0 +1,142 @@
+"""Vectors of which few numbers are not 0, as streams, and the messages that carry them (SparCML, CO-09; Kylix, CO-08).
+
+stream     places 2 5 9, values a b c     while these are no more bytes: entries <= delta = N isize / (c + isize)
+           values of all N places         from then on
+sum        the union of the places; what cancels stays an entry, so that the sum is as long as the union
+message    head, ahead: 8 bytes a part    4 entries + form
+           body: places values            form SPARSE
+                 values                   form AGAIN: at the places of the last message on this hop (Kylix's maps)
+                 all values               form DENSE
+
+(Renggli et al., SC 2019; Zhao & Canny, ICPP 2014.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partita.units import Bytes
+
+Array = NDArray[Any]
+Maps = dict[int, Array]  # part of a hop -> the places of its last message
+PLACE: Final = 4  # bytes of a place
+HEAD: Final = 8  # bytes of a part in a message's head
+SPARSE, AGAIN, DENSE, FORMS = 0, 1, 2, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """`values` at `places` in rising order (int32), 0 everywhere else among `length`; all of them without places."""
+
+    length: int
+    values: Array
+    places: Array | None = None
+
+    def __add__(self, other: Stream) -> Stream:
+        if self.places is None or other.places is None:
+            return Stream(self.length, self.all() + other.all())
+        places = _union(self.places, other.places)
+        values = np.zeros(len(places), self.values.dtype)
+        values[np.searchsorted(places, self.places)] = self.values
+        values[np.searchsorted(places, other.places)] += other.values
+        return switched(Stream(self.length, values, places))
+
+    def all(self) -> Array:
+        """All of its numbers."""
+        if self.places is None:
+            return self.values
+        found = np.zeros(self.length, self.values.dtype)
+        found[self.places] = self.values
+        return found
+
+
+def delta(length: int, item: int) -> float:
+    """How many entries take as many bytes as all `length` numbers of `item` bytes."""
+    return length * item / (PLACE + item)
+
+
+def switched(stream: Stream) -> Stream:
+    """The stream, as all of its numbers where it has more than delta entries."""
+    dense = len(stream.values) > delta(stream.length, stream.values.itemsize)
+    return Stream(stream.length, stream.all()) if dense else stream
+
+
+def stream_of(vector: Array) -> Stream:
+    """A vector as a stream, with memory of its own."""
+    places = np.flatnonzero(vector).astype(np.int32)
+    return switched(Stream(len(vector), vector[places], places))
+
+
+def union(length: int, density: float, ranks: int) -> float:
+    """How many places so many ranks' entries have together, each the part `density` of `length`, drawn independently:
+    N (1 - (1 - k/N)^p)."""
+    return length * (1.0 - (1.0 - density) ** ranks)
+
+
+def expected_size(length: int, item: int, density: float, ranks: int) -> Bytes:
+    """Bytes of a stream with as many entries as are expected of the sum of so many ranks'."""
+    entries = union(length, density, ranks)
+    return length * item if entries > delta(length, item) else round(entries * (PLACE + item))
+
+
+def packed(streams: Sequence[Stream], whole: bool = False, maps: Maps | None = None) -> tuple[Array, Array]:
+    """(head int64, body uint8) of a message of streams, one a part. Places that `maps` has are left out, others are
+    noted there."""
+    head, body = list[int](), [np.zeros(0, np.uint8)]
+    for part, stream in enumerate(streams):
+        places, values, form = stream.places, stream.values, DENSE
+        if whole:
+            places, values = None, stream.all()
+        if places is not None:
+            known = maps is not None and part in maps and np.array_equal(maps[part], places)
+            form = AGAIN if known else SPARSE
+        if form == SPARSE and places is not None:
+            body.append(places.view(np.uint8))
+            if maps is not None:
+                maps[part] = places
+        head.append(len(values) * FORMS + form)
+        body.append(np.ascontiguousarray(values).view(np.uint8))
+    return np.array(head, np.int64), np.concatenate(body)
+
+
+def body_size(head: Array, item: int) -> Bytes:
+    """Bytes of the body of which a head speaks, with numbers of `item` bytes."""
+    return sum(n // FORMS * (item + PLACE * (n % FORMS == SPARSE)) for n in head.tolist())
+
+
+def unpacked(head: Array, body: Array, lengths: Sequence[int], dtype: Any, maps: Maps | None = None) -> list[Stream]:
+    """The streams of a message, whose parts are of `lengths` numbers; places are kept in `maps` as its sender does."""
+    return list(_unpacked(head.tolist(), body, lengths, np.dtype(dtype), maps))
+
+
+def _unpacked(head: list[int], body: Array, lengths: Sequence[int], dtype: Any, maps: Maps | None) -> Iterator[Stream]:
+    at = 0
+
+    def take(count: int, kind: Any) -> Array:
+        nonlocal at
+        start, at = at, at + count * np.dtype(kind).itemsize
+        return np.frombuffer(body[start:at].tobytes(), kind)
+
+    for part, (number, length) in enumerate(zip(head, lengths, strict=True)):
+        count, form = divmod(number, FORMS)
+        if form == DENSE:
+            yield Stream(length, take(count, dtype))
+            continue
+        places = take(count, np.int32) if form == SPARSE or maps is None else maps[part]
+        if form == SPARSE and maps is not None:
+            maps[part] = places
+        yield Stream(length, take(count, dtype), places)
+
+
+def _union(one: Array, other: Array) -> Array:
+    """Places that either has, in order."""
+    both = np.sort(np.concatenate([one, other]), kind="stable")  # two runs in order: merged in one pass
+    fresh = np.ones(len(both), bool)
+    np.not_equal(both[1:], both[:-1], out=fresh[1:])
+    found: Array = both[fresh]
+    return found

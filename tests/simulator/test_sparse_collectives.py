@@ -1,0 +1,75 @@
+"""A simulated sum of chosen entries carries the bytes of the unions that are expected, and lasts as long as they do."""
+
+from __future__ import annotations
+
+import pytest
+
+from partita.lowering.lower import lower
+from partita.program.timeline import Timeline
+from partita.recipes.catalogue import call
+from partita.simulator.simulate import simulate
+from partita.wire.streams import HEAD, PLACE, delta, union
+from tests.priced import priced, whole_cores
+from tests.small import two_layers
+
+WIDTH = 400
+ELEMENTS = 6 * WIDTH
+COMPUTE = 10e-3
+SLOW = 1e5  # bytes a second
+ENTRY = PLACE + 4
+
+
+def step_of(collective: str, ranks: int, ratio: float, alpha: float = 0.0) -> Timeline:
+    """One bucket of 2,400 numbers, of which each device sends the part `ratio`, computing for 10 ms."""
+    graph, machines = two_layers(WIDTH), whole_cores(ranks, SLOW)
+    plan = call(f"ddp(codec=topk(ratio={ratio}),collective={collective})", graph, machines)
+    program = lower(graph, plan, machines)[-1].program
+    batches = sorted({segment.batch for segment in program.segments})
+    costs = priced(graph, machines, batches, operator=COMPUTE / 10, latency=alpha)
+    return simulate(program, costs)
+
+
+def body(entries: float, length: float = ELEMENTS) -> int:
+    return round(entries * ENTRY) if entries <= delta(int(length), 4) else round(4 * length)
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("ratio", [0.01, 0.1, 0.3])
+def test_doubling_carries_unions_that_grow(ranks: int, ratio: float) -> None:
+    """CO-09: N (1 - (1 - k/N)^(2^s)) entries in step s, or all numbers where these take less; a head a message."""
+    sent, steps = 0, (ranks - 1).bit_length()
+    for step in range(steps):
+        sent += HEAD + body(union(ELEMENTS, ratio, 2**step))
+    found = step_of("sparse_doubling", ranks, ratio)
+    assert found.wire_sent == (sent,) * ranks
+    for alpha in (0.0, 5e-3):
+        seconds = step_of("sparse_doubling", ranks, ratio, alpha).step_seconds - COMPUTE
+        assert seconds == pytest.approx(2 * steps * alpha + sent / SLOW, rel=1e-9)
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_split_carries_its_parts(ranks: int) -> None:
+    """CO-09: a part of the own entries to each other rank, then the union of the own part, or all of its numbers."""
+    part, ratio = ELEMENTS // ranks, 0.05
+    first = body(part * ratio, part)
+    for name, last in (("sparse_split", body(union(part, ratio, ranks), part)), ("sparse_split_dense", 4 * part)):
+        sent = (ranks - 1) * (2 * HEAD + first + last)
+        assert step_of(name, ranks, ratio).wire_sent == (sent,) * ranks
+
+
+def test_a_butterfly_of_one_layer_is_split() -> None:
+    assert step_of("kylix(4)", 4, 0.02).wire_sent == step_of("sparse_split", 4, 0.02).wire_sent
+
+
+def test_few_entries_beat_codings_that_all_get_and_many_do_not() -> None:
+    """CO-09: gathered codings grow with the number of ranks, whatever their places; a union stops at all numbers."""
+    few, many = ({way: step_of(way, 8, ratio) for way in ("backend", "sparse_split")} for ratio in (0.005, 0.4))
+    assert max(many["sparse_split"].wire_sent) < 0.5 * max(many["backend"].wire_sent)
+    assert many["sparse_split"].step_seconds < many["backend"].step_seconds
+    assert max(few["sparse_split"].wire_sent) > max(few["backend"].wire_sent)
+
+
+def test_small_messages_want_few_steps() -> None:
+    """CO-09: doubling has 2 log2 p messages behind each other, split 2 x 2 at a time."""
+    slow = {name: step_of(name, 8, 0.001, 50e-3).step_seconds for name in ("sparse_doubling", "sparse_split")}
+    assert slow["sparse_split"] < slow["sparse_doubling"]
