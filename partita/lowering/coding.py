@@ -8,7 +8,8 @@ in rounds    wire           A0-- A0.1--               each coding made of the su
              encode             E0.1
              decode                    D0
 streams      decode          D0                      where E0 chooses numbers, D0 leaves those in the gradient, and A0
-             wire               A0--                 sums what is not 0 there (SparCML, Kylix)
+             wire               A0--                 sums what is not 0 there (SparCML, Kylix); results that travel
+                                                     whole may be encoded, by a second codec, of hops
 hop          wire        A0--      a schedule each of whose messages is encoded (Pipe-SGD's T and Q)
 
 E0 of a round waits for D0 of the one before, which still reads the coding.
@@ -47,7 +48,7 @@ from partita.program.instruction import (
     Term,
 )
 from partita.program.program import WEIGHT, Bucket, Coding
-from partita.wire.algorithms import BACKEND, algorithm_for, all_numbers, of_streams
+from partita.wire.algorithms import BACKEND, algorithm_for, all_numbers, hands_whole, of_streams
 from partita.wire.codec import (
     SPECS,
     bound_of,
@@ -136,7 +137,10 @@ def summed(draft: Draft, label: str, bucket: Bucket, lane: str) -> Agreement:
     if of_streams(draft.algorithm(bucket.name)):
         own = Instruction(f"D{label}", Decode(bucket.name, made[0].name, ()), DECODE, (After(encode.name),))
         algorithm, density = draft.algorithm(bucket.name), density_of(made[0].codec, bucket.elements)
-        chosen = Collective(Kind.ALL_REDUCE, bucket.name, groups, algorithm=algorithm, density=density)
+        hop = at(wire, "hop")
+        chosen = Collective(
+            Kind.ALL_REDUCE, bucket.name, groups, Space.GRADIENT, algorithm, hop and check_codec(hop), density
+        )
         return Agreement((*ahead, encode), (own, Instruction(last, chosen, lane, (After(own.name),))), last)
     space = encode.act.space if isinstance(encode.act, Encode) else Space.GRADIENT
     kind = Kind.ALL_REDUCE if sums else Kind.ALL_GATHER
@@ -169,6 +173,12 @@ def encoding(draft: Draft, label: str, bucket: Bucket, coding: Coding, after: tu
     clears = (Space.VELOCITY,) if masks(coding.codec) else ()
     encode = Encode(bucket.name, coding.name, space, clears)
     return [*ahead, Instruction(f"E{label}", encode, "compute", (*after, After(ahead[-1].name)))]
+
+
+def coded_twice(wire: Wire) -> bool:
+    """Whether one codec chooses entries and another encodes the results of their sum, which travel whole (DSAR)."""
+    places = [codec.where for codec in wire.codecs]
+    return sorted(places) == ["end", "hop"] and not wire.by_size and hands_whole(wire.collective)
 
 
 def check_streams(plan: Plan) -> None:

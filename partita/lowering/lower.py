@@ -20,7 +20,7 @@ from partita.lowering.agreement import all_reduced, alone
 from partita.lowering.apart import apart, apart_gaps, corrections_gap, steps_alone
 from partita.lowering.arriving import loose_gaps, waits_for_all
 from partita.lowering.chain import chain_gaps
-from partita.lowering.coding import ahead_gaps, check_streams, server_gaps
+from partita.lowering.coding import ahead_gaps, check_streams, coded_twice, server_gaps
 from partita.lowering.factors import Factors, base_of, factor_gaps, factors_of
 from partita.lowering.finale import finale
 from partita.lowering.ordering import ordered, ordering_gaps
@@ -198,7 +198,7 @@ def _gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
         yield from chain_gaps(graph, plan)
     else:
         yield any(codec.where == "server" for codec in wire.codecs), "codecs of servers"
-        yield len(wire.codecs) > 1, "several codecs, one after the other"
+        yield len(wire.codecs) > 1 and not coded_twice(wire), "several codecs, one after the other"
     yield wire.collective != BACKEND and served, f"the collective {wire.collective!r} through servers"
     yield from ordering_gaps(plan)
 

@@ -21,7 +21,7 @@ from partita.program.instruction import Collective, Instruction, Kind
 from partita.program.program import Bucket, Lane, Program, Role
 from partita.simulator.simulate import simulate
 from partita.units import Bytes, Seconds
-from partita.wire.algorithms import ALGORITHMS, AUTO, BACKEND, STREAMS, all_reduce
+from partita.wire.algorithms import ALGORITHMS, AUTO, BACKEND, STREAMS, all_reduce, hands_whole
 from partita.wire.codec import spec_of
 
 LEAVES: Final = "float32"
@@ -43,7 +43,9 @@ def _settled(sync: Sync, plan: Plan, costs: Costs) -> Sync:
     if sync.wire.collective != AUTO:
         return sync
     if any(spec_of(codec).sparse and codec.where == "end" for codec in sync.wire.codecs):
-        steps = {name: simulate(_with(plan, name, costs), costs).step_seconds for name in (BACKEND, *STREAMS)}
+        twice = len(sync.wire.codecs) > 1
+        names = [name for name in (BACKEND, *STREAMS) if hands_whole(name) or not twice]
+        steps = {name: simulate(_with(plan, name, costs), costs).step_seconds for name in names}
         return replace(sync, wire=replace(sync.wire, collective=min(steps, key=lambda name: steps[name])))
     program = _with(plan, BACKEND, costs)
     acts = [i.act for _, i in program.instructions() if isinstance(i.act, Collective)]

@@ -178,9 +178,9 @@ def collective(rank: Rank, act: Collective, name: str, round: int) -> Pending | 
         return circle(rank, act, flat, group, name, round)
     if by_messages(act):
         schedule = schedule_of(act.kind, act.algorithm, len(group))
-        if schedule.sparse:
-            return by_streams(rank.transport, schedule, flat, group, name, round, rank.maps)
         code = HopCode(act, name, rank, round) if act.codec else None
+        if schedule.sparse:
+            return by_streams(rank.transport, schedule, flat, group, name, round, rank.maps, code)
         return by_schedule(rank.transport, schedule, flat, group, name, round, code)
     bucket = rank.program.bucket[act.bucket]
     shares = bucket.shares

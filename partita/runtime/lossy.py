@@ -5,12 +5,13 @@ momentum ahead (SP-03)     g_r bounded, u_r = m u_r + g_r,   v = e_r + u_r,   u_
 applied                    sum over r of said(message of r), in the order of the ranks
 in rounds (EX-02)          what all workers' values are understood as together, from what was understood last
 coded answers (QU-05)      the same once more of the sum, by its server
+coded results (CO-09)      said(each part of the sum of chosen entries), by the rank that sums it
 per hop                    the plan's schedule on the contributions, each message said through the codec
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -28,7 +29,7 @@ from partita.runtime.state import rows
 from partita.wire.algorithms import BACKEND, schedule_of
 from partita.wire.codec import bound_of, masks, settings_of, spec_of
 from partita.wire.interpreter import carried_out
-from partita.wire.schedule import edges_of
+from partita.wire.schedule import edges_of, halved
 
 Named = Mapping[str, torch.Tensor]
 SERVER: Final = -1
@@ -127,7 +128,19 @@ class Lossy:
             others = []
         for other in others:
             first = first + other
-        return first.to(next(iter(own.values())).dtype)
+        return self._handed_on(program, bucket, first.to(next(iter(own.values())).dtype), list(own), step)
+
+    def _handed_on(
+        self, program: Program, bucket: Bucket, total: torch.Tensor, workers: list[int], step: int
+    ) -> torch.Tensor:
+        """What all understand of the sum of chosen entries, whose parts may be encoded by the ranks that sum them."""
+        acts = [i.act for i in program.roles[0].instructions if isinstance(i.act, Collective)]
+        act = next((act for act in acts if act.bucket == bucket.name), None)
+        if act is None or act.codec is None:
+            return total
+        _, results = halved(schedule_of(act.kind, act.algorithm, len(workers)))
+        parts = [total[a:b] for a, b in pairwise(edges_of(len(total), results.parts))]
+        return torch.cat(carried_out(results, [parts for _ in workers], self._said(act, workers, step))[0])
 
     def _in_rounds(
         self, program: Program, codec: Codec, bucket: Bucket, own: dict[int, torch.Tensor], step: int
@@ -147,10 +160,18 @@ class Lossy:
         return torch.stack(said).sum(0)
 
     def _per_hop(self, act: Collective, own: dict[int, torch.Tensor], step: int) -> torch.Tensor:
-        codec, workers = act.codec, list(own)
-        assert codec is not None
-        schedule, settings = schedule_of(act.kind, act.algorithm, len(workers)), settings_of(codec)
+        workers = list(own)
+        schedule = schedule_of(act.kind, act.algorithm, len(workers))
         edges = edges_of(len(own[workers[0]]), schedule.parts)
+        said = self._said(act, workers, step)
+        ends = carried_out(schedule, [[own[w][a:b] for a, b in pairwise(edges)] for w in workers], said)
+        return torch.cat(ends[0])
+
+    def _said(self, act: Collective, workers: list[int], step: int) -> Callable[[torch.Tensor, int, int], torch.Tensor]:
+        """What is understood of a part that one of the workers encodes for a hop."""
+        codec = act.codec
+        assert codec is not None
+        settings = settings_of(codec)
 
         def said(value: torch.Tensor, place: int, part: int) -> torch.Tensor:
             if not value.numel():
@@ -158,8 +179,7 @@ class Lossy:
             key = coding_key(self.seed, step, workers[place], f"{act.bucket}/{part}")
             return decoded(codec.name, encoded(codec.name, value, settings, key), value, settings)
 
-        ends = carried_out(schedule, [[own[w][a:b] for a, b in pairwise(edges)] for w in workers], said)
-        return torch.cat(ends[0])
+        return said
 
 
 def _bounded(program: Program, named: Named, workers: int) -> Named:

@@ -14,9 +14,10 @@ import numpy as np
 import torch
 
 from partita.kernels.compiled import array_of
+from partita.runtime.hops import Code, by_schedule
 from partita.runtime.transport import Steps, Transport
 from partita.runtime.varying import Incoming, Outgoing, exchanged
-from partita.wire.schedule import Hop, Schedule, edges_of, own_steps
+from partita.wire.schedule import Hop, Schedule, edges_of, halved, own_steps
 from partita.wire.streams import Maps, body_size, packed, stream_of, unpacked
 
 Place = tuple[str, int, int, int]  # a hop: its collective, step, source and target
@@ -25,11 +26,23 @@ KeptMaps = dict[Place, Maps]
 
 def by_streams(
     transport: Transport, schedule: Schedule, flat: torch.Tensor, group: Sequence[int], key: str, round: int,
-    kept: KeptMaps,
+    kept: KeptMaps, code: Code | None = None,
 ) -> Steps:  # fmt: skip
     """The sum of `flat` in place among `group`, by a schedule whose parts are streams; `kept` has the places that both
-    ends of its hops know, where they keep any. All ranks end with the same bits."""
-    assert schedule.sparse is not None
+    ends of its hops know, where they keep any. Results that travel whole may be encoded. All ranks end with the same
+    bits."""
+    if schedule.sparse and schedule.sparse.whole:
+        sums, results = halved(schedule)
+        yield from _streaming(transport, sums, flat, group, key, round, kept)
+        yield from by_schedule(transport, results, flat, group, f"{key}.", round, code)
+    else:
+        yield from _streaming(transport, schedule, flat, group, key, round, kept)
+
+
+def _streaming(
+    transport: Transport, schedule: Schedule, flat: torch.Tensor, group: Sequence[int], key: str, round: int,
+    kept: KeptMaps,
+) -> Steps:  # fmt: skip
     me, host = group.index(transport.rank), flat.cpu()
     vector = array_of(host)
     edges = edges_of(len(vector), schedule.parts)
@@ -47,8 +60,7 @@ def by_streams(
         name = f"{key}/{number}"
         sent = []
         for hop in filter(holds, going):
-            whole = schedule.sparse.whole and not hop.add
-            head, body = packed(held[hop.start : hop.stop], whole, maps(number, hop))
+            head, body = packed(held[hop.start : hop.stop], maps(number, hop))
             sent.append(Outgoing(torch.from_numpy(head), torch.from_numpy(body), group[hop.target], name))
         landing = [
             Landing(hop, np.empty(hop.stop - hop.start, np.int64), vector.itemsize) for hop in filter(holds, coming)

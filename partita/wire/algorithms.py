@@ -84,6 +84,11 @@ def of_streams(algorithm: str) -> bool:
     return algorithm.partition("(")[0] in STREAMS
 
 
+def hands_whole(algorithm: str) -> bool:
+    """Whether an algorithm sums entries and hands all numbers of the results on, which may then be encoded."""
+    return algorithm in STREAMS and STREAMS[algorithm][1].whole
+
+
 def all_numbers(wire: Wire) -> Wire:
     """The wire, where it sums streams with the backend's own algorithm in their place."""
     by_size = tuple((most, BACKEND if of_streams(one) else one) for most, one in wire.by_size)

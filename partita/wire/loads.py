@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from partita.plan.wire import Codec
 from partita.units import Bytes
 from partita.wire.codec import coded_size
 from partita.wire.interpreter import carried_out
-from partita.wire.schedule import Hop, Schedule, edges_of
+from partita.wire.schedule import Hop, Schedule, edges_of, halved
 from partita.wire.streams import HEAD, delta, expected_size, union
 
 
@@ -38,6 +38,11 @@ def loads_of(
     encoded by itself: sums at every hop, a result once, by the rank that has it first. Of streams, what is expected
     where each rank brings the part `density` of the numbers."""
     edges = edges_of(elements, schedule.parts)
+    if schedule.sparse and schedule.sparse.whole:
+        sums, results = halved(schedule)
+        last = loads_of(results, elements, item, codec)
+        after = tuple(replace(load, step=load.step + len(sums.steps)) for load in last)
+        return _of_streams(sums, edges, item, density) + after
     if schedule.sparse:
         return _of_streams(schedule, edges, item, density)
     final, found = set[tuple[int, int]](), []
@@ -63,8 +68,6 @@ def loads_of(
 def _of_streams(schedule: Schedule, edges: tuple[int, ...], item: int, density: float) -> tuple[Load, ...]:
     """Parts grow with the number of ranks whose entries are in them; the head is a message of its own."""
     found: list[Load] = []
-    assert schedule.sparse is not None
-    sparse = schedule.sparse
 
     def note(number: int, hop: Hop, ranks: Sequence[int]) -> None:
         lengths = [edges[part + 1] - edges[part] for part in range(hop.start, hop.stop)]
@@ -72,9 +75,8 @@ def _of_streams(schedule: Schedule, edges: tuple[int, ...], item: int, density: 
             return
         body = entries = 0
         for length, many in zip(lengths, ranks, strict=True):
-            whole = sparse.whole and not hop.add
-            body += length * item if whole else expected_size(length, item, density, many)
-            entries += 0 if whole else round(min(union(length, density, many), delta(length, item)))
+            body += expected_size(length, item, density, many)
+            entries += round(min(union(length, density, many), delta(length, item)))
         size = body + HEAD * len(lengths)
         found.append(Load(number, hop.source, hop.target, size, 0, 0, 0, entries, 1 + bool(body)))
 

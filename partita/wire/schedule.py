@@ -12,7 +12,7 @@ schedule, the worker its sends and receives.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
 
@@ -42,8 +42,8 @@ Step = tuple[Hop, ...]
 
 @dataclass(frozen=True, slots=True)
 class Sparse:
-    """How parts travel as streams: results `whole`, as all of their numbers, or as streams too (SparCML's DSAR and
-    SSAR); with `maps` both ends of a hop keep the places of the entries, which travel again only once they are others
+    """How parts travel as streams: sums alone, results `whole`, as in any other schedule (SparCML's DSAR), or both
+    (SSAR); with `maps` both ends of a hop keep the places of the entries, which travel again only once they are others
     (Kylix)."""
 
     whole: bool = False
@@ -120,6 +120,15 @@ def strand(whole: Schedule, number: int, of: int) -> Schedule:
         for step in whole.steps
     )
     return Schedule(f"{whole.name}, {number} of {of}", whole.ranks, whole.parts * of, tuple(steps))
+
+
+@lru_cache(256)
+def halved(whole: Schedule) -> tuple[Schedule, Schedule]:
+    """A schedule whose results travel whole: the steps that sum streams, and those that hand all numbers on."""
+    cut = next((k for k, step in enumerate(whole.steps) if not all(hop.add for hop in step)), len(whole.steps))
+    return replace(whole, steps=whole.steps[:cut], sparse=Sparse()), replace(
+        whole, steps=whole.steps[cut:], sparse=None
+    )
 
 
 def joined(name: str, first: Schedule, *others: Schedule) -> Schedule:

@@ -84,23 +84,21 @@ def expected_size(length: int, item: int, density: float, ranks: int) -> Bytes:
     return length * item if entries > delta(length, item) else round(entries * (PLACE + item))
 
 
-def packed(streams: Sequence[Stream], whole: bool = False, maps: Maps | None = None) -> tuple[Array, Array]:
+def packed(streams: Sequence[Stream], maps: Maps | None = None) -> tuple[Array, Array]:
     """(head int64, body uint8) of a message of streams, one a part. Places that `maps` has are left out, others are
     noted there."""
     head, body = list[int](), [np.zeros(0, np.uint8)]
     for part, stream in enumerate(streams):
-        places, values, form = stream.places, stream.values, DENSE
-        if whole:
-            places, values = None, stream.all()
-        if places is not None:
-            known = maps is not None and part in maps and np.array_equal(maps[part], places)
+        form = DENSE
+        if stream.places is not None:
+            known = maps is not None and part in maps and np.array_equal(maps[part], stream.places)
             form = AGAIN if known else SPARSE
-        if form == SPARSE and places is not None:
-            body.append(places.view(np.uint8))
+        if form == SPARSE and stream.places is not None:
+            body.append(stream.places.view(np.uint8))
             if maps is not None:
-                maps[part] = places
-        head.append(len(values) * FORMS + form)
-        body.append(np.ascontiguousarray(values).view(np.uint8))
+                maps[part] = stream.places
+        head.append(len(stream.values) * FORMS + form)
+        body.append(stream.values.view(np.uint8))
     return np.array(head, np.int64), np.concatenate(body)
 
 

@@ -24,6 +24,7 @@ PLANS = (
     "ddp(codec=adacomp(bin=20))", "ddp(codec=topk(ratio=0.1),collective=sparse_doubling)",
     "ddp(codec=dgc(ratio=0.2),collective=kylix,bucket_bytes=300)",
     "pipe_sgd(codec=threshold,collective=sparse_split)", "ddp(codec=adacomp(bin=20),collective=sparse_split_dense)",
+    "ddp(codec=topk(ratio=0.2)+q8,collective=sparse_split_dense)",
 )  # fmt: skip
 SLOW = (
     "ddp(codec=fixed(bits=6,overflow=0.01))", "ddp(codec=dettmers8)", "ddp(codec=qsgd(group=50))", "ddp(codec=dorefa)",

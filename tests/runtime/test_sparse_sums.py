@@ -70,8 +70,9 @@ def on_paper(name: str, flats: dict[int, torch.Tensor]) -> dict[int, int]:
     edges = edges_of(len(vectors[0]), schedule.parts)
 
     def note(step: int, hop: Hop, streams: Sequence[Stream]) -> None:
-        head, body = packed(streams, sparse.whole and not hop.add)
-        sent[group[hop.source]] += head.nbytes + len(body)
+        head, body = packed(streams)
+        whole = sparse.whole and not hop.add
+        sent[group[hop.source]] += sum(4 * one.length for one in streams) if whole else head.nbytes + len(body)
 
     carried_out(schedule, [[stream_of(v[a:b]) for a, b in pairwise(edges)] for v in vectors], note=note)
     return sent

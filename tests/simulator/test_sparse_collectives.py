@@ -19,10 +19,10 @@ SLOW = 1e5  # bytes a second
 ENTRY = PLACE + 4
 
 
-def step_of(collective: str, ranks: int, ratio: float, alpha: float = 0.0) -> Timeline:
+def step_of(collective: str, ranks: int, ratio: float, alpha: float = 0.0, codec: str = "") -> Timeline:
     """One bucket of 2,400 numbers, of which each device sends the part `ratio`, computing for 10 ms."""
     graph, machines = two_layers(WIDTH), whole_cores(ranks, SLOW)
-    plan = call(f"ddp(codec=topk(ratio={ratio}),collective={collective})", graph, machines)
+    plan = call(f"ddp(codec=topk(ratio={ratio}){codec},collective={collective})", graph, machines)
     program = lower(graph, plan, machines)[-1].program
     batches = sorted({segment.batch for segment in program.segments})
     costs = priced(graph, machines, batches, operator=COMPUTE / 10, latency=alpha)
@@ -49,12 +49,16 @@ def test_doubling_carries_unions_that_grow(ranks: int, ratio: float) -> None:
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_split_carries_its_parts(ranks: int) -> None:
-    """CO-09: a part of the own entries to each other rank, then the union of the own part, or all of its numbers."""
+    """CO-09: a part of the own entries to each other rank, then the union of the own part, or all of its numbers, also
+    of eight bits."""
     part, ratio = ELEMENTS // ranks, 0.05
     first = body(part * ratio, part)
-    for name, last in (("sparse_split", body(union(part, ratio, ranks), part)), ("sparse_split_dense", 4 * part)):
-        sent = (ranks - 1) * (2 * HEAD + first + last)
+    union_of_all, all_numbers = HEAD + body(union(part, ratio, ranks), part), 4 * part
+    for name, last in (("sparse_split", union_of_all), ("sparse_split_dense", all_numbers)):
+        sent = (ranks - 1) * (HEAD + first + last)
         assert step_of(name, ranks, ratio).wire_sent == (sent,) * ranks
+    sent = (ranks - 1) * (HEAD + first + part + 4)
+    assert step_of("sparse_split_dense", ranks, ratio, codec="+q8").wire_sent == (sent,) * ranks
 
 
 def test_a_butterfly_of_one_layer_is_split() -> None:
