@@ -40,11 +40,14 @@ class Stream:
     def __add__(self, other: Stream) -> Stream:
         if self.places is None or other.places is None:
             return Stream(self.length, self.all() + other.all())
-        places = _union(self.places, other.places)
-        values = np.zeros(len(places), self.values.dtype)
-        values[np.searchsorted(places, self.places)] = self.values
-        values[np.searchsorted(places, other.places)] += other.values
-        return switched(Stream(self.length, values, places))
+        places = np.concatenate([self.places, other.places])
+        order = np.argsort(places, kind="stable")  # two runs in order: merged in one pass
+        places, values = places[order], np.concatenate([self.values, other.values])[order]
+        fresh = np.ones(len(places), bool)
+        np.not_equal(places[1:], places[:-1], out=fresh[1:])
+        again, sums = np.flatnonzero(~fresh), values[fresh]
+        sums[again - 1 - np.arange(len(again))] += values[again]
+        return switched(Stream(self.length, sums, places[fresh]))
 
     def all(self) -> Array:
         """All of its numbers."""
@@ -68,7 +71,7 @@ def switched(stream: Stream) -> Stream:
 
 def stream_of(vector: Array) -> Stream:
     """A vector as a stream, with memory of its own."""
-    places = np.flatnonzero(vector).astype(np.int32)
+    places = np.flatnonzero(vector != 0).astype(np.int32)
     return switched(Stream(len(vector), vector[places], places))
 
 
@@ -129,12 +132,3 @@ def _unpacked(head: list[int], body: Array, lengths: Sequence[int], dtype: Any, 
         if form == SPARSE and maps is not None:
             maps[part] = places
         yield Stream(length, take(count, dtype), places)
-
-
-def _union(one: Array, other: Array) -> Array:
-    """Places that either has, in order."""
-    both = np.sort(np.concatenate([one, other]), kind="stable")  # two runs in order: merged in one pass
-    fresh = np.ones(len(both), bool)
-    np.not_equal(both[1:], both[:-1], out=fresh[1:])
-    found: Array = both[fresh]
-    return found

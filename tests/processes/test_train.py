@@ -84,10 +84,9 @@ def test_stages_of_unequal_replicas(tmp_path: Path) -> None:
 
 SLOW_CODECS = (
     "dgc(ratio=0.01,clip=1),ramp=1", "powersgd", "fixed", "dettmers8", "qsgd", "dorefa", "adaptive", "inceptionn",
-    "adacomp",
+    "adacomp", "topk(ratio=0.05),collective=sparse_doubling", "topk(ratio=0.05)+q8,collective=sparse_split_dense",
+    "topk(ratio=0.05),collective=kylix",
 )  # fmt: skip
-
-SLOW_SUMS = ("sparse_doubling", "sparse_split_dense", "kylix")
 
 SERVED_CODECS = ("ps_sync(codec=dgc(ratio=0.1,clip=0.5)+q8(where=server),ramp=1)",)
 
@@ -102,7 +101,6 @@ def test_schedules_chosen_by_the_clock(tmp_path: Path) -> None:
     "plan",
     [
         "ddp(codec=q8)", "ddp(codec=threshold(threshold=0.001))", "ddp(codec=topk(ratio=0.05),collective=sparse_split)",
-        *(pytest.param(f"ddp(codec=topk(ratio=0.05),collective={way})", marks=pytest.mark.slow) for way in SLOW_SUMS),
         *(pytest.param(f"ddp(codec={codec})", marks=pytest.mark.slow) for codec in SLOW_CODECS),
         *(pytest.param(plan, marks=pytest.mark.slow) for plan in SERVED_CODECS),
     ],
