@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from partita.cost.costs import Touch
 from partita.cost.memory import peak_memory
 from partita.cost.naive import naive
-from partita.cost.rings import ring_bytes
+from partita.cost.rings import bytes_sent
 from partita.errors import CostError
 from partita.graph.graph import Graph, Optimizer
 from partita.lowering.lower import lower
-from partita.program.instruction import Combine, Pack, Update
+from partita.program.instruction import Combine, Kind, Pack, Update
 from partita.program.program import Program
 from partita.recipes.catalogue import call
 from tests.priced import priced, whole_cores
@@ -45,7 +45,7 @@ def pieces(graph: Graph, program: Program, rank: int) -> list[tuple[str, int]]:
 @given(st.integers(1, 10**6), st.sampled_from([1, 2, 4, 8]), st.integers(1, 40))
 def test_a_ring_moves_what_it_must(elements: int, item: int, ranks: int) -> None:
     """CO-02: rank i sends 2n - size(c_{i+1}) - size(c_{i+2}), all together 2(p-1)n."""
-    sent = ring_bytes(elements, item, ranks)
+    sent = bytes_sent(Kind.ALL_REDUCE, elements, item, ranks)
     assert sum(sent) == 2 * (ranks - 1) * elements * item
     chunks = [elements // ranks + (i < elements % ranks) for i in range(ranks)]
     assert sum(chunks) == elements
@@ -106,7 +106,7 @@ def test_the_naive_guess_is_computing_and_bytes(size: int) -> None:
     machines = whole_cores(size, bandwidth)
     program = program_of(graph, "ddp", size)
     costs = priced(graph, machines, sorted({s.batch for s in program.segments}))
-    slowest = max(ring_bytes(36, 4, size)) / bandwidth
+    slowest = max(bytes_sent(Kind.ALL_REDUCE, 36, 4, size)) / bandwidth
     found = naive(program, costs)
     assert found["sum"] == pytest.approx(10e-3 + slowest)
     assert found["max"] == pytest.approx(max(10e-3, slowest))

@@ -7,13 +7,14 @@ from itertools import pairwise
 import pytest
 
 from partita.cost.costs import Costs, Touch
-from partita.cost.rings import ring_bytes
+from partita.cost.rings import bytes_sent
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
 from partita.plan.sync import Sync
 from partita.plan.wire import Wire
+from partita.program.instruction import Kind
 from partita.program.program import Policy, Program
 from partita.program.timeline import Span, Timeline
 from partita.recipes.catalogue import RECIPES, call
@@ -50,7 +51,7 @@ def step_of(text: str, size: int, bandwidth: float, **prices: float) -> float:
 
 def ring_seconds(size: int, bandwidth: float) -> float:
     """Seconds of the whole gradient's ring on ports of `bandwidth` bytes a second."""
-    return max(ring_bytes(PARAMETERS // 4, 4, size)) / bandwidth
+    return max(bytes_sent(Kind.ALL_REDUCE, PARAMETERS // 4, 4, size)) / bandwidth
 
 
 def test_a_lone_step_is_the_sum_of_its_operators() -> None:
@@ -121,7 +122,7 @@ def test_buckets_leave_one_after_the_other(bandwidth: float, latency: float, siz
     spans = last_round(found)
     before = 0.0
     for i, bucket in enumerate(program.buckets):
-        ready, lasts = spans[f"P{i}"].end, max(ring_bytes(bucket.elements, 4, size)) / bandwidth
+        ready, lasts = spans[f"P{i}"].end, max(bytes_sent(Kind.ALL_REDUCE, bucket.elements, 4, size)) / bandwidth
         before = max(ready, before) + 2 * (size - 1) * latency + lasts
         assert spans[f"A{i}"].end == pytest.approx(before, rel=1e-9)
     backward = spans[f"B{len(program.buckets) - 1}"].end
