@@ -8,6 +8,9 @@ from math import isfinite
 from statistics import fmean, median
 from typing import Any, Final
 
+import numpy as np
+
+from partita.cost.curve import fullest
 from partita.program.timeline import Timeline
 from partita.report.comparison import Comparison, Curve, Row
 from partita.report.spans import packed, thinned
@@ -63,20 +66,17 @@ def uses_of(timeline: Timeline) -> list[list[Bytes | list[Bytes]]]:
     number where it stays the same."""
     found: list[list[Bytes | list[Bytes]]] = []
     for series, parts in zip(timeline.memory_over_time[:RANKS], timeline.memory_parts, strict=False):
-        columns = [list(column) for column in zip(*(parts[i] for i in _fullest(series)), strict=True)]
+        columns = [list(column) for column in zip(*(parts[i] for i in _moments(series)), strict=True)]
         found.append([column[0] if len(set(column)) == 1 else column for column in columns])
     return found
 
 
 def _peaks(series: Sequence[tuple[Seconds, Bytes]]) -> list[tuple[Seconds, Bytes]]:
-    return [series[i] for i in _fullest(series)]
+    return [series[i] for i in _moments(series)]
 
 
-def _fullest(series: Sequence[tuple[Seconds, Bytes]]) -> list[int]:
-    """Where the fullest moment of each stretch is."""
-    stride = max(-(-len(series) // MOMENTS), 1)
-    starts = range(0, len(series), stride)
-    return [max(range(i, min(i + stride, len(series))), key=lambda k: series[k][1]) for i in starts]
+def _moments(series: Sequence[tuple[Seconds, Bytes]]) -> list[int]:
+    return fullest(np.array([size for _, size in series], np.int64), MOMENTS)
 
 
 def loss_of(row: Row) -> dict[str, Any] | None:
