@@ -84,21 +84,18 @@ class InProcess:
         return meeting
 
     def send(self, tensor: torch.Tensor, to: int, key: str, round: int) -> Pending:
-        meeting = self.hall.meet(key, round, (self.rank, to), _hand_over(self.rank, to))
+        meeting = self.hall.meet(key, round, (self.rank, to), partial(_hand_over, self.rank, to))
         meeting.bring(self.rank, tensor)
         return meeting
 
     def receive(self, tensor: torch.Tensor, source: int, key: str, round: int) -> Pending:
-        meeting = self.hall.meet(key, round, (source, self.rank), _hand_over(source, self.rank))
+        meeting = self.hall.meet(key, round, (source, self.rank), partial(_hand_over, source, self.rank))
         meeting.bring(self.rank, tensor)
         return meeting
 
 
-def _hand_over(source: int, target: int) -> Callable[[dict[int, torch.Tensor]], None]:
-    def settle(brought: dict[int, torch.Tensor]) -> None:
-        brought[target].copy_(brought[source])
-
-    return settle
+def _hand_over(source: int, target: int, brought: dict[int, torch.Tensor]) -> None:
+    brought[target].copy_(brought[source])
 
 
 def _total(brought: dict[int, torch.Tensor]) -> torch.Tensor:
