@@ -20,7 +20,7 @@ from fnmatch import fnmatchcase
 from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.graph.products import Product, products, taken_apart
-from partita.lowering.again import with_again
+from partita.lowering.recomputation import with_again
 from partita.plan.memory import Memory, Recompute
 from partita.plan.plan import Plan
 from partita.plan.sync import AllReduce, Servers, Sync, What

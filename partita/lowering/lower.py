@@ -1,10 +1,10 @@
 """Plan -> Program: what each rank computes, then what agreement adds to it, then the updates; `verify` judges.
 
-again        what backward computes again of forward       -> another step, whose segments are run
-samples      who takes which part of the minibatch         -> roles with Load, F, B
-agreement    one of: nothing, all-reduce, servers, average -> Pack, Collective | Send, Receive, Combine | Scale, Mix
-updates      Clip, Update after what completes a bucket
-finale       where replicas still differ after the last round: what brings them together
+recomputation  what backward computes again of forward       -> another step, whose segments are run
+samples        who takes which part of the minibatch         -> roles with Load, F, B
+agreement      one of: nothing, all-reduce, servers, average -> Pack, Collective | Send, Receive, Combine | Scale, Mix
+updates        Clip, Update after what completes a bucket
+final round    where replicas still differ after the last one: what brings them together
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from dataclasses import dataclass, replace
 from partita.cluster.cluster import Cluster
 from partita.errors import LoweringError
 from partita.graph.graph import Graph
-from partita.lowering.again import with_again
 from partita.lowering.agreement import all_reduced, alone
-from partita.lowering.apart import apart, apart_gaps, corrections_gap, steps_alone
 from partita.lowering.arriving import loose_gaps, waits_for_all
 from partita.lowering.chain import chain_gaps
 from partita.lowering.coding import ahead_gaps, check_streams, coded_twice, server_gaps
 from partita.lowering.factors import Factors, base_of, factor_gaps, factors_of
-from partita.lowering.finale import finale
+from partita.lowering.final_round import final_round
+from partita.lowering.local_updates import corrections_gap, local_gaps, local_updates, steps_alone
 from partita.lowering.ordering import ordered, ordering_gaps
 from partita.lowering.precision import in_precision, mastered, precision_gaps
+from partita.lowering.recomputation import with_again
 from partita.lowering.samples import Draft, draft, with_factors
 from partita.lowering.schedules import ROWS
 from partita.lowering.servers import served
@@ -66,7 +66,7 @@ def lower(graph: Graph, plan: Plan, cluster: Cluster) -> tuple[Stretch, ...]:
     check(plan, graph, cluster)
     phases = [(phase.steps, phase.plan) for phase in plan.before] + [(0, plan)]
     return tuple(
-        Stretch(steps, lower_phase(graph, part, cluster), part, _finale(graph, part)) for steps, part in phases
+        Stretch(steps, lower_phase(graph, part, cluster), part, _at_end(graph, part)) for steps, part in phases
     )
 
 
@@ -91,7 +91,7 @@ def _replicated(graph: Graph, plan: Plan, cluster: Cluster, steps: int, factors:
 
 def _agreed(graph: Graph, plan: Plan, cluster: Cluster, steps: int, factors: Factors) -> Program:
     if steps_alone(plan):
-        return apart(draft(graph, plan), cluster, steps)
+        return local_updates(draft(graph, plan), cluster, steps)
     if steps and not waits_for_all(plan):
         plan = replace(plan, sync=(replace(plan.sync[0], often=Often(steps)),))
     agreement = _agreement(plan)
@@ -105,8 +105,8 @@ def _agreement(plan: Plan) -> Callable[[Draft], Program]:
     return served if isinstance(plan.sync[0].through, Servers) else all_reduced
 
 
-def _finale(graph: Graph, plan: Plan) -> Program | None:
-    end = None if plan.stages else finale(draft(ruled(graph, plan.update), base_of(plan)))
+def _at_end(graph: Graph, plan: Plan) -> Program | None:
+    end = None if plan.stages else final_round(draft(ruled(graph, plan.update), base_of(plan)))
     return end and verify(replace(end, update=plan.update))
 
 
@@ -182,7 +182,7 @@ def _gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
     through, wire, alike = sync.through, sync.wire, not steps_alone(plan)
     yield sync.parameters != "*", f"agreement on the parameters {sync.parameters!r} only"
     if waits_for_all(plan):
-        yield from racing_gaps(graph, plan) if races(sync) else _step_gaps(sync) if alike else apart_gaps(sync)
+        yield from racing_gaps(graph, plan) if races(sync) else _step_gaps(sync) if alike else local_gaps(sync)
         yield sync.often.fetch > 1, f"weights fetched every {sync.often.fetch} steps"
     else:
         yield from loose_gaps(graph, plan)

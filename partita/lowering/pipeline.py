@@ -20,8 +20,8 @@ from partita.graph.homes import stage_starts
 from partita.graph.operator import Phase
 from partita.graph.recompute import recomputed
 from partita.graph.stages import Crossing, Division, divide
-from partita.lowering.again import computed_again
 from partita.lowering.layout import buckets_of, edges_of
+from partita.lowering.recomputation import computed_again
 from partita.lowering.samples import crews_of, microbatches
 from partita.plan.plan import Plan
 from partita.plan.schedule import Order

@@ -21,7 +21,7 @@ from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.graph.recompute import AGAIN
-from partita.lowering.again import step_by_rule
+from partita.lowering.recomputation import step_by_rule
 from partita.plan.memory import Recompute, Shard
 from partita.plan.schedule import Order
 from partita.searches.divisions import Cuts

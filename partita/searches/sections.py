@@ -20,7 +20,7 @@ from partita.graph.graph import Graph
 from partita.graph.homes import homes_of
 from partita.graph.operator import Ref
 from partita.graph.recompute import AGAIN
-from partita.lowering.again import step_by_rule
+from partita.lowering.recomputation import step_by_rule
 from partita.plan.memory import Recompute
 from partita.recipes.balance import numbered
 

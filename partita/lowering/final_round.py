@@ -14,7 +14,7 @@ from partita.program.instruction import After, Collective, Instruction, Kind, Mi
 from partita.program.program import Program, Role
 
 
-def finale(draft: Draft) -> Program | None:
+def final_round(draft: Draft) -> Program | None:
     """All take what servers ahead of them have, or their machine, the mean of their weights (DP-24: once, at the end),
     or the centre that they are tied to; None where a round's end leaves them equal."""
     if not waits_for_all(draft.plan):

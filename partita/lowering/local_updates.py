@@ -28,7 +28,7 @@ def steps_alone(plan: Plan) -> bool:
     return centred or races(sync) or (sync.what not in alike and not isinstance(sync.through, Servers))
 
 
-def apart(draft: Draft, cluster: Cluster, steps: int) -> Program:
+def local_updates(draft: Draft, cluster: Cluster, steps: int) -> Program:
     """The round of such a plan; with `steps`, a last one of so few."""
     sync = draft.sync
     if races(sync):
@@ -42,7 +42,7 @@ def apart(draft: Draft, cluster: Cluster, steps: int) -> Program:
     return averaged(draft, steps or sync.often.period or 1)
 
 
-def apart_gaps(sync: Sync) -> Iterator[tuple[bool, str]]:
+def local_gaps(sync: Sync) -> Iterator[tuple[bool, str]]:
     """(whether the agreement asks for it, what) of all that these cannot do."""
     through, tight, often, what = sync.through, sync.tight, sync.often, sync.what
     near = isinstance(through, Neighbours | Gossip)
