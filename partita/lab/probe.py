@@ -23,7 +23,7 @@ from partita.graph.precision import shortened
 from partita.graph.signature import signature
 from partita.lab.bench import HOST, Bench, benches_of
 from partita.lab.codecs import codec_seconds
-from partita.lab.timing import Lane, cold_seconds, thread_seconds
+from partita.lab.timing import Executor, cold_seconds, thread_seconds
 from partita.lab.turns import seconds_in_turn
 from partita.program.instruction import After, Instruction, Kind, Scale
 from partita.runtime.device import CPU, Clock
@@ -131,14 +131,14 @@ def bringing_seconds(task: Task, count: int, bench: Bench) -> tuple[Seconds, Sec
 def wire_seconds(
     kind: Kind, sizes: tuple[Bytes, ...], largest: int = 5, device: str = CPU
 ) -> list[tuple[Bytes, Seconds, Seconds]]:
-    """(bytes, wall seconds, this process's core-seconds) of a collective among all ranks, means: one lane hands it to
+    """(bytes, wall seconds, this process's core-seconds) of a collective among all ranks, means: one thread hands it to
     another and waits for that one to say that it is done, as in a worker.
 
     gloo's thread now and then spins through a time slice until its peers answer, so small sizes are repeated more often
     than the `largest`; a step meets the mean, not the median.
     """
     rank, group, found = dist.get_rank(), tuple(range(dist.get_world_size())), []
-    transport, lane = Processes(rank, {("probe", group): dist.group.WORLD}), Lane()
+    transport, executor = Processes(rank, {("probe", group): dist.group.WORLD}), Executor()
     for size in sizes:
         elements = max(size // 4, 1)
         edges = tuple(elements * k // len(group) for k in range(len(group) + 1))
@@ -149,7 +149,7 @@ def wire_seconds(
         for _ in range(repeats + 2):
             dist.barrier()
             wall, core = time.perf_counter(), time.process_time()
-            lane.carry_out(once)
+            executor.carry_out(once)
             walls.append(time.perf_counter() - wall)
             cores.append(time.process_time() - core)
         found.append((size, fmean(walls[2:]), fmean(cores[2:])))

@@ -21,7 +21,6 @@ from partita.graph.text import write_graph
 from partita.lab.beats import Beats
 from partita.lab.company import BEARABLE, Company
 from partita.lab.costing import precisions_of
-from partita.lab.crew import Crew
 from partita.lab.deaths import stalled
 from partita.lab.drags import means, pooled
 from partita.lab.forward import forwarding
@@ -29,6 +28,7 @@ from partita.lab.launching import launches_of, touch_of, with_launching
 from partita.lab.record import scratch
 from partita.lab.spares import Spares
 from partita.lab.wires import MEASURED, QUIET, sizes_for, wiring_of
+from partita.lab.worker_group import WorkerGroup
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.plan.text import write_plan
@@ -68,7 +68,7 @@ class Rehearsal:
         self.beside: list[str] = []
         self.runs, self.launches = 0, dict[str, Seconds]()
         self.beats: Beats | None = None
-        self.crew = Crew(cluster, env=QUIET, listen=True, memory_limits=memory_limits)
+        self.crew = WorkerGroup(cluster, env=QUIET, listen=True, memory_limits=memory_limits)
         self._stack = ExitStack()
 
     def __enter__(self) -> Rehearsal:

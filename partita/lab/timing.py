@@ -74,7 +74,7 @@ def _disturbance(device: str) -> tuple[list[torch.Tensor], torch.Tensor, torch.T
     return memory, image, kernel, torch.randn(128, 128, device=device)
 
 
-class Lane:
+class Executor:
     """A thread that carries out what another one hands to it, one call at a time, as a worker's lanes do."""
 
     def __init__(self) -> None:

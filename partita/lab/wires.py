@@ -9,7 +9,7 @@ from typing import Any, Final
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Curve, Wiring
 from partita.lab.costing import Tell
-from partita.lab.crew import Crew
+from partita.lab.worker_group import WorkerGroup
 from partita.program.instruction import Kind
 from partita.units import Bytes
 
@@ -61,7 +61,7 @@ def probe_links(cluster: Cluster, tell: Tell) -> dict[str, Any]:
     """Latency, payload bandwidth and processor costs of a cluster's links, measured; None where there is one device."""
     if cluster.size == 1:
         return {"cluster": cluster.name, "wiring": None, "notes": ["one device sends no messages: nothing to measure"]}
-    with Crew(cluster, env=QUIET, listen=True) as crew:
+    with WorkerGroup(cluster, env=QUIET, listen=True) as crew:
         tell(f"measuring the links of {cluster.name}")
         crew.ask_all("join", {"timeout": 60.0}, 60.0)
         wiring = wiring_of(

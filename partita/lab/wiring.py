@@ -23,7 +23,7 @@ MOST_DEVICES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Wiring:
+class NetworkSetup:
     """Lines for `ip` and for `tc` by namespace; 0 holds the switches, rank r is in r + 1."""
 
     ip: tuple[tuple[str, ...], ...]
@@ -35,7 +35,7 @@ def address(rank: int) -> str:
     return f"{NETWORK}.{(rank + 1) // 256}.{(rank + 1) % 256}"
 
 
-def wire_up(cluster: Cluster, paths: tuple[str, ...], netem: bool) -> Wiring:
+def wire_up(cluster: Cluster, paths: tuple[str, ...], netem: bool) -> NetworkSetup:
     """The wiring of a cluster whose rank r lives in the network namespace at `paths[r + 1]`.
 
     Raises ClusterError for more devices than a lab can hold.
@@ -67,7 +67,7 @@ def wire_up(cluster: Cluster, paths: tuple[str, ...], netem: bool) -> Wiring:
         return bridge
 
     switch(cluster.root)
-    return Wiring(tuple(map(tuple, ip)), tuple(map(tuple, tc)))
+    return NetworkSetup(tuple(map(tuple, ip)), tuple(map(tuple, tc)))
 
 
 def _plug(end: str, bridge: str) -> list[str]:

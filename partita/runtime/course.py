@@ -39,7 +39,7 @@ WHILE: Seconds = 10.0
 
 
 @dataclass
-class Watch:
+class Reporter:
     """Tells a driver from which round on spans are kept, and the launcher now and then which step runs and, from time
     to time, how long its own work has taken the rank: `paced` and `since` are when, and in which round, it last did."""
 
@@ -120,17 +120,17 @@ class Course:
             for sentence in lost(saved, leg.program):
                 self.report({"note": f"{leg.program.name} goes on from another plan: {sentence}"})
         set_aside()
-        watch = Watch(rank, flying + leg.rounds - self.order.record, self.report)
+        reporter = Reporter(rank, flying + leg.rounds - self.order.record, self.report)
         if self.session.world > 1 and not self.step and not self.order.back:
             self._hold_together(rank)
         rank.round_ends = Abreast(rank, self.report)
         if self.lookout:
             self.lookout.begins(rank, number)
         if at:
-            self._come_back(rank, at, watch)
+            self._come_back(rank, at, reporter)
         for reach in [Reach(leg.rounds, at)] if at else reaches(leg, flying, self.order.every, last):
             with Pulse(rank, self.report):
-                drive(rank, reach, watch, self.session.timeout)
+                drive(rank, reach, reporter, self.session.timeout)
             round = min(reach.stop, self._braked(rank))
             self._take_in(rank, max(flying, at - 1), round)
             self.stopped = round < reach.stop
@@ -142,11 +142,11 @@ class Course:
         if leg.program.steps and self.session.transport:
             self.spans, self.sent = [asdict(span) for span in rank.spans], self.session.transport.sent
 
-    def _come_back(self, rank: Rank, at: int, watch: Watch) -> None:
+    def _come_back(self, rank: Rank, at: int, reporter: Reporter) -> None:
         """Enter before round `at`, where the others are, with the weights that they have."""
         assert self.lookout
         rank.board.done = entered(rank.program, rank.rank, at, rank.rank)
-        drive(rank, Reach(at, at - 1, drain=False), watch, self.session.timeout)
+        drive(rank, Reach(at, at - 1, drain=False), reporter, self.session.timeout)
         self.lookout.adopt(rank, at)
         self.report({"back": at, "note": f"rank {rank.rank} is back, from step {rank.step(at, 0)} on"})
 

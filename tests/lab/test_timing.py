@@ -6,7 +6,7 @@ from partita.graph.batch import substitute
 from partita.graph.patterns import shares_memory
 from partita.lab.bench import HOST
 from partita.lab.probe import touch_seconds
-from partita.lab.timing import Lane
+from partita.lab.timing import Executor
 from partita.lab.turns import _pass, make_case
 from tests.small import two_layers
 
@@ -15,10 +15,10 @@ def test_the_parts_of_a_touch_are_not_negative() -> None:
     assert all(part >= 0.0 for part in touch_seconds(lambda tensors: [t.add_(1.0) for t in tensors], 2**16))
 
 
-def test_a_lane_returns_when_what_was_handed_to_it_is_done() -> None:
-    lane, done = Lane(), []
+def test_an_executor_returns_when_what_was_handed_to_it_is_done() -> None:
+    executor, done = Executor(), []
     for number in range(3):
-        lane.carry_out(lambda n=number: done.append(n))
+        executor.carry_out(lambda n=number: done.append(n))
         assert done[-1] == number
 
 

@@ -35,7 +35,7 @@ GRACE: Final = 0.5
 OnEvent = Callable[[int, dict[str, Any]], None]
 
 
-class Crew:
+class WorkerGroup:
     """Workers that run `argv` on every device of `cluster`; use as a context manager.
 
     `logs` is the directory for each worker's standard error (a temporary one by default). With `listen`, on loopback,
@@ -55,7 +55,7 @@ class Crew:
         self._number = 0
         self._stack = ExitStack()
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> WorkerGroup:
         with ExitStack() as stack:
             logs = self.logs
             if logs is None:

@@ -16,8 +16,8 @@ import pytest
 from partita.cluster.cluster import Group
 from partita.cluster.text import load_cluster
 from partita.errors import RunError, RunHung
-from partita.lab.crew import Crew
 from partita.lab.keeper import members
+from partita.lab.worker_group import WorkerGroup
 
 WORKER = [sys.executable, str(Path(__file__).with_name("worker_for_tests.py"))]
 
@@ -25,18 +25,18 @@ pytestmark = pytest.mark.usefixtures("state")
 
 
 @pytest.fixture(params=["local:3", "lab-4x1g"])
-def crew(request: pytest.FixtureRequest) -> Iterator[Crew]:
-    with Crew(load_cluster(request.param), WORKER) as crew:
+def crew(request: pytest.FixtureRequest) -> Iterator[WorkerGroup]:
+    with WorkerGroup(load_cluster(request.param), WORKER) as crew:
         yield crew
 
 
 @pytest.fixture
-def trio() -> Iterator[Crew]:
-    with Crew(load_cluster("local:3"), WORKER) as crew:
+def trio() -> Iterator[WorkerGroup]:
+    with WorkerGroup(load_cluster("local:3"), WORKER) as crew:
         yield crew
 
 
-def test_the_same_workers_answer_again_and_again(crew: Crew) -> None:
+def test_the_same_workers_answer_again_and_again(crew: WorkerGroup) -> None:
     events: list[tuple[int, dict[str, Any]]] = []
     pids = [worker.process.pid for worker in crew.workers]
     for size in (3, 300_000, 0):
@@ -48,7 +48,7 @@ def test_the_same_workers_answer_again_and_again(crew: Crew) -> None:
     assert "not a message" in crew.tail(0)
 
 
-def test_each_rank_may_get_its_own(trio: Crew) -> None:
+def test_each_rank_may_get_its_own(trio: WorkerGroup) -> None:
     replies = trio.ask_all("echo", [{"own": 10 * rank} for rank in range(3)], 20.0)
     assert [reply["own"] for reply in replies] == [0, 10, 20]
 
@@ -62,7 +62,7 @@ def test_each_rank_may_get_its_own(trio: Crew) -> None:
         ("7", "rank 1 ended with exit code 7 after step 4"),
     ],
 )
-def test_a_death_is_named_at_once(trio: Crew, how: str, sentence: str) -> None:
+def test_a_death_is_named_at_once(trio: WorkerGroup, how: str, sentence: str) -> None:
     trio.ask_all("echo", {}, 20.0)
     start = time.monotonic()
     with pytest.raises(RunError, match=sentence) as caught:
@@ -74,7 +74,7 @@ def test_a_death_is_named_at_once(trio: Crew, how: str, sentence: str) -> None:
         trio.ask_all("echo", {}, 20.0)
 
 
-def test_a_death_between_requests_is_named(trio: Crew) -> None:
+def test_a_death_between_requests_is_named(trio: WorkerGroup) -> None:
     trio.ask_all("echo", {}, 20.0)
     trio.workers[2].process.kill()
     trio.workers[2].process.wait()
@@ -82,20 +82,20 @@ def test_a_death_between_requests_is_named(trio: Crew) -> None:
         trio.ask_all("echo", {}, 20.0)
 
 
-def test_silence_is_a_hang_and_the_stopped_rank_is_named(trio: Crew) -> None:
+def test_silence_is_a_hang_and_the_stopped_rank_is_named(trio: WorkerGroup) -> None:
     trio.ask_all("echo", {}, 20.0)
     with pytest.raises(RunHung, match=r"rank 0 after step 1, rank 1 \(stopped by a signal\) after step 1") as caught:
         trio.ask_all("die", {"rank": 1, "how": "stop", "steps": 2}, 0.6)
     assert (caught.value.rank, caught.value.exit_code) == (1, 4)
 
 
-def test_a_complaint_is_passed_on(trio: Crew) -> None:
+def test_a_complaint_is_passed_on(trio: WorkerGroup) -> None:
     with pytest.raises(RunError, match="rank 2 after step 2: ValueError: rank 2 is unhappy") as caught:
         trio.ask_all("complain", {"rank": 2, "steps": 3}, 20.0)
     assert caught.value.rank == 2
 
 
-def test_a_death_outweighs_the_complaints_that_it_caused(trio: Crew) -> None:
+def test_a_death_outweighs_the_complaints_that_it_caused(trio: WorkerGroup) -> None:
     with pytest.raises(RunError, match="rank 0 was killed by SIGKILL"):
         trio.ask_all("complain", {"rank": 1, "killed": 0}, 20.0)
 
@@ -105,7 +105,7 @@ def interrupt(rank: int, event: dict[str, Any]) -> None:
 
 
 def test_an_interrupt_leaves_nothing() -> None:
-    with pytest.raises(KeyboardInterrupt), Crew(load_cluster("local:3"), WORKER) as crew:
+    with pytest.raises(KeyboardInterrupt), WorkerGroup(load_cluster("local:3"), WORKER) as crew:
         crew.ask_all("die", {"steps": 1}, 20.0, interrupt)
     assert not members(crew.lab.keeping.run, [])
 
@@ -116,7 +116,7 @@ def test_a_death_by_memory_is_called_so() -> None:
     cluster = load_cluster("lab-4x1g")
     small = tuple(replace(device, memory=64 << 20) for device in cluster.devices)
     cluster = replace(cluster, root=Group("small", small, cluster.root.ports))
-    with Crew(cluster, WORKER, memory_limits=True) as crew, pytest.raises(RunError) as caught:
+    with WorkerGroup(cluster, WORKER, memory_limits=True) as crew, pytest.raises(RunError) as caught:
         crew.ask_all("die", {"rank": 3, "how": "memory"}, 20.0)
     assert "rank 3 was killed by SIGKILL, out of memory (limit 64 MiB, peak" in str(caught.value)
 
@@ -124,8 +124,8 @@ def test_a_death_by_memory_is_called_so() -> None:
 ORPHAN = """
 import sys
 from partita.cluster.text import load_cluster
-from partita.lab.crew import Crew
-with Crew(load_cluster("local:2"), sys.argv[1:]) as crew:
+from partita.lab.worker_group import WorkerGroup
+with WorkerGroup(load_cluster("local:2"), sys.argv[1:]) as crew:
     print(*(worker.process.pid for worker in crew.workers), flush=True)
     crew.ask_all("die", {}, 60.0)
 """
