@@ -114,12 +114,11 @@ def train(
     from partita import api
     from partita.report.answers import trained_answer
 
-    samples = len(api.load(task).data)
     done = api.train(
         task, plan, where, steps=steps or 0, epochs=epochs or 0, seed=seed, init=init, out=out, resume=resume,
         checkpoint_every=checkpoint_every, keep=keep, deterministic=deterministic, timeout=timeout, tell=context.obj,
     )  # fmt: skip
-    return trained_answer(done, samples, where) if done else Answer()  # rank 0 has the result
+    return trained_answer(done) if done else Answer()  # rank 0 has the result
 
 
 @app.command(epilog="Example: partita compare digits-cnn --cluster lab-4x1g --plans 'ddp,pipe_sgd(staleness=1)'")
@@ -141,10 +140,8 @@ def compare(
     from partita.report.record import write_run
     from partita.report.trace import write_trace
 
-    loaded = api.load(task)
-    enough = 10 if target_loss is None else len(loaded.data) // loaded.batch_size
     found = api.compare(
-        task, chosen, where, steps=steps or enough, target_loss=target_loss, repeat=repeat, seed=seed,
+        task, chosen, where, steps=steps or 0, target_loss=target_loss, repeat=repeat, seed=seed,
         bandwidths=bandwidths, tell=context.obj,
     )  # fmt: skip
     if out is not None:
@@ -153,7 +150,7 @@ def compare(
         write_page(found, report)
     if trace is not None:
         write_trace([t for row in found.rows for t in (row.predicted, row.measured) if t is not None], trace)
-    return comparison_answer(found, len(loaded.data))
+    return comparison_answer(found)
 
 
 @app.command(epilog="Example: partita report run")

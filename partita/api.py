@@ -26,6 +26,7 @@ from partita.report.environment import environment
 from partita.report.manifest import write_manifest
 from partita.report.notebook import Shown, shown
 from partita.report.record import write_run
+from partita.report.setting import setting_of
 from partita.report.trained import Trained
 from partita.report.verdict import Verdict
 from partita.searches.auto import auto, field_of
@@ -167,13 +168,13 @@ def train(
     started again while the others go on, where the plan can do without it. Raises InputError, RunError, RunStopped
     where a signal has ended it.
     """
+    ranked = "RANK" in os.environ
+    check_plans(plan)
+    loaded, spec = (load(task), task) if isinstance(task, str) else (task, task.origin if ranked else spec_of(task))
     from partita.lab.train import train_on
     from partita.runtime.checkpoint import Keep
     from partita.runtime.torchrun import train_rank
 
-    ranked = "RANK" in os.environ
-    check_plans(plan)
-    loaded, spec = (load(task), task) if isinstance(task, str) else (task, task.origin if ranked else spec_of(task))
     graph = graph_of(loaded, tell=tell)
     made = plan_of(plan, graph, cluster, task="" if ranked else spec, tell=tell)
     steps = steps or epochs * (len(loaded.data) // loaded.batch_size)
@@ -195,42 +196,49 @@ def train(
     if ranked:
         take = train_rank(loaded, graph, made, cluster, **order)
     else:
-        take = train_on(spec, graph, made, cluster, tell=tell, **order)
+        take = train_on(spec, loaded, graph, made, cluster, tell=tell, **order)
     if take is None:
         return None
     if out:  # for `partita report`
         row = Row(made.name, None, take.timeline, loss=take.loss, final_loss=take.final_loss, losses=(take.loss,))
         write_run(Comparison((row,), spec, cluster, environment=environment()), Path(out))
-    return Trained(made, take.timeline, take.loss, take.final_loss, steps, take.weights, tuple(notes))
+    return Trained(
+        made, take.timeline, take.loss, take.final_loss, steps, take.weights, tuple(notes), setting_of(graph, cluster)
+    )
 
 
 def compare(
-    task: Task | str, plans: Sequence[Plan | str], cluster: Cluster, *, steps: int = 10,
+    task: Task | str, plans: Sequence[Plan | str], cluster: Cluster, *, steps: int = 0,
     target_loss: float | None = None, repeat: int = 1, seed: int = 0, bandwidths: Sequence[BytesPerSecond] = (),
     tell: Tell = quiet,
 ) -> Comparison:  # fmt: skip
     """Predict every plan from micro-benchmarks, then run all of them, repeats interleaved, on one set of workers.
 
-    With `bandwidths`, a step is also predicted where the cluster's narrowest link has these. A plan that cannot apply
-    becomes a row that says why. Raises PlanError for a text that is no plan, OptionError for bandwidths of no link.
+    Without `steps` it is 10 of them, or an epoch where there is a `target_loss`. With `bandwidths`, a step is also
+    predicted where the cluster's narrowest link has these. A plan that cannot apply becomes a row that says why. Raises
+    PlanError for a text that is no plan, OptionError for bandwidths of no link.
     """
-    from partita.lab.contest import contest
-
     check_plans(*plans)
     if bandwidths:
         check_links(cluster)
     spec, names = spec_of(task), [plan if isinstance(plan, str) else plan.name for plan in plans]
-    graph = graph_of(task, tell=tell)
+    loaded = load(task) if isinstance(task, str) else task
+    from partita.lab.contest import contest
+
+    graph = graph_of(loaded, tell=tell)
+    steps = steps or (10 if target_loss is None else graph.samples // graph.global_batch)
     rows = {name: _planned(plan, graph, cluster, spec, tell) for name, plan in zip(names, plans, strict=True)}
     made = {text: plan for text, plan in rows.items() if isinstance(plan, Plan)}
-    order: dict[str, Any] = {"steps": steps, "repeat": repeat, "seed": seed, "bandwidths": bandwidths}
+    order: dict[str, Any] = {
+        "loaded": loaded, "steps": steps, "repeat": repeat, "seed": seed, "bandwidths": bandwidths,
+    }  # fmt: skip
     ran = contest(spec, graph, cluster, made, **order, tell=tell)
     found = [
         row_of(name, rows[name], ran.predicted.get(name), ran.takes.get(name, ()), ran.memory.get(name, ()),
                ran.guesses.get(name, {}), target_loss, ran.classes.get(name, ""), ran.over.get(name, ()))
         for name in names
     ]  # fmt: skip
-    return Comparison(tuple(found), spec, cluster, ran.notes, environment())
+    return Comparison(tuple(found), spec, cluster, ran.notes, environment(), setting_of(graph, cluster))
 
 
 def _planned(plan: Plan | str, graph: Graph, cluster: Cluster, spec: str, tell: Tell) -> Plan | str:

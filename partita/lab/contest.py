@@ -19,6 +19,7 @@ from partita.searches.explaining import MOST_RANKS
 from partita.searches.pays import pays
 from partita.searches.sweep import Sweep, sweep
 from partita.simulator.simulate import simulate
+from partita.task import Task
 from partita.units import BytesPerSecond, Seconds
 
 
@@ -37,14 +38,14 @@ class Contest:
 
 
 def contest(
-    task: str, graph: Graph, cluster: Cluster, plans: Mapping[str, Plan], *, steps: int, repeat: int, seed: int,
-    tell: Tell, bandwidths: Sequence[BytesPerSecond] = (),
+    task: str, graph: Graph, cluster: Cluster, plans: Mapping[str, Plan], *, loaded: Task | None = None, steps: int,
+    repeat: int, seed: int, tell: Tell, bandwidths: Sequence[BytesPerSecond] = (),
 ) -> Contest:  # fmt: skip
     """Predict every plan before any of them runs, then time all of them, right away as machines drift,
-    repeats interleaved, then measure memory. The `bandwidths` are predicted only."""
+    repeats interleaved, then measure memory. The `bandwidths` are predicted only; `loaded` is what `task` names."""
     programs = {text: lower(graph, plan, cluster)[-1].program for text, plan in plans.items()}
     takes: dict[str, list[Take]] = {text: [] for text in plans}
-    with Rehearsal(task, graph, cluster, seed=seed, tell=tell) as crew:
+    with Rehearsal(task, graph, cluster, loaded=loaded, seed=seed, tell=tell) as crew:
         costs = crew.probe(list(plans.values()))
         tell(f"simulating {len(plans)} plans")
         predicted = {text: simulate(program, costs) for text, program in programs.items()}

@@ -40,7 +40,7 @@ from partita.runtime.leg import legs
 from partita.runtime.take import Halted, Take, take_of
 from partita.runtime.watch import Watch, read_watch
 from partita.runtime.weights import write_first
-from partita.task import load_task
+from partita.task import Task, load_task
 from partita.units import Seconds
 from partita.wire.codec import text_of
 from partita.zoo.tasks import built_in
@@ -52,17 +52,18 @@ RETURNS: Final = 3  # times that a worker is started again in a run
 
 
 class Rehearsal:
-    """Workers on every device of `cluster` with `task` loaded; use as a context manager. With `memory_limits` the
+    """Workers on every device of `cluster` with `task` loaded, as it is `loaded` here if it is; use as a context
+    manager. With `memory_limits` the
     kernel kills a worker that takes more than its device's memory.
 
     Raises RunError naming rank and step if a worker dies, RunHung if one does not answer in time.
     """
 
     def __init__(
-        self, task: str, graph: Graph, cluster: Cluster, *, seed: int = 0, init: str = "",
+        self, task: str, graph: Graph, cluster: Cluster, *, loaded: Task | None = None, seed: int = 0, init: str = "",
         timeout: Seconds = 60.0, tell: Tell = lambda sentence: None, memory_limits: bool = False,
     ) -> None:  # fmt: skip
-        self.task, self.graph, self.cluster = task, graph, cluster
+        self.task, self.loaded, self.graph, self.cluster = task, loaded, graph, cluster
         self.seed, self.init, self.timeout, self.tell = seed, init, timeout, tell
         self.note = tell
         self.beside: list[str] = []
@@ -76,7 +77,7 @@ class Rehearsal:
             place = stack.enter_context(scratch())
             graph, cluster, first = place / "graph.json", place / "cluster.toml", place / "first.safetensors"
             write_graph(self.graph, graph)
-            write_first(load_task(self.task, built_in), self.seed, self.init, first)
+            write_first(self.loaded or load_task(self.task, built_in), self.seed, self.init, first)
             cluster.write_text(write_cluster(self.cluster), encoding="utf-8")
             self.tell(f"starting {self.cluster.size} workers on {self.cluster.name}")
             stack.enter_context(self.crew)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from partita.cluster.cluster import Cluster
 from partita.graph.graph import Graph
 from partita.lab.rehearsal import Rehearsal, Tell
@@ -9,14 +11,16 @@ from partita.plan.plan import Plan
 from partita.runtime.checkpoint import Found, Keep
 from partita.runtime.directory import Finished, opened, write_result
 from partita.runtime.take import Take
+from partita.task import Task
 from partita.units import Seconds
 
 
 def train_on(
-    spec: str, graph: Graph, plan: Plan, cluster: Cluster, *, steps: int, seed: int, init: str,
+    spec: str, loaded: Task, graph: Graph, plan: Plan, cluster: Cluster, *, steps: int, seed: int, init: str,
     keep: Keep, resume: bool, keyed: bool, timeout: Seconds, tell: Tell, note: Tell,
 ) -> Take:  # fmt: skip
-    """Train on the devices of `cluster`; `note` hears what must not be missed.
+    """Train the task that `spec` names, and that is `loaded` here, on the devices of `cluster`; `note` hears what must
+    not be missed.
 
     Raises RunStopped after a signal.
     """
@@ -24,7 +28,8 @@ def train_on(
         if isinstance(start, Finished):
             return start.take
         path, since = (str(start.path), start.manifest.step) if isinstance(start, Found) else ("", 0)
-        with Rehearsal(spec, graph, cluster, seed=seed, init=init, timeout=timeout, tell=tell) as crew:
+        order: dict[str, Any] = {"seed": seed, "init": init, "timeout": timeout, "tell": tell}
+        with Rehearsal(spec, graph, cluster, loaded=loaded, **order) as crew:
             take = crew.train(plan, steps=steps, keep=keep, keyed=keyed, resume=path, since=since, note=note)
         if keep.out:
             write_result(keep.out, Finished(plan, steps, take))

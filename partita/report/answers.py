@@ -12,15 +12,14 @@ from partita.recipes.catalogue import RECIPES, parse
 from partita.report.answer import Answer, lines_of
 from partita.report.comparison import Comparison, verdict
 from partita.report.json import (
-    Setting,
     comparison_body,
     recipes_body,
     search_body,
-    setting_of,
     sweep_body,
     timeline_body,
 )
 from partita.report.map import map_about, map_lines, turns
+from partita.report.setting import setting_of
 from partita.report.table import (
     comparison_table,
     costs_line,
@@ -67,9 +66,9 @@ def sweep_answer(answer: Answer, found: Sweep) -> Answer:
     return replace(answer, body={**answer.body, **sweep_body(found)}, text=(*answer.text, sweep_table(found), *words))
 
 
-def trained_answer(done: Trained, samples: int, cluster: Cluster) -> Answer:
-    """A finished run of a task of so many samples."""
-    body = timeline_body(done.timeline, Setting(samples, devices=cluster.devices)) | {
+def trained_answer(done: Trained) -> Answer:
+    """A finished run."""
+    body = timeline_body(done.timeline, done.setting) | {
         "final_loss": done.final_loss, "steps": done.steps, "loss": done.loss, "weights": done.weights_path,
         "notes": done.notes,
     }  # fmt: skip
@@ -77,9 +76,9 @@ def trained_answer(done: Trained, samples: int, cluster: Cluster) -> Answer:
     return Answer(body, (*done.notes, timeline_table(done.timeline), words, *lines_of({"weights": done.weights_path})))
 
 
-def comparison_answer(found: Comparison, samples: int) -> Answer:
+def comparison_answer(found: Comparison) -> Answer:
     """Plans side by side; the answer is no where none of them could be run."""
-    body = comparison_body(found, Setting(samples, devices=found.cluster.devices))
+    body = comparison_body(found)
     over = turns(map_lines(found))
     words = (f"the quickest {map_about(found)}, by bandwidth: {over}",) if over else ()
     text = (comparison_table(found), *refusals(found), verdict(found), *words, *found.notes)

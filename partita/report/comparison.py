@@ -11,6 +11,7 @@ from partita.cluster.cluster import Cluster
 from partita.plan.plan import Plan
 from partita.program.timeline import Timeline
 from partita.report.environment import Environment
+from partita.report.setting import Setting
 from partita.searches.explaining import largest_part
 from partita.units import BytesPerSecond, Seconds, show_seconds
 
@@ -41,13 +42,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Plans for one task on one cluster, in the order in which they were given."""
+    """Plans for one task on one cluster, in the order in which they were given. A record does not keep `setting`."""
 
     rows: tuple[Row, ...]
     task: str
     cluster: Cluster
     notes: tuple[str, ...] = ()
     environment: Environment | None = None
+    setting: Setting = Setting()
 
 
 def row_of(

@@ -6,38 +6,16 @@ A prediction and a measurement have one shape: seconds, bytes a rank, joules and
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import asdict
+from typing import Any
 
-from partita.cluster.cluster import Cluster, Device
-from partita.graph.flops import flops, is_contraction
-from partita.graph.graph import Graph
+from partita.cluster.cluster import Cluster
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import Recipe
 from partita.report.comparison import Comparison, Row, error_of
+from partita.report.setting import Setting
 from partita.searches.exhaustive import Search
 from partita.searches.sweep import Sweep
-from partita.units import Flops
-
-SHORT: Final = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What a Timeline alone does not know: samples of an epoch, model FLOPs of a step, their dtype, the devices."""
-
-    samples: int = 0
-    flops: Flops = 0.0
-    dtype: str = "fp32"
-    devices: tuple[Device, ...] = ()
-
-
-def setting_of(graph: Graph, cluster: Cluster) -> Setting:
-    """The setting of a graph on a cluster; model FLOPs are those of the contractions, as usual for MFU."""
-    batch = graph.global_batch or graph.batch
-    work = sum(flops(operator, graph, batch) for operator in graph.operators if is_contraction(operator))
-    dtype = graph.parameters[0].tensor.dtype if graph.parameters else "float32"
-    return Setting(graph.samples, float(work), SHORT.get(dtype, dtype), cluster.devices)
 
 
 def timeline_body(timeline: Timeline, setting: Setting) -> dict[str, Any]:
@@ -106,12 +84,12 @@ def sweep_body(found: Sweep) -> dict[str, Any]:
     return {"sweep": {"over": "bandwidth", "own_bandwidth": found.own, "rows": rows, "break_even_bandwidth": even}}
 
 
-def comparison_body(comparison: Comparison, setting: Setting) -> dict[str, Any]:
+def comparison_body(comparison: Comparison) -> dict[str, Any]:
     """The rows in the order in which the plans were given."""
     return {
         "task": comparison.task,
         "cluster": comparison.cluster.name,
-        "rows": [row_body(row, setting) for row in comparison.rows],
+        "rows": [row_body(row, comparison.setting) for row in comparison.rows],
         "notes": list(comparison.notes),
     }
 

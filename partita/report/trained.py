@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from partita.plan.plan import Plan
 from partita.program.timeline import Timeline
+from partita.report.setting import Setting
 from partita.units import Seconds
 
 
@@ -20,3 +21,4 @@ class Trained:
     steps: int
     weights_path: str
     notes: tuple[str, ...] = ()
+    setting: Setting = Setting()

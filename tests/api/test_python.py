@@ -15,11 +15,12 @@ from partita import api
 from partita.cluster.text import read_cluster
 from partita.cost.costs import Costs
 from partita.errors import OptionError, PlanError, TaskError
-from partita.lab import costing
+from partita.lab import contest, costing
 from partita.plan.memory import Memory, Recompute
 from partita.plan.plan import Plan
 from partita.plan.text import read_plan, write_plan
 from partita.task import load_task, spec_of
+from tests.api import factory
 from tests.api.factory import in_the_midst, trained, with_size
 from tests.priced import priced
 from tests.small import cluster_of, layers, perceptron, two_layers
@@ -89,6 +90,31 @@ def test_objects_are_trained_and_the_manifest_says_how(tmp_path: Path) -> None:
     assert read_plan(body["plan"]) == plan
     assert read_cluster(body["cluster"], "x") == cluster
     assert set(body["versions"]) >= {"python", "torch", "partita"}
+
+
+def test_a_task_is_made_once_by_who_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[pt.Task] = []
+    monkeypatch.setattr(factory, "trained", lambda: made.append(perceptron()) or made[-1])
+    with pytest.raises(TaskError, match=r"absent\.safetensors"):
+        api.train("tests.api.factory:trained", "single", api.cluster_of("local:1"), steps=1, init="absent.safetensors")
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize(("given", "steps"), [({}, 10), ({"target_loss": 0.1}, 4), ({"steps": 7}, 7)])
+def test_a_comparison_takes_ten_steps_or_an_epoch(
+    given: dict[str, Any], steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And knows what MFU needs."""
+    seen: dict[str, Any] = {}
+
+    def stub(*task: Any, **named: Any) -> contest.Contest:
+        seen.update(named)
+        return contest.Contest({}, {}, {}, {}, {}, (), {})
+
+    monkeypatch.setattr(contest, "contest", stub)
+    found = api.compare("tests.api.factory:trained", ["single"], api.cluster_of("local:1"), **given)
+    assert seen["steps"] == steps
+    assert (found.setting.samples, found.setting.flops > 0) == (48, True)
 
 
 def test_a_run_that_cannot_begin_has_its_manifest(tmp_path: Path) -> None:

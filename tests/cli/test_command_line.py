@@ -23,6 +23,7 @@ from partita.plan.text import read_plan
 from partita.recipes.reading import split_plans
 from partita.report.page import comparison_page
 from partita.report.record import read_record, write_run
+from partita.report.setting import Setting
 from tests.report.nine import nine
 from tests.report.timelines import comparison, measured
 from tests.small import two_layers
@@ -169,25 +170,19 @@ def test_a_fit_that_fails_names_the_change(say: Say, graph: str, tmp_path: Path)
     assert json.loads(out)["candidates"]
 
 
-class Numbers:
-    """A task as far as the command line looks at one."""
-
-    data = range(40)
-    batch_size = 8
-
-
 def test_compare_passes_its_options_on(say: Say, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: dict[str, Any] = {}
 
     def stub(spec: str, plans: list[str], cluster: Cluster, **named: Any) -> api.Comparison:
         seen.update(named, spec=spec, plans=plans)
-        return comparison()
+        return replace(comparison(), setting=Setting(samples=40))
 
-    monkeypatch.setattr(api, "load", lambda spec: Numbers)
     monkeypatch.setattr(api, "compare", stub)
     page, trace = tmp_path / "page.html", tmp_path / "trace.json"
     words = ("compare", "t", "--cluster", "local:2", "--plans", "ddp,pipe_sgd(staleness=1,warmup=2)", "--seed", "3")
-    code, out, _ = say(*words, "--target-loss", "0.5", "--report", str(page), "--trace", str(trace), "--json")
+    code, out, _ = say(
+        *words, "--target-loss", "0.5", "--steps", "5", "--report", str(page), "--trace", str(trace), "--json"
+    )
     body = json.loads(out)
     assert (code, seen["plans"]) == (0, ["ddp", "pipe_sgd(staleness=1,warmup=2)"])
     assert (seen["steps"], seen["target_loss"], seen["seed"], seen["repeat"]) == (5, 0.5, 3, 1)
@@ -195,7 +190,7 @@ def test_compare_passes_its_options_on(say: Say, monkeypatch: pytest.MonkeyPatch
     assert page.read_text().startswith("<!doctype html>")
     assert {event["pid"] for event in json.loads(trace.read_text())["traceEvents"]} == {1, 2, 3, 4}
     code, out, _ = say(*words, "--out", str(tmp_path / "run"))
-    assert (code, seen["steps"]) == (0, 10)
+    assert (code, seen["steps"]) == (0, 0)
     assert "ddp is fastest" in out
     assert read_record(tmp_path / "run").rows[1:] == comparison().rows[1:]
 
@@ -222,7 +217,6 @@ def test_train_says_the_final_loss(say: Say, monkeypatch: pytest.MonkeyPatch) ->
         named["tell"]("training")
         return api.Trained(Plan("ddp"), measured(), ((0, 0.1, 2.0),), 1.5, 7, "run/model.safetensors")
 
-    monkeypatch.setattr(api, "load", lambda spec: Numbers)
     monkeypatch.setattr(api, "train", stub)
     words = (
         "train",

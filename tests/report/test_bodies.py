@@ -8,7 +8,8 @@ import pytest
 from partita.cluster.cluster import Cluster, Group
 from partita.recipes.catalogue import RECIPES
 from partita.report.answer import write_json
-from partita.report.json import Setting, cluster_body, comparison_body, recipes_body, setting_of, timeline_body
+from partita.report.json import cluster_body, comparison_body, recipes_body, timeline_body
+from partita.report.setting import Setting, setting_of
 from tests.report.timelines import comparison, measured, predicted
 from tests.small import cluster_of, two_layers
 
@@ -52,14 +53,21 @@ def test_model_flops_are_those_of_the_products() -> None:
 
 
 def test_rows_keep_their_order_and_say_their_errors() -> None:
-    body = comparison_body(comparison(), Setting())
+    body = comparison_body(comparison())
     assert [row["plan"] for row in body["rows"]] == ["ddp", "x(<b>\x1b[31m)", "slow"]
     assert ["error" in row for row in body["rows"]] == [False, True, False]
     assert body["rows"][0]["step_error"] == pytest.approx(0.25)
 
 
+def test_rows_have_the_mfu_of_their_setting() -> None:
+    device = replace(cluster_of(1).devices[0], flops=(("fp32", 100.0),))
+    row = comparison_body(replace(comparison(), setting=Setting(8, 20.0, devices=(device,) * 2)))["rows"][0]
+    assert (row["predicted"]["mfu"], row["measured"]["mfu"]) == (20 / (0.5 * 200), 20 / (0.4 * 200))
+    assert row["measured"]["epoch_seconds"] == 0.4
+
+
 def test_json_is_one_valid_object_whatever_the_numbers() -> None:
-    body = json.loads(write_json(comparison_body(comparison(), Setting())))
+    body = json.loads(write_json(comparison_body(comparison())))
     assert body["schema"] == 1
     assert body["rows"][0]["loss"] == [[0, 0.0, 2.5], [1, 0.4, 1.5], [2, 0.8, None]]
 

@@ -1,0 +1,31 @@
+"""What a Timeline alone does not know of a step, and numbers of it need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from partita.cluster.cluster import Cluster, Device
+from partita.graph.flops import flops, is_contraction
+from partita.graph.graph import Graph
+from partita.units import Flops
+
+SHORT: Final = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Samples of an epoch, model FLOPs of a step, their dtype, the devices; what is not given is not known."""
+
+    samples: int = 0
+    flops: Flops = 0.0
+    dtype: str = "fp32"
+    devices: tuple[Device, ...] = ()
+
+
+def setting_of(graph: Graph, cluster: Cluster) -> Setting:
+    """The setting of a graph on a cluster; model FLOPs are those of the contractions, as usual for MFU."""
+    batch = graph.global_batch or graph.batch
+    work = sum(flops(operator, graph, batch) for operator in graph.operators if is_contraction(operator))
+    dtype = graph.parameters[0].tensor.dtype if graph.parameters else "float32"
+    return Setting(graph.samples, float(work), SHORT.get(dtype, dtype), cluster.devices)
