@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 import pytest
+import torch
 from beartype import BeartypeConf
 from beartype.claw import beartype_package
 from beartype.roar import BeartypeClawDecorWarning, BeartypeDecorHintPep613DeprecationWarning
@@ -27,11 +28,13 @@ from partita.runtime.heap import keep_freed, set_aside  # noqa: E402  checked as
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The same while tests are collected and run; and beartype draws at random which item of a tuple it looks at."""
+    """The same while tests are collected and run; and beartype draws at random which item of a tuple it looks at. One
+    thread computes, as in workers: a codec makes a whole level of a last bit, and xdist's processes share the cores."""
     for name in ("BeartypeClawDecorWarning", "BeartypeDecorHintPep613DeprecationWarning"):
         config.addinivalue_line("filterwarnings", f"ignore::beartype.roar.{name}")
     config.addinivalue_line("filterwarnings", "ignore:Do not use the `random` module inside strategies")
     keep_freed()
+    torch.set_num_threads(1)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
