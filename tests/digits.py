@@ -13,9 +13,9 @@ from partita.graph.graph import Graph
 from partita.recipes.catalogue import call
 from partita.runtime.run import train_in_process
 from partita.task import Task
-from partita.tracing.capture import capture
 from partita.zoo.data import Samples
 from partita.zoo.tasks import built_in
+from tests.captures import capture
 from tests.small import cluster_of
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from partita.cost.tides import tide_of
 from partita.graph.cuts import legal_cuts, liveness
 from partita.graph.graph import Graph, Parameter
 from partita.graph.operator import Operator, Phase, Ref
 from partita.graph.tensor import Affine, Tensor
 from partita.zoo.tasks import built_in
+from tests.captures import capture
 
 ROW = Tensor((Affine(1), 4), "float32")  # 16 bytes a sample
 WEIGHT = Tensor((4, 4), "float32")
@@ -49,8 +48,8 @@ def test_what_is_alive_across_each_position() -> None:
     assert found == {0: [], 2: ["a"], 4: ["b", "seen"], 6: ["b", "c", "loss"], 9: ["loss", "gw1", "gw0"]}
 
 
-def test_liveness_agrees_with_a_plain_scan(captured: Any) -> None:
-    graph = captured(built_in("digits-cnn"))
+def test_liveness_agrees_with_a_plain_scan() -> None:
+    graph = capture(built_in("digits-cnn"))
     lives = liveness(graph)
     for position in range(len(graph.operators) + 1):
         before = {o.name for o in graph.operators[:position]}

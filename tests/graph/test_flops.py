@@ -19,6 +19,7 @@ from partita.zoo.gpt import Gpt
 from partita.zoo.resnet import Bottleneck
 from partita.zoo.tasks import classify, predict
 from partita.zoo.unet import UNet
+from tests.captures import capture
 
 BATCH = 6
 
@@ -52,9 +53,9 @@ TASKS = {
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_contractions_count_as_torch_counts(name: str, captured: Any) -> None:
+def test_contractions_count_as_torch_counts(name: str) -> None:
     task = TASKS[name]
-    graph = captured(task)
+    graph = capture(task)
     model = task.model()
     batch = torch.utils.data.default_collate([task.data[i] for i in range(BATCH)])
     with FlopCounterMode(display=False) as counter:

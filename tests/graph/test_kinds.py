@@ -11,12 +11,11 @@ from partita.graph.graph import Graph
 from partita.graph.kinds import kinds_of
 from partita.graph.precision import shortened
 from partita.graph.signature import signature
+from tests.captures import capture
 from tests.small import layers, perceptron, two_layers
 
 
 def captured() -> Graph:
-    from partita.tracing.capture import capture
-
     return capture(perceptron())
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -24,6 +23,7 @@ from partita.zoo.hugging_face import hugging_face
 from partita.zoo.resnet import Bottleneck
 from partita.zoo.tasks import built_in, classify, predict
 from partita.zoo.unet import UNet
+from tests.captures import capture
 
 UNTRIED = ("dropout", "empty", "rand", "assert", "grouped_mm")
 
@@ -64,10 +64,10 @@ TASKS = {"images": small_images, "gpt": tiny_gpt, "unet": tiny_unet, "llama": ti
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_parts_joined_equal_the_whole(name: str, captured: Any) -> None:
+def test_parts_joined_equal_the_whole(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        graph = captured(TASKS[name]())
+        graph = capture(TASKS[name]())
     seen, wrong, tried = set(), [], 0
     for operator in graph.operators:
         shapes = tuple(graph.tensor(ref).shape for ref in operator.reads())
@@ -83,8 +83,8 @@ def test_parts_joined_equal_the_whole(name: str, captured: Any) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_law_can_fail(captured: Any) -> None:
-    graph = captured(tiny_gpt())
+def test_the_law_can_fail() -> None:
+    graph = capture(tiny_gpt())
     operator = next(o for o in graph.operators if o.target == "aten.mm.default")
     pattern = pattern_of(operator, graph)
     assert pattern is not None
@@ -92,8 +92,8 @@ def test_the_law_can_fail(captured: Any) -> None:
     assert disagreements(operator, graph, broken)
 
 
-def test_a_product_divides_three_ways(captured: Any) -> None:
-    graph = captured(tiny_gpt())
+def test_a_product_divides_three_ways() -> None:
+    graph = capture(tiny_gpt())
     operator = next(o for o in graph.operators if o.target == "aten.mm.default")
     pattern = pattern_of(operator, graph)
     assert pattern is not None
@@ -103,8 +103,8 @@ def test_a_product_divides_three_ways(captured: Any) -> None:
     assert split(pattern, "i").outputs == (Partial(Monoid.SUM),)
 
 
-def test_a_bias_is_added_once(captured: Any) -> None:
-    graph = captured(tiny_gpt())
+def test_a_bias_is_added_once() -> None:
+    graph = capture(tiny_gpt())
     operator = next(o for o in graph.operators if o.target == "aten.addmm.default")
     pattern = pattern_of(operator, graph)
     assert pattern is not None
@@ -112,8 +112,8 @@ def test_a_bias_is_added_once(captured: Any) -> None:
     assert split(pattern, "o").inputs[0] == Shard(0)
 
 
-def test_unknown_and_indivisible_dimensions_are_refused(captured: Any) -> None:
-    graph = captured(small_images())
+def test_unknown_and_indivisible_dimensions_are_refused() -> None:
+    graph = capture(small_images())
     operator = next(o for o in graph.operators if o.target == "aten.convolution.default")
     pattern = pattern_of(operator, graph)
     assert pattern is not None
@@ -136,8 +136,8 @@ def test_a_shard_with_its_halo_convolves_as_the_whole() -> None:
     assert torch.allclose(torch.cat(parts, 2), whole, atol=1e-5)
 
 
-def test_heads_of_a_reshape_shard(captured: Any) -> None:
-    graph = captured(tiny_llama())
+def test_heads_of_a_reshape_shard() -> None:
+    graph = capture(tiny_llama())
     views = [o for o in graph.operators if o.target == "aten.view.default" and len(o.outputs[0].shape) == 4]
     pattern = pattern_of(views[0], graph)
     assert pattern is not None
@@ -166,8 +166,8 @@ def test_attention_over_parts_of_the_keys_joins_by_log_sum_exp(masked: bool) -> 
     assert not disagreements(graph.operators[0], graph, pattern)
 
 
-def test_parts_of_a_vocabulary_mask_what_is_not_theirs(captured: Any) -> None:
-    graph = captured(tiny_gpt())
+def test_parts_of_a_vocabulary_mask_what_is_not_theirs() -> None:
+    graph = capture(tiny_gpt())
     operator = next(o for o in graph.operators if o.target == "aten.embedding.default")
     pattern = pattern_of(operator, graph)
     assert pattern is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from time import thread_time
-from typing import Any
 
 import torch
 
@@ -16,6 +15,7 @@ from partita.task import Task
 from partita.zoo.data import Synthetic, Tokens
 from partita.zoo.gpt import Gpt
 from partita.zoo.tasks import predict
+from tests.captures import capture
 
 ROW = Tensor((Affine(1), 4), "float32")
 
@@ -35,9 +35,9 @@ def tower(layers: int, inside: int) -> Graph:
     return Graph("tower", 2, tuple(operators), (), (), (), (("input.0", ROW),), Ref(stream), None, ())
 
 
-def test_the_layers_of_a_transformer(captured: Any) -> None:
+def test_the_layers_of_a_transformer() -> None:
     task = Task("deep", lambda: Gpt(16, 12, 24, 2, 3), predict, Synthetic(16, Tokens(12, 16)), torch.optim.AdamW, 8)
-    graph = captured(task)
+    graph = capture(task)
     found = find_repeats(graph)
     assert [run.count for run in found] == [3, 3]
     assert graph.operators[found[0].start].phase is Phase.FORWARD

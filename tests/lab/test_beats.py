@@ -13,7 +13,7 @@ from partita.runtime import run
 from partita.runtime.abreast import FIRST, Abreast
 from partita.runtime.rank import Rank
 from partita.task import Task
-from partita.tracing.capture import capture
+from tests.captures import capture
 from tests.program.test_verify import program_of
 from tests.small import cluster_of, perceptron
 

@@ -9,7 +9,7 @@ import pytest
 from partita.graph.graph import Graph
 from partita.runtime import check
 from partita.task import Task
-from partita.tracing.capture import capture
+from tests.captures import capture
 from tests.small import perceptron
 
 
@@ -24,17 +24,9 @@ def graph(task: Task) -> Graph:
     return capture(task, precision="fp64")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def captured_once() -> Iterator[None]:
     """A model is captured once for all its plans."""
-    found: dict[tuple[str, str], Graph] = {}
-    whole = check.capture
-
-    def once(task: Task, *, precision: str = "") -> Graph:
-        if (task.name, precision) not in found:
-            found[task.name, precision] = whole(task, precision=precision)
-        return found[task.name, precision]
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(check, "capture", once)
+        patch.setattr(check, "capture", capture)
         yield

@@ -20,7 +20,7 @@ from partita.runtime.schedules import advance
 from partita.runtime.state import State
 from partita.runtime.worker import LaneRun, lanes
 from partita.task import Task
-from partita.tracing.capture import capture
+from tests.captures import capture
 from tests.small import cluster_of, perceptron
 
 GRAPH = capture(perceptron(), precision="fp64")

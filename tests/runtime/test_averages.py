@@ -20,7 +20,7 @@ from partita.runtime.restore import open_checkpoint
 from partita.runtime.run import train_in_process
 from partita.simulator.simulate import simulate
 from partita.task import Task
-from partita.tracing.capture import capture
+from tests.captures import capture
 from tests.priced import priced, whole_cores
 from tests.small import Line, Numbers, cluster_of, perceptron
 

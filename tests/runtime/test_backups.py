@@ -20,7 +20,7 @@ from partita.runtime.run import initial, make_rank
 from partita.runtime.schedules import advance
 from partita.runtime.state import make_state
 from partita.runtime.transport import Pending
-from partita.tracing.capture import capture
+from tests.captures import capture
 from tests.small import cluster_of, perceptron
 
 ROUNDS, SERVER, LATE = 5, 3, 2

@@ -16,7 +16,7 @@ from partita.recipes.catalogue import call
 from partita.runtime import worker
 from partita.runtime.rank import Rank
 from partita.runtime.run import train_in_process
-from partita.tracing.capture import capture
+from tests.captures import capture
 from tests.small import cluster_of, perceptron
 
 STEPS, WHEN = 4, 2

@@ -18,7 +18,7 @@ from partita.runtime.rank import Rank
 from partita.runtime.run import initial, make_rank
 from partita.runtime.state import make_state
 from partita.runtime.worker import lanes
-from partita.tracing.capture import capture
+from tests.captures import capture
 from tests.runtime.arrivals import arriving
 from tests.small import perceptron
 

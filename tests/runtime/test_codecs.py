@@ -12,7 +12,7 @@ from partita.recipes.catalogue import call
 from partita.runtime.check import TOLERANCE, checked
 from partita.runtime.run import train_in_process
 from partita.simulator.simulate import simulate
-from partita.tracing.capture import capture
+from tests.captures import capture
 from tests.priced import priced, whole_cores
 from tests.runtime.padded import padded
 from tests.small import cluster_of, perceptron, two_layers

@@ -13,7 +13,7 @@ from partita.runtime.check import TOLERANCE, checked
 from partita.runtime.lossy import SERVER, Lossy
 from partita.runtime.run import train_in_process
 from partita.simulator.simulate import simulate
-from partita.tracing.capture import capture
+from tests.captures import capture
 from tests.priced import priced, whole_cores
 from tests.runtime.padded import padded
 from tests.small import cluster_of, perceptron, two_layers

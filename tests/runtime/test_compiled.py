@@ -16,7 +16,7 @@ from partita.plan.plan import COMPILED
 from partita.plan.text import read_plan, write_plan
 from partita.runtime.run import train_in_process
 from partita.task import Task
-from partita.tracing.capture import capture
+from tests.captures import capture
 from tests.small import perceptron
 
 

@@ -30,7 +30,7 @@ from partita.runtime.run import train_in_process
 from partita.runtime.shard import sha256_of
 from partita.runtime.take import Take
 from partita.task import Task
-from partita.tracing.capture import capture
+from tests.captures import capture
 from tests.small import cluster_of, perceptron
 
 MACHINES = cluster_of(3)

@@ -16,7 +16,7 @@ from partita.runtime.check import TOLERANCE, difference
 from partita.runtime.reference import fresh
 from partita.runtime.replay import replayed
 from partita.task import Task
-from partita.tracing.capture import capture
+from tests.captures import capture
 from tests.runtime.dying import Death, Dying
 from tests.small import cluster_of, perceptron
 

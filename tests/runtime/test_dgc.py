@@ -17,8 +17,8 @@ from partita.recipes.catalogue import call
 from partita.runtime.check import TOLERANCE, checked, difference
 from partita.runtime.run import train_in_process
 from partita.task import Task
-from partita.tracing.capture import capture
 from partita.wire.codec import coded_size
+from tests.captures import capture
 from tests.runtime.padded import padded
 from tests.small import cluster_of, perceptron
 

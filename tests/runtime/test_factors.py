@@ -29,8 +29,8 @@ from partita.runtime.check import checked, difference
 from partita.runtime.run import train_in_process
 from partita.simulator.simulate import simulate
 from partita.task import Task
-from partita.tracing.capture import capture
 from partita.wire.factors import broadcast_elements, broadcast_pays, push_pays, server_elements
+from tests.captures import capture
 from tests.priced import priced
 from tests.small import cluster_of, layers, perceptron
 

@@ -8,7 +8,7 @@ import torch
 from partita.recipes.catalogue import call
 from partita.runtime.run import train_in_process
 from partita.task import Task
-from partita.tracing.capture import capture
+from tests.captures import capture
 from tests.digits import digits, learnt, seen
 from tests.small import Line, Numbers, cluster_of, perceptron
 

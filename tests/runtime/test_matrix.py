@@ -25,7 +25,6 @@ from partita.runtime.leg import Leg, legs
 from partita.runtime.reference import shares_of
 from partita.runtime.run import train_in_process
 from partita.task import Task
-from partita.tracing.capture import capture
 from partita.tracing.draws import sample_dims
 from partita.zoo.convolutional import AlexNet, digits_cnn
 from partita.zoo.gpt import Gpt
@@ -33,6 +32,7 @@ from partita.zoo.inception import inception3
 from partita.zoo.recurrent import Gnmt
 from partita.zoo.resnet import ResNet50
 from partita.zoo.tasks import on_digits, on_images, on_text
+from tests.captures import capture
 from tests.small import cluster_of
 from tests.tracing.models import TASKS, images, texts
 

@@ -26,7 +26,7 @@ from partita.runtime.run import train_in_process
 from partita.runtime.serving import CORRECTIONS
 from partita.runtime.state import State
 from partita.task import Task
-from partita.tracing.capture import capture
+from tests.captures import capture
 from tests.small import cluster_of, perceptron
 
 Kept = dict[str, torch.Tensor]

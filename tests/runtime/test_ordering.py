@@ -22,7 +22,7 @@ from partita.runtime.check import difference
 from partita.runtime.run import train_in_process
 from partita.simulator.simulate import simulate
 from partita.task import Task
-from partita.tracing.capture import capture
+from tests.captures import capture
 from tests.priced import priced, whole_cores
 from tests.runtime.padded import padded
 from tests.runtime.promises import kept

@@ -30,7 +30,7 @@ from partita.runtime.restore import open_checkpoint
 from partita.runtime.run import initial, train_in_process
 from partita.runtime.state import State
 from partita.task import Task
-from partita.tracing.capture import capture
+from tests.captures import capture
 from tests.runtime.padded import bounded, padded
 from tests.runtime.test_checkpoints import moody
 from tests.small import cluster_of, perceptron

@@ -23,7 +23,7 @@ from partita.runtime.state import make_state
 from partita.runtime.takeover import at_rest, chain_of, heir_of, take_over, void_of
 from partita.runtime.worker import LaneRun, lanes
 from partita.simulator.simulate import simulate
-from partita.tracing.capture import capture
+from tests.captures import capture
 from tests.priced import priced, whole_cores
 from tests.runtime.promises import kept
 from tests.small import cluster_of, layers, perceptron

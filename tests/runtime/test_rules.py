@@ -27,7 +27,7 @@ from partita.runtime.rules import optimizer_of, step_at_rate
 from partita.runtime.run import train_in_process
 from partita.runtime.state import State
 from partita.task import Task
-from partita.tracing.capture import capture
+from tests.captures import capture
 from tests.small import cluster_of, perceptron
 
 STEPS, SEED = 4, 3

@@ -13,7 +13,7 @@ from partita.runtime.leg import Reach
 from partita.runtime.run import carry_over, initial, make_rank, train_in_process
 from partita.runtime.schedules import advance
 from partita.task import Task
-from partita.tracing.capture import capture
+from tests.captures import capture
 from tests.small import cluster_of, perceptron
 
 PLANS = (

@@ -20,7 +20,7 @@ from partita.runtime.checkpoint import Keep
 from partita.runtime.restore import open_checkpoint
 from partita.runtime.run import initial, make_state, train_in_process
 from partita.task import Task
-from partita.tracing.capture import capture
+from tests.captures import capture
 from tests.runtime.padded import padded
 from tests.runtime.test_replay import Run, apart, observed, sgd
 from tests.small import cluster_of, perceptron

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -10,10 +11,10 @@ import torch
 from torch import nn
 
 from partita.recipes.catalogue import call
-from partita.runtime import check
 from partita.runtime.check import TOLERANCE, checked
 from partita.runtime.run import train_in_process
 from partita.task import Task
+from tests.captures import capture
 from tests.runtime.padded import padded
 from tests.small import cluster_of, perceptron
 from tests.tracing.models import TASKS
@@ -26,7 +27,10 @@ PLANS = (
 )  # fmt: skip
 STAGES = ("zero1", "zero2", "zero3")
 
-pytestmark = pytest.mark.usefixtures("captured_once")
+
+@cache
+def model(name: str) -> Task:
+    return replace(TASKS[name](), batch_size=8)
 
 
 def difference(task: Task, text: str, size: int, steps: int = 3) -> float:
@@ -100,14 +104,14 @@ def test_troubles(trouble: str, plan: str) -> None:
 @pytest.mark.parametrize("name", ["gpt2", "convnet"])
 def test_models(name: str, plan: str) -> None:
     """Tied weights are read first and last; batch statistics stay with their rank."""
-    assert difference(replace(TASKS[name](), batch_size=8), plan, 3) <= TOLERANCE
+    assert difference(model(name), plan, 3) <= TOLERANCE
 
 
 @pytest.mark.parametrize("shard", ["optimizer", "gradients", "parameters"])
 @pytest.mark.parametrize("recipe", ["gpipe", "one_f_one_b", "interleaved", "zero_bubble"])
 def test_stages_divide_their_state(recipe: str, shard: str) -> None:
     text = f"{recipe}(stages=2,data=2,microbatches=2,bucket_bytes=3000,shard={shard})"
-    assert difference(replace(TASKS["gpt2"](), batch_size=8), text, 4) <= TOLERANCE
+    assert difference(model("gpt2"), text, 4) <= TOLERANCE
 
 
 @pytest.mark.parametrize("shard", [pytest.param("gradients", marks=pytest.mark.slow), "optimizer", "parameters"])
@@ -129,7 +133,7 @@ def test_every_model(name: str, plan: str) -> None:
 @pytest.mark.parametrize("plan", ["zero1(bucket_bytes=100)", "zero2(microbatches=2)", "zero3(bucket_bytes=100)"])
 def test_bits_do_not_depend_on_the_order(plan: str) -> None:
     task, machines = perceptron(), cluster_of(3)
-    graph = check.capture(task)
+    graph = capture(task)
     made = call(plan, graph, machines)
     first = train_in_process(task, graph, made, machines, 3)[0]
     for order in range(1, 6):
@@ -144,7 +148,7 @@ def test_bits_do_not_depend_on_the_order(plan: str) -> None:
 def test_no_order_of_weighted_stages_gets_stuck(recipe: str, shard: str) -> None:
     """All stages meet twice a round, for the weight and the norm, while each gathers and scatters for itself."""
     task, machines = padded(clip_norm=0.1), cluster_of(4)
-    graph = check.capture(task)
+    graph = capture(task)
     made = call(f"{recipe}(stages=2,data=2,microbatches=3,bucket_bytes=100,shard={shard})", graph, machines)
     first = train_in_process(task, graph, made, machines, 3)[0]
     for order in range(1, 30):

@@ -19,10 +19,10 @@ from partita.plan.sync import Sync
 from partita.plan.wire import Wire
 from partita.program.instruction import Send, Space
 from partita.recipes.catalogue import call
-from partita.runtime import check
 from partita.runtime.check import TOLERANCE, checked
 from partita.runtime.run import train_in_process
 from partita.task import Task
+from tests.captures import capture
 from tests.small import cluster_of, perceptron
 from tests.tracing.models import TASKS
 
@@ -33,8 +33,6 @@ QUICK = (
     *(pytest.param(r, marks=pytest.mark.slow) for r in RECIPES if r not in ("gpipe", "one_f_one_b")),
 )
 WHOLE = ("gpt2", "t5", "unet", "convnet", "resnet", "lstm", "bert", "llama", "vit")
-
-pytestmark = pytest.mark.usefixtures("captured_once")
 
 
 @cache
@@ -93,7 +91,7 @@ def test_a_tied_weight_of_unequal_stages() -> None:
 
 
 def unequal(task: Task, order: Order, replicas: list[int], m: int) -> float:
-    cuts = [cut.position for cut in legal_cuts(check.capture(task, precision="fp64"))]
+    cuts = [cut.position for cut in legal_cuts(capture(task, precision="fp64"))]
     places = [cuts[len(cuts) * (i + 1) // len(replicas)] for i in range(len(replicas) - 1)]
     machines = cluster_of(sum(replicas))
     found = checked(task, lambda graph: cut_at(graph, places, order, m, replicas), machines, steps=2)
@@ -102,7 +100,7 @@ def unequal(task: Task, order: Order, replicas: list[int], m: int) -> float:
 
 def test_a_microbatch_comes_back_to_the_replica_that_it_left() -> None:
     """PP-05, 1F1B-RR: forwards ahead as many as later ranks can work on for each replica; B where F was."""
-    graph = check.capture(model("perceptron"))
+    graph = capture(model("perceptron"))
     cuts = [cut.position for cut in legal_cuts(graph)]
     plan = cut_at(graph, [cuts[1], cuts[2]], Order.ONE_F_ONE_B, 6, [1, 3, 2])
     program = lower(graph, plan, cluster_of(6))[-1].program
@@ -129,7 +127,7 @@ def cut_at(graph: Graph, positions: list[int], order: Order, m: int, replicas: S
 @pytest.mark.parametrize("name", [pytest.param("gpt2", marks=pytest.mark.slow), "unet"])
 def test_any_place_can_be_cut(name: str) -> None:
     """Also where a cut is not worth it: before views, between a weight's transpose and its product."""
-    forward = check.capture(model(name)).forward_length
+    forward = capture(model(name)).forward_length
     for position in range(1, forward, 13 if name == "gpt2" else 4):
         places = [position, min(position + 1, forward - 1)] if position < forward - 1 else [position]
         found = checked(
@@ -143,7 +141,7 @@ def test_bits_do_not_depend_on_the_order(recipe: str) -> None:
     import torch
 
     task = model("unet")
-    graph, machines = check.capture(task), cluster_of(3)
+    graph, machines = capture(task), cluster_of(3)
     plan = call(f"{recipe}(stages=3,microbatches=4)", graph, machines)
 
     def weights(order: int) -> dict[str, torch.Tensor]:
@@ -159,7 +157,7 @@ def test_bits_do_not_depend_on_the_order(recipe: str) -> None:
 
 def test_a_stage_holds_its_own_weights_only() -> None:
     task = model("gpt2")
-    graph, machines = check.capture(task), cluster_of(4)
+    graph, machines = capture(task), cluster_of(4)
     states, _ = train_in_process(task, graph, call("one_f_one_b", graph, machines), machines, 1)
     held = [{p.name for p in graph.parameters} & states[rank].leaves.keys() for rank in range(4)]
     assert set.union(*held) == {p.name for p in graph.parameters}
@@ -170,7 +168,7 @@ def test_a_stage_holds_its_own_weights_only() -> None:
 def test_what_is_skipped_to_a_stage_is_sent_there_once() -> None:
     """PP-02: a U-Net's skips pass over stages; each value reaches each stage that reads it once a microbatch, and no
     stage in between has it."""
-    graph, machines = check.capture(model("unet")), cluster_of(4)
+    graph, machines = capture(model("unet")), cluster_of(4)
     program = lower(graph, call("torchgpipe(stages=4,microbatches=2)", graph, machines), machines)[-1].program
     stage_of = {role.ranks[0]: k for k, role in enumerate(sorted(program.roles, key=lambda role: role.ranks[0]))}
     sent: list[tuple[str, int, str, int, int]] = []
@@ -188,7 +186,7 @@ def test_what_is_skipped_to_a_stage_is_sent_there_once() -> None:
 @pytest.mark.parametrize("order", [Order.ONE_F_ONE_B, Order.ZERO_BUBBLE])
 @pytest.mark.parametrize("name", WHOLE)
 def test_cuts_everywhere(name: str, order: Order) -> None:
-    cuts = [cut.position for cut in legal_cuts(check.capture(model(name)))]
+    cuts = [cut.position for cut in legal_cuts(capture(model(name)))]
     for first in range(0, len(cuts) - 2, max(len(cuts) // 12, 1)):
         places = sorted({cuts[first], cuts[(first + len(cuts)) // 2], cuts[-1]})
         found = checked(model(name), lambda graph, at=places: cut_at(graph, at, order, 4), cluster_of(4), steps=1)

@@ -14,7 +14,7 @@ from partita.recipes.catalogue import call
 from partita.runtime.check import TOLERANCE, checked, gathered
 from partita.runtime.run import initial, train_in_process
 from partita.task import Task
-from partita.tracing.capture import capture
+from tests.captures import capture
 from tests.small import cluster_of, perceptron
 
 STEPS, SEED, PARTS = 3, 5, 4

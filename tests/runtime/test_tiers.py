@@ -14,7 +14,7 @@ from partita.plan.plan import own_servers
 from partita.recipes.catalogue import call
 from partita.runtime.check import checked
 from partita.simulator.simulate import simulate
-from partita.tracing.capture import capture
+from tests.captures import capture
 from tests.priced import priced
 from tests.small import cluster_of, layers, perceptron
 

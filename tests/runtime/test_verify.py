@@ -11,7 +11,7 @@ from torch import nn
 from partita.recipes.catalogue import call
 from partita.runtime.check import TOLERANCE, checked, difference
 from partita.runtime.run import train_in_process
-from partita.tracing.capture import capture
+from tests.captures import capture
 from tests.small import cluster_of, perceptron
 
 PLANS = (

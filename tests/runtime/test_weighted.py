@@ -12,7 +12,7 @@ from partita.program.program import WEIGHT
 from partita.recipes.catalogue import call
 from partita.runtime.check import TOLERANCE, checked
 from partita.runtime.run import train_in_process
-from partita.tracing.capture import capture
+from tests.captures import capture
 from tests.runtime.padded import mean, padded
 from tests.small import cluster_of, perceptron
 

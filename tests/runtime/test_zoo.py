@@ -14,11 +14,11 @@ from partita.recipes.catalogue import call
 from partita.runtime.check import TOLERANCE, checked
 from partita.runtime.run import train_in_process
 from partita.task import Task
-from partita.tracing.capture import capture
 from partita.zoo.convolutional import AlexNet, Vgg16
 from partita.zoo.data import Image, Synthetic
 from partita.zoo.resnet import ResNet50
 from partita.zoo.tasks import on_images
+from tests.captures import capture
 from tests.small import cluster_of, perceptron
 
 PLANS = ("single", "ddp", "ps_sync", "pipe_sgd", "local_sgd(period=2)")
