@@ -10,48 +10,42 @@ from safetensors.torch import load_file
 
 from partita import api
 from partita.cost.rings import collective_bytes
-from partita.lab.rehearsal import Rehearsal
 from partita.lowering.lower import lower
 from partita.program.instruction import Collective
+from partita.runtime.checkpoint import Keep, place_of
 from partita.runtime.run import train_in_process
 from partita.task import load_task
+from tests.processes.crews import Crews
 
 TASK = "tests/runtime/padded.py:bounded"
-
-
 SLOW = ("zero3(precision=bf16,sums=fp32)", "gpipe(stages=2,precision=fp16)")
 PLANS = ("ddp(precision=fp16,scale_window=2)", *(pytest.param(plan, marks=pytest.mark.slow) for plan in SLOW))
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_two_processes_end_with_the_bits_of_one(plan: str, tmp_path: Path) -> None:
+def test_two_processes_end_with_the_bits_of_one(crews: Crews, plan: str, tmp_path: Path) -> None:
     """A sum of two does not depend on who adds; a run in two legs ends there as well."""
-    cluster, graph, task = api.cluster_of("local:2"), api.graph_of(TASK), load_task(TASK)
-    states, _ = train_in_process(task, graph, api.plan_of(plan, graph, cluster), cluster, 5, seed=3)
-    for steps in (3, 5):
-        ran = api.train(
-            TASK, plan, cluster, steps=steps, seed=3, out=str(tmp_path), checkpoint_every=3, resume=steps > 3
-        )
-    assert ran is not None
-    for name, weight in load_file(ran.weights_path).items():
+    crew, keep = crews(TASK, "local:2"), Keep(str(tmp_path), 3)
+    made = api.plan_of(plan, crew.graph, crew.cluster)
+    states, _ = train_in_process(load_task(TASK), crew.graph, made, crew.cluster, 5, seed=crew.seed)
+    crew.train(made, steps=3, keep=keep)
+    ran = crew.train(made, steps=5, keep=keep, resume=str(place_of(tmp_path, 3)), since=3)
+    for name, weight in load_file(ran.weights).items():
         ours = next(state.leaves[name] for state in states.values() if name in state.leaves)
         assert weight.dtype == torch.float32
         assert torch.equal(ours, weight), name
 
 
 @pytest.mark.slow
-def test_half_the_bytes_are_sent() -> None:
-    cluster = api.cluster_of("local:2")
-    graph = api.graph_of("digits-cnn")
-    psi = graph.parameter_elements
-    with Rehearsal("digits-cnn", graph, cluster) as crew:
-        for text in ("ddp(precision=bf16)", "zero2(precision=fp16)"):
-            plan = api.plan_of(text, graph, cluster)
-            program = lower(graph, plan, cluster)[-1].program
-            acts = [
-                i.act for i in program.roles[0].instructions if isinstance(i.act, Collective) and i.act.bucket != "norm"
-            ]
-            predicted = [sum(sent) for sent in zip(*(collective_bytes(program, act, 2) for act in acts), strict=True)]
-            take = crew.measure(plan, steps=2, evaluate=False)
-            assert sum(predicted) == 2 * 2 * psi
-            assert sum(take.timeline.wire_sent) == pytest.approx(sum(predicted), abs=64)
+def test_half_the_bytes_are_sent(crews: Crews) -> None:
+    crew = crews("digits-cnn", "local:2")
+    for text in ("ddp(precision=bf16)", "zero2(precision=fp16)"):
+        plan = api.plan_of(text, crew.graph, crew.cluster)
+        program = lower(crew.graph, plan, crew.cluster)[-1].program
+        acts = [
+            i.act for i in program.roles[0].instructions if isinstance(i.act, Collective) and i.act.bucket != "norm"
+        ]
+        predicted = [sum(sent) for sent in zip(*(collective_bytes(program, act, 2) for act in acts), strict=True)]
+        take = crew.measure(plan, steps=2, evaluate=False)
+        assert sum(predicted) == 2 * 2 * crew.graph.parameter_elements
+        assert sum(take.timeline.wire_sent) == pytest.approx(sum(predicted), abs=64)

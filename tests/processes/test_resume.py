@@ -19,8 +19,11 @@ import pytest
 from safetensors.torch import load_file
 
 from partita import api
+from partita.errors import PartitaError
 from partita.lowering.lower import lower
+from partita.runtime.checkpoint import Keep, place_of
 from partita.runtime.leg import legs
+from tests.processes.crews import Crews
 
 TASK = f"{Path(__file__).with_name('mortal.py')}:mortal"
 ROOT = Path(__file__).parents[2]
@@ -39,12 +42,20 @@ def words(plan: str, out: Path, *more: str, steps: int = STEPS) -> list[str]:
     return [sys.executable, "-m", "partita", "train", *given, *more]
 
 
-def train(plan: str, out: Path, *more: str, kill: str = "", steps: int = STEPS) -> tuple[int, dict[str, Any]]:
-    """The exit code and what is answered."""
-    env = os.environ | ({"KILL": kill} if kill else {})
-    command = words(plan, out, "--checkpoint-every", str(EVERY), *more, steps=steps)
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
-    return done.returncode, json.loads(done.stdout)
+def train(
+    plan: str, out: Path, *, resume: bool = False, kill: str = "", steps: int = STEPS
+) -> tuple[int, dict[str, Any]]:
+    """The exit code and what is answered, by the verb in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        if kill:
+            patch.setenv("KILL", kill)
+        cluster, keep = api.cluster_of(f"local:{SIZE}"), {"out": str(out), "checkpoint_every": EVERY, "resume": resume}
+        try:
+            done = api.train(TASK, plan, cluster, steps=steps, **keep)
+        except PartitaError as error:
+            return error.exit_code, {"error": str(error)}
+    assert done is not None
+    return 0, {"loss": done.loss, "final_loss": done.final_loss, "notes": list(done.notes)}
 
 
 def weights(out: Path) -> dict[str, bytes]:
@@ -73,7 +84,7 @@ class Drill:
         rank = where.partition(":")[0]
         assert code == 3, (where, body)
         assert f"rank {rank} was killed by SIGKILL" in body["error"]
-        code, body = train(plan, out, "--resume")
+        code, body = train(plan, out, resume=True)
         assert code == 0, (where, body)
         assert (weights(out), losses(body)) == self.unbroken(plan), where
 
@@ -144,7 +155,7 @@ def test_a_stopped_run_goes_on(plan: str, number: signal.Signals, tmp_path: Path
     error = json.loads(said)["error"]
     step = int(error.removeprefix("stopped after ").partition(" ")[0])
     assert f"its checkpoint is {out}/checkpoints/step-{step}; --resume goes on from there" in error
-    code, body = train(plan, out, "--resume", steps=step + 4)
+    code, body = train(plan, out, resume=True, steps=step + 4)
     assert code == 0, body
     assert f"going on from step {step} of" in body["notes"][0]
     code, unbroken = train(plan, tmp_path / "unbroken", steps=step + 4)
@@ -186,7 +197,7 @@ def test_a_run_all_of_whose_ranks_die_goes_on(drill: Drill, tmp_path: Path) -> N
     assert begun.returncode == 3
     assert re.match(r"rank \d was killed by SIGKILL", json.loads(said)["error"])
     found = max(int(path.parent.name.partition("-")[2]) for path in out.glob("checkpoints/*/manifest.json"))
-    code, body = train(plan, out, "--resume", steps=found + EVERY)
+    code, body = train(plan, out, resume=True, steps=found + EVERY)
     assert code == 0, body
     assert f"going on from step {found} of" in body["notes"][0]
     code, unbroken = train(plan, tmp_path / "unbroken", steps=found + EVERY)
@@ -210,21 +221,20 @@ def test_a_second_signal_ends_a_run_at_once(number: signal.Signals, tmp_path: Pa
     assert begun.returncode == 128 + number
     assert time.monotonic() - before < 1.5
     assert not psutil.wait_procs(processes, 2.0)[1]
-    code, body = train("ddp", tmp_path, "--resume", steps=4)
+    code, body = train("ddp", tmp_path, resume=True, steps=4)
     assert code == 0, body
     assert "going on from step" in body["notes"][0]
 
 
-def test_losses_of_unequal_parts_go_on(tmp_path: Path) -> None:
+def test_losses_of_unequal_parts_go_on(crews: Crews, tmp_path: Path) -> None:
     """Each rank's part and its weight, once more joined from a checkpoint of a checkpoint."""
-    task, cluster = "tests/runtime/padded.py:padded", api.cluster_of(f"local:{SIZE}")
-    unbroken = api.train(task, "pipe_sgd", cluster, steps=6, out=str(tmp_path / "unbroken"))
-    for steps in (2, 4, 6):
-        again = api.train(
-            task, "pipe_sgd", cluster, steps=steps, out=str(tmp_path / "run"), checkpoint_every=2, resume=steps > 2
-        )
-    assert unbroken is not None
-    assert again is not None
+    crew, run = crews("tests/runtime/padded.py:padded", f"local:{SIZE}"), tmp_path / "run"
+    plan = api.plan_of("pipe_sgd", crew.graph, crew.cluster)
+    unbroken = crew.train(plan, steps=6, keep=Keep(str(tmp_path / "unbroken")))
+    crew.train(plan, steps=2, keep=Keep(str(run), 2))
+    for since in (2, 4):
+        place = str(place_of(run, since))
+        again = crew.train(plan, steps=since + 2, keep=Keep(str(run), 2), resume=place, since=since)
     assert [row[::2] for row in again.loss] == [row[::2] for row in unbroken.loss]
     assert weights(tmp_path / "run") == weights(tmp_path / "unbroken")
 
@@ -251,8 +261,8 @@ def test_ranks_of_torchrun_go_on(drill: Drill, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_finished_run_answers_again(tmp_path: Path) -> None:
-    code, body = train("single", tmp_path, "--resume")
+    code, body = train("single", tmp_path, resume=True)
     assert code == 0
     assert body["notes"] == [f"no checkpoint in {tmp_path}: starting at step 0"]
-    assert train("single", tmp_path, "--resume") == (0, body | {"notes": [f"the run in {tmp_path} is finished"]})
+    assert train("single", tmp_path, resume=True) == (0, body | {"notes": [f"the run in {tmp_path} is finished"]})
     assert train("single", tmp_path)[0] == 2

@@ -7,15 +7,14 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from partita import api
 from partita.program.ledger import staleness_of
 from partita.recipes.catalogue import call
-from partita.report.record import read_record
 from partita.runtime.check import TOLERANCE, difference
+from partita.runtime.checkpoint import Keep
 from partita.runtime.leg import legs
 from partita.runtime.reference import fresh
 from partita.runtime.replay import replayed
-from partita.tracing.capture import capture
+from tests.processes.crews import Crews
 from tests.processes.doubled import doubled
 
 STEPS = 12
@@ -40,20 +39,15 @@ PLANS = (
 
 
 @pytest.mark.parametrize("plan", [PLANS[1], PLANS[-1], *(pytest.param(p, marks=pytest.mark.slow) for p in PLANS)])
-def test_a_run_of_processes_equals_the_replay_of_its_ledger(plan: str, tmp_path: Path) -> None:
+def test_a_run_of_processes_equals_the_replay_of_its_ledger(crews: Crews, plan: str, tmp_path: Path) -> None:
     """DP-05, DP-07, DP-09, DP-10, DP-11, DP-14, DP-16, DP-17, DP-18, DP-19, DP-20, DP-22 over torch.distributed."""
-    beside = "own=false" in plan
-    machines = api.cluster_of("local:5" if "servers=2" in plan and not beside else "local:4")
-    done = api.train(TASK, plan, machines, steps=STEPS, seed=3, out=str(tmp_path))
-    assert done is not None
-    measured = read_record(tmp_path).rows[0].measured
-    assert measured is not None
-    task = doubled()
-    graph = capture(task)
-    parts = legs(graph, call(plan, graph, machines), machines, STEPS)
-    serial = replayed(fresh(task, seed=3, precision="fp32"), parts, measured.ledger)
-    assert difference(load_file(done.weights_path), serial) <= TOLERANCE
-    workers = 4 if plan.startswith("ad_psgd") or beside else 3
-    assert {merge.worker for merge in measured.ledger} <= set(range(workers))
+    crew = crews(TASK, "local:4" if "own=false" in plan else "local:5")
+    made = call(plan, crew.graph, crew.cluster)
+    done = crew.train(made, steps=STEPS, keep=Keep(str(tmp_path)))
+    ledger, parts = done.timeline.ledger, legs(crew.graph, made, crew.cluster, STEPS)
+    serial = replayed(fresh(doubled(), seed=crew.seed, precision="fp32"), parts, ledger)
+    assert difference(load_file(done.weights), serial) <= TOLERANCE
+    workers = {rank for rank, role in parts[0].program.role_of.items() if role.keeps == "model"}
+    assert {merge.worker for merge in ledger} <= workers
     if plan.startswith("ps_async"):
-        assert max(staleness_of(measured.ledger, skip=0)) > 0
+        assert max(staleness_of(ledger, skip=0)) > 0

@@ -16,17 +16,21 @@ TASK = "tests/processes/sparse.py:{}"
 STEPS = 512  # two epochs
 
 PUSH = """
-import sys, torch
+import multiprocessing, sys, torch
 from partita.kernels.shared import add_racing
-path, worker, pushes, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+from tests.ranks import forked
+path, pushes, size, all_there = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), multiprocessing.Barrier(4)
 weights = torch.from_file(path, shared=True, size=size, dtype=torch.float32)
-draw = torch.Generator().manual_seed(worker)
 add_racing(torch.zeros(1), torch.zeros(1), 0)
-print("ready", flush=True)
-sys.stdin.readline()
-for _ in range(pushes):
-    change = (torch.rand(size, generator=draw) < 0.01).float()
-    add_racing(weights, change, 0)
+
+def push(worker):
+    draw = torch.Generator().manual_seed(worker)
+    all_there.wait()
+    for _ in range(pushes):
+        change = (torch.rand(size, generator=draw) < 0.01).float()
+        add_racing(weights, change, 0)
+
+forked(push, 4)
 """
 
 
@@ -58,18 +62,8 @@ def test_writes_without_locks_are_hardly_ever_lost(tmp_path: Path) -> None:
     would keep a quarter; none is made up."""
     path, size, pushes = tmp_path / "weights", 10_000, 500
     path.write_bytes(bytes(4 * size))
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-c", PUSH, str(path), str(worker), str(pushes), str(size)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )
-        for worker in range(4)
-    ]  # fmt: skip
-    for worker in workers:
-        assert worker.stdout is not None
-        worker.stdout.readline()
-    for worker in workers:
-        worker.communicate("go\n", timeout=120)
+    words = [sys.executable, "-c", PUSH, str(path), str(pushes), str(size)]
+    assert subprocess.run(words, timeout=120, check=False).returncode == 0
     given = 0.0
     for worker in range(4):
         draw = torch.Generator().manual_seed(worker)

@@ -1,6 +1,6 @@
 """A server that takes whichever worker's bucket comes first: one rank of it in this process, for tests.
 
-`python -m tests.runtime.arrivals RANK WORLD STORE OUT` runs it over torch.distributed.
+`python -m tests.runtime.arrivals WORLD STORE OUT` runs it over torch.distributed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from partita.runtime.run import initial, make_rank
 from partita.runtime.state import make_state
 from partita.runtime.worker import drive
 from partita.tracing.capture import capture
+from tests.ranks import forked
 from tests.small import cluster_of, perceptron
 
 ROUNDS: Final = 4
@@ -73,4 +74,5 @@ def main(rank: int, world: int, store: str, out: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])
+    world, store, out = int(sys.argv[1]), *sys.argv[2:]
+    forked(lambda rank: main(rank, world, store, out), world)

@@ -1,4 +1,4 @@
-"""A training loop as somebody might have written it, on one of two ranks: `loop_of_ones_own.py RANK PLACE PLAN OUT`."""
+"""A training loop as somebody might have written it, on two ranks: `loop_of_ones_own.py PLACE PLAN OUT`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import partita as pt
+from tests.ranks import forked
 
 STEPS, BATCH, SAMPLES = 5, 11, 33
 
@@ -53,4 +54,4 @@ def main(rank: int, place: str, plan: str, out: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), *sys.argv[2:])
+    forked(lambda rank: main(rank, *sys.argv[1:]), 2)

@@ -17,7 +17,7 @@ from partita.runtime.rank import Rank
 from partita.runtime.run import initial, make_rank, train_in_process
 from partita.runtime.schedules import advance
 from partita.runtime.state import make_state
-from partita.tracing.capture import capture
+from tests.captures import capture
 from tests.runtime.arrivals import ROUNDS, arriving
 from tests.small import cluster_of, perceptron
 
@@ -54,16 +54,9 @@ def test_a_slow_worker_is_taken_last_and_the_sum_is_the_same() -> None:
 
 
 def test_over_processes_the_sum_is_the_same_and_every_message_is_taken_once(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "tests.runtime.arrivals"]
-    ranks = [
-        subprocess.Popen(
-            [*words, str(rank), "4", str(tmp_path / "meet"), str(tmp_path / "out")],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(4)
-    ]  # fmt: skip
-    said = [rank.communicate(timeout=120) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * 4, said
+    words = [sys.executable, "-m", "tests.runtime.arrivals", "4", str(tmp_path / "meet"), str(tmp_path / "out")]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
     found, expected = torch.load(tmp_path / "out.weights"), lockstep()
     assert all(torch.allclose(found[name], expected[name], rtol=1e-6) for name in found)
     taken = [tuple(one) for one in json.loads((tmp_path / "out.order").read_text())]
