@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import partita
@@ -34,17 +35,21 @@ class Import:
         return parts[1] if parts[0] == "partita" and len(parts) > 1 else ""
 
 
-def sources() -> Iterator[tuple[Path, ast.Module]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        yield path, ast.parse(path.read_text(encoding="utf-8"))
+@cache
+def sources() -> tuple[tuple[Path, ast.Module], ...]:
+    """Every file of the package and its tree, read once."""
+    return tuple((path, ast.parse(path.read_text(encoding="utf-8"))) for path in sorted(PACKAGE.rglob("*.py")))
 
 
-def imports() -> Iterator[Import]:
+@cache
+def imports() -> tuple[Import, ...]:
     """Every import of the package, also those inside functions."""
+    found: list[Import] = []
     for path, tree in sources():
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         room = "" if parts == ("__init__",) else parts[0]
-        yield from imports_of(tree, str(path.relative_to(PACKAGE.parent)), room)
+        found += imports_of(tree, str(path.relative_to(PACKAGE.parent)), room)
+    return tuple(found)
 
 
 def imports_of(tree: ast.Module, file: str, room: str) -> Iterator[Import]:

@@ -21,7 +21,7 @@ from partita.runtime.check import TOLERANCE, checked
 from partita.runtime.run import train_in_process
 from partita.runtime.session import Order, Session
 from partita.task import Task
-from partita.tracing.capture import capture
+from tests.captures import capture
 from tests.small import Numbers, cluster_of
 from tests.tracing.models import TASKS
 
@@ -130,8 +130,11 @@ def deep() -> tuple[Task, Graph]:
     return task, capture(task)
 
 
-def measured(task: Task, graph: Graph, plan: Plan) -> int:
+@cache
+def measured(text: str) -> int:
     """Peak live bytes of a rank's steady rounds, from the allocator's events."""
+    task, graph = deep()
+    plan = call(text, graph, cluster_of(1))
     session = Session(task, graph, cluster_of(1), 0, 0, 1, 60.0)
     session.open()
     watch = session.memory(Order(plan, 2))
@@ -141,18 +144,14 @@ def measured(task: Task, graph: Graph, plan: Plan) -> int:
 
 @pytest.mark.parametrize("text", ["single(recompute=full)", "single(recompute=selective)", "single(recompute=none)"])
 def test_the_measured_peak_is_the_predicted_one(text: str) -> None:
-    task, graph = deep()
+    _, graph = deep()
     plan = call(text, graph, cluster_of(1))
     predicted = peak_memory(lower(graph, plan, cluster_of(1))[-1].program, graph, 0)
-    assert measured(task, graph, plan) == pytest.approx(predicted, rel=0.03)
+    assert measured(text) == pytest.approx(predicted, rel=0.03)
 
 
 def test_less_is_held_where_more_is_computed_again() -> None:
-    task, graph = deep()
-    none, selective, full = (
-        measured(task, graph, call(f"single(recompute={how})", graph, cluster_of(1)))
-        for how in ("none", "selective", "full")
-    )
+    none, selective, full = (measured(f"single(recompute={how})") for how in ("none", "selective", "full"))
     assert max(full, selective) < 0.65 * none
 
 

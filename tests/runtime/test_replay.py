@@ -25,7 +25,7 @@ from partita.runtime.run import train_in_process
 from partita.runtime.serving import CORRECTIONS, apply
 from partita.runtime.state import State, rows
 from partita.task import Task
-from partita.tracing.capture import capture
+from tests.captures import capture
 from tests.small import cluster_of, perceptron
 
 STEPS = 6
@@ -144,10 +144,11 @@ def observed(run: Run, staleness: int) -> int:
 
 def test_staleness_0_is_the_lockstep_sum() -> None:
     """DP-14: increments of clock c are withheld from reads at clock c; DP-17: a clock's mean is BSP's."""
+    lockstep = Run("ps_sync(bucket_bytes=400)", 4, 0, sgd())
     for order in range(3):
         for name in ("ssp", "dynsgd"):
             late = Run(f"{name}(staleness=0,bucket_bytes=400)", 4, order, sgd(), slow={order: 0.02})
-            assert apart(late, Run("ps_sync(bucket_bytes=400)", 4, 0, sgd())) <= 1e-12
+            assert apart(late, lockstep) <= 1e-12
 
 
 def test_with_staleness_the_sum_is_another_one() -> None:
@@ -250,7 +251,8 @@ def test_a_clocks_gradients_weigh_one_together(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_step_takes_the_first_gradients_and_drops_the_rest() -> None:
     """DP-11: exactly N a step, all of its version; the weights are those of the accepted shards; the rest goes on."""
-    for order in range(6):
+    lockstep = Run("ps_sync(bucket_bytes=400)", 5, steps=8)
+    for order in range(4):
         run = Run("backup_workers(backup=1,bucket_bytes=400)", 5, order, steps=8, slow={order % 4: 0.02})
         for bucket in run.program.trained:
             merges = [merge for merge in run.ledger if merge.bucket == bucket.name]
@@ -259,7 +261,7 @@ def test_a_step_takes_the_first_gradients_and_drops_the_rest() -> None:
         brought = [sum(merge.worker == w for merge in run.ledger) for w in range(4)]
         assert brought[order % 4] < min(n for w, n in enumerate(brought) if w != order % 4)
         assert run.replayed(run.ledger) <= TOLERANCE
-        assert apart(run, Run("ps_sync(bucket_bytes=400)", 5, steps=8)) > 1e-6
+        assert apart(run, lockstep) > 1e-6
 
 
 @pytest.mark.parametrize(("plan", "size"), [(PLANS[10], 4), ("backup_workers(servers=2,bucket_bytes=200)", 5)])
