@@ -43,6 +43,7 @@ from partita.runtime.brought import check_brought
 from partita.runtime.circle import circle
 from partita.runtime.coding import HopCode, collect, decode, encode, receive_coding, send_coding
 from partita.runtime.draws import DRAWS, Draws
+from partita.runtime.feed import check_shapes
 from partita.runtime.hops import by_schedule
 from partita.runtime.mixing import mix
 from partita.runtime.owned import give, take
@@ -66,6 +67,8 @@ def load(rank: Rank, act: Load, name: str, round: int) -> None:
     start = rank.role.mine(act.start, rank.rank)
     positions = rank.feed.positions(rank.step(round, act.step), start, act.count)
     leaves = rank.feed.leaves(positions, rank.device, rank.floating) if act.fetch else []
+    if act.fetch:
+        check_shapes(rank.graph, leaves, act.count, rank.step(round, act.step))
     environment = rank.environment(round, act.part)
     suffix = f">{act.stage}" if act.stage >= 0 else ""
     named = {f"input.{i}{suffix}": leaf for i, leaf in enumerate(leaves)}

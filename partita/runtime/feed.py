@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from partita.errors import TaskError
+from partita.graph.graph import Graph
 from partita.runtime.device import brought
 from partita.task import Task
-from partita.tracing.prepare import read_batch
+from partita.tracing.prepare import flatten, read_batch
 
 
 @dataclass
@@ -43,15 +43,31 @@ class Feed:
             self.epoch = epoch
         return self.order[k * batch + start : k * batch + start + count]
 
-    def leaves(self, positions: Sequence[int], device: str, floating: torch.dtype | None = None) -> list[Any]:
-        """The collated samples' leaves in pytree order, floats as `floating` where it is given."""
+    def leaves(self, positions: Sequence[int], device: str, floating: torch.dtype | None = None) -> list[torch.Tensor]:
+        """The collated samples' tensors in pytree order, floats as `floating` where it is given."""
         try:
             batch = read_batch(self.task, self.task.data, positions)
         except Exception as error:
             raise TaskError(
                 f"reading samples {list(positions)[:4]}... of {self.task.name!r} failed: {error}"
             ) from error
-        return [place(leaf, device, floating) for leaf in tree_leaves(batch)]
+        return [brought(leaf, device, floating) for leaf in flatten(batch)[0]]
+
+
+def check_shapes(graph: Graph, leaves: Sequence[torch.Tensor], count: int, step: int) -> None:
+    """Raises TaskError where a batch of `count` samples has other shapes than the step was captured for."""
+    inputs = graph.once(("inputs", count), lambda: [(name, tensor.at(count).shape) for name, tensor in graph.inputs])
+    if len(leaves) != len(inputs):
+        raise TaskError(
+            f"a batch of {graph.name!r} has {len(leaves)} tensors in step {step}, and its step was captured for "
+            f"{len(inputs)}; give samples that are all alike"
+        )
+    for (name, wanted), leaf in zip(inputs, leaves, strict=True):
+        if leaf.shape != wanted:
+            raise TaskError(
+                f"{name} of a batch of {graph.name!r} has the shape {list(leaf.shape)} in step {step}, which was "
+                f"captured for {list(wanted)}; give samples of equal shape, padded to the longest of all"
+            )
 
 
 def place(leaf: Any, device: str, floating: torch.dtype | None) -> Any:
