@@ -2,7 +2,8 @@
 
 A processor quota freezes the whole process once it is used up, its message threads too: half a core is 10 ms of
 computing, then 10 ms in which nothing is sent or received, and a ring of four is frozen most of the time. So where the
-last round waited for messages longer than this costs, computing pauses between operators and never uses its quota up.
+last round waited for messages longer than this costs, computing pauses between operators while any fly and never uses
+its quota up. What is asked for may not even be sent, and does not count: a server's lanes always ask for something.
 
     quota 0.5   computing ██████░░░░██████░░░░   link  ▔▔▔▔▔▔____▔▔▔▔▔▔____
     paced       computing ██░░░░██░░░░██░░░░██   link  ▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔

@@ -189,7 +189,7 @@ class Processes:
 
 
 def _started(act: str, tensor: torch.Tensor, peer: int, key: str) -> Work:
-    """A message among all, of the group itself: what `dist.isend` looks up before costs more than to start it."""
+    """A message among all, started at the group itself, without what `dist.isend` looks up for each."""
     return Work(getattr(dist.group.WORLD, act)([tensor], peer, tag_of(key)))
 
 

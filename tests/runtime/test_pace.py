@@ -1,0 +1,32 @@
+"""Computing makes way for messages that fly, and not for those that nobody may have sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from partita.program.instruction import Instruction, Receive, Send, Space
+from partita.runtime import worker
+from tests.runtime.test_choosing import server
+
+
+@pytest.mark.parametrize(
+    ("act", "flying"), [(Send("b0", (0,), "up"), 1), (Receive("b0", (0,), "down", Space.INBOX), 0)]
+)
+def test_what_is_asked_for_does_not_fly(act: Send | Receive, flying: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Under:
+        def ready(self) -> bool:
+            return False
+
+        def block(self, timeout: float) -> bool:
+            return True
+
+    rank, _ = server()
+    begun: Any = lambda rank, instruction, round: Under()  # noqa: E731
+    monkeypatch.setattr(worker, "carry_out", begun)
+    run = worker.instance(rank, Instruction("I", act, "from"), 0, lambda _: False)
+    assert isinstance(next(run), Under)
+    assert rank.pace.flying == flying
+    assert list(run) == []
+    assert rank.pace.flying == 0
