@@ -7,10 +7,10 @@ import random
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from partita.program.instruction import Compute, Instruction
-from partita.runtime import worker
+from partita.program.instruction import Compute
+from partita.runtime.acts import ACTS
 from partita.runtime.rank import Rank
 from partita.task import Task
 from partita.zoo.tasks import built_in
@@ -25,18 +25,17 @@ def stalls(rank: int, step: int) -> bool:
     return random.Random(f"{SEED}/{rank}/{step}").randrange(EVERY) == 0
 
 
-def slowly(carry_out: Callable[..., Any], rank: Rank, instruction: Instruction, round: int) -> Any:
-    """`carry_out`, after which a rank that stalls does nothing for as long as makes it TIMES as slow."""
+def slowly(do: Callable[..., None], rank: Rank, act: Compute, name: str, round: int) -> None:
+    """The act, after which a rank that stalls does nothing for as long as makes it TIMES as slow."""
     begun = time.perf_counter()
-    found = carry_out(rank, instruction, round)
-    if isinstance(instruction.act, Compute) and stalls(rank.rank, rank.step(round, instruction.act.step)):
+    do(rank, act, name, round)
+    if stalls(rank.rank, rank.step(round, act.step)):
         time.sleep((TIMES - 1) * (time.perf_counter() - begun))
-    return found
 
 
 def stalling() -> Task:
     task = built_in("bytes-gpt")
     assert task
     if "RANK" in os.environ:
-        worker.carry_out = partial(slowly, worker.carry_out)  # type: ignore[assignment]
+        ACTS[Compute] = partial(slowly, ACTS[Compute])
     return task

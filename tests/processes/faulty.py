@@ -23,21 +23,23 @@ from typing import Any
 import torch
 
 from partita.program.instruction import Collective, Kind, Load, Pack, Update
-from partita.runtime import session, worker
+from partita.runtime import session
+from partita.runtime.acts import ACTS
 from partita.runtime.rank import Rank
 from partita.task import Task
+from tests.acts import Around, Do, around
 from tests.processes.mortal import mortal
 
 MINE, KIND, COUNT = os.environ.get("FAULT", "-1:none:0").split(":")
-ACTS = {"nan": Pack, "flip": Update, "skip": Collective, "short": Collective, "other": Collective}
+KINDS = {"nan": Pack, "flip": Update, "skip": Collective, "short": Collective, "other": Collective}
 
 
-def wrong(carry_out: Any) -> Any:
-    """`carry_out` that goes wrong after COUNT acts of the kind."""
+def wrong() -> Around:
+    """What goes wrong after COUNT acts of the kind."""
     left = [int(COUNT)]
 
-    def call(rank: Rank, instruction: Any, round: int) -> Any:
-        counts = isinstance(instruction.act, ACTS.get(KIND, Load))
+    def between(do: Do, rank: Rank, act: Any, name: str, round: int) -> Any:
+        counts = isinstance(act, KINDS.get(KIND, Load))
         left[0] -= counts
         if counts and not left[0] and KIND == "raise":
             raise ValueError("the disk is on fire")
@@ -48,27 +50,27 @@ def wrong(carry_out: Any) -> Any:
         if counts and not left[0] and KIND == "skip":
             return None
         if counts and not left[0] and KIND == "short":
-            kept = rank.state.gradient[instruction.act.bucket]
+            kept = rank.state.gradient[act.bucket]
             kept[rank.slot(round)] = kept[rank.slot(round)][:-1]
         if counts and not left[0] and KIND == "other":
-            instruction = replace(instruction, act=replace(instruction.act, kind=Kind.BROADCAST))
+            act = replace(act, kind=Kind.BROADCAST)
         if counts and KIND == "late":
             time.sleep(0.05)
-        found = carry_out(rank, instruction, round)
+        found = do(rank, act, name, round)
         if counts and left[0] <= 0 and KIND == "nan":
-            rank.state.gradient_views[instruction.act.bucket][rank.slot(round)][-1].fill_(float("nan"))
+            rank.state.gradient_views[act.bucket][rank.slot(round)][-1].fill_(float("nan"))
         if counts and not left[0] and KIND == "flip":
-            rank.state.parameter[instruction.act.bucket].view(torch.int32)[1] ^= 1
+            rank.state.parameter[act.bucket].view(torch.int32)[1] ^= 1
         return found
 
-    return call
+    return between
 
 
 def faulty() -> Task:
     """The perceptron with batch statistics."""
     task = mortal()
     if os.environ.get("RANK") == MINE:
-        worker.carry_out = wrong(worker.carry_out)
+        ACTS.update(around(wrong()))
         if KIND == "seed":
             torch.manual_seed(99)
             other = dict(task.model().named_parameters())

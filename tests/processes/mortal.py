@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from partita.runtime import worker
+from partita.runtime.acts import ACTS
 from partita.task import Task
+from tests.acts import Do, around
 
 
 class Slow(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -50,11 +51,22 @@ def doomed(act: Any, count: int, counts: Any) -> Any:
     return call
 
 
+def doom_acts(count: int) -> None:
+    """The process dies as it is about to carry out its `count`-th instruction."""
+    counted = doomed(lambda: None, count, lambda: True)
+
+    def between(do: Do, *given: Any) -> Any:
+        counted()
+        return do(*given)
+
+    ACTS.update(around(between))
+
+
 def mortal() -> Task:
     """A perceptron with batch statistics under Adam."""
     rank, kind, count = os.environ.get("KILL", "-1::0").split(":")
     if rank == os.environ.get("RANK") and kind == "act":
-        worker.carry_out = doomed(worker.carry_out, int(count), lambda *_: True)
+        doom_acts(int(count))
     if rank == os.environ.get("RANK") and kind == "save":
         os.replace = doomed(os.replace, int(count), lambda source, target: str(source).endswith(".part"))
     return Task(

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import torch
 
-from partita.runtime import worker
 from partita.task import Task
 from tests.processes.doubled import Doubled, doubled
-from tests.processes.mortal import doomed
+from tests.processes.mortal import doom_acts
 
 AWAY = 0.15  # seconds a sample
 
@@ -41,6 +40,6 @@ def returning() -> Task:
     if mine and not came:
         if died.parent.exists():
             died.touch()
-        worker.carry_out = doomed(worker.carry_out, int(count), lambda *_: True)
+        doom_acts(int(count))
     data = Slowly(died, mine and came)
     return replace(doubled(), data=data, optimizer=lambda p: torch.optim.SGD(p, lr=0.1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,43 +10,41 @@ import pytest
 from partita.errors import RunError
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
-from partita.program.instruction import Collective, Instruction, Kind
+from partita.program.instruction import Collective, Kind
 from partita.recipes.catalogue import call
-from partita.runtime import worker
+from partita.runtime.acts import ACTS
 from partita.runtime.rank import Rank
 from partita.runtime.run import train_in_process
+from tests.acts import Around, Do, around
 from tests.captures import capture
 from tests.small import cluster_of, perceptron
 
 STEPS, WHEN = 4, 2
-Fault = Callable[[Any, Rank, Instruction, int], Any]
 
 
-def skips(carry_out: Any, rank: Rank, instruction: Instruction, round: int) -> None:
+def skips(do: Do, rank: Rank, act: Collective, name: str, round: int) -> None:
     """As a `continue` on one rank."""
 
 
-def is_short(carry_out: Any, rank: Rank, instruction: Instruction, round: int) -> Any:
-    bucket, slot = instruction.act.bucket, rank.slot(round)
+def is_short(do: Do, rank: Rank, act: Collective, name: str, round: int) -> Any:
+    bucket, slot = act.bucket, rank.slot(round)
     rank.state.gradient[bucket][slot] = rank.state.gradient[bucket][slot][:-1]
-    return carry_out(rank, instruction, round)
+    return do(rank, act, name, round)
 
 
-def takes_another(carry_out: Any, rank: Rank, instruction: Instruction, round: int) -> Any:
-    act = replace(instruction.act, kind=Kind.BROADCAST)
-    return carry_out(rank, replace(instruction, act=act), round)
+def takes_another(do: Do, rank: Rank, act: Collective, name: str, round: int) -> Any:
+    return do(rank, replace(act, kind=Kind.BROADCAST), name, round)
 
 
-def wrong(fault: Fault, name: str, culprit: int) -> Any:
-    """The worker's act, which goes wrong on one rank in one round of one instruction."""
-    carry_out = worker.carry_out
+def wrong(fault: Around, wanted: str, culprit: int) -> Around:
+    """What goes wrong on one rank in one round of one instruction."""
 
-    def act(rank: Rank, instruction: Instruction, round: int) -> Any:
-        if (rank.rank, instruction.name, round) == (culprit, name, WHEN):
-            return fault(carry_out, rank, instruction, round)
-        return carry_out(rank, instruction, round)
+    def between(do: Do, rank: Rank, act: Any, name: str, round: int) -> Any:
+        if (rank.rank, name, round) == (culprit, wanted, WHEN):
+            return fault(do, rank, act, name, round)
+        return do(rank, act, name, round)
 
-    return act
+    return between
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +64,7 @@ CASES = [
 
 @pytest.mark.parametrize(("fault", "plan", "name", "sentence"), CASES, ids=lambda one: getattr(one, "__name__", None))
 def test_a_skipped_collective_a_shape_and_an_op_that_do_not_match_are_named(
-    fault: Fault, plan: str, name: str, sentence: str, graph: Graph, monkeypatch: pytest.MonkeyPatch
+    fault: Around, plan: str, name: str, sentence: str, graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FAULTS 7, 8, 9: whatever order the lanes advance in."""
     machines = cluster_of(3)
@@ -77,7 +74,8 @@ def test_a_skipped_collective_a_shape_and_an_op_that_do_not_match_are_named(
         name = next(
             i.name for i in role.instructions if isinstance(i.act, Collective) and i.act.kind is Kind.REDUCE_SCATTER
         )
-    monkeypatch.setattr(worker, "carry_out", wrong(fault, name, 1))
+    for kind, do in around(wrong(fault, name, 1)).items():
+        monkeypatch.setitem(ACTS, kind, do)
     for order in range(3):
         with pytest.raises(RunError, match=f"rank 1 {sentence}") as found:
             train_in_process(perceptron(), graph, made, machines, STEPS, order=order)
