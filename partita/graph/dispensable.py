@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from partita.graph.flops import is_contraction
 from partita.graph.graph import Graph
+from partita.graph.kinds import kinds_of
 from partita.graph.operator import Ref
 from partita.graph.patterns import pattern_of, shares_memory
 from partita.graph.recompute import recomputable
@@ -42,14 +43,15 @@ def _there(graph: Graph, ref: Ref, direct: set[Ref], again: set[str]) -> bool:
 
 def _of_weights(graph: Graph) -> frozenset[str]:
     """Operators that are not cheap: without a pattern, and products but those of two activations."""
-    known = {p.name for p in graph.parameters}
+    known, kinds = {p.name for p in graph.parameters}, kinds_of(graph)
+    plain = [pattern_of(graph.operators[graph.index[name]], graph) is None for name in kinds.names]
     found: set[str] = set()
-    for operator in graph.operators[: graph.forward_length]:
+    for operator, kind in zip(graph.operators[: graph.forward_length], kinds.number, strict=False):
         names = {ref.name for ref in operator.reads()}
         if names and names <= known and shares_memory(operator, graph):
             known.add(operator.name)
         scores = operator.target in ("aten.bmm.default", "aten.baddbmm.default") and not names & known
-        if pattern_of(operator, graph) is None or (is_contraction(operator) and not scores):
+        if plain[kind] or (is_contraction(operator) and not scores):
             found.add(operator.name)
     return frozenset(found)
 

@@ -17,7 +17,7 @@ def computed_again(graph: Graph, plan: Plan) -> frozenset[str]:
     memory, last = plan.memory, bool(plan.stages)
     if memory.recomputed:
         return frozenset(name for wanted in memory.recomputed for name in _named(graph, plan, wanted))
-    return graph.once(("again", memory.recompute, last), lambda: again_by_rule(graph, memory.recompute, last=last))
+    return again_by_rule(graph, memory.recompute, last=last)
 
 
 def with_again(graph: Graph, plan: Plan) -> Graph:
@@ -29,15 +29,17 @@ def with_again(graph: Graph, plan: Plan) -> Graph:
 
 def step_by_rule(graph: Graph, rule: Recompute, *, last: bool) -> Graph:
     """The step in which backward computes again what a rule finds."""
-    names = graph.once(("again", rule, last), lambda: again_by_rule(graph, rule, last=last))
+    names = again_by_rule(graph, rule, last=last)
     return graph.once(("step", names), lambda: recomputed(graph, names).graph) if names else graph
 
 
 def again_by_rule(graph: Graph, rule: Recompute, *, last: bool) -> frozenset[str]:
-    """What a rule computes again; `last` says whether of the last block too."""
+    """What a rule computes again, found once; `last` says whether `full` does so with the last block too."""
     if rule is Recompute.FULL:
-        return whole_blocks(graph, block_starts(graph), last=last)
-    return cheap(graph, block_starts(graph)) if rule is Recompute.SELECTIVE else frozenset()
+        return graph.once(("again", rule, last), lambda: whole_blocks(graph, block_starts(graph), last=last))
+    if rule is Recompute.SELECTIVE:
+        return graph.once(("again", rule), lambda: cheap(graph, block_starts(graph)))
+    return frozenset()
 
 
 def _named(graph: Graph, plan: Plan, wanted: str) -> list[str]:
