@@ -98,7 +98,7 @@ class Steps:
         alone = np.maximum(self.chain, self.work + self.packing + self.ends * self.leap[1])
         total = (self.m - 1) * self.pace + alone + self.ramp + self.beyond
         busy = self.m * self.own + self.ramp + self.sharded(ONCE) * self.buckets * self.half[1]
-        first = self.round_trip
+        first = self.round_trip - self.put_off
         found: Reals = np.max([total + self.exposed, busy, first + self.exposed], axis=0) + self.update
         return found
 
@@ -251,6 +251,12 @@ class Steps:
         return self.pipe * (self.chain - self.work) + self.work + self.others + 2 * (stages - 1) * self.leap[0]
 
     @cached_property
+    def put_off(self) -> Reals:
+        """What of the way there and back may wait: W, but for the first place's own, which ends its round."""
+        found: Reals = self.others * np.where(self.ordered(Order.ZERO_BUBBLE), THIRD, 0.0)
+        return found
+
+    @cached_property
     def ramp(self) -> Reals:
         """The way of one microbatch through the other places; where W may wait it is not in the way, and other
         microbatches fill some of what is left."""
@@ -262,9 +268,7 @@ class Steps:
     def beyond(self) -> Reals:
         """What those wait that may not be under way: a place starts no more than the pipe is long before the first of
         them is back (1F1B), and (chunks + 1) / chunks as many where it goes round several times."""
-        chunks = self.chunks
-        put_off = (self.work + self.others) * np.where(self.ordered(Order.ZERO_BUBBLE), THIRD, 0.0)
-        round_trip = self.round_trip - put_off
+        chunks, round_trip = self.chunks, self.round_trip - self.put_off
         room = np.where(chunks > 1, self.pipe * (chunks + 1) / chunks, self.pipe)
         late = np.maximum(round_trip / room - self.pace, 0.0) * np.maximum(self.m - room, 0.0)
         return np.where((self.pipe > 1) & ~self.ordered(Order.FILL_DRAIN), late, 0.0)

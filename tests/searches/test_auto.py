@@ -73,6 +73,16 @@ def test_the_formula_is_near_the_clock(bandwidth: float) -> None:
         assert max(abs(np.log(formula / peak)) for _, formula, _, peak in found) < np.log(2)
 
 
+def test_what_may_wait_is_not_on_the_way() -> None:
+    """Of one microbatch by zero bubble: W of all places but the first is done beside what others compute."""
+    graph, cluster = deep(4), machines(4, 1e8)
+    space, screen = grid_of(graph, cluster)
+    zero = np.array([order is Order.ZERO_BUBBLE for _, order, _ in SCHEDULES])[space.column("schedule")]
+    plain = zero & (space.column("microbatches") == 1) & (space.column("recompute") == 0)
+    for i in np.flatnonzero(plain)[::2].tolist():
+        assert screen.seconds[i] == pytest.approx(clocked(graph, cluster, space.call(i))[0], rel=0.1)
+
+
 @pytest.mark.parametrize(
     ("size", "bandwidth"),
     [(2, 1e6), *(pytest.param(4, width, marks=pytest.mark.slow) for width in (1e4, 1e5, 1e6, 1e8))],
