@@ -65,7 +65,7 @@ def field_of(
     graph: Graph, cluster: Cluster, *, objective: str = "time", allow: str = "exact", tight: bool = False
 ) -> Field:
     """The best points of the whole grid by formula, on data-sheet costs: 16 on few devices, where the clock is quick,
-    4 on many; on few devices also the recipes that the grid has no column for. If `tight`, the best point that leaves
+    2 on many; on few devices also the recipes that the grid has no column for. If `tight`, the best point that leaves
     all of the memory to the formula's errors, then the best that leaves more, down to the smallest point of all.
 
     Raises PlanError where nothing can be lowered.
@@ -86,7 +86,7 @@ def field_of(
     if tight:
         kept = tuple(dict.fromkeys(int(ranking(found, objective, int(capacity * part))[0]) for part in SHARES))
     else:
-        kept = varied(space, ranking(found, objective, capacity), 16 if few else 4)
+        kept = varied(space, ranking(found, objective, capacity), 16 if few else 2)
     plans, seconds, memory, refused = [], [], [], list(space.refused)
     chosen = [(space.call(i), float(found.seconds[i]), float(found.memory[i])) for i in kept]
     for text, took, held in (*chosen, *((text, inf, inf) for text in others)):
@@ -128,13 +128,14 @@ def ranking(screen: Screen, objective: str, capacity: Bytes) -> Ints:
 
 def varied(space: Space, order: Ints, most: int) -> tuple[int, ...]:
     """The first points of a ranking, each of another shape: those that differ in their buckets only would fill the
-    list. The last quarter is for recipes that are not there yet: what is ranked by may misjudge a method as a whole."""
+    list. The last quarter, one at least, is for recipes that are not there yet: what is ranked by may misjudge a method
+    as a whole."""
     kept: list[int] = []
     recipes: set[str] = set()
     shapes: set[tuple[int, ...]] = set()
     for i in order.tolist():
         recipe, shape = space.call(i).split("(")[0], tuple(space.rows[i, :-1].tolist())
-        room = len(kept) < most - most // 4 or recipe not in recipes
+        room = len(kept) < most - max(most // 4, 1) or recipe not in recipes
         if len(kept) < most and room and shape not in shapes:
             kept.append(i)
             recipes.add(recipe)
