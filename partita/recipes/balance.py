@@ -149,27 +149,28 @@ def by_time(blocks: Blocks, speeds: Sequence[float], bandwidths: Sequence[BytesP
 
 
 def by_time_each(
-    blocks: Blocks, most: int, speed: float, bandwidth: BytesPerSecond
+    blocks: Blocks, speeds: Sequence[float], bandwidths: Sequence[BytesPerSecond]
 ) -> tuple[tuple[int, ...], ...]:  # fmt: skip
-    """What `by_time` finds for 1, 2, .. `most` stages on devices and between neighbours that are all alike, in one
-    pass: all but the last stage of a division have the same prices in each."""
+    """What `by_time` finds for the first 1, 2, .. of these devices with the links between them, as far as there are
+    blocks, in one pass: all but the last stage of a division have the same prices in each."""
     count = len(blocks.seconds)
     total = np.concatenate([[0.0], np.cumsum(blocks.seconds)])
-    crossing = 2 * np.array([*blocks.crossing, 0.0]) / bandwidth
-    own = np.where(np.tri(count + 1, dtype=bool), np.inf, (total[None, :] - total[:, None]) / speed)
+    crossing, empty = np.array([*blocks.crossing, 0.0]), np.tri(count + 1, dtype=bool)
+    work = np.where(empty, np.inf, total[None, :] - total[:, None])
     best, backs, found = np.full(count + 1, np.inf), list[NDArray[np.intp]](), list[tuple[int, ...]]()
     best[0] = -np.inf
-    for k in range(min(most, count)):
-        before = own + (crossing if k else 0 * crossing)[:, None]
+    for k in range(min(len(speeds), count)):
+        before = work / speeds[k] + (2 * crossing / bandwidths[k - 1] if k else 0 * crossing)[:, None]
         at = int(np.maximum(best, before[:, -1]).argmin())
         starts = [at]
         for back in reversed(backs):
             at = int(back[at])
             starts.append(at)
         found.append(tuple(reversed(starts)))
-        worst = np.maximum(best[:, None], before + crossing[None, :])
-        backs.append(worst.argmin(axis=0))
-        best = worst.min(axis=0)
+        if k < len(bandwidths):
+            worst = np.maximum(best[:, None], before + (2 * crossing / bandwidths[k])[None, :])
+            backs.append(worst.argmin(axis=0))
+            best = worst.min(axis=0)
     return tuple(found)
 
 

@@ -7,162 +7,90 @@ rank r   . . F F F B B B . . . .     last one's way back; nobody's passes overla
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
-from itertools import pairwise, product
+from functools import cache
+from itertools import product
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partita.cluster.cluster import Cluster
-from partita.cost.datasheet import datasheet_costs
 from partita.graph.graph import Graph
-from partita.graph.homes import homes_of
 from partita.lowering.schedules import under_way
 from partita.plan.memory import Recompute, Shard
 from partita.plan.schedule import Order
-from partita.recipes.balance import blocks_of, by_time, by_time_each, numbered
-from partita.recipes.pipeline import bandwidth_between
-from partita.searches.network import Network
-from partita.searches.sections import Sections
-from partita.searches.space import RECOMPUTES, SCHEDULES, SHARDS, Space
-from partita.units import Seconds
+from partita.searches.places import ORDERS, Places, Shapes
+from partita.searches.space import RECOMPUTES, SHARDS, Space
 
 Reals = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 # How often a minibatch's bytes go round at the least, whatever is kept from pass to pass: of all gradients or weights.
 PARAMETERS, GRADIENTS, OPTIMIZER = Shard.PARAMETERS, Shard.GRADIENTS, Shard.OPTIMIZER
 WORD: Final = 4  # bytes of a parameter
-MOST_STAGES: Final = 192  # of divisions that are worked out together
 ONCE: Final = {Shard.NONE: 2, Shard.OPTIMIZER: 2, Shard.GRADIENTS: 1, Shard.PARAMETERS: 0}
 EVERY: Final = {Shard.NONE: 0, Shard.OPTIMIZER: 0, Shard.GRADIENTS: 1, Shard.PARAMETERS: 2}
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A point of the grid but for what is sharded and for its buckets; `m` microbatches."""
-
-    data: int
-    pipe: int
-    order: Order
-    chunks: int
-    m: int
-    rule: Recompute
-
-
-@dataclass(frozen=True)
-class Floor:
-    """No step takes less than `seconds`, and some device holds `memory` bytes or more."""
-
-    seconds: Seconds
-    memory: float
-
-
-@dataclass(frozen=True, eq=False)
-class Shape:
-    """What points have in common that differ only in what is sharded and in their buckets. Of each chunk and place
-    along the pipe, shape [chunks, places]: core-seconds of a microbatch's passes, `late` those of backward that no
-    other place waits for; bytes that wait for backward, that the fullest pass needs, of parameters, and
-    `unpaid` those that wait for what is late. `ahead` and
-    `back`: seconds of a microbatch's way through all places from the `first` to each one, forward and home."""
-
-    forward: Reals
-    backward: Reals
-    late: Reals
-    ahead: Reals
-    back: Reals
-    first: int
-    kept: Reals
-    fullest: Reals
-    state: Reals
-    unpaid: Reals
-
-
 class Floors:
-    """The floors of a grid's points on data sheets' costs; lives for one search."""
+    """The floors of a grid's points on data sheets' costs, in seconds of a step and bytes of the fullest device; lives
+    for one search."""
 
     def __init__(self, graph: Graph, cluster: Cluster) -> None:
-        self.graph, self.cluster, self.network = graph, cluster, Network(cluster)
-        self.batch = graph.global_batch or graph.batch
-        self.speeds = [device.pace for device in cluster.devices]
-        self.peaks = [device.speed for device in cluster.devices]  # of a quota that was saved up
-        self.costs = cache(lambda size: datasheet_costs(graph, cluster, (size,)))
-        self.blocks = cache(lambda size: blocks_of(graph, cluster, None, size))
-        self.sections = cache(lambda rule, staged: Sections(graph, rule, staged))
-        self.work = cache(self._work)
-        self.alike = cache(lambda size, *links: by_time_each(self.blocks(size), MOST_STAGES, *links))
-        self.cut = cache(self._cut)
+        self.graph, self.cluster, self.places = graph, cluster, Places(graph, cluster)
+        self.batch = self.places.batch
         self.many = cache(_many)
-        self.shape = cache(self._shape)
-        self.passes = cache(self._passes)
-
-    def of(self, row: tuple[int, ...]) -> Floor:
-        """The floor of a row of a space."""
-        data, pipe, schedule, m, shard, recompute, bucket = row
-        point = Point(data, pipe, SCHEDULES[schedule][1], SCHEDULES[schedule][2], m, RECOMPUTES[recompute])
-        shape, state = self.shape(point), SHARDS[shard]
-        seconds = max(self.passes(point, state is Shard.NONE), self._sent(point, state, shape))
-        return Floor(seconds, self._memory(point, state, bucket, shape))
 
     def size(self, row: Ints) -> int:
         """Samples of a microbatch of a row of a space."""
         return int(self.batch // (row[0] * row[3]))
 
-    # Of all points at once, wherever they are cut.
+    # Wherever a point is cut.
 
     def rough(self, space: Space) -> tuple[Reals, Reals]:
         """Seconds and bytes below which no point of a space is, as if the model could be cut at will.
 
         On p places that wait for each other, m microbatches of w seconds take w / (1 - (1 - 1/m)^p) at the least: what
         lies before a place, and m times its own, is longest where it is shortest if it is as long everywhere. Blocks
-        count from the first on behind which all cuts are linked: with fewer places it would be more. Places
-        that hold a_r microbatches hold k / sum(1 / a_r) bytes at the least of the k that a microbatch keeps.
+        count from the first on behind which all cuts are linked: with fewer places it would be more.
         """
         data, pipe, m = (space.column(name).astype(np.float64) for name in ("data", "pipe", "microbatches"))
         schedule, shard = space.column("schedule"), space.column("shard")
-        filled, put_off, round_ = (
-            np.array([order is kind for _, order, _ in SCHEDULES])[schedule]
-            for kind in (Order.FILL_DRAIN, Order.ZERO_BUBBLE, Order.INTERLEAVED)
+        put_off, round_ = (
+            np.array([order is kind for order in ORDERS])[schedule] for kind in (Order.ZERO_BUBBLE, Order.INTERLEAVED)
         )
-        price, chained, kept, widest = self._priced(space)
-        even, bends = price * m / pipe, (pipe > 1) & ~put_off & ~round_
-        total = np.where(bends, np.maximum(chained / (1 - (1 - 1 / m) ** pipe), even), even)
-        sent = (data - 1) / data * self.state.sum() / pipe * (_times(ONCE, shard) + m * _times(EVERY, shard))
-        sent = sent / (self.costs(1).wiring.efficiency * self.network.widest)
-        sums = np.concatenate([[0.0], np.cumsum(1 / np.arange(1.0, max(pipe.max(), m.max()) + 1))])
-        least = np.minimum(pipe, m).astype(np.int64)
-        turns = np.where(filled, pipe / m, sums[least] + (pipe - least) / m)  # the sum of 1 / a_r
-        turns = np.where(round_ | (pipe == 1), pipe, turns)
-        state = self.state.sum() * self._each(data, pipe, shard)
-        several = (pipe > 1) & ~round_
-        gathered = np.where(several & (shard == SHARDS.index(PARAMETERS)), self.state.sum() * (1 - 1 / data), 0.0)
-        made = np.where(several & (m > 1), self.state.sum(), 0.0)
-        held = np.maximum((state + np.maximum(kept + gathered, made)) / pipe, kept / turns)  # as on all in the mean
-        memory = np.maximum(held, np.where(put_off, 0.0, widest))
-        return np.max([total / max(self.peaks), even / max(self.speeds), sent], axis=0), memory
+        price, chained, urgent = self._priced(space)
+        even, chained = price * m / pipe, np.where(put_off, urgent, chained)
+        total = np.where((pipe > 1) & ~round_, np.maximum(chained / (1 - (1 - 1 / m) ** pipe), even), even)
+        sent = (data - 1) / data * self.places.state[0].sum() / pipe * (_times(ONCE, shard) + m * _times(EVERY, shard))
+        sent = sent / (self.places.costs(1).wiring.efficiency * self.places.network.widest)
+        seconds: Reals = np.max([total / self.places.peaks.max(), even / self.places.speeds.max(), sent], axis=0)
+        return seconds, self.places.state[0].sum() * self._each(data, pipe, shard) / pipe
 
     def _priced(self, space: Space) -> tuple[Reals, ...]:
-        """Core-seconds of a microbatch, those of linked blocks, bytes that it keeps and that its fullest pass needs, of
-        every point; a sample at its cheapest price for as many at once or more (they get no dearer in company)."""
+        """Core-seconds of a microbatch, those of linked blocks, and those without what may be put off; a sample at its
+        cheapest price for as many at once or more (they get no dearer in company)."""
         sizes, at = np.unique(
             self.batch // (space.column("data") * space.column("microbatches")), return_inverse=True
         )  # fmt: skip
         staged, rule = (space.column("pipe") > 1).astype(np.int64), space.column("recompute")
         priced = sorted({1, min(8, self.batch), self.batch}) if self.graph.symbolic else [self.graph.batch]
-        found = np.zeros((4, 2, len(RECOMPUTES), len(sizes)))
-        loose = np.flatnonzero(~self.sections(Recompute.NONE, True).linked)
+        place = np.searchsorted(priced, sizes).clip(max=len(priced) - 1)
+        found = np.zeros((3, 2, len(RECOMPUTES), len(sizes)))
+        loose = np.flatnonzero(~self.places.sections(Recompute.NONE, True).linked)
         first = int(loose[-1]) + 1 if len(loose) else 0
         for step, again in product((False, True), range(len(RECOMPUTES))):
-            sections, held = self.sections(RECOMPUTES[again], step), self.sections(RECOMPUTES[again], True)
-            each = [np.sum(sections.seconds(self.costs(size), size), axis=0) / size for size in priced]
-            for k, start in enumerate((0, first)):
-                least = np.minimum.accumulate([blocks[start:].sum() for blocks in each][::-1])[::-1]
-                found[k, int(step), again] = sizes * least[np.searchsorted(priced, sizes).clip(max=len(priced) - 1)]
-            found[2, int(step), again] = [held.kept(size).sum() for size in sizes.tolist()]
-            found[3, int(step), again] = [held.fullest(size).max() for size in sizes.tolist()]
+            each = [self._of_blocks(RECOMPUTES[again], step, size, first) for size in priced]
+            least = np.minimum.accumulate(each[::-1], axis=0)[::-1]
+            found[:, int(step), again] = (sizes[:, None] * least[place]).T
         return tuple(table[staged, rule, at.ravel()] for table in found)
+
+    def _of_blocks(self, rule: Recompute, staged: bool, size: int, first: int) -> tuple[float, ...]:
+        """Core-seconds a sample, those from block `first` on, and those of them that another block waits for."""
+        sections, costs = self.places.sections(rule, staged), self.places.costs(size)
+        forward, backward = sections.seconds(costs, size)
+        both, urgent = forward + backward, forward + sections.returning(costs, size)
+        return both.sum() / size, both[first:].sum() / size, urgent[first:].sum() / size
 
     def _each(self, data: Reals, pipe: Reals, shard: Ints) -> Reals:
         """Bytes of state a byte of parameters: themselves, gradients where somebody waits for them, the optimizer's."""
@@ -172,119 +100,81 @@ class Floors:
 
     # Where a point is cut, as the recipes do.
 
-    def _cut(self, size: int, speeds: tuple[float, ...], widths: tuple[float, ...]) -> Ints:
-        if len(set(speeds)) == len(set(widths)) == 1:
-            return np.array(self.alike(size, speeds[0], widths[0])[len(speeds) - 1])
-        return np.array(by_time(self.blocks(size), speeds, widths))
-
-    def starts(self, point: Point, size: int) -> Ints:
-        """The first block of each stage."""
-        if point.pipe == 1:
-            return np.zeros(1, np.int64)
-        places = [range(place * point.data, (place + 1) * point.data) for place in range(point.pipe)] * point.chunks
-        speeds = tuple(min(self.speeds[rank] for rank in place) for place in places)
-        widths = tuple(bandwidth_between(self.cluster, one[0], other[0]) for one, other in pairwise(places))
-        return self.cut(size, speeds, widths)
-
-    def _work(self, rule: Recompute, staged: bool, size: int) -> tuple[Reals, ...]:
-        """Of each block: forward, backward, what of that returns; bytes kept, and of the fullest pass; bytes of
-        messages to the next block, and from it; bytes that wait for what is put off."""
-        sections, costs = self.sections(rule, staged), self.costs(size)
-        held = self.sections(rule, True)  # no rule keeps less without stages
-        return (
-            *sections.seconds(costs, size), sections.returning(costs, size), held.kept(size), held.fullest(size),
-            *sections.links(size), held.waiting(size),
-        )  # fmt: skip
-
-    def _shape(self, point: Point) -> Shape:
-        size, staged = self.batch // (point.data * point.m), point.pipe > 1
-        starts = self.starts(point, size)
-        forward, backward, returning, kept, fullest, sent, got, waiting = self.work(point.rule, staged, size)
-        columns = [np.add.reduceat(one, starts) for one in (forward, backward, returning, kept, self.state, waiting)]
-        total = np.concatenate([[0.0], np.cumsum(kept)[:-1]])
-        columns.append(np.maximum.reduceat(total + fullest, starts) - total[starts])
-        ours, theirs, returns, waits, state, late, most = (one.reshape(point.chunks, point.pipe) for one in columns)
-        put_off = point.order is Order.ZERO_BUBBLE
-        if put_off:
-            returns[0, 0] = late[0, 0] = 0.0
-        else:
-            returns = theirs
-        fastest = _of_places(self.peaks, point)
-        ways = [np.zeros(point.pipe), np.zeros(point.pipe)]
-        cuts = starts[1 : point.pipe] - 1
-        loose = np.flatnonzero(~self.sections(point.rule, staged).linked[cuts])
-        first = int(loose[-1]) + 1 if len(loose) else 0  # the place from which on each waits for the one before
-        for way, taken, size_ in ((ways[0], ours, sent), (ways[1], returns, got)):
-            each = taken[0, :-1] / fastest[:-1] + self._leaps(point, size_[cuts])
-            way[first + 1 :] = np.cumsum(each[first:])
-        return Shape(ours, returns, theirs - returns, ways[0], ways[1], first, waits, most, state, late)
-
-    def _leaps(self, point: Point, sizes: Reals) -> Reals:
-        """Seconds of messages of so many bytes from each place to the next."""
-        wiring, found = self.costs(1).wiring, []
-        for place, size in enumerate(sizes.tolist()):
-            bandwidth, latency = self.network.between(place * point.data, (place + 1) * point.data)
-            found.append(wiring.message + latency + size / (wiring.efficiency * bandwidth))
-        return np.array(found)
-
-    @cached_property
-    def state(self) -> Reals:
-        """Bytes of trained parameters of each block."""
-        graph, (cuts, block), homes = self.graph, numbered(self.graph), homes_of(self.graph)
-        found = np.zeros(len(cuts) + 1)
-        for parameter in graph.trainable:
-            found[block[min(homes.readers.get(parameter.name, [0]))]] += parameter.tensor.size()
+    def seconds(self, space: Space) -> Reals:
+        """Seconds that no step of a point takes less than."""
+        found, shard = np.zeros(len(space)), space.column("shard")
+        for some, at, shapes in self.places.shapes(space):
+            kinds = shard[some]
+            # All that a rank of the place sends to its like in a step, and once after the last microbatch.
+            part = shapes.state.sum(axis=1) * ((shapes.data - 1) / shapes.data)[:, None] / shapes.width
+            times = _times(ONCE, kinds) + shapes.m[at] * _times(EVERY, kinds)
+            passes = np.array([self._passes(shapes, part, updates) for updates in (False, True)])
+            alone = passes[(kinds == 0).astype(np.int64), at]
+            found[some] = np.maximum(alone, times * part.max(axis=1)[at])
         return found
 
-    # Seconds.
+    def memory(self, space: Space) -> Reals:
+        """Bytes that some device of a point holds."""
+        found, shard, bucket = np.zeros(len(space)), space.column("shard"), space.column("bucket")
+        for some, at, shapes in self.places.shapes(space):
+            found[some] = self._memory(shapes, at, shard[some], bucket[some].astype(np.float64)[:, None])
+        return found
 
-    def _passes(self, point: Point, updates: bool) -> Seconds:
+    def _passes(self, shapes: Shapes, part: Reals, updates: bool) -> Reals:
         """A round of the rank that has most to do, or of the first one by way of it; if it `updates` all that it has
-        beside its passes."""
-        shape, m, costs = self.shape(point), point.m, self.costs(1)
-        words, late = shape.state.sum(axis=0) / WORD, shape.late.sum(axis=0)
-        computed = m * ((shape.forward + shape.backward).sum(axis=0) + late)
-        beside = m * costs.copy.element * words * (point.data * point.pipe > 1) + costs.update.element * words * updates
-        put_off = np.zeros(point.pipe)
-        if point.order is Order.ZERO_BUBBLE:  # W that follow when the last microbatch has left
-            put_off[1:] = np.minimum(np.arange(1, point.pipe), m - 1) + 1.0
-        inside = (computed - put_off * late) / _of_places(self.peaks, point)
-        ends = costs.update.element * words / _of_places(self.peaks, point) * updates
-        home = float((shape.ahead + inside + shape.back)[shape.first :].max() + ends[shape.first])
-        return max(home, float(((computed + beside) / _of_places(self.speeds, point)).max()))
+        beside its passes. `part` is the seconds in which replicas scatter or gather all that they have once."""
+        m, costs, place = shapes.m[:, None], self.places.costs(1), np.arange(shapes.pipe)
+        words, tensors, late = (one.sum(axis=1) for one in (shapes.state / WORD, shapes.tensors, shapes.late))
+        each, several = (shapes.forward + shapes.backward).sum(axis=1) + late, shapes.data * shapes.pipe > 1
+        pack = (costs.copy.element * words + costs.copy.tensor * tensors) * several[:, None]
+        steps = (costs.update.element * words + costs.update.tensor * tensors) * updates
+        # Packs, and W where they are put off, that follow when the last microbatch has left; of the first place,
+        # before its next round.
+        zero = shapes.ordered(Order.ZERO_BUBBLE)[:, None]
+        many = np.where(zero, np.minimum(place, m - 1) + 1.0, 1.0)
+        after = many * (late * zero + pack)
+        inside = (m * (each + pack) - after) / shapes.peaks
+        ways = np.where(place >= shapes.first[:, None], shapes.ahead + inside + shapes.back, 0.0)
+        # What the last microbatch completes travels before the next round: of a pipe's first place all of it before
+        # any forward pass, where there is but one place while one goes on.
+        wait = 2 * (shapes.data - 1)[:, None] * shapes.latency
+        last, through = (shapes.backward.sum(axis=1) if shapes.pipe > 1 else each), ways
+        if shapes.chunks > 1:
+            last = shapes.backward[:, -1] + shapes.pipe * (shapes.backward[:, :-1].sum(axis=1) + pack)
+            through = np.where(place == shapes.first[:, None], inside, 0.0)
+        sent = through.max(axis=1)[:, None] - last / shapes.peaks + (2 * part + wait) * (shapes.data > 1)[:, None]
+        home = np.maximum(ways.max(axis=1)[:, None] + (after + steps) / shapes.peaks, sent)
+        own = (m * (each + pack) + steps) / shapes.speeds
+        found: Reals = np.maximum(np.take_along_axis(home, shapes.first[:, None], 1)[:, 0], own.max(axis=1))
+        return found
 
-    def _sent(self, point: Point, shard: Shard, shape: Shape) -> Seconds:
-        """What the first place's replicas send each other goes through the slowest link between them."""
-        if point.data == 1:
-            return 0.0
-        bandwidth, _ = self.network.ring
-        part = (point.data - 1) / point.data * float(shape.state[:, 0].sum())
-        times = ONCE[shard] + point.m * EVERY[shard]
-        return times * part / (self.costs(1).wiring.efficiency * float(bandwidth[point.data]))
-
-    # Bytes.
-
-    def _memory(self, point: Point, shard: Shard, bucket: int, shape: Shape) -> float:
+    def _memory(self, shapes: Shapes, at: Ints, shard: Ints, bucket: Reals) -> Reals:
         """State, and the most of what is there when the last forward pass before the first backward pass ends, while
         that one runs, and when the first of its gradients are packed."""
-        each = self._each(np.array([float(point.data)]), np.array([float(point.pipe)]), np.array([SHARDS.index(shard)]))
-        many = self.many(point.order, point.pipe, point.m, point.chunks)
-        waiting = (many * shape.kept).sum(axis=0)
-        state, whole = shape.state[-1], shape.state.sum(axis=0)
-        packed = np.minimum(bucket, state) if shard in (GRADIENTS, PARAMETERS) else 0.0
-        made = state if point.pipe > 1 and point.m > 1 else np.minimum(bucket, state) * (point.pipe == 1 < point.data)
-        gathered = (
-            state * (shard is PARAMETERS) * (1 - 1 / point.data) if point.pipe > 1 else packed * (shard is PARAMETERS)
-        )
-        if point.order is Order.ZERO_BUBBLE:
-            ranks = np.arange(point.pipe)  # when the first W begins, the first rank + 1 microbatches wait for theirs
-            after = np.minimum(ranks + 1, point.m) * shape.unpaid[0]
-            ahead = np.clip(np.minimum(point.pipe, point.m) - 1 - ranks, 0, None) * shape.kept[0]
-            top = np.max([waiting + gathered, made + packed, after + ahead], axis=0)
+        pipe, data, m = shapes.pipe, shapes.data[at], shapes.m[at]
+        each = self._each(data.astype(np.float64), np.full(len(at), float(pipe)), shard)[:, None]
+        many = np.array([
+            self.many(ORDERS[kind], pipe, n, shapes.chunks)
+            for kind, n in zip(shapes.schedule.tolist(), shapes.m.tolist(), strict=True)
+        ])  # fmt: skip
+        held = self.places.held(shapes)
+        waiting, state, whole = (many * held.kept).sum(axis=1)[at], shapes.state[at, -1], shapes.state.sum(axis=1)[at]
+        least, divided = np.minimum(bucket, state), (shard == SHARDS.index(PARAMETERS))[:, None]
+        packed = least * (shard >= SHARDS.index(GRADIENTS))[:, None]
+        if pipe > 1:
+            made, gathered = state * (m > 1)[:, None], state * divided * (1 - 1 / data)[:, None]
         else:
-            begun = waiting - shape.kept[-1]
-            top = np.max([waiting + gathered, begun + shape.fullest[-1], begun + made + packed], axis=0)
-        found: float = (whole * each + top).max()
+            made, gathered = least * (data > 1)[:, None], packed * divided
+        begun = waiting - held.kept[at, -1]
+        top = np.max([waiting + gathered, begun + held.fullest[at, -1], begun + made + packed], axis=0)
+        off = shapes.ordered(Order.ZERO_BUBBLE)[at]
+        if off.any():
+            place, n = np.arange(pipe), shapes.m[:, None]
+            # When the first W begins, the first rank + 1 microbatches wait for theirs.
+            after = np.minimum(place + 1, n) * held.unpaid[:, 0]
+            ahead = np.clip(np.minimum(pipe, n) - 1 - place, 0, None) * held.kept[:, 0]
+            top[off] = np.max([waiting + gathered, made + packed, (after + ahead)[at]], axis=0)[off]
+        found: Reals = (whole * each + top).max(axis=1)
         return found
 
 
@@ -295,8 +185,3 @@ def _many(order: Order, pipe: int, m: int, chunks: int) -> Ints:
 
 def _times(often: dict[Shard, int], shard: Ints) -> Reals:
     return np.array([float(often[kind]) for kind in SHARDS])[shard]
-
-
-def _of_places(speeds: Sequence[float], point: Point) -> Reals:
-    """Of the fastest replica of each place along the pipe."""
-    return np.array([max(speeds[p * point.data : (p + 1) * point.data]) for p in range(point.pipe)])

@@ -18,6 +18,7 @@ from partita.cost.costs import Costs
 from partita.cost.tides import Tide, tide_of
 from partita.graph.graph import Graph
 from partita.graph.homes import homes_of
+from partita.graph.kinds import kinds_of
 from partita.graph.operator import Ref
 from partita.graph.recompute import AGAIN
 from partita.lowering.recomputation import step_by_rule
@@ -46,10 +47,20 @@ class Sections:
         return len(numbered(self.graph)[0]) + 1
 
     @cached_property
+    def original(self) -> Ints:
+        """The place in the graph of each operator of the step, or of what it is a copy of."""
+        index = self.graph.index
+        return np.array([index[o.name.removesuffix(AGAIN)] for o in self.step.operators])
+
+    @cached_property
+    def kind(self) -> Ints:
+        """Of each operator; a copy's is its original's."""
+        return np.array(kinds_of(self.graph).number)[self.original]
+
+    @cached_property
     def block(self) -> Ints:
         """Of each operator of the step; a copy's is its original's."""
-        index, number = self.graph.index, numbered(self.graph)[1]
-        return number[[index[o.name.removesuffix(AGAIN)] for o in self.step.operators]]
+        return numbered(self.graph)[1][self.original]
 
     @cached_property
     def sure(self) -> Flags:
@@ -101,8 +112,7 @@ class Sections:
 
     def seconds(self, costs: Costs, size: int) -> tuple[Reals, Reals]:
         """Of each block's forward and backward for `size` samples, on a device of speed 1."""
-        prices = costs.prices(size)
-        each = np.array([prices[o.name.removesuffix(AGAIN)] for o in self.step.operators]) * self.sure
+        each = self._prices(costs, size) * self.sure
         end, block = self.step.forward_length, self.block
         return _summed(block[:end], each[:end], self.count), _summed(block[end:], each[end:], self.count)
 
@@ -139,9 +149,33 @@ class Sections:
 
     def returning(self, costs: Costs, size: int) -> Reals:
         """Seconds of each block's backward that the block before waits for."""
+        return _summed(self.block, self._prices(costs, size) * self.onward, self.count)
+
+    def making(self, costs: Costs, size: int) -> Reals:
+        """Seconds of what each block reads that every stage makes for itself in its forward pass."""
+        prices, (block, names) = costs.prices(size), self._free
+        return _summed(block, np.array([prices[name] for name in names], np.float64), self.count)
+
+    @cached_property
+    def _free(self) -> tuple[Ints, tuple[str, ...]]:
+        """Blocks, and names of free operators that they need."""
+        graph, free, block = self.graph, homes_of(self.graph).free, self.block.tolist()
+        behind: dict[str, set[str]] = {}  # of each free operator itself and those that it needs
+        for operator in graph.operators:
+            if operator.name in free:
+                behind[operator.name] = {operator.name}.union(*(behind.get(r.name, ()) for r in operator.reads()))
+        found: set[tuple[int, str]] = set()
+        for i in np.flatnonzero(self.sure).tolist():
+            for ref in self.step.operators[i].reads():
+                found.update((block[i], name) for name in behind.get(ref.name, ()))
+        pairs = sorted(found)
+        return np.array([number for number, _ in pairs], np.int64), tuple(name for _, name in pairs)
+
+    def _prices(self, costs: Costs, size: int) -> Reals:
+        """Core-seconds of each operator."""
         prices = costs.prices(size)
-        each = np.array([prices[o.name.removesuffix(AGAIN)] for o in self.step.operators]) * self.onward
-        return _summed(self.block, each, self.count)
+        found: Reals = np.array([prices[name] for name in kinds_of(self.graph).names])[self.kind]
+        return found
 
     # What it keeps.
 
@@ -201,10 +235,16 @@ class Sections:
 
     def kept(self, size: int) -> Reals:
         """Bytes of each block that wait from its forward to its backward."""
+        each, rest = self._kept
+        return each * size + rest
+
+    @cached_property
+    def _kept(self) -> tuple[Reals, Reals]:
         number, made, last, each, rest = self.lives
         end = self.step.forward_length
         waiting = (made < end) & (last >= end)
-        return _summed(number[waiting], (each * size + rest)[waiting], self.count)
+        each, rest = (_summed(number[waiting], one[waiting], self.count) for one in (each, rest))
+        return each, rest
 
     def waiting(self, size: int) -> Reals:
         """Bytes of each block that `late` operators wait with, when all that may not be put off is done."""
@@ -229,8 +269,8 @@ class Sections:
         way before it, what is kept alone."""
         order, each, rest, starts = self.course
         alive = np.where(order >= self.step.forward_length, each * size + rest, 0.0)
-        parts = np.split(alive, starts[1:])
-        at = np.array([start + int(part.argmax()) for start, part in zip(starts, parts, strict=True)])
+        top = np.repeat(np.maximum.reduceat(alive, starts), np.diff(np.append(starts, len(alive))))
+        at = np.minimum.reduceat(np.where(alive == top, np.arange(len(alive)), len(alive)), starts)
         begun = np.full(self.count, len(self.block))
         later = np.flatnonzero(np.arange(len(self.block)) >= self.step.forward_length)
         np.minimum.at(begun, self.block[later], later)

@@ -36,17 +36,17 @@ def blocks_with(seconds: list[int], crossing: list[int] | None = None) -> Blocks
     )  # fmt: skip
 
 
-@given(TIMES, st.sampled_from([0.5, 1.0, 3.0]), st.sampled_from([0.3, 7.0, float("inf")]), st.data())
+@given(TIMES, st.data())
 @settings(max_examples=50, deadline=None)
-def test_all_divisions_at_once_are_those_one_by_one(
-    seconds: list[int], speed: float, width: float, data: st.DataObject
-) -> None:
+def test_all_divisions_at_once_are_those_one_by_one(seconds: list[int], data: st.DataObject) -> None:
     crossing = data.draw(st.lists(st.integers(0, 9), min_size=len(seconds), max_size=len(seconds)))
+    speeds = data.draw(st.lists(st.sampled_from([0.5, 1.0, 3.0]), min_size=6, max_size=6))
+    widths = data.draw(st.lists(st.sampled_from([0.3, 7.0, float("inf")]), min_size=5, max_size=5))
     blocks = blocks_with(seconds, crossing)
-    found = by_time_each(blocks, 6, speed, width)
+    found = by_time_each(blocks, speeds, widths)
     assert len(found) == min(6, len(seconds))
     for parts, starts in enumerate(found, start=1):
-        assert starts == by_time(blocks, [speed] * parts, [width] * (parts - 1))
+        assert starts == by_time(blocks, speeds[:parts], widths[: parts - 1])
 
 
 @given(TIMES, st.integers(1, 4), st.lists(st.sampled_from([0.5, 1.0, 3.0]), min_size=4, max_size=4), st.data())

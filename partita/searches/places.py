@@ -1,0 +1,237 @@
+"""What the places along a pipe have of a model, for many points of the grid at once, each cut as the recipes cut it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partita.cluster.cluster import Cluster
+from partita.cost.datasheet import datasheet_costs
+from partita.graph.graph import Graph
+from partita.graph.homes import homes_of
+from partita.plan.memory import Recompute
+from partita.plan.schedule import Order
+from partita.recipes.balance import blocks_of, by_time, by_time_each, numbered
+from partita.recipes.pipeline import bandwidth_between
+from partita.searches.network import Network
+from partita.searches.sections import Sections
+from partita.searches.space import RECOMPUTES, SCHEDULES, Space
+
+Reals = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+CHUNKS: Final = np.array([chunks for _, _, chunks in SCHEDULES])
+ORDERS: Final = tuple(order for _, order, _ in SCHEDULES)
+
+
+@dataclass(frozen=True, eq=False)
+class Shapes:
+    """Points whose pipes have `pipe` places of `chunks` stages each; entry k of `data`, `m` (microbatches), `schedule`
+    and `rule` (places in SCHEDULES and RECOMPUTES) is the k-th point's.
+
+    Shape [points, chunks, places]: the first block of each stage; core-seconds of a microbatch's passes, `late` those
+    of backward that no other place waits for; bytes of parameters and how many `tensors` they are. Shape [points,
+    places]: the `speeds` of the fastest replicas, and the `peaks` of those that have
+    rested; `ahead` and `back`, seconds of a microbatch's way through all places from the `first` to each one, forward
+    and home; bytes a second and seconds of latency between replicas that are next to each other.
+    """
+
+    pipe: int
+    chunks: int
+    data: Ints
+    m: Ints
+    schedule: Ints
+    rule: Ints
+    starts: Ints
+    forward: Reals
+    backward: Reals
+    late: Reals
+    state: Reals
+    tensors: Reals
+    speeds: Reals
+    peaks: Reals
+    ahead: Reals
+    back: Reals
+    width: Reals
+    latency: Reals
+    first: Ints
+
+    def ordered(self, order: Order) -> Flags:
+        found: Flags = np.array([each is order for each in ORDERS])[self.schedule]
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """Bytes of a microbatch, shape [points, chunks, places]: that wait for backward, that the fullest pass needs, and
+    `unpaid` those that wait for what is late."""
+
+    kept: Reals
+    fullest: Reals
+    unpaid: Reals
+
+
+class Places:
+    """The places of a grid's points on data sheets' costs; lives for one search."""
+
+    def __init__(self, graph: Graph, cluster: Cluster) -> None:
+        self.graph, self.cluster, self.network = graph, cluster, Network(cluster)
+        self.batch = graph.global_batch or graph.batch
+        self.speeds = np.array([device.pace for device in cluster.devices])
+        self.peaks = np.array([device.speed for device in cluster.devices])  # of a quota that was saved up
+        self.costs = cache(lambda size: datasheet_costs(graph, cluster, (size,)))
+        self.blocks = cache(lambda size: blocks_of(graph, cluster, None, size))
+        self.known = cache(lambda rule, staged: Sections(graph, rule, staged))
+        self.work, self.bytes = cache(self._work), cache(self._bytes)
+        self.neighbours = cache(self._neighbours)
+        self.cuts = cache(lambda size, *ways: by_time_each(self.blocks(size), *ways))
+        self.links = cache(self._links)
+        self.starts = cache(self._starts)
+
+    def shapes(self, space: Space) -> Iterator[tuple[Ints, Ints, Shapes]]:
+        """(points, the entry of each one in the shapes, the shapes) by the length of pipes and their chunks."""
+        data, pipe, schedule, m, rule = (
+            space.column(name) for name in ("data", "pipe", "schedule", "microbatches", "recompute")
+        )
+        lengths = pipe * (CHUNKS.max() + 1) + CHUNKS[schedule]
+        codes = ((data * len(SCHEDULES) + schedule) * (self.batch + 1) + m) * len(RECOMPUTES) + rule
+        order = np.lexsort((codes, lengths))
+        for some in np.split(order, np.flatnonzero(np.diff(lengths[order])) + 1):
+            if len(some):
+                _, first, at = np.unique(codes[some], return_index=True, return_inverse=True)
+                one = some[first]
+                chunks = int(CHUNKS[schedule[one[0]]])
+                yield some, at, self._shapes(int(pipe[one[0]]), chunks, data[one], m[one], schedule[one], rule[one])
+
+    def _shapes(self, pipe: int, chunks: int, data: Ints, m: Ints, schedule: Ints, rule: Ints) -> Shapes:
+        sizes, staged = self.batch // (data * m), pipe > 1
+        starts = np.array(
+            [self.starts(d, size, pipe, chunks) for d, size in zip(data.tolist(), sizes.tolist(), strict=True)]
+        )
+        tables, edges = self._tables(self.work, sizes, rule, staged, starts)
+        summed = np.add.reduceat(np.moveaxis(tables[:, :5], 1, 0).reshape(5, -1), edges, axis=1)
+        forward, backward, returning, state, tensors = summed.reshape(5, len(data), chunks, pipe)
+        forward += np.maximum.reduceat(tables[:, 5].ravel(), edges).reshape(forward.shape)
+        for passes in (forward, backward, returning):
+            passes += self.costs(1).instruction
+        put_off = np.array([order is Order.ZERO_BUBBLE for order in ORDERS])[schedule]
+        returning[put_off, 0, 0] = 0.0
+        returns = np.where(put_off[:, None, None], returning, backward)
+        cuts = starts[:, 1:pipe] - 1
+        linked = np.array([self.sections(kind, staged).linked for kind in RECOMPUTES])[rule]
+        loose = np.where(np.take_along_axis(linked, cuts, 1), 0, np.arange(1, pipe))
+        first = loose.max(axis=1, initial=0)  # the place from which on each waits for the one before
+        places = [self.neighbours(d) for d in data.tolist()]
+        speeds, peaks, message, width, *rings = (np.array([one[k][:pipe] for one in places]) for k in range(6))
+        ways = []
+        for passes, size in ((forward, tables[:, 6]), (returns, tables[:, 7])):
+            leaps = message[:, : pipe - 1] + np.take_along_axis(size, cuts, 1) / width[:, : pipe - 1]
+            way = np.zeros((len(data), pipe))
+            way[:, 1:] = np.cumsum(passes[:, 0, :-1] / peaks[:, :-1] + leaps, axis=1)
+            ways.append(np.maximum(way - np.take_along_axis(way, first[:, None], 1), 0.0))
+        return Shapes(
+            pipe, chunks, data, m, schedule, rule, starts.reshape(forward.shape), forward, returns, backward - returns,
+            state, tensors, speeds, peaks, *ways, *rings, first,
+        )  # fmt: skip
+
+    def held(self, shapes: Shapes) -> Held:
+        """What the points keep."""
+        sizes, starts = self.batch // (shapes.data * shapes.m), shapes.starts.reshape(len(shapes.data), -1)
+        tables, edges = self._tables(self.bytes, sizes, shapes.rule, shapes.pipe > 1, starts)
+        kept, unpaid = np.add.reduceat(np.moveaxis(tables[:, :2], 1, 0).reshape(2, -1), edges, axis=1)
+        before = np.cumsum(tables[:, 0], axis=1) - tables[:, 0]
+        fullest = np.maximum.reduceat((before + tables[:, 2]).ravel(), edges)
+        fullest = fullest - np.take_along_axis(before, starts, 1).ravel()
+        kept, fullest, unpaid = (one.reshape(shapes.starts.shape) for one in (kept, fullest, unpaid))
+        unpaid[shapes.ordered(Order.ZERO_BUBBLE), 0, 0] = 0.0
+        return Held(kept, fullest, unpaid)
+
+    def _tables(
+        self, of: Callable[[Recompute, bool, int], Reals], sizes: Ints, rule: Ints, staged: bool, starts: Ints
+    ) -> tuple[Reals, Ints]:
+        """What is known of each block, shape [points, ., blocks], and where stages start in those of all points."""
+        keys, at = np.unique(sizes * len(RECOMPUTES) + rule, return_inverse=True)
+        pairs = [divmod(key, len(RECOMPUTES)) for key in keys.tolist()]
+        tables = np.array([of(RECOMPUTES[kind], staged, size) for size, kind in pairs])[at]
+        return tables, (starts + self.count * np.arange(len(starts))[:, None]).ravel()
+
+    def sections(self, rule: Recompute, staged: bool) -> Sections:
+        """The blocks of the step under a rule; all but `full` find the same whether there are stages or not."""
+        return self.known(rule, staged or rule is not Recompute.FULL)
+
+    def _work(self, rule: Recompute, staged: bool, size: int) -> Reals:
+        """Of each block: seconds of forward, backward, what of that returns; bytes of parameters and how many they are;
+        seconds of what every stage makes for itself; bytes of messages to the next block and from it."""
+        sections, costs = self.sections(rule, staged), self.costs(size)
+        return np.array([
+            *sections.seconds(costs, size), sections.returning(costs, size), *self.state,
+            sections.making(costs, size), *sections.links(size),
+        ])  # fmt: skip
+
+    def _bytes(self, rule: Recompute, staged: bool, size: int) -> Reals:
+        """Of each block: bytes kept, that wait for what is put off, of the fullest pass."""
+        held = self.sections(rule, True)  # no rule keeps less without stages
+        return np.array([held.kept(size), held.waiting(size), held.fullest(size)])
+
+    @property
+    def count(self) -> int:
+        """Blocks."""
+        return len(numbered(self.graph)[0]) + 1
+
+    @cached_property
+    def state(self) -> Reals:
+        """Bytes of trained parameters of each block, and how many they are."""
+        graph, (_, block), homes = self.graph, numbered(self.graph), homes_of(self.graph)
+        found = np.zeros((2, self.count))
+        for parameter in graph.trainable:
+            found[:, block[min(homes.readers.get(parameter.name, [0]))]] += parameter.tensor.size(), 1
+        return found
+
+    # Where a point is cut, as the recipes do.
+
+    def _starts(self, data: int, size: int, pipe: int, chunks: int) -> Ints:
+        """The first block of each stage."""
+        if pipe == 1:
+            return np.zeros(1, np.int64)
+        speeds, widths, around = self.links(data)
+        lap = (*widths[: pipe - 1], around[pipe - 1])
+        if chunks == 1 or len({*speeds[:pipe]}) == len({*lap}) == 1:
+            alike = len({*speeds}) == len({*widths}) == 1 or chunks > 1
+            ways = (speeds[:1] * self.count, widths[:1] * (self.count - 1)) if alike else (speeds, widths)
+            return np.array(self.cuts(size, *ways)[pipe * chunks - 1])
+        return np.array(by_time(self.blocks(size), speeds[:pipe] * chunks, (lap * chunks)[:-1]))
+
+    def _links(self, data: int) -> tuple[tuple[float, ...], ...]:
+        """Of each place that pipes of `data` replicas may have the speed of the slowest; bytes a second between the
+        first replicas of each one and the next, and of each one and the first place."""
+        edges = range(0, self.most(data) * data, data)
+        speeds = tuple(min(self.speeds[edge : edge + data].tolist()) for edge in edges)
+        widths = tuple(bandwidth_between(self.cluster, one, other) for one, other in pairwise(edges))
+        return speeds, widths, tuple(bandwidth_between(self.cluster, edge, 0) for edge in edges)
+
+    def _neighbours(self, data: int) -> tuple[Reals, ...]:
+        """Of each such place the speed of the fastest replica, its peak, seconds before the first byte of a message to
+        the next place and its bytes a second (from the last one none), and these of messages among its replicas."""
+        edges = np.arange(0, self.most(data) * data, data)
+        stop = len(edges) * data
+        fastest = [np.maximum.reduceat(each[:stop], edges) for each in (self.speeds, self.peaks)]
+        wiring = self.costs(1).wiring
+        bandwidth, latency = (
+            np.append(column[: len(edges) - 1], last)
+            for column, last in zip(self.network.hops(data), (np.inf, 0.0), strict=True)
+        )
+        inside, wait = (column[: len(edges)] for column in self.network.rings(data))
+        return (
+            fastest[0], fastest[1], wiring.message + latency, wiring.efficiency * bandwidth,
+            wiring.efficiency * inside, wiring.message + wait,
+        )  # fmt: skip
+
+    def most(self, data: int) -> int:
+        """Places of the longest pipe of `data` replicas."""
+        return min(self.cluster.size // data, self.count)
