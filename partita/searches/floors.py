@@ -62,7 +62,7 @@ class Floors:
         price, chained, urgent = self._priced(space)
         even, chained = price * m / pipe, np.where(put_off, urgent, chained)
         total = np.where((pipe > 1) & ~round_, np.maximum(chained / (1 - (1 - 1 / m) ** pipe), even), even)
-        sent = (data - 1) / data * self.places.state[0].sum() / pipe * (_times(ONCE, shard) + m * _times(EVERY, shard))
+        sent = (data - 1) / data * self.places.state[2].sum() / pipe * (_times(ONCE, shard) + m * _times(EVERY, shard))
         sent = sent / (self.places.costs(1).wiring.efficiency * self.places.network.widest)
         seconds: Reals = np.max([total / self.places.peaks.max(), even / self.places.speeds.max(), sent], axis=0)
         return seconds, self.places.state[0].sum() * self._each(data, pipe, shard) / pipe
@@ -105,12 +105,13 @@ class Floors:
         found, shard = np.zeros(len(space)), space.column("shard")
         for some, at, shapes in self.places.shapes(space):
             kinds = shard[some]
-            # All that a rank of the place sends to its like in a step, and once after the last microbatch.
-            part = shapes.state.sum(axis=1) * ((shapes.data - 1) / shapes.data)[:, None] / shapes.width
+            # Of a place's state, and of what no other place has, what a rank sends to its like in one round of a ring.
+            once = ((shapes.data - 1) / shapes.data)[:, None] / shapes.width
+            part, own = (once * one.sum(axis=1) for one in (shapes.state, shapes.own))
             times = _times(ONCE, kinds) + shapes.m[at] * _times(EVERY, kinds)
             passes = np.array([self._passes(shapes, part, updates) for updates in (False, True)])
             alone = passes[(kinds == 0).astype(np.int64), at]
-            found[some] = np.maximum(alone, times * part.max(axis=1)[at])
+            found[some] = np.maximum(alone, times * own.max(axis=1)[at])
         return found
 
     def memory(self, space: Space) -> Reals:

@@ -36,10 +36,11 @@ class Shapes:
     and `rule` (places in SCHEDULES and RECOMPUTES) is the k-th point's.
 
     Shape [points, chunks, places]: the first block of each stage; core-seconds of a microbatch's passes, `late` those
-    of backward that no other place waits for; bytes of parameters and how many `tensors` they are. Shape [points,
-    places]: the `speeds` of the fastest replicas, and the `peaks` of those that have
-    rested; `ahead` and `back`, seconds of a microbatch's way through all places from the `first` to each one, forward
-    and home; bytes a second and seconds of latency between replicas that are next to each other.
+    of backward that no other place waits for; bytes of parameters, how many `tensors` they are, and bytes of those that
+    are the place's `own`, wherever it is cut. Shape [points, places]: the `speeds` of the fastest replicas, and the
+    `peaks` of those that have rested; `ahead` and `back`, seconds of a microbatch's way through all places from the
+    `first` to each one, forward and home; bytes a second and seconds of latency between replicas that are next to each
+    other.
     """
 
     pipe: int
@@ -54,6 +55,7 @@ class Shapes:
     late: Reals
     state: Reals
     tensors: Reals
+    own: Reals
     speeds: Reals
     peaks: Reals
     ahead: Reals
@@ -115,9 +117,9 @@ class Places:
             [self.starts(d, size, pipe, chunks) for d, size in zip(data.tolist(), sizes.tolist(), strict=True)]
         )
         tables, edges = self._tables(self.work, sizes, rule, staged, starts)
-        summed = np.add.reduceat(np.moveaxis(tables[:, :5], 1, 0).reshape(5, -1), edges, axis=1)
-        forward, backward, returning, state, tensors = summed.reshape(5, len(data), chunks, pipe)
-        forward += np.maximum.reduceat(tables[:, 5].ravel(), edges).reshape(forward.shape)
+        summed = np.add.reduceat(np.moveaxis(tables[:, :6], 1, 0).reshape(6, -1), edges, axis=1)
+        forward, backward, returning, state, tensors, own = summed.reshape(6, len(data), chunks, pipe)
+        forward += np.maximum.reduceat(tables[:, 6].ravel(), edges).reshape(forward.shape)
         for passes in (forward, backward, returning):
             passes += self.costs(1).instruction
         put_off = np.array([order is Order.ZERO_BUBBLE for order in ORDERS])[schedule]
@@ -130,14 +132,14 @@ class Places:
         places = [self.neighbours(d) for d in data.tolist()]
         speeds, peaks, message, width, *rings = (np.array([one[k][:pipe] for one in places]) for k in range(6))
         ways = []
-        for passes, size in ((forward, tables[:, 6]), (returns, tables[:, 7])):
+        for passes, size in ((forward, tables[:, 7]), (returns, tables[:, 8])):
             leaps = message[:, : pipe - 1] + np.take_along_axis(size, cuts, 1) / width[:, : pipe - 1]
             way = np.zeros((len(data), pipe))
             way[:, 1:] = np.cumsum(passes[:, 0, :-1] / peaks[:, :-1] + leaps, axis=1)
             ways.append(np.maximum(way - np.take_along_axis(way, first[:, None], 1), 0.0))
         return Shapes(
             pipe, chunks, data, m, schedule, rule, starts.reshape(forward.shape), forward, returns, backward - returns,
-            state, tensors, speeds, peaks, *ways, *rings, first,
+            state, tensors, own, speeds, peaks, *ways, *rings, first,
         )  # fmt: skip
 
     def held(self, shapes: Shapes) -> Held:
@@ -166,7 +168,7 @@ class Places:
         return self.known(rule, staged or rule is not Recompute.FULL)
 
     def _work(self, rule: Recompute, staged: bool, size: int) -> Reals:
-        """Of each block: seconds of forward, backward, what of that returns; bytes of parameters and how many they are;
+        """Of each block: seconds of forward, backward, what of that returns; of parameters bytes, number and own bytes;
         seconds of what every stage makes for itself; bytes of messages to the next block and from it."""
         sections, costs = self.sections(rule, staged), self.costs(size)
         return np.array([
@@ -186,11 +188,12 @@ class Places:
 
     @cached_property
     def state(self) -> Reals:
-        """Bytes of trained parameters of each block, and how many they are."""
+        """Bytes of trained parameters of each block, how many they are, and bytes of those that no other reads."""
         graph, (_, block), homes = self.graph, numbered(self.graph), homes_of(self.graph)
-        found = np.zeros((2, self.count))
+        found = np.zeros((3, self.count))
         for parameter in graph.trainable:
-            found[:, block[min(homes.readers.get(parameter.name, [0]))]] += parameter.tensor.size(), 1
+            readers, size = homes.readers.get(parameter.name, [0]), parameter.tensor.size()
+            found[:, block[min(readers)]] += size, 1, size * (len(set(block[readers].tolist())) == 1)
         return found
 
     # Where a point is cut, as the recipes do.
