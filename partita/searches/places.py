@@ -65,6 +65,7 @@ class Shapes:
     first: Ints
 
     def ordered(self, order: Order) -> Flags:
+        """The points whose passes are in an order."""
         found: Flags = np.array([each is order for each in ORDERS])[self.schedule]
         return found
 
@@ -130,16 +131,17 @@ class Places:
         loose = np.where(np.take_along_axis(linked, cuts, 1), 0, np.arange(1, pipe))
         first = loose.max(axis=1, initial=0)  # the place from which on each waits for the one before
         places = [self.neighbours(d) for d in data.tolist()]
-        speeds, peaks, message, width, *rings = (np.array([one[k][:pipe] for one in places]) for k in range(6))
+        speeds, peaks, message, width, ring, hops = (np.array([one[k][:pipe] for one in places]) for k in range(6))
         ways = []
         for passes, size in ((forward, tables[:, 7]), (returns, tables[:, 8])):
             leaps = message[:, : pipe - 1] + np.take_along_axis(size, cuts, 1) / width[:, : pipe - 1]
             way = np.zeros((len(data), pipe))
             way[:, 1:] = np.cumsum(passes[:, 0, :-1] / peaks[:, :-1] + leaps, axis=1)
             ways.append(np.maximum(way - np.take_along_axis(way, first[:, None], 1), 0.0))
+        ahead, back = ways
         return Shapes(
             pipe, chunks, data, m, schedule, rule, starts.reshape(forward.shape), forward, returns, backward - returns,
-            state, tensors, own, speeds, peaks, *ways, *rings, first,
+            state, tensors, own, speeds, peaks, ahead, back, ring, hops, first,
         )  # fmt: skip
 
     def held(self, shapes: Shapes) -> Held:

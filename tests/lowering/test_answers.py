@@ -33,8 +33,8 @@ def test_weights_change_after_their_last_reader_and_not_after_all(text: str) -> 
             continue
         readers, waits = reads_of(program, graph, role, program.trained), dict[str, int]()
         for i in role.instructions:
-            if changes(role, i):
-                waits[i.act.bucket] = min(waits.get(i.act.bucket, len(computed)), computed.index(before(role, i)))
+            if bucket := changes(role, i):
+                waits[bucket] = min(waits.get(bucket, len(computed)), computed.index(before(role, i)))
         assert waits
         for bucket, at in waits.items():
             assert all(computed.index(name) <= at for name in readers[bucket])
@@ -43,11 +43,14 @@ def test_weights_change_after_their_last_reader_and_not_after_all(text: str) -> 
         assert min(waits.values()) < len(computed) - 1
 
 
-def changes(role: Role, i: Instruction) -> bool:
-    """Whether it writes weights that the rank's own forward and backward read."""
-    if isinstance(i.act, Snapshot):
-        return i.act.to in role.ranks and i.act.into is Space.PARAMETER
-    return isinstance(i.act, Update) or (isinstance(i.act, Receive) and i.act.space is Space.PARAMETER)
+def changes(role: Role, i: Instruction) -> str:
+    """The bucket whose weights it writes, if the rank's own forward and backward read them."""
+    act = i.act
+    if isinstance(act, Snapshot):
+        return act.bucket if act.to in role.ranks and act.into is Space.PARAMETER else ""
+    if isinstance(act, Receive):
+        return act.bucket if act.space is Space.PARAMETER else ""
+    return act.bucket if isinstance(act, Update) else ""
 
 
 def before(role: Role, i: Instruction) -> str:

@@ -44,7 +44,7 @@ def test_only_whose_wait_is_over_is_woken() -> None:
 
 def test_who_says_what_it_waits_for_is_asked_when_that_changes() -> None:
     bell, asked = Bell(), list[str]()
-    names = {"of a and b": ("a", "b"), "of c": ("c",), "of all": None}
+    names: dict[str, tuple[str, ...] | None] = {"of a and b": ("a", "b"), "of c": ("c",), "of all": None}
     over = dict.fromkeys(names, False)
 
     def wait(who: str) -> None:
