@@ -14,7 +14,7 @@ from tests.runtime.test_choosing import server
 @pytest.mark.parametrize(
     ("act", "flying"), [(Send("b0", (0,), "up"), 1), (Receive("b0", (0,), "down", Space.INBOX), 0)]
 )
-def test_what_is_asked_for_does_not_fly(act: Send | Receive, flying: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_asked_for_does_not_fly(act: Send | Receive, flying: int) -> None:
     class Under:
         def ready(self) -> bool:
             return False
@@ -24,8 +24,7 @@ def test_what_is_asked_for_does_not_fly(act: Send | Receive, flying: int, monkey
 
     rank, _ = server()
     begun: Any = lambda rank, instruction, round: Under()  # noqa: E731
-    monkeypatch.setattr(worker, "carry_out", begun)
-    run = worker.instance(rank, Instruction("I", act, "from"), 0, lambda _: False)
+    run = worker.instance(rank, Instruction("I", act, "from"), 0, lambda _: False, begin=begun)
     assert isinstance(next(run), Under)
     assert rank.pace.flying == flying
     assert list(run) == []
