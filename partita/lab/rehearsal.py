@@ -53,8 +53,7 @@ RETURNS: Final = 3  # times that a worker is started again in a run
 
 class Rehearsal:
     """Workers on every device of `cluster` with `task` loaded, as it is `loaded` here if it is; use as a context
-    manager. With `memory_limits` the
-    kernel kills a worker that takes more than its device's memory.
+    manager. With `memory_limits` the kernel kills a worker that takes more than its device's memory.
 
     Raises RunError naming rank and step if a worker dies, RunHung if one does not answer in time.
     """

@@ -93,7 +93,7 @@ def _run(cases: Sequence[Case], bench: Bench) -> dict[str, Seconds]:
 
 def _pass(cases: Sequence[Case], number: int, bench: Bench) -> list[Seconds]:
     if bench.each:
-        return bench.each([partial(case.code, case.sets[number % len(case.sets)], case.leaves) for case in cases])
+        return bench.each([partial(_turn, case, number) for case in cases])
     spent = []
     for case in cases:
         environment = dict(case.sets[number % len(case.sets)])
@@ -101,6 +101,10 @@ def _pass(cases: Sequence[Case], number: int, bench: Bench) -> list[Seconds]:
         case.code(environment, case.leaves)
         spent.append(time.thread_time() - before)
     return spent
+
+
+def _turn(case: Case, number: int) -> None:
+    case.code(dict(case.sets[number % len(case.sets)]), case.leaves)
 
 
 def _middle(values: Sequence[Seconds]) -> Seconds:

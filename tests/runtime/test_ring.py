@@ -20,6 +20,7 @@ from partita.runtime.hops import by_schedule, in_halves
 from partita.runtime.inprocess import Hall, InProcess
 from partita.runtime.transport import Pending, Steps
 from partita.wire.algorithms import BACKEND, schedule_of
+from tests.threads import each_in_a_thread
 
 Ranks = tuple[int, ...]
 HALVES = (Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
@@ -106,24 +107,14 @@ def brought(group: Ranks, elements: int) -> dict[int, torch.Tensor]:
 def rung(kind: Kind, group: Ranks, edges: Ranks, asked: bool) -> tuple[dict[int, torch.Tensor], Post]:
     """What each rank holds after a ring among threads; `asked` polls as the driver of one thread does."""
     post, flats = Post(), brought(group, edges[-1])
-    ended: dict[int, bool | BaseException] = {}
 
     def run(rank: int) -> None:
-        try:
-            for pending in Posting(rank, post).collective(kind, flats[rank], group, "wire", "A", 0, edges):
-                while asked and not pending.ready():
-                    time.sleep(1e-4)
-                pending.block(5.0)
-            ended[rank] = True
-        except BaseException as error:
-            ended[rank] = error
+        for pending in Posting(rank, post).collective(kind, flats[rank], group, "wire", "A", 0, edges):
+            while asked and not pending.ready():
+                time.sleep(1e-4)
+            pending.block(5.0)
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in group]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert ended == dict.fromkeys(group, True)
+    each_in_a_thread(group, run)
     return flats, post
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -24,6 +23,7 @@ from partita.wire.schedule import Hop, edges_of
 from partita.wire.streams import HEAD, PLACE, Stream, packed, stream_of
 from tests.runtime.test_ring import Post, Posting
 from tests.small import cluster_of, perceptron, two_layers
+from tests.threads import each_in_a_thread
 
 NAMES = ("sparse_doubling", "sparse_split", "sparse_split_dense", "kylix")
 
@@ -42,22 +42,13 @@ def chosen(group: tuple[int, ...], elements: int, entries: int, scale: float = 1
 def summed(name: str, flats: dict[int, torch.Tensor], maps: dict[int, KeptMaps], round: int = 0) -> Post:
     """Sums the vectors in place among threads, and says what they sent."""
     group, post = tuple(flats), Post()
-    schedule, ended = all_reduce(name, len(group)), dict[int, bool | BaseException]()
+    schedule = all_reduce(name, len(group))
 
     def run(rank: int) -> None:
-        try:
-            for pending in by_streams(Posting(rank, post), schedule, flats[rank], group, "A", round, maps[rank]):
-                pending.block(5.0)
-            ended[rank] = True
-        except BaseException as error:
-            ended[rank] = error
+        for pending in by_streams(Posting(rank, post), schedule, flats[rank], group, "A", round, maps[rank]):
+            pending.block(5.0)
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in group]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert ended == dict.fromkeys(group, True)
+    each_in_a_thread(group, run)
     return post
 
 
