@@ -84,16 +84,18 @@ def check_plans(*plans: Plan | str) -> None:
 
 
 def plan_of(
-    plan: str | Plan, graph: Graph, cluster: Cluster, *, task: Task | str = "", allow: str = "exact", tell: Tell = quiet
-) -> Plan:
+    plan: str | Plan, graph: Graph, cluster: Cluster, *, task: Task | str = "", allow: str = "exact",
+    costs: Costs | None = None, tell: Tell = quiet,
+) -> Plan:  # fmt: skip
     """The Plan of a recipe call, a plan file (`*.toml`), or `auto`: what `search` finds best. What `recompute=auto`
-    stands for is written out, whoever wrote it."""
+    stands for is written out, whoever wrote it. A recipe cuts stages and chooses sums by `costs`, by data sheets where
+    there are none."""
     wanted = plan if isinstance(plan, Plan) else read_text(plan)
     if isinstance(wanted, Plan):
-        return settled(wanted, graph, cluster)
+        return settled(wanted, graph, cluster, costs)
     if wanted is None:
-        return search(graph, cluster, task=task, allow=allow, tell=tell).best
-    return wanted.plan(graph, cluster)
+        return search(graph, cluster, task=task, allow=allow, costs=costs, tell=tell).best
+    return wanted.plan(graph, cluster, costs)
 
 
 def search(
@@ -210,12 +212,13 @@ def train(
 def compare(
     task: Task | str, plans: Sequence[Plan | str], cluster: Cluster, *, steps: int = 0,
     target_loss: float | None = None, repeat: int = 1, seed: int = 0, bandwidths: Sequence[BytesPerSecond] = (),
-    tell: Tell = quiet,
+    evaluate: bool = True, tell: Tell = quiet,
 ) -> Comparison:  # fmt: skip
     """Predict every plan from micro-benchmarks, then run all of them, repeats interleaved, on one set of workers.
 
-    Without `steps` it is 10 of them, or an epoch where there is a `target_loss`. With `bandwidths`, a step is also
-    predicted where the cluster's narrowest link has these. A plan that cannot apply becomes a row that says why. Raises
+    Without `steps` it is 10 of them, or an epoch where there is a `target_loss`. Recipes cut stages by what was
+    measured. Held-out losses are left out where not `evaluate`. With `bandwidths`, a step is also predicted where the
+    cluster's narrowest link has these. A plan that cannot apply becomes a row that says why. Raises
     PlanError for a text that is no plan, OptionError for bandwidths of no link.
     """
     check_plans(*plans)
@@ -229,10 +232,19 @@ def compare(
     steps = steps or (10 if target_loss is None else graph.samples // graph.global_batch)
     rows = {name: _planned(plan, graph, cluster, spec, tell) for name, plan in zip(names, plans, strict=True)}
     made = {text: plan for text, plan in rows.items() if isinstance(plan, Plan)}
+    given = dict(zip(names, plans, strict=True))
+
+    def again(text: str, costs: Costs) -> Plan:
+        plan = given[text]
+        chosen = isinstance(plan, str) and read_text(plan) is None  # `auto` has measured what it judges
+        found = made[text] if chosen else _planned(plan, graph, cluster, spec, tell, costs)
+        return found if isinstance(found, Plan) else made[text]
+
     order: dict[str, Any] = {
         "loaded": loaded, "steps": steps, "repeat": repeat, "seed": seed, "bandwidths": bandwidths,
+        "evaluate": evaluate,
     }  # fmt: skip
-    ran = contest(spec, graph, cluster, made, **order, tell=tell)
+    ran = contest(spec, graph, cluster, made, again=again, **order, tell=tell)
     found = [
         row_of(name, rows[name], ran.predicted.get(name), ran.takes.get(name, ()), ran.memory.get(name, ()),
                ran.guesses.get(name, {}), target_loss, ran.classes.get(name, ""), ran.over.get(name, ()))
@@ -241,9 +253,11 @@ def compare(
     return Comparison(tuple(found), spec, cluster, ran.notes, environment(), setting_of(graph, cluster))
 
 
-def _planned(plan: Plan | str, graph: Graph, cluster: Cluster, spec: str, tell: Tell) -> Plan | str:
+def _planned(
+    plan: Plan | str, graph: Graph, cluster: Cluster, spec: str, tell: Tell, costs: Costs | None = None
+) -> Plan | str:
     try:
-        made = plan_of(plan, graph, cluster, task=spec, tell=tell)
+        made = plan_of(plan, graph, cluster, task=spec, costs=costs, tell=tell)
         lower(graph, made, cluster)
         return made
     except PartitaError as error:

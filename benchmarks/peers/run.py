@@ -48,9 +48,10 @@ def main() -> None:
     given = parser.parse_args()
     cluster, graph = api.cluster_of(given.cluster), api.graph_of(given.task)
     peers, plans = given.peers.split(","), given.plans.split(";")
-    made = {text: api.plan_of(text, graph, cluster) for text in plans}
     seconds: dict[str, list[float]] = {name: [] for name in [f"torch {p}" for p in peers] + plans}
     with Rehearsal(given.task, graph, cluster) as crew:
+        costs = crew.probe([api.plan_of(text, graph, cluster) for text in plans])
+        made = {text: api.plan_of(text, graph, cluster, costs=costs) for text in plans}
         for _ in range(given.repeat):
             for mode in peers:
                 seconds[f"torch {mode}"].append(peer_seconds(mode, given.task, given.cluster, given.steps))

@@ -50,7 +50,7 @@ class Case:
 
 
 def cases(task: str, cluster: str, plans: Sequence[str], steps: int, repeat: int) -> list[Case]:
-    found = api.compare(task, plans, api.cluster_of(cluster), steps=steps, repeat=repeat)
+    found = api.compare(task, plans, api.cluster_of(cluster), steps=steps, repeat=repeat, evaluate=False)
     for row in found.rows:
         if row.error:
             print(f"{row.plan}: {row.error}", flush=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
 from partita.cost.naive import naive
 from partita.graph.graph import Graph
 from partita.lab.costing import Tell
@@ -37,23 +38,27 @@ class Contest:
     over: Mapping[str, tuple[tuple[BytesPerSecond, Seconds], ...]]
 
 
+Again = Callable[[str, Costs], Plan]
+
+
 def contest(
-    task: str, graph: Graph, cluster: Cluster, plans: Mapping[str, Plan], *, loaded: Task | None = None, steps: int,
-    repeat: int, seed: int, tell: Tell, bandwidths: Sequence[BytesPerSecond] = (),
+    task: str, graph: Graph, cluster: Cluster, drafts: Mapping[str, Plan], *, again: Again, loaded: Task | None = None,
+    steps: int, repeat: int, seed: int, tell: Tell, evaluate: bool, bandwidths: Sequence[BytesPerSecond] = (),
 ) -> Contest:  # fmt: skip
-    """Predict every plan before any of them runs, then time all of them, right away as machines drift,
-    repeats interleaved, then measure memory. The `bandwidths` are predicted only; `loaded` is what `task` names."""
-    programs = {text: lower(graph, plan, cluster)[-1].program for text, plan in plans.items()}
-    takes: dict[str, list[Take]] = {text: [] for text in plans}
+    """Make every plan `again` with measured costs and predict it before any of them runs, then time all of them, right
+    away as machines drift, repeats interleaved, then measure memory, and, to `evaluate`, the held-out loss once. The
+    `bandwidths` are predicted only; `loaded` is what `task` names."""
+    takes: dict[str, list[Take]] = {text: [] for text in drafts}
     with Rehearsal(task, graph, cluster, loaded=loaded, seed=seed, tell=tell) as crew:
-        costs = crew.probe(list(plans.values()))
+        plans, costs = measured_plans(crew, drafts, again)
+        programs = {text: lower(graph, plan, cluster)[-1].program for text, plan in plans.items()}
         tell(f"simulating {len(plans)} plans")
         predicted = {text: simulate(program, costs) for text, program in programs.items()}
         guesses = {text: naive(program, costs) for text, program in programs.items()}
         for turn in range(repeat):
             for text, plan in plans.items():
                 tell(f"running {text}, repeat {turn + 1} of {repeat}")
-                takes[text].append(crew.measure(plan, steps=steps, evaluate=turn == 0))
+                takes[text].append(crew.measure(plan, steps=steps, evaluate=evaluate and turn == 0))
         tell("measuring memory")
         memory = {text: crew.memory(plan) for text, plan in plans.items()}
         paid = [pays(plan, costs) for plan in plans.values()] if cluster.size <= MOST_RANKS else []
@@ -61,6 +66,14 @@ def contest(
         notes = (*crew.notes, *(str(one) for one in paid if one))
     classes = {text: program.semantics for text, program in programs.items()}
     return Contest(classes, predicted, guesses, memory, takes, notes, over)
+
+
+def measured_plans(crew: Rehearsal, drafts: Mapping[str, Plan], again: Again) -> tuple[dict[str, Plan], Costs]:
+    """Plans made `again` from drafts by costs measured on the `crew`, and the costs of what these do: stages are cut,
+    and sums chosen, by what operators and messages take here, not by a data sheet."""
+    costs = crew.probe(list(drafts.values()))
+    plans = {text: again(text, costs) for text in drafts}
+    return plans, costs if plans == dict(drafts) else crew.probe(list(plans.values()))
 
 
 def points(found: Sweep) -> tuple[tuple[BytesPerSecond, Seconds], ...]:
