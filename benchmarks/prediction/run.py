@@ -1,8 +1,11 @@
 """Prediction before the run over tasks x clusters x plans, beside three naive baselines.
 
     run.py [--tasks digits-cnn,bytes-gpt,...] [--clusters lab-4x1g,...] [--plans "ddp;ps_sync"] [--steps 12]
-           [--repeat 3] [--out cases.jsonl] [--figure figure.svg]
+           [--repeat 3] [--turns 1] [--out cases.jsonl] [--figure figure.svg]
     run.py --plans loose       the plans of LOOSE, of every family that relaxes something
+
+With --turns a contest is held so often, each with new workers and costs measured anew, and a case is the median of its
+predictions beside the median of its runs: the neighbours of a shared host slow some seconds of either.
 
 One line of JSON a case as it is done (what already stands in --out is not run again), then |ln(predicted / measured)|
 of the step: mean, 90th percentile and bias of each predictor, and of each class of plans; of live memory; staleness;
@@ -14,10 +17,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import mean, quantiles
+from statistics import mean, median, quantiles
 
 from partita import api
 from partita.program.ledger import staleness_of
@@ -36,7 +41,8 @@ LOOSE = (
 class Case:
     """One measured run with what was predicted before it: seconds of a step, bytes that the fullest rank holds
     (`memory`: predicted, measured), whether the bytes on the wire are those that were predicted, and, where a ledger
-    says, the mean staleness (predicted, measured) and half the sum of differences between the two distributions."""
+    says, the mean staleness (predicted, measured) and half the sum of differences between the two distributions. Of
+    several turns, medians; `turns` has what Partita predicted and what was measured in each."""
 
     task: str
     cluster: str
@@ -47,9 +53,31 @@ class Case:
     wire: bool
     semantics: str = ""
     staleness: tuple[float, float, float] | None = None
+    turns: tuple[tuple[float, float], ...] = ()
 
 
-def cases(task: str, cluster: str, plans: Sequence[str], steps: int, repeat: int) -> list[Case]:
+def cases(task: str, cluster: str, plans: Sequence[str], steps: int, repeat: int, turns: int) -> list[Case]:
+    """A case a plan, over so many contests."""
+    rounds: dict[str, list[Case]] = {}
+    for _ in range(turns):
+        with tempfile.TemporaryDirectory() as cache:
+            os.environ["XDG_CACHE_HOME"] = cache
+            for case in contest(task, cluster, plans, steps, repeat):
+                rounds.setdefault(case.plan, []).append(case)
+    return [middle(found) for found in rounds.values()]
+
+
+def middle(found: list[Case]) -> Case:
+    """Medians of one case's turns."""
+    predicted = {name: median(case.predicted[name] for case in found) for name in found[0].predicted}
+    turns = tuple((case.predicted["partita"], case.measured) for case in found)
+    wire = all(case.wire for case in found)
+    return replace(
+        found[0], measured=median(case.measured for case in found), predicted=predicted, turns=turns, wire=wire
+    )
+
+
+def contest(task: str, cluster: str, plans: Sequence[str], steps: int, repeat: int) -> list[Case]:
     found = api.compare(task, plans, api.cluster_of(cluster), steps=steps, repeat=repeat, evaluate=False)
     for row in found.rows:
         if row.error:
@@ -151,6 +179,7 @@ def main() -> None:
     parser.add_argument("--plans", default=";".join(PLANS))
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--figure", type=Path)
     given = parser.parse_args()
@@ -160,7 +189,8 @@ def main() -> None:
     for task in given.tasks.split(","):
         for cluster in given.clusters.split(","):
             missing = [plan for plan in plans if (task, cluster, plan) not in done]
-            fresh = cases(task, cluster, missing, given.steps, given.repeat) if missing else []
+            order = (given.steps, given.repeat, given.turns)
+            fresh = cases(task, cluster, missing, *order) if missing else []
             found += fresh
             lines = [json.dumps(asdict(case)) for case in fresh]
             print("\n".join(lines), end="\n" * bool(lines), flush=True)
