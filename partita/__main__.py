@@ -52,13 +52,15 @@ def root(
 def plan(
     context: typer.Context, task: arg.GraphSpec, cluster: arg.ClusterOption, objective: arg.Objective = "time",
     top: arg.Top = 5, output: arg.Output = None, allow: arg.Allow = "exact", costs: arg.Source = None,
-    json: arg.Json = False,
+    known: arg.Known = None, json: arg.Json = False,
 ) -> Answer:  # fmt: skip
     """Rank the plans for a task on a cluster by prediction."""
     from partita.searches.objective import check_objective
+    from partita.searches.steps_to_loss import check_steps
 
     where = given(cluster, files=(output,))
     check_objective(objective, allow, where)
+    steps = check_steps(known, objective)
     from partita import api
     from partita.plan.text import write_plan
     from partita.report.answers import search_answer
@@ -66,8 +68,9 @@ def plan(
 
     graph = api.graph_of(task, tell=context.obj)
     found = api.search(
-        graph, where, task=task, source=costs or "", objective=objective, top=top, allow=allow, tell=context.obj
-    )
+        graph, where, task=task, source=costs or "", objective=objective, top=top, allow=allow, steps_to_loss=steps,
+        tell=context.obj,
+    )  # fmt: skip
     answer = search_answer(found, graph, where)
     if output is not None and not answer.error:
         write_file(output, write_plan(found.best))

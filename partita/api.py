@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,10 @@ from partita.searches.exhaustive import Search
 from partita.searches.finals import finalists, judged
 from partita.searches.fit import Fit, usual
 from partita.searches.fit import fit as fit_to
+from partita.searches.minibatches import over_minibatches
 from partita.searches.objective import ALLOWED
 from partita.searches.pays import all_pay
+from partita.searches.steps_to_loss import StepsToLoss
 from partita.searches.sweep import Sweep, check_links
 from partita.searches.sweep import sweep as sweep_over
 from partita.simulator.simulate import simulate as simulate_program
@@ -100,11 +102,21 @@ def plan_of(
 
 def search(
     graph: Graph, cluster: Cluster, *, task: Task | str = "", costs: Costs | None = None, source: str = "",
-    objective: str = "time", top: int = 0, allow: str = "exact", tell: Tell = quiet,
+    objective: str = "time", top: int = 0, allow: str = "exact", steps_to_loss: StepsToLoss | None = None,
+    tell: Tell = quiet,
 ) -> Search:  # fmt: skip
     """The best plans of a grid (`searches.space`); `top` keeps so many (0: all). A formula on data-sheet costs prices
     every point of it, the event clock ranks the best, and where costs are not given and can be measured (`task` says
-    what workers load), the best of these are timed and ranked anew; where not, the answer's `because` says why."""
+    what workers load), the best of these are timed and ranked anew; where not, the answer's `because` says why. With
+    `steps_to_loss`, those of the minibatch whose best plan is soonest at the loss: K(B) times its step."""
+    if steps_to_loss is not None:
+
+        def ranked(by: str) -> Callable[[Graph], Search]:
+            known: dict[str, Any] = {"task": task, "costs": costs, "source": by, "top": top, "allow": allow}
+            return lambda one: search(one, cluster, objective="time-to-loss", tell=tell, **known)
+
+        judge = None if costs is not None or source == "datasheet" else ranked(source)
+        return over_minibatches(graph, steps_to_loss, ranked("datasheet"), judge)
     begun = time.perf_counter()
     tell("pricing every point of the grid by formula")
     field = field_of(graph, cluster, objective=objective, allow=allow)

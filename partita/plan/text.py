@@ -21,7 +21,7 @@ SCHEMA = 1
 
 def write_plan(plan: Plan) -> str:
     """The plan as TOML text; `read_plan` gives back an equal value."""
-    return tomli_w.dumps({"schema": SCHEMA, **_table(plan)})
+    return tomli_w.dumps({"schema": SCHEMA, **table_of(plan)})
 
 
 def read_plan(text: str) -> Plan:
@@ -41,7 +41,8 @@ def read_plan(text: str) -> Plan:
     return plan
 
 
-def _table(value: Any) -> dict[str, Any]:
+def table_of(value: Any) -> dict[str, Any]:
+    """A frozen value's fields that differ from their defaults, as TOML has them."""
     out: dict[str, Any] = {}
     for field in dataclasses.fields(value):
         item = getattr(value, field.name)
@@ -54,7 +55,7 @@ def _table(value: Any) -> dict[str, Any]:
 
 def _plain(item: Any) -> Any:
     if dataclasses.is_dataclass(item):
-        return _table(item)
+        return table_of(item)
     if isinstance(item, enum.Enum):
         return item.value
     if isinstance(item, tuple):
@@ -69,7 +70,7 @@ def _value(kind: Any, given: Any, place: str) -> Any:
     if origin is tuple:
         return _tuple(get_args(kind), given, place)
     if dataclasses.is_dataclass(kind):
-        return _record(kind, given, place)
+        return read_record(kind, given, place)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         try:
             return kind(given)
@@ -84,7 +85,9 @@ def _value(kind: Any, given: Any, place: str) -> Any:
     return given
 
 
-def _record(kind: Any, given: Any, place: str) -> Any:
+def read_record(kind: Any, given: Any, place: str) -> Any:
+    """The frozen value of type `kind` whose fields a table has. Raises PlanError with the place and what is allowed
+    there."""
     if not isinstance(given, dict):
         raise PlanError(f"{place} is {given!r}; a table belongs there")
     hints, fields = get_type_hints(kind), {f.name: f for f in dataclasses.fields(kind)}
@@ -103,7 +106,7 @@ def _tagged(kinds: tuple[Any, ...], given: Any, place: str) -> Any:
     by_name = {kind.__name__: kind for kind in kinds}
     if not isinstance(given, dict) or given.get("kind") not in by_name:
         raise PlanError(f"{place} needs a kind; allowed are {', '.join(by_name)}")
-    return _record(by_name[given["kind"]], {k: v for k, v in given.items() if k != "kind"}, place)
+    return read_record(by_name[given["kind"]], {k: v for k, v in given.items() if k != "kind"}, place)
 
 
 def _tuple(kinds: tuple[Any, ...], given: Any, place: str) -> Any:

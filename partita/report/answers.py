@@ -23,6 +23,7 @@ from partita.report.setting import setting_of
 from partita.report.table import (
     comparison_table,
     costs_line,
+    minibatch_table,
     recipes_table,
     refusals,
     search_table,
@@ -40,7 +41,8 @@ from partita.units import show_bytes, show_seconds
 
 def search_answer(found: Search, graph: Graph, cluster: Cluster) -> Answer:
     """A ranking; its answer is no where nothing fits."""
-    body = search_body(found, setting_of(graph, cluster))
+    chosen = replace(graph, global_batch=found.minibatches[0].point.batch) if found.minibatches else graph
+    body = search_body(found, setting_of(chosen, cluster))
     if not any(candidate.fits for candidate in found.candidates):
         return Answer(body, (search_table(found),), 1, f"no plan for {graph.name} fits the memory of {cluster.name}")
     costs = () if found.because in found.explanation else (costs_line(found.costs, found.because),)
@@ -51,7 +53,8 @@ def search_answer(found: Search, graph: Graph, cluster: Cluster) -> Answer:
         f"simulated; {worse if found.gap > 0 else 'none is faster than the best'}; searched for "
         f"{show_seconds(found.search_seconds)}"
     )
-    return Answer(body, (search_table(found), found.explanation, *map(str, found.pays), size, *costs))
+    minibatches = (minibatch_table(found),) if found.minibatches else ()
+    return Answer(body, (search_table(found), *minibatches, found.explanation, *map(str, found.pays), size, *costs))
 
 
 def timeline_answer(timeline: Timeline, graph: Graph, cluster: Cluster, source: str, because: str) -> Answer:

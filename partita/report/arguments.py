@@ -29,6 +29,10 @@ Source = Annotated[
     Literal["measured", "datasheet"] | None,
     typer.Option("--costs", help="measured here, or from data sheets [default: measured where that is possible]"),
 ]
+Known = Annotated[
+    Path | None,
+    typer.Option("--steps-to-loss", metavar="FILE", help="steps by minibatch, measured: weighs other ones too"),
+]
 Sweep = Annotated[str, typer.Option(metavar="bandwidth=LOW..HIGH", help="predict at these bandwidths too: 10M..10G")]
 Output = Annotated[Path | None, typer.Option("-o", metavar="FILE", help="write what was found to a file")]
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="of the model's weights and the order of samples")]

@@ -68,7 +68,15 @@ def search_body(search: Search, setting: Setting) -> dict[str, Any]:
             {"plan": p.plan, "gain": p.gain, "break_even_bandwidth": p.even or None, "explanation": str(p)}
             for p in search.pays
         ],
-    }
+        "minibatches": [
+            {
+                "batch": m.point.batch, "rate": m.point.rate or None, "steps": m.steps, "step_seconds": m.step_seconds,
+                "seconds": m.seconds, "plan": m.plan, "fits": m.fits, "costs": m.costs, "good": m.good,
+                "loss": m.point.loss or None,
+            }
+            for m in search.minibatches
+        ],
+    }  # fmt: skip
 
 
 def sweep_body(found: Sweep) -> dict[str, Any]:

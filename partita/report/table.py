@@ -75,6 +75,18 @@ def search_table(search: Search) -> Table:
     return table
 
 
+def minibatch_table(search: Search) -> Table:
+    """A line a minibatch that was weighed, the soonest at the loss first; which of them are busy and learn."""
+    table = _table("minibatch", "plan", "rate", "steps", "step", "to the loss", "samples/s", "good", "costs")
+    for m in search.minibatches:
+        table.add_row(
+            str(m.point.batch), Text(printable(m.plan)), f"{m.point.rate:g}" if m.point.rate else NOTHING,
+            f"{m.steps:.0f}", show_seconds(m.step_seconds), show_seconds(m.seconds) + ("" if m.fits else ", not fit"),
+            f"{m.samples_per_second:.4g}", "yes" if m.good else NOTHING, m.costs,
+        )  # fmt: skip
+    return table
+
+
 def costs_line(source: str, because: str) -> str:
     """Where the costs of a prediction come from."""
     return f"costs: {source}" + (f" ({because})" if because else "")

@@ -21,6 +21,7 @@ from partita.recipes.catalogue import RECIPES, call
 from partita.searches.explaining import WIDEST, binding, break_even, loss, narrowest_link, widened
 from partita.searches.objective import check_objective, refusal, worth
 from partita.searches.pays import Pays
+from partita.searches.weighed import Weighed
 from partita.simulator.simulate import simulate, step_seconds
 from partita.units import Seconds, show_bandwidth
 
@@ -51,7 +52,8 @@ class Search:
     """Candidates, best first; `refused` says why points of the grid are none. `gap` is how far the best one's step may
     be above the bound: computing alone, perfectly divided. `costs` says where costs come from, `because` why so; `pays`
     where each codec would, if codecs are allowed; `space` is how many points were compared, `fitting` how many of them
-    fit (0: not counted), `clocked` how many plans were simulated."""
+    fit (0: not counted), `clocked` how many plans were simulated; `minibatches` what its own, the first, was chosen of
+    (empty: it is the task's)."""
 
     candidates: tuple[Candidate, ...]
     search_seconds: Seconds
@@ -65,6 +67,7 @@ class Search:
     space: int = 0
     fitting: int = 0
     clocked: int = 0
+    minibatches: tuple[Weighed, ...] = ()
 
     @property
     def best(self) -> Plan:

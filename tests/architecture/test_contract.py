@@ -10,7 +10,7 @@ from typer.main import get_command
 from partita.__main__ import app
 
 CONTRACT = {
-    "plan": {"task", "--cluster", "--objective", "--top", "-o", "--allow", "--costs", "--json"},
+    "plan": {"task", "--cluster", "--objective", "--top", "-o", "--allow", "--costs", "--steps-to-loss", "--json"},
     "simulate": {"task", "--cluster", "--plan", "--trace", "--allow", "--costs", "--sweep", "--json"},
     "train": {
         "task", "--cluster", "--plan", "--steps", "--epochs", "--seed", "--init", "--out", "--resume",

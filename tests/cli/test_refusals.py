@@ -38,14 +38,21 @@ def wrong(tmp_path: Path) -> dict[str, str]:
     ):
         (tmp_path / f"{name}.toml").write_text(CLUSTER.format(device=device, bandwidth=bandwidth))
     (tmp_path / "plan.toml").write_text('schema = 1\nname = "ddp"\nmessh = 1\n')
+    (tmp_path / "steps.toml").write_text("target = 0.5\n[[points]]\nbatch = 1\nsteps = 9.0\n")
     return {path.stem: str(path) for path in tmp_path.iterdir()}
 
 
 def test_every_verb_refuses_before_it_loads_anything(wrong: dict[str, str]) -> None:
+    to_loss = ("--objective", "time-to-loss", "--steps-to-loss")
     words = [
         *(["plan", "digits-cnn", "--cluster", wrong[name]] for name in ("typo", "value")),
         ["plan", "digits-cnn", "--cluster", wrong["good"], "--objective", "cost"],
         ["plan", "digits-cnn", "--cluster", wrong["good"], "-o", "/nowhere/plan.toml"],
+        ["plan", "digits-cnn", "--cluster", wrong["good"], "--steps-to-loss", "absent.toml"],
+        *(
+            ["plan", "digits-cnn", "--cluster", wrong["good"], *to_loss, file]
+            for file in ("absent.toml", wrong["plan"], wrong["steps"])
+        ),
         ["cluster", "show", wrong["typo"]],
         ["cluster", "probe", wrong["typo"]],
         ["cluster", "lab", wrong["typo"], "--", "true"],
