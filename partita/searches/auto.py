@@ -81,12 +81,13 @@ def field_of(
     found = screened(graph, cluster, costs, space, cuts)
     capacity = min((d.memory for d in cluster.devices if d.memory), default=0)
     few = cluster.size <= FEW_DEVICES
-    others = joining(allow) if few and not tight else ()
     fits = found.fitting(capacity)
+    others: tuple[str, ...] = ()
     if tight:
         kept = tuple(dict.fromkeys(int(ranking(found, objective, int(capacity * part))[0]) for part in SHARES))
     else:
-        kept = varied(space, ranking(found, objective, capacity), 16 if few else 2)
+        kept = varied(space, order := ranking(found, objective, capacity), 16 if few else 2)
+        others = (*joining(allow), *coded(space, order, allow)) if few else ()
     plans, seconds, memory, refused = [], [], [], list(space.refused)
     chosen = [(space.call(i), float(found.seconds[i]), float(found.memory[i])) for i in kept]
     for text, took, held in (*chosen, *((text, inf, inf) for text in others)):
@@ -110,6 +111,14 @@ def joining(allow: str) -> tuple[str, ...]:
     """Calls of what the grid has no column for, as far as it may be chosen."""
     codecs = SPECS if "lossy" in ALLOWED[allow] else ()
     return (*grid(OTHERS), *JOINING[allow], *(f"ddp(codec={name})" for name in codecs))
+
+
+def coded(space: Space, order: Ints, allow: str) -> tuple[str, ...]:
+    """The best point that is data parallelism alone, with each codec where plans may be lossy: so many devices and
+    microbatches, such buckets. What is sharded or cut into stages takes no codecs."""
+    alone = (space.column("data") > 1) & (space.column("pipe") == 1) & (space.column("shard") == 0)
+    best = order[alone[order]][:1].tolist() if "lossy" in ALLOWED[allow] else []
+    return tuple(f"{space.call(i).removesuffix(')')},codec={name})" for i in best for name in SPECS)
 
 
 def ranking(screen: Screen, objective: str, capacity: Bytes) -> Ints:

@@ -118,12 +118,34 @@ def test_what_is_allowed_joins() -> None:
     assert {f"ddp(codec={name})" for name in SPECS} == lossy - exact
     assert "ssp" in delayed - exact
     assert every >= lossy | delayed | {"gossip"}
-    graph, cluster = deep(8), machines(2, 1e5)
-    for allow in ("exact", "lossy"):
+
+
+def test_points_of_the_grid_have_codecs_where_they_may() -> None:
+    """Beside codecs on all devices with a recipe's own buckets: on the best point that is data parallelism alone."""
+    graph, cluster = deep(8), machines(4, 1e5)
+    space, screen = grid_of(graph, cluster)
+    best = next(
+        space.call(i)
+        for i in np.argsort(screen.seconds, kind="stable").tolist()
+        if space.column("data")[i] > space.column("pipe")[i] == 1 and not space.column("shard")[i]
+    )
+    of_point = {f"{best[:-1]},codec={name})" for name in SPECS}
+    for allow in ("exact", "lossy", "delayed", "any"):
         field = field_of(graph, cluster, allow=allow)
-        coded = {plan.name for plan in field.plans if any(sync.wire.codecs for sync in plan.sync)}
-        assert bool(coded) is (allow == "lossy")
-        assert coded <= lossy
+        found = {plan.name for plan in field.plans if any(sync.wire.codecs for sync in plan.sync)}
+        assert found == (of_point | {f"ddp(codec={name})" for name in SPECS} if allow in ("lossy", "any") else set())
+    assert not any(plan.sync[0].wire.codecs for plan in field_of(graph, cluster, allow="lossy", tight=True).plans)
+
+
+def test_a_codec_on_a_point_may_be_the_best() -> None:
+    """On a narrow network the quickest plan that may be lossy has one, and is quicker than the quickest exact one."""
+    graph, cluster = deep(16), machines(4, 1e5)
+    field = field_of(graph, cluster, allow="lossy")
+    costs = datasheet_costs(graph, cluster, tuple(range(1, 17)))
+    found = {c.plan.name: c.timeline.step_seconds for c in auto(field, costs, allow="lossy").candidates}
+    exact = auto(field_of(graph, cluster), costs).candidates[0].timeline.step_seconds
+    assert "codec=" in min(found, key=found.__getitem__)
+    assert min(found.values()) < exact
 
 
 def test_the_grid_is_whole_and_lowers() -> None:
