@@ -131,8 +131,7 @@ def _above(curve: Curve, size: Bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """`cores` whole cores of one machine that the devices of `ranks` stand on: what they use in the same moment they
-    share, whatever each one's quota."""
+    """`cores` whole cores of one machine, which the devices of `ranks` share in any moment, whatever each's quota."""
 
     ranks: tuple[int, ...]
     cores: float
@@ -147,7 +146,7 @@ class Costs:
     `source` says where the numbers come from ('measured', 'datasheet'), `because` why not from elsewhere, `hosts` which
     emulated devices share cores; `codecs` has encoding and decoding by the codec's text; `drags` how many times as long
     each rank takes, for two cores of one machine are not always equally fast. `launching` is what the threads take that
-    launch it all on accelerators, which may run ahead of these.
+    launch it all on accelerators, which may run ahead of these, `lying` updates piece by piece (None: as all).
     """
 
     graph: Graph
@@ -166,6 +165,7 @@ class Costs:
     codecs: Mapping[str, tuple[Touch, Touch]] = field(default_factory=dict)
     drags: tuple[float, ...] = ()
     launching: Costs | None = None
+    lying: Touch | None = None
     _sums: dict[tuple[int, int, int, int], tuple[Graph, Seconds]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -231,8 +231,8 @@ class Costs:
             case Norm() | Clip():
                 passes = 2 if isinstance(act, Clip) and not act.by else 1
                 return Demand(own + passes * sum(_owned(program.bucket[name], self.copy) for name in act.buckets))
-            case Update():
-                return Demand(own + _owned(program.bucket[act.bucket], self.update))
+            case Update(part=part):
+                return Demand(own + _owned(program.bucket[act.bucket], (self.lying if part else None) or self.update))
             case Apply():
                 return Demand(own + self._applying(program.bucket[act.bucket], act))
             case Mark() | Settle():

@@ -28,6 +28,7 @@ from partita.program.instruction import (
     Update,
 )
 from partita.program.program import Bucket, Piece, Program, Role
+from partita.program.strips import strips_of
 from partita.program.timeline import PARTS
 from partita.units import Bytes
 
@@ -125,7 +126,7 @@ class Ledger:
             case Apply(delta=False):
                 self._apply(one, act)
             case Update():
-                scratch = scratch_bytes(self.graph, self.program.bucket[act.bucket], self.foreach)
+                scratch = scratch_bytes(self.graph, self.program.bucket[act.bucket], self.foreach, not act.part)
                 self._set(one, START, (one.round, "", act.bucket), self.bytes_of("workspace", scratch))
                 self._set(one, END, (one.round, "", act.bucket), NOTHING)
                 if act.part:
@@ -287,15 +288,20 @@ def stage_of(name: str) -> int:
     return int(name.rsplit(">", 1)[1])
 
 
-def scratch_bytes(graph: Graph, bucket: Bucket, foreach: bool) -> Bytes:
-    """What an update makes and drops: SCRATCH times its largest piece, of all pieces where torch updates them at once
-    (`foreach`, its default on CUDA). Short gradients are widened before, all of them."""
-    times, most = SCRATCH.get(graph.optimizer.name, 1), bucket.owned * ITEMSIZE[bucket.master or bucket.dtype]
+def scratch_bytes(graph: Graph, bucket: Bucket, foreach: bool, joined: bool = True) -> Bytes:
+    """What an update makes and drops: SCRATCH times the largest of what it steps at once, which is a strip where its
+    pieces may be `joined`, and all where torch updates all at once (`foreach`, its default on CUDA). Short gradients
+    are widened before, all of them."""
+    times, item = SCRATCH.get(graph.optimizer.name, 1), ITEMSIZE[bucket.master or bucket.dtype]
+    most = bucket.owned * item
     widened = most if bucket.master else 0
     if foreach or not bucket.pieces:
         return times * most + widened
     shapes = {p.name: p.tensor.at(1) for p in graph.parameters}
-    return times * min(max(_rows(shapes[piece.parameter], piece) for piece in bucket.pieces), most) + widened
+    sizes = [_rows(shapes[piece.parameter], piece) for piece in bucket.pieces]
+    if joined and graph.optimizer.elementwise:
+        sizes = [sum(sizes[start:stop]) for start, stop in strips_of(sizes)]
+    return times * min(max(sizes), most) + widened
 
 
 def _rows(tensor: Tensor, piece: Piece) -> Bytes:

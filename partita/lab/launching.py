@@ -10,7 +10,7 @@ from typing import Any, Final
 from partita.cost.costs import Costs, Touch
 from partita.units import Seconds
 
-TOUCHES: Final = ("copy", "add", "update", "load")
+TOUCHES: Final = ("copy", "add", "update", "lying", "load")
 
 
 def launches_of(replies: Sequence[Mapping[str, Any]]) -> dict[str, Seconds]:

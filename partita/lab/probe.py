@@ -33,6 +33,8 @@ from partita.runtime.processes import Processes
 from partita.runtime.rank import Board
 from partita.runtime.worker import instance
 from partita.task import Task
+from partita.tracing.optimizer import joins
+from partita.tracing.strips import apart, joined
 from partita.units import Bytes, Seconds
 
 FEW: Final = 100
@@ -93,18 +95,24 @@ def copies(largest: int, bench: Bench = HOST) -> dict[str, tuple[Seconds, Second
     return found
 
 
-def update_seconds(task: Task, largest: int, bench: Bench = HOST) -> tuple[Seconds, Seconds, Seconds]:
-    """(seconds a tensor, seconds an element, seconds a call) of the task's optimizer."""
-    optimizers: dict[int, torch.optim.Optimizer] = {}
+def updates(task: Task, largest: int, bench: Bench = HOST) -> dict[str, tuple[Seconds, Seconds, Seconds]]:
+    """(seconds a tensor, seconds an element, seconds a call) of the task's optimizer, where gradients lie beside each
+    other ("update") and where backward left them ("lying")."""
+    found = {}
+    for name, join in (("update", joins(task)), ("lying", False)):
+        optimizers: dict[int, torch.optim.Optimizer] = {}
 
-    def run(tensors: list[torch.Tensor]) -> None:
-        if id(tensors) not in optimizers:
-            for t in tensors:
-                t.grad = torch.randn_like(t) * 1e-6
-            optimizers[id(tensors)] = task.optimizer(tensors)
-        optimizers[id(tensors)].step()
+        def run(tensors: list[torch.Tensor], optimizers: Any = optimizers, join: bool = join) -> None:
+            if id(tensors) not in optimizers:
+                flat, sizes = torch.cat(tensors), [len(t) for t in tensors]
+                pieces = list(torch.split(flat, sizes))
+                optimizer = optimizers[id(tensors)] = task.optimizer(pieces)
+                for strip in joined(optimizer, pieces, apart(pieces)) if join else apart(pieces):
+                    strip.tensor.grad = torch.randn_like(strip.tensor) * 1e-6
+            optimizers[id(tensors)].step()
 
-    return touch_seconds(run, largest, bench)
+        found[name] = touch_seconds(run, largest, bench)
+    return found
 
 
 def load_seconds(task: Task, count: int, device: str = CPU) -> tuple[Seconds, Seconds]:
@@ -223,12 +231,12 @@ def rank_touches(
     bench, *launching = benches_of(device)
     with torch.no_grad():
         found: dict[str, Any] = {
-            **copies(largest, bench), "update": update_seconds(task, largest, bench),
+            **copies(largest, bench), **updates(task, largest, bench),
             "load": load_seconds(task, count, device), "instruction": instruction_seconds(),
             "codecs": codec_seconds(codecs),
         }  # fmt: skip
         host = {name: found[name] for name in ("load", "instruction")}
-        beside = [{**copies(largest, one), "update": update_seconds(task, largest, one), **host} for one in launching]
+        beside = [{**copies(largest, one), **updates(task, largest, one), **host} for one in launching]
         if launching:
             found |= {"load": bringing_seconds(task, count, bench), "instruction": NEVER}
         return found | {"launching": beside}

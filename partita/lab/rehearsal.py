@@ -141,7 +141,8 @@ class Rehearsal:
             ]
         costs = Costs(
             self.graph, self.cluster, operators, copy=touch_of(touches, "copy"), add=touch_of(touches, "add"),
-            update=touch_of(touches, "update"), load=touch_of(touches, "load"), sizes=tuple(batches), wiring=wiring,
+            update=touch_of(touches, "update"), lying=touch_of(touches, "lying"), load=touch_of(touches, "load"),
+            sizes=tuple(batches), wiring=wiring,
             hosts=self.crew.lab.hosts, instruction=median(reply["instruction"] for reply in touches),
             codecs={name: _coding(touches, name) for name in codecs}, drags=drags,
         )  # fmt: skip

@@ -49,7 +49,6 @@ from partita.runtime.mixing import mix
 from partita.runtime.owned import give, take
 from partita.runtime.rank import Rank
 from partita.runtime.roll import other_end, owed
-from partita.runtime.rules import step_at_rate
 from partita.runtime.segment import BREATHE, Environment, key
 from partita.runtime.serving import apply, mark, snapshot
 from partita.runtime.settling import gather, settle
@@ -274,18 +273,13 @@ def update(rank: Rank, act: Update, name: str, round: int) -> None:
     rank.pace.breathe()
     if scaler and not scaler.usable(round):
         return
-    found = scaler.unscaled(found, rank.state.views[act.bucket], round) if scaler else found
-    for view, gradient in zip(rank.state.views[act.bucket], found, strict=True):
-        view.grad = gradient
-    step_at_rate(rank.state.optimizer[act.bucket], rank.program.update)
+    found = scaler.unscaled(found, rank.state.stepped(act.bucket), round) if scaler else found
+    rank.state.step(act.bucket, found, rank.program)
     if act.part and not scaler:
         check_update(rank, act.bucket, found, rank.step(round, 0))
     if rank.role.keeps == "server" or (rank.program.drops and act.bucket in rank.role.serves):
         rank.state.ledger.step(act.bucket)
     rank.state.round(act.bucket)
-    if act.part or scaler:
-        for view in rank.state.views[act.bucket]:
-            view.grad = None
     if act.bucket in rank.state.schedule:
         rank.state.schedule[act.bucket].step()
 

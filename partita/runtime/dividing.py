@@ -50,6 +50,9 @@ def _zeros(spec: Tensor) -> torch.Tensor:
 def _divide(program: Program, name: str, whole: State, state: State) -> None:
     """This rank's part of a bucket, of its weights and of its optimizer's state."""
     bucket = program.bucket[name]
+    for one in (whole, state):
+        if name in one.optimizer:
+            one.arrange(name, join=False)
     place = {piece.parameter: k for k, piece in enumerate(bucket.pieces)}
     for piece in bucket.pieces if bucket.shares and bucket.shares.whole else ():
         rows(state.leaves[piece.parameter], piece).copy_(rows(whole.leaves[piece.parameter], piece))
@@ -72,5 +75,6 @@ def _divide(program: Program, name: str, whole: State, state: State) -> None:
         theirs = whole.views[name][place[state.parts(bucket)[at].parameter]]
         found = next(g for g in whole.optimizer[name].param_groups if any(p is theirs for p in g["params"]))
         group.update({key: value for key, value in found.items() if key != "params"})
+    state.arrange(name)
     if name in state.schedule:
         state.schedule[name].load_state_dict(whole.schedule[name].state_dict())

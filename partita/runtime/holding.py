@@ -17,6 +17,7 @@ from partita.runtime.owned import Part, Slice
 from partita.runtime.rank import Rank
 from partita.runtime.shard import Shard
 from partita.runtime.state import shaped
+from partita.tracing.strips import groups_of, states_of
 
 Losses = list[tuple[int, float, float, float]]
 
@@ -140,22 +141,19 @@ def _kept(shard: Shard, rank: Rank) -> None:
 
 
 def _optimizer(shard: Shard, rank: Rank, bucket: str, owner: int) -> None:
-    for piece, view in _parts(rank, bucket):
-        optimizer = rank.state.optimizer[bucket]
-        for key, value in optimizer.state.get(view, {}).items():
+    optimizer, strips = rank.state.optimizer[bucket], rank.state.strips[bucket]
+    states = states_of(optimizer, rank.state.views[bucket], strips)
+    places = zip(_parts(rank, bucket), states, groups_of(optimizer, strips), strict=True)
+    for (piece, view), state, group in places:
+        for key, value in state.items():
             if isinstance(value, torch.Tensor) and value.shape == view.shape:
                 shard.tensors[of_piece("state", piece, key, owner)] = value
             elif isinstance(value, torch.Tensor):
                 shard.tensors[of_piece("factor", piece, key, owner)] = value
             else:
                 shard.values[of_piece("factor", piece, key, owner)] = value
-        shard.values[of_piece("settings", piece, rank=owner)] = settings_of(optimizer, view)
-
-
-def settings_of(optimizer: torch.optim.Optimizer, view: torch.Tensor) -> dict[str, Any]:
-    """The settings of the group that a parameter is in."""
-    group = next(g for g in optimizer.param_groups if any(p is view for p in g["params"]))
-    return {key: value for key, value in group.items() if key != "params"}
+        settings = {key: value for key, value in optimizer.param_groups[group].items() if key != "params"}
+        shard.values[of_piece("settings", piece, rank=owner)] = settings
 
 
 def schedule_state(schedule: Any) -> dict[str, Any]:

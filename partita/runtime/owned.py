@@ -36,7 +36,7 @@ Part = Piece | Slice
 @dataclass
 class Owned:
     """`parameter` and `gradient` (one a slot) hold elements `start` to `stop` of a bucket; `parts` says what they are,
-    pieces where whole ones are owned; `views` and `gradient_views` have the shapes of the parts."""
+    pieces where whole ones are owned; `views` have the shapes of the parts."""
 
     start: int
     stop: int
@@ -44,7 +44,6 @@ class Owned:
     parameter: torch.Tensor
     gradient: list[torch.Tensor]
     views: list[torch.Tensor]
-    gradient_views: list[list[torch.Tensor]]
 
 
 def owned_of(
@@ -61,8 +60,7 @@ def owned_of(
     for part, shape in parts_of(bucket, shapes, start, stop):
         parts.append(part)
         sizes.append(shape)
-    views, *gradient_views = [_shaped(flat, sizes) for flat in (parameter, *gradient)]
-    return Owned(start, stop, tuple(parts), parameter, gradient, views, gradient_views)
+    return Owned(start, stop, tuple(parts), parameter, gradient, _shaped(parameter, sizes))
 
 
 def parts_of(bucket: Bucket, shapes: Shapes, start: int, stop: int) -> list[tuple[Part, tuple[int, ...]]]:

@@ -31,9 +31,8 @@ from partita.runtime.holding import Copies, Losses, copies_of, keepers_of, worke
 from partita.runtime.losses import totals
 from partita.runtime.manifest import Manifest, read_manifest
 from partita.runtime.owned import Part, Slice
-from partita.runtime.rules import step_at_rate
 from partita.runtime.shard import Contents
-from partita.runtime.state import State, rows
+from partita.runtime.state import State, rows, shaped
 
 
 @dataclass(frozen=True)
@@ -165,6 +164,7 @@ def _optimizer(contents: Contents, bucket: Bucket, state: State, copies: Copies,
     if bucket.name not in state.optimizer:
         return
     optimizer, parts = state.optimizer[bucket.name], state.parts(bucket)
+    state.arrange(bucket.name, join=False)
     wanted = () if copies.state or rank not in copies.ranks else copies.ranks
     for piece, view in zip(parts, state.views[bucket.name], strict=True):
         own: dict[str, Any] = {}
@@ -181,6 +181,7 @@ def _optimizer(contents: Contents, bucket: Bucket, state: State, copies: Copies,
     for group in optimizer.param_groups:
         index = next(i for i, view in enumerate(state.views[bucket.name]) if view is group["params"][0])
         group.update(_value(contents, "settings", parts[index], "", rank, wanted) or {})
+    state.arrange(bucket.name)
     if bucket.name in state.schedule and (kept := contents.values.get(Entry("schedule"))):
         state.schedule[bucket.name].load_state_dict(kept)
 
@@ -297,11 +298,9 @@ def _apply(contents: Contents, graph: Graph, program: Program, state: State, fly
         if graph.clip_norm:
             found = _clipped(found, others, graph.clip_norm)
         for name, gradients in found.items():
-            for view, gradient in zip(state.views[name], gradients, strict=True):
-                view.grad = gradient.to(view)
-            step_at_rate(state.optimizer[name], program.update)
-            for view in state.views[name]:
-                view.grad = None
+            wide = [gradient.to(view) for gradient, view in zip(gradients, state.views[name], strict=True)]
+            flat = torch.cat([gradient.reshape(-1) for gradient in wide])
+            state.step(name, shaped(flat, state.stepped(name)), program)
             state.round(name)
             if name in state.schedule:
                 state.schedule[name].step()

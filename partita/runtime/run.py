@@ -170,9 +170,10 @@ def carry_over(
             f"{program.name}: the phases of this plan cut the parameters differently, or keep them in another "
             "precision; give them the same buckets and precision"
         )
-    return replace(
+    found = replace(
         fresh,
         optimizer=before.optimizer,
+        strips=dict(before.strips),
         schedule=before.schedule,
         leaves=before.leaves,
         parameter=fresh.parameter | before.parameter,
@@ -186,3 +187,6 @@ def carry_over(
         master=before.master,
         scaler=before.scaler,
     )
+    for name in found.optimizer:
+        found.arrange(name)
+    return found

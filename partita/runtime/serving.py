@@ -10,7 +10,6 @@ import torch
 from partita.kernels.shared import add_racing, key_of
 from partita.program.instruction import Apply, Mark, Snapshot, Space
 from partita.runtime.rank import Rank
-from partita.runtime.rules import step_at_rate
 from partita.runtime.sound import check_gradients
 from partita.runtime.state import shaped
 
@@ -47,11 +46,7 @@ def apply(rank: Rank, act: Apply, name: str, round: int) -> None:
 def step(rank: Rank, act: Apply, gradient: torch.Tensor) -> None:
     """The optimizer's step on the bucket; its schedule goes on once for every minibatch's worth of merges."""
     state = rank.state
-    for view, part in zip(state.views[act.bucket], shaped(gradient, state.views[act.bucket]), strict=True):
-        view.grad = part
-    step_at_rate(state.optimizer[act.bucket], rank.program.update)
-    for view in state.views[act.bucket]:
-        view.grad = None
+    state.step(act.bucket, shaped(gradient, state.stepped(act.bucket)), rank.program)
     merged = state.ledger.merged[act.bucket]
     passed = merged // act.among - (merged - act.need) // act.among
     for _ in range(passed if act.bucket in state.schedule else 0):

@@ -17,14 +17,17 @@ from typing import Any
 import torch
 
 from partita.graph.graph import Constant, Graph
-from partita.program.instruction import KEPT, Apply, Combine, Decode, Norm, Pack, Receive, Snapshot, Space
+from partita.plan.rule import ruled
+from partita.program.instruction import KEPT, Act, Apply, Combine, Decode, Norm, Pack, Receive, Snapshot, Space, Update
 from partita.program.program import MASS, NORM, Bucket, Piece, Program, Role
 from partita.runtime.ledger import Ledger
 from partita.runtime.owned import Owned, Part, Shapes, Slice, give, owned_of
-from partita.runtime.rules import optimizer_of
+from partita.runtime.rules import optimizer_of, step_at_rate
 from partita.runtime.scaler import Scaler
 from partita.task import Task
 from partita.tracing.convert import dense
+from partita.tracing.optimizer import joins
+from partita.tracing.strips import Strip, apart, joined, parted
 
 Views = list[torch.Tensor]
 
@@ -40,6 +43,7 @@ class State:
     corrections of late gradients remember. Of a bucket whose state is divided `views` are the rank's parts (`owned`).
     Where weights are short `views` are of the `master` of what the rank updates, and `scaler` unscales gradients; where
     the loss is scaled every rank has one. Of what a server steps beside its rank's own worker they are of Space.SERVED.
+    An optimizer knows `views` as `strips`, of several of them where the bucket is one of those that it is `joining`.
     """
 
     leaves: dict[str, torch.Tensor]
@@ -59,6 +63,8 @@ class State:
     owned: dict[str, Owned] = field(default_factory=dict)
     master: dict[str, torch.Tensor] = field(default_factory=dict)
     scaler: Scaler | None = None
+    strips: dict[str, tuple[Strip, ...]] = field(default_factory=dict)
+    joining: frozenset[str] = frozenset()
 
     @property
     def layout(self) -> dict[str, list[torch.Size]]:
@@ -91,8 +97,26 @@ class State:
                 self.parameter[bucket].copy_(now)
 
     def my_gradients(self, bucket: str, slot: int) -> Views:
-        """The gradients of `views`."""
-        return self.owned[bucket].gradient_views[slot] if bucket in self.owned else self.gradient_views[bucket][slot]
+        """The gradients of `strips`."""
+        return shaped(self.mine(Space.GRADIENT, bucket, slot), self.stepped(bucket))
+
+    def stepped(self, bucket: str) -> Views:
+        """What the optimizer knows of a bucket."""
+        return [strip.tensor for strip in self.strips[bucket]]
+
+    def step(self, bucket: str, gradients: Views, program: Program) -> None:
+        """The optimizer's step, with the gradients of `strips`."""
+        for strip, gradient in zip(self.strips[bucket], gradients, strict=True):
+            strip.tensor.grad = gradient
+        step_at_rate(self.optimizer[bucket], program.update)
+        for strip in self.strips[bucket]:
+            strip.tensor.grad = None
+
+    def arrange(self, bucket: str, *, join: bool = True) -> None:
+        """Let the optimizer step several pieces at once where it may, or (`join` False) each by itself."""
+        own, views = self.optimizer[bucket], self.views[bucket]
+        arranged = joined if join and bucket in self.joining else parted
+        self.strips[bucket] = arranged(own, views, self.strips.get(bucket) or apart(views))
 
     def parts(self, bucket: Bucket) -> tuple[Part, ...]:
         """What `views` are parts of."""
@@ -119,11 +143,7 @@ def make_state(
     gradient: dict[str, list[torch.Tensor]] = {}
     gradient_views: dict[str, list[Views]] = {}
     acts = [i.act for i in role.instructions]
-    packed = {act.bucket for act in acts if isinstance(act, Combine | Decode)}
-    packed |= {act.bucket for act in acts if isinstance(act, Pack) and act.space is Space.GRADIENT}
-    packed |= {act.bucket for act in acts if isinstance(act, Apply) and (act.need > 1 or act.drop)}
-    packed |= {act.bucket for act in acts if isinstance(act, Receive) and act.space is Space.GRADIENT}
-    packed |= {NORM} if any(isinstance(act, Norm) for act in acts) else set()
+    packed = _packed(acts)
     for b in buckets:
         if b.name not in parameter:
             parameter[b.name], pieces[b.name] = _absent(b, shapes, device, b.dtype)
@@ -157,10 +177,25 @@ def make_state(
     schedule = {name: task.schedule(one) for name, one in optimizer.items()} if task.schedule else {}
     given = [act for act in acts if isinstance(act, Snapshot) and act.to != rank]
     outbox = {(act.bucket, act.to): parameter[act.bucket].clone() for act in given}
-    return State(
+    lying = {act.bucket for act in acts if isinstance(act, Update) and act.part}  # gradients where backward left them
+    joinable = ruled(graph, program.update).optimizer.elementwise and joins(task)
+    made = State(
         leaves, parameter, gradient, views, gradient_views, {}, outbox, Ledger(rank), optimizer, schedule, kept,
         owned=owned, master=master, scaler=Scaler(program.scaling) if master or program.scaling else None,
+        joining=frozenset(optimizer) - lying if joinable else frozenset(),
     )  # fmt: skip
+    for name in optimizer:
+        made.arrange(name)
+    return made
+
+
+def _packed(acts: Sequence[Act]) -> set[str]:
+    """The buckets of which such a rank has flat gradients."""
+    found = {act.bucket for act in acts if isinstance(act, Combine | Decode)}
+    found |= {act.bucket for act in acts if isinstance(act, Pack) and act.space is Space.GRADIENT}
+    found |= {act.bucket for act in acts if isinstance(act, Apply) and (act.need > 1 or act.drop)}
+    found |= {act.bucket for act in acts if isinstance(act, Receive) and act.space is Space.GRADIENT}
+    return found | ({NORM} if any(isinstance(act, Norm) for act in acts) else set())
 
 
 def _begun(space: Space, bucket: Bucket, weights: torch.Tensor) -> torch.Tensor:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from math import prod
+from typing import Final
+
 import torch
 
 from partita.errors import TaskError
 from partita.graph.graph import Optimizer
 from partita.task import Task
 from partita.tracing.prepare import DTYPES
+from partita.tracing.strips import apart, joined, states_of
 
-MIXES_ELEMENTS = ("lamb", "lars", "muon", "adafactor", "shampoo", "soap", "lbfgs", "galore")
+SHAPES: Final = ((33, 7), (7,), (5, 3, 3))
+STEPS: Final = 3
 
 
 def optimizer_spec(task: Task, precision: str) -> Optimizer:
@@ -34,6 +39,43 @@ def optimizer_spec(task: Task, precision: str) -> Optimizer:
     )
     own = optimizer.param_groups[0] if name == "SGD" else {}
     return Optimizer(
-        name, state, not any(word in name.lower() for word in MIXES_ELEMENTS),
+        name, state, elementwise(task),
         float(own.get("momentum", 0.0)), bool(own.get("nesterov", False)),
     )  # fmt: skip
+
+
+def elementwise(task: Task) -> bool:
+    """Whether the task's optimizer does the same to each element whatever tensor it is part of, as a few steps on small
+    ones tell: of all, of the first alone, of all joined."""
+    try:
+        (plain, *_), (flat, *_), (alone, *_) = _stepped(task), _stepped(task, join=True), _stepped(task, count=1)
+    except Exception:  # it does not take such tensors
+        return False
+    close = torch.allclose(plain, flat, rtol=1e-9, atol=0.0)
+    return close and torch.allclose(plain[: len(alone)], alone, rtol=1e-9, atol=0.0)
+
+
+def joins(task: Task) -> bool:
+    """Whether it also has the same bits where tensors are joined: torch's fused optimizers take the last few numbers of
+    each another way than those before."""
+    return elementwise(task) and all(map(torch.equal, *(_stepped(task, torch.float32, join=j) for j in (True, False))))
+
+
+def _stepped(
+    task: Task, dtype: torch.dtype = torch.float64, count: int = len(SHAPES), *, join: bool = False
+) -> list[torch.Tensor]:
+    """By how much STEPS steps move the first `count` tensors of SHAPES, all in one, and what is kept of each."""
+    sizes, draw = [prod(shape) for shape in SHAPES], torch.Generator().manual_seed(0)
+    first, *drawn = [torch.randn(sum(sizes), generator=draw).to(dtype)[: sum(sizes[:count])] for _ in range(STEPS + 1)]
+    now = first.clone()
+    parts = torch.split(now, sizes[:count])
+    pieces = [part.view(shape) for part, shape in zip(parts, SHAPES, strict=False)]
+    optimizer = task.optimizer(pieces)
+    strips = joined(optimizer, pieces, apart(pieces)) if join else apart(pieces)
+    for flat in drawn:
+        gradients = torch.split(flat, [strip.tensor.numel() for strip in strips])
+        for strip, gradient in zip(strips, gradients, strict=True):
+            strip.tensor.grad = gradient.view(strip.tensor.shape)
+        optimizer.step()
+    states = states_of(optimizer, pieces, strips)
+    return [now - first, *(value for state in states for value in state.values() if isinstance(value, torch.Tensor))]

@@ -30,6 +30,7 @@ from partita.runtime.restore import open_checkpoint
 from partita.runtime.run import initial, train_in_process
 from partita.runtime.state import State
 from partita.task import Task
+from partita.tracing.strips import states_of
 from tests.captures import capture
 from tests.runtime.padded import bounded, padded
 from tests.runtime.test_checkpoints import moody
@@ -222,9 +223,12 @@ def test_a_step_that_overflows_changes_nothing_anywhere(plan: str, size: int) ->
         for name, flat in state.master.items():
             assert torch.equal(flat, before[rank].master[name])
             assert not torch.equal(flat, later[rank].master[name])
-            for ours, theirs in zip(state.views[name], before[rank].views[name], strict=True):
-                mine, was = state.optimizer[name].state[ours], before[rank].optimizer[name].state[theirs]
+            now, then = (
+                states_of(one.optimizer[name], one.views[name], one.strips[name]) for one in (state, before[rank])
+            )
+            for mine, was in zip(now, then, strict=True):
                 assert mine.keys() == was.keys()
+                assert mine
                 assert all(torch.equal(mine[key], was[key]) for key in mine)
     assert {state.scaler.good for state in later.values() if state.scaler} == {1}
 

@@ -1,0 +1,156 @@
+"""Stepping adjacent pieces as one tensor: the same bits, the same state by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, optim
+
+from partita.program.strips import STRIP, strips_of
+from partita.tracing.optimizer import elementwise, joins
+from partita.tracing.strips import Strip, apart, groups_of, joined, parted, states_of
+from tests.small import perceptron
+
+Make = Callable[[Iterable[Tensor]], optim.Optimizer]
+SHAPES = ((33, 7), (7,), (5, 3, 3), (1,), (129,), (64, 64))
+
+
+def decayed_apart(parameters: Iterable[Tensor]) -> optim.Optimizer:
+    """Two groups, by dimensions."""
+    given = list(parameters)
+    groups = [
+        {"params": [p for p in given if (p.dim() > 1) is wide], "weight_decay": wide * 0.1} for wide in (True, False)
+    ]
+    return optim.AdamW([group for group in groups if group["params"]], lr=0.05)
+
+
+RULES: dict[str, Make] = {
+    "sgd": lambda ps: optim.SGD(ps, lr=0.1),
+    "momentum": lambda ps: optim.SGD(ps, lr=0.1, momentum=0.9, weight_decay=0.01),
+    "nesterov": lambda ps: optim.SGD(ps, lr=0.1, momentum=0.9, nesterov=True),
+    "adam": lambda ps: optim.Adam(ps, lr=0.01, weight_decay=0.1),
+    "amsgrad": lambda ps: optim.Adam(ps, lr=0.01, amsgrad=True),
+    "adamw": lambda ps: optim.AdamW(ps, lr=0.01),
+    "foreach": lambda ps: optim.AdamW(ps, lr=0.01, foreach=True),
+    "apart": decayed_apart,
+    "rmsprop": lambda ps: optim.RMSprop(ps, lr=0.01, momentum=0.9, centered=True),
+    "adagrad": lambda ps: optim.Adagrad(ps, lr=0.1),
+    "adadelta": lambda ps: optim.Adadelta(ps, lr=1.0),
+    "adamax": lambda ps: optim.Adamax(ps, lr=0.01),
+    "nadam": lambda ps: optim.NAdam(ps, lr=0.01),
+    "radam": lambda ps: optim.RAdam(ps, lr=0.01),
+    "asgd": lambda ps: optim.ASGD(ps, lr=0.01),
+    "rprop": lambda ps: optim.Rprop(ps, lr=0.01),
+}
+
+
+class Stepped:
+    """Pieces of SHAPES in one tensor, their optimizer, and how it knows them."""
+
+    def __init__(self, make: Make, dtype: torch.dtype) -> None:
+        draw = torch.Generator().manual_seed(1)
+        self.flat = torch.randn(sum(map(prod, SHAPES)), generator=draw).to(dtype)
+        parts = torch.split(self.flat, [prod(shape) for shape in SHAPES])
+        self.pieces = [part.view(shape) for part, shape in zip(parts, SHAPES, strict=True)]
+        self.optimizer = make(self.pieces)
+        self.strips = apart(self.pieces)
+
+    def step(self, seed: int) -> None:
+        draw = torch.Generator().manual_seed(seed)
+        gradient = torch.randn(len(self.flat), generator=draw).to(self.flat.dtype)
+        parts = torch.split(gradient, [strip.tensor.numel() for strip in self.strips])
+        for strip, part in zip(self.strips, parts, strict=True):
+            strip.tensor.grad = part.view(strip.tensor.shape)
+        self.optimizer.step()
+
+    def arrange(self, how: Callable[..., tuple[Strip, ...]]) -> None:
+        self.strips = how(self.optimizer, self.pieces, self.strips)
+
+    def state(self) -> list[dict[str, Any]]:
+        return states_of(self.optimizer, self.pieces, self.strips)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rule", RULES)
+def test_joined_pieces_have_the_bits_of_pieces(rule: str, dtype: torch.dtype) -> None:
+    """CS-02, EX-06: joined ahead of the first step or between steps, parted and joined again; weights, state and
+    settings by piece."""
+    one, other = (Stepped(RULES[rule], dtype) for _ in range(2))
+    for step in range(8):
+        if step in (0, 4):
+            other.arrange(joined)
+        if step == 2:
+            other.arrange(parted)
+        one.step(step)
+        other.step(step)
+        assert torch.equal(one.flat, other.flat), step
+        for mine, theirs in zip(one.state(), other.state(), strict=True):
+            assert mine.keys() == theirs.keys()
+            for key, value in mine.items():
+                same = torch.equal(value, theirs[key]) if isinstance(value, Tensor) else value == theirs[key]
+                assert same, (step, key)
+    assert groups_of(one.optimizer, one.strips) == groups_of(other.optimizer, other.strips)
+    assert len(other.strips) == (5 if rule == "apart" else 1)
+
+
+def test_what_counts_differently_is_not_joined() -> None:
+    """As after a checkpoint of buckets that had taken unlike numbers of steps."""
+    one, other = (Stepped(RULES["adam"], torch.float64) for _ in range(2))
+    for each in (one, other):
+        each.step(0)
+        each.optimizer.state[each.pieces[1]]["step"] += 3
+    other.arrange(joined)
+    assert [(strip.start, strip.stop) for strip in other.strips] == [(0, 1), (1, 2), (2, 6)]
+    for step in (1, 2):
+        one.step(step)
+        other.step(step)
+    assert torch.equal(one.flat, other.flat)
+
+
+def test_how_long_a_strip_is() -> None:
+    small = STRIP // 4
+    assert strips_of([small] * 9) == [(0, 4), (4, 8), (8, 9)]
+    assert strips_of([small, 2 * STRIP, small, small]) == [(0, 1), (1, 2), (2, 4)]
+    assert strips_of([small, small, small], ["a", "a", "b"]) == [(0, 2), (2, 3)]
+    assert strips_of([]) == []
+
+
+class Normed(optim.Optimizer):
+    """A rule with the norms of whole tensors, under a name that does not say so."""
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        super().__init__(parameters, {})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for p in self.param_groups[0]["params"]:
+            p.sub_(0.1 * p.grad / p.grad.norm())
+
+
+class Together(Normed):
+    """A rule with one norm over all tensors that it was given."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        norm = sum(float(p.grad.norm()) ** 2 for p in self.param_groups[0]["params"]) ** 0.5
+        for p in self.param_groups[0]["params"]:
+            p.sub_(0.1 * p.grad / norm)
+
+
+@pytest.mark.parametrize("rule", [*RULES, "normed", "together", "muon"])
+def test_a_rule_is_known_by_what_it_does(rule: str) -> None:
+    mixing: dict[str, Make] = {"normed": Normed, "together": Together, "muon": lambda ps: optim.Muon(ps, lr=0.1)}
+    task = replace(perceptron(), optimizer=(RULES | mixing)[rule])
+    assert elementwise(task) is (rule not in mixing)
+    if rule in RULES:
+        assert joins(task)
+
+
+def test_a_fused_rule_has_other_bits_where_it_is_joined() -> None:
+    """On processors: close enough to be cut, and not joined."""
+    task = replace(perceptron(), optimizer=lambda ps: optim.AdamW(ps, lr=0.01, fused=True))
+    assert elementwise(task)
+    assert not joins(task)
