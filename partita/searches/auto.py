@@ -22,7 +22,7 @@ from partita.plan.plan import Plan
 from partita.recipes.catalogue import call
 from partita.searches.divisions import cuts_of
 from partita.searches.exhaust import FEW_DEVICES, Exhausted, exhausted
-from partita.searches.exhaustive import Candidate, Search, grid, ranked, simulated
+from partita.searches.exhaustive import Candidate, Search, grid, ranked, recipe_of, simulated
 from partita.searches.explaining import MOST_RANKS
 from partita.searches.floors import Floors
 from partita.searches.objective import ALLOWED, check_objective
@@ -162,11 +162,21 @@ def auto(
 
     Raises PlanError where none of it applies."""
     graph, cluster, screen, rest = costs.graph, costs.cluster, field.screen, Exhausted((), 0, 0.0)
-    begun, names = time.perf_counter(), {plan.name for plan in field.plans}
-    found, refused = simulated(graph, cluster, costs, calls=field.plans, objective=objective, allow=allow, tell=tell)
-    if costs.source == field.costs.source and objective in ("time", "time-to-loss"):
+    begun, plans, names = time.perf_counter(), field.plans, set[str]()
+    whole, floors = costs.source == field.costs.source and objective in ("time", "time-to-loss"), Floors(graph, cluster)
+    if whole and cluster.size > FEW_DEVICES:  # each plan takes the clock a while: those first that floors point to
+        rest = exhausted(screen, floors, costs, (1 + SLACK) * min(field.seconds), (), tell)
+        recipes = {recipe_of(one) for one in rest.candidates}
+        if any(one.fits for one in rest.candidates):  # and what is ranked beside it is of another recipe
+            plans = () if len(recipes) > 1 else tuple(p for p in plans if p.name.split("(")[0] not in recipes)[:1]
+    found, refused = list[Candidate](), list[tuple[str, str]]()
+    if plans:
+        found, refused = simulated(graph, cluster, costs, calls=plans, objective=objective, allow=allow, tell=tell)
+    if whole and not any(one.fits for one in rest.candidates):
         best = min((c.timeline.step_seconds for c in found if c.fits), default=inf)
-        rest = exhausted(screen, Floors(graph, cluster), costs, best, names, tell)
+        early, names = rest.clocked, {plan.name for plan in plans}
+        rest = exhausted(screen, floors, costs, best, names, tell)
+        rest = replace(rest, clocked=rest.clocked + early)
     every = (*found, *rest.candidates)
     by_formula = _by_formula(screen, (*field.points, *rest.points)) if cluster.size > MOST_RANKS else None
     search = ranked(graph, costs, every, (*field.refused, *refused), objective, rest.floor, by_formula)

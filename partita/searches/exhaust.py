@@ -1,12 +1,14 @@
 """Points that could still be better than the best one known, on the event clock: those with the lowest floors first.
 
 all points --rough floor--> open ones --floor of their own cuts--> fewer --clock--> best, and what none is below
+                                                                     the lowest: closer floor, then the clock
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Final
 
@@ -24,14 +26,14 @@ from partita.simulator.simulate import setting_of, simulate, step_seconds
 from partita.units import Seconds
 
 FEW_DEVICES: Final = 16
-MOST_CLOCKED: Final = (2, 64)  # on many devices, on few, where the clock is quick
+MOST_CLOCKED: Final = (8, 64)  # on many devices, on few, where the clock is quick
 
 
 @dataclass(frozen=True)
 class Exhausted:
-    """The `candidates` that fit and were the fastest so far, each in turn, and their `points`; how many were `clocked`
-    to find them; and `floor`, which no point takes less than: the fastest one's step, unless MOST_CLOCKED points
-    were too few to tell."""
+    """The `candidates` that were faster than all before, each in turn, those that fit last, and the `points` of all;
+    how many were `clocked` to find them; and `floor`, which no point that fits takes less than: the fastest one's step,
+    unless MOST_CLOCKED points were too few to tell."""
 
     candidates: tuple[Candidate, ...]
     clocked: int
@@ -45,14 +47,16 @@ def exhausted(
     """What is left of the space where plans that are `known` have been clocked, of which the fastest that fits takes
     `best`."""
     rows, found, points, clocked = screen.space.rows, list[Candidate](), list[int](), 0
-    few = costs.cluster.size <= FEW_DEVICES
+    few, seen = costs.cluster.size <= FEW_DEVICES, set[tuple[int, ...]]()
     for least, i in _open(screen, floors, costs, best):
         if least >= best:
             break
-        if screen.space.call(i) in known:
+        alike = floors.like(rows[i])
+        if screen.space.call(i) in known or alike in seen:
             continue
+        seen.add(alike)
         if clocked == MOST_CLOCKED[few]:
-            return Exhausted(tuple(found), clocked, least, tuple(points))
+            return Exhausted(_ordered(found), clocked, least, tuple(points))
         clocked += 1
         tell(f"simulated {clocked} plans more that may be faster")
         prices = {**costs.operators, **floors.places.costs(floors.size(rows[i])).operators}
@@ -60,8 +64,13 @@ def exhausted(
         if better:
             found.append(better)
             points.append(i)
-            best = better.timeline.step_seconds
-    return Exhausted(tuple(found), clocked, best, tuple(points))
+            best = better.timeline.step_seconds if better.fits else best
+    return Exhausted(_ordered(found), clocked, best, tuple(points))
+
+
+def _ordered(found: list[Candidate]) -> tuple[Candidate, ...]:
+    """Those that fit behind the others."""
+    return tuple(sorted(found, key=lambda one: one.fits))
 
 
 def _open(screen: Screen, floors: Floors, costs: Costs, best: Seconds) -> Iterator[tuple[Seconds, int]]:
@@ -80,19 +89,28 @@ def _open(screen: Screen, floors: Floors, costs: Costs, best: Seconds) -> Iterat
     points, bound = np.repeat(last[left] + 1 - np.cumsum(many), many) + np.arange(many.sum()), np.repeat(bound, many)
     fits = floors.memory(Space(rows[points])) <= room
     points, bound = points[fits], bound[fits]
-    for k in np.lexsort((screen.seconds[points], bound)).tolist():
-        yield float(bound[k]), int(points[k])
+    line = [(float(bound[k]), float(screen.seconds[i]), i) for k, i in enumerate(points.tolist())]
+    heapify(line)
+    closer = set[int]()
+    while line:  # a floor is looked at closer when it is the lowest
+        least, formula, i = heappop(line)
+        if i in closer:
+            yield least, i
+        else:
+            closer.add(i)
+            heappush(line, (float(floors.seconds(Space(rows[[i]]), closer=True)[0]), formula, i))
 
 
 def _better(text: str, costs: Costs, best: Seconds) -> Candidate | None:
-    """The candidate of a call, if it fits and takes less than `best`."""
+    """The candidate of a call, if it takes less than `best`, whether it fits or not."""
     graph, cluster = costs.graph, costs.cluster
     try:
         program = lower(graph, plan := call(text, graph, cluster), cluster)[-1].program
     except InputError:
         return None
     setting = setting_of(program, costs)
-    if step_seconds(program, costs, setting=setting) >= best:
-        return None
+    if cluster.size <= FEW_DEVICES and step_seconds(program, costs, setting=setting) >= best:
+        return None  # on many devices floors are near, and the clock is not asked twice
     timeline = simulate(program, costs, setting=setting)
-    return Candidate(plan, timeline, program.semantics, True) if fits(timeline, cluster) else None
+    quicker = timeline.step_seconds < best
+    return Candidate(plan, timeline, program.semantics, fits(timeline, cluster)) if quicker else None

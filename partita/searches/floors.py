@@ -19,8 +19,10 @@ from partita.graph.graph import Graph
 from partita.lowering.schedules import under_way
 from partita.plan.memory import Recompute, Shard
 from partita.plan.schedule import Order
+from partita.searches.gathering import Gathers
 from partita.searches.places import ORDERS, Places, Shapes
 from partita.searches.space import RECOMPUTES, SHARDS, Space
+from partita.searches.tied import shared_of
 
 Reals = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -39,11 +41,17 @@ class Floors:
     def __init__(self, graph: Graph, cluster: Cluster) -> None:
         self.graph, self.cluster, self.places = graph, cluster, Places(graph, cluster)
         self.batch = self.places.batch
-        self.many = cache(_many)
+        self.many, self.gathers = cache(_many), Gathers(graph)
 
     def size(self, row: Ints) -> int:
         """Samples of a microbatch of a row of a space."""
         return int(self.batch // (row[0] * row[3]))
+
+    def like(self, row: Ints) -> tuple[int, ...]:
+        """What is the same for rows that are lowered to the same: no bucket is larger than what a stage has."""
+        shapes = next(found for _, _, found in self.places.shapes(Space(row[None])))
+        most = max([float(shapes.state.max()), *(float(one.size) for one in shared_of(self.graph))])
+        return *row[:-1].tolist(), min(int(row[-1]), int(most))
 
     # Wherever a point is cut.
 
@@ -100,16 +108,20 @@ class Floors:
 
     # Where a point is cut, as the recipes do.
 
-    def seconds(self, space: Space) -> Reals:
-        """Seconds that no step of a point takes less than."""
-        found, shard = np.zeros(len(space)), space.column("shard")
+    def seconds(self, space: Space, *, closer: bool = False) -> Reals:
+        """Seconds that no step of a point takes less than; if `closer`, those among them in which weights are gathered
+        and nothing is computed, point by point."""
+        found, shard, bucket = np.zeros(len(space)), space.column("shard"), space.column("bucket")
         for some, at, shapes in self.places.shapes(space):
-            kinds = shard[some]
+            kinds, waits = shard[some], np.zeros(1)
+            if closer:
+                shapes, at = shapes.each(at), np.arange(len(some))
+                waits = self._waits(shapes, kinds, bucket[some])
             # Of a place's state, and of what no other place has, what a rank sends to its like in one round of a ring.
             once = ((shapes.data - 1) / shapes.data)[:, None] / shapes.width
             part, own = (once * one.sum(axis=1) for one in (shapes.state, shapes.own))
             times = _times(ONCE, kinds) + shapes.m[at] * _times(EVERY, kinds)
-            passes = np.array([self._passes(shapes, part, updates) for updates in (False, True)])
+            passes = np.array([self._passes(shapes, part, waits, updates) for updates in (False, True)])
             alone = passes[(kinds == 0).astype(np.int64), at]
             found[some] = np.maximum(alone, times * own.max(axis=1)[at])
         return found
@@ -121,9 +133,20 @@ class Floors:
             found[some] = self._memory(shapes, at, shard[some], bucket[some].astype(np.float64)[:, None])
         return found
 
-    def _passes(self, shapes: Shapes, part: Reals, updates: bool) -> Reals:
+    def _waits(self, shapes: Shapes, shard: Ints, bucket: Ints) -> Reals:
+        """Seconds of each place in which it has to wait for weights, shape [points, places]."""
+        found, costs = np.zeros((len(shard), shapes.pipe)), self.places.costs(1)
+        some = (shard == SHARDS.index(PARAMETERS)) & ~shapes.ordered(Order.ZERO_BUBBLE) & (shapes.pipe > 1)
+        found[some] = self.gathers.waits(
+            shapes.each(np.flatnonzero(some)), bucket[some].tolist(), self.places.count, costs.copy.tensor,
+            costs.copy.element / WORD,
+        )  # fmt: skip
+        return found
+
+    def _passes(self, shapes: Shapes, part: Reals, waits: Reals, updates: bool) -> Reals:
         """A round of the rank that has most to do, or of the first one by way of it; if it `updates` all that it has
-        beside its passes. `part` is the seconds in which replicas scatter or gather all that they have once."""
+        beside its passes. `part` is the seconds in which replicas scatter or gather all that they have once; `waits`
+        those of each place between its passes."""
         m, costs, place = shapes.m[:, None], self.places.costs(1), np.arange(shapes.pipe)
         words, tensors, late = (one.sum(axis=1) for one in (shapes.state / WORD, shapes.tensors, shapes.late))
         each, several = (shapes.forward + shapes.backward).sum(axis=1) + late, shapes.data * shapes.pipe > 1
@@ -135,7 +158,7 @@ class Floors:
         many = np.where(zero, np.minimum(place, m - 1) + 1.0, 1.0)
         after = many * (late * zero + pack)
         inside = (m * (each + pack) - after) / shapes.peaks
-        ways = np.where(place >= shapes.first[:, None], shapes.ahead + inside + shapes.back, 0.0)
+        ways = np.where(place >= shapes.first[:, None], shapes.ahead + inside + waits + shapes.back, 0.0)
         # What the last microbatch completes travels before the next round: of a pipe's first place all of it before
         # any forward pass, where there is but one place while one goes on.
         wait = 2 * (shapes.data - 1)[:, None] * shapes.latency
@@ -160,23 +183,48 @@ class Floors:
         ])  # fmt: skip
         held = self.places.held(shapes)
         waiting, state, whole = (many * held.kept).sum(axis=1)[at], shapes.state[at, -1], shapes.state.sum(axis=1)[at]
-        least, divided = np.minimum(bucket, state), (shard == SHARDS.index(PARAMETERS))[:, None]
+        shared, again = (one[at] for one in self.places.tied(shapes))
+        own, divided = (shapes.state[at] - shared), (shard == SHARDS.index(PARAMETERS))[:, None]
+        least = np.minimum(bucket, own[:, -1])
         packed = least * (shard >= SHARDS.index(GRADIENTS))[:, None]
+        begun, alone = waiting - held.kept[at, -1], held.fullest[at, -1]
+        heaviest = np.where((m > 1)[:, None], held.laden[at, -1], alone)
         if pipe > 1:
-            made, gathered = state * (m > 1)[:, None], state * divided * (1 - 1 / data)[:, None]
+            made, gathered = state * (m > 1)[:, None], own[:, -1] * divided
+            # The pass after the first backward pass: a bucket of its weights is gathered beside that one.
+            after = np.array([_after(pipe, n, shapes.chunks) for n in m.tolist()])
+            next_ = np.take_along_axis(own, np.maximum(after, 0)[:, None], 1)[:, 0]
+            ahead = np.minimum(bucket, next_) * divided * (after >= 0)
         else:
-            made, gathered = least * (data > 1)[:, None], packed * divided
-        begun = waiting - held.kept[at, -1]
-        top = np.max([waiting + gathered, begun + held.fullest[at, -1], begun + made + packed], axis=0)
+            made, gathered, ahead = least * (data > 1)[:, None], packed * divided, 0.0 * least
+            heaviest = alone - gathered
+        top = np.max([waiting + gathered, begun + heaviest + gathered, begun + made + packed], axis=0) + ahead
         off = shapes.ordered(Order.ZERO_BUBBLE)[at]
         if off.any():
             place, n = np.arange(pipe), shapes.m[:, None]
             # When the first W begins, the first rank + 1 microbatches wait for theirs.
-            after = np.minimum(place + 1, n) * held.unpaid[:, 0]
-            ahead = np.clip(np.minimum(pipe, n) - 1 - place, 0, None) * held.kept[:, 0]
-            top[off] = np.max([waiting + gathered, made + packed, (after + ahead)[at]], axis=0)[off]
-        found: Reals = (whole * each + top).max(axis=1)
+            unpaid = np.minimum(place + 1, n) * held.unpaid[:, 0]
+            unpaid = unpaid + np.clip(np.minimum(pipe, n) - 1 - place, 0, None) * held.kept[:, 0]
+            top[off] = np.max([waiting + gathered, made + packed, unpaid[at]], axis=0)[off]
+        found: Reals = (whole * each + self._tied(shard, data, shared.sum(axis=1), again.sum(axis=1)) + top).max(axis=1)
         return found
+
+    def _tied(self, shard: Ints, data: Ints, shared: Reals, again: Reals) -> Reals:
+        """Bytes of state, beyond an even part of what is `shared` with later stages: only the optimizer's is divided,
+        among them all; and of what is there `again`."""
+        owned, optimizer = (1 / data)[:, None], self.graph.optimizer.state_bytes(1) / WORD
+        kinds = [(shard >= SHARDS.index(kind))[:, None] for kind in (PARAMETERS, GRADIENTS, OPTIMIZER)]
+        beyond = (1 - owned) * kinds[0] + (1 - owned) * kinds[1] - optimizer * owned * kinds[2]
+        found: Reals = shared * beyond + again * (2 + optimizer * ~kinds[2])
+        return found
+
+
+@cache
+def _after(pipe: int, m: int, chunks: int) -> Ints:
+    """For each place the chunk whose forward pass follows the first backward pass, if it is another one; else -1."""
+    second = (chunks - 1) * pipe + 2 * (pipe - 1 - np.arange(pipe)) + 1
+    chunk = second // pipe % chunks
+    return np.where((chunks > 1) & (second < m * chunks) & (chunk < chunks - 1), chunk, -1)
 
 
 def _many(order: Order, pipe: int, m: int, chunks: int) -> Ints:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 from itertools import pairwise
 from typing import Final
@@ -22,12 +22,14 @@ from partita.recipes.pipeline import bandwidth_between
 from partita.searches.network import Network
 from partita.searches.sections import Sections
 from partita.searches.space import RECOMPUTES, SCHEDULES, Space
+from partita.searches.tied import shared_of
 
 Reals = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 CHUNKS: Final = np.array([chunks for _, _, chunks in SCHEDULES])
 ORDERS: Final = tuple(order for _, order, _ in SCHEDULES)
+ALIKE: Final = ("pipe", "chunks")  # of all points whose shapes are found together
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +66,10 @@ class Shapes:
     latency: Reals
     first: Ints
 
+    def each(self, at: Ints) -> Shapes:
+        """Those of these entries, in this order."""
+        return replace(self, **{one.name: getattr(self, one.name)[at] for one in fields(self) if one.name not in ALIKE})
+
     def ordered(self, order: Order) -> Flags:
         """The points whose passes are in an order."""
         found: Flags = np.array([each is order for each in ORDERS])[self.schedule]
@@ -72,11 +78,12 @@ class Shapes:
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """Bytes of a microbatch, shape [points, chunks, places]: that wait for backward, that the fullest pass needs, and
-    `unpaid` those that wait for what is late."""
+    """Bytes of a microbatch, shape [points, chunks, places]: that wait for backward, that the fullest pass needs, the
+    same with gradients that nobody takes before it ends, and `unpaid` those that wait for what is late."""
 
     kept: Reals
     fullest: Reals
+    laden: Reals
     unpaid: Reals
 
 
@@ -150,11 +157,26 @@ class Places:
         tables, edges = self._tables(self.bytes, sizes, shapes.rule, shapes.pipe > 1, starts)
         kept, unpaid = np.add.reduceat(np.moveaxis(tables[:, :2], 1, 0).reshape(2, -1), edges, axis=1)
         before = np.cumsum(tables[:, 0], axis=1) - tables[:, 0]
-        fullest = np.maximum.reduceat((before + tables[:, 2]).ravel(), edges)
-        fullest = fullest - np.take_along_axis(before, starts, 1).ravel()
-        kept, fullest, unpaid = (one.reshape(shapes.starts.shape) for one in (kept, fullest, unpaid))
+        grown = np.cumsum(tables[:, 4], axis=1)
+        ends = np.append(starts[:, 1:], np.full((len(starts), 1), self.count), axis=1) - 1
+        first, last = np.take_along_axis(before, starts, 1).ravel(), np.take_along_axis(grown, ends, 1).ravel()
+        fullest = np.maximum.reduceat((before + tables[:, 2]).ravel(), edges) - first
+        laden = np.maximum.reduceat((before + tables[:, 3] - grown).ravel(), edges) - first + last
+        kept, fullest, laden, unpaid = (one.reshape(shapes.starts.shape) for one in (kept, fullest, laden, unpaid))
         unpaid[shapes.ordered(Order.ZERO_BUBBLE), 0, 0] = 0.0
-        return Held(kept, fullest, unpaid)
+        return Held(kept, fullest, laden, unpaid)
+
+    def tied(self, shapes: Shapes) -> tuple[Reals, Reals]:
+        """Bytes of parameters that other stages hold too, shape [points, chunks, places]: those counted in `state`, and
+        those that are not, since a stage before has them as well."""
+        starts = shapes.starts.reshape(len(shapes.data), -1)
+        found = np.zeros((2, *starts.shape))
+        for one in shared_of(self.graph):
+            first, last = ((starts <= block).sum(axis=1) - 1 for block in (one.first, one.last))
+            apart, point = np.where(first < last, float(one.size), 0.0), np.arange(len(starts))
+            found[0, point, first] += apart
+            found[1, point, last] += np.where((last - first) % shapes.pipe == 0, 0.0, apart)
+        return found[0].reshape(shapes.starts.shape), found[1].reshape(shapes.starts.shape)
 
     def _tables(
         self, of: Callable[[Recompute, bool, int], Reals], sizes: Ints, rule: Ints, staged: bool, starts: Ints
@@ -179,9 +201,11 @@ class Places:
         ])  # fmt: skip
 
     def _bytes(self, rule: Recompute, staged: bool, size: int) -> Reals:
-        """Of each block: bytes kept, that wait for what is put off, of the fullest pass."""
+        """Of each block: bytes kept, that wait for what is put off, of the fullest pass without and with gradients, and
+        of gradients that are there when that of the block before begins."""
         held = self.sections(rule, True)  # no rule keeps less without stages
-        return np.array([held.kept(size), held.waiting(size), held.fullest(size)])
+        passes = held.fullest(size), held.fullest(size, given=False)
+        return np.array([held.kept(size), held.waiting(size), *passes, held.made[1]])
 
     @property
     def count(self) -> int:

@@ -24,6 +24,7 @@ from partita.graph.recompute import AGAIN
 from partita.lowering.recomputation import step_by_rule
 from partita.plan.memory import Recompute
 from partita.recipes.balance import numbered
+from partita.searches.tied import shared_of
 
 Reals = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -264,19 +265,38 @@ class Sections:
         each, rest = np.array([_size(step, root) for root in held], np.float64).reshape(-1, 2).T
         return np.array(list(held.values()), np.int64), each, rest
 
-    def fullest(self, size: int) -> Reals:
+    def fullest(self, size: int, given: bool = True) -> Reals:
         """Bytes of each block while the fullest operator of its backward runs; where another block's backward is under
-        way before it, what is kept alone."""
+        way before it, what is kept alone. Unless gradients are `given` away at once, with those that it has made."""
         order, each, rest, starts = self.course
-        alive = np.where(order >= self.step.forward_length, each * size + rest, 0.0)
+        made = 0.0 if given else self.made[0]
+        alive = np.where(order >= self.step.forward_length, each * size + rest + made, 0.0)
         top = np.repeat(np.maximum.reduceat(alive, starts), np.diff(np.append(starts, len(alive))))
         at = np.minimum.reduceat(np.where(alive == top, np.arange(len(alive)), len(alive)), starts)
+        found: Reals = np.where(order[at] < self.earlier, alive[at], self.kept(size))
+        return np.maximum(found, self.kept(size))
+
+    @cached_property
+    def earlier(self) -> Ints:
+        """Of each block the operator with which backward of any block before it begins."""
         begun = np.full(self.count, len(self.block))
         later = np.flatnonzero(np.arange(len(self.block)) >= self.step.forward_length)
         np.minimum.at(begun, self.block[later], later)
-        before = np.concatenate([[len(self.block)], np.minimum.accumulate(begun)[:-1]])
-        found: Reals = np.where(order[at] < before, alive[at], self.kept(size))
-        return np.maximum(found, self.kept(size))
+        return np.concatenate([[len(self.block)], np.minimum.accumulate(begun)[:-1]])
+
+    @cached_property
+    def made(self) -> tuple[Reals, Reals]:
+        """Bytes of gradients that a block has made when each operator in the order of `course` ends, and of each block
+        those that are there before backward of any block before it begins."""
+        order, starts = self.course[0], self.course[3]
+        amount, tied = np.zeros(len(self.block)), {one.name for one in shared_of(self.graph)}
+        roots = {self.tide.root[ref] for name, ref in self.step.gradients if name not in tied and ref in self.tide.root}
+        for root in roots & self.tide.gradients:
+            amount[self.tide.made[root]] += self.step.tensor(root).size() * self.sure[self.tide.made[root]]
+        total = np.cumsum(amount[order])
+        before = np.repeat(total[starts] - amount[order][starts], np.diff(np.append(starts, len(order))))
+        early = np.arange(len(self.block)) < self.earlier[self.block]
+        return total - before, _summed(self.block, amount * early, self.count)
 
 
 def _size(step: Graph, ref: Ref) -> tuple[float, float]:

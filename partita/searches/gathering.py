@@ -1,0 +1,121 @@
+"""Seconds that gathers and scatters of divided weights add to a place's passes: what nothing is computed beside.
+
+wire     G1 G2 ---------- G1' Z1 G2' ---   a pass begins when all buckets of its stage are there; all but the first are
+compute  ...... F ------- X .......... B   gathered once the pass before is over, and so is the first, where that pass
+                                           used it (X: given back). Sums to scatter go ahead of them, but for the last
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partita.graph.graph import Graph
+from partita.graph.homes import homes_of
+from partita.lowering.layout import completion
+from partita.lowering.schedules import ROWS
+from partita.plan.schedule import Order
+from partita.recipes.balance import numbered
+from partita.searches.places import ORDERS, Shapes
+from partita.units import Bytes, Seconds
+
+Reals = NDArray[np.float64]
+WORD: Final = 4  # bytes of a parameter
+Turns = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rings:
+    """What collectives of a place take among `ranks` replicas: seconds of each one, and bytes a second; of a pack
+    seconds a tensor and a byte."""
+
+    ranks: int
+    wait: Seconds
+    width: float
+    tensor: Seconds
+    byte: Seconds
+
+    def half(self, size: Bytes) -> Seconds:
+        """A scatter or gather of so many bytes; the smallest share is the one that is not sent."""
+        return self.wait + (size - WORD * -(-size // (WORD * self.ranks))) / self.width
+
+
+class Gathers:
+    """The gathers of a grid's points whose weights are divided; lives for one search."""
+
+    def __init__(self, graph: Graph) -> None:
+        index, block = numbered(graph)[1], homes_of(graph).readers
+        sizes = {p.name: p.tensor.size() for p in graph.parameters}
+        read = {name: index[block.get(name, [0])] for name in completion(graph)}
+        self.parameters = [(int(at.min()), int(at.max()), sizes[name]) for name, at in read.items()]
+        self.buckets = cache(self._buckets)
+        self.turns = cache(_turns)
+
+    def _buckets(self, first: int, stop: int, most: Bytes) -> tuple[tuple[Bytes, int], ...]:
+        """(bytes, tensors) of each bucket of the stage of these blocks, as they are laid out where no tensor is cut."""
+        found: list[tuple[int, int]] = []
+        for low, high, size in self.parameters:
+            if first <= low and high < stop:
+                if not found or found[-1][0] >= most:
+                    found.append((0, 0))
+                found[-1] = found[-1][0] + size, found[-1][1] + 1
+        return tuple(found)
+
+    def waits(self, shapes: Shapes, bucket: Sequence[Bytes], blocks: int, tensor: Seconds, byte: Seconds) -> Reals:
+        """Seconds of each place, shape [points, places], but for the first pass of a round and for backward of the last
+        microbatch, whose weights come as it goes on. `bucket` is each point's."""
+        found = np.zeros((len(shapes.data), shapes.pipe))
+        for i, most in enumerate(bucket):
+            order, m = ORDERS[shapes.schedule[i]], int(shapes.m[i])
+            edges = [*shapes.starts[i].ravel().tolist(), blocks]
+            stages = [self.buckets(a, b, most) for a, b in pairwise(edges)]
+            for place in range(shapes.pipe):
+                data, peak = int(shapes.data[i]), float(shapes.peaks[i, place])
+                wait, width = (data - 1) * float(shapes.latency[i, place]), float(shapes.width[i, place])
+                ring = Rings(data, wait, width, tensor / peak, byte / peak)
+                mine = [_stage(ring, stage) for stage in stages[place :: shapes.pipe]]
+                found[i, place] = _waits(mine, self.turns(order, shapes.pipe, place, m, shapes.chunks))
+        return found
+
+
+def _stage(ring: Rings, buckets: Sequence[tuple[Bytes, int]]) -> tuple[Seconds, Seconds, Seconds, Seconds]:
+    """Seconds to gather all but the first bucket of a stage, and the first one after a forward pass; by how long that
+    and the scatters of all but the last outlast the packs after a backward pass, and these scatters alone."""
+    halves = [ring.half(size) for size, _ in buckets]
+    packs = [ring.tensor * tensors + ring.byte * size for size, tensors in buckets]
+    if not halves:
+        return 0.0, 0.0, 0.0, 0.0
+    first, scatters, all_ = packs[0], sum(halves[:-1]), sum(packs)
+    both, alone = (max(begun + scatters - all_, 0.0) for begun in (max(first, halves[0]), first))
+    return sum(halves[1:]), halves[0], both, alone
+
+
+def _waits(stages: Sequence[tuple[Seconds, ...]], turns: Turns) -> Seconds:
+    found, several = 0.0, all(others for others, *_ in stages)
+    for (others, first, both, alone), (passes, forward, backward, apart) in zip(stages, turns, strict=True):
+        found += passes * others + forward * first + backward * both + several * apart * alone
+    return found
+
+
+def _turns(order: Order, pipe: int, place: int, m: int, chunks: int) -> Turns:
+    """Of each chunk of a place, how many passes there are; how many follow a forward pass of the same chunk, how many a
+    backward pass; and how many of another chunk follow its backward passes. But for the first pass and backward of the
+    last microbatch."""
+    row = ROWS[order](pipe, place, m, chunks)
+    finals = {(one.kind, one.chunk): one for one in row}
+    whole = [one.kind == "F" or finals[one.kind, one.chunk] != one for one in row]
+    found = [[0, 0, 0, 0] for _ in range(chunks)]
+    for k in range(1, len(row)):
+        found[row[k].chunk][0] += whole[k]
+        if whole[k] and whole[k - 1]:
+            back, same = row[k - 1].kind == "B", row[k - 1].chunk == row[k].chunk
+            found[row[k - 1].chunk][1] += same and not back
+            found[row[k - 1].chunk][2] += same and back
+            found[row[k - 1].chunk][3] += back and not same
+    return tuple(map(tuple, found))
