@@ -70,7 +70,7 @@ def shortened(graph: Graph, short: str) -> Graph:
     autograd does to a gradient that meets a value of another dtype is read from an operator's twin: exact but where
     one reads values of several dtypes and shapes do not tell them apart.
     """
-    return graph.once(("short", short), lambda: _Writer(graph, short, wide_of(graph)).write())
+    return graph.once(("short", short, graph.global_batch), lambda: _Writer(graph, short, wide_of(graph)).write())
 
 
 @dataclass

@@ -30,7 +30,7 @@ def with_again(graph: Graph, plan: Plan) -> Graph:
 def step_by_rule(graph: Graph, rule: Recompute, *, last: bool) -> Graph:
     """The step in which backward computes again what a rule finds."""
     names = again_by_rule(graph, rule, last=last)
-    return graph.once(("step", names), lambda: recomputed(graph, names).graph) if names else graph
+    return graph.once(("step", names, graph.global_batch), lambda: recomputed(graph, names).graph) if names else graph
 
 
 def again_by_rule(graph: Graph, rule: Recompute, *, last: bool) -> frozenset[str]:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Final
 
 from partita.errors import InputError, OptionError, PlanError
+from partita.graph.batch import of_minibatch
 from partita.graph.graph import Graph
 from partita.searches.exhaustive import Search
 from partita.searches.steps_to_loss import Point, StepsToLoss
@@ -78,4 +79,4 @@ def _sized(graph: Graph, batch: int) -> Graph:
         raise PlanError(f"the graph of {graph.name} was captured for {graph.batch} samples only")
     if graph.samples and batch > graph.samples:
         raise PlanError(f"{graph.name} has {graph.samples} samples")
-    return replace(graph, global_batch=batch)  # steps that were rewritten for its own minibatch are not this one's
+    return of_minibatch(graph, batch)

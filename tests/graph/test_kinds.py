@@ -11,6 +11,8 @@ from partita.graph.graph import Graph
 from partita.graph.kinds import kinds_of
 from partita.graph.precision import shortened
 from partita.graph.signature import signature
+from partita.lowering.recomputation import step_by_rule
+from partita.plan.memory import Recompute
 from tests.captures import capture
 from tests.small import layers, perceptron, two_layers
 
@@ -41,3 +43,11 @@ def test_another_minibatch_knows_what_is_known() -> None:
     assert (other.global_batch, other.batch) == (96, graph.batch)
     assert liveness(other) is lives
     assert other.known is graph.known
+
+
+def test_a_rewritten_step_is_of_its_own_minibatch() -> None:
+    graph = layers(4)
+    other = of_minibatch(graph, 96)
+    for step in (graph, other):
+        assert shortened(step, "bfloat16").global_batch == step.global_batch
+        assert step_by_rule(step, Recompute.FULL, last=True).global_batch == step.global_batch
