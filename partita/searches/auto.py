@@ -165,7 +165,7 @@ def auto(
     begun, plans, names = time.perf_counter(), field.plans, set[str]()
     whole, floors = costs.source == field.costs.source and objective in ("time", "time-to-loss"), Floors(graph, cluster)
     if whole and cluster.size > FEW_DEVICES:  # each plan takes the clock a while: those first that floors point to
-        rest = exhausted(screen, floors, costs, (1 + SLACK) * min(field.seconds), (), tell)
+        rest = exhausted(screen, floors, costs, min(field.seconds), (), tell)
         recipes = {recipe_of(one) for one in rest.candidates}
         if any(one.fits for one in rest.candidates):  # and what is ranked beside it is of another recipe
             plans = () if len(recipes) > 1 else tuple(p for p in plans if p.name.split("(")[0] not in recipes)[:1]
