@@ -70,7 +70,7 @@ class Floors:
         price, chained, urgent = self._priced(space)
         even, chained = price * m / pipe, np.where(put_off, urgent, chained)
         total = np.where((pipe > 1) & ~round_, np.maximum(chained / (1 - (1 - 1 / m) ** pipe), even), even)
-        sent = (data - 1) / data * self.places.state[2].sum() / pipe * (_times(ONCE, shard) + m * _times(EVERY, shard))
+        sent = (data - 1) / data * self.places.state[2].sum() / pipe * (_times(ONCE, shard) + m * _every(space))
         sent = sent / (self.places.costs(1).wiring.efficiency * self.places.network.widest)
         seconds: Reals = np.max([total / self.places.peaks.max(), even / self.places.speeds.max(), sent], axis=0)
         return seconds, self.places.state[0].sum() * self._each(data, pipe, shard) / pipe
@@ -112,6 +112,7 @@ class Floors:
         """Seconds that no step of a point takes less than; if `closer`, those among them in which weights are gathered
         and nothing is computed, point by point."""
         found, shard, bucket = np.zeros(len(space)), space.column("shard"), space.column("bucket")
+        every = _every(space)
         for some, at, shapes in self.places.shapes(space):
             kinds, waits = shard[some], np.zeros(1)
             if closer:
@@ -120,7 +121,7 @@ class Floors:
             # Of a place's state, and of what no other place has, what a rank sends to its like in one round of a ring.
             once = ((shapes.data - 1) / shapes.data)[:, None] / shapes.width
             part, own = (once * one.sum(axis=1) for one in (shapes.state, shapes.own))
-            times = _times(ONCE, kinds) + shapes.m[at] * _times(EVERY, kinds)
+            times = _times(ONCE, kinds) + space.column("microbatches")[some] * every[some]
             passes = np.array([self._passes(shapes, part, waits, updates) for updates in (False, True)])
             alone = passes[(kinds == 0).astype(np.int64), at]
             found[some] = np.maximum(alone, times * own.max(axis=1)[at])
@@ -230,6 +231,15 @@ def _after(pipe: int, m: int, chunks: int) -> Ints:
 def _many(order: Order, pipe: int, m: int, chunks: int) -> Ints:
     """Microbatches under way when the first backward pass begins, shape [chunks, places]."""
     return np.array([under_way(order, pipe, rank, m, chunks) for rank in range(pipe)]).T
+
+
+def _every(space: Space) -> Reals:
+    """How often a microbatch's bytes go round; where W computes again, weights may stay from its B on, and all the
+    while others come."""
+    off = np.array([order is Order.ZERO_BUBBLE for order in ORDERS])[space.column("schedule")]
+    stay = off & (space.column("recompute") > 0) & (space.column("shard") == SHARDS.index(PARAMETERS))
+    found: Reals = _times(EVERY, space.column("shard")) - stay
+    return found
 
 
 def _times(often: dict[Shard, int], shard: Ints) -> Reals:

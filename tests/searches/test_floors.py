@@ -64,15 +64,17 @@ CLUSTERS = {
 
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_no_point_is_below_its_floor(name: str) -> None:
-    """Neither the rough floor nor the one of its own cuts, in seconds and in bytes, on drawn points of every kind; and
-    where wires are fast, the better one is not far."""
+    """Neither the rough floor nor the one of its own cuts nor the closer one, in seconds and in bytes, on drawn points
+    of every kind and more with stages whose weights are gathered; and where wires are fast, the second is not far."""
     graph, cluster = deep(16), CLUSTERS[name]
     space, floors, draw = space_on(graph, cluster), Floors(graph, cluster), np.random.default_rng(5)
     (rough, state), floor, fullest = floors.rough(space), floors.seconds(space), floors.memory(space)
     near = []
-    for i in draw.choice(len(space), 60, replace=False).tolist():
+    gathering = np.flatnonzero((space.column("shard") == 3) & (space.column("pipe") > 1))
+    for i in (*draw.choice(len(space), 60, replace=False).tolist(), *draw.choice(gathering, 20).tolist()):
         seconds, memory = clocked(graph, cluster, space.call(i))
-        assert max(floor[i], rough[i]) <= seconds * (1 + 1e-9), space.call(i)
+        closer = floors.seconds(Space(space.rows[[i]]), closer=True)[0]
+        assert max(floor[i], rough[i], closer) <= seconds * (1 + 1e-9), space.call(i)
         assert max(fullest[i], state[i]) <= memory, space.call(i)
         near.append(floor[i] / seconds)
     if name == "fast wires":
