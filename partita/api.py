@@ -20,7 +20,7 @@ from partita.lab.costing import Tell, batches_of, costs_of, quiet
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.recipes.budget import settled
-from partita.recipes.reading import read_text
+from partita.recipes.reading import AUTO, read_text
 from partita.report.comparison import Comparison, Row, row_of
 from partita.report.environment import environment
 from partita.report.manifest import write_manifest
@@ -242,21 +242,18 @@ def compare(
 
     graph = graph_of(loaded, tell=tell)
     steps = steps or (10 if target_loss is None else graph.samples // graph.global_batch)
-    rows = {name: _planned(plan, graph, cluster, spec, tell) for name, plan in zip(names, plans, strict=True)}
-    made = {text: plan for text, plan in rows.items() if isinstance(plan, Plan)}
     given = dict(zip(names, plans, strict=True))
+    rows = {name: _planned(plan, graph, cluster, task=spec, tell=tell) for name, plan in given.items()}
+    made = {text: plan for text, plan in rows.items() if isinstance(plan, Plan)}
 
     def again(text: str, costs: Costs) -> Plan:
-        plan = given[text]
-        chosen = isinstance(plan, str) and read_text(plan) is None  # `auto` has measured what it judges
-        found = made[text] if chosen else _planned(plan, graph, cluster, spec, tell, costs)
-        return found if isinstance(found, Plan) else made[text]
+        found = text if text == AUTO else _planned(given[text], graph, cluster, task=spec, costs=costs)
+        return made[text] if isinstance(found, str) else found  # `auto` has measured what it judges
 
     order: dict[str, Any] = {
         "loaded": loaded, "steps": steps, "repeat": repeat, "seed": seed, "bandwidths": bandwidths,
-        "evaluate": evaluate,
     }  # fmt: skip
-    ran = contest(spec, graph, cluster, made, again=again, **order, tell=tell)
+    ran = contest(spec, graph, cluster, made, again=again, evaluate=evaluate, **order, tell=tell)
     found = [
         row_of(name, rows[name], ran.predicted.get(name), ran.takes.get(name, ()), ran.memory.get(name, ()),
                ran.guesses.get(name, {}), target_loss, ran.classes.get(name, ""), ran.over.get(name, ()))
@@ -265,11 +262,9 @@ def compare(
     return Comparison(tuple(found), spec, cluster, ran.notes, environment(), setting_of(graph, cluster))
 
 
-def _planned(
-    plan: Plan | str, graph: Graph, cluster: Cluster, spec: str, tell: Tell, costs: Costs | None = None
-) -> Plan | str:
+def _planned(plan: Plan | str, graph: Graph, cluster: Cluster, **order: Any) -> Plan | str:
     try:
-        made = plan_of(plan, graph, cluster, task=spec, costs=costs, tell=tell)
+        made = plan_of(plan, graph, cluster, **order)
         lower(graph, made, cluster)
         return made
     except PartitaError as error:

@@ -299,7 +299,7 @@ def scratch_bytes(graph: Graph, bucket: Bucket, foreach: bool, joined: bool = Tr
         return times * most + widened
     shapes = {p.name: p.tensor.at(1) for p in graph.parameters}
     sizes = [_rows(shapes[piece.parameter], piece) for piece in bucket.pieces]
-    if joined and graph.optimizer.elementwise:
+    if joined and graph.optimizer.joins:
         sizes = [sum(sizes[start:stop]) for start, stop in strips_of(sizes)]
     return times * min(max(sizes), most) + widened
 

@@ -46,7 +46,8 @@ class Optimizer:
     """What the optimizer keeps and costs: `state` names its tensors, each (elements a parameter element, dtype).
 
     `elementwise` is False where an update mixes elements (LAMB's norms), so that shards need more than their own part.
-    `momentum` is that of SGD, and whether it is `nesterov`'s.
+    `momentum` is that of SGD, and whether it is `nesterov`'s. `joins` says whether adjacent tensors that it steps as one
+    have the same bits as by themselves.
     """
 
     name: str = "SGD"
@@ -54,6 +55,7 @@ class Optimizer:
     elementwise: bool = True
     momentum: float = 0.0
     nesterov: bool = False
+    joins: bool = True
 
     def state_bytes(self, elements: int) -> int:
         return round(sum(each * elements * ITEMSIZE[dtype] for _, each, dtype in self.state))

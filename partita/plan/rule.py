@@ -9,8 +9,8 @@ from partita.graph.graph import Graph, Optimizer
 from partita.plan.plan import Rule, Update
 
 OPTIMIZERS: Final = {
-    Rule.LARS: Optimizer("LARS", (("momentum_buffer", 1.0, "float32"),), elementwise=False),
-    Rule.LAMB: Optimizer("LAMB", (("exp_avg", 1.0, "float32"), ("exp_avg_sq", 1.0, "float32")), elementwise=False),
+    rule: Optimizer(rule.upper(), tuple((name, 1.0, "float32") for name in state), elementwise=False, joins=False)
+    for rule, state in ((Rule.LARS, ("momentum_buffer",)), (Rule.LAMB, ("exp_avg", "exp_avg_sq")))
 }
 
 

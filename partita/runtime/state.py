@@ -26,7 +26,6 @@ from partita.runtime.rules import optimizer_of, step_at_rate
 from partita.runtime.scaler import Scaler
 from partita.task import Task
 from partita.tracing.convert import dense
-from partita.tracing.optimizer import joins
 from partita.tracing.strips import Strip, apart, joined, parted
 
 Views = list[torch.Tensor]
@@ -178,7 +177,7 @@ def make_state(
     given = [act for act in acts if isinstance(act, Snapshot) and act.to != rank]
     outbox = {(act.bucket, act.to): parameter[act.bucket].clone() for act in given}
     lying = {act.bucket for act in acts if isinstance(act, Update) and act.part}  # gradients where backward left them
-    joinable = ruled(graph, program.update).optimizer.elementwise and joins(task)
+    joinable = ruled(graph, program.update).optimizer.joins
     made = State(
         leaves, parameter, gradient, views, gradient_views, {}, outbox, Ledger(rank), optimizer, schedule, kept,
         owned=owned, master=master, scaler=Scaler(program.scaling) if master or program.scaling else None,

@@ -40,7 +40,7 @@ def optimizer_spec(task: Task, precision: str) -> Optimizer:
     own = optimizer.param_groups[0] if name == "SGD" else {}
     return Optimizer(
         name, state, elementwise(task),
-        float(own.get("momentum", 0.0)), bool(own.get("nesterov", False)),
+        float(own.get("momentum", 0.0)), bool(own.get("nesterov", False)), joins(task),
     )  # fmt: skip
 
 
