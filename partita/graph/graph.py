@@ -46,8 +46,8 @@ class Optimizer:
     """What the optimizer keeps and costs: `state` names its tensors, each (elements a parameter element, dtype).
 
     `elementwise` is False where an update mixes elements (LAMB's norms), so that shards need more than their own part.
-    `momentum` is that of SGD, and whether it is `nesterov`'s. `joins` says whether adjacent tensors that it steps as one
-    have the same bits as by themselves.
+    `momentum` is that of SGD, and whether it is `nesterov`'s. `joins` says whether adjacent tensors have the same bits
+    where it steps them as one.
     """
 
     name: str = "SGD"
