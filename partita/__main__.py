@@ -209,14 +209,17 @@ def capture(context: typer.Context, task: arg.TaskSpec, output: arg.Output = Non
     return graph_answer(graph, str(output) if output else None)
 
 
-@machines.command(epilog="Example: partita cluster show lab-2x2")
-def show(cluster: arg.ClusterArgument, json: arg.Json = False) -> Answer:
+@machines.command(epilog="Example: partita cluster show a100-dgx -o mine.toml   # a file to begin with")
+def show(cluster: arg.ClusterArgument, output: arg.Output = None, json: arg.Json = False) -> Answer:
     """Draw a cluster: its switches, links and devices."""
     from partita.cluster.show import show_cluster
-    from partita.cluster.text import load_cluster
+    from partita.cluster.writing import write_cluster
+    from partita.report.files import write_file
     from partita.report.json import cluster_body
 
-    found = load_cluster(cluster)
+    found = given(cluster, files=(output,))
+    if output is not None:
+        write_file(output, write_cluster(found))
     return Answer(cluster_body(found), (show_cluster(found),))
 
 

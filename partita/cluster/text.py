@@ -39,6 +39,12 @@ from partita.cluster.shipped import catalogue_names, catalogue_text, local_clust
 from partita.errors import ClusterError
 
 SCHEMA: Final = 1
+MISSING: Final = {  # what is said of a key that is not there
+    "schema": f"schema = {SCHEMA}",
+    "network": "a [network] table; `partita cluster show lab-2x2 -o mine.toml` writes a file to begin with",
+    "members": "one, such as [{ device = 'gpu', count = 2 }]",
+    "bandwidth": "bandwidth = '10 Gbit/s'",
+}
 LEAST_BURST: Final = 64 * 1024
 BURST_SECONDS: Final = 2e-3
 BACKENDS: Final = ("cpu", "cuda")
@@ -147,7 +153,7 @@ def fields(
             raise ClusterError(f"{where} has an unknown key {key!r}; {hint}")
     for key in required:
         if key not in raw:
-            raise ClusterError(f"{where} lacks {key!r}; add it")
+            raise ClusterError(f"{where} lacks {key!r}; add {MISSING[key]}")
     return {key: readers[key](value, f"{where}, {key}") for key, value in raw.items()}
 
 

@@ -21,7 +21,7 @@ from partita.plan.check import check
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import call
 from partita.searches.divisions import cuts_of
-from partita.searches.exhaust import FEW_DEVICES, Exhausted, exhausted
+from partita.searches.exhaust import FEW_DEVICES, Exhausted, exhausted, knowing
 from partita.searches.exhaustive import Candidate, Search, grid, ranked, recipe_of, simulated
 from partita.searches.explaining import MOST_RANKS
 from partita.searches.floors import Floors
@@ -179,7 +179,9 @@ def auto(
         rest = replace(rest, clocked=rest.clocked + early)
     every = (*found, *rest.candidates)
     by_formula = _by_formula(screen, (*field.points, *rest.points)) if cluster.size > MOST_RANKS else None
-    search = ranked(graph, costs, every, (*field.refused, *refused), objective, rest.floor, by_formula)
+    search = ranked(
+        graph, knowing(costs, rest.prices), every, (*field.refused, *refused), objective, rest.floor, by_formula
+    )
     return replace(
         search, search_seconds=time.perf_counter() - begun, space=len(screen.space), fitting=field.fitting,
         clocked=len(found) + rest.clocked,

@@ -6,8 +6,8 @@ all points --rough floor--> open ones --floor of their own cuts--> fewer --clock
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Final
@@ -33,12 +33,14 @@ MOST_CLOCKED: Final = (8, 64)  # on many devices, on few, where the clock is qui
 class Exhausted:
     """The `candidates` that were faster than all before, each in turn, those that fit last, and the `points` of all;
     how many were `clocked` to find them; and `floor`, which no point that fits takes less than: the fastest one's step,
-    unless MOST_CLOCKED points were too few to tell."""
+    unless MOST_CLOCKED points were too few to tell. `prices` has what operators cost in batches that no plan before
+    had."""
 
     candidates: tuple[Candidate, ...]
     clocked: int
     floor: Seconds
     points: tuple[int, ...] = ()
+    prices: Mapping[str, Seconds] = field(default_factory=dict)
 
 
 def exhausted(
@@ -47,7 +49,7 @@ def exhausted(
     """What is left of the space where plans that are `known` have been clocked, of which the fastest that fits takes
     `best`."""
     rows, found, points, clocked = screen.space.rows, list[Candidate](), list[int](), 0
-    few, seen = costs.cluster.size <= FEW_DEVICES, set[tuple[int, ...]]()
+    few, seen, prices = costs.cluster.size <= FEW_DEVICES, set[tuple[int, ...]](), dict[str, Seconds]()
     for least, i in _open(screen, floors, costs, best):
         if least >= best:
             break
@@ -56,16 +58,21 @@ def exhausted(
             continue
         seen.add(alike)
         if clocked == MOST_CLOCKED[few]:
-            return Exhausted(_ordered(found), clocked, least, tuple(points))
+            return Exhausted(_ordered(found), clocked, least, tuple(points), prices)
         clocked += 1
         tell(f"simulated {clocked} plans more that may be faster")
-        prices = {**costs.operators, **floors.places.costs(floors.size(rows[i])).operators}
-        better = _better(screen.space.call(i), replace(costs, operators=prices, _sums={}), best)
+        prices |= floors.places.costs(floors.size(rows[i])).operators
+        better = _better(screen.space.call(i), knowing(costs, prices), best)
         if better:
             found.append(better)
             points.append(i)
             best = better.timeline.step_seconds if better.fits else best
-    return Exhausted(_ordered(found), clocked, best, tuple(points))
+    return Exhausted(_ordered(found), clocked, best, tuple(points), prices)
+
+
+def knowing(costs: Costs, prices: Mapping[str, Seconds]) -> Costs:
+    """The costs, and prices of operators that they do not have."""
+    return replace(costs, operators={**prices, **costs.operators}, _sums={}) if prices else costs
 
 
 def _ordered(found: list[Candidate]) -> tuple[Candidate, ...]:

@@ -129,13 +129,13 @@ def ranked(
     graph: Graph, costs: Costs, found: Sequence[Candidate], refused: Sequence[tuple[str, str]], objective: str,
     bound: Seconds = 0.0, at: At | None = None,
 ) -> Search:  # fmt: skip
-    """Candidates as a Search, in words; no step takes less than `bound` (0: than computing, perfectly divided). `at`
-    says what a candidate's step takes where links are wider (None: the clock says it). Raises PlanError where there are
-    no candidates."""
+    """Candidates as a Search, in words; of equal ones that with the shortest call is first. No step takes less than
+    `bound` (0: than computing, perfectly divided). `at` says what a candidate's step takes where links are wider (None:
+    the clock says it). Raises PlanError where there are no candidates."""
     if not found:
         raise PlanError("no plan of the grid applies: " + "; ".join(sorted({why for _, why in refused})))
     cluster = costs.cluster
-    order = sorted(found, key=lambda c: (not c.fits, worth(c.timeline, cluster, objective)))
+    order = sorted(found, key=lambda c: (not c.fits, worth(c.timeline, cluster, objective), len(c.plan.name)))
     bound = bound or _bound(graph, cluster, costs)
     explained = tuple(_explained(c, order[0], cluster, objective, bound) for c in order)
     words = explained[0].explanation + _turn(order, costs, objective, at)

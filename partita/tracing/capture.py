@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -56,11 +57,13 @@ def capture(task: Task, *, batch: int | None = None, precision: str | None = Non
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Draws without effect on the caller's; no log of a trace that fails, for the next rung follows."""
+    """Draws without effect on the caller's; no log of a trace that fails, for the next rung follows, and no warning of
+    modules that copy their layers while they are built, which copies no data."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     before, logger.disabled = logger.disabled, True
     try:
-        with growing(), torch.random.fork_rng(devices=[]):
+        with growing(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
             yield
     finally:
         logger.disabled = before

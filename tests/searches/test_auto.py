@@ -103,6 +103,27 @@ def test_the_search_finds_what_looking_at_everything_finds(size: int, bandwidth:
     assert found.gap == pytest.approx(0.0)
 
 
+def test_plans_of_batches_that_none_looked_at_had_are_ranked() -> None:
+    """What is found beside the field has operators that the field's costs do not know, and the words of the ranking
+    ask for its step at other bandwidths."""
+    graph, cluster = deep(8), machines(4, 1e6)
+    field = field_of(graph, cluster)
+    best = auto(field, datasheet_costs(graph, cluster, (1, 2, 3, 4, 8))).best
+    known = set(sizes_of(best, graph))
+    slow = next(plan for plan in field.plans if not known & set(sizes_of(plan, graph)))
+    found = auto(replace(field, plans=(slow,)), datasheet_costs(graph, cluster, tuple(sizes_of(slow, graph))))
+    assert found.best.name == best.name
+
+
+def test_of_equal_steps_the_plainest_plan_is_first() -> None:
+    """Where nothing is worth computing again, `recompute=full` is the same step under a longer name."""
+    graph, cluster = deep(8), machines(1, 1e6)
+    found = auto(field_of(graph, cluster), datasheet_costs(graph, cluster, (1, 2, 4, 8)))
+    first, *others = found.candidates
+    alike = [one for one in others if one.timeline.step_seconds == first.timeline.step_seconds]
+    assert all(len(first.plan.name) <= len(one.plan.name) for one in alike)
+
+
 def test_on_many_devices_the_formula_says_where_the_order_turns() -> None:
     """A break-even takes a dozen simulations; by formula it takes none. What it says of a step here is the clock's."""
     graph, cluster = deep(8), machines(72, 1e6)
