@@ -30,15 +30,15 @@ def test_a_check_goes_on_where_it_stopped(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
     record, ran = pytester.path / "runs", pytester.path / "ran"
 
-    def check() -> None:
-        pytester.inline_run("-p", "no:cacheprovider", plugins=[Check(record, "tree")])
+    def check() -> int:
+        return int(pytester.inline_run("-p", "no:cacheprovider", plugins=[Check(record, "tree")]).ret)
 
-    check()
+    assert check() == pytest.ExitCode.TESTS_FAILED
     with (record / "tree.jsonl").open("a") as file:
         file.write('{"test": "cut sho\n')
     (pytester.path / "mended").touch()
-    check()
-    check()
+    assert check() == pytest.ExitCode.OK
+    assert check() == pytest.ExitCode.OK
     assert ran.read_text() == "good bad bad "
     lines = [json.loads(line) for line in (record / "tree.jsonl").read_text().splitlines() if line.endswith("}")]
     assert [line["outcome"] for line in lines] == ["passed", "failed", "passed"]
