@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,16 @@ from safetensors.torch import load_file
 
 from partita import api
 from partita.errors import PartitaError
+from partita.lab import train as launched
 from partita.lowering.lower import lower
 from partita.runtime.checkpoint import Keep, place_of
 from partita.runtime.leg import legs
-from tests.processes.crews import Crews
+from tests.processes.crews import SEED, Crews
 
 TASK = f"{Path(__file__).with_name('mortal.py')}:mortal"
 ROOT = Path(__file__).parents[2]
 STEPS, EVERY, SIZE = 12, 3, 3
+PLACE = f"local:{SIZE}"
 PLANS = (
     "single", "ddp", "ps_sync", "ps_sync(own=false)", "ps_sync(servers=2,own=false,bucket_bytes=200)",
     "pipe_sgd(staleness=2)", "pipe_sgd(warmup=4)", "local_sgd(period=2)", "zero3(bucket_bytes=200)",
@@ -38,20 +41,23 @@ KILLS = range(*map(int, os.environ.get("KILLS", "0:100").split(":")))  # numbers
 
 
 def words(plan: str, out: Path, *more: str, steps: int = STEPS) -> list[str]:
-    given = (TASK, "--plan", plan, "--cluster", f"local:{SIZE}", "--steps", str(steps), "--out", str(out), "--json")
-    return [sys.executable, "-m", "partita", "train", *given, *more]
+    given = (TASK, "--plan", plan, "--cluster", PLACE, "--steps", str(steps), "--seed", str(SEED), "--out", str(out))
+    return [sys.executable, "-m", "partita", "train", *given, "--json", *more]
 
 
 def train(
-    plan: str, out: Path, *, resume: bool = False, kill: str = "", steps: int = STEPS
+    plan: str, out: Path, *, resume: bool = False, kill: str = "", steps: int = STEPS, crews: Crews | None = None
 ) -> tuple[int, dict[str, Any]]:
-    """The exit code and what is answered, by the verb in this process."""
+    """The exit code and what is answered, by the verb in this process; by workers that are there already if `crews`
+    has them."""
     with pytest.MonkeyPatch.context() as patch:
         if kill:
             patch.setenv("KILL", kill)
-        cluster, keep = api.cluster_of(f"local:{SIZE}"), {"out": str(out), "checkpoint_every": EVERY, "resume": resume}
+        if crews:
+            patch.setattr(launched, "Rehearsal", lambda *given, **order: nullcontext(crews(TASK, PLACE)))
+        cluster, keep = api.cluster_of(PLACE), {"out": str(out), "checkpoint_every": EVERY, "resume": resume}
         try:
-            done = api.train(TASK, plan, cluster, steps=steps, **keep)
+            done = api.train(TASK, plan, cluster, steps=steps, seed=SEED, **keep)
         except PartitaError as error:
             return error.exit_code, {"error": str(error)}
     assert done is not None
@@ -68,23 +74,24 @@ class Drill:
     """Unbroken runs by plan, each made once."""
 
     place: Path
+    crews: Crews
     ends: dict[str, tuple[dict[str, bytes], Any]] = field(default_factory=dict)
 
     def unbroken(self, plan: str) -> tuple[dict[str, bytes], Any]:
         if plan not in self.ends:
             out = self.place / str(len(self.ends))
-            code, body = train(plan, out)
+            code, body = train(plan, out, crews=self.crews)
             assert code == 0, body
             self.ends[plan] = weights(out), losses(body)
         return self.ends[plan]
 
-    def kill(self, plan: str, where: str, out: Path) -> None:
-        """Kill a run, go on with it, compare."""
+    def kill(self, plan: str, where: str, out: Path, crews: Crews | None = None) -> None:
+        """Kill a run, go on with it, by new workers unless `crews` has some, and compare."""
         code, body = train(plan, out, kill=where)
         rank = where.partition(":")[0]
         assert code == 3, (where, body)
         assert f"rank {rank} was killed by SIGKILL" in body["error"]
-        code, body = train(plan, out, resume=True)
+        code, body = train(plan, out, resume=True, crews=crews)
         assert code == 0, (where, body)
         assert (weights(out), losses(body)) == self.unbroken(plan), where
 
@@ -94,13 +101,13 @@ def losses(body: dict[str, Any]) -> list[tuple[int, float]]:
 
 
 @pytest.fixture(scope="module")
-def drill(tmp_path_factory: pytest.TempPathFactory) -> Drill:
-    return Drill(tmp_path_factory.mktemp("unbroken"))
+def drill(crews: Crews, tmp_path_factory: pytest.TempPathFactory) -> Drill:
+    return Drill(tmp_path_factory.mktemp("unbroken"), crews)
 
 
 def a_place(plan: str, draw: random.Random) -> str:
     """A rank and one of the instructions that it carries out, or one of the files that it writes."""
-    graph, cluster = api.graph_of(api.load(TASK)), api.cluster_of(f"local:{SIZE}")
+    graph, cluster = api.graph_of(api.load(TASK)), api.cluster_of(PLACE)
     made = api.plan_of(plan, graph, cluster)
     parts = legs(graph, made, cluster, STEPS)
     rank = draw.randrange(lower(graph, made, cluster)[-1].program.size)
@@ -124,7 +131,7 @@ def test_a_killed_run_goes_on(drill: Drill, plan: str, where: str, tmp_path: Pat
 @pytest.mark.parametrize("number", KILLS)
 def test_runs_killed_anywhere_go_on(drill: Drill, number: int, tmp_path: Path) -> None:
     plan = PLANS[number % len(PLANS)]
-    drill.kill(plan, a_place(plan, random.Random(number)), tmp_path)
+    drill.kill(plan, a_place(plan, random.Random(number)), tmp_path, drill.crews)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +235,7 @@ def test_a_second_signal_ends_a_run_at_once(number: signal.Signals, tmp_path: Pa
 
 def test_losses_of_unequal_parts_go_on(crews: Crews, tmp_path: Path) -> None:
     """Each rank's part and its weight, once more joined from a checkpoint of a checkpoint."""
-    crew, run = crews("tests/runtime/padded.py:padded", f"local:{SIZE}"), tmp_path / "run"
+    crew, run = crews("tests/runtime/padded.py:padded", PLACE), tmp_path / "run"
     plan = api.plan_of("pipe_sgd", crew.graph, crew.cluster)
     unbroken = crew.train(plan, steps=6, keep=Keep(str(tmp_path / "unbroken")))
     crew.train(plan, steps=2, keep=Keep(str(run), 2))
@@ -251,7 +258,7 @@ def test_ranks_of_torchrun_go_on(drill: Drill, tmp_path: Path) -> None:
         done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
         return done.returncode, done.stdout + done.stderr
 
-    assert run(kill="1:act:90")[0] != 0
+    assert run(kill="1:act:60")[0] != 0
     code, said = run("--resume")
     assert code == 0, said
     assert "going on from step" in said
