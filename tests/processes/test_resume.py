@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -213,9 +214,11 @@ def test_a_run_all_of_whose_ranks_die_goes_on(drill: Drill, tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_second_signal_ends_a_run_at_once(number: signal.Signals, tmp_path: Path) -> None:
-    """FAULTS 14: in a step that takes two seconds; the last checkpoint is there."""
-    begun = under_way("ddp", tmp_path, 0.5, 1)
+def test_a_second_signal_ends_a_run_at_once(
+    number: signal.Signals, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """FAULTS 14: well within a step, which takes four seconds; the last checkpoint is there."""
+    begun = under_way("ddp", tmp_path, 1.0, 1)
     processes = workers(begun.pid)
     try:
         begun.send_signal(number)
@@ -225,8 +228,10 @@ def test_a_second_signal_ends_a_run_at_once(number: signal.Signals, tmp_path: Pa
         begun.communicate(timeout=10)
     finally:
         begun.kill()
+    seconds = time.monotonic() - before
+    record_property("seconds", round(seconds, 2))
     assert begun.returncode == 128 + number
-    assert time.monotonic() - before < 1.5
+    assert seconds < 3.0
     assert not psutil.wait_procs(processes, 2.0)[1]
     code, body = train("ddp", tmp_path, resume=True, steps=4)
     assert code == 0, body

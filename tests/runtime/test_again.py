@@ -17,11 +17,12 @@ from partita.lowering.lower import lower
 from partita.plan.memory import Memory, Recompute
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import RECIPES, call
-from partita.runtime.check import TOLERANCE, checked
 from partita.runtime.run import train_in_process
 from partita.runtime.session import Order, Session
 from partita.task import Task
 from tests.captures import capture
+from tests.priced import machines_for
+from tests.runtime.promises import kept
 from tests.small import Numbers, cluster_of
 from tests.tracing.models import TASKS
 
@@ -43,7 +44,7 @@ def leaves(name: str, plan: Plan, size: int = 1) -> dict[str, torch.Tensor]:
 
 
 @cache
-def kept(name: str) -> dict[str, torch.Tensor]:
+def keeping(name: str) -> dict[str, torch.Tensor]:
     return leaves(name, Plan("keeps"))
 
 
@@ -56,8 +57,8 @@ def test_whatever_is_computed_again_the_bits_are_the_same(name: str, data: st.Da
     _, graph = model(name)
     names = data.draw(st.sets(st.sampled_from([o.name for o in graph.operators[: graph.forward_length]]), min_size=1))
     again = leaves(name, Plan("again", memory=Memory(recompute=Recompute.AUTO, recomputed=tuple(sorted(names)))))
-    assert again.keys() == kept(name).keys()
-    for leaf, value in kept(name).items():
+    assert again.keys() == keeping(name).keys()
+    for leaf, value in keeping(name).items():
         assert torch.equal(again[leaf], value), leaf
 
 
@@ -68,7 +69,7 @@ def test_the_rules_change_no_bit(name: str, how: str) -> None:
     plan = call(f"single(recompute={how})", graph, cluster_of(1))
     assert lower(graph, plan, cluster_of(1))[-1].program.whole is not None
     found = leaves(name, plan)
-    assert all(torch.equal(found[leaf], value) for leaf, value in kept(name).items())
+    assert all(torch.equal(found[leaf], value) for leaf, value in keeping(name).items())
 
 
 FEW = [
@@ -85,15 +86,9 @@ FEW = [
 ]
 
 
-def difference(name: str, text: str, size: int) -> float:
-    machines = cluster_of(size)
-    task = replace(TASKS[name](), batch_size=8)
-    return float(checked(task, lambda graph: call(text, graph, machines), machines)["max_difference"])
-
-
 @pytest.mark.parametrize(("name", "text", "size"), FEW, ids=lambda one: str(one))
 def test_every_method_equals_its_serial_training(name: str, text: str, size: int) -> None:
-    assert difference(name, text, size) <= TOLERANCE
+    kept(text, cluster_of(size), task=model(name)[0])
 
 
 @pytest.mark.slow
@@ -103,7 +98,13 @@ def test_every_method_equals_its_serial_training(name: str, text: str, size: int
 def test_all_of_the_matrix(name: str, recipe: str, how: str) -> None:
     own = RECIPES[recipe].own
     knobs = "".join(f",{knob}=2" for knob in ("stages", "microbatches") if knob in own)
-    assert difference(name, f"{recipe}(recompute={how}{knobs})", 2) <= TOLERANCE
+    task, graph = model(name)
+    if recipe == "admm":
+        # Where a gradient is zero in exact arithmetic (a key's bias), only the pull to the centre is left, which Adam
+        # divides by 1e-8: it overshoots, and round-off grows ten thousandfold a step.
+        task = replace(task, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    text, tiers = f"{recipe}(recompute={how}{knobs})", recipe in ("ps_hierarchical", "ps_replicated")
+    kept(text, machines_for(text, graph, cluster_of(3 if tiers else 2)), task=task)
 
 
 class Deep(nn.Module):
