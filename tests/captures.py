@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from partita.graph.graph import Graph
+from partita.graph.graph import Graph, Optimizer
 from partita.task import Task
 from partita.tracing import capture as tracing
 from partita.tracing.optimizer import optimizer_spec
@@ -18,7 +18,7 @@ from partita.tracing.optimizer import optimizer_spec
 
 @dataclass(frozen=True)
 class Kind:
-    """All that a capture sees of a task; two of a kind have one Graph."""
+    """All that a capture sees of a task but for its optimizer; two of a kind have one Graph."""
 
     seen: tuple[Any, ...]
     task: Task = field(compare=False)
@@ -28,10 +28,10 @@ class Kind:
 def capture(task: Task, *, precision: str = "") -> Graph:
     """`partita.tracing.capture.capture`, done once for tasks that are alike but for their data's values."""
     precision = precision or task.precision
-    made = (source_of(task.model), source_of(task.loss), source_of(task.collate), optimizer_spec(task, precision))
+    made = (source_of(task.model), source_of(task.loss), source_of(task.collate))
     seen = (task.name, task.batch_size, task.clip_norm, precision, type(task.data), len(task.data))
     samples = [(leaf.shape, leaf.dtype) for leaf in tree_leaves(task.data[0]) if isinstance(leaf, torch.Tensor)]
-    return _captured(Kind((*made, *seen, *samples), task, precision))
+    return _under(Kind((*made, *seen, *samples), task, precision), optimizer_spec(task, precision))
 
 
 def source_of(function: Callable[..., Any] | None) -> Any:
@@ -43,6 +43,11 @@ def source_of(function: Callable[..., Any] | None) -> Any:
     if code is None or getattr(function, "__closure__", None) or function.__kwdefaults__:
         return id(function)
     return code.co_filename, code, function.__defaults__
+
+
+@lru_cache(64)
+def _under(kind: Kind, optimizer: Optimizer) -> Graph:
+    return replace(_captured(kind), optimizer=optimizer)
 
 
 @lru_cache(64)
