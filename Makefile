@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test check bench lint
+.PHONY: install triton demo test check bench lint
 
 .venv/stamp: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -10,6 +10,12 @@ BIN := .venv/bin
 	touch .venv/stamp
 
 install: .venv/stamp
+
+# Triton's interpreter and compiler, for the tests of kernels on cards alone: torch's builds for CUDA bring their own.
+.triton:
+	$(BIN)/pip install -q --no-deps --target .triton triton==3.9.0
+
+triton: install .triton
 
 demo: install
 	$(BIN)/python examples/demo.py

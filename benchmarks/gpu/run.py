@@ -1,12 +1,13 @@
-"""One rank on one card: speed beside plain PyTorch, step times and memory beside what was predicted, NCCL.
+"""One rank on one card: speed beside plain PyTorch, step times and memory beside what was predicted, NCCL, codecs.
 
-    run.py [--only speed,memory,nccl,compiled] [--tasks resnet50,gpt2_small] [--steps 10] [--repeat 7]
+    run.py [--only speed,memory,nccl,compiled,codecs] [--tasks resnet50,gpt2_small] [--steps 10] [--repeat 7]
            [--limit 560] [--out figures.json]
 
 speed     `single` and the plain loop in turn, in fp32 and bf16, predicted before either runs
 memory    peaks of allocated and of reserved bytes, without and with recomputation, beside what is predicted
 nccl      a group of one rank: every collective, and what a lane waits for
 compiled  `single(segments=compiled)` and the plain loop through torch.compile, in turn
+codecs    each codec's kernels on 2^26 numbers, beside a copy on the card
 
 A line a case as it is done; all figures go to --out with card, date and commit. No case begins after --limit seconds;
 what was left out is named. Without a CUDA device it says so: exit 0, or 2 where --only insists.
@@ -36,6 +37,8 @@ ROOT = HERE.parents[1]  # the package, installed or not, for this process and it
 sys.path[:0] = [str(HERE), str(ROOT)]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 try:
+    from coding import BAR as PART
+    from coding import copying, speed_of
     from plain import Plain
     from reserved import held_by
     from tasks import FILLED, TIMED
@@ -53,14 +56,16 @@ try:
     from partita.runtime.session import join_world
     from partita.simulator.simulate import simulate
     from partita.task import load_task
+    from partita.wire.codec import SPECS
 except ImportError as missing:
     print(f"a package that partita needs is missing here ({missing}); install it, or carry its wheel along")
     sys.exit(2)
 
-PIECES = ("speed", "memory", "nccl", "compiled")
+PIECES = ("speed", "memory", "nccl", "compiled", "codecs")
 PRECISIONS = ("fp32", "bf16")
 CLUSTER = "local:cuda:1"
 BAR = 1.02
+WAYS = ("encode", "decode")
 COMPILED = ("resnet50", "gpt2_small", "bert_large", "alexnet")
 RECOMPUTE = ("none", "full", "auto")
 
@@ -205,6 +210,18 @@ def nccl(figures: Figures) -> None:
     dist.destroy_process_group()
 
 
+def codecs(figures: Figures, names: Iterable[str]) -> None:
+    def one(name: str) -> None:
+        copy, speed = copying(), speed_of(name)  # in turn, so that a card's clocks are alike
+        figures.add(
+            piece="codecs", task=name, copy=copy, bytes=speed.bytes, staged=speed.staged,
+            encode=speed.encode, encode_part=speed.encode / copy, decode=speed.decode, decode_part=speed.decode / copy,
+        )  # fmt: skip
+
+    for name in figures.each("codecs", names):
+        guarded(figures, "codecs", name, partial(one, name))
+
+
 def told(figures: Figures) -> None:
     """What it comes to."""
     for piece in ("speed", "compiled"):
@@ -216,6 +233,11 @@ def told(figures: Figures) -> None:
     for name, bar in (("allocated_off", 2), ("reserved_off", 4)):
         if off := [abs(r[name]) for r in figures.of("memory")]:
             print(f"{name}: mean {mean(off):.1%}, at most {max(off):.1%} (bar {bar} %)")
+    if rows := [row for row in figures.of("codecs") if not row["staged"]]:
+        parts = [(f"{r['task']} {way} {r[way + '_part']:.0%}", r[way + "_part"]) for r in rows for way in WAYS]
+        under = [text for text, part in parts if part < PART]
+        print(f"codecs: {len(parts) - len(under)} of {len(parts)} at {PART:.0%} of a copy's GB/s; under it: {under}")
+        print(f"by way of the host: {[row['task'] for row in figures.of('codecs') if row['staged']]}")
     if figures.left:
         print(f"left out for want of time: {', '.join(figures.left)}")
 
@@ -242,6 +264,8 @@ def main() -> None:
     for piece in pieces:
         if piece == "nccl":
             guarded(figures, piece, "one rank", lambda: nccl(figures))
+        elif piece == "codecs":
+            codecs(figures, wanted or SPECS)
         elif piece == "memory":
             memory(figures, wanted or FILLED)
         else:

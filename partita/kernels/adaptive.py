@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from partita.kernels.chosen import places_of_threshold
 from partita.kernels.compiled import Array, array_of, fused
 from partita.kernels.site import Site
 
@@ -48,8 +49,7 @@ def decode_adaptive(message: torch.Tensor, values: torch.Tensor, settings: Setti
 
 
 def places_of_adaptive(message: torch.Tensor, count: int, settings: Settings) -> torch.Tensor:
-    words = array_of(message)[HEAD:].view(np.uint32)
-    return torch.from_numpy((words & np.uint32(0x7FFFFFFF)).astype(np.int64))
+    return places_of_threshold(message[HEAD:], count, settings)
 
 
 @fused
@@ -105,7 +105,7 @@ def decode_adacomp(message: torch.Tensor, values: torch.Tensor, settings: Settin
 
 
 def places_of_adacomp(message: torch.Tensor, count: int, settings: Settings) -> torch.Tensor:
-    return torch.from_numpy(_places(array_of(message), count, int(settings["bin"]))[0])
+    return torch.from_numpy(_places(array_of(message.cpu()), count, int(settings["bin"]))[0])
 
 
 def _places(body: Array, count: int, size: int) -> tuple[Array, Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import sqrt
 from typing import Final
 
 import numpy as np
@@ -46,16 +47,22 @@ def decode_topk(message: torch.Tensor, values: torch.Tensor, settings: Settings,
 def places_of_topk(message: torch.Tensor, count: int, settings: Settings) -> torch.Tensor:
     """The places of which a message speaks, among `count` numbers."""
     k = kept(count, settings)
-    return torch.arange(count) if k == count else torch.from_numpy(array_of(message)[: 4 * k].view(np.int32).copy())
+    return torch.arange(count, device=message.device) if k == count else message[: 4 * k].clone().view(torch.int32)
+
+
+def sampled(n: int, k: int) -> tuple[int, int]:
+    """(every how many-th of n numbers is looked at, which of these in order the `k` largest hardly fall below)."""
+    step = max(n // SAMPLE, 1)
+    wanted = k / n * -(-n // step)
+    return step, int(wanted + 3 * sqrt(wanted)) + 1
 
 
 def largest_places(array: Array, k: int) -> Array:
     """Where the `k` largest magnitudes are, in order. A threshold from a sample leaves few to choose from, which costs
     one pass over the numbers; should it leave too few, a lower one is tried."""
     n = len(array)
-    sample = np.abs(array[:: max(n // SAMPLE, 1)])
-    wanted = k / n * len(sample)
-    rank = int(wanted + 3 * np.sqrt(wanted)) + 1
+    step, rank = sampled(n, k)
+    sample = np.abs(array[::step])
     bound = np.partition(sample, -rank)[-rank] if rank < len(sample) else array.dtype.type(0)
     places = np.empty(n if bound == 0 else min(n, 4 * k + SAMPLE), np.int32)
     found = _beyond(array, bound, places)
@@ -101,7 +108,8 @@ def decode_threshold(message: torch.Tensor, values: torch.Tensor, settings: Sett
 
 
 def places_of_threshold(message: torch.Tensor, count: int, settings: Settings) -> torch.Tensor:
-    return torch.from_numpy((array_of(message).view(np.uint32) & np.uint32(0x7FFFFFFF)).astype(np.int64))
+    """The places in words of four bytes."""
+    return message.clone().view(torch.int32) & 0x7FFFFFFF
 
 
 @fused

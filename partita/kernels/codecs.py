@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 
 from partita.kernels import adaptive, chosen, elias, levels, lowrank, ranges, rounding, signs, tree
+from partita.kernels.cards import ANYWHERE, pair_of
 from partita.kernels.site import NOWHERE, Site
 from partita.plan.wire import Codec
 from partita.units import Bytes
@@ -74,39 +75,43 @@ PLACES: Final[dict[str, Places]] = {
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A codec with its settings, ready for use on flat tensors. Kernels work in the host's memory: what lies on an
-    accelerator goes there and back."""
+    """A codec with its settings, ready for use on flat tensors: in the host's memory, on a card where it has kernels
+    there (`cards`), else by way of the host."""
 
-    encode_with: Encode
-    decode_with: Decode
+    name: str
     settings: Settings
-    places_with: Places | None = None
 
     def encode(
         self, values: torch.Tensor, message: torch.Tensor, key: int = 0, back: bool = False, site: Site = NOWHERE
     ) -> Bytes:
         """Fill `message` and return how many of its bytes stand for `values`; with `back` what they say is taken off
         these. `key` seeds random numbers."""
-        if not values.is_cpu:
+        if (pair := self._where_it_lies(values)) is None:
             return self._staged(values, message, key, back, site)
-        found = self.encode_with(values, message, self.settings, key, back, site)
+        found = pair[0](values, message, self.settings, key, back, site)
         return message.numel() * message.element_size() if found is None else found
 
     def decode(self, message: torch.Tensor, values: torch.Tensor, *, add: bool = False, site: Site = NOWHERE) -> None:
         """Put what a message says into `values`, or add it."""
-        if values.is_cpu:
-            self.decode_with(message, values, self.settings, add, site)
+        if (pair := self._where_it_lies(values)) is not None:
+            pair[1](message, values, self.settings, add, site)
         else:
             host = values.cpu()
-            self.decode_with(message.cpu(), host, self.settings, add, site.on_host())
+            self.decode(message.cpu(), host, add=add, site=site.on_host())
             values.copy_(host)
 
     def clear(self, message: torch.Tensor, values: torch.Tensor) -> None:
         """Set the numbers to zero of which a message speaks."""
-        if self.places_with is None:
+        if self.name not in PLACES:
             values.zero_()
         else:
-            values[self.places_with(message.cpu(), values.numel(), self.settings).to(values.device)] = 0
+            values[PLACES[self.name](message, values.numel(), self.settings).to(values.device)] = 0
+
+    def _where_it_lies(self, values: torch.Tensor) -> tuple[Encode, Decode] | None:
+        if values.is_cpu or self.name in ANYWHERE:
+            return KERNELS[self.name]
+        pair = pair_of(self.name, values)
+        return pair and flat(*pair)
 
     def _staged(self, values: torch.Tensor, message: torch.Tensor, key: int, back: bool, site: Site) -> Bytes:
         host, there, where = values.cpu(), message.cpu(), site.on_host()
@@ -114,12 +119,9 @@ class Kernel:
         message.copy_(there)
         if back:
             values.copy_(host)
-        if site.basis is not None and where.basis is not None:
-            site.basis.copy_(where.basis)
         return used
 
 
 def kernel_of(codec: Codec) -> Kernel:
     """The kernels of a codec. Raises PlanError where there is no codec of that name."""
-    settings = settings_of(codec)
-    return Kernel(*KERNELS[codec.name], settings, PLACES.get(codec.name))
+    return Kernel(codec.name, settings_of(codec))

@@ -49,13 +49,13 @@ class Coder:
 
 
 def coder_of(codec: Codec, values: torch.Tensor) -> Coder:
-    """A codec that has encoded the values once."""
+    """A codec that has encoded the values once, on the device on which they lie."""
     kernel, spec, count = kernel_of(codec), spec_of(codec), values.numel()
-    held, into, shapes = torch.zeros(count), torch.empty(count), ((isqrt(count),) * 2,)
+    held, into, shapes = torch.zeros_like(values), torch.empty_like(values), ((isqrt(count),) * 2,)
     dtype, most = getattr(torch, message_dtype(codec)), room(codec, count, 4)
     counts = spec.counts(shapes, settings_of(codec)) if spec.counts else (most // dtype.itemsize,)
-    messages = [torch.zeros(each, dtype=dtype) for each in counts]
-    sites = [Site(shapes, tuple(messages[:i]), torch.zeros(count)) for i in range(len(messages))]
+    messages = [torch.zeros(each, dtype=dtype, device=values.device) for each in counts]
+    sites = [Site(shapes, tuple(messages[:i]), torch.zeros_like(values)) for i in range(len(messages))]
 
     def encode() -> int:
         source, used = held.add_(values) if spec.feedback else values, 0

@@ -9,11 +9,14 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from partita.kernels import attention
-from partita.kernels.codecs import kernel_of
+from partita.kernels.cards import ANYWHERE
+from partita.kernels.codecs import Kernel, kernel_of
+from partita.kernels.site import Site
 from partita.plan.wire import Codec
 from partita.runtime.segment import resolve
 from partita.tracing.recurrent import CELLS, LEAVES, _cudnn_backward, _cudnn_forward
-from partita.wire.codec import SPECS, message_dtype, room
+from partita.wire.codec import SPECS, message_dtype, room, settings_of
+from partita.wire.lowrank import factor_counts
 
 CARD = "cuda:0"
 
@@ -83,8 +86,11 @@ class Elsewhere(torch.Tensor):
 
 
 @pytest.mark.parametrize("name", [name for name, spec in SPECS.items() if spec.counts is None])
-def test_codecs_go_by_the_host_and_come_back(name: str) -> None:
-    """The same message, the same rest and the same numbers as of a tensor that is in the host's memory."""
+def test_codecs_without_kernels_there_go_by_the_host_and_come_back(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same message, the same rest and the same numbers as of a tensor that is in the host's memory. Only what is
+    made of torch's operators stays where it lies, also where the device is none that Triton knows."""
+    by_host, staged = [], Kernel._staged
+    monkeypatch.setattr(Kernel, "_staged", lambda *given: (by_host.append(name), staged(*given))[1])
     codec = Codec(name)
     kernel, found = kernel_of(codec), []
     values = torch.randn(4096, generator=torch.Generator().manual_seed(3)) * 0.01
@@ -97,3 +103,21 @@ def test_codecs_go_by_the_host_and_come_back(name: str) -> None:
         found.append([tensor.as_subclass(torch.Tensor) for tensor in (left, message.view(torch.uint8), into)])
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
     assert found[0][2].any()
+    assert bool(by_host) == (name not in ANYWHERE)
+
+
+def test_factors_are_made_where_the_tensors_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PowerSGD's two codings, its rest, and what stays for the next time."""
+    monkeypatch.setattr(Kernel, "_staged", lambda *given: pytest.fail("by way of the host"))
+    codec, found, shapes = Codec("powersgd"), [], ((40, 30), (7,))
+    kernel, sizes = kernel_of(codec), factor_counts(shapes, settings_of(codec))
+    for kind in (torch.Tensor, Elsewhere):
+        left = torch.randn(1207, generator=torch.Generator().manual_seed(3)).as_subclass(kind)
+        first, second = (torch.zeros(size).as_subclass(kind) for size in sizes)
+        into, basis = torch.zeros(1207).as_subclass(kind), torch.zeros(1207).as_subclass(kind)
+        kernel.encode(left, first, 7, True, Site(shapes, (), basis, 5))
+        kernel.encode(left, second, 7, True, Site(shapes, (first,), basis, 5))
+        kernel.decode(second, into, site=Site(shapes, (first,), basis, 5))
+        found.append([tensor.as_subclass(torch.Tensor) for tensor in (left, first, second, into, basis)])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    assert all(tensor.any() for tensor in found[0])

@@ -13,9 +13,10 @@ from torch import nn
 from partita import api
 from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.cluster.text import load_cluster
-from partita.kernels import attention
+from partita.kernels import attention, cards
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
+from partita.plan.wire import Codec
 from partita.program.instruction import Kind
 from partita.runtime.course import run
 from partita.runtime.device import backend_of
@@ -25,6 +26,7 @@ from partita.runtime.session import Order, Session, join_world
 from partita.task import Task
 from partita.tracing.capture import capture
 from partita.tracing.recurrent import CELLS, _backward, _forward
+from tests.kernels.agreement import LENGTHS, disagreements, numbers
 from tests.small import perceptron
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and this machine has none")
@@ -125,3 +127,14 @@ def test_recurrent_layers_are_those_of_the_processor(cell: Any, reverse: bool) -
         results.append([out, *last, *made])
     for theirs, mine in zip(*results, strict=True):
         torch.testing.assert_close(mine.cpu(), theirs, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", sorted(cards.TRITON))
+def test_codecs_say_what_the_processor_says(name: str, dtype: torch.dtype) -> None:
+    """Of many lengths, of numbers of all sizes, of a million and one; messages that begin at an odd byte."""
+    pair = cards.pair_of(name, torch.ones(1, device=CARD))
+    assert pair, "no kernels for this card: it is too old, or Triton is missing"
+    many = [numbers(n, dtype) for n in (*LENGTHS, 1_000_001)]
+    many += [torch.zeros(100, dtype=dtype), numbers(3000, dtype, 1.0) * 10.0 ** torch.linspace(-30, 30, 3000)]
+    assert not [text for v in many for at in (0, 1) for text in disagreements(Codec(name), v, pair, 7, CARD, at)]

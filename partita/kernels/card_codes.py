@@ -1,0 +1,112 @@
+"""What numbers become on a card, one by one: the code of each as the codec's module says it, and what a code means.
+
+    code(v, i, head, table, key, OF)     number i as `WIDTH` bits, in uint32
+    value(code, i, head, table, OF, KIND)    what that says, in KIND
+
+head    what the message begins with, one number of four bytes: a scale or an exponent
+table   numbers that are looked up: the tree's edges and book, onebit's means
+OF      what the codec is set to: bits of a level, numbers of a group
+"""
+
+from __future__ import annotations
+
+import triton.language as tl
+from triton.language import constexpr, tensor
+
+from partita.kernels.card_bits import kernel, power, quotient, uniform
+
+
+@kernel
+def truncate_code(v: tensor, i: tensor, head: tensor, table: tensor, key: tensor, OF: constexpr) -> tensor:
+    return v.to(tl.float32).to(tl.uint32, bitcast=True) >> 16
+
+
+@kernel
+def truncate_value(code: tensor, i: tensor, head: tensor, table: tensor, OF: constexpr, KIND: constexpr) -> tensor:
+    return (code << 16).to(tl.float32, bitcast=True).to(KIND)
+
+
+@kernel
+def q8_code(v: tensor, i: tensor, head: tensor, table: tensor, key: tensor, OF: constexpr) -> tensor:
+    scaled = v * quotient(tl.full((), 127, v.dtype), tl.load(head).to(v.dtype))
+    within = tl.minimum(tl.maximum(scaled, -127.0), 127.0)
+    if v.dtype == tl.float32:
+        whole = (within + 12582912.0) - 12582912.0  # 1.5 * 2^23: what is added is rounded to the nearest even
+    else:
+        whole = (within + 6755399441055744.0) - 6755399441055744.0  # 1.5 * 2^52
+    return whole.to(tl.int32).to(tl.uint32)
+
+
+@kernel
+def q8_value(code: tensor, i: tensor, head: tensor, table: tensor, OF: constexpr, KIND: constexpr) -> tensor:
+    step = quotient(tl.load(head).to(KIND), tl.full((), 127, KIND))
+    return code.to(tl.int8).to(KIND) * step
+
+
+@kernel
+def fixed_code(v: tensor, i: tensor, head: tensor, table: tensor, key: tensor, OF: constexpr) -> tensor:
+    half = tl.full((), 1 << (OF - 1), tl.float64)
+    noisy = tl.floor(v.to(tl.float64) * power(-tl.load(head)) + uniform(i, key).to(tl.float64))
+    return tl.minimum(tl.maximum(noisy, -half), half - 1.0).to(tl.int32).to(tl.uint32)
+
+
+@kernel
+def fixed_value(code: tensor, i: tensor, head: tensor, table: tensor, OF: constexpr, KIND: constexpr) -> tensor:
+    bits = (code & ((1 << OF) - 1)).to(tl.int64)
+    whole = bits - ((bits >> (OF - 1)) << OF)
+    return (whole.to(tl.float64) * power(tl.load(head))).to(KIND)
+
+
+@kernel
+def dorefa_code(v: tensor, i: tensor, head: tensor, table: tensor, key: tensor, OF: constexpr) -> tensor:
+    levels, wide = tl.full((), (1 << OF) - 1, tl.float64), tl.load(head).to(tl.float64)
+    noisy = v.to(tl.float64) * quotient(levels, 2.0 * wide) + levels * 0.5 + uniform(i, key).to(tl.float64)
+    code = tl.minimum(tl.maximum(tl.floor(noisy), 0.0), levels).to(tl.int64).to(tl.uint32)
+    return tl.where(wide == 0, 0, code)
+
+
+@kernel
+def dorefa_value(code: tensor, i: tensor, head: tensor, table: tensor, OF: constexpr, KIND: constexpr) -> tensor:
+    levels, wide = tl.full((), (1 << OF) - 1, tl.float64), tl.load(head).to(tl.float64)
+    return (code.to(tl.float64) * quotient(2.0 * wide, levels) - wide).to(KIND)
+
+
+@kernel
+def tree_code(v: tensor, i: tensor, head: tensor, table: tensor, key: tensor, OF: constexpr) -> tensor:
+    """How many of the 127 edges are below |v| / m, by halves; the sign."""
+    number = tl.abs(v) * quotient(tl.full((), 1, v.dtype), tl.load(head).to(v.dtype))
+    code = tl.zeros(v.shape, tl.int32)
+    for halving in tl.static_range(7):
+        below = tl.load(table + code + ((64 >> halving) - 1)) < number
+        code += tl.where(below, 64 >> halving, 0)
+    return tl.where((v < 0) & (code > 0), code + 128, code).to(tl.uint32)
+
+
+@kernel
+def tree_value(code: tensor, i: tensor, head: tensor, table: tensor, OF: constexpr, KIND: constexpr) -> tensor:
+    """Of the book, which follows the edges."""
+    value = tl.load(table + 127 + (code & 127).to(tl.int32)) * tl.load(head).to(KIND)
+    return tl.where(code > 127, -value, value)
+
+
+@kernel
+def ternary_code(v: tensor, i: tensor, head: tensor, table: tensor, key: tensor, OF: constexpr) -> tensor:
+    sent = uniform(i, key).to(v.dtype) * tl.load(head).to(v.dtype) < tl.abs(v)
+    return tl.where(sent, tl.where(v < 0, 2, 1), 0).to(tl.uint32)
+
+
+@kernel
+def ternary_value(code: tensor, i: tensor, head: tensor, table: tensor, OF: constexpr, KIND: constexpr) -> tensor:
+    sign = (code == 1).to(tl.int32) - (code == 2).to(tl.int32)
+    return tl.load(head).to(KIND) * sign.to(KIND)
+
+
+@kernel
+def sign_code(v: tensor, i: tensor, head: tensor, table: tensor, key: tensor, OF: constexpr) -> tensor:
+    return (v >= 0).to(tl.uint32)
+
+
+@kernel
+def sign_value(code: tensor, i: tensor, head: tensor, table: tensor, OF: constexpr, KIND: constexpr) -> tensor:
+    """The mean of its class of its group."""
+    return tl.load(table + (2 * (i // OF) + code.to(tl.int32))).to(KIND)
