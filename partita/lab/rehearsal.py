@@ -32,7 +32,7 @@ from partita.lab.worker_group import WorkerGroup
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.plan.text import write_plan
-from partita.program.absence import expendable, returns
+from partita.program.absence import chain_of, expendable, returns
 from partita.program.instruction import Collective, Kind
 from partita.program.program import Program
 from partita.runtime.checkpoint import Keep, stopped_at
@@ -231,16 +231,19 @@ class Rehearsal:
         return self._run(plan, steps + -steps % program.steps + discard, discard, evaluate=evaluate)
 
     def _expendable(self, plan: Plan, steps: int) -> list[int]:
-        """Who may die in a run without checkpoints; not rank 0, which keeps the store at which all meet."""
+        """Who may die in a run without checkpoints; not rank 0, which keeps the store at which all meet, and no server
+        where more than one Program is carried out."""
         programs = [leg.program for leg in legs(self.graph, plan, self.cluster, steps)]
-        return [r for r in range(1, programs[0].size) if all(r < p.size and expendable(p, r) for p in programs)]
+        found = [r for r in range(1, programs[0].size) if all(r < p.size and expendable(p, r) for p in programs)]
+        return [r for r in found if len(programs) == 1 or programs[0].role_of[r].keeps == "model"]
 
     def _run(self, plan: Plan, steps: int, discard: int, spare: Sequence[int] = (), **order: Any) -> Take:
         program = lower(self.graph, plan, self.cluster)[-1].program
         self.runs += 1
         order |= {"plan": write_plan(plan), "steps": steps, "spare": list(spare), "number": self.runs}
         back = {"verb": "open", "back": True, **self.opening}, {"verb": "run", "back": True, **order}
-        spares = Spares(spare, back if all(returns(program, r) for r in spare) else (), RETURNS)
+        again, chains = all(returns(program, r) for r in spare), {chain_of(program, r) for r in spare} - {()}
+        spares = Spares(spare, back if again else (), RETURNS, chains)
         try:
             replies = self.crew.ask_all("run", order, 2 * self.timeout, self._hear, STALL * self.timeout, spares)
         except RunHung as hung:

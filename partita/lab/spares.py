@@ -12,18 +12,25 @@ Message = Mapping[str, Any]
 @dataclass
 class Spares:
     """`ranks` may die; each is started again `times` times, and then told the `again` messages: to open, and what it
-    was asked. Those in `absent` are not there now, of which those `away` will not be. Private to one request."""
+    was asked. One of each of `chains` has to stay: it does what the others of it did. Those in `absent` are not there
+    now, of which those `away` will not be. Private to one request."""
 
     ranks: Collection[int] = ()
     again: Sequence[Message] = ()
     times: int = 0
+    chains: Collection[Collection[int]] = ()
     died: dict[int, int] = field(default_factory=dict)
     away: set[int] = field(default_factory=set)
     absent: set[int] = field(default_factory=set)
 
     def can_do_without(self, rank: int, begun: bool) -> bool:
         """Whether the others go on without a worker: once it has `begun` to train, before which all meet."""
-        return rank in self.ranks and (begun or rank in self.died)
+        last = any(rank in chain and self.died.keys() >= {*chain} - {rank} for chain in self.chains)
+        return rank in self.ranks and (begun or rank in self.died) and not last
+
+    def heirs(self, rank: int) -> bool:
+        """Whether others do what a worker did."""
+        return any(rank in chain for chain in self.chains)
 
     def dies(self, rank: int) -> Sequence[Message]:
         """A worker has died; what it is told when it is started again, nothing if it is not."""

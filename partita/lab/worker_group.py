@@ -164,7 +164,12 @@ class WorkerGroup:
         """The others go on without a worker that has died; it comes back if it may."""
         rank, again = worker.rank, self.spares.dies(worker.rank)
         sentence = str(ending(self.lab, worker).error).partition("; the end of its log")[0]
-        way = "it is started again" if again else "its samples are left out from then on"
+        left = (
+            "another of its chain plays its part"
+            if self.spares.heirs(rank)
+            else "its samples are left out from then on"
+        )
+        way = "it is started again" if again else left
         on_event(rank, {"note": f"{sentence}; the others go on, {way}"})
         for descriptor in (worker.lines.descriptor, worker.stdin):
             if descriptor in self.selector.get_map():

@@ -6,6 +6,8 @@ worker  compute  T F B U X               X, the mean that comes back from rank 2
 
 Who comes back enters at the round `at` in which the others are. Of the round before it gets the answers, in which it
 finds the weights of now; the rest of that round, and of those before it, counts as done on both ends.
+
+Of a server that is lost nothing is left out: another of its chain plays its part from then on.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from partita.program.instruction import (
     Send,
     Snapshot,
     Space,
+    Update,
 )
 from partita.program.program import Program, Role
 
@@ -60,11 +63,31 @@ def met_by(program: Program, peer: int) -> tuple[int, ...]:
     return tuple(sorted(rank for role, rank in ranks if rank in firsts or left_out(role, rank, (peer,))))
 
 
+def chain_of(program: Program, server: int) -> tuple[int, ...]:
+    """The servers that step the same buckets as a server, in the order in which they copy; none if it steps none."""
+    mine = _stepped(program.role_of[server])
+    same = (role for role in program.roles if role.keeps == "server" and _stepped(role) == mine)
+    return tuple(sorted(rank for role in same for rank in role.ranks)) if mine else ()
+
+
+def heir_of(program: Program, there: Collection[int], lost: int) -> int:
+    """Who plays the part of a lost server: the next of its chain that is there, or else the last one before it; -1 if
+    nobody has what it had."""
+    left = [rank for rank in chain_of(program, lost) if rank in there]
+    return next((rank for rank in left if rank > lost), left[-1] if left else -1)
+
+
+def _stepped(role: Role) -> frozenset[str]:
+    return frozenset(i.act.bucket for i in role.instructions if isinstance(i.act, Update))
+
+
 def expendable(program: Program, peer: int) -> bool:
     """Whether the others can go on without a worker: what it sends enters by instructions that have to do with it
     alone, or as a part of a mean, which is then that of the others. Who dies amid writing to what all have leaves it
-    torn."""
+    torn. Without a server: others of its chain have what it has."""
     own = program.role_of[peer]
+    if own.keeps == "server":
+        return len(chain_of(program, peer)) > 1
     if own.keeps != "model" or own.serves or program.size == 1 or program.semantics == "racy":
         return False
     for role, i in program.instructions():
@@ -96,7 +119,9 @@ def answered(program: Program, peer: int) -> bool:
 
 def returns(program: Program, peer: int) -> bool:
     """Whether who comes back can go on from the weights of now. Multipliers of its own are lost with it, while the
-    others still count what it said by them."""
+    others still count what it said by them. A server's part has gone to another by then."""
+    if program.role_of[peer].keeps == "server":
+        return False
     return all(space is not Space.DUAL for space, _ in program.kept(program.role_of[peer]))
 
 

@@ -30,6 +30,7 @@ from partita.runtime.saving import save_together
 from partita.runtime.session import Order, Session
 from partita.runtime.state import State
 from partita.runtime.stray import astray
+from partita.runtime.succession import Succession
 from partita.runtime.worker import drive
 from partita.units import Bytes, Seconds
 
@@ -89,7 +90,7 @@ class Course:
     spans: list[dict[str, Any]] = field(default_factory=list)
     sent: Bytes = 0  # by steps: without what brings replicas together at the end
     stopped: bool = False
-    lookout: Lookout | None = None
+    lookout: Lookout | Succession | None = None
 
     def go(self) -> None:
         session, order = self.session, self.order
@@ -99,9 +100,12 @@ class Course:
         if not order.back:
             for leg in parts:
                 session.join(leg.program)
-        if order.spare:
-            self.lookout = Lookout(session, frozenset(order.spare), parts, order.number, away={*order.absent})
-        entry = self.lookout.enter() if self.lookout and order.back else Entry(0, 0)
+        spare, role_of = frozenset(order.spare), parts[0].program.role_of
+        if any(role_of[rank].keeps == "server" for rank in spare):
+            self.lookout = Succession(session, spare, parts[0], order.number)
+        elif spare:
+            self.lookout = Lookout(session, spare, parts, order.number, away={*order.absent})
+        entry = self.lookout.enter() if isinstance(self.lookout, Lookout) and order.back else Entry(0, 0)
         with self.lookout or nullcontext():
             for i, leg in enumerate(parts):
                 if entry.leg <= i and session.rank < leg.program.size and not self.stopped:
@@ -144,7 +148,7 @@ class Course:
 
     def _come_back(self, rank: Rank, at: int, reporter: Reporter) -> None:
         """Enter before round `at`, where the others are, with the weights that they have."""
-        assert self.lookout
+        assert isinstance(self.lookout, Lookout)
         rank.board.done = entered(rank.program, rank.rank, at, rank.rank)
         drive(rank, Reach(at, at - 1, drain=False), reporter, self.session.timeout)
         self.lookout.adopt(rank, at)
@@ -230,4 +234,5 @@ def run(session: Session, order: Order, report: Report) -> dict[str, Any]:
     with halts, nullcontext() if order.back else session.together(all_of_them=not order.spare):
         course.go()
     session.transport.links.clear()
+    session.transport.bridges.clear()
     return course.reply(saved.manifest.step if saved else 0, away)

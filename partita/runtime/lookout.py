@@ -7,17 +7,13 @@ rank 4, a server            sees it: 0:9               "
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final
-
-import torch.distributed as dist
 
 from partita.errors import RunError
 from partita.program.absence import answered, met_by, shared
@@ -28,6 +24,7 @@ from partita.runtime.processes import Processes
 from partita.runtime.rank import Rank
 from partita.runtime.roll import begin_without, comes, goes, through
 from partita.runtime.session import Session
+from partita.runtime.store import apart, line_to_store
 from partita.units import Seconds
 
 EVERY: Final[Seconds] = 0.2
@@ -180,11 +177,7 @@ class Lookout:
         return Entry(int(answers[0].partition(":")[0]), max(int(answer.partition(":")[2]) for answer in answers))
 
     def _client(self) -> Any:
-        """A line of one's own to the store at which the ranks met, so that nobody waits for another's question."""
-        place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        patience = timedelta(seconds=self.session.timeout)
-        store = dist.TCPStore(*place, None, False, patience)  # type: ignore[attr-defined]
-        return apart(store, f"run{self.number}")
+        return line_to_store(self.number, self.session.timeout)
 
 
 def _answer(store: Any, key: str, over: str) -> str:
@@ -195,8 +188,3 @@ def _answer(store: Any, key: str, over: str) -> str:
         time.sleep(POLL)
     answer: str = store.get(key).decode()
     return answer
-
-
-def apart(store: Any, name: str) -> Any:
-    """A part of a store, with names of its own."""
-    return dist.PrefixStore(name, store)  # type: ignore[attr-defined]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-import zlib
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import pairwise
@@ -20,8 +19,9 @@ import torch.distributed as dist
 from partita.cost.rings import bytes_sent
 from partita.errors import RunError
 from partita.program.instruction import Kind
+from partita.runtime.bridge import Bridge
 from partita.runtime.hops import in_halves
-from partita.runtime.transport import Gone, Pending, Steps
+from partita.runtime.transport import Gone, Pending, Steps, tag_of
 from partita.units import Bytes, Seconds
 from partita.wire.algorithms import BACKEND, schedule_of
 
@@ -130,6 +130,7 @@ class Processes:
     groups: dict[tuple[str, tuple[int, ...]], Any] = field(default_factory=dict)
     sent: int = 0
     links: dict[int, Any] = field(default_factory=dict)
+    bridges: dict[int, Bridge] = field(default_factory=dict)
     _counting: threading.Lock = field(default_factory=threading.Lock)
 
     def _count(self, size: Bytes) -> None:
@@ -140,8 +141,7 @@ class Processes:
     def link(self, peer: int, store: Any, timeout: Seconds) -> None:
         """Messages to and from a peer that may go away, and come back, pass through a group of these two alone, which
         both ends make at the same time, anew for each time that it is back."""
-        place = int(self.rank > peer)
-        self.links[peer] = dist.ProcessGroupGloo(store, place, 2, timedelta(seconds=timeout))
+        self.links[peer] = link(store, int(self.rank > peer), timeout)
 
     def _over_link(self, peer: int, act: str, tensor: torch.Tensor, key: str) -> Pending:
         try:
@@ -175,17 +175,27 @@ class Processes:
     def send(self, tensor: torch.Tensor, to: int, key: str, round: int) -> Pending:
         self._count(tensor.numel() * tensor.element_size())
         tensor = tensor.cpu()
+        if to in self.bridges:
+            return self.bridges[to].start("send", tensor, key, round)
         if to in self.links:
             return self._over_link(to, "send", tensor, key)
         return _started("send", tensor, to, key)
 
     def receive(self, tensor: torch.Tensor, source: int, key: str, round: int) -> Pending:
         host = tensor if tensor.is_cpu else torch.empty_like(tensor, device="cpu")
-        if source in self.links:
+        pending: Pending
+        if source in self.bridges:
+            pending = self.bridges[source].start("recv", host, key, round)
+        elif source in self.links:
             pending = self._over_link(source, "recv", host, key)
         else:
             pending = _started("recv", host, source, key)
         return pending if host is tensor else Staged(pending, host, tensor)
+
+
+def link(store: Any, place: int, timeout: Seconds) -> Any:
+    """A group of two, both of which make it at the same time; this is the one at `place`, 0 or 1."""
+    return dist.ProcessGroupGloo(store, place, 2, timedelta(seconds=timeout))
 
 
 def _started(act: str, tensor: torch.Tensor, peer: int, key: str) -> Work:
@@ -217,11 +227,6 @@ def take_from(tensor: torch.Tensor, source: int) -> None:
     dist.recv(host, source)
     if host is not tensor:
         tensor.copy_(host)
-
-
-def tag_of(key: str) -> int:
-    """A message tag that is the same in every process."""
-    return zlib.crc32(key.encode()) & 0x7FFFFFFF
 
 
 def clock_offset(transport_rank: int, rounds: int = 8) -> Seconds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Generator
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -25,6 +26,11 @@ class Pending(Protocol):
 
 class Gone(RunError):
     """The other end of a message is not there any more."""
+
+
+def tag_of(key: str) -> int:
+    """A message tag that is the same in every process."""
+    return zlib.crc32(key.encode()) & 0x7FFFFFFF
 
 
 Steps: TypeAlias = Generator[Pending, None, None]  # what goes on whenever the Pending that it yielded is ready

@@ -1,4 +1,4 @@
-"""The perceptron in fp64 under plain SGD; a rank dies as KILL says (see mortal.py).
+"""The perceptron in fp64 under plain SGD; ranks die as KILL says (see mortal.py), "1:act:57 2:act:60" two of them.
 
 Where ONCE names a file it dies once, which the file then says; until it is back its peers' samples load slowly, so that
 they are not done by then.
@@ -34,12 +34,12 @@ class Slowly(Doubled):
 
 
 def returning() -> Task:
-    rank, _, count = os.environ.get("KILL", "-1:act:0").split(":")
-    mine, died = rank == os.environ.get("RANK"), Path(os.environ.get("ONCE", "/nowhere/died"))
+    kills = dict(kill.split(":act:") for kill in os.environ.get("KILL", "").split())
+    count, died = kills.get(os.environ.get("RANK", ""), ""), Path(os.environ.get("ONCE", "/nowhere/died"))
     came = died.exists()
-    if mine and not came:
+    if count and not came:
         if died.parent.exists():
             died.touch()
         doom_acts(int(count))
-    data = Slowly(died, mine and came)
+    data = Slowly(died, bool(count) and came)
     return replace(doubled(), data=data, optimizer=lambda p: torch.optim.SGD(p, lr=0.1))

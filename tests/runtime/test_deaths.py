@@ -106,7 +106,8 @@ def test_a_gradient_of_which_a_part_came(name: str) -> None:
 
 
 def test_who_can_be_spared() -> None:
-    """Workers of servers that wait for nobody; nobody whose gradients are summed, no server, no stage."""
+    """Workers of servers that wait for nobody, and servers of which others have all; nobody whose gradients are summed,
+    no other server, no stage."""
     graph, machines = capture(perceptron()), cluster_of(5)
 
     def spared(text: str) -> list[int]:
@@ -116,6 +117,9 @@ def test_who_can_be_spared() -> None:
     assert all(spared(text) == [0, 1, 2, 3] for text in (*PLANS, "easgd(servers=1)"))
     assert not any(spared(text) for text in ("ddp", "ps_sync", "ps_hierarchical(fan=2)", "zero1", "single"))
     assert not spared("one_f_one_b(stages=2)")
+    assert not spared("ps_async(servers=2)")[3:]
+    assert spared("ps_replicated") == spared("ps_replicated(servers=1,replicas=2,bucket_bytes=400)") == [3, 4]
+    assert not spared("ps_sync(servers=2)")
 
 
 def test_a_bound_that_counts_the_dead_would_stand_still() -> None:

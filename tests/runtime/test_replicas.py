@@ -13,6 +13,8 @@ import torch
 from partita.errors import RunHung
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
+from partita.program.absence import chain_of, heir_of
+from partita.program.instruction import Receive, Send
 from partita.recipes.catalogue import call
 from partita.runtime.inprocess import Hall, InProcess
 from partita.runtime.leg import Reach
@@ -20,7 +22,7 @@ from partita.runtime.rank import Rank
 from partita.runtime.run import initial, make_rank
 from partita.runtime.schedules import advance
 from partita.runtime.state import make_state
-from partita.runtime.takeover import at_rest, chain_of, heir_of, take_over, void_of
+from partita.runtime.takeover import copied, ends_of, take_over
 from partita.runtime.worker import LaneRun, lanes
 from partita.simulator.simulate import simulate
 from tests.captures import capture
@@ -69,17 +71,45 @@ class Losing:
             del self.ranks[loss.rank]
             for place in [place for place in runs if place[0] == loss.rank]:
                 del runs[place]
-            void_of(self.hall, loss.rank)
+            self._void(loss.rank)
         for lost in sorted(self.lost) if self.heirs else ():
-            heir = heir_of(self.program, self.ranks, lost)
+            heir, fresh = heir_of(self.program, self.ranks.keys(), lost), self._rank(lost)
             ahead = [r for r in chain_of(self.program, lost) if r < lost]
-            if heir >= 0 and not self.lost & set(ahead) and at_rest(self.ranks[heir], self.hall, lost):
-                fresh = self._rank(lost)
-                take_over(fresh, self.ranks[heir], self.ranks, self.hall)
+            if heir >= 0 and not self.lost & set(ahead) and copied(fresh, self.ranks[heir], self._met(heir)):
+                take_over(fresh, self._met(lost))
+                self._ask_again(fresh)
                 self.lost.discard(lost)
                 self.ranks[lost] = fresh
                 reach = Reach(ROUNDS, min(fresh.board.done.values()))
                 runs |= {(lost, name): run for name, run in lanes(fresh, reach, lambda _: False).items()}
+
+    def _void(self, lost: int) -> None:
+        """What the lost rank brought to messages that are not over is not there any more; what others brought is."""
+        for place, meeting in tuple(self.hall.meetings.items()):
+            meeting.brought.pop(lost, None)
+            if not meeting.brought:
+                del self.hall.meetings[place]
+
+    def _met(self, r: int) -> dict[tuple[str, tuple[int, int]], int]:
+        acts = (i.act for i in self.program.role_of[r].instructions if isinstance(i.act, Send | Receive))
+        places = [(act.key, ends_of(r, act)) for act in acts]
+        return {place: self.hall.met[place] for place in places}
+
+    def _ask_again(self, fresh: Rank) -> None:
+        """Messages that the lost rank had, and that `fresh` needs: whoever sent one brings it once more. What is still
+        to come and is needed no more goes nowhere."""
+        for i in fresh.role.instructions:
+            if not isinstance(i.act, Send | Receive):
+                continue
+            (key, (sender, to)), done = (i.act.key, ends_of(fresh.rank, i.act)), fresh.board.done[i.name]
+            had = self.hall.met[key, (sender, to)]
+            self.hall.met[key, (sender, to)] = min(had, done)
+            for round in range(done, had) if to == fresh.rank else ():
+                tensor = self.ranks[sender].state.gradient[i.act.bucket][0]
+                InProcess(sender, self.hall).send(tensor, to, key, round)
+            for round in range(had, done) if to == fresh.rank else ():
+                nowhere = torch.empty_like(fresh.state.gradient[i.act.bucket][0])
+                InProcess(to, self.hall).receive(nowhere, sender, key, round)
 
     @property
     def weights(self) -> torch.Tensor:

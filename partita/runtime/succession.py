@@ -1,0 +1,210 @@
+"""Who plays which part of a run whose servers are kept by others too, as their processes die.
+
+part 3   process 3 -----x                                  a link breaks: whoever sees it says so in the store
+part 4   process 4 ------------------------------
+part 3            process 4 waits until it is at rest, copies, hears from all what they have of part 3's messages,
+                  goes on with it ---------------          in threads of its own
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final
+
+from partita.program.absence import heir_of, met_by
+from partita.program.instruction import Receive, Send
+from partita.program.program import Program
+from partita.runtime.bridge import Bridge, Way
+from partita.runtime.leg import Leg, Reach
+from partita.runtime.processes import Processes, link
+from partita.runtime.rank import Rank
+from partita.runtime.run import carry_over, make_rank
+from partita.runtime.session import Session
+from partita.runtime.store import apart, line_to_store
+from partita.runtime.takeover import Met, asked, copied, ends_of, take_over
+from partita.runtime.worker import drive
+
+EVERY: Final = 0.1  # seconds
+POLL: Final = 0.01
+
+
+@dataclass
+class Succession:
+    """One process's, in the `number`-th run of its session. While entered, a thread looks for who of the `kept` servers
+    is `dead`. `plays` has how each part that this process plays moves its tensors."""
+
+    session: Session
+    kept: frozenset[int]
+    leg: Leg
+    number: int
+    rank: Rank | None = None
+    dead: set[int] = field(default_factory=set)
+    plays: dict[int, Processes] = field(default_factory=dict)
+    failure: BaseException | None = None
+    done: threading.Event = field(default_factory=threading.Event)
+    turning: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def program(self) -> Program:
+        return self.leg.program
+
+    def __enter__(self) -> None:
+        store, me = self._client(), self.session.rank
+        assert self.session.transport is not None
+        self.plays[me] = self.session.transport
+        acts = [i.act for i in self.program.role_of[me].instructions if isinstance(i.act, Send | Receive)]
+        self._bridge(me, {(act.key, ends_of(me, act)): 0 for act in acts})
+        for bridge in self.session.transport.bridges.values():
+            bridge.turn(self._way(bridge))
+            bridge.hear(bridge.way, {})
+            self._lead(store, bridge, bridge.way)
+        threading.Thread(target=self._look, name="succession", daemon=True).start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """A server stays until all workers have their last answers: somebody may have to bring them in its stead."""
+        store, me = self._client(), self.session.rank
+        store.set(f"over/{me}", "")
+        workers = [f"over/{rank}" for role in self.program.roles if role.keeps == "model" for rank in role.ranks]
+        while me in self.kept and kind is None and not store.check(workers):
+            if self.failure is not None:
+                raise self.failure
+            time.sleep(POLL)
+        self.done.set()
+
+    def begins(self, rank: Rank, leg: int) -> None:
+        """The run's only part begins."""
+        self.rank = rank
+
+    def _bridge(self, part: int, met: Met) -> None:
+        """Bridges from a part to all whose messages with it have to outlive a process, of which so many have `met`."""
+        others = {other for other in met_by(self.program, part) if part in self.kept or other in self.kept}
+        bridges = {other: Bridge(part, other, self._dies) for other in sorted(others)}
+        for (key, ends), rounds in met.items():
+            if sum(ends) - part in bridges:
+                bridges[sum(ends) - part].crossed[key] = rounds
+        self.plays[part].bridges = bridges
+
+    def _player(self, part: int) -> int:
+        """The process that plays a part, -1 if nobody can."""
+        if part not in self.dead:
+            return part
+        return heir_of(self.program, self.kept - self.dead, part)
+
+    def _way(self, bridge: Bridge) -> Way:
+        return self._player(bridge.mine), self._player(bridge.other)
+
+    def _dies(self, process: int) -> None:
+        """Somebody's process is gone."""
+        store = self._client()
+        store.set(f"dead/{process}", "")
+        store.add("deaths", 1)
+
+    def _look(self) -> None:
+        store, before = self._client(), 0
+        while not self.done.wait(EVERY):
+            if (now := store.add("deaths", 0)) == before:
+                continue
+            before = now
+            self.dead |= {one for one in self.kept - self.dead if store.check([f"dead/{one}"])}
+            self._follow()
+
+    def _follow(self) -> None:
+        """Take over the parts that fall to this process; turn all bridges the way that they lead now."""
+        for part in sorted(self.dead - self.plays.keys()):
+            if self._player(part) == self.session.rank:
+                self.plays[part] = Processes(part)
+                threading.Thread(target=self._play, args=(part,), daemon=True).start()
+        for transport in tuple(self.plays.values()):
+            for bridge in tuple(transport.bridges.values()):
+                self._turn(bridge)
+
+    def _turn(self, bridge: Bridge) -> None:
+        with self.turning:
+            way = self._way(bridge)
+            if way == bridge.way or -1 in way:
+                return
+            crossed = bridge.turn(way)
+        threading.Thread(target=self._meet, args=(bridge, way, crossed), daemon=True).start()
+
+    def _meet(self, bridge: Bridge, way: Way, crossed: dict[str, int]) -> None:
+        """Say what has crossed a bridge, hear what has at the other end, and go on by a link of the new way."""
+        with suppress(RuntimeError):  # another death has come between
+            store, name = self._client(), _name(bridge, way)
+            store.set(f"stand/{name}/{bridge.mine}", json.dumps(crossed))
+            theirs, over = f"stand/{name}/{bridge.other}", f"over/{bridge.other}"
+            while not store.check([theirs]):
+                if bridge.way != way or self.done.is_set():
+                    return
+                if store.check([over]) and not store.check([theirs]):
+                    bridge.hear(way, {})
+                    return
+                time.sleep(POLL)
+            bridge.hear(way, json.loads(store.get(theirs)))
+            self._lead(store, bridge, way)
+
+    def _lead(self, store: Any, bridge: Bridge, way: Way) -> None:
+        group = link(apart(store, f"link/{_name(bridge, way)}"), int(bridge.mine > bridge.other), self.session.timeout)
+        bridge.open(way, group, self.session.timeout)
+
+    def _play(self, part: int) -> None:
+        """Play another part beside this process's own, to its end."""
+        try:
+            fresh, transport = self._fresh(part), self.plays[part]
+            self._bridge(part, asked(fresh))
+            for bridge in transport.bridges.values():
+                self._turn(bridge)
+            while any(bridge.there is None for bridge in transport.bridges.values()):
+                time.sleep(POLL)
+            take_over(fresh, _met(transport))
+            for i in fresh.role.instructions:
+                if isinstance(i.act, Send | Receive):
+                    other = sum(ends_of(part, i.act)) - part
+                    transport.bridges[other].crossed[i.act.key] = fresh.board.done[i.name]
+            start = min(fresh.board.done.values())
+            drive(fresh, Reach(self.leg.rounds, start), lambda round: False, self.session.timeout)
+        except BaseException as error:
+            self.failure = error
+            if self.rank is not None:
+                self.rank.board.fail(error)
+
+    def _fresh(self, part: int) -> Rank:
+        """A part that stands where this process's own does, once that is at rest."""
+        session, program = self.session, self.program
+        while self.rank is None:
+            time.sleep(POLL)
+        first = session.first(self.rank.state)
+        state = carry_over(session.graph, program, part, session.task, first, None, session.device)
+        fresh = make_rank(
+            session.task, session.graph, program, part, state, self.plays[part], seed=session.seed,
+            first_step=self.leg.step, device=session.device,
+        )  # fmt: skip
+        assert session.transport is not None
+        while not copied(fresh, self.rank, _met(session.transport)):
+            time.sleep(POLL)
+        return fresh
+
+    def _client(self) -> Any:
+        return line_to_store(self.number, self.session.timeout)
+
+
+def _name(bridge: Bridge, way: Way) -> str:
+    """The same at both ends of a bridge."""
+    (a, p), (b, q) = sorted(((bridge.mine, way[0]), (bridge.other, way[1])))
+    return f"{a}.{p}-{b}.{q}"
+
+
+def _met(transport: Processes) -> Met:
+    """Rounds of each message of a part that are over, as it knows itself, or else as the other end does."""
+    found: dict[tuple[str, tuple[int, int]], int] = {}
+    for other, bridge in transport.bridges.items():
+        for key, rounds in {**(bridge.there or {}), **bridge.crossed}.items():
+            for ends in ((bridge.mine, other), (other, bridge.mine)):
+                found[key, ends] = rounds
+    return found
