@@ -27,14 +27,15 @@ from partita.units import Seconds
 
 FEW_DEVICES: Final = 16
 MOST_CLOCKED: Final = (8, 64)  # on many devices, on few, where the clock is quick
+SMALL: Final = 2**18  # instructions of all ranks, up to which more are clocked on few devices
 
 
 @dataclass(frozen=True)
 class Exhausted:
     """The `candidates` that were faster than all before, each in turn, those that fit last, and the `points` of all;
     how many were `clocked` to find them; and `floor`, which no point that fits takes less than: the fastest one's step,
-    unless MOST_CLOCKED points were too few to tell. `prices` has what operators cost in batches that no plan before
-    had."""
+    unless MOST_CLOCKED points, or SMALL ones, were too few to tell. `prices` has what operators cost in batches that no
+    plan before had."""
 
     candidates: tuple[Candidate, ...]
     clocked: int
@@ -49,20 +50,24 @@ def exhausted(
     """What is left of the space where plans that are `known` have been clocked, of which the fastest that fits takes
     `best`."""
     rows, found, points, clocked = screen.space.rows, list[Candidate](), list[int](), 0
-    few, seen, prices = costs.cluster.size <= FEW_DEVICES, set[tuple[int, ...]](), dict[str, Seconds]()
-    for least, i in _open(screen, floors, costs, best):
+    few, seen, prices, written = costs.cluster.size <= FEW_DEVICES, set[tuple[int, ...]](), dict[str, Seconds](), 0
+    room = max(device.memory or inf for device in costs.cluster.devices)
+    for least, i in _open(screen, floors, room, best):
         if least >= best:
             break
         alike = floors.like(rows[i])
         if screen.space.call(i) in known or alike in seen:
             continue
         seen.add(alike)
-        if clocked == MOST_CLOCKED[few]:
+        if floors.memory(Space(rows[[i]]), closer=True)[0] > room:
+            continue
+        if clocked >= MOST_CLOCKED[few] and not (few and written < SMALL):
             return Exhausted(_ordered(found), clocked, least, tuple(points), prices)
         clocked += 1
         tell(f"simulated {clocked} plans more that may be faster")
         prices |= floors.places.costs(floors.size(rows[i])).operators
-        better = _better(screen.space.call(i), knowing(costs, prices), best)
+        better, length = _better(screen.space.call(i), knowing(costs, prices), best)
+        written += length
         if better:
             found.append(better)
             points.append(i)
@@ -80,9 +85,9 @@ def _ordered(found: list[Candidate]) -> tuple[Candidate, ...]:
     return tuple(sorted(found, key=lambda one: one.fits))
 
 
-def _open(screen: Screen, floors: Floors, costs: Costs, best: Seconds) -> Iterator[tuple[Seconds, int]]:
-    """The points with floors below `best` that may fit, and these floors, lowest first."""
-    rows, room = screen.space.rows, max(device.memory or inf for device in costs.cluster.devices)
+def _open(screen: Screen, floors: Floors, room: float, best: Seconds) -> Iterator[tuple[Seconds, int]]:
+    """The points with floors below `best` that may fit devices of so much room, and these floors, lowest first."""
+    rows = screen.space.rows
     edges = np.r_[True, (rows[1:, :-1] != rows[:-1, :-1]).any(axis=1)]
     first = np.flatnonzero(edges)  # of points that differ in their buckets only, the smallest of which are last
     last = np.append(first[1:], len(rows)) - 1
@@ -108,16 +113,18 @@ def _open(screen: Screen, floors: Floors, costs: Costs, best: Seconds) -> Iterat
             heappush(line, (float(floors.seconds(Space(rows[[i]]), closer=True)[0]), formula, i))
 
 
-def _better(text: str, costs: Costs, best: Seconds) -> Candidate | None:
-    """The candidate of a call, if it takes less than `best`, whether it fits or not."""
+def _better(text: str, costs: Costs, best: Seconds) -> tuple[Candidate | None, int]:
+    """The candidate of a call, if it takes less than `best`, whether it fits or not; and how many instructions its
+    ranks have."""
     graph, cluster = costs.graph, costs.cluster
     try:
         program = lower(graph, plan := call(text, graph, cluster), cluster)[-1].program
     except InputError:
-        return None
+        return None, 0
+    length = sum(len(role.ranks) * len(role.instructions) for role in program.roles)
     setting = setting_of(program, costs)
     if cluster.size <= FEW_DEVICES and step_seconds(program, costs, setting=setting) >= best:
-        return None  # on many devices floors are near, and the clock is not asked twice
+        return None, length  # on many devices floors are near, and the clock is not asked twice
     timeline = simulate(program, costs, setting=setting)
-    quicker = timeline.step_seconds < best
-    return Candidate(plan, timeline, program.semantics, fits(timeline, cluster)) if quicker else None
+    found = Candidate(plan, timeline, program.semantics, fits(timeline, cluster))
+    return found if timeline.step_seconds < best else None, length

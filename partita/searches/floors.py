@@ -8,7 +8,7 @@ rank r   . . F F F B B B . . . .     last one's way back; nobody's passes overla
 from __future__ import annotations
 
 from functools import cache
-from itertools import product
+from itertools import pairwise, product
 from typing import Final
 
 import numpy as np
@@ -19,7 +19,9 @@ from partita.graph.graph import Graph
 from partita.lowering.schedules import under_way
 from partita.plan.memory import Recompute, Shard
 from partita.plan.schedule import Order
-from partita.searches.gathering import Gathers
+from partita.recipes.catalogue import call
+from partita.searches.gathering import Gathers, rings_at
+from partita.searches.moments import Moments, alone
 from partita.searches.places import ORDERS, Places, Shapes
 from partita.searches.space import RECOMPUTES, SHARDS, Space
 from partita.searches.tied import shared_of
@@ -42,6 +44,7 @@ class Floors:
         self.graph, self.cluster, self.places = graph, cluster, Places(graph, cluster)
         self.batch = self.places.batch
         self.many, self.gathers = cache(_many), Gathers(graph)
+        self.moments = cache(lambda rule: Moments(self.places.sections(rule, True)))
 
     def size(self, row: Ints) -> int:
         """Samples of a microbatch of a row of a space."""
@@ -114,25 +117,50 @@ class Floors:
         found, shard, bucket = np.zeros(len(space)), space.column("shard"), space.column("bucket")
         every = _every(space)
         for some, at, shapes in self.places.shapes(space):
-            kinds, waits = shard[some], np.zeros(1)
+            kinds, waits, tails = shard[some], np.zeros(1), np.zeros(1)
             if closer:
                 shapes, at = shapes.each(at), np.arange(len(some))
-                waits = self._waits(shapes, kinds, bucket[some])
+                waits, tails = self._waits(shapes, kinds, bucket[some]), self._tails(shapes, kinds, bucket[some])
             # Of a place's state, and of what no other place has, what a rank sends to its like in one round of a ring.
             once = ((shapes.data - 1) / shapes.data)[:, None] / shapes.width
             part, own = (once * one.sum(axis=1) for one in (shapes.state, shapes.own))
             times = _times(ONCE, kinds) + space.column("microbatches")[some] * every[some]
-            passes = np.array([self._passes(shapes, part, waits, updates) for updates in (False, True)])
+            passes = np.array([self._passes(shapes, part, waits, tails, updates) for updates in (False, True)])
             alone = passes[(kinds == 0).astype(np.int64), at]
             found[some] = np.maximum(alone, times * own.max(axis=1)[at])
         return found
 
-    def memory(self, space: Space) -> Reals:
-        """Bytes that some device of a point holds."""
+    def computing(self, space: Space) -> Reals:
+        """Seconds that the passes of a point's busiest place take, whatever it sends."""
+        found = np.zeros(len(space))
+        for some, at, shapes in self.places.shapes(space):
+            each = (shapes.forward + shapes.backward + shapes.late).sum(axis=1)
+            found[some] = (shapes.m[:, None] * each / shapes.speeds).max(axis=1)[at]
+        return found
+
+    def memory(self, space: Space, *, closer: bool = False) -> Reals:
+        """Bytes that some device of a point holds; if `closer`, also while each operator of a backward pass runs, point
+        by point."""
         found, shard, bucket = np.zeros(len(space)), space.column("shard"), space.column("bucket")
         for some, at, shapes in self.places.shapes(space):
-            found[some] = self._memory(shapes, at, shard[some], bucket[some].astype(np.float64)[:, None])
+            passes = np.zeros((1, 1))
+            if closer:
+                shapes, at = shapes.each(at), np.arange(len(some))
+                passes = np.array([self._pass(space, i, shapes, k) for k, i in enumerate(some.tolist())])
+            found[some] = self._memory(shapes, at, shard[some], bucket[some].astype(np.float64)[:, None], passes)
         return found
+
+    def _pass(self, space: Space, i: int, shapes: Shapes, k: int) -> list[float]:
+        """Of each place, what is there at the fullest moment of the first backward pass, but for what stays: of point
+        `i` of a space, the k-th of the shapes."""
+        size, rule, m = self.size(space.rows[i]), RECOMPUTES[shapes.rule[k]], int(shapes.m[k])
+        if shapes.pipe == 1:
+            plan = call(space.call(i), self.graph, self.cluster)
+            return [alone(plan, self.places.sections(rule, False).step, size) if plan.sync else 0.0]
+        if ORDERS[shapes.schedule[k]] is Order.ZERO_BUBBLE:
+            return [0.0] * shapes.pipe  # what of it is late is behind the rest
+        edges = [*shapes.starts[k, -1].tolist(), self.places.count]
+        return [self.moments(rule).stage(a, b, size, m > 1) for a, b in pairwise(edges)]
 
     def _waits(self, shapes: Shapes, shard: Ints, bucket: Ints) -> Reals:
         """Seconds of each place in which it has to wait for weights, shape [points, places]."""
@@ -144,10 +172,20 @@ class Floors:
         )  # fmt: skip
         return found
 
-    def _passes(self, shapes: Shapes, part: Reals, waits: Reals, updates: bool) -> Reals:
+    def _tails(self, shapes: Shapes, shard: Ints, bucket: Ints) -> Reals:
+        """Seconds of the first place, shape [points, 1], between what it packs last and its next forward pass."""
+        found = np.zeros((len(shard), 1))
+        if shapes.pipe > 1 == shapes.chunks:
+            for i in np.flatnonzero(shapes.data > 1).tolist():
+                first, ring = int(shapes.first[i]), rings_at(shapes, i, int(shapes.first[i]), 0.0, 0.0)
+                start, stop = [*shapes.starts[i, 0].tolist(), self.places.count][first : first + 2]
+                found[i] = self.gathers.tail(start, stop, int(bucket[i]), ring, SHARDS[shard[i]])
+        return found
+
+    def _passes(self, shapes: Shapes, part: Reals, waits: Reals, tails: Reals, updates: bool) -> Reals:
         """A round of the rank that has most to do, or of the first one by way of it; if it `updates` all that it has
         beside its passes. `part` is the seconds in which replicas scatter or gather all that they have once; `waits`
-        those of each place between its passes."""
+        those of each place between its passes, `tails` of the first one behind them."""
         m, costs, place = shapes.m[:, None], self.places.costs(1), np.arange(shapes.pipe)
         words, tensors, late = (one.sum(axis=1) for one in (shapes.state / WORD, shapes.tensors, shapes.late))
         each, several = (shapes.forward + shapes.backward).sum(axis=1) + late, shapes.data * shapes.pipe > 1
@@ -168,14 +206,16 @@ class Floors:
             last = shapes.backward[:, -1] + shapes.pipe * (shapes.backward[:, :-1].sum(axis=1) + pack)
             through = np.where(place == shapes.first[:, None], inside, 0.0)
         sent = through.max(axis=1)[:, None] - last / shapes.peaks + (2 * part + wait) * (shapes.data > 1)[:, None]
-        home = np.maximum(ways.max(axis=1)[:, None] + (after + steps) / shapes.peaks, sent)
+        behind = after / shapes.peaks + np.maximum(steps / shapes.peaks, tails)
+        home = np.maximum(ways.max(axis=1)[:, None] + behind, sent)
         own = (m * (each + pack) + steps) / shapes.speeds
         found: Reals = np.maximum(np.take_along_axis(home, shapes.first[:, None], 1)[:, 0], own.max(axis=1))
         return found
 
-    def _memory(self, shapes: Shapes, at: Ints, shard: Ints, bucket: Reals) -> Reals:
+    def _memory(self, shapes: Shapes, at: Ints, shard: Ints, bucket: Reals, passes: Reals) -> Reals:
         """State, and the most of what is there when the last forward pass before the first backward pass ends, while
-        that one runs, and when the first of its gradients are packed."""
+        that one runs (`passes`, shape [points, places], is known of it), and when the first of its gradients are
+        packed."""
         pipe, data, m = shapes.pipe, shapes.data[at], shapes.m[at]
         each = self._each(data.astype(np.float64), np.full(len(at), float(pipe)), shard)[:, None]
         many = np.array([
@@ -188,9 +228,10 @@ class Floors:
         own, divided = (shapes.state[at] - shared), (shard == SHARDS.index(PARAMETERS))[:, None]
         least = np.minimum(bucket, own[:, -1])
         packed = least * (shard >= SHARDS.index(GRADIENTS))[:, None]
-        begun, alone = waiting - held.kept[at, -1], held.fullest[at, -1]
-        heaviest = np.where((m > 1)[:, None], held.laden[at, -1], alone)
+        begun, fullest = waiting - held.kept[at, -1], held.fullest[at, -1]
+        heaviest = np.where((m > 1)[:, None], held.laden[at, -1], fullest)
         if pipe > 1:
+            heaviest = np.maximum(heaviest, passes)
             made, gathered = state * (m > 1)[:, None], own[:, -1] * divided
             # The pass after the first backward pass: a bucket of its weights is gathered beside that one.
             after = np.array([_after(pipe, n, shapes.chunks) for n in m.tolist()])
@@ -198,7 +239,7 @@ class Floors:
             ahead = np.minimum(bucket, next_) * divided * (after >= 0)
         else:
             made, gathered, ahead = least * (data > 1)[:, None], packed * divided, 0.0 * least
-            heaviest = alone - gathered
+            heaviest = np.maximum(fullest, passes) - gathered
         top = np.max([waiting + gathered, begun + heaviest + gathered, begun + made + packed], axis=0) + ahead
         off = shapes.ordered(Order.ZERO_BUBBLE)[at]
         if off.any():

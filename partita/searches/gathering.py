@@ -20,6 +20,7 @@ from partita.graph.graph import Graph
 from partita.graph.homes import homes_of
 from partita.lowering.layout import completion
 from partita.lowering.schedules import ROWS
+from partita.plan.memory import Shard
 from partita.plan.schedule import Order
 from partita.recipes.balance import numbered
 from partita.searches.places import ORDERS, Shapes
@@ -44,6 +45,13 @@ class Rings:
     def half(self, size: Bytes) -> Seconds:
         """A scatter or gather of so many bytes; the smallest share is the one that is not sent."""
         return self.wait + (size - WORD * -(-size // (WORD * self.ranks))) / self.width
+
+
+def rings_at(shapes: Shapes, i: int, place: int, tensor: Seconds, byte: Seconds) -> Rings:
+    """Of a place of the i-th point, where a pack takes so many core-seconds a tensor and a byte."""
+    data, peak = int(shapes.data[i]), float(shapes.peaks[i, place])
+    wait, width = (data - 1) * float(shapes.latency[i, place]), float(shapes.width[i, place])
+    return Rings(data, wait, width, tensor / peak, byte / peak)
 
 
 class Gathers:
@@ -76,12 +84,20 @@ class Gathers:
             edges = [*shapes.starts[i].ravel().tolist(), blocks]
             stages = [self.buckets(a, b, most) for a, b in pairwise(edges)]
             for place in range(shapes.pipe):
-                data, peak = int(shapes.data[i]), float(shapes.peaks[i, place])
-                wait, width = (data - 1) * float(shapes.latency[i, place]), float(shapes.width[i, place])
-                ring = Rings(data, wait, width, tensor / peak, byte / peak)
+                ring = rings_at(shapes, i, place, tensor, byte)
                 mine = [_stage(ring, stage) for stage in stages[place :: shapes.pipe]]
                 found[i, place] = _waits(mine, self.turns(order, shapes.pipe, place, m, shapes.chunks))
         return found
+
+    def tail(self, first: int, stop: int, most: Bytes, ring: Rings, shard: Shard) -> Seconds:
+        """Seconds from when the last gradients of the stage of these blocks are packed to its next forward pass: their
+        bucket goes round, and of divided gradients all new weights come after that."""
+        parts = [size for low, high, size in self.parameters if first <= low and high < stop]
+        buckets = self.buckets(first, stop, most)
+        if not buckets or (shard is Shard.NONE and max(parts) > most):  # large tensors are cut there
+            return 0.0
+        halves = [ring.half(size) for size, _ in buckets]
+        return halves[-1] + (sum(halves) if shard in (Shard.OPTIMIZER, Shard.GRADIENTS) else halves[-1])
 
 
 def _stage(ring: Rings, buckets: Sequence[tuple[Bytes, int]]) -> tuple[Seconds, Seconds, Seconds, Seconds]:

@@ -94,7 +94,7 @@ class Sections:
         found = []
         for each in met:
             kept = ([ref for ref in each.get(b, ()) if ref.name not in free] for b in range(self.count - 1))
-            sizes = [[_size(graph, ref) for ref in refs] for refs in kept]
+            sizes = [[size_of(graph, ref) for ref in refs] for refs in kept]
             found.append(tuple((sum(one for one, _ in some), sum(rest for _, rest in some)) for some in sizes))
         return found[0], found[1]
 
@@ -190,8 +190,8 @@ class Sections:
         rest`. What a block is sent is there from its first operator on."""
         first = np.full(self.count, len(self.block))
         np.minimum.at(first, self.block, np.arange(len(self.block)))
-        found = list(self._lives())
-        rows = [(b, int(first[b]) if made < 0 else made, last, *_size(self.step, ref)) for b, made, last, ref in found]
+        found = ((b, int(first[b]) if made < 0 else made, last, ref) for b, made, last, ref in self._lives())
+        rows = [(b, made, last, *size_of(self.step, ref)) for b, made, last, ref in found]
         block, made, last, each, rest = np.array(rows, np.float64).reshape(-1, 5).T
         return block.astype(np.int64), made.astype(np.int64), last.astype(np.int64), each, rest
 
@@ -262,7 +262,7 @@ class Sections:
                 there = made >= 0 and block[made] == block[i] and (made < end or self.onward[made]) and self.sure[made]
                 if root and there and root not in tide.gradients:
                     held[root] = block[i]
-        each, rest = np.array([_size(step, root) for root in held], np.float64).reshape(-1, 2).T
+        each, rest = np.array([size_of(step, root) for root in held], np.float64).reshape(-1, 2).T
         return np.array(list(held.values()), np.int64), each, rest
 
     def fullest(self, size: int, given: bool = True) -> Reals:
@@ -299,7 +299,7 @@ class Sections:
         return total - before, _summed(self.block, amount * early, self.count)
 
 
-def _size(step: Graph, ref: Ref) -> tuple[float, float]:
+def size_of(step: Graph, ref: Ref) -> tuple[float, float]:
     """A value's bytes a sample, and those of it that do not grow."""
     tensor = step.tensor(ref)
     one, two = tensor.size(1), tensor.size(2)

@@ -21,6 +21,10 @@ class Tied:
 
 def shared_of(graph: Graph) -> tuple[Tied, ...]:
     """The trained parameters that several blocks read."""
+    return graph.once("shared", lambda: _shared_of(graph))
+
+
+def _shared_of(graph: Graph) -> tuple[Tied, ...]:
     _, block = numbered(graph)
     readers = homes_of(graph).readers
     found = ((p, block[readers.get(p.name, [0])]) for p in graph.trainable)
