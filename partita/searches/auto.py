@@ -20,9 +20,10 @@ from partita.lowering.lower import refuse
 from partita.plan.check import check
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import call
+from partita.searches.codings import codable, coded, floor_of
 from partita.searches.divisions import cuts_of
 from partita.searches.exhaust import FEW_DEVICES, Exhausted, exhausted, knowing
-from partita.searches.exhaustive import Candidate, Search, grid, ranked, recipe_of, simulated
+from partita.searches.exhaustive import At, Candidate, Search, grid, ranked, recipe_of, simulated
 from partita.searches.explaining import MOST_RANKS
 from partita.searches.floors import Floors
 from partita.searches.objective import ALLOWED, check_objective
@@ -65,8 +66,9 @@ def field_of(
     graph: Graph, cluster: Cluster, *, objective: str = "time", allow: str = "exact", tight: bool = False
 ) -> Field:
     """The best points of the whole grid by formula, on data-sheet costs: 16 on few devices, where the clock is quick,
-    2 on many; on few devices also the recipes that the grid has no column for. If `tight`, the best point that leaves
-    all of the memory to the formula's errors, then the best that leaves more, down to the smallest point of all.
+    2 on many; on few devices also the recipes that the grid has no column for. Where plans may be lossy also the best
+    point for each codec, 2 of these on many devices. If `tight`, the best point that leaves all of the memory to the
+    formula's errors, then the best that leaves more, down to the smallest point of all.
 
     Raises PlanError where nothing can be lowered.
     """
@@ -86,8 +88,10 @@ def field_of(
     if tight:
         kept = tuple(dict.fromkeys(int(ranking(found, objective, int(capacity * part))[0]) for part in SHARES))
     else:
-        kept = varied(space, order := ranking(found, objective, capacity), 16 if few else 2)
-        others = (*joining(allow), *coded(space, order, allow)) if few else ()
+        kept = varied(space, ranking(found, objective, capacity), 16 if few else 2)
+        others = joining(allow) if few else ()
+        if "lossy" in ALLOWED[allow]:
+            others = (*others, *coded(found, costs, capacity, len(SPECS) if few else 2))
     plans, seconds, memory, refused = [], [], [], list(space.refused)
     chosen = [(space.call(i), float(found.seconds[i]), float(found.memory[i])) for i in kept]
     for text, took, held in (*chosen, *((text, inf, inf) for text in others)):
@@ -113,25 +117,17 @@ def joining(allow: str) -> tuple[str, ...]:
     return (*grid(OTHERS), *JOINING[allow], *(f"ddp(codec={name})" for name in codecs))
 
 
-def coded(space: Space, order: Ints, allow: str) -> tuple[str, ...]:
-    """The best point that is data parallelism alone, with each codec where plans may be lossy: so many devices and
-    microbatches, such buckets. What is sharded or cut into stages takes no codecs."""
-    alone = (space.column("data") > 1) & (space.column("pipe") == 1) & (space.column("shard") == 0)
-    best = order[alone[order]][:1].tolist() if "lossy" in ALLOWED[allow] else []
-    return tuple(f"{space.call(i).removesuffix(')')},codec={name})" for i in best for name in SPECS)
-
-
 def ranking(screen: Screen, objective: str, capacity: Bytes) -> Ints:
     """The best points, first what fits, then what may fit if the formula overrates it, then the smallest."""
     worth = {"memory": screen.memory, "cost": screen.seconds * screen.devices}.get(objective, screen.seconds)
     sure, maybe = screen.fitting(capacity), screen.fitting(capacity, SLACK)
     found: list[Ints] = []
     for kind, keys in ((sure, worth), (maybe & ~sure, worth), (~maybe, screen.memory)):
-        some = np.flatnonzero(kind)
         left = LOOKED_AT - sum(map(len, found))
-        if 0 < left < len(some):  # with all that are as good as the last one kept
+        some = np.flatnonzero(kind) if left else np.zeros(0, np.int64)
+        if left < len(some):  # with all that are as good as the last one kept
             some = some[keys[some] <= np.partition(keys[some], left - 1)[left - 1]]
-        found.append(some[np.lexsort((screen.memory[some], keys[some]))][: max(left, 0)])
+        found.append(some[np.lexsort((screen.memory[some], keys[some]))][:left])
     return np.concatenate(found)
 
 
@@ -158,7 +154,8 @@ def auto(
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> Search:  # fmt: skip
     """The field judged by the event clock. Where that goes by the costs that the field was priced by, and time is what
-    counts, so is every other point that could be faster still; the gap is to what no point of the grid is below.
+    counts, so is every other point that could be faster still; the gap is to what no point of the grid is below, where
+    plans may be lossy with any codec or without.
 
     Raises PlanError where none of it applies."""
     graph, cluster, screen, rest = costs.graph, costs.cluster, field.screen, Exhausted((), 0, 0.0)
@@ -167,8 +164,9 @@ def auto(
     if whole and cluster.size > FEW_DEVICES:  # each plan takes the clock a while: those first that floors point to
         rest = exhausted(screen, floors, costs, min(field.seconds), (), tell)
         recipes = {recipe_of(one) for one in rest.candidates}
-        if any(one.fits for one in rest.candidates):  # and what is ranked beside it is of another recipe
-            plans = () if len(recipes) > 1 else tuple(p for p in plans if p.name.split("(")[0] not in recipes)[:1]
+        if any(one.fits for one in rest.candidates):  # and what is ranked beside it is of another recipe, or has codecs
+            other = tuple(p for p in plans if p.name.split("(")[0] not in recipes)[: len(recipes) < 2]
+            plans = (*other, *(p for p in plans if p not in other and _codes(p)))
     found, refused = list[Candidate](), list[tuple[str, str]]()
     if plans:
         found, refused = simulated(graph, cluster, costs, calls=plans, objective=objective, allow=allow, tell=tell)
@@ -179,21 +177,28 @@ def auto(
         rest = replace(rest, clocked=rest.clocked + early)
     every = (*found, *rest.candidates)
     by_formula = _by_formula(screen, (*field.points, *rest.points)) if cluster.size > MOST_RANKS else None
-    search = ranked(
-        graph, knowing(costs, rest.prices), every, (*field.refused, *refused), objective, rest.floor, by_formula
-    )
+    floor, space, known = rest.floor, len(screen.space), knowing(costs, rest.prices)
+    if "lossy" in ALLOWED[allow]:
+        floor, space = min(floor, floor_of(screen.space, floors)), space + len(SPECS) * len(codable(screen.space))
+    search = ranked(graph, known, every, (*field.refused, *refused), objective, floor, by_formula)
     return replace(
-        search, search_seconds=time.perf_counter() - begun, space=len(screen.space), fitting=field.fitting,
+        search, search_seconds=time.perf_counter() - begun, space=space, fitting=field.fitting,
         clocked=len(found) + rest.clocked,
     )  # fmt: skip
 
 
-def _by_formula(screen: Screen, points: tuple[int, ...]) -> Callable[[Candidate], Callable[[float], Seconds]]:
+def _codes(plan: Plan) -> bool:
+    return any(sync.wire.codecs for sync in plan.sync)
+
+
+def _by_formula(screen: Screen, points: tuple[int, ...]) -> At:
     """What a point's step takes where links are so many times as wide: what the clock says, in the formula's
-    proportions."""
+    proportions. Nothing of what is no point of the grid."""
     place = {screen.space.call(i): i for i in points}
 
-    def of(candidate: Candidate) -> Callable[[float], Seconds]:
+    def of(candidate: Candidate) -> Callable[[float], Seconds] | None:
+        if candidate.plan.name not in place:
+            return None
         some = replace(screen.space, rows=screen.space.rows[[place[candidate.plan.name]]])
         here = candidate.timeline.step_seconds / float(screen.priced(some, 1.0)[0])
         return lambda factor: here * float(screen.priced(some, factor)[0])

@@ -74,7 +74,7 @@ class Search:
         return self.candidates[0].plan
 
 
-At = Callable[[Candidate], Callable[[float], Seconds]]
+At = Callable[[Candidate], Callable[[float], Seconds] | None]
 
 
 def grid(names: tuple[str, ...] = tuple(RECIPES)) -> Iterator[str]:
@@ -130,8 +130,8 @@ def ranked(
     bound: Seconds = 0.0, at: At | None = None,
 ) -> Search:  # fmt: skip
     """Candidates as a Search, in words; of equal ones that with the shortest call is first. No step takes less than
-    `bound` (0: than computing, perfectly divided). `at` says what a candidate's step takes where links are wider (None:
-    the clock says it). Raises PlanError where there are no candidates."""
+    `bound` (0: than computing, perfectly divided). `at` says what a candidate's step takes where links are wider, if
+    that is known (None: the clock says it). Raises PlanError where there are no candidates."""
     if not found:
         raise PlanError("no plan of the grid applies: " + "; ".join(sorted({why for _, why in refused})))
     cluster = costs.cluster
@@ -212,8 +212,10 @@ def _turn(ranked: Sequence[Candidate], costs: Costs, objective: str, at: At | No
     if objective == "memory" or not other.fits or not own:
         return words
     weight = [value / c.timeline.step_seconds for c, value in ((best, least), (other, mine))]
-    steps = [(at or _by_clock(costs))(candidate) for candidate in (best, other)]
-    turn = break_even(lambda f: weight[0] * steps[0](f), lambda f: weight[1] * steps[1](f), own)
+    one, two = ((at or _by_clock(costs))(candidate) for candidate in (best, other))
+    if one is None or two is None:
+        return words
+    turn = break_even(lambda f: weight[0] * one(f), lambda f: weight[1] * two(f), own)
     formula = ", by formula" if at else ""
     if turn is None:
         low, high = (show_bandwidth(own * factor) for factor in (1 / WIDEST, WIDEST))

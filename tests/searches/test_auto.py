@@ -16,7 +16,9 @@ from partita.lowering.samples import sizes_of
 from partita.plan.schedule import Order
 from partita.recipes.catalogue import call
 from partita.searches.auto import auto, field_of, joining
+from partita.searches.codings import codable
 from partita.searches.divisions import cuts_of, divisions
+from partita.searches.floors import Floors
 from partita.searches.screen import Screen, screened
 from partita.searches.space import COLUMNS, SCHEDULES, Space, space_of
 from partita.simulator.simulate import simulate
@@ -142,20 +144,48 @@ def test_what_is_allowed_joins() -> None:
 
 
 def test_points_of_the_grid_have_codecs_where_they_may() -> None:
-    """Beside codecs on all devices with a recipe's own buckets: on the best point that is data parallelism alone."""
+    """Beside codecs on all devices with a recipe's own buckets: each on a point that is data parallelism alone, which
+    the clock finds near the best of these for it."""
     graph, cluster = deep(8), machines(4, 1e5)
-    space, screen = grid_of(graph, cluster)
-    best = next(
-        space.call(i)
-        for i in np.argsort(screen.seconds, kind="stable").tolist()
-        if space.column("data")[i] > space.column("pipe")[i] == 1 and not space.column("shard")[i]
-    )
-    of_point = {f"{best[:-1]},codec={name})" for name in SPECS}
+    space, _ = grid_of(graph, cluster)
+    points = {space.call(i) for i in codable(space).tolist()}
     for allow in ("exact", "lossy", "delayed", "any"):
         field = field_of(graph, cluster, allow=allow)
         found = {plan.name for plan in field.plans if any(sync.wire.codecs for sync in plan.sync)}
-        assert found == (of_point | {f"ddp(codec={name})" for name in SPECS} if allow in ("lossy", "any") else set())
+        own = {f"ddp(codec={name})" for name in SPECS}
+        assert own <= found if allow in ("lossy", "any") else not found
+        split = [name.removesuffix(")").rsplit(",codec=", 1) for name in found - own]
+        assert {f"{point})" for point, _ in split} <= points
+        assert {codec for _, codec in split} == (set(SPECS) if found else set())
+        for point, codec in split[::5]:
+            best = min(clocked(graph, cluster, f"{one[:-1]},codec={codec})")[0] for one in points)
+            assert clocked(graph, cluster, f"{point},codec={codec})")[0] <= 1.5 * best
     assert not any(plan.sync[0].wire.codecs for plan in field_of(graph, cluster, allow="lossy", tight=True).plans)
+
+
+def test_no_point_with_a_codec_is_below_its_floor() -> None:
+    """Nor is what `auto` says no plan takes less than, where plans may be lossy: these points count."""
+    graph, cluster = deep(8), machines(4, 1e5)
+    space, _ = grid_of(graph, cluster)
+    some, floors = codable(space), Floors(graph, cluster)
+    least = floors.computing(Space(space.rows[some]))
+    for k in range(0, len(some), 5):
+        for codec in ("fp16", "dgc", "powersgd"):
+            call_ = f"{space.call(int(some[k]))[:-1]},codec={codec})"
+            assert least[k] <= clocked(graph, cluster, call_)[0]
+    costs = datasheet_costs(graph, cluster, tuple(range(1, 9)))
+    found = auto(field_of(graph, cluster, allow="lossy"), costs, allow="lossy")
+    assert found.lower_bound_seconds <= least.min()
+    assert found.space == len(space) + len(SPECS) * len(some)
+    assert found.gap >= 0
+
+
+def test_codecs_are_tried_on_many_devices() -> None:
+    """A few, by formula; where the order turns is not said of them."""
+    graph, cluster = deep(8), machines(72, 1e5)
+    found = auto(field_of(graph, cluster, allow="lossy"), datasheet_costs(graph, cluster, (1, 2, 4, 8)), allow="lossy")
+    assert any("codec=" in one.plan.name for one in found.candidates)
+    assert found.gap >= 0
 
 
 def test_a_codec_on_a_point_may_be_the_best() -> None:
