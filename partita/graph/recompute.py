@@ -63,7 +63,7 @@ def recomputed(graph: Graph, names: Collection[str]) -> Recomputed:
     operators, places = list(graph.operators[: graph.forward_length]), list(range(graph.forward_length))
 
     def taken(ref: Ref) -> Ref:
-        return replace(ref, name=ref.name + AGAIN) if ref.name in made else ref
+        return Ref(ref.name + AGAIN, ref.index) if ref.name in made else ref
 
     for operator in graph.operators[graph.forward_length :]:
         places.append(len(operators))
