@@ -25,7 +25,7 @@ CONTRACT = {
     "verify": {"task", "--cluster", "--plan", "--seed", "--json"},
     "fit": {"task", "--cluster", "--plan", "--json"},
     "capture": {"task", "-o", "--json"},
-    "cluster show": {"cluster", "--json"},
+    "cluster show": {"cluster", "-o", "--json"},
     "cluster probe": {"cluster", "--json"},
     "cluster lab": {"cluster", "command", "--json"},
     "recipes": {"name", "--json"},

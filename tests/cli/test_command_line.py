@@ -153,6 +153,16 @@ def test_the_best_plan_is_written_and_read_back(say: Say, graph: str, tmp_path: 
     assert json.loads(out)["plan"] == best["plan"]
 
 
+def test_a_cluster_is_written_to_begin_with(say: Say, tmp_path: Path) -> None:
+    place = tmp_path / "mine.toml"
+    assert say("cluster", "show", "lab-2x2", "-o", str(place))[0] == 0
+    assert load_cluster(str(place)) == load_cluster("lab-2x2")
+    place.write_text(place.read_text().replace("schema = 1\n", ""))
+    code, _, err = say("cluster", "show", str(place))
+    assert code == 2
+    assert "lacks 'schema'; add schema = 1" in err
+
+
 def test_a_fit_that_fails_names_the_change(say: Say, graph: str, tmp_path: Path) -> None:
     roomy = load_cluster("lab-4x1g")
     device = replace(roomy.devices[0], memory=64)
