@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import sys
 from contextlib import nullcontext
 from typing import Annotated
@@ -26,6 +28,7 @@ app.add_typer(machines, name="cluster")
 
 def main(words: list[str] | None = None) -> int:
     """Carry out a command line and return its exit code."""
+    atexit.register(gc.freeze)  # an interpreter that ends collects all that torch has made, which takes a second
     given = sys.argv[1:] if words is None else words
     as_json = "--json" in (given[: given.index("--")] if "--" in given else given)
     with stdout_kept_free() if as_json else nullcontext(), terminable(), telling() as tell:
