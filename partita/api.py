@@ -36,7 +36,7 @@ from partita.searches.fit import Fit, usual
 from partita.searches.fit import fit as fit_to
 from partita.searches.minibatches import over_minibatches
 from partita.searches.objective import ALLOWED
-from partita.searches.pays import all_pay
+from partita.searches.pays import all_pay, asked
 from partita.searches.steps_to_loss import StepsToLoss
 from partita.searches.sweep import Sweep, check_links
 from partita.searches.sweep import sweep as sweep_over
@@ -120,7 +120,7 @@ def search(
     begun = time.perf_counter()
     tell("pricing every point of the grid by formula")
     field = field_of(graph, cluster, objective=objective, allow=allow)
-    coded = [plan_of("ddp", graph, cluster)] if "lossy" in ALLOWED[allow] else []
+    coded = asked(graph, cluster) if "lossy" in ALLOWED[allow] else ()
     known = costs or costs_of(graph, cluster, [*field.plans, *coded], source="datasheet")
     found = auto(field, known, objective=objective, allow=allow, tell=tell)
     if costs is None and source != "datasheet":

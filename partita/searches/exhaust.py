@@ -27,7 +27,7 @@ from partita.units import Seconds
 
 FEW_DEVICES: Final = 16
 MOST_CLOCKED: Final = (8, 64)  # on many devices, on few, where the clock is quick
-SMALL: Final = 2**18  # instructions of all ranks, up to which more are clocked on few devices
+SMALL: Final = 2**16  # instructions of all ranks, up to which more are clocked on few devices
 
 
 @dataclass(frozen=True)

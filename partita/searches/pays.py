@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
+from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import call
@@ -63,11 +65,16 @@ def pays(plan: Plan, costs: Costs) -> Pays | None:
     return Pays(plan.name, gain, turn[0] if turn else 0.0, own)
 
 
+def asked(graph: Graph, cluster: Cluster) -> tuple[Plan, ...]:
+    """The plan on which every codec is looked at: gradients that are all-reduced, without one. None for one device, for
+    more than a break-even is simulated for, or for more than there are samples."""
+    some = 1 < cluster.size <= min(MOST_RANKS, graph.global_batch or graph.batch)
+    return (call("ddp", graph, cluster),) if some else ()
+
+
 def all_pay(costs: Costs) -> tuple[Pays, ...]:
-    """Where every codec pays with its own settings, on gradients that are all-reduced; nothing for one device, or for
-    more than a break-even is simulated for."""
+    """Where every codec pays with its own settings, on what is `asked` about."""
     graph, cluster = costs.graph, costs.cluster
-    if not 1 < cluster.size <= MOST_RANKS:
-        return ()
-    found = (pays(call(f"ddp(codec={name})", graph, cluster, costs), costs) for name in SPECS)
+    names = SPECS if asked(graph, cluster) else ()
+    found = (pays(call(f"ddp(codec={name})", graph, cluster, costs), costs) for name in names)
     return tuple(one for one in found if one)

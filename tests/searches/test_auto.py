@@ -8,6 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from partita.api import search
 from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.cost.datasheet import datasheet_costs
 from partita.graph.graph import Graph, Optimizer
@@ -157,7 +158,7 @@ def test_points_of_the_grid_have_codecs_where_they_may() -> None:
         split = [name.removesuffix(")").rsplit(",codec=", 1) for name in found - own]
         assert {f"{point})" for point, _ in split} <= points
         assert {codec for _, codec in split} == (set(SPECS) if found else set())
-        for point, codec in split[::5]:
+        for point, codec in split[::6] if allow == "lossy" else ():
             best = min(clocked(graph, cluster, f"{one[:-1]},codec={codec})")[0] for one in points)
             assert clocked(graph, cluster, f"{point},codec={codec})")[0] <= 1.5 * best
     assert not any(plan.sync[0].wire.codecs for plan in field_of(graph, cluster, allow="lossy", tight=True).plans)
@@ -180,10 +181,11 @@ def test_no_point_with_a_codec_is_below_its_floor() -> None:
     assert found.gap >= 0
 
 
-def test_codecs_are_tried_on_many_devices() -> None:
-    """A few, by formula; where the order turns is not said of them."""
-    graph, cluster = deep(8), machines(72, 1e5)
-    found = auto(field_of(graph, cluster, allow="lossy"), datasheet_costs(graph, cluster, (1, 2, 4, 8)), allow="lossy")
+@pytest.mark.parametrize("size", [32, 72])
+def test_codecs_are_tried_on_many_devices(size: int) -> None:
+    """A few, by formula, also where there are more devices than samples."""
+    graph, cluster = deep(8), machines(size, 1e5)
+    found = search(graph, cluster, source="datasheet", allow="lossy")
     assert any("codec=" in one.plan.name for one in found.candidates)
     assert found.gap >= 0
 
