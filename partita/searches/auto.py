@@ -19,7 +19,7 @@ from partita.graph.growing import growing
 from partita.lowering.lower import refuse
 from partita.plan.check import check
 from partita.plan.plan import Plan
-from partita.recipes.catalogue import call
+from partita.recipes.catalogue import RECIPES, call
 from partita.searches.codings import codable, coded, floor_of
 from partita.searches.divisions import cuts_of
 from partita.searches.exhaust import FEW_DEVICES, Exhausted, exhausted, knowing
@@ -28,7 +28,7 @@ from partita.searches.explaining import MOST_RANKS
 from partita.searches.floors import Floors
 from partita.searches.objective import ALLOWED, check_objective
 from partita.searches.screen import Screen, screened
-from partita.searches.space import Ints, Space, space_of
+from partita.searches.space import Ints, Space, least_bucket, space_of
 from partita.units import Bytes, Seconds
 from partita.wire.codec import SPECS
 
@@ -77,7 +77,8 @@ def field_of(
     sizes = (1, max(batch // max(cluster.size // 4, 1), 2), batch) if graph.symbolic else (graph.batch,)
     costs = datasheet_costs(graph, cluster, sizes)
     cuts = cuts_of(graph, cluster, costs, min(4 * cluster.size, MOST_STAGES))
-    space = space_of(graph, cluster, cuts.most, sum(p.tensor.size() for p in graph.trainable))
+    trained = sum(p.tensor.size() for p in graph.trainable)
+    space = space_of(graph, cluster, cuts.most, trained)
     if not len(space):
         raise PlanError("no plan of the grid applies: " + "; ".join(sorted({why for _, why in space.refused})))
     found = screened(graph, cluster, costs, space, cuts)
@@ -89,7 +90,7 @@ def field_of(
         kept = tuple(dict.fromkeys(int(ranking(found, objective, int(capacity * part))[0]) for part in SHARES))
     else:
         kept = varied(space, ranking(found, objective, capacity), 16 if few else 2)
-        others = joining(allow) if few else ()
+        others = joining(allow, least_bucket(trained)) if few else ()
         if "lossy" in ALLOWED[allow]:
             others = (*others, *coded(found, costs, capacity, len(SPECS) if few else 2))
     plans, seconds, memory, refused = [], [], [], list(space.refused)
@@ -111,10 +112,19 @@ def field_of(
     )
 
 
-def joining(allow: str) -> tuple[str, ...]:
-    """Calls of what the grid has no column for, as far as it may be chosen."""
+def joining(allow: str, least: Bytes = 0) -> tuple[str, ...]:
+    """Calls of what the grid has no column for, as far as it may be chosen. Where these recipes' own buckets are
+    smaller than the `least` of the grid, they have that: a Program of a large model's small buckets is no plan."""
     codecs = SPECS if "lossy" in ALLOWED[allow] else ()
-    return (*grid(OTHERS), *JOINING[allow], *(f"ddp(codec={name})" for name in codecs))
+    own = (*((name, "") for name in JOINING[allow]), *(("ddp", f"codec={name}") for name in codecs))
+    return (*grid(OTHERS, least), *(_sized(name, words, least) for name, words in own))
+
+
+def _sized(name: str, words: str, least: Bytes) -> str:
+    """A call, with buckets of at least so many bytes."""
+    small = RECIPES[name].knobs.get("bucket_bytes", least) < least
+    given = ",".join(filter(None, (words, f"bucket_bytes={least}" if small else "")))
+    return f"{name}({given})" if given else name
 
 
 def ranking(screen: Screen, objective: str, capacity: Bytes) -> Ints:

@@ -23,7 +23,7 @@ from partita.searches.objective import check_objective, refusal, worth
 from partita.searches.pays import Pays
 from partita.searches.weighed import Weighed
 from partita.simulator.simulate import simulate, step_seconds
-from partita.units import Seconds, show_bandwidth
+from partita.units import Bytes, Seconds, show_bandwidth
 
 GRID: Final[dict[str, tuple[Any, ...]]] = {
     "bucket_bytes": (2**18, 2**20, 2**22, 25 * 2**20),
@@ -77,10 +77,12 @@ class Search:
 At = Callable[[Candidate], Callable[[float], Seconds] | None]
 
 
-def grid(names: tuple[str, ...] = tuple(RECIPES)) -> Iterator[str]:
-    """Every recipe call of the grid as text."""
+def grid(names: tuple[str, ...] = tuple(RECIPES), least: Bytes = 0) -> Iterator[str]:
+    """Every recipe call of the grid as text, with buckets of at least so many bytes."""
     for name in names:
         knobs = {knob: GRID[knob] for knob in RECIPES[name].knobs if knob in GRID}
+        if "bucket_bytes" in knobs:
+            knobs["bucket_bytes"] = tuple(dict.fromkeys(max(size, least) for size in knobs["bucket_bytes"]))
         for values in product(*knobs.values()):
             chosen = ",".join(f"{k}={v}" for k, v in zip(knobs, values, strict=True))
             yield f"{name}({chosen})" if chosen else name

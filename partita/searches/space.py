@@ -97,13 +97,24 @@ def _rows(data: int, lengths: Ints, schedule: int, m: int, kinds: Ints, trained:
     """All points of a degree of data, a schedule and a number of microbatches."""
     pipe, kind, parts = (c.ravel() for c in np.meshgrid(lengths, np.arange(len(kinds)), PARTS, indexing="ij"))
     even = -(-trained // (pipe * parts))
-    bucket = np.maximum(2 ** np.ceil(np.log2(np.maximum(even, 1))).astype(np.int64), LEAST_BUCKET)
+    bucket = bucket_of(even)
     shard, recompute = kinds[kind].T
     whole = np.ones(len(pipe), np.int64)
     found = np.stack([data * whole, pipe, schedule * whole, m * whole, shard, recompute, bucket], axis=1)
     if data == 1:  # nothing is agreed on, so nothing can be sharded, nor does it matter what travels together
         found = found[(found[:, 4] == 0) & (parts == PARTS[0])]
     return found[np.r_[True, (found[1:] != found[:-1]).any(axis=1)]] if len(found) else found
+
+
+def bucket_of(size: Ints) -> Ints:
+    """The bucket that holds so many bytes: a power of two."""
+    found: Ints = np.maximum(2 ** np.ceil(np.log2(np.maximum(size, 1))).astype(np.int64), LEAST_BUCKET)
+    return found
+
+
+def least_bucket(trained: Bytes) -> Bytes:
+    """The smallest one in a space of so many bytes of gradients that are not divided among stages."""
+    return int(bucket_of(np.array([-(-trained // PARTS[-1])]))[0])
 
 
 def _kinds(graph: Graph, order: Order, chunks: int) -> Iterator[tuple[int, int, str]]:

@@ -15,13 +15,13 @@ from partita.graph.graph import Graph, Optimizer
 from partita.lowering.lower import lower
 from partita.lowering.samples import sizes_of
 from partita.plan.schedule import Order
-from partita.recipes.catalogue import call
+from partita.recipes.catalogue import RECIPES, call, parse
 from partita.searches.auto import auto, field_of, joining
 from partita.searches.codings import codable
 from partita.searches.divisions import cuts_of, divisions
 from partita.searches.floors import Floors
 from partita.searches.screen import Screen, screened
-from partita.searches.space import COLUMNS, SCHEDULES, Space, space_of
+from partita.searches.space import COLUMNS, SCHEDULES, Space, least_bucket, space_of
 from partita.simulator.simulate import simulate
 from partita.wire.codec import SPECS
 from tests.small import layers
@@ -142,6 +142,16 @@ def test_what_is_allowed_joins() -> None:
     assert {f"ddp(codec={name})" for name in SPECS} == lossy - exact
     assert "ssp" in delayed - exact
     assert every >= lossy | delayed | {"gossip"}
+
+
+def test_what_joins_has_no_smaller_buckets_than_the_grid() -> None:
+    """A model of 32 GB is not simulated in buckets of 256 KiB; a small one's recipes are left as they are."""
+    least = least_bucket(2**35)
+    assert least == 2**29
+    for text in joining("any", least):
+        name, knobs = parse(text)
+        assert knobs.get("bucket_bytes", RECIPES[name].knobs.get("bucket_bytes", least)) >= least
+    assert joining("any", least_bucket(2**20)) == joining("any")
 
 
 def test_points_of_the_grid_have_codecs_where_they_may() -> None:
