@@ -1,8 +1,8 @@
 """`partita::lstm_layer`, `partita::gru_layer` and their backwards: one layer, one direction, as one operator.
 
-Importing this file registers them with torch. An LSTM on CPU in fp32 and bf16 runs oneDNN's layer, both on CUDA
-cuDNN's, as eager does; anything else runs the recurrence step by step (LSTM: Hochreiter & Schmidhuber, 1997; GRU: Cho
-et al., 2014, in torch's form; gates in torch's order).
+Importing this file registers them with torch. An LSTM on CPU in fp32, and in bf16 where it can, runs oneDNN's layer,
+both on CUDA cuDNN's, as eager does; anything else runs the recurrence step by step (LSTM: Hochreiter & Schmidhuber,
+1997; GRU: Cho et al., 2014, in torch's form; gates in torch's order).
 
     layer(value (T, B, I), w_in, w_hidden, b_in, b_hidden, states (B, H) each, reverse)
         -> output (T, B, H), last states, workspace bytes
@@ -75,7 +75,9 @@ CELLS: Final = (Cell("lstm", 2, 5, _lstm_step, _lstm_back), Cell("gru", 1, 4, _g
 
 
 def _onednn(cell: Cell, value: Tensor) -> bool:
-    known = value.dtype in (torch.float32, torch.bfloat16) and cell.name == "lstm"
+    """Whether oneDNN has the layer here; in bf16 it asks for AVX-512."""
+    short = value.dtype is torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    known = (value.dtype is torch.float32 or short) and cell.name == "lstm"
     return value.device.type == "cpu" and known and torch._C._has_mkldnn
 
 
