@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from partita.runtime.transport import tag_of
+from partita.runtime.transport import Unasked, tag_of
 from partita.units import Seconds
 
 Way = tuple[int, int]
@@ -90,7 +90,7 @@ class Bridge:
 
 
 @dataclass
-class Crossing:
+class Crossing(Unasked):
     """A message over a bridge: begun again whenever that leads another way, unless the other end has it."""
 
     bridge: Bridge
@@ -101,10 +101,6 @@ class Crossing:
     work: Any = None
     times: int = -1
     done: bool = False
-
-    def ready(self) -> bool:
-        """Nobody may ask, as with any message over a link."""
-        raise NotImplementedError("who looks whether a message is there cannot lose its other end")
 
     def begin(self) -> None:
         """Start it on the link that there is."""

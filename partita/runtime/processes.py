@@ -21,7 +21,7 @@ from partita.errors import RunError
 from partita.program.instruction import Kind
 from partita.runtime.bridge import Bridge
 from partita.runtime.hops import in_halves
-from partita.runtime.transport import Gone, Pending, Steps, tag_of
+from partita.runtime.transport import Gone, Pending, Steps, Unasked, tag_of
 from partita.units import Bytes, Seconds
 from partita.wire.algorithms import BACKEND, schedule_of
 
@@ -96,16 +96,11 @@ class Staged:
 
 
 @dataclass
-class Linked:
+class Linked(Unasked):
     """A message over a link. Its other end is gone where it ends before it has waited for as long as it may."""
 
     work: Any
     peer: int
-
-    def ready(self) -> bool:
-        """Nobody may ask: that would start a waiter, and a second one on a message of gloo never ends. Better a loud
-        failure than a lane that stands still."""
-        raise NotImplementedError("who looks whether a message is there cannot lose its other end")
 
     def block(self, timeout: Seconds) -> bool:
         begun = time.monotonic()

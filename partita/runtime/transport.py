@@ -24,6 +24,15 @@ class Pending(Protocol):
         """Wait until ready; False if `timeout` passed before."""
 
 
+class Unasked:
+    """A message whose other end may go away, which lanes wait for with `block`. Nobody may ask whether it is there:
+    that would start a waiter, and a second one on a message of gloo never ends. Better a loud failure than a lane that
+    stands still."""
+
+    def ready(self) -> bool:
+        raise NotImplementedError("who looks whether a message is there cannot lose its other end")
+
+
 class Gone(RunError):
     """The other end of a message is not there any more."""
 
