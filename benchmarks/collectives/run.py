@@ -26,7 +26,7 @@ import torch.distributed as dist
 from partita import api
 from partita.lab.command import run_command
 from partita.lab.rehearsal import Rehearsal
-from partita.recipes.fastest import candidates, timed
+from partita.recipes.fastest import candidates, choice, timed
 from partita.runtime.hops import by_schedule
 from partita.runtime.processes import Processes
 from partita.searches.explaining import narrowest_link
@@ -112,7 +112,7 @@ def table(cluster: str, said: dict[int, Times], was: dict[int, Times]) -> None:
     print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
     for size, row in was.items():
         moved = 2 * (world - 1) / world * size
-        best, chosen = min(row, key=row.__getitem__), min(said[size], key=said[size].__getitem__)
+        best, chosen = min(row, key=row.__getitem__), choice((s, name) for name, s in said[size].items())
         ours = min(seconds for name, seconds in row.items() if name != BACKEND)
         cells = [f"{size:,}", *(f"{8e-9 * moved / row[name]:.3f}" for name in names), chosen]
         cells += [f"{row[best] / row[chosen]:.3f}", best, f"{row[BACKEND] / ours:.3f}"]

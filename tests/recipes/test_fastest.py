@@ -12,7 +12,7 @@ from partita.plan.text import read_plan, write_plan
 from partita.plan.wire import Codec
 from partita.program.instruction import Collective
 from partita.recipes.catalogue import call
-from partita.recipes.fastest import candidates, timed
+from partita.recipes.fastest import ALIKE, candidates, choice, timed
 from partita.simulator.simulate import simulate
 from partita.wire.algorithms import BACKEND, STREAMS
 from tests.priced import priced, whole_cores
@@ -38,27 +38,34 @@ def algorithms(plan: Plan, costs: Costs) -> dict[int, str]:
 
 @pytest.mark.parametrize("latency", [0.0, 1e-4, 1e-2])
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_no_other_schedule_is_predicted_to_be_faster(ranks: int, latency: float) -> None:
+def test_no_other_schedule_is_predicted_to_be_faster_by_what_can_be_told(ranks: int, latency: float) -> None:
     costs = costs_on(whole_cores(ranks, 1e5), latency)
     plan = call(text(100), costs.graph, costs.cluster, costs)
     chosen = algorithms(plan, costs)
     assert len(chosen) > 1
     for size, algorithm in chosen.items():
         seconds = {name: second for second, name in timed(size, ranks, None, costs)}
-        assert seconds[algorithm] == min(seconds.values())
+        near = [name for name, second in seconds.items() if second <= ALIKE * min(seconds.values())]
+        assert algorithm == near[0]
+
+
+def test_of_schedules_that_are_alike_the_first_is_taken_and_no_lead_is_given_away() -> None:
+    """The backend's own comes first; rounding errors between equal schedules decide nothing."""
+    assert choice([(1.0, BACKEND), (1.0 - 1e-12, "ring"), (0.97, "tree")]) == BACKEND
+    assert choice([(1.0, BACKEND), (0.9, "ring"), (0.9 - 1e-12, "tree")]) == "ring"
 
 
 def test_small_messages_double_and_large_ones_go_round() -> None:
     """CO-04, CO-05: few steps where latency rules, few bytes where bandwidth does; the plan says both."""
     costs = costs_on(whole_cores(4, 1e5), 3e-4)
     plan = call(text(48), costs.graph, costs.cluster, costs)
-    small, large = (min(timed(size, 4, None, costs))[1] for size in (4, 10**6))
+    small, large = (choice(timed(size, 4, None, costs)) for size in (4, 10**6))
     assert small == "doubling" != large
     assert plan.sync[0].wire.collective != "auto"
     assert read_plan(write_plan(plan)) == plan
 
 
-def test_the_whole_plan_is_no_slower_than_with_any_one_schedule() -> None:
+def test_the_whole_plan_is_no_slower_than_with_any_one_schedule_by_what_can_be_told() -> None:
     costs = costs_on(whole_cores(4, 1e5), 1e-4)
 
     def seconds(collective: str) -> float:
@@ -66,7 +73,7 @@ def test_the_whole_plan_is_no_slower_than_with_any_one_schedule() -> None:
         return simulate(lower(costs.graph, plan, costs.cluster)[-1].program, costs).step_seconds
 
     others = [seconds(name) for name in candidates(4, False, costs.cluster)]
-    assert seconds("auto") <= min(others) * (1 + 1e-9) < max(others)
+    assert seconds("auto") <= min(others) * ALIKE < max(others)
 
 
 def test_nodes_and_codecs_have_candidates_of_their_own() -> None:
