@@ -89,7 +89,7 @@ def all_reduced(draft: Draft) -> Program:
 
     The weight of a weighted loss is summed first, while backward goes on: F PW B0 P0 ..., AW A0 ..., and W0 before U0.
     """
-    lag, first = draft.sync.tight.lag, draft.workers[:1] if negotiates(draft.sync) else ()
+    lag, first = draft.sync.consistency.lag, draft.workers[:1] if negotiates(draft.sync) else ()
     crews = [crew for one in draft.crews for crew in separate(one, draft.workers if draft.factored else first)]
     return program_of(
         draft,

@@ -33,7 +33,7 @@ from partita.lowering.quorum import counted, in_consensus, mastered
 from partita.lowering.samples import Crew, Draft, Work, packed, passes, separate
 from partita.lowering.ways import Way, drops, served_in, tags_of
 from partita.plan.plan import Plan
-from partita.plan.sync import Servers, Sync, What
+from partita.plan.sync import Payload, Servers, Sync
 from partita.program.instruction import (
     After,
     Apply,
@@ -61,36 +61,41 @@ CORRECTIONS: Final = ("delay", "staleness")
 def waits_for_all(plan: Plan) -> bool:
     """Whether no server goes ahead of a worker: every update is the sum of all workers' gradients of one step."""
     sync = plan.sync[0] if plan.sync else Sync()
-    tight = sync.tight
-    ahead = tight.staleness or tight.need or any(c.name != "momentum" for c in plan.update.corrections)
-    return not (isinstance(sync.through, Servers) and (ahead or sync.what is What.DELTA))
+    consistency = sync.consistency
+    ahead = consistency.staleness or consistency.need or any(c.name != "momentum" for c in plan.update.corrections)
+    return not (isinstance(sync.through, Servers) and (ahead or sync.payload is Payload.DELTA))
 
 
 def loose_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
     """(whether such a plan asks for it, what) of all that is not brought about yet where servers go ahead."""
-    sync, elastic, dual = plan.sync[0], plan.sync[0].what is What.ELASTIC, counted(plan.sync[0])
+    sync, elastic, dual = plan.sync[0], plan.sync[0].payload is Payload.ELASTIC, counted(plan.sync[0])
     unknown = [c.name for c in plan.update.corrections if c.name not in (("nesterov",) if elastic else CORRECTIONS)]
     assert isinstance(sync.through, Servers)
     yield sync.through.levels * sync.through.replicas > 1, "servers in levels or replicas"
-    yield sync.tight.lag > 0, f"lag {sync.tight.lag} where no gradients are all-reduced"
-    yield sync.often.period == 0, "agreement once at the end (period 0)"
+    yield sync.consistency.lag > 0, f"lag {sync.consistency.lag} where no gradients are all-reduced"
+    yield sync.frequency.period == 0, "agreement once at the end (period 0)"
     outer = replace(sync.outer, rate=1.0) if elastic else replace(sync.outer, penalty=0.0) if dual else sync.outer
-    yield sync.often.fragments > 1 or outer != Sync().outer, "fragments or outer optimizers at such servers"
+    yield sync.frequency.fragments > 1 or outer != Sync().outer, "fragments or outer optimizers at such servers"
     yield not sync.through.own and (elastic or dual), "a centre on the devices of workers"
-    kinds = (What.GRADIENT, What.DELTA, What.ELASTIC, What.DUAL)
-    yield sync.what not in kinds, f"servers that go ahead with {sync.what}"
+    kinds = (Payload.GRADIENT, Payload.DELTA, Payload.ELASTIC, Payload.DUAL)
+    yield sync.payload not in kinds, f"servers that go ahead with {sync.payload}"
     yield dual and sync.through.count > 1, f"a quorum at each of {sync.through.count} servers"
-    dropped = sync.tight.need > 0 and sync.tight.late == "drop"
+    dropped = sync.consistency.need > 0 and sync.consistency.late == "drop"
     yield dual and dropped, "a quorum that drops who comes late"
-    yield sync.what is What.DELTA and sync.often.fetch * sync.often.period > 1, "increments pushed now and then"
-    yield (elastic or dual) and sync.often.fetch > 1, "a centre that is fetched now and then"
-    summed = sync.tight.need > 0 and sync.what is not What.GRADIENT
+    yield (
+        sync.payload is Payload.DELTA and sync.frequency.fetch * sync.frequency.period > 1,
+        "increments pushed now and then",
+    )
+    yield (elastic or dual) and sync.frequency.fetch > 1, "a centre that is fetched now and then"
+    summed = sync.consistency.need > 0 and sync.payload is not Payload.GRADIENT
     yield summed and not dual, "increments summed before they enter"
-    mixed = sync.tight.staleness != 0 or sync.often.period * sync.often.fetch > 1 or plan.update.corrections
+    mixed = (
+        sync.consistency.staleness != 0 or sync.frequency.period * sync.frequency.fetch > 1 or plan.update.corrections
+    )
     yield dropped and bool(mixed), "late gradients that are dropped, of several versions or steps"
     yield bool(unknown), f"the correction {unknown[0]!r}" if unknown else ""
     yield bool(graph.clip_norm), "a bound on the norm of gradients (clip_norm) under servers that go ahead"
-    gathered = graph.weight is not None and sync.often.period > 1 and not (elastic or dual)
+    gathered = graph.weight is not None and sync.frequency.period > 1 and not (elastic or dual)
     yield gathered, "weighted losses gathered over several minibatches"
     yield bool(plan.before), "phases before servers that go ahead"
 
@@ -98,8 +103,8 @@ def loose_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
 def arriving(draft: Draft) -> Program:
     """Servers of which each worker gets an answer of its own: asynchronous (DP-09, DP-10), with bounded delay (DP-14),
     stepping once several have come (DP-16), or with the first of a step's gradients only (DP-11)."""
-    owners, often = owners_of(draft, draft.servers), draft.sync.often
-    own = {What.ELASTIC: tied, What.DUAL: in_consensus}.get(draft.sync.what, _worker)
+    owners, frequency = owners_of(draft, draft.servers), draft.sync.frequency
+    own = {Payload.ELASTIC: tied, Payload.DUAL: in_consensus}.get(draft.sync.payload, _worker)
     crews = [crew for one in draft.crews for crew in separate(one, draft.servers)]
     working = {crew.ranks: (crew.name, own(draft, crew, owners)) for crew in crews}
     serving: dict[Owners, tuple[str, list[Instruction]]] = {
@@ -112,12 +117,12 @@ def arriving(draft: Draft) -> Program:
         keeps = "model" if ranks in working else "server"
         roles.append(Role("-".join(name for name, _ in parts), ranks, tuple(body), lanes_of(body, SERVE), keeps))
     semantics = "lossy" if drops(draft) else "delayed" if own is _worker else "consensus"
-    return program_of(draft, tuple(roles), steps=often.period * often.fetch, semantics=semantics)
+    return program_of(draft, tuple(roles), steps=frequency.period * frequency.fetch, semantics=semantics)
 
 
 def _worker(draft: Draft, crew: Crew, owners: Owners) -> list[Instruction]:
     """A round: `fetch` pushes of the sum over `period` minibatches each, then the new weights."""
-    period, tags, delta = draft.sync.often.period, tags_of(draft), draft.sync.what is What.DELTA
+    period, tags, delta = draft.sync.frequency.period, tags_of(draft), draft.sync.payload is Payload.DELTA
     ways = [Way(draft, i, crew.ranks[0], owner) for i, owner in enumerate(owners)]
     home = {way.bucket for way in ways if way.home and not delta}
     body: list[Instruction] = []
@@ -145,7 +150,7 @@ def _worker(draft: Draft, crew: Crew, owners: Owners) -> list[Instruction]:
 def tied(draft: Draft, crew: Crew, owners: Owners) -> list[Instruction]:
     """A round: `period` steps of the worker's own, then the spring between it and the centre of the last answer; what
     it gives way is what the centre gets (DP-19, asynchronous)."""
-    body, rate = own_steps(draft, crew, draft.sync.often.period), draft.sync.outer.rate
+    body, rate = own_steps(draft, crew, draft.sync.frequency.period), draft.sync.outer.rate
     for i, bucket in enumerate(draft.buckets):
         name, host = bucket.name, owners[i]
         pull = Mix(name, Space.DELTA, (Term(Space.PARAMETER, (rate,)), Term(Space.ANCHOR, (-rate,))))
@@ -184,7 +189,7 @@ def _made_ready(draft: Draft, crew: Crew, way: Way, tag: str) -> list[Instructio
     """A bucket's gradients of a weighted loss are divided by the own samples' weight; its increment is made, once
     backward does not read what it changes any more."""
     found: list[Instruction] = []
-    delta, i = draft.sync.what is What.DELTA, way.i
+    delta, i = draft.sync.payload is Payload.DELTA, way.i
     if draft.weight:
         mean = Scale(way.bucket, crew.count / draft.batch, Space.GRADIENT if delta else way.space, WEIGHT)
         found.append(Instruction(f"W{i}{tag}", mean, "compute", (After(f"P{i}{tag}"),)))
@@ -223,7 +228,7 @@ def _closing(draft: Draft, mine: list[int], others: list[int]) -> list[Instructi
     for i in mine:
         came = tuple(After(f"U{i}.{w}") for w in draft.workers)
         read = tuple(After(f"V{i}.{w}", 1) for w in draft.workers)
-        body.append(Instruction(f"E{i}", Mark(), "serve", came, need=draft.sync.tight.need))
+        body.append(Instruction(f"E{i}", Mark(), "serve", came, need=draft.sync.consistency.need))
         body.append(Instruction(f"A{i}", Mark(), "serve", read))
     closed = tuple(After(f"E{i}") for i in mine)
     for other in others:
@@ -239,7 +244,7 @@ def _closing(draft: Draft, mine: list[int], others: list[int]) -> list[Instructi
 
 def _merge(draft: Draft, way: Way, share: float) -> Apply:
     sync, workers, into = draft.sync, len(draft.workers), served_in(draft, way.host)
-    need, delta = sync.tight.need or 1, sync.what is not What.GRADIENT
+    need, delta = sync.consistency.need or 1, sync.payload is not Payload.GRADIENT
     if drops(draft):
         return Apply(way.bucket, way.worker, share, need, need, drop=True, scale=workers / need, into=into)
     corrections = () if delta else draft.plan.update.corrections
@@ -251,14 +256,14 @@ def _bounded(draft: Draft, i: int, worker: int) -> tuple[After, ...]:
     late ones are dropped, the version."""
     if drops(draft):
         return (After(f"Y{i}"),)
-    staleness, last = draft.sync.tight.staleness, tags_of(draft)[-1]
+    staleness, last = draft.sync.consistency.staleness, tags_of(draft)[-1]
     others = [w for w in draft.workers if w != worker] if staleness >= 0 else []
     return (After(f"U{i}.{worker}{last}"), *(After(f"U{i}.{w}{last}", staleness) for w in others))
 
 
 def _withheld(draft: Draft, i: int, push: int) -> tuple[After, ...]:
     """With staleness 0 an update waits until all have read what was there before its round."""
-    held = draft.sync.tight.staleness == 0 and push == 0 and not drops(draft)
+    held = draft.sync.consistency.staleness == 0 and push == 0 and not drops(draft)
     return tuple(After(f"V{i}.{w}", 1) for w in draft.workers) if held else ()
 
 

@@ -16,7 +16,7 @@ from itertools import accumulate
 
 from partita.lowering.agreement import COMPUTE, DATA, WIRE, program_of, updates
 from partita.lowering.samples import Crew, Draft, packed, passes
-from partita.plan.sync import AllReduce, Often, Outer, Sync, What
+from partita.plan.sync import AllReduce, Frequency, Outer, Payload, Sync
 from partita.program.instruction import After, Collective, Instruction, Kind, Mix, Scale, Space, Term, Update
 from partita.program.program import Bucket, Program, Role
 
@@ -28,21 +28,21 @@ def averaged(draft: Draft, steps: int) -> Program:
     A period of 1 is exact where the mean commutes with the rule and every worker counts the same.
     """
     sync = draft.sync
-    agrees = steps == sync.often.period or not settles(sync)
+    agrees = steps == sync.frequency.period or not settles(sync)
     roles = tuple(_averaging(draft, crew, steps, agrees) for crew in draft.crews)
     linear = draft.graph.optimizer.name == "SGD" and not draft.graph.clip_norm and draft.weight is None
-    plain = sync.outer == Outer() and sync.often == Often() and sync.tight.lag == 0
+    plain = sync.outer == Outer() and sync.frequency == Frequency() and sync.consistency.lag == 0
     exact = plain and linear and len(draft.crews) == 1
     return program_of(draft, roles, steps=steps, semantics="exact" if exact else "consensus")
 
 
 def settles(sync: Sync) -> bool:
     """Whether weights still differ after a round, so that a run's end has to bring them together."""
-    if sync.what is What.GRADIENT:
+    if sync.payload is Payload.GRADIENT:
         return False
-    if not isinstance(sync.through, AllReduce) or sync.what in (What.ELASTIC, What.DUAL):
+    if not isinstance(sync.through, AllReduce) or sync.payload in (Payload.ELASTIC, Payload.DUAL):
         return True
-    return sync.often.period == 0 or sync.often.fragments > 1 or sync.tight.lag > 0
+    return sync.frequency.period == 0 or sync.frequency.fragments > 1 or sync.consistency.lag > 0
 
 
 def local_step(draft: Draft, crew: Crew, step: int, between: Sequence[Instruction] = ()) -> list[Instruction]:
@@ -67,25 +67,29 @@ def fragments_of(buckets: tuple[Bucket, ...], count: int) -> tuple[tuple[int, ..
     return tuple(tuple(i for i, place in enumerate(places) if place == f) for f in range(count))
 
 
-def taken_at(often: Often, fragment: int) -> int:
+def taken_at(frequency: Frequency, fragment: int) -> int:
     """The step of a round after which a fragment's changes are taken: those of the last one at its end."""
-    return -(-(fragment + 1) * often.period // often.fragments) - 1
+    return -(-(fragment + 1) * frequency.period // frequency.fragments) - 1
 
 
 def _averaging(draft: Draft, crew: Crew, steps: int, agrees: bool) -> Role:
     sync, body = draft.sync, list[Instruction]()
-    fragments = fragments_of(draft.buckets, sync.often.fragments) if agrees and sync.often.period else ()
-    last = {f: steps - 1 if sync.often.fragments == 1 else taken_at(sync.often, f) for f in range(len(fragments))}
+    fragments = fragments_of(draft.buckets, sync.frequency.fragments) if agrees and sync.frequency.period else ()
+    last = {
+        f: steps - 1 if sync.frequency.fragments == 1 else taken_at(sync.frequency, f) for f in range(len(fragments))
+    }
     for step in range(steps):
         own = local_step(draft, crew, step)
         body += own
         named = {one.act.bucket: After(one.name) for one in own if isinstance(one.act, Update)}
-        entering = [f for f, at in last.items() if (at + sync.tight.lag) % steps == step]
+        entering = [f for f, at in last.items() if (at + sync.consistency.lag) % steps == step]
         leaving = [f for f, at in last.items() if at == step]
-        if sync.tight.lag:
-            body += [one for f in entering for one in _entering(draft, fragments[f], last[f] + sync.tight.lag >= steps)]
+        if sync.consistency.lag:
+            body += [
+                one for f in entering for one in _entering(draft, fragments[f], last[f] + sync.consistency.lag >= steps)
+            ]
         body += [one for f in leaving for one in _leaving(draft, fragments[f], named)]
-        if not sync.tight.lag:
+        if not sync.consistency.lag:
             body += [one for f in entering for one in _entering(draft, fragments[f], False)]
     return Role(crew.name, crew.ranks, tuple(body), (COMPUTE, DATA, WIRE) if fragments else (COMPUTE, DATA))
 
@@ -93,7 +97,7 @@ def _averaging(draft: Draft, crew: Crew, steps: int, agrees: bool) -> Role:
 def _leaving(draft: Draft, fragment: tuple[int, ...], updated: dict[str, After]) -> list[Instruction]:
     """A fragment's weights, or what has changed of them, summed over all."""
     taken, sums = list[Instruction](), list[Instruction]()
-    space = Space.DELTA if draft.sync.what is What.DELTA else Space.PARAMETER
+    space = Space.DELTA if draft.sync.payload is Payload.DELTA else Space.PARAMETER
     for i in fragment:
         name = draft.buckets[i].name
         ready = updated[name]
@@ -111,7 +115,7 @@ def _entering(draft: Draft, fragment: tuple[int, ...], later: bool) -> list[Inst
     found, sync, count = list[Instruction](), draft.sync, len(draft.workers)
     for i in fragment:
         name, ready = draft.buckets[i].name, (After(f"A{i}", int(later)),)
-        if sync.what is What.PARAMETER:
+        if sync.payload is Payload.PARAMETER:
             found.append(Instruction(f"X{i}", Scale(name, 1 / count), "compute", ready))
             continue
         outer = outer_step(name, sync.outer, 1 / count, int(later))

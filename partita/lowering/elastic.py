@@ -10,7 +10,7 @@ from partita.lowering.agreement import COMPUTE, DATA, WIRE, program_of
 from partita.lowering.averages import local_step
 from partita.lowering.samples import Crew, Draft
 from partita.plan.plan import Update as Rule
-from partita.plan.sync import What
+from partita.plan.sync import Payload
 from partita.program.instruction import After, Collective, Instruction, Kind, Mix, Space, Term
 from partita.program.program import Program, Role
 
@@ -20,8 +20,8 @@ MINUS = (-1.0,)
 def centred(draft: Draft, steps: int) -> Program:
     """Workers tied to a centre (DP-19), or in consensus by the method of multipliers (DP-20), after `steps` steps of
     their own (0: the period)."""
-    steps = steps or draft.sync.often.period
-    tied = _elastic if draft.sync.what is What.ELASTIC else _multipliers
+    steps = steps or draft.sync.frequency.period
+    tied = _elastic if draft.sync.payload is Payload.ELASTIC else _multipliers
     roles = tuple(
         Role(crew.name, crew.ranks, (*own_steps(draft, crew, steps), *tied(draft)), (COMPUTE, DATA, WIRE))
         for crew in draft.crews
@@ -38,7 +38,7 @@ def own_steps(draft: Draft, crew: Crew, steps: int) -> list[Instruction]:
     """The steps that a worker takes by itself, with momentum where the plan puts it around the rule."""
     body = list[Instruction]()
     for step in range(steps):
-        pulled = _pulled(draft, step) if draft.sync.what is What.DUAL else []
+        pulled = _pulled(draft, step) if draft.sync.payload is Payload.DUAL else []
         body += _ahead(draft, step, local_step(draft, crew, step, pulled))
     return body
 

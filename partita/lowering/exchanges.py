@@ -26,7 +26,7 @@ from partita.program.program import MASS, Lane, Program, Role, of_one_number
 def exchanged(draft: Draft, steps: int, cluster: Cluster) -> Program:
     """Workers that mix with their neighbours' weights (DP-21) or with those of drawn partners (DP-23); `steps` (0: all)
     of a round."""
-    through, period = draft.sync.through, draft.sync.often.period
+    through, period = draft.sync.through, draft.sync.frequency.period
     assert isinstance(through, Neighbours | Gossip)
     matrices = mixtures_of(through, len(draft.workers), cluster)
     steps = steps or len(matrices) * period

@@ -23,7 +23,7 @@ from partita.graph.products import Product, products, taken_apart
 from partita.lowering.recomputation import with_again
 from partita.plan.memory import Memory, Recompute
 from partita.plan.plan import Plan
-from partita.plan.sync import AllReduce, Servers, Sync, What
+from partita.plan.sync import AllReduce, Payload, Servers, Sync
 from partita.program.instruction import After, Compute, Instruction, Pack, Receive, Send, Space
 
 
@@ -41,14 +41,14 @@ class Factors:
 
 def base_of(plan: Plan) -> Plan:
     """The plan with the agreement on gradients only, the last one."""
-    factored = plan.sync and all(sync.what is What.FACTOR for sync in plan.sync[:-1])
+    factored = plan.sync and all(sync.payload is Payload.FACTOR for sync in plan.sync[:-1])
     return replace(plan, sync=plan.sync[-1:]) if factored else plan
 
 
 def factors_of(graph: Graph, plan: Plan) -> Factors:
     """What the plan's agreements on factors name, the first match first, in the step that computes again what the plan
     says: a factor may be such a value. Raises PlanError for one that names no dense layer."""
-    asked = [sync for sync in plan.sync[:-1] if sync.what is What.FACTOR] if plan.mesh.size > 1 else []
+    asked = [sync for sync in plan.sync[:-1] if sync.payload is Payload.FACTOR] if plan.mesh.size > 1 else []
     if not asked:
         return Factors(graph)
     step = with_again(graph, plan)
@@ -73,7 +73,7 @@ def factors_of(graph: Graph, plan: Plan) -> Factors:
 def factor_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
     """(whether the plan asks for it, what) of all that does not go with factors."""
     base, asked = plan.sync[-1] if plan.sync else Sync(), plan.sync[:-1]
-    factored = bool(asked) and all(sync.what is What.FACTOR for sync in asked)
+    factored = bool(asked) and all(sync.payload is Payload.FACTOR for sync in asked)
     yield bool(asked) and not factored, "more than one agreement"
     if not factored:
         return

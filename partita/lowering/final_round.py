@@ -9,7 +9,7 @@ from partita.lowering.exchanges import pushes
 from partita.lowering.pairs import pairs_up
 from partita.lowering.samples import Draft
 from partita.lowering.shared import races, reread
-from partita.plan.sync import What
+from partita.plan.sync import Payload
 from partita.program.instruction import After, Collective, Instruction, Kind, Mix, Scale, Space, Term
 from partita.program.program import Program, Role
 
@@ -24,7 +24,7 @@ def final_round(draft: Draft) -> Program | None:
     if draft.plan.mesh.size == 1 or not draft.plan.sync or not settles(draft.sync):
         return None
     body, workers = list[Instruction](), draft.workers
-    centre = draft.sync.what in (What.ELASTIC, What.DUAL)
+    centre = draft.sync.payload in (Payload.ELASTIC, Payload.DUAL)
     for i, bucket in enumerate(draft.buckets):
         taken = After(f"D{i}")
         beside = centre or pushes(draft.sync.through) or pairs_up(draft.sync)

@@ -14,7 +14,7 @@ from partita.lowering.samples import Draft
 from partita.lowering.shared import races, racing
 from partita.plan.plan import Plan
 from partita.plan.rule import momentum_ahead
-from partita.plan.sync import AllReduce, Gossip, Neighbours, Outer, Servers, Sync, What
+from partita.plan.sync import AllReduce, Gossip, Neighbours, Outer, Payload, Servers, Sync
 from partita.program.program import Program
 
 
@@ -23,9 +23,9 @@ def steps_alone(plan: Plan) -> bool:
     if plan.mesh.size == 1 or not plan.sync:
         return False
     sync = plan.sync[0]
-    centred = sync.what in (What.ELASTIC, What.DUAL) and waits_for_all(plan)
-    alike = (What.GRADIENT, What.FACTOR)
-    return centred or races(sync) or (sync.what not in alike and not isinstance(sync.through, Servers))
+    centred = sync.payload in (Payload.ELASTIC, Payload.DUAL) and waits_for_all(plan)
+    alike = (Payload.GRADIENT, Payload.FACTOR)
+    return centred or races(sync) or (sync.payload not in alike and not isinstance(sync.through, Servers))
 
 
 def local_updates(draft: Draft, cluster: Cluster, steps: int) -> Program:
@@ -37,30 +37,33 @@ def local_updates(draft: Draft, cluster: Cluster, steps: int) -> Program:
         return paired(draft, steps)
     if isinstance(sync.through, Neighbours | Gossip):
         return exchanged(draft, steps, cluster)
-    if sync.what in (What.ELASTIC, What.DUAL):
+    if sync.payload in (Payload.ELASTIC, Payload.DUAL):
         return centred(draft, steps)
-    return averaged(draft, steps or sync.often.period or 1)
+    return averaged(draft, steps or sync.frequency.period or 1)
 
 
 def local_gaps(sync: Sync) -> Iterator[tuple[bool, str]]:
     """(whether the agreement asks for it, what) of all that these cannot do."""
-    through, tight, often, what = sync.through, sync.tight, sync.often, sync.what
+    through, consistency, frequency, payload = sync.through, sync.consistency, sync.frequency, sync.payload
     near = isinstance(through, Neighbours | Gossip)
-    yield not isinstance(through, AllReduce) and not near, f"agreement on {what} through {type(through).__name__}"
-    yield near and what is not What.PARAMETER, f"agreement on {what} through {type(through).__name__}"
+    yield not isinstance(through, AllReduce) and not near, f"agreement on {payload} through {type(through).__name__}"
+    yield near and payload is not Payload.PARAMETER, f"agreement on {payload} through {type(through).__name__}"
     yield near and sync.wire.collective != "backend", f"the collective {sync.wire.collective!r} between neighbours"
-    yield what is What.FACTOR, f"agreement on {what}"
-    yield bool(tight.staleness or tight.need) and not pairs_up(sync), "stale or partial agreement"
-    yield tight.lag > 0 and what is not What.DELTA, f"lag {tight.lag} where no gradients or deltas are all-reduced"
-    once = often.period == 0 and (near or what not in (What.PARAMETER, What.DELTA))
+    yield payload is Payload.FACTOR, f"agreement on {payload}"
+    yield bool(consistency.staleness or consistency.need) and not pairs_up(sync), "stale or partial agreement"
+    yield (
+        consistency.lag > 0 and payload is not Payload.DELTA,
+        f"lag {consistency.lag} where no gradients or deltas are all-reduced",
+    )
+    once = frequency.period == 0 and (near or payload not in (Payload.PARAMETER, Payload.DELTA))
     yield once, "agreement once at the end (period 0)"
-    yield often.fragments > 1 and what is not What.DELTA, "agreement in fragments"
-    yield what is What.PARAMETER and sync.outer != Outer(), "outer optimizers"
+    yield frequency.fragments > 1 and payload is not Payload.DELTA, "agreement in fragments"
+    yield payload is Payload.PARAMETER and sync.outer != Outer(), "outer optimizers"
 
 
 def corrections_gap(plan: Plan) -> bool:
     """Whether the plan changes the rule in a way that no pass brings about: Nesterov's momentum goes with a centre,
     a worker's own ahead of a codec."""
-    elastic = steps_alone(plan) and plan.sync[0].what is What.ELASTIC
+    elastic = steps_alone(plan) and plan.sync[0].payload is Payload.ELASTIC
     known = elastic and momentum_of(plan.update) > 0
     return len(plan.update.corrections) > int(known or momentum_ahead(plan.update)[0] > 0)

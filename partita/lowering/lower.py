@@ -39,7 +39,7 @@ from partita.plan.mesh import Split
 from partita.plan.plan import COMPILED, DEFERRED, Plan
 from partita.plan.rule import ruled
 from partita.plan.schedule import Schedule, Versions
-from partita.plan.sync import AllReduce, Often, Outer, Servers, Sync, What
+from partita.plan.sync import AllReduce, Frequency, Outer, Payload, Servers, Sync
 from partita.program.program import Program
 from partita.program.verify import verify
 from partita.wire.algorithms import BACKEND, all_reduce
@@ -93,7 +93,7 @@ def _agreed(graph: Graph, plan: Plan, cluster: Cluster, steps: int, factors: Fac
     if steps_alone(plan):
         return local_updates(draft(graph, plan), cluster, steps)
     if steps and not waits_for_all(plan):
-        plan = replace(plan, sync=(replace(plan.sync[0], often=Often(steps)),))
+        plan = replace(plan, sync=(replace(plan.sync[0], frequency=Frequency(steps)),))
     agreement = _agreement(plan)
     drawn = draft(graph, plan, cut=agreement in (all_reduced, served), factors=factors)
     return ordered(with_factors(agreement(drawn), drawn), drawn, cluster)
@@ -146,9 +146,9 @@ def refuse(graph: Graph, plan: Plan) -> None:
 
 def _shard_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
     sync, over, shards = plan.sync[0] if plan.sync else Sync(), plan.memory.over, plan.memory.shard is not Shard.NONE
-    summed = bool(plan.sync) and isinstance(sync.through, AllReduce) and sync.what is What.GRADIENT
+    summed = bool(plan.sync) and isinstance(sync.through, AllReduce) and sync.payload is Payload.GRADIENT
     yield shards and plan.mesh.size > 1 and not summed, "sharded state where no gradients are all-reduced"
-    yield shards and sync.tight.lag > 0, "sharded state with late gradients"
+    yield shards and sync.consistency.lag > 0, "sharded state with late gradients"
     scheduled = sync.wire.collective != BACKEND or sync.wire.by_size != ()
     yield shards and scheduled, f"sharded state with the collective {sync.wire.collective!r}"
     yield shards and bool(sync.wire.codecs), "sharded state with codecs"
@@ -167,8 +167,8 @@ def _pipeline_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
     yield schedule.order not in ROWS, f"stages in the order {schedule.order}"
     yield not schedule.flush or schedule.versions is not Versions.LATEST, "pipelines without a flush every step"
     yield schedule.in_flight > 0 or schedule.update_every > 0, "pipelines with their own number of passes in flight"
-    yield not isinstance(sync.through, AllReduce) or sync.what is not What.GRADIENT, "stages without all-reduce"
-    yield sync.tight.lag > 0, "late gradients between stages"
+    yield not isinstance(sync.through, AllReduce) or sync.payload is not Payload.GRADIENT, "stages without all-reduce"
+    yield sync.consistency.lag > 0, "late gradients between stages"
     several = plan.mesh.length("data") > 1 or any(len(stage.ranks) > 1 for stage in plan.stages)
     yield not plan.sync and several, "replicas of stages that never agree"
     yield bool(sync.wire.codecs), "codecs between stages"
@@ -183,13 +183,13 @@ def _gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
     yield sync.parameters != "*", f"agreement on the parameters {sync.parameters!r} only"
     if waits_for_all(plan):
         yield from racing_gaps(graph, plan) if races(sync) else _step_gaps(sync) if alike else local_gaps(sync)
-        yield sync.often.fetch > 1, f"weights fetched every {sync.often.fetch} steps"
+        yield sync.frequency.fetch > 1, f"weights fetched every {sync.frequency.fetch} steps"
     else:
         yield from loose_gaps(graph, plan)
     served = isinstance(through, Servers)
     bounded = bool(graph.clip_norm) or graph.weight is not None
     yield fans_out(through) and bounded, "weighted losses or a bound on the norm of gradients under servers in levels"
-    plain = isinstance(through, AllReduce) and sync.what is What.GRADIENT and alike
+    plain = isinstance(through, AllReduce) and sync.payload is Payload.GRADIENT and alike
     yield bool(wire.codecs) and not (plain or _sums_at_servers(plan)), "codecs where no gradients are all-reduced"
     unknown = [codec.name for codec in wire.codecs if codec.name not in SPECS]
     yield bool(unknown), f"the codec {unknown[0]}" if unknown else ""
@@ -205,18 +205,23 @@ def _gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
 
 def _step_gaps(sync: Sync) -> Iterator[tuple[bool, str]]:
     """The same of an agreement on every step's gradients."""
-    through, tight, often, served = sync.through, sync.tight, sync.often, isinstance(sync.through, Servers)
+    through, consistency, frequency, served = (
+        sync.through,
+        sync.consistency,
+        sync.frequency,
+        isinstance(sync.through, Servers),
+    )
     yield not isinstance(through, AllReduce | Servers), f"agreement through {type(through).__name__}"
-    yield sync.what is not What.GRADIENT, f"agreement on {sync.what}"
+    yield sync.payload is not Payload.GRADIENT, f"agreement on {sync.payload}"
     plain = not isinstance(through, Servers) or (
         through.levels == 1 or (through.levels, through.count, through.own, through.replicas) == (2, 1, True, 1)
     )
     yield not plain, "servers in levels"
-    yield bool(tight.staleness or tight.need), "stale or partial agreement"
-    yield tight.lag > 0 and served, f"lag {tight.lag} where no gradients are all-reduced"
-    yield often.period == 0, "agreement once at the end (period 0)"
-    yield often.period > 1, f"gradients agreed on every {often.period} steps"
-    yield often.fragments > 1, "agreement in fragments"
+    yield bool(consistency.staleness or consistency.need), "stale or partial agreement"
+    yield consistency.lag > 0 and served, f"lag {consistency.lag} where no gradients are all-reduced"
+    yield frequency.period == 0, "agreement once at the end (period 0)"
+    yield frequency.period > 1, f"gradients agreed on every {frequency.period} steps"
+    yield frequency.fragments > 1, "agreement in fragments"
     yield sync.outer != Outer(), "outer optimizers"
 
 
@@ -225,7 +230,7 @@ def _sums_at_servers(plan: Plan) -> bool:
     sync = plan.sync[0]
     through = sync.through
     alone = isinstance(through, Servers) and through.levels * through.replicas == 1
-    return alone and sync.what is What.GRADIENT and waits_for_all(plan)
+    return alone and sync.payload is Payload.GRADIENT and waits_for_all(plan)
 
 
 __all__ = ["Draft", "Stretch", "lower", "lower_phase"]

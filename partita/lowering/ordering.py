@@ -30,7 +30,7 @@ from partita.lowering.samples import Draft
 from partita.lowering.tictac import Needs, tac, tic
 from partita.plan.memory import Shard
 from partita.plan.plan import Plan
-from partita.plan.sync import AllReduce, Servers, Sync, What
+from partita.plan.sync import AllReduce, Payload, Servers, Sync
 from partita.plan.wire import Priority
 from partita.program.instruction import After, Clip, Instruction, Receive, Space
 from partita.program.program import Bucket, Lane, Policy, Program, Role
@@ -57,7 +57,7 @@ def ordered(program: Program, draft: Draft, cluster: Cluster) -> Program:
 def ordering_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
     """(whether the agreement asks for it, what) of orders that no lanes bring about yet."""
     sync = plan.sync[0] if plan.sync and plan.mesh.size > 1 else Sync()
-    wire, through, summed = sync.wire, sync.through, sync.what is What.GRADIENT and waits_for_all(plan)
+    wire, through, summed = sync.wire, sync.through, sync.payload is Payload.GRADIENT and waits_for_all(plan)
     served = isinstance(through, Servers) and through.levels * through.replicas == 1 and summed
     ahead = isinstance(through, AllReduce) and summed and wire.order in (Priority.PRIORITY, Priority.CREDIT)
     yield wire.order is not Priority.FIFO and not (served or ahead), f"message order {wire.order}"

@@ -22,14 +22,18 @@ from partita.lowering.agreement import lanes_of, program_of
 from partita.lowering.arriving import SERVE
 from partita.lowering.averages import local_step
 from partita.lowering.samples import Crew, Draft, separate
-from partita.plan.sync import Gossip, Sync, Tight
+from partita.plan.sync import Consistency, Gossip, Sync
 from partita.program.instruction import After, Apply, Instruction, Mix, Receive, Send, Snapshot, Space, Term
 from partita.program.program import Program, Role
 
 
 def pairs_up(sync: Sync) -> bool:
     """Whether workers average two by two without waiting for each other's steps."""
-    return isinstance(sync.through, Gossip) and sync.through.direction == "pair" and sync.tight == Tight(staleness=-1)
+    return (
+        isinstance(sync.through, Gossip)
+        and sync.through.direction == "pair"
+        and sync.consistency == Consistency(staleness=-1)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ def meetings_of(gossip: Gossip, ranks: int) -> tuple[Meeting, ...]:
 
 def paired(draft: Draft, steps: int) -> Program:
     """Workers that average two by two (DP-22); `steps` (0: a step or a period for each draw) of a round."""
-    through, period = draft.sync.through, draft.sync.often.period
+    through, period = draft.sync.through, draft.sync.frequency.period
     assert isinstance(through, Gossip)
     steps = steps or through.draws * period
     met = tuple(one for one in meetings_of(through, len(draft.workers)) if one.number * period < steps)
@@ -64,7 +68,7 @@ def paired(draft: Draft, steps: int) -> Program:
 
 def _own(draft: Draft, crew: Crew, steps: int, number: int) -> list[Instruction]:
     """The steps between two meetings, and what they come to in DELTA."""
-    period, tag, body = draft.sync.often.period, f".{number}", list[Instruction]()
+    period, tag, body = draft.sync.frequency.period, f".{number}", list[Instruction]()
     for i, bucket in enumerate(draft.buckets):
         kept = Mix(bucket.name, Space.DELTA, (Term(Space.PARAMETER, (-1.0,)),))
         body.append(Instruction(f"K{i}{tag}", kept, "compute", (After(f"T{i}{tag}"),)))
@@ -107,7 +111,7 @@ def _asking(draft: Draft, crew: Crew, steps: int, met: tuple[Meeting, ...]) -> l
 
 
 def _asked(draft: Draft, crew: Crew, steps: int, met: tuple[Meeting, ...]) -> list[Instruction]:
-    rank, body, period = crew.ranks[0], list[Instruction](), draft.sync.often.period
+    rank, body, period = crew.ranks[0], list[Instruction](), draft.sync.frequency.period
     numbers = list(range(-(-steps // period)))
     for number in numbers:
         for i, bucket in enumerate(draft.buckets):

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 from partita.lowering.elastic import own_steps
 from partita.lowering.samples import Crew, Draft
-from partita.plan.sync import Sync, What
+from partita.plan.sync import Payload, Sync
 from partita.program.instruction import (
     After,
     Apply,
@@ -35,13 +35,13 @@ from partita.program.instruction import (
 
 def counted(sync: Sync) -> bool:
     """Whether such a master answers: what its workers say is kept until they say something else."""
-    return sync.what is What.DUAL
+    return sync.payload is Payload.DUAL
 
 
 def in_consensus(draft: Draft, crew: Crew, owners: tuple[int, ...]) -> list[Instruction]:
     """A worker's round: `period` steps on the augmented Lagrangian, what has changed of x + multiplier / penalty, and
     the multipliers with the new centre. As these moved by penalty (x - centre), the change is x - centre."""
-    rho, body = draft.sync.outer.penalty, own_steps(draft, crew, draft.sync.often.period)
+    rho, body = draft.sync.outer.penalty, own_steps(draft, crew, draft.sync.frequency.period)
     x, z, ends = Term(Space.PARAMETER), Term(Space.ANCHOR, (-1.0,)), list[Instruction]()
     for i, bucket in enumerate(draft.buckets):
         name, host = bucket.name, owners[i]
@@ -58,8 +58,8 @@ def in_consensus(draft: Draft, crew: Crew, owners: tuple[int, ...]) -> list[Inst
 
 def mastered(draft: Draft, mine: Iterable[int]) -> list[Instruction]:
     """What the master does with its buckets."""
-    workers, tight, body = draft.workers, draft.sync.tight, list[Instruction]()
-    company = Gate("quorum", tight.need, tight.staleness + 1)
+    workers, consistency, body = draft.workers, draft.sync.consistency, list[Instruction]()
+    company = Gate("quorum", consistency.need, consistency.staleness + 1)
     for w in workers:
         came, merged, answered = list[Instruction](), list[Instruction](), list[Instruction]()
         for i in mine:

@@ -16,7 +16,7 @@ from partita.graph.graph import Graph
 from partita.lowering.agreement import COMPUTE, DATA, WIRE, program_of
 from partita.lowering.samples import Crew, Draft, packed, passes, separate
 from partita.plan.plan import Plan
-from partita.plan.sync import Often, Outer, SharedMemory, Sync, Tight
+from partita.plan.sync import Consistency, Frequency, Outer, SharedMemory, Sync
 from partita.program.instruction import (
     After,
     Apply,
@@ -41,8 +41,11 @@ def races(sync: Sync) -> bool:
 def racing_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
     """(whether such a plan asks for it, what) of all that is not brought about yet."""
     sync = plan.sync[0]
-    yield sync.often != Often() or sync.outer != Outer(), "memory that is shared now and then, or outer optimizers"
-    yield sync.tight not in (Tight(), Tight(staleness=-1)), "a bound on staleness in shared memory"
+    yield (
+        sync.frequency != Frequency() or sync.outer != Outer(),
+        "memory that is shared now and then, or outer optimizers",
+    )
+    yield sync.consistency not in (Consistency(), Consistency(staleness=-1)), "a bound on staleness in shared memory"
     yield bool(graph.clip_norm), "a bound on the norm of gradients (clip_norm) in shared memory"
     yield bool(plan.before), "phases before shared memory"
 

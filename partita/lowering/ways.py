@@ -13,19 +13,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from partita.lowering.samples import Draft
-from partita.plan.sync import What
+from partita.plan.sync import Payload
 from partita.program.instruction import After, Instruction, Receive, Send, Snapshot, Space
 
 
 def tags_of(draft: Draft) -> tuple[str, ...]:
     """What marks each push of a round."""
-    fetch = draft.sync.often.fetch
+    fetch = draft.sync.frequency.fetch
     return tuple(f".{push}" for push in range(fetch)) if fetch > 1 else ("",)
 
 
 def drops(draft: Draft) -> bool:
     """Whether gradients beyond the first `need` of a step are left out."""
-    return draft.sync.tight.need > 0 and draft.sync.tight.late == "drop"
+    return draft.sync.consistency.need > 0 and draft.sync.consistency.late == "drop"
 
 
 def served_in(draft: Draft, host: int) -> Space:
@@ -54,12 +54,12 @@ class Way:
     @property
     def space(self) -> Space:
         """What the worker has its gradients, or increments, in."""
-        delta = self.draft.sync.what is What.DELTA
+        delta = self.draft.sync.payload is Payload.DELTA
         return Space.DELTA if delta or self.home else Space.GRADIENT
 
     def made(self, tag: str) -> str:
         """What the worker's part of a push is ready after."""
-        letter = "G" if self.draft.sync.what is What.DELTA else "W" if self.draft.weight else "P"
+        letter = "G" if self.draft.sync.payload is Payload.DELTA else "W" if self.draft.weight else "P"
         return f"{letter}{self.i}{tag}"
 
     def gone(self, tag: str) -> str:
@@ -112,6 +112,6 @@ class Way:
         sync, last = self.draft.sync, tags_of(self.draft)[-1]
         if drops(self.draft):
             return After(f"T{self.i}")
-        if sync.what is What.DELTA:
+        if sync.payload is Payload.DELTA:
             return After(self.made(last))
-        return self.draft.spent(self.i, sync.often.period * sync.often.fetch - 1)
+        return self.draft.spent(self.i, sync.frequency.period * sync.frequency.fetch - 1)

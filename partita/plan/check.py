@@ -12,7 +12,7 @@ from partita.graph.homes import stage_starts
 from partita.plan.memory import Memory, Precision, Recompute
 from partita.plan.plan import Plan, own_servers, ranks_of
 from partita.plan.schedule import Order
-from partita.plan.sync import GRAPHS, Gossip, Neighbours, Servers, SharedMemory, Sync, What
+from partita.plan.sync import GRAPHS, Gossip, Neighbours, Payload, Servers, SharedMemory, Sync
 from partita.plan.wire import PLACES, Wire
 
 MOST_LAG: Final = 1000
@@ -146,30 +146,34 @@ def _replicas(plan: Plan) -> None:
 
 
 def _sync(plan: Plan, sync: Sync) -> None:
-    tight, often, through = sync.tight, sync.often, sync.through
-    if tight.lag < 0 or tight.staleness < -1 or tight.need < 0:
+    consistency, frequency, through = sync.consistency, sync.frequency, sync.through
+    if consistency.lag < 0 or consistency.staleness < -1 or consistency.need < 0:
         raise PlanError(
-            f"{plan.name}: lag {tight.lag}, staleness {tight.staleness}, need {tight.need}; none may be negative "
-            "(staleness -1: no bound)"
+            f"{plan.name}: lag {consistency.lag}, staleness {consistency.staleness}, need {consistency.need}; "
+            "none may be negative (staleness -1: no bound)"
         )
-    if tight.lag > MOST_LAG or often.period > MOST_PERIOD:
+    if consistency.lag > MOST_LAG or frequency.period > MOST_PERIOD:
         raise PlanError(
-            f"{plan.name}: lag {tight.lag}, period {often.period}; up to {MOST_LAG} gradients in flight and "
+            f"{plan.name}: lag {consistency.lag}, period {frequency.period}; up to {MOST_LAG} gradients in flight and "
             f"{MOST_PERIOD} steps of a period are allowed"
         )
-    if tight.need > plan.mesh.size:
-        raise PlanError(f"{plan.name} needs {tight.need} of {plan.mesh.size} workers; use that many or fewer")
-    if tight.late not in ("drop", "keep"):
-        raise PlanError(f"{plan.name}: late contributions are {tight.late!r}; drop and keep are allowed")
-    if often.period < 0 or min(often.fragments, often.fetch) < 1:
+    if consistency.need > plan.mesh.size:
+        raise PlanError(f"{plan.name} needs {consistency.need} of {plan.mesh.size} workers; use that many or fewer")
+    if consistency.late not in ("drop", "keep"):
+        raise PlanError(f"{plan.name}: late contributions are {consistency.late!r}; drop and keep are allowed")
+    if frequency.period < 0 or min(frequency.fragments, frequency.fetch) < 1:
         raise PlanError(
-            f"{plan.name}: period {often.period}, {often.fragments} fragments, fetch {often.fetch}; 1 or more are "
-            "allowed, and period 0 for once at the end"
+            f"{plan.name}: period {frequency.period}, {frequency.fragments} fragments, fetch {frequency.fetch}; "
+            "1 or more are allowed, and period 0 for once at the end"
         )
-    if sync.what is What.DELTA and often.period and max(tight.lag + 1, often.fragments) > often.period:
+    if (
+        sync.payload is Payload.DELTA
+        and frequency.period
+        and max(consistency.lag + 1, frequency.fragments) > frequency.period
+    ):
         raise PlanError(
-            f"{plan.name}: {often.fragments} fragments and lag {tight.lag} in a period of {often.period} steps; at "
-            f"most {often.period} fragments and a lag below it are allowed"
+            f"{plan.name}: {frequency.fragments} fragments and lag {consistency.lag} in a period of {frequency.period} "
+            f"steps; at most {frequency.period} fragments and a lag below it are allowed"
         )
     if isinstance(through, Neighbours) and through.graph not in GRAPHS:
         raise PlanError(f"{plan.name}: there is no graph {through.graph!r}; there are {', '.join(GRAPHS)}")
@@ -177,9 +181,9 @@ def _sync(plan: Plan, sync: Sync) -> None:
         _gossip(plan, through)
     if isinstance(through, Servers):
         _servers(plan, through)
-    if isinstance(through, SharedMemory) and sync.what is not What.GRADIENT:
-        raise PlanError(f"{plan.name}: shared memory takes gradients, not {sync.what}; use what=gradient")
-    if sync.what is What.DUAL and sync.outer.penalty <= 0:
+    if isinstance(through, SharedMemory) and sync.payload is not Payload.GRADIENT:
+        raise PlanError(f"{plan.name}: shared memory takes gradients, not {sync.payload}; use what=gradient")
+    if sync.payload is Payload.DUAL and sync.outer.penalty <= 0:
         raise PlanError(f"{plan.name}: a penalty of {sync.outer.penalty}; multipliers need one above 0")
     _wire(plan, sync.wire)
 

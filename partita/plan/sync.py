@@ -1,4 +1,8 @@
-"""How replicas agree: through what, how tightly, how often, on what."""
+"""How replicas agree: through which topology, on which payload, how consistently and how often.
+
+ssp(staleness=3)       Sync(through=Servers(), consistency=Consistency(staleness=3))
+local_sgd(period=8)    Sync(payload=Payload.PARAMETER, frequency=Frequency(period=8))
+"""
 
 from __future__ import annotations
 
@@ -11,14 +15,17 @@ from partita.plan.wire import Wire
 
 @dataclass(frozen=True, slots=True)
 class AllReduce:
-    """Every rank gets the combination of all."""
+    """An all-reduce: every rank gets the mean of all contributions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Parameter servers: `count` shards by bytes; on devices of their `own` (the last ranks) or sharing workers', those
-    of the ranks `at` (none: the first); `levels` of a hierarchy, with `fan` servers under each one above the last;
-    `replicas` of each shard."""
+    """Parameter servers: `count` of them divide the parameters, by bytes.
+
+    `own`: they have devices of their own, the last ranks; otherwise they share those of the workers `at` (empty: the
+    first workers). `levels` of a hierarchy, with `fan` servers below each server above the last level; `replicas` of
+    each server.
+    """
 
     count: int = 1
     own: bool = True
@@ -33,15 +40,15 @@ GRAPHS: Final = ("ring", "torus", "exponential", "complete", "topology")
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """A fixed graph of GRAPHS, with doubly stochastic weights."""
+    """Each worker averages with its neighbours in a fixed graph (one of GRAPHS), by doubly stochastic weights."""
 
     graph: str = "ring"
 
 
 @dataclass(frozen=True, slots=True)
 class Gossip:
-    """`partners` random ranks a time; 'push', 'pull' or 'pair' (atomic averaging of two). They are drawn from `seed`
-    for `draws` exchanges, and then repeat."""
+    """Each worker exchanges with `partners` random ranks: 'push', 'pull' or 'pair' (atomic averaging of two).
+    Partners of the first `draws` exchanges are drawn from `seed`; then the same sequence repeats."""
 
     direction: str = "pair"
     partners: int = 1
@@ -51,17 +58,18 @@ class Gossip:
 
 @dataclass(frozen=True, slots=True)
 class SharedMemory:
-    """The workers, all of one machine, add to the same weights without locks (class racy). With `dtype` these are
-    short, and each write is rounded at random, right in the mean."""
+    """Workers on one machine add to the same weights without locks (HOGWILD!; semantic class racy). With a `dtype` the
+    weights are kept in it, and each write is rounded stochastically, so that it is unbiased (Buckwild!)."""
 
     dtype: str = ""
 
 
-Through: TypeAlias = AllReduce | Servers | Neighbours | Gossip | SharedMemory
+Topology: TypeAlias = AllReduce | Servers | Neighbours | Gossip | SharedMemory
 
 
-class What(StrEnum):
-    """What travels."""
+class Payload(StrEnum):
+    """What workers send: gradients, weights, the change of the weights since the last agreement, the elastic force
+    towards a centre (EASGD), dual variables (ADMM), or the two factors of a dense layer's gradient."""
 
     GRADIENT = "gradient"
     PARAMETER = "parameter"
@@ -72,12 +80,13 @@ class What(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Tight:
-    """How far ranks may part. All zero is lockstep.
+class Consistency:
+    """How far the weights of two ranks may differ in age, in steps. All zero: synchronous (lockstep).
 
     `staleness`: a read at clock c sees every update of clocks < c - staleness (-1: no bound).
-    `lag`: updates apply the combination of `lag` steps ago (Pipe-SGD of width K: K-1).
-    `need`: contributions that make an update (0: all); those beyond it in a step are `late`: 'drop' or 'keep'.
+    `lag`: an update applies the gradients of `lag` steps ago (Pipe-SGD of width K: K-1).
+    `need`: how many contributions make an update (0: all); `late`: what becomes of those that come after, 'drop' or
+    'keep'.
     """
 
     staleness: int = 0
@@ -87,9 +96,9 @@ class Tight:
 
 
 @dataclass(frozen=True, slots=True)
-class Often:
-    """Every `period` steps (0: once, at the end), in `fragments` spread over the period; what a server has comes back
-    with every `fetch`-th time only."""
+class Frequency:
+    """Every `period` steps (0: once, at the end of training). `fragments`: parts of the model that agree in turn,
+    spread over the period (Streaming DiLoCo). `fetch`: a worker fetches the weights at every `fetch`-th push."""
 
     period: int = 1
     fragments: int = 1
@@ -100,8 +109,9 @@ class Often:
 class Outer:
     """How a combination enters the weights: w += rate * v, v = momentum * v + (combination - w).
 
-    `rate` is EASGD's moving rate alpha, ADMM's step, DiLoCo's outer learning rate; 1 takes the combination as it is.
-    A worker keeps the part `keep` of its own weights beside what it takes (Streaming DiLoCo's alpha).
+    `rate` is EASGD's moving rate alpha, ADMM's step or DiLoCo's outer learning rate; 1 takes the combination as it is.
+    `nesterov`: Nesterov's momentum. `penalty`: ADMM's rho. `keep`: the share of a worker's own weights in what it goes
+    on with (Streaming DiLoCo's alpha).
     """
 
     rate: float = 1.0
@@ -113,13 +123,14 @@ class Outer:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """One agreement, over mesh axis `over`, of what `parameters` names (a glob; the first match holds)."""
+    """One agreement, along the mesh axis `over`, on the parameters whose names match the glob `parameters`. A parameter
+    belongs to the first Sync of the plan that matches it."""
 
     over: str = "data"
     parameters: str = "*"
-    through: Through = AllReduce()
-    what: What = What.GRADIENT
-    tight: Tight = Tight()
-    often: Often = Often()
+    through: Topology = AllReduce()
+    payload: Payload = Payload.GRADIENT
+    consistency: Consistency = Consistency()
+    frequency: Frequency = Frequency()
     outer: Outer = Outer()
     wire: Wire = Wire()

@@ -8,15 +8,16 @@ import enum
 import tomllib
 import types
 from math import isfinite
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 import tomli_w
 
 from partita.errors import PlanError
 from partita.plan.plan import Plan
-from partita.plan.sync import Through
+from partita.plan.sync import Sync, Topology
 
 SCHEMA = 1
+FORMER: Final = {"what": "payload", "tight": "consistency", "often": "frequency"}  # keys of a Sync in older files
 
 
 def write_plan(plan: Plan) -> str:
@@ -48,7 +49,7 @@ def table_of(value: Any) -> dict[str, Any]:
         item = getattr(value, field.name)
         if field.default is dataclasses.MISSING or item != field.default:
             out[field.name] = _plain(item)
-    if isinstance(value, Through):
+    if isinstance(value, Topology):
         out["kind"] = type(value).__name__
     return out
 
@@ -90,6 +91,8 @@ def read_record(kind: Any, given: Any, place: str) -> Any:
     there."""
     if not isinstance(given, dict):
         raise PlanError(f"{place} is {given!r}; a table belongs there")
+    if kind is Sync:
+        given = {FORMER.get(key, key): item for key, item in given.items()}
     hints, fields = get_type_hints(kind), {f.name: f for f in dataclasses.fields(kind)}
     for key in given:
         if key not in fields:

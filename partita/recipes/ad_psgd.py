@@ -6,7 +6,7 @@ from typing import Any
 from partita.cluster.cluster import Cluster
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
-from partita.plan.sync import Tight
+from partita.plan.sync import Consistency
 from partita.recipes.gossip import gossip
 from partita.units import Bytes
 
@@ -25,5 +25,5 @@ def ad_psgd(
     """Every `period` steps, each at its own pace, every even worker averages with a random odd one, while both compute
     (DP-22; Lian et al., ICML 2018)."""
     base = gossip(graph, cluster, direction="pair", period=period, draws=draws, seed=seed, bucket_bytes=bucket_bytes)
-    sync = replace(base.sync[0], tight=Tight(staleness=-1))
+    sync = replace(base.sync[0], consistency=Consistency(staleness=-1))
     return replace(base, name="ad_psgd", sync=(sync,), schedule=replace(base.schedule, microbatches=microbatches))

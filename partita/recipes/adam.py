@@ -8,7 +8,7 @@ from partita.graph.products import products, samples_of
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule
-from partita.plan.sync import Sync, What
+from partita.plan.sync import Payload, Sync
 from partita.plan.wire import Wire
 from partita.recipes.placing import servers_on
 from partita.units import Bytes
@@ -26,7 +26,7 @@ def adam(
     wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
     through = servers_on(cluster, servers, own)
     named = tuple(
-        Sync(parameters=name, through=through, what=What.FACTOR, wire=wire)
+        Sync(parameters=name, through=through, payload=Payload.FACTOR, wire=wire)
         for name, one in products(graph).items() if push_pays(one.rows, one.columns, samples_of(graph, one, share))
     )  # fmt: skip
     mesh, schedule = Mesh((("data", workers),)), Schedule(microbatches=microbatches)

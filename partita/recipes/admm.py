@@ -8,7 +8,7 @@ from partita.graph.graph import Graph
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule
-from partita.plan.sync import Often, Outer, Servers, Sync, Tight, What
+from partita.plan.sync import Consistency, Frequency, Outer, Payload, Servers, Sync
 from partita.plan.wire import Wire
 from partita.units import Bytes
 
@@ -29,8 +29,8 @@ def admm(
     (DP-20; Zhang & Kwok, ICML 2014). The consensus variable is the result. With `need`, a master has it and goes on
     with as many workers as have come, none of them left out more than `staleness` times in a row."""
     wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
-    sync = Sync(what=What.DUAL, often=Often(period), outer=Outer(penalty=penalty), wire=wire)
+    sync = Sync(payload=Payload.DUAL, frequency=Frequency(period), outer=Outer(penalty=penalty), wire=wire)
     if need:
-        sync = replace(sync, through=Servers(), tight=Tight(staleness, need=need, late="keep"))
+        sync = replace(sync, through=Servers(), consistency=Consistency(staleness, need=need, late="keep"))
     workers = cluster.size - bool(need)
     return Plan("admm", Mesh((("data", workers),)), schedule=Schedule(microbatches=microbatches), sync=(sync,))

@@ -6,7 +6,7 @@ from typing import Any
 from partita.cluster.cluster import Cluster
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
-from partita.plan.sync import Tight
+from partita.plan.sync import Consistency
 from partita.recipes.ps_sync import ps_sync
 from partita.units import Bytes
 
@@ -25,5 +25,5 @@ def backup_workers(
     """Synchronous SGD with backup workers: a step takes the gradients that come first and drops those of the `backup`
     slowest, who then go on with the next version (DP-11; Chen et al. 2016)."""
     base = ps_sync(graph, cluster, servers=servers, own=own, bucket_bytes=bucket_bytes, microbatches=microbatches)
-    tight = Tight(need=max(base.mesh.size - backup, 1), late="drop")
-    return replace(base, name="backup_workers", sync=(replace(base.sync[0], tight=tight),))
+    consistency = Consistency(need=max(base.mesh.size - backup, 1), late="drop")
+    return replace(base, name="backup_workers", sync=(replace(base.sync[0], consistency=consistency),))

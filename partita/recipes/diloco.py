@@ -7,7 +7,7 @@ from partita.graph.graph import Graph
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule
-from partita.plan.sync import Often, Outer, Sync, Tight, What
+from partita.plan.sync import Consistency, Frequency, Outer, Payload, Sync
 from partita.plan.wire import Wire
 from partita.units import Bytes
 
@@ -35,5 +35,11 @@ def diloco(
     size = min(bucket_bytes, max(whole // (4 * fragments), 1)) if fragments > 1 else bucket_bytes
     wire = Wire(bucket_bytes=size, first_bucket_bytes=size, slice_bytes=size)
     outer = Outer(rate, momentum, nesterov=momentum > 0, keep=keep)
-    sync = Sync(what=What.DELTA, tight=Tight(lag=lag), often=Often(period, fragments), outer=outer, wire=wire)
+    sync = Sync(
+        payload=Payload.DELTA,
+        consistency=Consistency(lag=lag),
+        frequency=Frequency(period, fragments),
+        outer=outer,
+        wire=wire,
+    )
     return Plan("diloco", Mesh((("data", cluster.size),)), schedule=Schedule(microbatches=microbatches), sync=(sync,))

@@ -6,7 +6,7 @@ from typing import Any
 from partita.cluster.cluster import Cluster
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
-from partita.plan.sync import Often
+from partita.plan.sync import Frequency
 from partita.recipes.ps_async import ps_async
 from partita.units import Bytes
 
@@ -27,5 +27,5 @@ def downpour(
     every `fetch`-th push; servers apply each at once, with the task's rule (DistBelief: Adagrad with a rate for each
     parameter) (DP-09; Dean et al., NIPS 2012)."""
     base = ps_async(graph, cluster, servers=servers, own=own, bucket_bytes=bucket_bytes, microbatches=microbatches)
-    often = Often(period=push, fetch=fetch)
-    return replace(base, name="downpour", sync=(replace(base.sync[0], often=often),))
+    frequency = Frequency(period=push, fetch=fetch)
+    return replace(base, name="downpour", sync=(replace(base.sync[0], frequency=frequency),))

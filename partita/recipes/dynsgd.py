@@ -6,7 +6,7 @@ from typing import Any
 from partita.cluster.cluster import Cluster
 from partita.graph.graph import Graph
 from partita.plan.plan import Correction, Plan, Update
-from partita.plan.sync import Tight
+from partita.plan.sync import Consistency
 from partita.recipes.ps_async import ps_async
 from partita.units import Bytes
 
@@ -25,5 +25,5 @@ def dynsgd(
     """DynSGD: under bounded staleness the d-th update of a clock weighs 1 / d and revises the average of those before,
     so that a clock's weights sum to 1 (DP-17; Jiang et al., SIGMOD 2017)."""
     base = ps_async(graph, cluster, servers=servers, own=own, bucket_bytes=bucket_bytes, microbatches=microbatches)
-    sync = replace(base.sync[0], tight=Tight(staleness=staleness))
+    sync = replace(base.sync[0], consistency=Consistency(staleness=staleness))
     return replace(base, name="dynsgd", sync=(sync,), update=Update(corrections=(Correction("staleness"),)))

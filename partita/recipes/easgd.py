@@ -8,7 +8,7 @@ from partita.graph.graph import Graph
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule
-from partita.plan.sync import Often, Outer, Servers, Sync, Tight, What
+from partita.plan.sync import Consistency, Frequency, Outer, Payload, Servers, Sync
 from partita.plan.wire import Wire
 from partita.units import Bytes
 
@@ -29,7 +29,9 @@ def easgd(
     `servers` these have it, and each worker meets it at its own pace."""
     workers = cluster.size - servers
     wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
-    sync = Sync(what=What.ELASTIC, often=Often(period), outer=Outer(rate or 0.9 / max(workers, 1)), wire=wire)
+    sync = Sync(
+        payload=Payload.ELASTIC, frequency=Frequency(period), outer=Outer(rate or 0.9 / max(workers, 1)), wire=wire
+    )
     if servers:
-        sync = replace(sync, through=Servers(servers), tight=Tight(staleness=-1))
+        sync = replace(sync, through=Servers(servers), consistency=Consistency(staleness=-1))
     return Plan("easgd", Mesh((("data", workers),)), schedule=Schedule(microbatches=microbatches), sync=(sync,))

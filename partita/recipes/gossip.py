@@ -7,7 +7,7 @@ from partita.graph.graph import Graph
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule
-from partita.plan.sync import Gossip, Often, Sync, What
+from partita.plan.sync import Frequency, Gossip, Payload, Sync
 from partita.plan.wire import Wire
 from partita.units import Bytes
 
@@ -28,5 +28,10 @@ def gossip(
     """Every `period` steps each worker takes the mean with random partners' weights (pull), gives them parts of its own
     (push, with push-sum weights), or all meet two by two (pair) (DP-23; Jin et al. 2016)."""
     wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
-    sync = Sync(through=Gossip(direction, partners, draws, seed), what=What.PARAMETER, often=Often(period), wire=wire)
+    sync = Sync(
+        through=Gossip(direction, partners, draws, seed),
+        payload=Payload.PARAMETER,
+        frequency=Frequency(period),
+        wire=wire,
+    )
     return Plan("gossip", Mesh((("data", cluster.size),)), schedule=Schedule(microbatches=microbatches), sync=(sync,))

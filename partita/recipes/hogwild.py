@@ -7,7 +7,7 @@ from partita.graph.graph import Graph
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule
-from partita.plan.sync import SharedMemory, Sync, Tight
+from partita.plan.sync import Consistency, SharedMemory, Sync
 from partita.plan.wire import Wire
 from partita.units import Bytes
 
@@ -23,5 +23,5 @@ def hogwild(
     """The workers of one machine change the same weights, each at its own pace, without locks (DP-12; Niu et al., NIPS
     2011)."""
     wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
-    sync = Sync(through=SharedMemory(), tight=Tight(staleness=-1), wire=wire)
+    sync = Sync(through=SharedMemory(), consistency=Consistency(staleness=-1), wire=wire)
     return Plan("hogwild", Mesh((("data", cluster.size),)), schedule=Schedule(microbatches=microbatches), sync=(sync,))

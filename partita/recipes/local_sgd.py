@@ -7,7 +7,7 @@ from partita.graph.graph import Graph
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule
-from partita.plan.sync import Often, Sync, What
+from partita.plan.sync import Frequency, Payload, Sync
 from partita.plan.wire import Wire
 from partita.units import Bytes
 
@@ -24,7 +24,7 @@ def local_sgd(
     """Every worker trains alone for `period` steps, then all take the mean of their weights (DP-26; SparkNet, Moritz et
     al. 2015). Optimizer state stays with the worker."""
     wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
-    sync = Sync(what=What.PARAMETER, often=Often(period), wire=wire)
+    sync = Sync(payload=Payload.PARAMETER, frequency=Frequency(period), wire=wire)
     return Plan(
         "local_sgd", Mesh((("data", cluster.size),)), schedule=Schedule(microbatches=microbatches), sync=(sync,)
     )

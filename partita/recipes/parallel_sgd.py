@@ -6,7 +6,7 @@ from typing import Any
 from partita.cluster.cluster import Cluster
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
-from partita.plan.sync import Often
+from partita.plan.sync import Frequency
 from partita.recipes.local_sgd import local_sgd
 from partita.units import Bytes
 
@@ -22,4 +22,4 @@ def parallel_sgd(
     """Every worker trains alone; the mean of their weights is taken once, at the end (DP-24; Zinkevich et al., NIPS
     2010)."""
     plan = local_sgd(graph, cluster, bucket_bytes=bucket_bytes, microbatches=microbatches)
-    return replace(plan, name="parallel_sgd", sync=(replace(plan.sync[0], often=Often(0)),))
+    return replace(plan, name="parallel_sgd", sync=(replace(plan.sync[0], frequency=Frequency(0)),))

@@ -6,7 +6,7 @@ from typing import Any
 from partita.cluster.cluster import Cluster
 from partita.graph.graph import Graph
 from partita.plan.plan import Phase, Plan
-from partita.plan.sync import Tight
+from partita.plan.sync import Consistency
 from partita.plan.wire import Priority
 from partita.recipes.coded import coded
 from partita.recipes.ddp import ddp
@@ -38,6 +38,6 @@ def pipe_sgd(
         collective=collective,
         codec=codec,
     )
-    late = replace(first.sync[0], tight=Tight(lag=staleness))
+    late = replace(first.sync[0], consistency=Consistency(lag=staleness))
     plan = replace(first, name="pipe_sgd", sync=(late,), before=(Phase(warmup, first),) if warmup else ())
     return coded(plan, graph, ramp)

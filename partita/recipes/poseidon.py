@@ -8,7 +8,7 @@ from partita.graph.products import products, samples_of
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule
-from partita.plan.sync import Servers, Sync, What
+from partita.plan.sync import Payload, Servers, Sync
 from partita.plan.wire import Wire
 from partita.units import Bytes
 from partita.wire.factors import broadcast_pays
@@ -23,7 +23,7 @@ def poseidon(
     p, batch = cluster.size, graph.global_batch or graph.batch
     wire = Wire(bucket_bytes=0, first_bucket_bytes=0, slice_bytes=slice_bytes)
     named = tuple(
-        Sync(parameters=name, what=What.FACTOR, wire=wire)
+        Sync(parameters=name, payload=Payload.FACTOR, wire=wire)
         for name, one in products(graph).items()
         if broadcast_pays(one.rows, one.columns, samples_of(graph, one, -(-batch // p)), p, p)
     )

@@ -6,7 +6,7 @@ from typing import Any
 from partita.cluster.cluster import Cluster
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
-from partita.plan.sync import Tight
+from partita.plan.sync import Consistency
 from partita.recipes.ps_sync import ps_sync
 from partita.units import Bytes
 
@@ -24,4 +24,4 @@ def ps_async(
     """Asynchronous SGD: servers apply whichever worker's gradient comes, with the worker's share of the minibatch, and
     answer at once (DP-10; Langford et al., NeurIPS 2009). Keys are sharded by bytes (DP-05, DP-07)."""
     base = ps_sync(graph, cluster, servers=servers, own=own, bucket_bytes=bucket_bytes, microbatches=microbatches)
-    return replace(base, name="ps_async", sync=(replace(base.sync[0], tight=Tight(staleness=-1)),))
+    return replace(base, name="ps_async", sync=(replace(base.sync[0], consistency=Consistency(staleness=-1)),))

@@ -8,7 +8,7 @@ from partita.graph.products import products
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule
-from partita.plan.sync import Sync, What
+from partita.plan.sync import Payload, Sync
 from partita.plan.wire import Wire
 from partita.units import Bytes
 
@@ -22,6 +22,6 @@ def sfb(
     gradients are all-reduced."""
     wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
     pattern = "*" if layers == "all" else layers
-    named = (Sync(parameters=pattern, what=What.FACTOR, wire=wire),) if products(graph) else ()
+    named = (Sync(parameters=pattern, payload=Payload.FACTOR, wire=wire),) if products(graph) else ()
     mesh, schedule = Mesh((("data", cluster.size),)), Schedule(microbatches=microbatches)
     return Plan("sfb", mesh, schedule=schedule, sync=(*named, Sync(wire=wire)))

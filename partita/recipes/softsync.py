@@ -6,7 +6,7 @@ from typing import Any
 from partita.cluster.cluster import Cluster
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
-from partita.plan.sync import Tight
+from partita.plan.sync import Consistency
 from partita.recipes.ps_async import ps_async
 from partita.units import Bytes
 
@@ -26,4 +26,6 @@ def softsync(
     that the rate goes down as the staleness, about n, goes up (DP-16; Gupta, Zhang & Wang, ICDM 2016)."""
     base = ps_async(graph, cluster, servers=servers, own=own, bucket_bytes=bucket_bytes, microbatches=microbatches)
     need = max(base.mesh.size // max(n, 1), 1)
-    return replace(base, name="softsync", sync=(replace(base.sync[0], tight=Tight(-1, need=need, late="keep")),))
+    return replace(
+        base, name="softsync", sync=(replace(base.sync[0], consistency=Consistency(-1, need=need, late="keep")),)
+    )

@@ -6,7 +6,7 @@ from typing import Any
 from partita.cluster.cluster import Cluster
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
-from partita.plan.sync import Tight, What
+from partita.plan.sync import Consistency, Payload
 from partita.recipes.ps_async import ps_async
 from partita.units import Bytes
 
@@ -25,5 +25,5 @@ def ssp(
     """Stale synchronous parallel: workers push what their own optimizers did to the weights, and a read at clock c sees
     every increment of clocks before c - staleness (DP-14; Ho et al., NIPS 2013)."""
     base = ps_async(graph, cluster, servers=servers, own=own, bucket_bytes=bucket_bytes, microbatches=microbatches)
-    sync = replace(base.sync[0], what=What.DELTA, tight=Tight(staleness=staleness))
+    sync = replace(base.sync[0], payload=Payload.DELTA, consistency=Consistency(staleness=staleness))
     return replace(base, name="ssp", sync=(sync,))

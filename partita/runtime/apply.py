@@ -24,7 +24,7 @@ from partita.graph.graph import Graph, Parameter
 from partita.graph.operator import Ref
 from partita.graph.tensor import Tensor
 from partita.plan.plan import Plan
-from partita.plan.sync import Sync, What
+from partita.plan.sync import Payload, Sync
 from partita.recipes.reading import read_text
 from partita.units import Bytes
 
@@ -159,8 +159,8 @@ def apply(plan: Plan | str, model: Any, optimizer: Any, loader: Any) -> tuple[An
         for tensor in (seed, *model.parameters(), *model.buffers()):
             dist.broadcast(tensor, 0)
     slices = Slices(loader, rank, world, int(seed))
-    if sync.what is What.PARAMETER:
-        _average(model, optimizer, sync.often.period, world)
+    if sync.payload is Payload.PARAMETER:
+        _average(model, optimizer, sync.frequency.period, world)
         return model, optimizer, slices
     reducer = Reducer(_buckets(model, sync.wire.first_bucket_bytes, sync.wire.bucket_bytes), slices)
     reducer.watch()
@@ -202,10 +202,10 @@ def _plan_of(plan: Plan | str, model: Any, world: int) -> Plan:
 
 def _refuse(plan: Plan, sync: Sync, world: int) -> None:
     # Order, slices and algorithms say when messages go, which is the backend's affair here; codecs what they hold.
-    plain = Sync(over=sync.over, what=sync.what, often=sync.often, wire=replace(sync.wire, codecs=()))
+    plain = Sync(over=sync.over, payload=sync.payload, frequency=sync.frequency, wire=replace(sync.wire, codecs=()))
     shape = Plan(plan.name, plan.mesh, sync=plan.sync)
-    gradients = sync.what is What.GRADIENT and sync.often.period == 1
-    weights = sync.what is What.PARAMETER and sync.often.period >= 1
+    gradients = sync.payload is Payload.GRADIENT and sync.frequency.period == 1
+    weights = sync.payload is Payload.PARAMETER and sync.frequency.period >= 1
     same = sync == plain and plan == shape and len(plan.sync) <= 1 and (gradients or weights)
     if not same or any(axis != "data" and length > 1 for axis, length in plan.mesh.axes):
         raise PlanError(

@@ -10,7 +10,7 @@ from partita.cluster.cluster import Cluster
 from partita.lowering.elastic import momentum_of
 from partita.lowering.mixtures import mixtures_of
 from partita.plan.plan import Plan
-from partita.plan.sync import Gossip, Neighbours, What
+from partita.plan.sync import Gossip, Neighbours, Payload
 from partita.runtime.leg import Leg
 from partita.runtime.reference import Replica
 
@@ -70,7 +70,7 @@ class Centre(Bond):
 
     def between(self, replicas: Replicas, t: int, gradients: dict[int, Tensors]) -> None:
         rho = self.sync.outer.penalty
-        if self.sync.what is What.DUAL:
+        if self.sync.payload is Payload.DUAL:
             for w, one in replicas.items():
                 for g, y, p, z in zip(gradients[w], self.own[w], one.parameters, self.centre, strict=True):
                     g += y + rho * (p - z)
@@ -84,7 +84,7 @@ class Centre(Bond):
             return
         for k, centre in enumerate(self.centre):
             weights = {w: one.parameters[k] for w, one in replicas.items()}
-            if self.sync.what is What.ELASTIC:
+            if self.sync.payload is Payload.ELASTIC:
                 pulls = {w: self.sync.outer.rate * (p - centre) for w, p in weights.items()}
                 for w, pull in pulls.items():
                     weights[w].sub_(pull)
@@ -119,7 +119,7 @@ class Mixing(Bond):
         self.was = {w: [p.detach().clone() for p in one.parameters] for w, one in replicas.items()}
 
     def between(self, replicas: Replicas, t: int, gradients: dict[int, Tensors]) -> None:
-        if self.early and t % self.sync.often.period == 0:
+        if self.early and t % self.sync.frequency.period == 0:
             self._mix({w: one.parameters for w, one in replicas.items()}, self.matrices[0])
 
     def after(self, replicas: Replicas, t: int) -> None:
@@ -127,7 +127,7 @@ class Mixing(Bond):
             for w, one in replicas.items():
                 for s, p, was in zip(self.sums[w], one.parameters, self.was[w], strict=True):
                     s.add_(p - was)
-        number, rest = divmod(t % self.steps + 1, self.sync.often.period)
+        number, rest = divmod(t % self.steps + 1, self.sync.frequency.period)
         if self.early or rest:
             return
         if not self.push:

@@ -157,9 +157,9 @@ def place_to_start(
 def _say_where(found: Found, identity: Identity, plan: Plan, tell: Tell) -> None:
     manifest = found.manifest
     tell(f"going on from step {manifest.step} of {found.path}")
-    if manifest.plan != write_plan(plan):
-        before = read_plan(manifest.plan).name
-        tell(f"the checkpoint was written under {before} on {manifest.world} ranks; going on under {plan.name}")
+    before = read_plan(manifest.plan)
+    if before != plan:
+        tell(f"the checkpoint was written under {before.name} on {manifest.world} ranks; going on under {plan.name}")
     if manifest.identity.signature != identity.signature:
         tell("the captured step has changed since the checkpoint (the task's code, or torch); going on with it")
 

@@ -75,7 +75,7 @@ class Paired:
         self.asks: dict[int, list[int]] = {}
         first, turns = replica(one, program.update), dict[int, list[Minibatches]]()
         for leg in (leg for leg in legs if leg.program.steps):
-            period = leg.plan.sync[0].often.period
+            period = leg.plan.sync[0].frequency.period
             for meeting in meetings_of(through, leg.plan.mesh.size) * leg.rounds:
                 if meeting.number * period < leg.program.steps:
                     self.asks.setdefault(meeting.asks, []).append(meeting.asked)

@@ -13,7 +13,7 @@ import torch
 
 from partita.cluster.cluster import Cluster
 from partita.lowering.averages import fragments_of, taken_at
-from partita.plan.sync import Gossip, Neighbours, What
+from partita.plan.sync import Gossip, Neighbours, Payload
 from partita.plan.text import write_plan
 from partita.program.program import Bucket
 from partita.runtime.bonds import Bond, Centre, Mixing
@@ -57,7 +57,7 @@ class Apart:
         sync = leg.plan.sync[0]
         if isinstance(sync.through, Neighbours | Gossip):
             return Mixing(leg.plan, replicas, self.cluster)
-        if sync.what in (What.ELASTIC, What.DUAL):
+        if sync.payload in (Payload.ELASTIC, Payload.DUAL):
             return Centre(leg.plan, replicas)
         return Averages(leg.plan, replicas)
 
@@ -66,9 +66,9 @@ class Averages(Bond):
     """Fragments' means taken, and those of `lag` steps ago merged."""
 
     def begin(self, leg: Leg) -> None:
-        often, self.buckets, self.steps = self.sync.often, leg.program.trained, max(leg.program.steps, 1)
+        often, self.buckets, self.steps = self.sync.frequency, leg.program.trained, max(leg.program.steps, 1)
         self.flying: list[tuple[int, Bucket, Rows]] = []
-        agrees = often.period and (leg.whole or (often.fragments == 1 and not self.sync.tight.lag))
+        agrees = often.period and (leg.whole or (often.fragments == 1 and not self.sync.consistency.lag))
         self.places = {f: taken_at(often, f) for f in range(often.fragments)} if leg.whole else {0: self.steps - 1}
         self.fragments = fragments_of(self.buckets, often.fragments)
         if not agrees:
@@ -81,7 +81,7 @@ class Averages(Bond):
         for f, place in self.places.items():
             if t % self.steps == place:
                 taken = [self.buckets[i] for i in self.fragments[f]]
-                self.flying += [(t + self.sync.tight.lag, bucket, means(replicas, bucket)) for bucket in taken]
+                self.flying += [(t + self.sync.consistency.lag, bucket, means(replicas, bucket)) for bucket in taken]
         due = [one for one in self.flying if one[0] <= t]
         self.flying = [one for one in self.flying if one[0] > t]
         for _, bucket, mean in due:
@@ -95,7 +95,7 @@ class Averages(Bond):
         """w += rate v, v = momentum v + (mean - w), w being the weights agreed on last; Nesterov's looks ahead once
         more (torch.optim.SGD with the change for a gradient)."""
         outer = self.sync.outer
-        if self.sync.what is What.DELTA:
+        if self.sync.payload is Payload.DELTA:
             anchor, velocity = self.kept["anchor", bucket.name], self.kept["velocity", bucket.name]
             for w, v, m in zip(anchor, velocity, mean, strict=True):
                 change = m - w

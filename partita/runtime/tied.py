@@ -10,7 +10,7 @@ import torch
 
 from partita.lowering.elastic import momentum_of
 from partita.plan.plan import Plan
-from partita.plan.sync import What
+from partita.plan.sync import Payload
 from partita.runtime.reference import Reference, Replica, replica
 
 Parts = list[tuple[int, int]]
@@ -94,8 +94,8 @@ class Priced:
 def tied(one: Reference, plan: Plan) -> Tied | Priced | None:
     """No worker has taken a step yet; `one` stays as it is. None where workers are not tied to anything."""
     sync = plan.sync[0]
-    if sync.what is What.DUAL:
+    if sync.payload is Payload.DUAL:
         return Priced(replica(one, plan.update).copy(), sync.outer.penalty)
-    if sync.what is What.ELASTIC:
+    if sync.payload is Payload.ELASTIC:
         return Tied(replica(one, plan.update).copy(), sync.outer.rate, momentum_of(plan.update))
     return None

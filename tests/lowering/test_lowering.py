@@ -19,7 +19,7 @@ from partita.plan.memory import Memory, Precision, Shard
 from partita.plan.mesh import Mesh, Split, Stage
 from partita.plan.plan import Correction, Kernel, Phase, Plan, Update
 from partita.plan.schedule import Order, Schedule, Versions
-from partita.plan.sync import Gossip, Neighbours, Often, Outer, Servers, Sync, Tight, What
+from partita.plan.sync import Consistency, Frequency, Gossip, Neighbours, Outer, Payload, Servers, Sync
 from partita.plan.wire import Codec, Priority, Wire
 from partita.program.instruction import Load
 from partita.program.program import Program
@@ -164,7 +164,7 @@ def dealt(first: tuple[int, ...], second: tuple[int, ...], m: int) -> Plan:
 
 def ahead(*corrections: Correction, **parts: object) -> Plan:
     """Three workers whose server waits for nobody."""
-    sync = Sync(through=Servers(), tight=Tight(staleness=-1), **parts)  # type: ignore[arg-type]
+    sync = Sync(through=Servers(), consistency=Consistency(staleness=-1), **parts)  # type: ignore[arg-type]
     return plan(sync=(sync,), mesh=Mesh((("data", 3),)), update=Update(corrections=corrections))
 
 
@@ -173,39 +173,42 @@ REFUSED = [
     (pipe(Schedule(Order.MESSAGE)), "the order message"),
     (pipe(Schedule(Order.ONE_F_ONE_B, flush=False)), "without a flush"),
     (pipe(Schedule(Order.ONE_F_ONE_B, in_flight=3)), "passes in flight"),
-    (pipe(sync=(Sync(tight=Tight(lag=1)),)), "late gradients between stages"),
+    (pipe(sync=(Sync(consistency=Consistency(lag=1)),)), "late gradients between stages"),
     (pipe(sync=(Sync(through=Servers(own=False)),)), "stages without all-reduce"),
     (pipe(sync=()), "never agree"),
     (plan(mesh=Mesh((("data", 2), ("tensor", 2)))), "the mesh axis 'tensor'"),
     (plan(sync=(Sync(), Sync())), "more than one agreement"),
     (plan(splits=(Split(dim="output"),)), "other dimensions than samples"),
     (plan(sync=(Sync(through=Neighbours()),)), "agreement through Neighbours"),
-    (plan(sync=(Sync(through=Servers(own=False), what=What.ELASTIC),)), "agreement on elastic through Servers"),
-    (plan(sync=(Sync(what=What.FACTOR),)), "agreement on factor"),
-    (plan(sync=(Sync(what=What.ELASTIC, often=Often(0)),)), "agreement once at the end"),
-    (plan(sync=(Sync(tight=Tight(staleness=2)),)), "stale or partial"),
+    (plan(sync=(Sync(through=Servers(own=False), payload=Payload.ELASTIC),)), "agreement on elastic through Servers"),
+    (plan(sync=(Sync(payload=Payload.FACTOR),)), "agreement on factor"),
+    (plan(sync=(Sync(payload=Payload.ELASTIC, frequency=Frequency(0)),)), "agreement once at the end"),
+    (plan(sync=(Sync(consistency=Consistency(staleness=2)),)), "stale or partial"),
     (
-        plan(sync=(Sync(what=What.ELASTIC, through=Servers(own=False), tight=Tight(staleness=-1)),)),
+        plan(sync=(Sync(payload=Payload.ELASTIC, through=Servers(own=False), consistency=Consistency(staleness=-1)),)),
         "a centre on the devices of workers",
     ),
-    (ahead(what=What.PARAMETER), "ahead with parameter"),
-    (ahead(what=What.DELTA, often=Often(2)), "increments pushed now and then"),
+    (ahead(payload=Payload.PARAMETER), "ahead with parameter"),
+    (ahead(payload=Payload.DELTA, frequency=Frequency(2)), "increments pushed now and then"),
     (ahead(Correction("momentum")), "the correction 'momentum'"),
-    (plan(sync=(Sync(often=Often(fetch=2)),)), "weights fetched every 2 steps"),
-    (plan(sync=(Sync(often=Often(0)),)), "agreement once at the end"),
-    (plan(sync=(Sync(what=What.PARAMETER, often=Often(4, fragments=2)),)), "agreement in fragments"),
-    (plan(sync=(Sync(often=Often(4)),)), "gradients agreed on every 4 steps"),
+    (plan(sync=(Sync(frequency=Frequency(fetch=2)),)), "weights fetched every 2 steps"),
+    (plan(sync=(Sync(frequency=Frequency(0)),)), "agreement once at the end"),
+    (plan(sync=(Sync(payload=Payload.PARAMETER, frequency=Frequency(4, fragments=2)),)), "agreement in fragments"),
+    (plan(sync=(Sync(frequency=Frequency(4)),)), "gradients agreed on every 4 steps"),
     (plan(sync=(Sync(parameters="layers.*"),)), "the parameters 'layers.*' only"),
-    (plan(sync=(Sync(what=What.PARAMETER, tight=Tight(lag=1)),)), "lag 1 where"),
-    (plan(sync=(Sync(through=Servers(own=False), tight=Tight(lag=2)),)), "lag 2 where"),
-    (plan(sync=(Sync(through=Servers(own=False), what=What.PARAMETER),)), "agreement on parameter"),
+    (plan(sync=(Sync(payload=Payload.PARAMETER, consistency=Consistency(lag=1)),)), "lag 1 where"),
+    (plan(sync=(Sync(through=Servers(own=False), consistency=Consistency(lag=2)),)), "lag 2 where"),
+    (plan(sync=(Sync(through=Servers(own=False), payload=Payload.PARAMETER),)), "agreement on parameter"),
     (plan(sync=(Sync(through=Servers(own=False, levels=2)),)), "servers in levels"),
     (plan(sync=(Sync(through=Servers(own=False, replicas=2)),)), "replicas of servers on the devices"),
     (plan(sync=(Sync(through=Servers(own=False), wire=Wire(negotiate=True)),)), "negotiation where nothing is all-"),
     (plan(sync=(Sync(wire=Wire(credit_bytes=8)),)), "a credit without the order of one"),
     (plan(sync=(Sync(wire=Wire(order=Priority.CREDIT, codecs=(Codec("q8"),))),)), "negotiated sums with stages"),
-    (plan(sync=(Sync(what=What.FACTOR), Sync(tight=Tight(lag=1)))), "factors beside anything but lockstep"),
-    (plan(sync=(Sync(what=What.FACTOR, through=Servers(own=False)), Sync())), "factors through other servers"),
+    (
+        plan(sync=(Sync(payload=Payload.FACTOR), Sync(consistency=Consistency(lag=1)))),
+        "factors beside anything but lockstep",
+    ),
+    (plan(sync=(Sync(payload=Payload.FACTOR, through=Servers(own=False)), Sync())), "factors through other servers"),
     (plan(schedule=Schedule(chunks=2)), "the order of passes of a pipeline"),
     (plan(schedule=Schedule(versions=Versions.STASH)), "the order of passes of a pipeline"),
     (plan(splits=(Split(operators="aten.mm*"),)), "some operators or ranks only"),
@@ -214,11 +217,23 @@ REFUSED = [
     (plan(sync=(Sync(wire=Wire(codecs=(Codec("topk"), Codec("q8"))),),)), "several codecs"),
     (plan(sync=(Sync(through=Servers(1, False), wire=Wire(collective="tree")),)), "the collective 'tree' through"),
     (plan(sync=(Sync(wire=Wire(order=Priority.TIC)),)), "message order tic"),
-    (plan(sync=(Sync(what=What.PARAMETER, often=Often(4), outer=Outer(momentum=0.9)),)), "outer optimizers"),
-    (plan(sync=(Sync(what=What.PARAMETER),), memory=Memory(shard=Shard.OPTIMIZER)), "sharded state where no gradients"),
-    (plan(sync=(Sync(tight=Tight(lag=1)),), memory=Memory(shard=Shard.GRADIENTS)), "sharded state with late gradients"),
+    (
+        plan(sync=(Sync(payload=Payload.PARAMETER, frequency=Frequency(4), outer=Outer(momentum=0.9)),)),
+        "outer optimizers",
+    ),
+    (
+        plan(sync=(Sync(payload=Payload.PARAMETER),), memory=Memory(shard=Shard.OPTIMIZER)),
+        "sharded state where no gradients",
+    ),
+    (
+        plan(sync=(Sync(consistency=Consistency(lag=1)),), memory=Memory(shard=Shard.GRADIENTS)),
+        "sharded state with late gradients",
+    ),
     (plan(memory=BF16, sync=(Sync(through=Servers(own=False)),)), "half precision with parameter servers"),
-    (plan(memory=BF16, sync=(Sync(what=What.PARAMETER, often=Often(2)),)), "half precision where replicas train apart"),
+    (
+        plan(memory=BF16, sync=(Sync(payload=Payload.PARAMETER, frequency=Frequency(2)),)),
+        "half precision where replicas train apart",
+    ),
     (plan(memory=BF16, sync=()), "half precision where replicas train apart"),
     (plan(memory=BF16, sync=(Sync(wire=Wire(codecs=(Codec("topk"),))),)), "half precision with codecs"),
     (plan(memory=Memory(tiles=2)), "offloading or tiles"),
@@ -244,8 +259,8 @@ CONTRADICTIONS = [
     (plan(memory=Memory(precision=Precision.FP16, loss_scale=1000.0)), "a power of two"),
     (plan(memory=Memory(precision=Precision.FP16, sums=Precision.BF16)), "use sums=fp32"),
     (plan(schedule=Schedule(microbatches=3)), "does not divide"),
-    (plan(sync=(Sync(tight=Tight(lag=-1)),)), "lag -1"),
-    (plan(sync=(Sync(often=Often(-1)),)), "period -1"),
+    (plan(sync=(Sync(consistency=Consistency(lag=-1)),)), "lag -1"),
+    (plan(sync=(Sync(frequency=Frequency(-1)),)), "period -1"),
     (plan(sync=(Sync(wire=Wire(slice_bytes=-1)),)), "0 or more"),
     (plan(sync=(Sync(through=Servers(5, own=False)),)), "5 servers"),
     (pipe(stages=(Stage(), Stage("y", (1, 2)))), "ranks of its own"),
@@ -254,10 +269,10 @@ CONTRADICTIONS = [
     (dealt((0, 1, 2), (3,), 2), "2 microbatches out to 3 replicas"),
     (dealt((0, 1, 2), (3, 4), 4), "needs 5 devices"),
     (plan(before=(Phase(0, Plan("first")),)), "0 steps"),
-    (plan(sync=(Sync(through=Gossip("around"), what=What.PARAMETER),)), "push, pull and pair"),
-    (plan(sync=(Sync(through=Gossip("pull", 0), what=What.PARAMETER),)), "0 partners"),
-    (plan(sync=(Sync(through=Neighbours("star"), what=What.PARAMETER),)), "no graph 'star'"),
-    (plan(sync=(Sync(what=What.DUAL),)), "a penalty of 0"),
+    (plan(sync=(Sync(through=Gossip("around"), payload=Payload.PARAMETER),)), "push, pull and pair"),
+    (plan(sync=(Sync(through=Gossip("pull", 0), payload=Payload.PARAMETER),)), "0 partners"),
+    (plan(sync=(Sync(through=Neighbours("star"), payload=Payload.PARAMETER),)), "no graph 'star'"),
+    (plan(sync=(Sync(payload=Payload.DUAL),)), "a penalty of 0"),
 ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from partita.plan.memory import Memory, Offload, Recompute, Shard
 from partita.plan.mesh import Mesh, Split, Stage
 from partita.plan.plan import Correction, Phase, Plan, Update
 from partita.plan.schedule import Order, Schedule, Versions
-from partita.plan.sync import Gossip, Often, Outer, Servers, SharedMemory, Sync, Tight, What
+from partita.plan.sync import Consistency, Frequency, Gossip, Outer, Payload, Servers, SharedMemory, Sync
 from partita.plan.wire import Codec, Priority, Wire
 
 FOUR: Final = Mesh((("data", 4),))
@@ -20,21 +20,34 @@ STAGES: Final = tuple(Stage(first) for first in ("", "layers.3", "layers.6", "la
 RING: Final = Sync()
 
 ddp = Plan("ddp", FOUR, sync=(RING,))
-ps_async = Plan("ps_async", FOUR, sync=(Sync(through=Servers(), tight=Tight(staleness=-1)),))
-ssp = Plan("ssp(staleness=3)", FOUR, sync=(Sync(through=Servers(2), what=What.DELTA, tight=Tight(staleness=3)),))
-backup_workers = Plan(
-    "backup_workers(backup=1)", FOUR, sync=(Sync(through=Servers(), tight=Tight(need=3, late="drop")),)
+ps_async = Plan("ps_async", FOUR, sync=(Sync(through=Servers(), consistency=Consistency(staleness=-1)),))
+ssp = Plan(
+    "ssp(staleness=3)",
+    FOUR,
+    sync=(Sync(through=Servers(2), payload=Payload.DELTA, consistency=Consistency(staleness=3)),),
 )
-ad_psgd = Plan("ad_psgd", FOUR, sync=(Sync(through=Gossip("pair"), what=What.PARAMETER, tight=Tight(staleness=-1)),))
+backup_workers = Plan(
+    "backup_workers(backup=1)", FOUR, sync=(Sync(through=Servers(), consistency=Consistency(need=3, late="drop")),)
+)
+ad_psgd = Plan(
+    "ad_psgd",
+    FOUR,
+    sync=(Sync(through=Gossip("pair"), payload=Payload.PARAMETER, consistency=Consistency(staleness=-1)),),
+)
 easgd = Plan(
     "easgd", FOUR,
-    sync=(Sync(through=Servers(), what=What.ELASTIC, tight=Tight(staleness=-1), often=Often(10), outer=Outer(0.1)),),
+    sync=(
+        Sync(
+            through=Servers(), payload=Payload.ELASTIC, consistency=Consistency(staleness=-1),
+            frequency=Frequency(10), outer=Outer(0.1),
+        ),
+    ),
 )  # fmt: skip
 diloco = Plan(
     "diloco(period=500,fragments=4)", FOUR,
-    sync=(Sync(what=What.DELTA, often=Often(500, 4), outer=Outer(0.7, 0.9, nesterov=True)),),
+    sync=(Sync(payload=Payload.DELTA, frequency=Frequency(500, 4), outer=Outer(0.7, 0.9, nesterov=True)),),
 )  # fmt: skip
-pipe_sgd = Plan("pipe_sgd(warmup=100)", FOUR, sync=(Sync(tight=Tight(lag=1)),), before=(Phase(100, ddp),))
+pipe_sgd = Plan("pipe_sgd(warmup=100)", FOUR, sync=(Sync(consistency=Consistency(lag=1)),), before=(Phase(100, ddp),))
 zero3 = Plan("zero3", FOUR, sync=(RING,), memory=Memory(Shard.PARAMETERS))
 gpipe = Plan(
     "gpipe(microbatches=8)",
@@ -78,7 +91,7 @@ bytescheduler = Plan(
     "bytescheduler", FOUR,
     sync=(Sync(wire=Wire(order=Priority.CREDIT, slice_bytes=4 * 10**6, credit_bytes=16 * 10**6)),),
 )  # fmt: skip
-hogwild = Plan("hogwild", FOUR, sync=(Sync(through=SharedMemory(), tight=Tight(staleness=-1)),))
+hogwild = Plan("hogwild", FOUR, sync=(Sync(through=SharedMemory(), consistency=Consistency(staleness=-1)),))
 
 
 def dgc_of(ratio: float) -> Codec:

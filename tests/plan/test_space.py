@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from partita.errors import LoweringError, PlanError
 from partita.plan.check import check
 from partita.plan.plan import Plan
 from partita.plan.text import read_plan, write_plan
-from tests.plan.space import SPACE
+from tests.plan.space import SPACE, easgd
 from tests.small import cluster_of, two_layers
 
 
 @pytest.mark.parametrize("plan", SPACE, ids=lambda plan: plan.name)
 def test_every_method_survives_toml(plan: Plan) -> None:
     assert read_plan(write_plan(plan)) == plan
+
+
+def test_a_file_with_the_former_keys_of_an_agreement_reads_as_the_same_plan() -> None:
+    before = write_plan(easgd).replace("payload", "what").replace("consistency", "tight").replace("frequency", "often")
+    assert {"what", "tight", "often"} <= set(re.findall(r"\w+", before))
+    assert read_plan(before) == easgd
 
 
 def test_no_two_methods_are_the_same_point() -> None:

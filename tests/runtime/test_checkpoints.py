@@ -223,7 +223,7 @@ def test_sums_in_flight_become_means_before_they_are_bounded(tmp_path: Path) -> 
 def check_flight(task: Task, graph: Graph, out: Path) -> None:
     machines = cluster_of(3)
     late, lockstep = (call(f"{p}", graph, machines) for p in ("pipe_sgd(staleness=2)", "ddp"))
-    lockstep = replace(lockstep, sync=(replace(late.sync[0], tight=lockstep.sync[0].tight),))
+    lockstep = replace(lockstep, sync=(replace(late.sync[0], consistency=lockstep.sync[0].consistency),))
     whole = replace(lockstep, before=(Phase(4, late),))
     train_in_process(task, graph, late, machines, 6, keyed=True, keep=Keep(str(out), 4))
     saved = saved_at(out, 4)

@@ -19,7 +19,7 @@ from partita.lowering.lower import lower
 from partita.plan.memory import Memory, Recompute
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
-from partita.plan.sync import Servers, Sync, What
+from partita.plan.sync import Payload, Servers, Sync
 from partita.plan.text import read_plan, write_plan
 from partita.plan.wire import Wire
 from partita.program.instruction import Send, Space
@@ -123,12 +123,12 @@ def test_messages_have_the_bytes_of_the_closed_forms(workers: int, samples: int)
     one = products(graph)["p1"]
     assert (samples_of(graph, one, samples), one.rows, one.columns) == (samples, 4, 4)
     place = cluster_of(workers + 1)
-    own, up = (Sync(parameters=p, through=Servers(), what=what, wire=WIRE) for p, what in (
-        ("*", What.GRADIENT), ("p1", What.FACTOR),
+    own, up = (Sync(parameters=p, through=Servers(), payload=payload, wire=WIRE) for p, payload in (
+        ("*", Payload.GRADIENT), ("p1", Payload.FACTOR),
     ))  # fmt: skip
     plain, sent = (wire_of(graph, planned(workers, own, *more), place)[:workers] for more in ((), (up,)))
     assert {b - a for a, b in zip(plain, sent, strict=True)} == {item * (samples * (4 + 4) - 4 * 4)}
-    place, all_ = cluster_of(workers), Sync(parameters="p1", what=What.FACTOR, wire=WIRE)
+    place, all_ = cluster_of(workers), Sync(parameters="p1", payload=Payload.FACTOR, wire=WIRE)
     factors = workers * item * broadcast_elements(4, 4, samples, workers) / 2
     for base, otherwise in (
         (Sync(wire=WIRE), 2 * (workers - 1) * item * 16),
@@ -162,7 +162,7 @@ def test_the_planner_turns_where_the_counts_do(batch: int, graph: Graph) -> None
         third, half = (samples_of(graph, one, batch // parts) for parts in (3, 2))
         assert (name in chosen) == broadcast_pays(one.rows, one.columns, third, 3, 3)
         assert (name in pushed) == push_pays(one.rows, one.columns, half)
-    shared, every = Sync(through=Servers(3, own=False), wire=WIRE), Sync(what=What.FACTOR, wire=WIRE)
+    shared, every = Sync(through=Servers(3, own=False), wire=WIRE), Sync(payload=Payload.FACTOR, wire=WIRE)
     totals = [sum(wire_of(graph, planned(3, shared, *more), machines)) for more in ((), (every,))]
     assert sum(wire_of(graph, call("poseidon(slice_bytes=0)", graph, machines), machines)) <= min(totals)
 
@@ -170,7 +170,7 @@ def test_the_planner_turns_where_the_counts_do(batch: int, graph: Graph) -> None
 def test_a_plan_of_factors_survives_its_text(graph: Graph) -> None:
     plan = call("poseidon", graph, cluster_of(3))
     assert read_plan(write_plan(plan)) == plan
-    assert [sync.what for sync in plan.sync] == [What.FACTOR] * (len(plan.sync) - 1) + [What.GRADIENT]
+    assert [sync.payload for sync in plan.sync] == [Payload.FACTOR] * (len(plan.sync) - 1) + [Payload.GRADIENT]
 
 
 def test_what_is_no_product_is_refused(graph: Graph) -> None:
