@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from partita.lowering.coding import Agreement, bounded_alone, codings_of, summed
+from partita.lowering.coding import Agreement, bounded_alone, codings_of, summed, summing
 from partita.lowering.factors import Layer
 from partita.lowering.layout import urgent_from
 from partita.lowering.negotiation import negotiates
@@ -110,8 +110,9 @@ def _summing(draft: Draft, crew: Crew, lag: int, wires: tuple[str, ...]) -> Role
     works, lag = passes(draft, crew), lag + 1
     lanes = dict(zip(draft.labels, wires if draft.weight is None else (wires[0], *wires), strict=True))
     apart = {str(i): _factored(layer, crew) for i, layer in draft.factored.items()}
+    how = summing(draft)
     found = {
-        label: apart.get(label) or summed(draft, label, bucket, lanes[label]) for label, bucket in draft.labels.items()
+        label: apart.get(label) or summed(how, label, bucket, lanes[label]) for label, bucket in draft.labels.items()
     }
     weighed = (After("AW", lag),) if draft.weight else ()
     ready = {i: (After(found[str(i)].last, lag), *weighed) for i in range(len(draft.buckets))}

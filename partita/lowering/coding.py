@@ -31,7 +31,7 @@ from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE
 from partita.lowering.layout import shapes_of
 from partita.lowering.samples import Draft
-from partita.plan.plan import Plan
+from partita.plan.plan import Plan, Update
 from partita.plan.rule import momentum_ahead
 from partita.plan.sync import Servers
 from partita.plan.wire import Codec, Wire
@@ -122,10 +122,25 @@ class Agreement:
     last: str
 
 
-def summed(draft: Draft, label: str, bucket: Bucket, lane: str) -> Agreement:
-    """The all-reduce of a bucket among all workers, as the plan's wire has it."""
-    wire, groups = draft.sync.wire, (draft.workers,)
-    made, packed, last = codings(wire, bucket, draft.graph), After(f"P{label}"), f"A{label}"
+@dataclass(frozen=True, slots=True)
+class Summing:
+    """Who sums up gradients of a step, and how: `group` by the `wire`, what `update` puts ahead of a codec included."""
+
+    graph: Graph
+    wire: Wire
+    group: tuple[int, ...]
+    update: Update = Update()
+
+
+def summing(draft: Draft) -> Summing:
+    """All workers, as the plan's wire has it."""
+    return Summing(draft.graph, draft.sync.wire, draft.workers, draft.plan.update)
+
+
+def summed(how: Summing, label: str, bucket: Bucket, lane: str, pack: str = "") -> Agreement:
+    """The all-reduce of a bucket, whose last Pack is named `pack` (P and the label)."""
+    wire, groups = how.wire, (how.group,)
+    made, packed, last = codings(wire, bucket, how.graph), After(pack or f"P{label}"), f"A{label}"
     if not made:
         hop = None if bucket.name == WEIGHT else at(wire, "hop")
         algorithm = algorithm_for(all_numbers(wire), bucket.size)
@@ -133,10 +148,10 @@ def summed(draft: Draft, label: str, bucket: Bucket, lane: str) -> Agreement:
         whole = Collective(Kind.ALL_REDUCE, bucket.name, groups, Space.GRADIENT, algorithm, hop and check_codec(hop))
         return Agreement((), (Instruction(last, whole, lane, (packed,)),), last)
     sums = made[0].dtype != "uint8"
-    *ahead, encode = encoding(draft, label, bucket, made[0], (packed, After(f"D{label}", 1)))
-    if of_streams(draft.algorithm(bucket.name)):
+    *ahead, encode = encoding(how.update, label, bucket, made[0], (packed, After(f"D{label}", 1)))
+    if of_streams(algorithm_for(wire, bucket.size)):
         own = Instruction(f"D{label}", Decode(bucket.name, made[0].name, ()), DECODE, (After(encode.name),))
-        algorithm, density = draft.algorithm(bucket.name), density_of(made[0].codec, bucket.elements)
+        algorithm, density = algorithm_for(wire, bucket.size), density_of(made[0].codec, bucket.elements)
         hop = at(wire, "hop")
         chosen = Collective(
             Kind.ALL_REDUCE, bucket.name, groups, Space.GRADIENT, algorithm, hop and check_codec(hop), density
@@ -153,14 +168,14 @@ def summed(draft: Draft, label: str, bucket: Bucket, lane: str) -> Agreement:
         algorithm, ready = algorithm_for(wire, coding.size) if sums else BACKEND, After(f"E{label}{again}")
         whole = Collective(kind, coding.name, groups, Space.CODED, algorithm)
         then.append(Instruction(f"A{label}{again}", whole, f"{lane}{again}", (ready,)))
-    decode = Decode(bucket.name, made[-1].name, () if sums else draft.workers)
+    decode = Decode(bucket.name, made[-1].name, () if sums else how.group)
     then.append(Instruction(f"D{label}", decode, DECODE, (After(then[-1].name),)))
     return Agreement((*ahead, encode), tuple(then), f"D{label}")
 
 
-def encoding(draft: Draft, label: str, bucket: Bucket, coding: Coding, after: tuple[After, ...]) -> list[Instruction]:
+def encoding(update: Update, label: str, bucket: Bucket, coding: Coding, after: tuple[After, ...]) -> list[Instruction]:
     """The Encode of a bucket, after the momentum that goes ahead of it."""
-    factor, nesterov = momentum_ahead(draft.plan.update)
+    factor, nesterov = momentum_ahead(update)
     if not factor:
         return [Instruction(f"E{label}", Encode(bucket.name, coding.name), "compute", after)]
     velocity = Term(Space.VELOCITY)
@@ -211,6 +226,16 @@ def ahead_gaps(plan: Plan, weighted: bool) -> tuple[tuple[bool, str], ...]:
         (ahead and not coded, "momentum ahead of a codec where there is none"),
         (ahead and weighted, "momentum ahead of a codec where the loss is a sum with a weight"),
     )
+
+
+def divided_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
+    """(whether a plan asks for it, what) of codecs that look at all of a worker's gradient, where stages or owners have
+    parts of it."""
+    divided = "between stages" if plan.stages else "with sharded state"
+    codec = sender(plan.sync[0].wire) if plan.sync else None
+    yield momentum_ahead(plan.update)[0] > 0, f"momentum ahead of a codec {divided}"
+    bounded = codec is not None and codec.name in SPECS and bound_of(codec, 1) > 0
+    yield bounded, f"a bound on each worker's own gradient ahead of a codec {divided}"
 
 
 def codings_of(draft: Draft) -> tuple[Coding, ...]:

@@ -18,7 +18,7 @@ from partita.graph.graph import Graph
 from partita.lowering.agreement import all_reduced, alone
 from partita.lowering.arriving import loose_gaps, waits_for_all
 from partita.lowering.chain import chain_gaps
-from partita.lowering.coding import ahead_gaps, check_streams, coded_twice, server_gaps
+from partita.lowering.coding import ahead_gaps, check_streams, coded_twice, divided_gaps, server_gaps
 from partita.lowering.factors import Factors, base_of, factor_gaps, factors_of
 from partita.lowering.final_round import final_round
 from partita.lowering.local_updates import corrections_gap, local_gaps, local_updates, steps_alone
@@ -171,7 +171,7 @@ def _pipeline_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
     yield sync.consistency.lag > 0, "late gradients between stages"
     several = plan.mesh.length("data") > 1 or any(len(stage.ranks) > 1 for stage in plan.stages)
     yield not plan.sync and several, "replicas of stages that never agree"
-    yield bool(sync.wire.codecs), "codecs between stages"
+    yield from divided_gaps(plan)
     scheduled = sync.wire.collective != BACKEND or sync.wire.by_size != ()
     yield scheduled, f"the collective {sync.wire.collective!r} between stages"
 

@@ -20,13 +20,14 @@ from partita.graph.homes import stage_starts
 from partita.graph.operator import Phase
 from partita.graph.recompute import recomputed
 from partita.graph.stages import Crossing, Division, divide
+from partita.lowering.coding import Summing, codings
 from partita.lowering.layout import buckets_of, edges_of
 from partita.lowering.recomputation import computed_again
 from partita.lowering.samples import crews_of, microbatches
 from partita.plan.plan import Plan
 from partita.plan.schedule import Order
 from partita.plan.sync import Sync
-from partita.program.program import Bucket
+from partita.program.program import Bucket, Coding
 
 Ranks = tuple[int, ...]
 
@@ -139,6 +140,21 @@ class Pipeline:
     def group(self, stages: tuple[int, ...]) -> Ranks:
         """The ranks that must agree on a bucket of these stages."""
         return tuple(sorted({rank for stage in stages for rank in self.holders(stage)}))
+
+    def summing(self, stages: tuple[int, ...]) -> Summing:
+        """Who sums up the gradients of a bucket of these stages. What ranks of several places hold is sent as it is:
+        none of them has the gradient of any samples."""
+        wire = (self.plan.sync[0] if self.plan.sync else Sync()).wire
+        wire = wire if len({stage % len(self.ranks) for stage in stages}) == 1 else replace(wire, codecs=())
+        return Summing(self.graph, wire, self.group(stages), self.plan.update)
+
+    @property
+    def codings(self) -> tuple[Coding, ...]:
+        """Those of all buckets that are summed up."""
+        each = ((bucket, self.summing(stages)) for bucket, stages in self.shelves)
+        return tuple(
+            made for bucket, how in each if len(how.group) > 1 for made in codings(how.wire, bucket, self.graph)
+        )
 
     @cached_property
     def everybody(self) -> Ranks:

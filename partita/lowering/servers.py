@@ -93,9 +93,9 @@ def _worker(draft: Draft, crew: Crew, owners: Owners) -> Role:
 
 def _encoding(draft: Draft, i: int, mine: bool) -> tuple[Instruction, ...]:
     """What a worker does with a packed bucket before it is sent, if that is encoded."""
-    coding = upward(draft.sync.wire, draft.buckets[i])
-    sent = After(f"C{i}" if mine else f"S{i}", 1)
-    return tuple(encoding(draft, str(i), draft.buckets[i], coding, (After(f"P{i}"), sent))) if coding else ()
+    bucket, sent = draft.buckets[i], After(f"C{i}" if mine else f"S{i}", 1)
+    coding = upward(draft.sync.wire, bucket)
+    return tuple(encoding(draft.plan.update, str(i), bucket, coding, (After(f"P{i}"), sent))) if coding else ()
 
 
 def _exchange(draft: Draft, i: int, host: int, rank: int) -> list[Instruction]:

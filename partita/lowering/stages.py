@@ -3,7 +3,8 @@
 compute      F0#0 F0#1 .. B0#0 P0 B0#1 P0 ......... U0 U1 | next round            a rank of stage 0
 0>1.f            S---- S----                                one lane for each pair of stages and direction:
 1>0.b                     R---- R----                       the microbatches' order is the same at both ends
-wire                                      A0-- A1--         among the stage's replicas, holders of a tied weight
+wire                                      A0-- A1--         among the stage's replicas, holders of a tied weight;
+                                                            codecs go around A as without stages (`coding`)
 
 What the samples of a weighted loss weigh is known where the loss is; all ranks hear of it (AW) before they update, and
 of the norm of all gradients (AN) where that is bounded; also ranks without weights, which may have the loss to scale.
@@ -22,6 +23,7 @@ from partita.graph.graph import Graph
 from partita.graph.operator import Phase
 from partita.graph.stages import Crossing, Division
 from partita.lowering.agreement import lanes_of
+from partita.lowering.coding import Summing, summed
 from partita.lowering.norm import SQUARES, bounded, shares_of
 from partita.lowering.pipeline import Lot, Pipeline, Ranks
 from partita.lowering.schedules import ROWS, Pass
@@ -58,7 +60,8 @@ def staged(graph: Graph, plan: Plan) -> Program:
     numbers = (bucket for bucket in (of_one_number(WEIGHT), SQUARES) if bucket.name in named)
     return Program(
         plan.name, roles, tuple(segments.values()), (*(bucket for bucket, _ in pipe.shelves), *numbers), pipe.batch,
-        stages=pipe.division.stages, parcels=tuple(_parcels(pipe.division, counts)),
+        semantics="lossy" if plan.sync and plan.sync[0].wire.codecs else "exact", stages=pipe.division.stages,
+        parcels=tuple(_parcels(pipe.division, counts)), codings=pipe.codings,
     )  # fmt: skip
 
 
@@ -161,23 +164,30 @@ class _Writer:
         if WEIGHT in self.packed:
             everybody = (self.pipe.everybody,)
             self._add("AW", Collective(Kind.ALL_REDUCE, WEIGHT, everybody), "wire", self.packed[WEIGHT])
-        mine = [(bucket, self.pipe.group(s)) for bucket, s in self.pipe.shelves if bucket.name in self.packed]
+        mine = [(bucket, self.pipe.summing(s)) for bucket, s in self.pipe.shelves if bucket.name in self.packed]
         ready = {bucket.name: self.packed[bucket.name] for bucket, _ in mine}
-        for bucket, group in mine:
-            if len(group) > 1:
-                act = Collective(Kind.ALL_REDUCE, bucket.name, (group,))
-                ready[bucket.name] = self._add(f"A{bucket.name[1:]}", act, "wire", ready[bucket.name])
+        for bucket, how in mine:
+            if len(how.group) > 1:
+                ready[bucket.name] = self._sum(bucket, how, ready[bucket.name])
         bound = self.pipe.graph.clip_norm
         if bound:
             for bucket, _ in mine:
                 self._scale(bucket, ready)
-            shares = shares_of({bucket.name: group for bucket, group in mine}, self._column())
+            shares = shares_of({bucket.name: how.group for bucket, how in mine}, self._column())
             waits = tuple(After(one) for one in dict.fromkeys(ready.values()))
             self.body += bounded(bound, shares, self.pipe.columns, waits, lane="compute", wire="wire")
         for bucket, _ in mine:
             if not bound:
                 self._scale(bucket, ready)
             self._add(f"U{bucket.name[1:]}", Update(bucket.name), "compute", ready[bucket.name])
+
+    def _sum(self, bucket: Bucket, how: Summing, pack: str) -> str:
+        """The name of that after which the sum of a bucket is there; what encodes it follows its last Pack."""
+        made = summed(how, bucket.name[1:], bucket, "wire", pack)
+        place = next(n for n, one in enumerate(self.body) if one.name == pack) + 1
+        self.body[place:place] = made.first
+        self.body += made.then
+        return made.last
 
     def _column(self) -> Ranks:
         return next(ranks for ranks in self.pipe.columns if self.lot.ranks[0] in ranks)

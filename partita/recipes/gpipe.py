@@ -12,10 +12,10 @@ from partita.units import Bytes
 
 def gpipe(
     graph: Graph, cluster: Cluster, costs: Any = None, *, stages: int = 0, data: int = 1, microbatches: int = 4,
-    bucket_bytes: Bytes = 4 * 2**20, balance: str = "time",
+    bucket_bytes: Bytes = 4 * 2**20, balance: str = "time", codec: str = "none",
 ) -> Plan:  # fmt: skip
     """All forwards of the microbatches, then all backwards, and one update (PP-01; Huang et al., NeurIPS 2019)."""
     return pipeline(
         graph, cluster, costs, "gpipe", Order.FILL_DRAIN, stages=stages, data=data, microbatches=microbatches,
-        bucket_bytes=bucket_bytes, balance=balance,
+        bucket_bytes=bucket_bytes, balance=balance, codec=codec,
     )  # fmt: skip

@@ -12,11 +12,11 @@ from partita.units import Bytes
 
 def interleaved(
     graph: Graph, cluster: Cluster, costs: Any = None, *, stages: int = 0, data: int = 1, microbatches: int = 4,
-    chunks: int = 2, bucket_bytes: Bytes = 4 * 2**20, balance: str = "time",
+    chunks: int = 2, bucket_bytes: Bytes = 4 * 2**20, balance: str = "time", codec: str = "none",
 ) -> Plan:  # fmt: skip
     """1F1B over `chunks` stages a rank: the bubble is as many times smaller, and messages go as many times as often
     (PP-11; Narayanan et al., SC 2021)."""
     return pipeline(
         graph, cluster, costs, "interleaved", Order.INTERLEAVED, stages=stages, data=data, microbatches=microbatches,
-        chunks=chunks, bucket_bytes=bucket_bytes, balance=balance,
+        chunks=chunks, bucket_bytes=bucket_bytes, balance=balance, codec=codec,
     )  # fmt: skip

@@ -12,11 +12,11 @@ from partita.units import Bytes
 
 def one_f_one_b(
     graph: Graph, cluster: Cluster, costs: Any = None, *, stages: int = 0, data: int = 1, microbatches: int = 4,
-    bucket_bytes: Bytes = 4 * 2**20, balance: str = "time",
+    bucket_bytes: Bytes = 4 * 2**20, balance: str = "time", codec: str = "none",
 ) -> Plan:  # fmt: skip
     """One forward, one backward in turn, and a flush: as fast as GPipe, with as many microbatches held as stages follow
     (PP-11; Narayanan et al., SC 2021)."""
     return pipeline(
         graph, cluster, costs, "one_f_one_b", Order.ONE_F_ONE_B, stages=stages, data=data, microbatches=microbatches,
-        bucket_bytes=bucket_bytes, balance=balance,
+        bucket_bytes=bucket_bytes, balance=balance, codec=codec,
     )  # fmt: skip

@@ -16,30 +16,35 @@ from partita.plan.schedule import Order, Schedule
 from partita.plan.sync import Sync
 from partita.plan.wire import Wire
 from partita.recipes.balance import Blocks, block_partition, blocks_of, by_memory, by_time
+from partita.recipes.coded import coded
 from partita.recipes.replicas import Layers, replicated_stages
 from partita.units import Bytes
+from partita.wire.codec import read_codecs
 
 Cutting = Callable[[Blocks, Sequence[float], Sequence[float], int], tuple[int, ...]]
 
 
 def pipeline(
     graph: Graph, cluster: Cluster, costs: Any, name: str, order: Order, *, stages: int, data: int, microbatches: int,
-    chunks: int = 1, bucket_bytes: Bytes, balance: str = "time",
+    chunks: int = 1, bucket_bytes: Bytes, balance: str = "time", codec: str = "none",
 ) -> Plan:  # fmt: skip
     """`stages` places along the pipe (0: as many as there are devices for `data` replicas each, and blocks), each with
     `chunks` stages, cut by `balance`: time, memory or blocks (torchgpipe's rule); replicas (PipeDream's) also chooses
-    how many stages, and how many devices each gets."""
+    how many stages, and how many devices each gets. The replicas of a stage sum up by `codec`."""
     if balance not in (*CUTTINGS, "replicas"):
         raise PlanError(f"{name}: balance={balance!r}; allowed are {', '.join(CUTTINGS)}, replicas")
     if data < 1 or chunks < 1 or microbatches < 1:
         raise PlanError(f"{name}: data={data}, chunks={chunks}, microbatches={microbatches}; give 1 or more of each")
     batch = graph.global_batch or graph.batch
     blocks = blocks_of(graph, cluster, costs, max(batch // (data * microbatches), 1))
-    wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
+    wire = Wire(
+        bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes, codecs=read_codecs(codec)
+    )
     if balance == "replicas":
         if stages or data > 1 or chunks > 1:
             raise PlanError(f"{name}: balance=replicas chooses stages and replicas; leave out stages, data and chunks")
-        return _replicated(cluster, blocks, Plan(name, schedule=Schedule(order, microbatches), sync=(Sync(wire=wire),)))
+        base = Plan(name, schedule=Schedule(order, microbatches), sync=(Sync(wire=wire),))
+        return coded(_replicated(cluster, blocks, base), graph)
     places = stages or min(cluster.size // data, len(blocks.firsts) // chunks)
     if places < 2:
         raise PlanError(
@@ -52,12 +57,13 @@ def pipeline(
     speeds = [min(cluster.devices[rank].pace for rank in place) for place in ranks]
     widths = [bandwidth_between(cluster, one[0], other[0]) for one, other in pairwise(ranks)]
     starts = CUTTINGS[balance](blocks, speeds, widths, microbatches)
-    return Plan(
+    made = Plan(
         name, Mesh((("pipe", places), ("data", data))),
         stages=tuple(Stage(blocks.firsts[start] if start else "") for start in starts),
         schedule=Schedule(order, microbatches, chunks),
         sync=(Sync(wire=wire),),
     )  # fmt: skip
+    return coded(made, graph)
 
 
 def _replicated(cluster: Cluster, blocks: Blocks, plan: Plan) -> Plan:

@@ -12,11 +12,11 @@ from partita.units import Bytes
 
 def torchgpipe(
     graph: Graph, cluster: Cluster, costs: Any = None, *, stages: int = 0, data: int = 1, microbatches: int = 4,
-    bucket_bytes: Bytes = 4 * 2**20, balance: str = "blocks",
+    bucket_bytes: Bytes = 4 * 2**20, balance: str = "blocks", codec: str = "none",
 ) -> Plan:  # fmt: skip
     """GPipe with stages by block partitions of the operators' times, whatever the messages and devices (PP-02; Kim et
     al. 2020). What several stages read goes straight to each."""
     return pipeline(
         graph, cluster, costs, "torchgpipe", Order.FILL_DRAIN, stages=stages, data=data, microbatches=microbatches,
-        bucket_bytes=bucket_bytes, balance=balance,
+        bucket_bytes=bucket_bytes, balance=balance, codec=codec,
     )  # fmt: skip

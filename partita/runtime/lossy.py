@@ -11,7 +11,7 @@ per hop                    the plan's schedule on the contributions, each messag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -33,6 +33,7 @@ from partita.wire.schedule import edges_of, halved
 
 Named = Mapping[str, torch.Tensor]
 SERVER: Final = -1
+NOBODY: Final[Mapping[str, Mapping[int, Sequence[Named]]]] = {}
 
 
 @dataclass
@@ -47,36 +48,47 @@ class Lossy:
     shapes: dict[Piece, torch.Size] = field(default_factory=dict)
 
     def summed(
-        self, program: Program, step: int, contributions: Mapping[int, Named], weight: float = 1.0
-    ) -> dict[str, torch.Tensor]:
-        """Parameter -> the gradient that all workers apply, of what each brings, divided by `weight`."""
+        self, program: Program, step: int, contributions: Mapping[int, Named], weight: float = 1.0,
+        apart: Mapping[str, Mapping[int, Sequence[Named]]] = NOBODY,
+    ) -> dict[str, torch.Tensor]:  # fmt: skip
+        """Parameter -> the gradient that all workers apply, of what each brings, divided by `weight`; `apart` has the
+        buckets to which others bring something, or some several times a step."""
         contributions = {
             worker: _bounded(program, named, len(contributions)) for worker, named in contributions.items()
         }
         found = {name: torch.zeros_like(gradient) for name, gradient in next(iter(contributions.values())).items()}
         self.shapes = {p: rows(found[p.parameter], p).shape for bucket in program.trained for p in bucket.pieces}
         for bucket in program.trained:
-            own = {
-                worker: torch.cat([rows(named[piece.parameter], piece).reshape(-1) for piece in bucket.pieces])
-                for worker, named in sorted(contributions.items())
-            }
-            whole = self._answered(program, bucket, self._agreed(program, bucket, own, step) / weight, step)
+            bring = apart.get(bucket.name) or {worker: (named,) for worker, named in contributions.items()}
+            own = {worker: [_flat(bucket, named) for named in mine] for worker, mine in sorted(bring.items())}
+            turns = [dict(zip(own, turn, strict=True)) for turn in zip(*own.values(), strict=True)]
+            found_here = [self._agreed(program, bucket, turn, step, n) for n, turn in enumerate(turns)]
+            whole = self._answered(program, bucket, torch.stack(found_here).sum(0) / weight, step)
             lengths = [rows(found[piece.parameter], piece).numel() for piece in bucket.pieces]
             for piece, part in zip(bucket.pieces, torch.split(whole, lengths), strict=True):
                 into = rows(found[piece.parameter], piece)
                 into.copy_(part.view(into.shape))
         return found
 
-    def _agreed(self, program: Program, bucket: Bucket, own: dict[int, torch.Tensor], step: int) -> torch.Tensor:
-        acts = [i.act for i in program.roles[0].instructions]
+    def coded(self, program: Program) -> tuple[str, ...]:
+        """The buckets whose gradients codecs have to do with."""
+        names = {coding.bucket for coding in program.codings}
+        return tuple(
+            b.name for b in program.trained if b.name in names or any(act.codec for act in _sums(program, b.name))
+        )
+
+    def _agreed(
+        self, program: Program, bucket: Bucket, own: dict[int, torch.Tensor], step: int, turn: int
+    ) -> torch.Tensor:
         codings = [coding for coding in program.codings if coding.bucket == bucket.name]
         if codings and spec_of(codings[0].codec).counts:
             return self._in_rounds(program, codings[0].codec, bucket, own, step)
         if codings:
-            sent = {act.bucket: act for act in acts if isinstance(act, Collective)}
-            return self._at_end(program, codings[0], sent.get(codings[0].name), bucket, own, step)
-        act = next(act for act in acts if isinstance(act, Collective) and act.bucket == bucket.name)
-        return self._per_hop(act, own, step) if act.codec else torch.stack(list(own.values())).sum(0)
+            return self._at_end(program, codings[0], bucket, own, step, turn)
+        sums = _sums(program, bucket.name)
+        if sums and sums[turn].codec:
+            return self._per_hop(sums[turn], own, step)
+        return torch.stack(list(own.values())).sum(0)
 
     def _answered(self, program: Program, bucket: Bucket, whole: torch.Tensor, step: int) -> torch.Tensor:
         """What workers understand of a server's coded answer; the sum itself where it steps by itself."""
@@ -102,10 +114,10 @@ class Lossy:
         return now + gradient if nesterov else now.clone()
 
     def _at_end(
-        self, program: Program, coding: Coding, act: Collective | None, bucket: Bucket, own: dict[int, torch.Tensor],
-        step: int,
-    ) -> torch.Tensor:  # fmt: skip
+        self, program: Program, coding: Coding, bucket: Bucket, own: dict[int, torch.Tensor], step: int, turn: int
+    ) -> torch.Tensor:
         codec, settings = coding.codec, settings_of(coding.codec)
+        act = next(iter(_sums(program, coding.name)), None)
         sums = spec_of(codec).sums if act else ""
         said = []
         for worker, gradient in own.items():
@@ -134,8 +146,7 @@ class Lossy:
         self, program: Program, bucket: Bucket, total: torch.Tensor, workers: list[int], step: int
     ) -> torch.Tensor:
         """What all understand of the sum of chosen entries, whose parts may be encoded by the ranks that sum them."""
-        acts = [i.act for i in program.roles[0].instructions if isinstance(i.act, Collective)]
-        act = next((act for act in acts if act.bucket == bucket.name), None)
+        act = next(iter(_sums(program, bucket.name)), None)
         if act is None or act.codec is None:
             return total
         _, results = halved(schedule_of(act.kind, act.algorithm, len(workers)))
@@ -180,6 +191,19 @@ class Lossy:
             return decoded(codec.name, encoded(codec.name, value, settings, key), value, settings)
 
         return said
+
+
+def _flat(bucket: Bucket, named: Named) -> torch.Tensor:
+    return torch.cat([rows(named[piece.parameter], piece).reshape(-1) for piece in bucket.pieces])
+
+
+def _sums(program: Program, cargo: str) -> list[Collective]:
+    """The collectives on a bucket's gradient or on a coding, in a round of the first role that has any."""
+    for role in program.roles:
+        acts = [i.act for i in role.instructions if isinstance(i.act, Collective) and i.act.bucket == cargo]
+        if found := [act for act in acts if act.space in (Space.GRADIENT, Space.CODED)]:
+            return found
+    return []
 
 
 def _bounded(program: Program, named: Named, workers: int) -> Named:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from partita.runtime.feed import Feed, place
 from partita.runtime.leg import Leg
 from partita.runtime.lossy import Lossy
 from partita.runtime.rules import optimizer_of, step_at_rate
+from partita.runtime.turns import Parts, turns_of
 from partita.task import Task
 from partita.tracing.draws import NOTHING, KeyedDraws
 from partita.tracing.prepare import read_batch
@@ -202,9 +204,21 @@ def _recurrence(one: Replica, leg: Leg, whole: bool, codecs: Lossy) -> None:
 def _lossily(own: Reference, program: Program, step: int, codecs: Lossy) -> list[torch.Tensor]:
     """What the program's codecs leave of the sum of all workers' gradients, clipped where asked."""
     names = [name for name, p in own.model.named_parameters() if p.requires_grad]
-    contributions, weight = {}, 0.0
-    for worker in sorted({share.rank for share in shares_of(program)}):
-        mine = [(s.start, s.count) for s in shares_of(program) if s.rank == worker]
-        found, part = own.sums(step, mine, program.batch)
-        contributions[worker], weight = dict(zip(names, found, strict=True)), weight + part
-    return own.clipped(list(codecs.summed(program, step, contributions, weight if own.weighted else 1.0).values()))
+
+    @cache
+    def gradient(parts: Parts) -> tuple[dict[str, torch.Tensor], float]:
+        found, part = own.sums(step, parts, program.batch)
+        return dict(zip(names, found, strict=True)), part
+
+    shares, turns = shares_of(program), turns_of(program)
+    workers = sorted({share.rank for share in shares})
+    each = {w: gradient(tuple(sorted((s.start, s.count) for s in shares if s.rank == w))) for w in workers}
+    weight = sum(part for _, part in each.values()) if own.weighted else 1.0
+    contributions = {worker: named for worker, (named, _) in each.items()}
+    several = program.stages or any(len(mine) > 1 for by_rank in turns.values() for mine in by_rank.values())
+    coded = codecs.coded(program) if several else ()
+    apart = {
+        bucket: {rank: tuple(gradient(parts)[0] for parts in mine) for rank, mine in turns[bucket].items()}
+        for bucket in coded
+    }
+    return own.clipped(list(codecs.summed(program, step, contributions, weight, apart).values()))

@@ -149,6 +149,7 @@ def plan(**parts: object) -> Plan:
 
 ALTERNATING = Schedule(Order.ONE_F_ONE_B)
 BF16 = Memory(precision=Precision.BF16)
+CLIPPED = Codec("dgc", settings=(("clip", 1.0),))
 
 
 def pipe(schedule: Schedule = ALTERNATING, **parts: object) -> Plan:
@@ -236,6 +237,7 @@ REFUSED = [
     ),
     (plan(memory=BF16, sync=()), "half precision where replicas train apart"),
     (plan(memory=BF16, sync=(Sync(wire=Wire(codecs=(Codec("topk"),))),)), "half precision with codecs"),
+    (pipe(sync=(Sync(wire=Wire(codecs=(CLIPPED,))),)), "own gradient ahead of a codec between stages"),
     (plan(memory=Memory(tiles=2)), "offloading or tiles"),
     (plan(update=Update(corrections=(Correction("delay"),))), "corrections of the update rule"),
     (plan(update=Update(corrections=(Correction("nesterov", (("momentum", 0.9),)),))), "corrections of the update"),

@@ -12,6 +12,7 @@ from partita.recipes.catalogue import call
 from partita.runtime.check import TOLERANCE, checked
 from partita.runtime.run import train_in_process
 from partita.simulator.simulate import simulate
+from partita.task import Task
 from tests.captures import capture
 from tests.priced import priced, whole_cores
 from tests.runtime.padded import padded
@@ -31,24 +32,46 @@ SLOW = (
     "ddp(codec=adaptive(ratio=0.1))", "pipe_sgd(codec=inceptionn)",
 )  # fmt: skip
 
+STAGED = (
+    "one_f_one_b(stages=2,data=2,microbatches=2,bucket_bytes=300,codec=q8)",
+    "zero_bubble(stages=2,data=2,microbatches=3,bucket_bytes=300,codec=onebit)",
+    "interleaved(stages=2,data=2,microbatches=2,codec=powersgd(rank=1))",
+    "gpipe(stages=2,data=2,microbatches=2,codec=topk(ratio=0.1),recompute=full)",
+    "torchgpipe(stages=2,data=2,codec=fp16)", "one_f_one_b(stages=2,data=2,codec=threshold,bucket_bytes=300)",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("plan", STAGED)
+def test_replicas_of_stages_equal_their_replay(plan: str) -> None:
+    """Each stage's ranks sum up their own buckets, with residuals of their own."""
+    assert replayed(perceptron(), plan, 4) <= TOLERANCE
+
+
+def replayed(task: Task, plan: str, size: int) -> float:
+    """How far a lossy plan's weights end from its replay's."""
+    machines = cluster_of(size)
+    found = checked(task, lambda graph: call(plan, graph, machines), machines, steps=4)
+    assert found["semantics"] == "lossy"
+    return float(found["max_difference"])
+
 
 @pytest.mark.parametrize("plan", [*PLANS, *(pytest.param(plan, marks=pytest.mark.slow) for plan in SLOW)])
 def test_a_lossy_plan_equals_its_replay(plan: str) -> None:
     """QU-01, QU-02, QU-04, QU-05, QU-06, QU-07, QU-11, QU-13, QU-14, QU-15, SP-01, SP-02, SP-04, CO-08, CO-09: weights
     of the serial recurrence on what the codecs left."""
-    machines = cluster_of(3)
-    found = checked(perceptron(), lambda graph: call(plan, graph, machines), machines, steps=4)
-    assert found["semantics"] == "lossy"
-    assert found["max_difference"] <= TOLERANCE
+    assert replayed(perceptron(), plan, 3) <= TOLERANCE
 
 
-@pytest.mark.parametrize("plan", ["ddp(codec=onebit)", pytest.param("pipe_sgd(codec=q8)", marks=pytest.mark.slow)])
-def test_a_weighted_loss_equals_its_replay(plan: str) -> None:
-    """Sums are put through the codec, and divided by the weight of all."""
-    machines = cluster_of(3)
-    found = checked(padded(), lambda graph: call(plan, graph, machines), machines, steps=4)
-    assert found["semantics"] == "lossy"
-    assert found["max_difference"] <= TOLERANCE
+@pytest.mark.parametrize(
+    ("plan", "size"),
+    [
+        ("ddp(codec=onebit)", 3), pytest.param("pipe_sgd(codec=q8)", 3, marks=pytest.mark.slow),
+        ("one_f_one_b(stages=2,data=2,microbatches=3,bucket_bytes=100,codec=onebit)", 4),
+    ],
+)  # fmt: skip
+def test_a_weighted_loss_equals_its_replay(plan: str, size: int) -> None:
+    """Sums are put through the codec, and divided by the weight of all; a bound on the norm is of what came out."""
+    assert replayed(padded(clip_norm=0.1), plan, size) <= TOLERANCE
 
 
 def test_the_replay_can_fail() -> None:
