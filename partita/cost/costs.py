@@ -41,7 +41,7 @@ from partita.program.instruction import (
 )  # fmt: skip
 from partita.program.program import Bucket, Program
 from partita.units import Bytes, BytesPerSecond, Seconds
-from partita.wire.algorithms import BACKEND, schedule_of
+from partita.wire.algorithms import by_hops, by_messages, schedule_of
 from partita.wire.codec import spec_of, text_of
 from partita.wire.loads import loads_of
 
@@ -243,8 +243,11 @@ class Costs:
                 return self._transport(program, act, ranks)
 
     def _coding(self, program: Program, name: str, way: int) -> Seconds:
+        """Encoding a bucket, all its parts if they are apart, or decoding one coding, then of the rank's own part."""
         coding = program.coding[name]
-        return self.codec(coding.codec)[way].of(program.bucket[coding.bucket].elements)
+        bucket, touch = program.bucket[coding.bucket], self.codec(coding.codec)[way]
+        elements = bucket.owned if way and coding.edges else bucket.elements
+        return touch.of(elements) + (1 - way) * max(len(coding.parts) - 1, 0) * touch.call
 
     def codec(self, codec: Codec) -> tuple[Touch, Touch]:
         """Encoding and decoding; where not measured, what its kind took with other numbers, or from its passes over
@@ -287,7 +290,7 @@ class Costs:
         w, found = self.wiring, [0.0] * ranks
         ahead, back = self.codec(act.codec) if act.codec else (NOTHING, NOTHING)
         schedule = schedule_of(act.kind, act.algorithm, ranks)
-        for load in loads_of(schedule, elements, item, act.codec, act.density):
+        for load in loads_of(schedule, elements, item, act.codec, act.density, program.edges(act)):
             start = w.start * load.messages
             found[load.source] += start + w.sent * load.size + ahead.of(load.encoded, bool(load.encoded))
             found[load.target] += start + w.received * load.size + w.reduced * load.added * item
@@ -301,17 +304,6 @@ class Costs:
 
 def _over(bucket: Bucket, touch: Touch) -> Seconds:
     return touch.of(bucket.elements, len(bucket.pieces))
-
-
-def by_messages(act: Collective) -> bool:
-    """Whether a collective goes by a schedule of the wire room, message by message, and not as the transport's own."""
-    gathered = act.space is Space.CODED and act.kind is Kind.ALL_GATHER
-    return act.algorithm != BACKEND or act.codec is not None or gathered
-
-
-def by_hops(act: Collective) -> bool:
-    """Whether that schedule is no plain ring."""
-    return act.codec is not None or act.algorithm not in (BACKEND, "ring")
 
 
 def _owned(bucket: Bucket, touch: Touch) -> Seconds:

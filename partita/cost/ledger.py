@@ -110,7 +110,7 @@ class Ledger:
                 self._set(one, END, (0, "", (act.bucket, act.space)), NOTHING)
             case Collective(kind=Kind.ALL_GATHER):
                 self._come(one, act.bucket, act.space)
-            case Collective(kind=Kind.REDUCE_SCATTER):
+            case Collective(kind=Kind.REDUCE_SCATTER, space=Space.GRADIENT):
                 bucket = self.program.bucket[act.bucket]
                 room = bucket.owned * bucket.item(act.space)
                 self._set(one, START, (one.round, "", ("room", act.bucket)), self.bytes_of("messages", room))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from partita.program.instruction import Collective, Kind
-from partita.program.program import Bucket, Program
+from partita.program.program import Program
 from partita.units import Bytes
 from partita.wire.schedule import edges_of
 
@@ -24,6 +24,4 @@ def bytes_sent(kind: Kind, elements: int, item: int, ranks: int, edges: Sequence
 def collective_bytes(program: Program, act: Collective, ranks: int) -> list[Bytes]:
     """The same of an instruction among `ranks` ranks."""
     elements, item = program.extent(act, ranks)
-    cargo = program.cargo(act)
-    edges = cargo.shares.edges if isinstance(cargo, Bucket) and cargo.shares else edges_of(elements, ranks)
-    return bytes_sent(act.kind, elements, item, ranks, edges)
+    return bytes_sent(act.kind, elements, item, ranks, program.edges(act) or edges_of(elements, ranks))

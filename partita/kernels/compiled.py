@@ -8,7 +8,8 @@ Random numbers come from a counter: that of element i is a hash of i and a key, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
 import numba
 import numpy as np
@@ -17,6 +18,10 @@ from numpy.typing import NDArray
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Array = NDArray[Any]
+KINDS: Final = {
+    getattr(torch, name): np.dtype(name).str
+    for name in ("float64", "float32", "float16", "uint8", "int8", "int16", "int32", "int64", "bool")
+}
 
 
 def fused(function: Function) -> Function:
@@ -27,10 +32,25 @@ def fused(function: Function) -> Function:
     return result
 
 
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """A tensor on the CPU as numpy asks for it. `Tensor.numpy` would have its storage never resized again, and a bucket
+    that comes and goes is."""
+
+    tensor: torch.Tensor
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        own = self.tensor
+        assert own.is_contiguous()
+        return {
+            "version": 3, "shape": tuple(own.shape), "typestr": KINDS[own.dtype], "data": (own.data_ptr(), False),
+        }  # fmt: skip
+
+
 def array_of(tensor: torch.Tensor) -> Array:
     """The memory of a dense tensor on the CPU."""
-    found: Array = tensor.detach().numpy()
-    return found
+    return np.asarray(_Memory(tensor))
 
 
 @fused

@@ -69,7 +69,7 @@ def encode_terngrad(values: torch.Tensor, message: torch.Tensor, settings: Setti
     body = array_of(message)
     scale = np.float32(_ternary_scale(array_of(values), settings["clip"]))
     body[:4].view(np.float32)[0] = scale
-    _to_ternary(array_of(values), body[4:], values.numpy().dtype.type(scale), key, back)
+    _to_ternary(array_of(values), body[4:], array_of(values).dtype.type(scale), key, back)
 
 
 def decode_terngrad(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:

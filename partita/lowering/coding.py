@@ -11,6 +11,8 @@ streams      decode          D0                      where E0 chooses numbers, D
              wire               A0--                 sums what is not 0 there (SparCML, Kylix); results that travel
                                                      whole may be encoded, by a second codec, of hops
 hop          wire        A0--      a schedule each of whose messages is encoded (Pipe-SGD's T and Q)
+to owners    wire        Z0--      E0 makes a message of each owner's part, Z0 brings each owner those of all, and
+             decode          D0    D0 sums what they say; or a ring each of whose messages is encoded (`shards`)
 
 E0 of a round waits for D0 of the one before, which still reads the coding.
 
@@ -23,7 +25,8 @@ A bound on each worker's own gradient and momentum ahead of the codec (SP-03) co
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final
 
 from partita.errors import PlanError
@@ -31,6 +34,7 @@ from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE
 from partita.lowering.layout import shapes_of
 from partita.lowering.samples import Draft
+from partita.plan.memory import Shard
 from partita.plan.plan import Plan, Update
 from partita.plan.rule import momentum_ahead
 from partita.plan.sync import Servers
@@ -92,6 +96,14 @@ def coding_of(codec: Codec, bucket: Bucket, name: str) -> Coding:
     size = coded_size(codec, bucket.elements, item)
     most = room(codec, bucket.elements, item) if spec.varies else 0
     return Coding(name, bucket.name, codec, dtype, size // ITEMSIZE[dtype], most)
+
+
+def of_parts(coding: Coding, bucket: Bucket) -> Coding:
+    """The coding of a bucket with owners: of each owner's part by itself, so that it gets no more than that."""
+    assert bucket.shares
+    edges, item = bucket.shares.edges, ITEMSIZE[bucket.dtype]
+    parts = tuple(coded_size(coding.codec, b - a, item) // ITEMSIZE[coding.dtype] for a, b in pairwise(edges))
+    return replace(coding, elements=sum(parts), edges=edges, parts=parts)
 
 
 def sender(wire: Wire) -> Codec | None:
@@ -236,6 +248,8 @@ def divided_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
     yield momentum_ahead(plan.update)[0] > 0, f"momentum ahead of a codec {divided}"
     bounded = codec is not None and codec.name in SPECS and bound_of(codec, 1) > 0
     yield bounded, f"a bound on each worker's own gradient ahead of a codec {divided}"
+    in_rounds = codec is not None and codec.name in SPECS and spec_of(codec).counts is not None
+    yield in_rounds and plan.memory.shard is not Shard.NONE, "codecs in rounds with sharded state"
 
 
 def codings_of(draft: Draft) -> tuple[Coding, ...]:

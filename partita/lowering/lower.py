@@ -151,7 +151,8 @@ def _shard_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
     yield shards and sync.consistency.lag > 0, "sharded state with late gradients"
     scheduled = sync.wire.collective != BACKEND or sync.wire.by_size != ()
     yield shards and scheduled, f"sharded state with the collective {sync.wire.collective!r}"
-    yield shards and bool(sync.wire.codecs), "sharded state with codecs"
+    if shards and not plan.stages:
+        yield from divided_gaps(plan)
     unlike = any(stage.ranks for stage in plan.stages) and plan.memory.shard is not Shard.OPTIMIZER
     yield shards and unlike, "sharded gradients of replicas that take turns"
     yield shards and over != "data", f"state sharded over the axis {over!r}"

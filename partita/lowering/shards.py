@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Final
 
 from partita.graph.graph import Graph
+from partita.lowering.coding import DECODE, of_parts
 from partita.lowering.gathers import gathered, merged, uses_of
 from partita.lowering.norm import SQUARES, bounded
 from partita.lowering.readers import reads_of
@@ -27,6 +28,8 @@ from partita.program.instruction import (
     After,
     Collective,
     Compute,
+    Decode,
+    Encode,
     Free,
     Instruction,
     Kind,
@@ -36,6 +39,7 @@ from partita.program.instruction import (
     Update,
 )
 from partita.program.program import NORM, WEIGHT, Bucket, Lane, Program, Role, Shares
+from partita.wire.algorithms import PAIRWISE
 
 Groups = tuple[tuple[int, ...], ...]
 WHOLE: Final = {
@@ -57,11 +61,7 @@ def sharded(program: Program, graph: Graph, memory: Memory) -> Program:
     """The program with the state of what it all-reduces divided as `memory` says."""
     if memory.shard is Shard.NONE:
         return program
-    agreed = {
-        i.act.bucket: i.act.groups
-        for _, i in program.instructions()
-        if isinstance(i.act, Collective) and i.act.kind is Kind.ALL_REDUCE and program.bucket[i.act.bucket].pieces
-    }
+    agreed = _agreed(program)
     if not agreed:
         return program
     held = _holders(program)
@@ -70,7 +70,20 @@ def sharded(program: Program, graph: Graph, memory: Memory) -> Program:
     roles = tuple(_Writer(whole, graph, memory, role, held).write() for role in program.roles)
     named = {i.act.bucket for role in roles for i in role.instructions if isinstance(i.act, Collective)}
     kept = tuple(b for b in buckets if b.name != NORM) + ((SQUARES,) if NORM in named else ())
-    return replace(program, roles=roles, buckets=kept)
+    of = {bucket.name: bucket for bucket in buckets}
+    return replace(
+        program, roles=roles, buckets=kept, codings=tuple(of_parts(c, of[c.bucket]) for c in program.codings)
+    )
+
+
+def _agreed(program: Program) -> dict[str, Groups]:
+    """Each bucket whose gradient is summed up, as it is or encoded, and by whom."""
+    acts = [i.act for _, i in program.instructions() if isinstance(i.act, Collective)]
+    coded = {program.coding[act.bucket].bucket: act.groups for act in acts if act.space is Space.CODED}
+    plain = {
+        act.bucket: act.groups for act in acts if act.space is Space.GRADIENT and program.bucket[act.bucket].pieces
+    }
+    return plain | coded
 
 
 def even(elements: int, parts: int) -> tuple[int, ...]:
@@ -129,10 +142,15 @@ class _Writer:
         self.shard: list[tuple[int, Instruction]] = []
         self.updates: list[tuple[int, Instruction]] = []
         self.ready: dict[str, str] = {}
+        acts = [i.act for i in role.instructions if isinstance(i.act, Collective)]
+        self.hops = {act.bucket: act.codec for act in acts if act.space is Space.GRADIENT}
+        self.codings = {coding.bucket: coding.name for coding in program.codings}
+        self.encoded: list[tuple[int, Instruction]] = []
+        self.decoded: list[tuple[int, Instruction]] = []
 
     def write(self) -> Role:
         role = self.role
-        agreed = {b.name for b in self.buckets if b.shares} | {NORM}
+        agreed = {b.name for b in self.buckets if b.shares} | {NORM} | self.program.coding.keys()
         for one in role.instructions:
             if isinstance(one.act, Collective) and one.act.bucket not in agreed:
                 place = max(self.at[after.name] for after in one.after)
@@ -140,8 +158,8 @@ class _Writer:
         self._scatter()
         self._update()
         self._gather()
-        rest = [i for i in role.instructions if i.lane not in ("compute", "wire", "urgent")]
-        found = [*enumerate(self.line), *self.wire, *self.shard, *self.updates]
+        rest = [i for i in role.instructions if i.lane not in ("compute", "wire", "urgent", DECODE)]
+        found = [*enumerate(self.line), *self.encoded, *self.wire, *self.decoded, *self.shard, *self.updates]
         body = (*rest, *(i for _, i in sorted(found, key=lambda one: one[0])))
         lanes = dict.fromkeys(["compute", "data", *(i.lane for i in body)])
         return replace(role, instructions=body, lanes=tuple(Lane(lane) for lane in lanes))
@@ -160,10 +178,8 @@ class _Writer:
             self.ready[act.bucket] = pack.name
             if not bucket.shares or (lasts[act.bucket] != pack.name and not divided):
                 continue
-            scatter = Collective(Kind.REDUCE_SCATTER, act.bucket, bucket.shares.groups)
             place = n if self.held[act.bucket] < 2 else len(self.line)
-            self.wire.append((place, Instruction(f"Z{tag}", scatter, "wire", (After(pack.name),))))
-            self.ready[act.bucket] = f"Z{tag}"
+            self.ready[act.bucket] = self._sum(bucket, tag, pack.name, n, place, own.get(act.bucket, ""))
             if divided:
                 before = away[(len(room) - ROOM) % len(away)]
                 freed = [After(f"K{before[1:]}", -((len(room) - ROOM) // len(away)))]
@@ -171,9 +187,32 @@ class _Writer:
                 own[act.bucket] = tag
                 self.line[n] = replace(pack, act=replace(act, add=False), after=(*pack.after, *freed))
                 keep = Free(act.bucket, Space.GRADIENT, act.add)
-                self.shard.append((n, Instruction(f"K{tag}", keep, "shard", (After(f"Z{tag}"),))))
+                self.shard.append((n, Instruction(f"K{tag}", keep, "shard", (After(self.ready[act.bucket]),))))
                 self.ready[act.bucket] = f"K{tag}"
                 room.append(pack.name)
+
+    def _sum(self, bucket: Bucket, tag: str, pack: str, packed: int, place: int, before: str) -> str:
+        """The name of that after which an owner has the sum of its part; `before` is the tag of the round's sum of the
+        same bucket before this one."""
+        assert bucket.shares
+        made, groups = self.codings.get(bucket.name), bucket.shares.groups
+        if made is None:
+            scatter = Collective(Kind.REDUCE_SCATTER, bucket.name, groups, codec=self.hops[bucket.name])
+            self.wire.append((place, Instruction(f"Z{tag}", scatter, "wire", (After(pack),))))
+            return f"Z{tag}"
+        group = next(group for group in groups if self.role.ranks[0] in group)
+        free = After(f"D{before}") if before else After(f"D{self.last_tag(bucket)}", 1)
+        self.encoded.append((packed, Instruction(f"E{tag}", Encode(bucket.name, made), "compute", (After(pack), free))))
+        scatter = Collective(Kind.REDUCE_SCATTER, made, groups, Space.CODED, PAIRWISE)
+        self.wire.append((place, Instruction(f"Z{tag}", scatter, "wire", (After(f"E{tag}"),))))
+        read = Decode(bucket.name, made, group)
+        self.decoded.append((place, Instruction(f"D{tag}", read, DECODE, (After(f"Z{tag}"),))))
+        return f"D{tag}"
+
+    def last_tag(self, bucket: Bucket) -> str:
+        """What the name of a round's last sum of a bucket ends with."""
+        last = next(i for i in reversed(self.line) if isinstance(i.act, Pack) and i.act.bucket == bucket.name)
+        return bucket.name[1:] if bucket.keeps(Space.GRADIENT) else last.name[1:]
 
     def _update(self) -> None:
         """Each owner its part, once nobody here reads the old weights any more."""

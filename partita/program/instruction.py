@@ -72,7 +72,7 @@ class Collective:
 
     `algorithm` is the transport's own or a schedule of the wire room; with a `codec` every hop of the schedule encodes.
     Where that schedule is one of streams, the part `density` of what each rank brings is expected not to be 0.
-    To gather in Space.CODED brings the coding of each member to all.
+    To gather in Space.CODED brings the coding of each member to all, to scatter there the codings of its part to each.
     """
 
     kind: Kind
@@ -134,8 +134,9 @@ class Encode:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """Gradient of the bucket = sum over `sources` in this order of what their codings say; where there are none, what
-    the rank's own says, which may have been summed on the way, and those before it."""
+    """Gradient of the bucket, or the rank's own part of it where codings are of parts, = sum over `sources` in this
+    order of what their codings say; where there are none, what the rank's own says, which may have been summed on the
+    way, and those before it."""
 
     bucket: str
     coding: str

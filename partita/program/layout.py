@@ -93,7 +93,8 @@ class Coding:
     """What `codec` makes of a bucket's gradient: `elements` numbers of `dtype` that may be summed on the way, or bytes.
 
     Where the codec's messages vary in length, `elements` is the expected number and `most` what there is room for. A
-    codec may make several of a bucket, each from the sums of those `before`; of these it keeps a Space.BASIS.
+    codec may make several of a bucket, each from the sums of those `before`; of these it keeps a Space.BASIS. Where
+    owners have parts of the bucket each part between its `edges` is a message of its own, of `parts` numbers.
     """
 
     name: str
@@ -103,6 +104,8 @@ class Coding:
     elements: int
     most: int = 0
     before: tuple[str, ...] = ()
+    edges: tuple[int, ...] = ()
+    parts: tuple[int, ...] = ()
 
     @property
     def size(self) -> Bytes:

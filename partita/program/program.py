@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from itertools import accumulate
 from typing import TypeVar
 
 from partita.graph.graph import Graph
@@ -228,6 +229,14 @@ class Program:
         many = ranks if act.kind is Kind.ALL_GATHER and act.space is Space.CODED else 1
         item = cargo.item(act.space) if isinstance(cargo, Bucket) else ITEMSIZE[cargo.dtype]
         return cargo.elements * many, item
+
+    def edges(self, act: Collective) -> tuple[int, ...]:
+        """Where the parts of that vector begin, and its end, where owners have them; none where they are even."""
+        cargo = self.cargo(act)
+        if isinstance(cargo, Coding):
+            return tuple(accumulate(cargo.parts, initial=0)) if cargo.parts else ()
+        divided = isinstance(cargo, Bucket) and act.kind is not Kind.ALL_REDUCE
+        return cargo.shares.edges if divided and isinstance(cargo, Bucket) and cargo.shares else ()
 
     def kept(self, role: Role) -> tuple[tuple[Space, str], ...]:
         """(space, bucket) of what the role's ranks keep from round to round besides parameters and gradients."""

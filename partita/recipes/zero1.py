@@ -12,8 +12,10 @@ from partita.units import Bytes
 
 def zero1(
     graph: Graph, cluster: Cluster, costs: Any = None, *, microbatches: int = 1, bucket_bytes: Bytes = 4 * 2**20,
-    shard: Shard = Shard.OPTIMIZER,
+    shard: Shard = Shard.OPTIMIZER, codec: str = "none",
 ) -> Plan:  # fmt: skip
     """Each replica keeps the optimizer's state of its own part of every bucket: sums of gradients are scattered, new
     weights gathered while the next forward pass begins; as many bytes as an all-reduce (ME-01)."""
-    return zero("zero1", cluster, Memory(shard), microbatches, bucket_bytes)
+    return zero(
+        "zero1", graph, cluster, Memory(shard), microbatches=microbatches, bucket_bytes=bucket_bytes, codec=codec
+    )

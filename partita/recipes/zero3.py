@@ -12,9 +12,17 @@ from partita.units import Bytes
 
 def zero3(
     graph: Graph, cluster: Cluster, costs: Any = None, *, microbatches: int = 1, bucket_bytes: Bytes = 4 * 2**20,
-    ahead: int = 1, keep: int = 0, shard: Shard = Shard.PARAMETERS,
+    ahead: int = 1, keep: int = 0, shard: Shard = Shard.PARAMETERS, codec: str = "none",
 ) -> Plan:  # fmt: skip
     """As zero2, and weights are kept in parts too: gathered for each pass `ahead` buckets before their turn and given
     back after it, half as many bytes more (ME-03). Those of the last layers stay for backward where fewer than `keep`
     buckets are read in between."""
-    return zero("zero3", cluster, Memory(shard, ahead=ahead, keep=keep), microbatches, bucket_bytes)
+    return zero(
+        "zero3",
+        graph,
+        cluster,
+        Memory(shard, ahead=ahead, keep=keep),
+        microbatches=microbatches,
+        bucket_bytes=bucket_bytes,
+        codec=codec,
+    )

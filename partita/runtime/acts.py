@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import torch
 
-from partita.cost.costs import by_messages
 from partita.graph.graph import TANGENT, Graph
 from partita.graph.operator import Ref
 from partita.program.instruction import (
@@ -57,7 +56,7 @@ from partita.runtime.state import rows, shaped
 from partita.runtime.streams import by_streams
 from partita.runtime.transport import Pending, Steps
 from partita.runtime.values import receive_values, send_values
-from partita.wire.algorithms import schedule_of
+from partita.wire.algorithms import by_messages, schedule_of
 
 Carry = Callable[[Rank, Any, str, int], Pending | Steps | None]
 
@@ -183,7 +182,7 @@ def collective(rank: Rank, act: Collective, name: str, round: int) -> Pending | 
         code = HopCode(act, name, rank, round) if act.codec else None
         if schedule.sparse:
             return by_streams(rank.transport, schedule, flat, group, name, round, rank.maps, code)
-        return by_schedule(rank.transport, schedule, flat, group, name, round, code)
+        return by_schedule(rank.transport, schedule, flat, group, name, round, code, rank.program.edges(act))
     bucket = rank.program.bucket[act.bucket]
     shares = bucket.shares
     if act.kind is Kind.ALL_GATHER and not bucket.keeps(act.space):

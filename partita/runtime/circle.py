@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 import torch
 
-from partita.cost.costs import by_messages
 from partita.errors import RunError
 from partita.program.instruction import Collective
 from partita.runtime.rank import Rank
@@ -24,6 +23,7 @@ from partita.runtime.roll import Owed, owed
 from partita.runtime.transport import Pending, Steps
 from partita.runtime.turn import Posted
 from partita.units import Seconds
+from partita.wire.algorithms import by_messages
 
 
 def circle(rank: Rank, act: Collective, flat: torch.Tensor, group: tuple[int, ...], name: str, round: int) -> Steps:

@@ -2,16 +2,20 @@
 
 coding b0.topk on rank 1   | rank 0's message | own message | rank 2's message |     a row for each, as they are summed
 coding b0.fp16             | one row of fp16 numbers, summed as they are |
+coding b0.q8 of owners     | own message for rank 0 | for rank 1 | for rank 2 |   and a row for each: of rank 1's part
 """
 
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Final
 
 import torch
 
+from partita.graph.tensor import ITEMSIZE
 from partita.kernels.codecs import kernel_of
 from partita.kernels.site import Site
 from partita.program.instruction import Collective, Decode, Encode, Kind, Receive, Send, Space
@@ -21,7 +25,7 @@ from partita.runtime.rank import Rank
 from partita.runtime.transport import Pending, Steps
 from partita.runtime.varying import Incoming, Outgoing, exchanged
 from partita.wire.algorithms import schedule_of
-from partita.wire.codec import coded_size, message_dtype
+from partita.wire.codec import coded_size, message_dtype, room
 from partita.wire.schedule import Schedule, own_steps
 
 EVERYBODY: Final = -1
@@ -33,6 +37,12 @@ def coding_key(seed: int, step: int, rank: int, place: str) -> int:
     return zlib.crc32(f"{seed}/{step}/{rank}/{place}".encode())
 
 
+def drawn_for(what: str, name: str) -> str:
+    """What random numbers of an encoding are drawn for besides its step and rank: a coding, or a bucket in hops, and
+    where a round encodes that several times, as in `E0#0.1`, which of them."""
+    return what + "".join(name.partition("#")[1:])
+
+
 def encode(rank: Rank, act: Encode, name: str, round: int) -> None:
     coding = rank.program.coding[act.coding]
     values = fresh = rank.state.flat(act.space, act.bucket, rank.slot(round))
@@ -40,23 +50,38 @@ def encode(rank: Rank, act: Encode, name: str, round: int) -> None:
     if feedback:
         held = rank.state.kept[act.held, act.bucket]
         values = held if coding.before else held.add_(values)
-    key = coding_key(rank.feed.seed, rank.step(round, 0), rank.rank, coding.name)
-    message, kernel, site = row(rank, coding, rank.rank), kernel_of(coding.codec), site_of(rank, coding, round, fresh)
-    if coding.most:
-        used = kernel.encode(values, message[LENGTH:], key, feedback, site)
-        message[:LENGTH].view(torch.int64)[0] = used
-        message = message[LENGTH : LENGTH + used]
-    else:
-        kernel.encode(values, message, key, feedback, site)
+    place, own = drawn_for(coding.name, name), coding_key(rank.feed.seed, rank.step(round, 0), rank.rank, coding.name)
+    site = site_of(rank, coding, round, fresh)
+    if coding.edges:
+        for part, (a, b) in enumerate(pairwise(coding.edges)):
+            key = coding_key(rank.feed.seed, rank.step(round, 0), rank.rank, f"{place}/{part}")
+            if b > a:
+                _fill(coding, own_part(rank, coding, part), values[a:b], key, replace(site, fresh=fresh[a:b]))
+        return
+    message = _fill(coding, row(rank, coding, rank.rank), values, own, site)
     for space in act.clears:
-        kernel.clear(message, rank.state.flat(space, act.bucket, rank.slot(round)))
+        kernel_of(coding.codec).clear(message, rank.state.flat(space, act.bucket, rank.slot(round)))
+
+
+def _fill(coding: Coding, message: torch.Tensor, values: torch.Tensor, key: int, site: Site) -> torch.Tensor:
+    """What stands for `values` in a message, now that they are encoded."""
+    kernel, feedback = kernel_of(coding.codec), coding.codec.error_feedback
+    if not coding.most:
+        kernel.encode(values, message, key, feedback, site)
+        return message
+    used = kernel.encode(values, message[LENGTH:], key, feedback, site)
+    message[:LENGTH].view(torch.int64)[0] = used
+    return message[LENGTH : LENGTH + used]
 
 
 def decode(rank: Rank, act: Decode, name: str, round: int) -> None:
     """Summed in the order of the sources, so that every rank gets the same bits."""
     coding, flat = rank.program.coding[act.coding], rank.state.gradient[act.bucket][rank.slot(round)]
     kernel, site = kernel_of(coding.codec), site_of(rank, coding, round)
-    for number, source in enumerate(act.sources or (rank.rank,)):
+    if coding.edges:
+        own = rank.state.owned[act.bucket]
+        flat = flat[own.start : own.stop]
+    for number, source in enumerate(act.sources or (rank.rank,)) if flat.numel() else ():
         message = row(rank, coding, source)
         if coding.most:
             message = _body(message)
@@ -83,10 +108,30 @@ def collect(rank: Rank, act: Collective, group: tuple[int, ...], name: str, roun
             return rank.transport.collective(act.kind, flat, group, rank.role.on_name[name].lane, name, round)
         return by_schedule(rank.transport, schedule_of(act.kind, act.algorithm, len(group)), flat, group, name, round)
     schedule = schedule_of(act.kind, act.algorithm, len(group))
+    if act.kind is Kind.REDUCE_SCATTER:
+        return _scattered(rank, coding, schedule, group, name, round)
     if coding.most:
         return _varying(rank, coding, schedule, group, name, round)
     block = block_of(rank, coding).view(-1)
     return by_schedule(rank.transport, schedule, block, group, name, round)
+
+
+def _scattered(
+    rank: Rank, coding: Coding, schedule: Schedule, group: tuple[int, ...], name: str, round: int
+) -> Steps:  # fmt: skip
+    """To each owner the messages of its part, of which one may be empty."""
+    here = [edge[1] > edge[0] for edge in pairwise(coding.edges)]
+    for number, coming, going in own_steps(schedule, group.index(rank.rank)):
+        key = f"{name}/{number}"
+        come = [(row(rank, coding, group[hop.source]), group[hop.source]) for hop in coming if here[hop.start]]
+        go = [(own_part(rank, coding, hop.start), group[hop.target]) for hop in going if here[hop.start]]
+        if coding.most:
+            sent = [_outgoing(message, to, key) for message, to in go]
+            asked = [_incoming(message, source, key) for message, source in come]
+            yield from exchanged(rank.transport, sent, asked, round)
+            continue
+        waits = [rank.transport.receive(message, source, key, round) for message, source in come]
+        yield from [*waits, *(rank.transport.send(message, to, key, round) for message, to in go)]
 
 
 def _varying(
@@ -145,8 +190,41 @@ def block_of(rank: Rank, coding: Coding) -> torch.Tensor:
     return rank.state.coded[coding.name]
 
 
+def own_part(rank: Rank, coding: Coding, part: int) -> torch.Tensor:
+    """What a rank itself makes of a part of a bucket."""
+    lengths = [_length(rank, coding, k) for k in range(len(coding.parts))]
+    starts = list(accumulate((-(-length // 8) * 8 for length in lengths), initial=0))
+    if coding.name not in rank.state.coded:
+        whole = torch.zeros(starts[-1], dtype=getattr(torch, coding.dtype), device=rank.device)
+        rank.state.coded[coding.name] = whole
+    return rank.state.coded[coding.name][starts[part] : starts[part] + lengths[part]]
+
+
+def _length(rank: Rank, coding: Coding, part: int) -> int:
+    """How many numbers there is room for in the message of a part."""
+    if not coding.most:
+        return coding.parts[part]
+    bucket, count = rank.program.bucket[coding.bucket], coding.edges[part + 1] - coding.edges[part]
+    return room(coding.codec, count, ITEMSIZE[bucket.dtype]) + LENGTH if count else 0
+
+
+def _part_from(rank: Rank, coding: Coding, source: int) -> torch.Tensor:
+    """What `source` makes of the rank's own part."""
+    sources = rank.role.decoded[coding.name]
+    mine = sources.index(rank.rank)
+    if source == rank.rank:
+        return own_part(rank, coding, mine)
+    came, length = f"{coding.name} of others", _length(rank, coding, mine)
+    if came not in rank.state.coded:
+        shape = (len(sources), -(-length // 8) * 8)
+        rank.state.coded[came] = torch.zeros(shape, dtype=getattr(torch, coding.dtype), device=rank.device)
+    return rank.state.coded[came][sources.index(source)][:length]
+
+
 def row(rank: Rank, coding: Coding, source: int) -> torch.Tensor:
     """The message that came from a rank."""
+    if coding.edges:
+        return _part_from(rank, coding, source)
     sources = rank.role.decoded.get(coding.name, ())
     return block_of(rank, coding)[sources.index(source) if sources else 0]
 
@@ -158,7 +236,8 @@ class HopCode:
         assert act.codec is not None
         self.codec, self.kernel = act.codec, kernel_of(act.codec)
         self.item = rank.state.gradient[act.bucket][0].element_size()
-        self.seed, self.step, self.rank, self.place = rank.feed.seed, rank.step(round, 0), rank.rank, act.bucket
+        self.seed, self.step, self.rank = rank.feed.seed, rank.step(round, 0), rank.rank
+        self.place = drawn_for(act.bucket, name)
 
     def size(self, elements: int) -> int:
         return coded_size(self.codec, elements, self.item)

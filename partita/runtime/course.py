@@ -21,11 +21,11 @@ from partita.runtime.heap import set_aside
 from partita.runtime.holding import Losses, held
 from partita.runtime.leg import Leg, Reach, left, reaches
 from partita.runtime.lookout import Entry, Lookout
-from partita.runtime.losses import Row, rows_of
+from partita.runtime.losses import Row, losses_of, rows_of
 from partita.runtime.manifest import identity_of, written
 from partita.runtime.pulse import Pulse
 from partita.runtime.rank import Rank
-from partita.runtime.restore import Saved, losses_of, lost, open_checkpoint
+from partita.runtime.restore import Saved, lost, open_checkpoint
 from partita.runtime.saving import save_together
 from partita.runtime.session import Order, Session
 from partita.runtime.state import State

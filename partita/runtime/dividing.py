@@ -34,6 +34,8 @@ def restored(saved: Saved, task: Task, graph: Graph, program: Program, rank: int
     for name, leaf in state.leaves.items():
         if name not in own:
             leaf.copy_(whole.leaves[name])
+    for place, flat in state.kept.items():
+        flat.copy_(whole.kept[place])
     for bucket in program.trained:
         if bucket.name in state.views:
             _divide(program, bucket.name, whole, state)

@@ -134,7 +134,7 @@ def _kept(shard: Shard, rank: Rank) -> None:
         if bucket not in rank.state.views:
             shard.tensors[Entry("kept", bucket, str(space), ALIKE if equal else rank.rank)] = flat
             continue
-        for piece, view in zip(rank.program.bucket[bucket].pieces, rank.state.views[bucket], strict=True):
+        for piece, view in zip(rank.program.bucket[bucket].pieces, rank.state.whole(bucket), strict=True):
             entry = of_piece("kept", piece, str(space), ALIKE if equal else rank.rank)
             shard.tensors[entry] = flat[at : at + view.numel()].view(view.shape)
             at += view.numel()

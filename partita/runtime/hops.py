@@ -35,11 +35,12 @@ class Code(Protocol):
 
 def by_schedule(
     transport: Transport, schedule: Schedule, flat: torch.Tensor, group: Sequence[int], key: str, round: int,
-    code: Code | None = None,
+    code: Code | None = None, edges: Sequence[int] = (),
 ) -> Steps:  # fmt: skip
-    """The collective on `flat` in place, among `group`, a step after the other. A result that is encoded is encoded
-    once; its owner keeps what others will decode, and these hand the bytes on."""
-    parts = Parts(flat, edges_of(flat.numel(), schedule.parts), code)
+    """The collective on `flat` in place, whose parts lie between `edges` (none: they are even), among `group`, a step
+    after the other. A result that is encoded is encoded once; its owner keeps what others will decode, and these hand
+    the bytes on."""
+    parts = Parts(flat, edges or edges_of(flat.numel(), schedule.parts), code)
     for waits in _stepping(transport, schedule, parts, group, key, round):
         yield from waits
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from partita.runtime.entry import Entry
+from partita.runtime.holding import Losses
 from partita.runtime.rank import Rank
+from partita.runtime.restore import Saved
 
 Row = tuple[int, float, float]
 
@@ -23,3 +26,12 @@ def totals(rows: Iterable[Row]) -> dict[int, float]:
         before = sums.get(step, (0.0, 0.0))
         sums[step] = (before[0] + loss, before[1] + weight)
     return {step: loss / weight if weight else loss for step, (loss, weight) in sorted(sums.items())}
+
+
+def losses_of(saved: Saved) -> Losses:
+    """(step, seconds, loss, 0) of the steps so far, put together over the ranks in their order, as a run's end does."""
+    contents = saved.contents
+    rows = [row for rank in contents.ranks("losses") for row in contents.tensor(Entry("losses", rank=rank)).tolist()]
+    seconds = {int(step): second for step, second, _, _ in reversed(rows)}
+    total = totals((int(step), loss, weight) for step, _, loss, weight in rows)
+    return [(step, seconds[step], loss, 0.0) for step, loss in total.items()]

@@ -7,6 +7,7 @@ in rounds (EX-02)          what all workers' values are understood as together, 
 coded answers (QU-05)      the same once more of the sum, by its server
 coded results (CO-09)      said(each part of the sum of chosen entries), by the rank that sums it
 per hop                    the plan's schedule on the contributions, each message said through the codec
+to owners                  the same of each owner's part by itself, as often a step as it is packed anew
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from partita.kernels.plain import decoded, encoded, places
 from partita.kernels.plain_lowrank import low_rank
 from partita.plan.rule import momentum_ahead
 from partita.plan.wire import Codec
-from partita.program.instruction import Collective, Encode, Space
+from partita.program.instruction import Collective, Encode, Kind, Space
 from partita.program.program import Bucket, Coding, Piece, Program
-from partita.runtime.coding import EVERYBODY, coding_key
+from partita.runtime.coding import EVERYBODY, coding_key, drawn_for
 from partita.runtime.state import rows
 from partita.wire.algorithms import BACKEND, schedule_of
 from partita.wire.codec import bound_of, masks, settings_of, spec_of
@@ -74,7 +75,7 @@ class Lossy:
         """The buckets whose gradients codecs have to do with."""
         names = {coding.bucket for coding in program.codings}
         return tuple(
-            b.name for b in program.trained if b.name in names or any(act.codec for act in _sums(program, b.name))
+            b.name for b in program.trained if b.name in names or any(act.codec for _, act in _sums(program, b.name))
         )
 
     def _agreed(
@@ -86,8 +87,8 @@ class Lossy:
         if codings:
             return self._at_end(program, codings[0], bucket, own, step, turn)
         sums = _sums(program, bucket.name)
-        if sums and sums[turn].codec:
-            return self._per_hop(sums[turn], own, step)
+        if sums and sums[turn][1].codec:
+            return self._per_hop(program, *sums[turn], own, step)
         return torch.stack(list(own.values())).sum(0)
 
     def _answered(self, program: Program, bucket: Bucket, whole: torch.Tensor, step: int) -> torch.Tensor:
@@ -117,14 +118,19 @@ class Lossy:
         self, program: Program, coding: Coding, bucket: Bucket, own: dict[int, torch.Tensor], step: int, turn: int
     ) -> torch.Tensor:
         codec, settings = coding.codec, settings_of(coding.codec)
-        act = next(iter(_sums(program, coding.name)), None)
-        sums = spec_of(codec).sums if act else ""
+        name, act = next(iter(_sums(program, coding.name)[turn:]), ("", None))
+        sums = spec_of(codec).sums if act and not coding.edges else ""
         said = []
         for worker, gradient in own.items():
             held = self.residual.get((worker, bucket.name), torch.zeros_like(gradient))
             ahead = self._ahead(program, (worker, bucket.name), gradient)
             value = ahead + held if codec.error_feedback else ahead
             key = coding_key(self.seed, step, worker, coding.name)
+            if coding.edges:
+                meant = self._of_parts(coding, value, ahead, worker, step, drawn_for(coding.name, name))
+                self.residual[worker, bucket.name] = value - meant
+                said.append(meant)
+                continue
             message = encoded(codec.name, value, settings, key, ahead)
             if (worker, bucket.name) in self.velocity and masks(codec):
                 self.velocity[worker, bucket.name][places(codec.name, message, value, settings)] = 0
@@ -142,16 +148,27 @@ class Lossy:
             first = first + other
         return self._handed_on(program, bucket, first.to(next(iter(own.values())).dtype), list(own), step)
 
+    def _of_parts(
+        self, coding: Coding, value: torch.Tensor, ahead: torch.Tensor, worker: int, step: int, place: str
+    ) -> torch.Tensor:
+        """What the owners understand of a worker's messages, each its own."""
+        codec, settings, said = coding.codec, settings_of(coding.codec), []
+        for part, (a, b) in enumerate(pairwise(coding.edges)):
+            key = coding_key(self.seed, step, worker, f"{place}/{part}")
+            one = encoded(codec.name, value[a:b], settings, key, ahead[a:b]) if b > a else value[a:b]
+            said.append(decoded(codec.name, one, value[a:b], settings) if b > a else one)
+        return torch.cat(said)
+
     def _handed_on(
         self, program: Program, bucket: Bucket, total: torch.Tensor, workers: list[int], step: int
     ) -> torch.Tensor:
         """What all understand of the sum of chosen entries, whose parts may be encoded by the ranks that sum them."""
-        act = next(iter(_sums(program, bucket.name)), None)
+        name, act = next(iter(_sums(program, bucket.name)), ("", None))
         if act is None or act.codec is None:
             return total
         _, results = halved(schedule_of(act.kind, act.algorithm, len(workers)))
         parts = [total[a:b] for a, b in pairwise(edges_of(len(total), results.parts))]
-        return torch.cat(carried_out(results, [parts for _ in workers], self._said(act, workers, step))[0])
+        return torch.cat(carried_out(results, [parts for _ in workers], self._said(name, act, workers, step))[0])
 
     def _in_rounds(
         self, program: Program, codec: Codec, bucket: Bucket, own: dict[int, torch.Tensor], step: int
@@ -170,15 +187,20 @@ class Lossy:
             self.residual[worker, bucket.name] = value - meant
         return torch.stack(said).sum(0)
 
-    def _per_hop(self, act: Collective, own: dict[int, torch.Tensor], step: int) -> torch.Tensor:
+    def _per_hop(
+        self, program: Program, name: str, act: Collective, own: dict[int, torch.Tensor], step: int
+    ) -> torch.Tensor:
         workers = list(own)
         schedule = schedule_of(act.kind, act.algorithm, len(workers))
-        edges = edges_of(len(own[workers[0]]), schedule.parts)
-        said = self._said(act, workers, step)
+        edges = program.edges(act) or edges_of(len(own[workers[0]]), schedule.parts)
+        said = self._said(name, act, workers, step)
         ends = carried_out(schedule, [[own[w][a:b] for a, b in pairwise(edges)] for w in workers], said)
-        return torch.cat(ends[0])
+        owned = act.kind is Kind.REDUCE_SCATTER
+        return torch.cat([ends[part if owned else 0][part] for part in range(schedule.parts)])
 
-    def _said(self, act: Collective, workers: list[int], step: int) -> Callable[[torch.Tensor, int, int], torch.Tensor]:
+    def _said(
+        self, name: str, act: Collective, workers: list[int], step: int
+    ) -> Callable[[torch.Tensor, int, int], torch.Tensor]:
         """What is understood of a part that one of the workers encodes for a hop."""
         codec = act.codec
         assert codec is not None
@@ -187,7 +209,7 @@ class Lossy:
         def said(value: torch.Tensor, place: int, part: int) -> torch.Tensor:
             if not value.numel():
                 return value
-            key = coding_key(self.seed, step, workers[place], f"{act.bucket}/{part}")
+            key = coding_key(self.seed, step, workers[place], f"{drawn_for(act.bucket, name)}/{part}")
             return decoded(codec.name, encoded(codec.name, value, settings, key), value, settings)
 
         return said
@@ -197,11 +219,11 @@ def _flat(bucket: Bucket, named: Named) -> torch.Tensor:
     return torch.cat([rows(named[piece.parameter], piece).reshape(-1) for piece in bucket.pieces])
 
 
-def _sums(program: Program, cargo: str) -> list[Collective]:
-    """The collectives on a bucket's gradient or on a coding, in a round of the first role that has any."""
+def _sums(program: Program, cargo: str) -> list[tuple[str, Collective]]:
+    """The collectives by name on a bucket's gradient or on a coding, in a round of the first role that has any."""
     for role in program.roles:
-        acts = [i.act for i in role.instructions if isinstance(i.act, Collective) and i.act.bucket == cargo]
-        if found := [act for act in acts if act.space in (Space.GRADIENT, Space.CODED)]:
+        acts = [(i.name, i.act) for i in role.instructions if isinstance(i.act, Collective) and i.act.bucket == cargo]
+        if found := [one for one in acts if one[1].space in (Space.GRADIENT, Space.CODED)]:
             return found
     return []
 

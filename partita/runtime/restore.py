@@ -7,6 +7,7 @@ What has no meaning under the new plan is turned into what has, by these rules.
   the end of a phase.
 - What an agreement keeps (an anchor, an outer momentum) is taken where the new plan keeps it too; where the checkpoint
   has none, it begins anew.
+- What codecs held back is divided among those that keep it now, so that as much is still to come.
 - Generators go on where they were on the ranks that there were.
 """
 
@@ -27,8 +28,7 @@ from partita.program.program import WEIGHT, Bucket, Program
 from partita.runtime.alike import alike
 from partita.runtime.entry import ALIKE, Entry
 from partita.runtime.generators import set_random_states
-from partita.runtime.holding import Copies, Losses, copies_of, keepers_of, workers_of
-from partita.runtime.losses import totals
+from partita.runtime.holding import Copies, copies_of, keepers_of, workers_of
 from partita.runtime.manifest import Manifest, read_manifest
 from partita.runtime.owned import Part, Slice
 from partita.runtime.shard import Contents
@@ -72,15 +72,6 @@ def restore(saved: Saved, graph: Graph, program: Program, rank: int, state: Stat
     if rank in contents.ranks("random", detail="torch"):
         found = {d: contents.tensor(Entry("random", detail=d, rank=rank)) for d in contents.details("random", "")}
         set_random_states(found, device)
-
-
-def losses_of(saved: Saved) -> Losses:
-    """(step, seconds, loss, 0) of the steps so far, put together over the ranks in their order, as a run's end does."""
-    contents = saved.contents
-    rows = [row for rank in contents.ranks("losses") for row in contents.tensor(Entry("losses", rank=rank)).tolist()]
-    seconds = {int(step): second for step, second, _, _ in reversed(rows)}
-    total = totals((int(step), loss, weight) for step, _, loss, weight in rows)
-    return [(step, seconds[step], loss, 0.0) for step, loss in total.items()]
 
 
 def lost(saved: Saved, program: Program) -> list[str]:
@@ -204,13 +195,15 @@ def _kept(contents: Contents, program: Program, rank: int, state: State) -> None
         at, pieces = 0, program.bucket[bucket].pieces
         if not pieces and contents.ranks("kept", bucket, str(space)) == tuple(wanted):
             flat.copy_(contents.tensor(Entry("kept", bucket, str(space), rank)))
-        for piece, view in zip(pieces, state.views.get(bucket, ()), strict=True):
+        for piece, view in zip(pieces, state.whole(bucket) if pieces else (), strict=True):
             found = _read(
                 contents, "kept", piece.parameter, str(space), rank, wanted,
                 partial(_rows, contents, "kept", str(space), piece, view),
             )  # fmt: skip
             if found is not None:
-                flat[at : at + view.numel()].view(view.shape).copy_(found)
+                there = contents.ranks("kept", piece.parameter, str(space))
+                times = len(there) / len(wanted) if space is Space.RESIDUAL and wanted else 1.0
+                flat[at : at + view.numel()].view(view.shape).copy_(found * times if times != 1.0 else found)
             at += view.numel()
 
 

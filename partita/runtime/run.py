@@ -24,12 +24,12 @@ from partita.runtime.gather import reunited
 from partita.runtime.holding import held
 from partita.runtime.inprocess import Hall, InProcess
 from partita.runtime.leg import Reach, left, reaches
-from partita.runtime.losses import rows_of, totals
+from partita.runtime.losses import losses_of, rows_of, totals
 from partita.runtime.manifest import Identity, identity_of, written
 from partita.runtime.owned import there
 from partita.runtime.pace import Pace
 from partita.runtime.rank import Code, Rank
-from partita.runtime.restore import Saved, losses_of
+from partita.runtime.restore import Saved
 from partita.runtime.saving import save_shards
 from partita.runtime.schedules import advance
 from partita.runtime.segment import compile_segment, last_reads

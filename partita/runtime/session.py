@@ -17,7 +17,6 @@ import torch
 import torch.distributed as dist
 
 from partita.cluster.cluster import Cluster
-from partita.cost.costs import by_messages
 from partita.cost.memory import peak_memory
 from partita.errors import OptionError, RunError
 from partita.graph.graph import Graph
@@ -41,6 +40,7 @@ from partita.runtime.weights import first_weights, map_first, save_weights
 from partita.task import Task
 from partita.tracing.prepare import read_batch
 from partita.units import Seconds
+from partita.wire.algorithms import by_messages
 
 
 @dataclass(frozen=True, slots=True)

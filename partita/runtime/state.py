@@ -121,6 +121,10 @@ class State:
         """What `views` are parts of."""
         return self.owned[bucket.name].parts if bucket.name in self.owned else bucket.pieces
 
+    def whole(self, bucket: str) -> Views:
+        """Tensors in the shapes of a bucket's pieces, also where `views` are of parts of these."""
+        return self.gradient_views[bucket][0] if bucket in self.owned else self.views[bucket]
+
     def inbox_of(self, bucket: str, peer: int) -> torch.Tensor:
         """What `peer` sends of a bucket arrives here; made when first asked for, as if it had sent what there is."""
         if (bucket, peer) not in self.inbox:

@@ -30,7 +30,7 @@ def scheduled(
 ) -> Columns:
     """One meeting (see there) of a group's collective, without who takes part."""
     schedule = schedule_of(act.kind, act.algorithm, len(group))
-    loads = loads_of(schedule, *program.extent(act, len(group)), act.codec, act.density)
+    loads = loads_of(schedule, *program.extent(act, len(group)), act.codec, act.density, program.edges(act))
     members, rate = np.array(group, np.int64), ports.resources.rate
     source, target = (members[np.array([getattr(one, end) for one in loads], np.int64)] for end in ("source", "target"))
     size = np.array([one.size for one in loads], np.float64)

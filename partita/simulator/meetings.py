@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from partita.cost.costs import Costs, by_hops
+from partita.cost.costs import Costs
 from partita.cost.rings import collective_bytes
 from partita.errors import ProgramError
 from partita.program.instruction import Collective, Instruction, Kind, Receive, Send, Space
@@ -22,6 +22,7 @@ from partita.program.program import Program, Role
 from partita.simulator.hops import scheduled
 from partita.simulator.ports import Ports
 from partita.units import Bytes, Seconds
+from partita.wire.algorithms import by_hops
 
 Index = NDArray[np.int64]
 Reals = NDArray[np.float64]

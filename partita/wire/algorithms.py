@@ -11,16 +11,17 @@ from typing import Final
 
 from partita.errors import PlanError
 from partita.plan.wire import Wire
-from partita.program.instruction import Kind
+from partita.program.instruction import Collective, Kind, Space
 from partita.units import Bytes
 from partita.wire.doubling import binary_blocks, halving_doubling, recursive_doubling
 from partita.wire.layers import butterfly, hierarchical
-from partita.wire.rings import pairwise, ring, ring_all_gather, ring_reduce_scatter
+from partita.wire.rings import pairwise, pairwise_scatter, ring, ring_all_gather, ring_reduce_scatter
 from partita.wire.schedule import Schedule, Sparse
 from partita.wire.trees import tree, tree_broadcast
 
 BACKEND: Final = "backend"
 AUTO: Final = "auto"
+PAIRWISE: Final = "pairwise"
 ALGORITHMS: Final[dict[str, Callable[..., Schedule]]] = {
     "ring": ring, "tree": tree, "doubling": recursive_doubling, "halving": halving_doubling, "blocks": binary_blocks,
     "pairwise": pairwise, "hierarchical": hierarchical, "butterfly": butterfly,
@@ -66,12 +67,26 @@ def all_reduce(algorithm: str, ranks: int) -> Schedule:
 @lru_cache(256)
 def schedule_of(kind: Kind, algorithm: str, ranks: int) -> Schedule:
     """The schedule by which a collective of `kind` goes where the transport has none of its own. Of kinds other than
-    all-reduce there is one each: rings, in which rank i owns part i, and a tree from rank 0."""
+    all-reduce there is one each: rings, in which rank i owns part i, and a tree from rank 0; of what is scattered
+    without being added up also `pairwise`."""
     if kind is Kind.ALL_REDUCE:
         return all_reduce("ring" if algorithm == BACKEND else algorithm, ranks)
     if kind is Kind.BROADCAST:
         return tree_broadcast(ranks)
-    return (ring_reduce_scatter if kind is Kind.REDUCE_SCATTER else ring_all_gather)(ranks)
+    if kind is Kind.REDUCE_SCATTER:
+        return (pairwise_scatter if algorithm == PAIRWISE else ring_reduce_scatter)(ranks)
+    return ring_all_gather(ranks)
+
+
+def by_messages(act: Collective) -> bool:
+    """Whether a collective goes by a schedule of the wire room, message by message, and not as the transport's own."""
+    apart = act.space is Space.CODED and act.kind is not Kind.ALL_REDUCE
+    return act.algorithm != BACKEND or act.codec is not None or apart
+
+
+def by_hops(act: Collective) -> bool:
+    """Whether that schedule is no plain ring."""
+    return act.codec is not None or act.algorithm not in (BACKEND, "ring")
 
 
 def algorithm_for(wire: Wire, size: Bytes) -> str:

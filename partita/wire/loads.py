@@ -32,12 +32,13 @@ class Load:
 
 @lru_cache(512)
 def loads_of(
-    schedule: Schedule, elements: int, item: int, codec: Codec | None = None, density: float = 1.0
-) -> tuple[Load, ...]:
-    """Every hop that moves anything of a vector of `elements` numbers of `item` bytes. With a codec each part is
-    encoded by itself: sums at every hop, a result once, by the rank that has it first. Of streams, what is expected
-    where each rank brings the part `density` of the numbers."""
-    edges = edges_of(elements, schedule.parts)
+    schedule: Schedule, elements: int, item: int, codec: Codec | None = None, density: float = 1.0,
+    edges: tuple[int, ...] = (),
+) -> tuple[Load, ...]:  # fmt: skip
+    """Every hop that moves anything of a vector of `elements` numbers of `item` bytes, whose parts lie between `edges`
+    (none: they are even). With a codec each part is encoded by itself: sums at every hop, a result once, by the rank
+    that has it first. Of streams, what is expected where each rank brings the part `density` of the numbers."""
+    edges = edges or edges_of(elements, schedule.parts)
     if schedule.sparse and schedule.sparse.whole:
         sums, results = halved(schedule)
         last = loads_of(results, elements, item, codec)

@@ -11,6 +11,8 @@ Each part is summed along one way round, so all ranks end with the same bits.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from partita.wire.schedule import Hop, Schedule, joined, schedule
 
 
@@ -51,6 +53,12 @@ def pairwise(ranks: int) -> Schedule:
     """All-reduce in two steps of p-1 messages each: each rank sums one part and hands it round (1-bit SGD's stripes,
     Seide et al. 2014; SparCML's split and all-gather, Renggli et al. 2019)."""
     return joined("pairwise", pairwise_reduce_scatter(ranks), pairwise_all_gather(ranks))
+
+
+def pairwise_scatter(ranks: int) -> Schedule:
+    """Everybody sends rank j its part j, which keeps those of all apart: messages that cannot be added on the way."""
+    steps = [[replace(hop, add=False) for hop in _each(ranks, own=False)]] if ranks > 1 else []
+    return schedule("pairwise scatter", ranks, ranks, steps)
 
 
 def _each(ranks: int, *, own: bool) -> list[Hop]:

@@ -150,11 +150,16 @@ def plan(**parts: object) -> Plan:
 ALTERNATING = Schedule(Order.ONE_F_ONE_B)
 BF16 = Memory(precision=Precision.BF16)
 CLIPPED = Codec("dgc", settings=(("clip", 1.0),))
+AHEAD = Correction("momentum", (("factor", 0.9),))
 
 
 def pipe(schedule: Schedule = ALTERNATING, **parts: object) -> Plan:
     mesh = Mesh((("pipe", 2), ("data", 2)))
     return plan(schedule=schedule, **{"mesh": mesh, "stages": (Stage(), Stage("y")), **parts})
+
+
+def owned(codec: Codec, **parts: object) -> Plan:
+    return plan(sync=(Sync(wire=Wire(codecs=(codec,))),), memory=Memory(shard=Shard.OPTIMIZER), **parts)
 
 
 def dealt(first: tuple[int, ...], second: tuple[int, ...], m: int) -> Plan:
@@ -238,6 +243,9 @@ REFUSED = [
     (plan(memory=BF16, sync=()), "half precision where replicas train apart"),
     (plan(memory=BF16, sync=(Sync(wire=Wire(codecs=(Codec("topk"),))),)), "half precision with codecs"),
     (pipe(sync=(Sync(wire=Wire(codecs=(CLIPPED,))),)), "own gradient ahead of a codec between stages"),
+    (owned(CLIPPED), "own gradient ahead of a codec with sharded state"),
+    (owned(Codec("powersgd")), "codecs in rounds with sharded state"),
+    (owned(Codec("topk"), update=Update(corrections=(AHEAD,))), "momentum ahead of a codec with sharded state"),
     (plan(memory=Memory(tiles=2)), "offloading or tiles"),
     (plan(update=Update(corrections=(Correction("delay"),))), "corrections of the update rule"),
     (plan(update=Update(corrections=(Correction("nesterov", (("momentum", 0.9),)),))), "corrections of the update"),

@@ -13,6 +13,8 @@ from partita.cost.rings import collective_bytes
 from partita.lowering.lower import lower
 from partita.program.instruction import Collective
 from partita.runtime.checkpoint import Keep, place_of
+from partita.simulator.simulate import simulate
+from tests.priced import priced
 from tests.processes.crews import Crews
 from tests.processes.test_train import train_and_compare
 
@@ -37,6 +39,22 @@ def test_counted_bytes_are_those_of_the_closed_form(crews: Crews) -> None:
         take = crew.measure(plan, steps=2, evaluate=False)
         assert list(take.timeline.wire_sent) == predicted
         assert sum(predicted) == passes * 2 * psi
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "zero1(codec=q8)", "zero2(codec=onebit,bucket_bytes=9000,microbatches=2)",
+        pytest.param("zero3(codec=fp16,bucket_bytes=9000)", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_counted_bytes_of_codecs_are_those_predicted(crews: Crews, text: str) -> None:
+    crew = crews("digits-cnn", "local:3")
+    plan = api.plan_of(text, crew.graph, crew.cluster)
+    program = lower(crew.graph, plan, crew.cluster)[-1].program
+    costs = priced(crew.graph, crew.cluster, sorted({segment.batch for segment in program.segments}))
+    take = crew.measure(plan, steps=2, evaluate=False)
+    assert list(take.timeline.wire_sent) == list(simulate(program, costs).wire_sent)
 
 
 @pytest.mark.parametrize("text", ["zero3(bucket_bytes=100)"])

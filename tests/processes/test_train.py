@@ -12,12 +12,14 @@ from torch.utils.data import default_collate
 from partita import api
 from partita.graph.cuts import legal_cuts
 from partita.lab.rehearsal import Rehearsal
+from partita.lowering.lower import lower
 from partita.plan.mesh import Mesh, Stage
 from partita.plan.plan import Plan
 from partita.plan.schedule import Order, Schedule
 from partita.plan.sync import Sync
 from partita.recipes.catalogue import call
 from partita.report.record import read_record
+from partita.runtime.check import gathered
 from partita.runtime.checkpoint import Keep
 from partita.runtime.run import train_in_process
 from partita.task import Task
@@ -104,6 +106,8 @@ def test_schedules_chosen_by_the_clock(crews: Crews, tmp_path: Path) -> None:
     "plan",
     [
         "ddp(codec=q8)", "ddp(codec=threshold(threshold=0.001))", "ddp(codec=topk(ratio=0.05),collective=sparse_split)",
+        "zero2(codec=onebit,bucket_bytes=9000,microbatches=2)",
+        *(pytest.param(f"zero1(codec={codec})", marks=pytest.mark.slow) for codec in ("q8", "bf16", "threshold")),
         *(pytest.param(f"ddp(codec={codec})", marks=pytest.mark.slow) for codec in SLOW_CODECS),
         *(pytest.param(plan, marks=pytest.mark.slow) for plan in SERVED_CODECS),
     ],
@@ -112,12 +116,23 @@ def test_codecs_in_processes(crews: Crews, plan: str, tmp_path: Path) -> None:
     """QU-15 per hop, SP-01 with messages of varying length, CO-09, and slowly CO-08, QU-02, QU-04, QU-07, QU-11, QU-13,
     QU-14, SP-03, SP-04, EX-02, also at servers (QU-05, QU-06): real processes end where all ranks in one process do,
     which computes with one thread as they do: a codec makes a whole level of a last bit."""
-    crew = crews("digits-cnn", "local:3")
-    made = call(plan, crew.graph, crew.cluster)
-    done = crew.train(made, steps=4, keep=Keep(str(tmp_path)))
+    train_and_compare_with_one_process(crews("digits-cnn", "local:3"), plan, tmp_path)
+
+
+@pytest.mark.parametrize("codec", ["onebit", pytest.param("q8", marks=pytest.mark.slow)])
+def test_codecs_of_stages_in_processes(crews: Crews, codec: str, tmp_path: Path) -> None:
+    """Two stages of two ranks each, which sum up their own buckets."""
+    plan = f"one_f_one_b(stages=2,data=2,microbatches=2,bucket_bytes=9000,codec={codec})"
+    train_and_compare_with_one_process(crews("digits-cnn", "local:4"), plan, tmp_path)
+
+
+def train_and_compare_with_one_process(crew: Rehearsal, text: str, out: Path) -> None:
+    made = call(text, crew.graph, crew.cluster)
+    done = crew.train(made, steps=4, keep=Keep(str(out)))
     states, _ = train_in_process(api.load(crew.task), crew.graph, made, crew.cluster, 4, seed=crew.seed)
+    ours = gathered(lower(crew.graph, made, crew.cluster)[-1].program, states)
     for name, weight in load_file(done.weights).items():
-        assert torch.allclose(weight, states[0].leaves[name], rtol=1e-4, atol=1e-6), name
+        assert torch.allclose(weight, ours[name], rtol=1e-4, atol=1e-6), name
 
 
 def test_a_training_is_kept_as_a_run(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from torch import nn
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.plan.plan import Phase
+from partita.program.instruction import Space
 from partita.recipes.catalogue import call
 from partita.runtime.check import TOLERANCE, difference, gathered
 from partita.runtime.checkpoint import Keep, committed, newest
@@ -29,7 +30,7 @@ PLANS = (
     "pipe_sgd(bucket_bytes=200)", "pipe_sgd(staleness=2,warmup=3)", "local_sgd(period=2,bucket_bytes=300)",
     "local_sgd(period=3)", "diloco(period=3,fragments=2,lag=1,keep=0.5)", "zero1(bucket_bytes=200)",
     "zero3(bucket_bytes=100)", "pipe_sgd(codec=onebit,bucket_bytes=300)", "ddp(codec=topk(ratio=0.1))",
-    "ddp(codec=powersgd(rank=1),bucket_bytes=300)",
+    "ddp(codec=powersgd(rank=1),bucket_bytes=300)", "zero2(codec=onebit,bucket_bytes=100)",
 )  # fmt: skip
 STEPS = 9
 Run = tuple[dict[int, State], dict[int, float]]
@@ -209,6 +210,23 @@ def test_however_it_is_divided_training_goes_on(
         if task.name != "moody" and not other.startswith("pipe_sgd"):
             assert difference(end, alone) <= TOLERANCE, other
             assert heard == pytest.approx(losses, rel=1e-9), other
+
+
+@pytest.mark.parametrize(("after", "size"), [("ddp(codec=topk(ratio=0.1))", 2), ("zero2(codec=onebit)", 3)])
+def test_what_codecs_held_back_is_still_to_come(after: str, size: int, tmp_path: Path) -> None:
+    """Among fewer workers, or of another codec: the sum of what all of them hold."""
+    task = perceptron()
+    graph = capture(task, precision="fp64")
+
+    def held(plan: str, ranks: int, **more: object) -> torch.Tensor:
+        states, _ = trained(task, graph, plan, 4, ranks, precision="fp64", **more)
+        assert len(states) == ranks
+        return torch.stack([states[rank].kept[Space.RESIDUAL, "b0"] for rank in range(ranks)]).sum(0)
+
+    before = held("ddp(codec=onebit)", 4, keep=Keep(str(tmp_path), 4))
+    there = held(after, size, saved=saved_at(tmp_path, 4))
+    assert before.abs().max() > 0
+    torch.testing.assert_close(there, before, rtol=1e-12, atol=1e-15)
 
 
 def test_gradients_in_flight_are_applied_as_at_the_end_of_a_phase(task: Task, graph: Graph, tmp_path: Path) -> None:

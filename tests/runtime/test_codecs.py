@@ -16,6 +16,7 @@ from partita.task import Task
 from tests.captures import capture
 from tests.priced import priced, whole_cores
 from tests.runtime.padded import padded
+from tests.runtime.test_shards import TROUBLES
 from tests.small import cluster_of, perceptron, two_layers
 
 PLANS = (
@@ -39,6 +40,42 @@ STAGED = (
     "gpipe(stages=2,data=2,microbatches=2,codec=topk(ratio=0.1),recompute=full)",
     "torchgpipe(stages=2,data=2,codec=fp16)", "one_f_one_b(stages=2,data=2,codec=threshold,bucket_bytes=300)",
 )  # fmt: skip
+
+OWNED = (
+    "zero1(codec=bf16)", "zero1(codec=q8,bucket_bytes=300)", "zero2(codec=q8(where=end),microbatches=2)",
+    "zero2(codec=onebit,microbatches=2,bucket_bytes=300)", "zero3(codec=terngrad,microbatches=2,bucket_bytes=300)",
+    "zero3(codec=fixed(bits=6,where=hop),microbatches=2)", "zero2(codec=threshold,bucket_bytes=300)",
+    "zero1(codec=topk(ratio=0.1))",
+    *(
+        pytest.param(f"zero2(codec={codec})", marks=pytest.mark.slow)
+        for codec in (
+            "qsgd(group=50)", "adacomp(bin=20)", "dettmers8", "dorefa", "adaptive(ratio=0.1)", "inceptionn", "truncate",
+        )
+    ),
+)  # fmt: skip
+BOTH = (
+    "one_f_one_b(stages=2,data=2,shard=gradients,microbatches=2,bucket_bytes=300,codec=onebit)",
+    "zero_bubble(stages=2,data=2,shard=optimizer,microbatches=2,bucket_bytes=300,codec=q8)",
+    pytest.param(
+        "gpipe(stages=2,data=2,shard=parameters,microbatches=2,codec=terngrad)", marks=pytest.mark.slow
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("plan", OWNED)
+def test_owners_equal_their_replay(plan: str) -> None:
+    """ME-01, ME-02, ME-03: each rank's part is the sum of what all said of it, as often as gradients are scattered."""
+    assert replayed(perceptron(), plan, 3) <= TOLERANCE
+
+
+@pytest.mark.parametrize("plan", BOTH)
+def test_owners_among_the_replicas_of_stages_equal_their_replay(plan: str) -> None:
+    assert replayed(perceptron(), plan, 4) <= TOLERANCE
+
+
+def test_owners_of_whole_tensors_equal_their_replay() -> None:
+    """EX-06: a rule that mixes elements; a message may be empty."""
+    assert replayed(TROUBLES["lamb"], "zero1(bucket_bytes=100,codec=onebit)", 3) <= TOLERANCE
 
 
 @pytest.mark.parametrize("plan", STAGED)
@@ -67,6 +104,7 @@ def test_a_lossy_plan_equals_its_replay(plan: str) -> None:
     [
         ("ddp(codec=onebit)", 3), pytest.param("pipe_sgd(codec=q8)", 3, marks=pytest.mark.slow),
         ("one_f_one_b(stages=2,data=2,microbatches=3,bucket_bytes=100,codec=onebit)", 4),
+        ("zero2(microbatches=2,bucket_bytes=100,codec=q8)", 3),
     ],
 )  # fmt: skip
 def test_a_weighted_loss_equals_its_replay(plan: str, size: int) -> None:
@@ -115,5 +153,25 @@ def test_bytes_on_the_wire(codec: str, sent: int) -> None:
     """QU-15: 2(p-1)/p n / r and 4 a message; gathered codings (p-1) times their size. Exactly."""
     graph, machines = two_layers(), whole_cores(4, 1e6)
     program = lower(graph, call(f"ddp(codec={codec})", graph, machines), machines)[-1].program
+    batches = sorted({segment.batch for segment in program.segments})
+    assert simulate(program, priced(graph, machines, batches)).wire_sent == (sent,) * 4
+
+
+@pytest.mark.parametrize(
+    ("codec", "sent"),
+    [
+        # Gradients of 36 numbers in 4 parts, three of them sent; the weights that are gathered, as they are.
+        ("none", 3 * 9 * 4 + 3 * 9 * 4),
+        ("fp16", 3 * 9 * 2 + 3 * 9 * 4),
+        ("q8", 3 * (9 + 4) + 3 * 9 * 4),
+        ("q8(where=end)", 3 * (9 + 4) + 3 * 9 * 4),
+        ("onebit", 3 * (2 + 8) + 3 * 9 * 4),
+        ("topk(ratio=0.25)", 3 * 3 * 8 + 3 * 9 * 4),
+    ],
+)
+def test_bytes_to_owners(codec: str, sent: int) -> None:
+    """(p-1)/p of each worker's coding, whichever way it goes, and no more than that of the weights."""
+    graph, machines = two_layers(), whole_cores(4, 1e6)
+    program = lower(graph, call(f"zero1(codec={codec})", graph, machines), machines)[-1].program
     batches = sorted({segment.batch for segment in program.segments})
     assert simulate(program, priced(graph, machines, batches)).wire_sent == (sent,) * 4
