@@ -5,9 +5,8 @@ PARTITA_PLUGINS=examples/own_recipe.py partita verify digits-cnn --cluster local
 
 from __future__ import annotations
 
-from typing import Any
-
 from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Phase, Plan
@@ -17,7 +16,7 @@ from partita.wire.codec import read_codecs
 
 
 def coded_later(
-    graph: Graph, cluster: Cluster, costs: Any = None, *, exact: int = 100, codec: str = "fp16",
+    graph: Graph, cluster: Cluster, costs: Costs | None = None, *, exact: int = 100, codec: str = "fp16",
     bucket_bytes: int = 4 * 2**20,
 ) -> Plan:  # fmt: skip
     """Gradients all-reduced as they are for `exact` steps, by `codec` from then on."""

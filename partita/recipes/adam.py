@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from typing import Any
-
 from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.graph.products import products, samples_of
 from partita.plan.mesh import Mesh
@@ -16,11 +15,12 @@ from partita.wire.factors import push_pays
 
 
 def adam(
-    graph: Graph, cluster: Cluster, costs: Any = None, *, servers: int = 1, own: bool = True,
+    graph: Graph, cluster: Cluster, costs: Costs | None = None, *, servers: int = 1, own: bool = True,
     bucket_bytes: Bytes = 2**20, microbatches: int = 1,
 ) -> Plan:  # fmt: skip
-    """Servers that multiply (FM-01; Chilimbi et al., OSDI 2014): of a dense layer of M x N weights workers send K rows
-    of activations and errors instead of the gradient where that is less, K < M N / (M + N), and get weights back."""
+    """Project Adam's servers, which multiply factors (FM-01; Chilimbi et al., OSDI 2014): for a dense layer of M x N
+    weights and K samples, workers send K rows of activations and errors in place of the gradient where that is less, K
+    < M N / (M + N), and get weights back."""
     workers = cluster.size - servers if own else cluster.size
     share = -(-(graph.global_batch or graph.batch) // max(workers, 1))
     wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)

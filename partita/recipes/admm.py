@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
@@ -16,7 +16,7 @@ from partita.units import Bytes
 def admm(
     graph: Graph,
     cluster: Cluster,
-    costs: Any = None,
+    costs: Costs | None = None,
     *,
     period: int = 4,
     penalty: float = 0.1,
@@ -25,9 +25,9 @@ def admm(
     bucket_bytes: Bytes = 4 * 2**20,
     microbatches: int = 1,
 ) -> Plan:
-    """Consensus by the alternating direction method of multipliers, each worker's minimum sought in `period` steps
-    (DP-20; Zhang & Kwok, ICML 2014). The consensus variable is the result. With `need`, a master has it and goes on
-    with as many workers as have come, none of them left out more than `staleness` times in a row."""
+    """Consensus ADMM: each worker minimises its part of the augmented Lagrangian by `period` steps (DP-20; Zhang &
+    Kwok, ICML 2014). The result is the consensus variable. With `need`, a master updates it as soon as `need` workers
+    have come, none of which may be left out more than `staleness` times in a row."""
     wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
     sync = Sync(payload=Payload.DUAL, frequency=Frequency(period), outer=Outer(penalty=penalty), wire=wire)
     if need:

@@ -10,8 +10,8 @@ from partita.cost.costs import Costs
 from partita.cost.memory import peak_memory, resident
 from partita.errors import PlanError
 from partita.graph.blocks import block_starts
-from partita.graph.dispensable import cheap, whole_blocks
 from partita.graph.graph import Graph
+from partita.graph.recompute_rules import cheap, whole_blocks
 from partita.lowering.lower import lower_phase
 from partita.lowering.precision import in_precision
 from partita.plan.check import check

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from typing import Any
-
 from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
@@ -15,13 +14,13 @@ from partita.units import Bytes
 
 
 def bytescheduler(
-    graph: Graph, cluster: Cluster, costs: Any = None, *, servers: int = 0, own: bool = True,
+    graph: Graph, cluster: Cluster, costs: Costs | None = None, *, servers: int = 0, own: bool = True,
     slice_bytes: Bytes = 4 * 10**6, credit_bytes: Bytes = 16 * 10**6, tune: bool = False, microbatches: int = 1,
 ) -> Plan:  # fmt: skip
-    """Slices by priority within a credit (CS-06; Peng et al., SOSP 2019): the layer that forward reads first goes next
-    as soon as fewer than `credit_bytes` are in flight, over the barrier of the step. Through `servers` each worker
-    orders its own; without any, slices are all-reduced, and the first rank decides for all. With `tune` both sizes are
-    those for which a step is predicted to be the shortest."""
+    """Priority scheduling of slices within a credit (CS-06; Peng et al., SOSP 2019): as soon as fewer than
+    `credit_bytes` are in flight, the slice of the layer that the forward pass reads first is sent, across the barrier
+    between steps. With `servers` each worker orders its own slices; without, slices are all-reduced and rank 0 decides
+    the order for all. With `tune`, both sizes are those of the shortest predicted step."""
     through = servers_on(cluster, servers, own) if servers else AllReduce()
     mesh, schedule = Mesh((("data", cluster.size - servers * own),)), Schedule(microbatches=microbatches)
 

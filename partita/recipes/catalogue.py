@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
 from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
@@ -139,7 +140,7 @@ class Call:
     recipe: Recipe
     knobs: dict[str, Any]
 
-    def plan(self, graph: Graph, cluster: Cluster, costs: Any = None) -> Plan:
+    def plan(self, graph: Graph, cluster: Cluster, costs: Costs | None = None) -> Plan:
         """The plan that it makes. Raises PlanError where it cannot apply."""
         own = {knob: value for knob, value in self.knobs.items() if knob in self.recipe.own}
         plan = replace(self.recipe.make(graph, cluster, costs, **own), name=self.name)
@@ -147,7 +148,7 @@ class Call:
         return settled(fastest(plan, graph, cluster, costs), graph, cluster, costs)
 
 
-def call(text: str, graph: Graph, cluster: Cluster, costs: Any = None) -> Plan:
+def call(text: str, graph: Graph, cluster: Cluster, costs: Costs | None = None) -> Plan:
     """The plan of a recipe call such as `ddp` or `pipe_sgd(staleness=2)`. Raises PlanError naming what is allowed."""
     return read_call(text).plan(graph, cluster, costs)
 

@@ -1,4 +1,4 @@
-"""What a codec asks of the plan around it: momentum that goes ahead of it, and denser phases before its own."""
+"""What codecs need from the plan around them: momentum before the codec, and denser phases before its own."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ THINNER: Final = 4
 
 
 def coded(plan: Plan, graph: Graph, ramp: int = 0) -> Plan:
-    """The plan with what its codecs ask for (SP-03): the task's momentum ahead of dgc, and with `ramp`, phases of so
-    many steps each in which a quarter, a sixteenth, ... of the numbers are sent, until its own ratio.
+    """The plan with what its codecs need (SP-03): the task's momentum before dgc; with `ramp`, phases of so many steps
+    in which a quarter, a sixteenth, ... of the numbers are sent, until the codec's own ratio.
 
     Raises PlanError for a ramp of codecs without a ratio.
     """
@@ -46,7 +46,7 @@ def with_update(plan: Plan, update: Update) -> Plan:
 
 
 def thinned(plan: Plan, ratio: float) -> Plan:
-    """The plan with codecs that send at least the part `ratio` of the numbers."""
+    """The plan with codecs that send at least the share `ratio` of the numbers."""
 
     def denser(codec: Codec) -> Codec:
         settings = settings_of(codec)

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from typing import Any
-
 from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
@@ -15,7 +14,7 @@ from partita.units import Bytes
 def diloco(
     graph: Graph,
     cluster: Cluster,
-    costs: Any = None,
+    costs: Costs | None = None,
     *,
     period: int = 50,
     fragments: int = 1,
@@ -26,11 +25,13 @@ def diloco(
     bucket_bytes: Bytes = 4 * 2**20,
     microbatches: int = 1,
 ) -> Plan:
-    """Every `period` steps an outer SGD with Nesterov momentum takes the mean of what the workers' own optimizers have
-    changed (EX-01; Douillard et al. 2023). A change that lasts is taken `rate / (1 - momentum)` times, 7 unless told
-    otherwise: where that is too far (SGD at a rate as large as it bears alone), lower the task's rate or the momentum.
-    In `fragments` spread over the period, merged `lag` steps after they were taken with a part `keep` of the worker's
-    own weights: Streaming DiLoCo (Douillard et al. 2025)."""
+    """DiLoCo: every `period` steps an outer SGD with Nesterov momentum is applied to the mean change of the workers'
+    weights (EX-01; Douillard et al. 2023). With several `fragments`, spread over the period, merged after `lag` steps
+    and with the share `keep` of a worker's own weights, it is Streaming DiLoCo (Douillard et al. 2025).
+
+    A change that lasts is amplified by rate / (1 - momentum), 7 by default. Where that is too much (plain SGD near its
+    largest stable rate), lower the task's rate or the `momentum`.
+    """
     whole = sum(parameter.tensor.size() for parameter in graph.trainable)
     size = min(bucket_bytes, max(whole // (4 * fragments), 1)) if fragments > 1 else bucket_bytes
     wire = Wire(bucket_bytes=size, first_bucket_bytes=size, slice_bytes=size)

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
 from partita.plan.sync import Frequency
@@ -14,7 +14,7 @@ from partita.units import Bytes
 def downpour(
     graph: Graph,
     cluster: Cluster,
-    costs: Any = None,
+    costs: Costs | None = None,
     *,
     push: int = 1,
     fetch: int = 1,
@@ -23,9 +23,9 @@ def downpour(
     bucket_bytes: Bytes = 2**20,
     microbatches: int = 1,
 ) -> Plan:
-    """Downpour SGD: every replica pushes the sum of its gradients over `push` minibatches, and fetches the weights with
-    every `fetch`-th push; servers apply each at once, with the task's rule (DistBelief: Adagrad with a rate for each
-    parameter) (DP-09; Dean et al., NIPS 2012)."""
+    """Downpour SGD: each replica pushes the sum of its gradients over `push` minibatches and fetches the weights with
+    every `fetch`-th push; servers apply each push at once, with the task's rule (DP-09; Dean et al., NIPS 2012;
+    DistBelief's own rule is Adagrad)."""
     base = ps_async(graph, cluster, servers=servers, own=own, bucket_bytes=bucket_bytes, microbatches=microbatches)
     frequency = Frequency(period=push, fetch=fetch)
     return replace(base, name="downpour", sync=(replace(base.sync[0], frequency=frequency),))

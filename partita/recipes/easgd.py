@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
@@ -16,7 +16,7 @@ from partita.units import Bytes
 def easgd(
     graph: Graph,
     cluster: Cluster,
-    costs: Any = None,
+    costs: Costs | None = None,
     *,
     period: int = 4,
     rate: float = 0.0,
@@ -24,9 +24,9 @@ def easgd(
     bucket_bytes: Bytes = 4 * 2**20,
     microbatches: int = 1,
 ) -> Plan:
-    """Every `period` steps a spring pulls each worker and a centre towards each other, by `rate` of their difference
-    (0: 0.9 over the number of workers; DP-19; Zhang, Choromanska & LeCun, NIPS 2015). The centre is the result. With
-    `servers` these have it, and each worker meets it at its own pace."""
+    """Elastic averaging SGD: every `period` steps each worker and a centre move towards each other by `rate` times
+    their difference (0: 0.9 over the number of workers; DP-19; Zhang, Choromanska & LeCun, NIPS 2015). The result is
+    the centre. With `servers` the centre is on these, and each worker meets it at its own pace."""
     workers = cluster.size - servers
     wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
     sync = Sync(

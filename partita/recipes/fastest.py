@@ -1,4 +1,4 @@
-"""Which schedule an all-reduce goes by where a plan leaves it open: by size, the one predicted to be the fastest."""
+"""`collective=auto`: for each message size the all-reduce algorithm that is predicted to be the fastest."""
 
 from __future__ import annotations
 
@@ -29,9 +29,12 @@ ALIKE: Final = 1.05  # what predictions of messages miss by: a schedule ahead by
 
 
 def fastest(plan: Plan, graph: Graph, cluster: Cluster, costs: Costs | None = None) -> Plan:
-    """The plan, and the phases before it, with an algorithm in place of `auto` for every size of message that it has;
-    by data sheets where no costs are given. The plan itself where nothing is left open. Where a codec chooses entries,
-    one for all sizes, by whole steps: gathered codings cost decoding, which their messages do not show."""
+    """The plan, and the phases before it, with an algorithm in place of `auto` for every message size that it has; by
+    data sheets where no costs are given. A plan without `auto` is returned as it is.
+
+    For a codec that chooses entries, one algorithm serves all sizes and is chosen by whole steps: gathered codings cost
+    decoding, which the messages alone do not show.
+    """
     before = tuple(replace(phase, plan=fastest(phase.plan, graph, cluster, costs)) for phase in plan.before)
     plan = replace(plan, before=before)
     if not any(sync.wire.collective == AUTO for sync in plan.sync):
@@ -59,13 +62,14 @@ def _settled(sync: Sync, plan: Plan, costs: Costs) -> Sync:
 
 
 def _with(plan: Plan, algorithm: str, costs: Costs) -> Program:
-    """The plan's last phase by one algorithm."""
+    """The plan's last phase with one algorithm."""
     syncs = tuple(replace(one, wire=replace(one.wire, collective=algorithm)) for one in plan.sync)
     return lower_phase(costs.graph, replace(plan, sync=syncs, before=()), costs.cluster)
 
 
 def timed(size: Bytes, ranks: int, codec: Codec | None, costs: Costs) -> Iterator[tuple[Seconds, str]]:
-    """(predicted seconds, algorithm) of an all-reduce of so many bytes among the first `ranks` devices, each alone."""
+    """(predicted seconds, algorithm) of an all-reduce of so many bytes among the first `ranks` devices, each algorithm
+    run alone."""
     bucket = Bucket("b0", LEAVES, max(size // ITEMSIZE[LEAVES], 1), ())
     group = tuple(range(ranks))
     for algorithm in candidates(ranks, codec is not None, costs.cluster):
@@ -82,8 +86,7 @@ def choice(found: Iterable[tuple[Seconds, str]]) -> str:
 
 
 def candidates(ranks: int, coded: bool, cluster: Cluster) -> list[str]:
-    """The algorithms that there are for so many ranks; the backend's own, which does not encode,
-    before all others."""
+    """The algorithms for so many ranks, the backend's own, which cannot encode, before all others."""
     names = [*ALGORITHMS, *(f"hierarchical({k})" for k in range(2, ranks) if ranks % k == 0)]
     found = [] if coded else [BACKEND]
     for name in names:

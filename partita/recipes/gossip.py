@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from typing import Any
-
 from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
@@ -15,7 +14,7 @@ from partita.units import Bytes
 def gossip(
     graph: Graph,
     cluster: Cluster,
-    costs: Any = None,
+    costs: Costs | None = None,
     *,
     direction: str = "pull",
     partners: int = 1,
@@ -25,8 +24,9 @@ def gossip(
     bucket_bytes: Bytes = 4 * 2**20,
     microbatches: int = 1,
 ) -> Plan:
-    """Every `period` steps each worker takes the mean with random partners' weights (pull), gives them parts of its own
-    (push, with push-sum weights), or all meet two by two (pair) (DP-23; Jin et al. 2016)."""
+    """Gossip SGD: every `period` steps each worker averages its weights with random partners (DP-23; Jin et al. 2016).
+    `direction`: it takes theirs (pull), sends parts of its own (push, by push-sum), or all workers average in pairs
+    (pair)."""
     wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
     sync = Sync(
         through=Gossip(direction, partners, draws, seed),

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from typing import Any
-
 from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
 from partita.plan.schedule import Order
@@ -11,10 +10,11 @@ from partita.units import Bytes
 
 
 def gpipe(
-    graph: Graph, cluster: Cluster, costs: Any = None, *, stages: int = 0, data: int = 1, microbatches: int = 4,
-    bucket_bytes: Bytes = 4 * 2**20, balance: str = "time", codec: str = "none",
+    graph: Graph, cluster: Cluster, costs: Costs | None = None, *, stages: int = 0, data: int = 1,
+    microbatches: int = 4, bucket_bytes: Bytes = 4 * 2**20, balance: str = "time", codec: str = "none",
 ) -> Plan:  # fmt: skip
-    """All forwards of the microbatches, then all backwards, and one update (PP-01; Huang et al., NeurIPS 2019)."""
+    """GPipe: all forward passes of the microbatches, then all backward passes, then one update (PP-01; Huang et al.,
+    NeurIPS 2019)."""
     return pipeline(
         graph, cluster, costs, "gpipe", Order.FILL_DRAIN, stages=stages, data=data, microbatches=microbatches,
         bucket_bytes=bucket_bytes, balance=balance, codec=codec,

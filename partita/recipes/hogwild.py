@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from typing import Any
-
 from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
@@ -15,13 +14,13 @@ from partita.units import Bytes
 def hogwild(
     graph: Graph,
     cluster: Cluster,
-    costs: Any = None,
+    costs: Costs | None = None,
     *,
     bucket_bytes: Bytes = 4 * 2**20,
     microbatches: int = 1,
 ) -> Plan:
-    """The workers of one machine change the same weights, each at its own pace, without locks (DP-12; Niu et al., NIPS
-    2011)."""
+    """HOGWILD!: the workers of one machine update the same weights without locks, each at its own pace (DP-12; Niu et
+    al., NIPS 2011)."""
     wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
     sync = Sync(through=SharedMemory(), consistency=Consistency(staleness=-1), wire=wire)
     return Plan("hogwild", Mesh((("data", cluster.size),)), schedule=Schedule(microbatches=microbatches), sync=(sync,))

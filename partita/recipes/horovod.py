@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from typing import Any
-
 from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
@@ -13,11 +12,12 @@ from partita.units import Bytes
 
 
 def horovod(
-    graph: Graph, cluster: Cluster, costs: Any = None, *, bucket_bytes: Bytes = 64 * 2**20,
+    graph: Graph, cluster: Cluster, costs: Costs | None = None, *, bucket_bytes: Bytes = 64 * 2**20,
     order: Priority = Priority.FIFO, collective: str = "ring", microbatches: int = 1,
 ) -> Plan:  # fmt: skip
-    """Sums agreed on first (DP-33; Sergeev & Del Balso 2018): every rank tells the first one which fusion buffers, of
-    `bucket_bytes`, it has filled; what all have filled is summed, one after the other, in the order that it says."""
+    """Horovod: ranks agree on readiness before they sum (DP-33; Sergeev & Del Balso 2018). Every rank tells rank 0
+    which fusion buffers of `bucket_bytes` it has filled; what all have filled is all-reduced, one after the other, in
+    the order that rank 0 decides."""
     wire = Wire(
         collective=collective, bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, order=order, negotiate=True
     )

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from typing import Any
-
 from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
 from partita.plan.schedule import Order
@@ -11,11 +10,11 @@ from partita.units import Bytes
 
 
 def interleaved(
-    graph: Graph, cluster: Cluster, costs: Any = None, *, stages: int = 0, data: int = 1, microbatches: int = 4,
-    chunks: int = 2, bucket_bytes: Bytes = 4 * 2**20, balance: str = "time", codec: str = "none",
+    graph: Graph, cluster: Cluster, costs: Costs | None = None, *, stages: int = 0, data: int = 1,
+    microbatches: int = 4, chunks: int = 2, bucket_bytes: Bytes = 4 * 2**20, balance: str = "time", codec: str = "none",
 ) -> Plan:  # fmt: skip
-    """1F1B over `chunks` stages a rank: the bubble is as many times smaller, and messages go as many times as often
-    (PP-11; Narayanan et al., SC 2021)."""
+    """Interleaved 1F1B with `chunks` stages a rank: the pipeline bubble is `chunks` times smaller, and there are
+    `chunks` times as many messages (PP-11; Narayanan et al., SC 2021)."""
     return pipeline(
         graph, cluster, costs, "interleaved", Order.INTERLEAVED, stages=stages, data=data, microbatches=microbatches,
         chunks=chunks, bucket_bytes=bucket_bytes, balance=balance, codec=codec,

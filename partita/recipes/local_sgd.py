@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from typing import Any
-
 from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
@@ -15,14 +14,14 @@ from partita.units import Bytes
 def local_sgd(
     graph: Graph,
     cluster: Cluster,
-    costs: Any = None,
+    costs: Costs | None = None,
     *,
     period: int = 4,
     bucket_bytes: Bytes = 4 * 2**20,
     microbatches: int = 1,
 ) -> Plan:
-    """Every worker trains alone for `period` steps, then all take the mean of their weights (DP-26; SparkNet, Moritz et
-    al. 2015). Optimizer state stays with the worker."""
+    """Local SGD: every worker trains alone for `period` steps, then all take the mean of their weights (DP-26;
+    SparkNet, Moritz et al. 2015). Each worker keeps its own optimizer state."""
     wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
     sync = Sync(payload=Payload.PARAMETER, frequency=Frequency(period), wire=wire)
     return Plan(

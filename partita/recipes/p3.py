@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from typing import Any
-
 from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
@@ -14,12 +13,12 @@ from partita.units import Bytes
 
 
 def p3(
-    graph: Graph, cluster: Cluster, costs: Any = None, *, servers: int = 1, own: bool = True,
+    graph: Graph, cluster: Cluster, costs: Costs | None = None, *, servers: int = 1, own: bool = True,
     slice_bytes: Bytes = 160_000, microbatches: int = 1,
 ) -> Plan:  # fmt: skip
     """Priority-based parameter propagation (CS-03; Jayarajan et al., MLSys 2019): gradients are cut into slices, and
-    workers and servers send the slice of the earliest layer first, so that it overtakes at most one of a later layer.
-    A server answers each slice as it is; the next forward pass of a layer waits for that layer's only."""
+    the slice of the earliest layer is always sent first, by workers and by servers. Servers answer each slice by
+    itself; the next forward pass of a layer waits only for that layer."""
     workers = cluster.size - servers if own else cluster.size
     wire = Wire(bucket_bytes=0, first_bucket_bytes=0, slice_bytes=slice_bytes, order=Priority.PRIORITY)
     sync = Sync(through=servers_on(cluster, servers, own), wire=wire)

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.plan.plan import Phase, Plan
 from partita.plan.sync import Consistency
@@ -16,7 +16,7 @@ from partita.units import Bytes
 def pipe_sgd(
     graph: Graph,
     cluster: Cluster,
-    costs: Any = None,
+    costs: Costs | None = None,
     *,
     staleness: int = 1,
     warmup: int = 0,
@@ -26,8 +26,9 @@ def pipe_sgd(
     codec: str = "none",
     ramp: int = 0,
 ) -> Plan:
-    """Pipe-SGD of width K = staleness + 1: the all-reduce of a step hides behind the computing of the next ones, after
-    `warmup` synchronous steps (DP-30; Li et al., NeurIPS 2018). One bucket: messages are hidden anyway (PM-17)."""
+    """Pipe-SGD of width K = staleness + 1: the all-reduce of a step overlaps with the computation of the next
+    `staleness` steps, after `warmup` synchronous steps (DP-30; Li et al., NeurIPS 2018). There is one bucket, since
+    messages are hidden anyway (PM-17)."""
     first = ddp(
         graph,
         cluster,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Any
 
 from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
 from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.plan.mesh import Mesh, Stage
@@ -25,12 +25,13 @@ Cutting = Callable[[Blocks, Sequence[float], Sequence[float], int], tuple[int, .
 
 
 def pipeline(
-    graph: Graph, cluster: Cluster, costs: Any, name: str, order: Order, *, stages: int, data: int, microbatches: int,
-    chunks: int = 1, bucket_bytes: Bytes, balance: str = "time", codec: str = "none",
+    graph: Graph, cluster: Cluster, costs: Costs | None, name: str, order: Order, *, stages: int, data: int,
+    microbatches: int, chunks: int = 1, bucket_bytes: Bytes, balance: str = "time", codec: str = "none",
 ) -> Plan:  # fmt: skip
-    """`stages` places along the pipe (0: as many as there are devices for `data` replicas each, and blocks), each with
-    `chunks` stages, cut by `balance`: time, memory or blocks (torchgpipe's rule); replicas (PipeDream's) also chooses
-    how many stages, and how many devices each gets. The replicas of a stage sum up by `codec`."""
+    """`stages` places along the pipe, each with `chunks` stages and `data` replicas (`stages` 0: as many as devices and
+    blocks allow). `balance` says by what the model is cut: time, memory or blocks (torchgpipe's rule); replicas
+    (PipeDream's) also chooses how many stages there are and how many devices each gets. The replicas of a stage sum up gradients by
+    `codec`."""
     if balance not in (*CUTTINGS, "replicas"):
         raise PlanError(f"{name}: balance={balance!r}; allowed are {', '.join(CUTTINGS)}, replicas")
     if data < 1 or chunks < 1 or microbatches < 1:

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from typing import Any
-
 from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.graph.products import products, samples_of
 from partita.plan.mesh import Mesh
@@ -15,11 +14,11 @@ from partita.wire.factors import broadcast_pays
 
 
 def poseidon(
-    graph: Graph, cluster: Cluster, costs: Any = None, *, slice_bytes: Bytes = 2 * 2**20, microbatches: int = 1
+    graph: Graph, cluster: Cluster, costs: Costs | None = None, *, slice_bytes: Bytes = 2 * 2**20, microbatches: int = 1
 ) -> Plan:
-    """HybComm (FM-03; Zhang et al., USENIX ATC 2017): each dense layer by whichever takes fewer bytes, factors to all
-    or gradients through servers, one on every worker's device; everything else through these, in keys of
-    `slice_bytes`, each sent as soon as backward has made it."""
+    """Hybrid communication (FM-03; Zhang et al., USENIX ATC 2017): each dense layer goes the way that takes fewer
+    bytes, its factors to all workers, or its gradient through servers, one on each worker's device. Everything else
+    goes through the servers, in keys of `slice_bytes`, each sent as soon as the backward pass has made it."""
     p, batch = cluster.size, graph.global_batch or graph.batch
     wire = Wire(bucket_bytes=0, first_bucket_bytes=0, slice_bytes=slice_bytes)
     named = tuple(

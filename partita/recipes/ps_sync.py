@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
@@ -19,7 +19,7 @@ from partita.wire.codec import read_codecs
 def ps_sync(
     graph: Graph,
     cluster: Cluster,
-    costs: Any = None,
+    costs: Costs | None = None,
     *,
     servers: int = 1,
     own: bool = True,
@@ -29,10 +29,10 @@ def ps_sync(
     codec: str = "none",
     ramp: int = 0,
 ) -> Plan:
-    """Synchronous parameter servers, on devices of their own or the first workers' (DP-03; Li et al., OSDI 2014).
+    """Synchronous parameter servers, on devices of their own or on the first workers' (DP-03; Li et al., OSDI 2014).
 
-    Keys are sliced, so that weights go out while gradients still come in. With a codec workers' gradients are encoded;
-    with `where=server` the answer is the sum, encoded too, and workers step by themselves (QU-05, QU-06).
+    Keys are sliced, so that weights go out while gradients still come in. A `codec` encodes the workers' gradients;
+    with `where=server` also the answer, which is then the sum, and workers update by themselves (QU-05, QU-06).
     """
     workers = cluster.size - servers if own else cluster.size
     codecs = tuple(replace(one, where="end") if one.where == "hop" else one for one in read_codecs(codec))

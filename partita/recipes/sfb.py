@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from typing import Any
-
 from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.graph.products import products
 from partita.plan.mesh import Mesh
@@ -14,11 +13,11 @@ from partita.units import Bytes
 
 
 def sfb(
-    graph: Graph, cluster: Cluster, costs: Any = None, *, layers: str = "all", bucket_bytes: Bytes = 4 * 2**20,
+    graph: Graph, cluster: Cluster, costs: Costs | None = None, *, layers: str = "all", bucket_bytes: Bytes = 4 * 2**20,
     microbatches: int = 1,
 ) -> Plan:  # fmt: skip
-    """Sufficient factor broadcasting (FM-02; Xie et al., UAI 2016): of the dense layers that `layers` names (all, or a
-    pattern in quotes) every worker gives its activations and errors to all others, and multiplies theirs; other
+    """Sufficient factor broadcasting (FM-02; Xie et al., UAI 2016): of each dense layer that `layers` names (all, or a
+    pattern in quotes), every worker sends its activations and errors to all others and multiplies theirs. Other
     gradients are all-reduced."""
     wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
     pattern = "*" if layers == "all" else layers

@@ -1,4 +1,4 @@
-"""Knobs that every recipe has, whatever its method: what is kept in memory, how it is updated. They change the finished
+"""Knobs that every recipe has, whatever its method: memory, precision and the update rule. They change the finished
 plan."""
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from partita.plan.plan import COMPILED, DEFERRED, Plan, Rule, Update
 
 
 class BatchNorm(StrEnum):
-    """Whether running batch statistics move with each microbatch, or once for all of a minibatch (DP-36)."""
+    """Whether running batch statistics are updated by each microbatch, or once for the whole minibatch (DP-36)."""
 
     LOCAL = "local"
     DEFERRED = "deferred"
 
 
 class Segments(StrEnum):
-    """Whether segments run operator by operator, or what torch.compile makes of each."""
+    """Whether segments run operator by operator, or through torch.compile."""
 
     EAGER = "eager"
     COMPILED = "compiled"

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
 from partita.plan.sync import Consistency
@@ -14,7 +14,7 @@ from partita.units import Bytes
 def softsync(
     graph: Graph,
     cluster: Cluster,
-    costs: Any = None,
+    costs: Costs | None = None,
     *,
     n: int = 2,
     servers: int = 1,
@@ -22,8 +22,8 @@ def softsync(
     bucket_bytes: Bytes = 2**20,
     microbatches: int = 1,
 ) -> Plan:
-    """n-softsync: of L workers, every L // n gradients that come make a step; each keeps its share of the minibatch, so
-    that the rate goes down as the staleness, about n, goes up (DP-16; Gupta, Zhang & Wang, ICDM 2016)."""
+    """n-softsync: of L workers, every L // n gradients that arrive make a step. Each counts by its share of the
+    minibatch, so that the effective rate falls as staleness, about n, rises (DP-16; Gupta, Zhang & Wang, ICDM 2016)."""
     base = ps_async(graph, cluster, servers=servers, own=own, bucket_bytes=bucket_bytes, microbatches=microbatches)
     need = max(base.mesh.size // max(n, 1), 1)
     return replace(

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
 from partita.plan.sync import Consistency, Payload
@@ -14,7 +14,7 @@ from partita.units import Bytes
 def ssp(
     graph: Graph,
     cluster: Cluster,
-    costs: Any = None,
+    costs: Costs | None = None,
     *,
     staleness: int = 3,
     servers: int = 1,
@@ -22,8 +22,8 @@ def ssp(
     bucket_bytes: Bytes = 2**20,
     microbatches: int = 1,
 ) -> Plan:
-    """Stale synchronous parallel: workers push what their own optimizers did to the weights, and a read at clock c sees
-    every increment of clocks before c - staleness (DP-14; Ho et al., NIPS 2013)."""
+    """Stale synchronous parallel: workers push the change that their own optimizer made, and a read at clock c sees
+    every change of clocks before c - staleness (DP-14; Ho et al., NIPS 2013)."""
     base = ps_async(graph, cluster, servers=servers, own=own, bucket_bytes=bucket_bytes, microbatches=microbatches)
     sync = replace(base.sync[0], payload=Payload.DELTA, consistency=Consistency(staleness=staleness))
     return replace(base, name="ssp", sync=(sync,))

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from typing import Any
-
 from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
@@ -14,12 +13,12 @@ from partita.units import Bytes
 
 
 def tictac(
-    graph: Graph, cluster: Cluster, costs: Any = None, *, servers: int = 1, own: bool = True,
+    graph: Graph, cluster: Cluster, costs: Costs | None = None, *, servers: int = 1, own: bool = True,
     order: Priority = Priority.TIC, bucket_bytes: Bytes = 0, microbatches: int = 1,
 ) -> Plan:  # fmt: skip
-    """Servers that answer in the order in which the forward pass waits for weights (CS-04, CS-05; Hashemi et al., MLSys
-    2019): `tic` by which operators need what, `tac` by how long operators and messages take besides, from data
-    sheets. A tensor is one message unless `bucket_bytes` lets several travel together."""
+    """TicTac: servers answer in the order in which the forward pass needs the weights (CS-04, CS-05; Hashemi et al.,
+    MLSys 2019). `tic` derives the order from the graph alone, `tac` also from the times of operators and messages, by
+    data sheets. A tensor is one message, unless `bucket_bytes` lets several travel together."""
     workers = cluster.size - servers if own else cluster.size
     wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, order=order)
     sync = Sync(through=servers_on(cluster, servers, own), wire=wire)
