@@ -1,4 +1,4 @@
-"""What is kept where, and in which precision."""
+"""Which state is kept where, and in which precision."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ class Shard(StrEnum):
 
 
 class Recompute(StrEnum):
-    """What of forward is computed again in backward: nothing, all but what crosses from block to block, what is cheap
-    (pointwise operators, softmax, attention's scores), or what was chosen for a budget."""
+    """What of the forward pass is computed again during backward: nothing (none); all but what crosses between blocks
+    (full); what is cheap: pointwise operators, softmax, attention scores (selective); or what was chosen for a budget
+    (auto)."""
 
     NONE = "none"
     FULL = "full"
@@ -38,7 +39,8 @@ class Offload:
 
 
 class Precision(StrEnum):
-    """In what the step computes: as the task says, in fp32, or in a short dtype with masters of all weights in fp32."""
+    """In which precision the step is computed: the task's, fp32, or a half precision with fp32 master copies of all
+    weights."""
 
     TASK = "task"
     FP32 = "fp32"
@@ -48,15 +50,17 @@ class Precision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """`recomputed` names operators or modules whose operators are computed again, in place of those that `recompute`
-    stands for by itself; `auto` names what it chose for the `budget`: bytes of what comes and goes in a step at its
-    peak, up to 1 a fraction of the fullest rank's without recomputing (0: what the devices have room for).
-    Short gradients are summed as they are, or in fp32 where `sums` says so. `loss_scale` is where the scale of an fp16
-    loss starts (0: 2^16); it halves when gradients overflow and doubles after `scale_window` steps in which none did
-    (0: it stays).
+    """`shard` divides state over the mesh axis `over` (ZeRO). Sharded parameters are gathered `ahead` buckets before
+    they are needed; they stay gathered until their next reader where fewer than `keep` buckets are read before that (0:
+    they are gathered again for every pass).
 
-    Sharded parameters are gathered `ahead` buckets before their turn, and stay until their next reader where fewer than
-    `keep` buckets are read before that (0: gathered again for every pass).
+    `recomputed` names operators, or modules, that are computed again; empty: those that `recompute` stands for. With
+    `auto` it names what was chosen for the `budget`: peak bytes of what comes and goes in a step; up to 1, a fraction
+    of what the fullest rank has without recomputation; 0, what the devices have room for.
+
+    In half precision, gradients are summed as they are, or in fp32 if `sums` says so. `loss_scale` is the initial scale
+    of an fp16 loss (0: 2^16); it is halved when gradients overflow and doubled after `scale_window` steps without
+    overflow (0: never).
     """
 
     shard: Shard = Shard.NONE

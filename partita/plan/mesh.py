@@ -1,4 +1,4 @@
-"""Where the parts go: a mesh of ranks, operators to stages, dimensions of operators to axes."""
+"""Where the parts run: a mesh of ranks; operators on stages; dimensions of operators divided over axes."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class Mesh:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A run of forward operators from `first` (operator name or module path, "" the beginning) to the next stage.
+    """Forward operators from `first` (an operator's name or a module path; "" is the beginning) to the next stage.
 
-    `ranks` places its replicas, to which the microbatches are dealt out in turn; empty: the ranks at the stage's
-    coordinate of the mesh's pipe axis.
+    `ranks` are its replicas, to which microbatches are dealt out in turn; empty: the ranks at the stage's coordinate of
+    the mesh's pipe axis.
     """
 
     first: str = ""
@@ -55,11 +55,11 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Divide dimension `dim` of the operators that `operators` matches over mesh axis `axis`.
+    """Divide dimension `dim` of the operators that match `operators` over the mesh axis `axis`.
 
-    `operators` is a glob over module paths and targets; `dim` is the name that the operator's pattern gives it
-    (sample, output, reduce, head, height, width, sequence, expert). `ranks` restricts it to some ranks, `scheme` names
-    how the parts cross into the next layout where there is a choice (One Weird Trick's a, b, c).
+    `operators` is a glob over module paths and targets; `dim` is the name that the operator's pattern gives the
+    dimension (sample, output, reduce, head, height, width, sequence, expert). `ranks` restricts the split to some
+    ranks. `scheme` names how the parts cross into the next layout where there is a choice (One Weird Trick's a, b, c).
     """
 
     operators: str = "*"

@@ -14,14 +14,15 @@ from partita.plan.sync import Servers, Sync
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A change to the update rule: 'delay' (DC-ASGD), 'staleness' (rate / staleness), 'momentum' (DGC's), ..."""
+    """A change of the update rule: 'delay' (DC-ASGD), 'staleness' (rate / staleness), 'momentum' (DGC's), ... with its
+    settings."""
 
     name: str
     settings: tuple[tuple[str, float], ...] = ()
 
 
 class Rule(StrEnum):
-    """The task's own rule, or one whose step is as long as a layer's weights are large, for large minibatches."""
+    """The task's own update rule, or a layer-wise adaptive one for large minibatches."""
 
     TASK = "task"
     LARS = "lars"
@@ -30,9 +31,13 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The optimizer: the task's own rule unless `rule` names another, which takes rate, momentum, decay and the like
-    from it (and `trust` is LARS's own); `warmup` steps of rising rate (see `rate_factor`), the rate times `scale`, the
-    batch times `growth` at each of `grow_at`; local state is 'keep'-t or 'reset' at an agreement."""
+    """The optimizer. With a `rule` other than the task's, rate, momentum, decay and the like are still the task's;
+    `trust` is LARS's coefficient.
+
+    The rate rises over `warmup` steps (see `rate_factor`) and is multiplied by `scale`; the minibatch grows by the
+    factor `growth` at each step of `grow_at`. `local_state`: what becomes of the workers' optimizer state at an
+    agreement, 'keep' or 'reset'.
+    """
 
     rule: Rule = Rule.TASK
     warmup: int = 0
@@ -46,7 +51,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """The algorithm or layout of the operators that `operators` matches, where there is a choice."""
+    """The algorithm or layout, where there is a choice, of the operators that the glob `operators` matches."""
 
     operators: str
     choice: str
@@ -58,7 +63,7 @@ COMPILED: Final = Kernel("*", "compiled")  # segments go through torch.compile; 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """The first `steps` steps go by `plan`; then state migrates to what follows."""
+    """The first `steps` steps go by `plan`; then its state migrates to the next phase."""
 
     steps: int
     plan: Plan
@@ -68,7 +73,7 @@ class Phase:
 class Plan:
     """stages x mesh x splits x schedule x sync x memory x update x kernels, after the phases in `before`.
 
-    `name` is the recipe call that made it. No `sync` for an axis along which samples are divided means that replicas
+    `name` is the recipe call that made it. If samples are divided along an axis and no `sync` is over it, its replicas
     never agree. A mesh without axes is one rank.
     """
 
@@ -93,13 +98,13 @@ class Plan:
 
 
 def ranks_of(plan: Plan) -> int:
-    """Ranks that the plan occupies: its mesh, or its stages where these have ranks of their own, and the servers that
-    have devices of their own."""
+    """How many ranks the plan occupies: those of its stages, or else of its mesh, and the servers that have devices of
+    their own."""
     placed = {rank for stage in plan.stages for rank in stage.ranks}
     return (len(placed) or plan.mesh.size) + own_servers(plan)
 
 
 def own_servers(plan: Plan) -> int:
-    """Devices that serve and do not work; they come after the mesh's ranks."""
+    """How many devices serve and do not work; they come after the mesh's ranks."""
     own = (s.through for s in plan.sync if isinstance(s.through, Servers) and s.through.own)
     return max((t.replicas * t.count * sum(t.fan**level for level in range(t.levels)) for t in own), default=0)

@@ -1,4 +1,4 @@
-"""In which order a rank's forward and backward passes go, and which weights they read."""
+"""In which order a rank runs its forward and backward passes, and which weights they read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class Order(StrEnum):
 
 
 class Versions(StrEnum):
-    """Which weights a backward pass reads: the newest, its forward's, the last but one, its input's, predicted ones."""
+    """Which weights a backward pass reads: the latest; those of its forward pass (stash); one of two buffers (double);
+    for all stages those of the first stage's forward pass (vertical); or predicted ones."""
 
     LATEST = "latest"
     STASH = "stash"
@@ -28,9 +29,9 @@ class Versions(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """`microbatches` a minibatch; `chunks` stages a rank (virtual stages); `flush` drains the pipeline every step;
-    `in_flight` bounds the instances between first forward and last backward (0: what the order implies);
-    `update_every` microbatches an update where there is no flush."""
+    """`microbatches` in a minibatch; `chunks` virtual stages for each rank. `flush`: the pipeline is drained at every
+    step. `in_flight` limits the microbatches between their first forward and last backward pass (0: as the order
+    implies). `update_every`: microbatches between updates where there is no flush."""
 
     order: Order = Order.SEQUENTIAL
     microbatches: int = 1

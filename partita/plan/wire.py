@@ -1,4 +1,4 @@
-"""What is sent for an agreement: algorithm, buckets, order and codecs."""
+"""How an agreement sends its payload: algorithm, buckets, order and codecs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from partita.units import Bytes
 
 
 class Priority(StrEnum):
-    """Which ready message goes first: as backward made it, as forward needs it, TicTac's two, within a credit."""
+    """Which ready message is sent first: in the order backward made them (fifo); in the order forward needs them
+    (priority); TicTac's orders (tic, tac); by need, within a credit (credit)."""
 
     FIFO = "fifo"
     PRIORITY = "priority"
@@ -24,8 +25,9 @@ PLACES: Final = ("end", "hop", "server")
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """A way to send less. `where` of PLACES it is applied: 'end' (before and after a collective), 'hop' (each message
-    in it) or 'server' (both directions); `settings` are its own numbers, such as (("ratio", 0.001),)."""
+    """A compression of what is sent. `where`, one of PLACES: at the ends of a collective, before and after it (end); at
+    each of its messages (hop); or in both directions of a server (server). `settings` are the codec's own numbers, such
+    as (("ratio", 0.001),)."""
 
     name: str
     where: str = "end"
@@ -35,10 +37,13 @@ class Codec:
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """`collective`: 'backend' (gloo's or NCCL's own) or an algorithm of the wire room, `by_size` those of smaller
-    messages, each (up to so many bytes, algorithm), smallest first; `bucket_bytes` closes a bucket
-    (0: one a tensor), `first_bucket_bytes` closes the first one sooner; `slice_bytes` cuts messages (0: whole);
-    `credit_bytes` bounds what is in flight; `negotiate` agrees on readiness before sending (Horovod)."""
+    """`collective` is 'backend' (gloo's or NCCL's own) or an algorithm of the wire room; `by_size` overrides it for
+    smaller messages: (up to so many bytes, algorithm), smallest first.
+
+    A bucket is closed at `bucket_bytes` (0: one a tensor), the first one at `first_bucket_bytes`. Messages go by
+    `order`, in slices of `slice_bytes` (0: whole), with at most `credit_bytes` in flight (0: no limit). With
+    `negotiate`, ranks agree on readiness before they send (Horovod).
+    """
 
     collective: str = "backend"
     bucket_bytes: Bytes = 25 * 2**20

@@ -24,10 +24,13 @@ from partita.program.space import Space as Space
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Fetch `count` samples of the round's minibatch `step`, from position `start` (one for each rank of the role),
-    into environment `part`, which it makes if it is not there. Gradients there are those of `weight` times the loss:
-    the samples' share of the minibatch, 1 where the loss is a sum whose weight is still to be agreed on, 0 for the
-    inverse of its own weight. A stage's Load gives its inputs; one that reads no samples has `fetch` False."""
+    """Put the inputs of `count` samples of the round's minibatch `step`, from position `start` on (one position for
+    each rank of the role), into environment `part`, which is made if it does not exist.
+
+    The gradients computed in that environment are those of `weight` times the loss: the samples' share of the
+    minibatch; 1 where the loss is a sum whose weight is agreed on later; 0 to divide by the samples' own weight. The
+    Load of a `stage` (-1: no stages) gives the inputs of that stage; with `fetch` False it reads no samples.
+    """
 
     start: tuple[int, ...]
     count: int
@@ -40,7 +43,8 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Run a segment of the graph in the environment `part` (one for each minibatch and microbatch of the round)."""
+    """Run a segment of the graph in the environment `part`. There is one environment for each minibatch and microbatch
+    of the round."""
 
     segment: str
     part: str
@@ -49,15 +53,16 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Batch statistics of a minibatch's microbatches, gathered on `stage`, enter the running ones together."""
+    """Update the running batch statistics on `stage` once for a whole minibatch, from what its microbatches gathered
+    (deferred batch normalisation)."""
 
     stage: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Copy the gradients (those of `stage`; the samples' weight, for bucket WEIGHT) that environment `part` holds into
-    a bucket's tensor `space`, or add them to it."""
+    """Copy the gradients (of `stage`; for the bucket WEIGHT the weight of the samples) of environment `part` into the
+    tensor `space` of a bucket, or add them to it with `add`."""
 
     bucket: str
     part: str
@@ -68,11 +73,11 @@ class Pack:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """`kind` over a bucket among the ranks of the one group in `groups` that holds this rank.
+    """The collective `kind` over a bucket, among the ranks of that group of `groups` which holds this rank.
 
-    `algorithm` is the transport's own or a schedule of the wire room; with a `codec` every hop of the schedule encodes.
-    Where that schedule is one of streams, the part `density` of what each rank brings is expected not to be 0.
-    To gather in Space.CODED brings the coding of each member to all, to scatter there the codings of its part to each.
+    `algorithm` is the backend's own or a schedule of the wire room; with a `codec`, each hop of the schedule encodes.
+    For schedules of sparse vectors, `density` is the expected share of numbers that are not 0. An all-gather in
+    Space.CODED brings the coding of each member to all members, a reduce-scatter there the codings of its part to each.
     """
 
     kind: Kind
@@ -86,9 +91,11 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A bucket to a peer: `to` holds one rank for each rank of the role, or one for all. `key` is the Receive's.
+    """Send a bucket to a peer. `to` has one rank for each rank of the role, or one rank for all; `key` is that of the
+    matching Receive.
 
-    In Space.VALUE `bucket` names a parcel, whose values leave environment `part`, unless it `keeps` them for others.
+    In Space.VALUE, `bucket` names a parcel of values of environment `part`. The values are dropped there once they are
+    sent, unless `keeps` says that another Send needs them.
     """
 
     bucket: str
@@ -101,7 +108,8 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """A bucket from a peer, into the space, or into that peer's inbox; a parcel into environment `part`."""
+    """Receive a bucket from a peer, `source`, into the tensor `space`, or into the inbox of that peer; or a parcel into
+    environment `part`."""
 
     bucket: str
     source: tuple[int, ...]
@@ -112,7 +120,8 @@ class Receive:
 
 @dataclass(frozen=True, slots=True)
 class Combine:
-    """Gradient of the bucket = sum over `sources` in this order, of their inboxes or of its own gradient."""
+    """Gradient of the bucket = sum over `sources`, in this order. The source is an inbox, or for the rank itself its
+    own gradient."""
 
     bucket: str
     sources: tuple[int, ...]
@@ -120,9 +129,11 @@ class Combine:
 
 @dataclass(frozen=True, slots=True)
 class Encode:
-    """Make a coding of a bucket's tensor `space`; with error feedback, of that and what its tensor `held` has, in which
-    stays what the coding does not say. The tensors that it `clears` are zero afterwards where the coding speaks. A
-    coding that goes on from the sums of others takes what these have left.
+    """Encode the tensor `space` of a bucket as the coding `coding`.
+
+    With error feedback, what the tensor `held` holds is added before, and what the coding loses is stored there
+    afterwards. The tensors in `clears` are set to 0 where the coding has entries (DGC's momentum factor masking). A
+    coding that depends on the sums of earlier codings encodes what these have left.
     """
 
     bucket: str
@@ -134,9 +145,9 @@ class Encode:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """Gradient of the bucket, or the rank's own part of it where codings are of parts, = sum over `sources` in this
-    order of what their codings say; where there are none, what the rank's own says, which may have been summed on the
-    way, and those before it."""
+    """Gradient of the bucket, or of the rank's own part where codings are of parts, = sum of the decoded codings of
+    `sources`, in this order. Without sources, it is what the rank's own coding says, which a collective may have
+    summed, together with the codings before it."""
 
     bucket: str
     coding: str
@@ -145,8 +156,10 @@ class Decode:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Give back the memory of a bucket of which a rank keeps its own part only; in Space.GRADIENT that part is kept
-    from what was packed and scattered, or added to what was kept before."""
+    """Release the memory of a bucket of which the rank keeps only its own part.
+
+    In Space.GRADIENT that part is first stored, or with `add` added to the stored part.
+    """
 
     bucket: str
     space: Space = Space.PARAMETER
@@ -155,8 +168,8 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Multiply a bucket in place by `factor`, and by the inverse of the number that the bucket `by` holds if it is
-    named (WEIGHT as a gradient, MASS in its anchor); `lag` as in Update."""
+    """Multiply a bucket in place by `factor`. If a bucket `by` is named, also divide by the number that it holds (of
+    WEIGHT in its gradient, of MASS in its anchor). `lag` is as in Update."""
 
     bucket: str
     factor: float = 1.0
@@ -167,8 +180,8 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """`factor` times one of a bucket's tensors, of INBOX what came from `peer`: one number for each rank of the role,
-    or one for all."""
+    """`factor` times one of a bucket's tensors; for INBOX, what came from `peer`. Both have one number for each rank of
+    the role, or one for all."""
 
     space: Space
     factor: tuple[float, ...] = (1.0,)
@@ -177,7 +190,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """A bucket's tensor `into` = the sum of `terms`, of which it may be one; `lag` as in Update."""
+    """Tensor `into` of a bucket = the sum of `terms`; `into` may be one of them. `lag` is as in Update."""
 
     bucket: str
     into: Space
@@ -187,9 +200,10 @@ class Mix:
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """Bucket NORM = the sum over `buckets` of `shares` times the squares of their gradients; `lag` as in Update.
+    """Bucket NORM = the sum over `buckets` of `shares` times the squared norm of their gradients. `lag` is as in
+    Update.
 
-    Summed over ranks whose shares of each bucket add up to 1, it is the square of the norm of all.
+    Where the shares of each bucket add up to 1 over all ranks, the sum over ranks is the squared norm of all gradients.
     """
 
     buckets: tuple[str, ...]
@@ -199,9 +213,10 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """Scale the gradients of all `buckets` so that their common norm is at most `norm`; `lag`, `part` as in Update.
+    """Scale the gradients of all `buckets` so that their common norm is at most `norm`. `lag` and `part` are as in
+    Update.
 
-    With `by`, the norm is that of more gradients than these: the root of the number that the bucket `by` holds.
+    With `by`, the norm is the root of the number in that bucket: the norm of more gradients than these.
     """
 
     buckets: tuple[str, ...]
@@ -213,10 +228,8 @@ class Clip:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The optimizer's step on a bucket's parameters with its gradient of `lag` rounds ago (none yet: no step).
-
-    `part` names the environment whose gradients are used directly, without a bucket's copy.
-    """
+    """One step of the optimizer on a bucket's parameters, with the gradient of `lag` rounds ago (none yet: no step);
+    with `part` directly with the gradients of that environment, not those in the bucket."""
 
     bucket: str
     lag: int = 0
@@ -225,13 +238,15 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """What came from `source` enters the bucket, as it comes: a gradient joins the sum, whose every `need`-th addition
-    makes the optimizer's step on `into` and a new version; a `delta` is added to what is in `into`, of which the part
-    `keep` stays, and makes one by itself. From the rank itself comes what is in its DELTA.
+    """A server takes in what came from `source`, in the order of arrival.
 
-    `share` of a minibatch's samples is in it, `among` contributions make a minibatch's worth, and it counts `scale`
-    times; `corrections` change it first. With `drop`, those of a round beyond the `need`-th are left out, and an Update
-    makes the step.
+    A gradient is added to a sum; every `need`-th addition steps the optimizer on `into` and makes a new version. A
+    `delta` is added to `into`, of which the part `keep` stays, and makes a new version by itself. What comes from the
+    rank itself is in its Space.DELTA.
+
+    `share` is the contribution's share of a minibatch's samples; `among` contributions make up a minibatch; each counts
+    `scale` times; `corrections` change it first. With `drop`, contributions of a round after the first `need` are
+    ignored, and a separate Update steps.
     """
 
     bucket: str
@@ -249,8 +264,8 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Copy what `space` holds of a bucket into the outbox for peer `to`, or the rank's own `into` its parameters or its
-    inbox for itself: the version that it reads, whatever happens to it while it travels."""
+    """Copy the tensor `space` of a bucket into the outbox for peer `to`, so that the peer gets this version whatever
+    happens to the tensor while the message travels. If `to` is the rank itself, copy to its own `into`."""
 
     bucket: str
     to: int
@@ -260,35 +275,18 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Nothing is done: a name for the moment at which enough of what it waits for is done."""
+    """Does nothing: a name for the moment at which enough of what it waits for has finished."""
 
 
 Act: TypeAlias = (
-    Load
-    | Compute
-    | Settle
-    | Pack
-    | Collective
-    | Send
-    | Receive
-    | Combine
-    | Encode
-    | Decode
-    | Free
-    | Scale
-    | Mix
-    | Norm
-    | Clip
-    | Update
-    | Apply
-    | Snapshot
-    | Mark
-)
+    Load | Compute | Settle | Pack | Collective | Send | Receive | Combine | Encode | Decode | Free | Scale | Mix | Norm
+    | Clip | Update | Apply | Snapshot | Mark
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """The instance of instruction `name` of the same rank, `rounds` rounds ago."""
+    """Wait for the instance of instruction `name` of the same rank, `rounds` rounds ago."""
 
     name: str
     rounds: int = 0
@@ -296,10 +294,13 @@ class After:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """`need` of the `after` must have finished (0: all). With `unless`, the instance is skipped if the named one has
-    finished by the time that this one could start: late work for a version that is gone. In a lane that chooses, of the
-    ready ones the lowest `priority` number goes first, and an instruction holds its lane `until` another one, which
-    waits for it, has finished too. At a `gate` it waits for company."""
+    """An act in a lane, which may start once `need` of the instructions in `after` have finished (0: all of them).
+
+    `unless`: the instance is skipped if the named one has finished by then (late work for a version that is gone).
+    `priority`: in a lane that chooses, the ready instruction of the lowest number goes first. `until`: the instruction
+    holds its lane until the named one, which waits for it, has finished too. `gate`: it waits for other instructions of
+    its gate.
+    """
 
     name: str
     act: Act
@@ -313,5 +314,5 @@ class Instruction:
 
     @property
     def lag(self) -> int:
-        """Rounds for which it still goes on after the last one, with what is then in flight."""
+        """Rounds for which this instruction goes on after the last round, to apply what is then in flight."""
         return self.act.lag if isinstance(self.act, Scale | Mix | Norm | Clip | Update) else 0

@@ -1,4 +1,4 @@
-"""What instructions speak of: buckets of parameters, codings of them, parcels of values."""
+"""The layouts that instructions name: buckets of parameters, codings of buckets, parcels of values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ WEIGHT, MASS, NORM, WORD = "weight", "mass", "norm", "word"
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows `start` to `stop` (dimension 0) of a parameter; (0, -1) is all of it, `last` the piece with its end."""
+    """Rows `start` to `stop` (dimension 0) of a parameter; (0, -1) is all of it. `last`: the piece that holds its last
+    row."""
 
     parameter: str
     start: int = 0
@@ -27,10 +28,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Who owns which elements of a bucket (ZeRO): the k-th rank of each group those from edges[k] to edges[k + 1].
+    """Who owns which elements of a bucket (ZeRO): the k-th rank of each group owns elements edges[k] to edges[k + 1].
 
-    A rank updates what it owns. `whole` names the spaces of which it keeps the rest as well; of others it has the rest
-    from a gather, or a Pack, to a Free.
+    A rank updates what it owns. In the spaces in `whole` it also keeps the rest; in others it has the rest only from a
+    gather, or a Pack, to the next Free.
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -51,14 +52,15 @@ def widest(edges: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Pieces of parameters that travel and are updated together, dense and in this order; by all ranks that have them,
-    or where there are `shares` by its owners. Where weights are short, their owner has them in `master` too, and steps
-    there; gradients are kept and summed in `sums`, and what a machine's ranks have in common in `shared` ("": as the
-    weights are).
+    """Pieces of parameters that are sent and updated together, as one dense vector of `elements`. All ranks that have
+    the bucket update it, or with `shares` each its own part.
 
-    WEIGHT, MASS, NORM and WORD name buckets without pieces, of one number each: what the samples of a weighted loss
-    weigh together, what a rank's sum of pushed weights weighs, the square of the norm of gradients that lie on several
-    ranks, and nothing: who sums it up has met.
+    Dtypes: weights in `dtype`; `master` is that of the fp32 copy which the optimizer steps in half precision, `sums`
+    that of gradients, `shared` that of the tensor which the ranks of a machine share ("": as the weights).
+
+    WEIGHT, MASS, NORM and WORD are buckets of one number and no pieces: the total weight of the samples of a weighted
+    loss; the weight of a rank's sum in push-sum gossip; the squared norm of gradients on several ranks; and a number
+    without meaning, whose sum tells that all have met.
     """
 
     name: str
@@ -71,12 +73,12 @@ class Bucket:
     shared: str = ""
 
     def keeps(self, space: Space) -> bool:
-        """Whether a rank keeps all elements in a space."""
+        """Whether a rank keeps all elements of the bucket in a space."""
         return self.shares is None or space in self.shares.whole
 
     @property
     def owned(self) -> int:
-        """The elements that a rank updates, of the ranks' parts the largest."""
+        """How many elements a rank updates; where ranks differ, the most."""
         return widest(self.shares.edges) if self.shares else self.elements
 
     @property
@@ -90,11 +92,11 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Coding:
-    """What `codec` makes of a bucket's gradient: `elements` numbers of `dtype` that may be summed on the way, or bytes.
+    """What `codec` makes of a bucket's gradient: `elements` numbers of `dtype` that can be summed on the way, or bytes.
 
-    Where the codec's messages vary in length, `elements` is the expected number and `most` what there is room for. A
-    codec may make several of a bucket, each from the sums of those `before`; of these it keeps a Space.BASIS. Where
-    owners have parts of the bucket each part between its `edges` is a message of its own, of `parts` numbers.
+    Where the length of messages varies, `elements` is the expected length and `most` the room for them. A codec may
+    make several codings of a bucket, each from the sums of those in `before`; these keep a Space.BASIS. Where ranks own
+    parts of the bucket, each part between its `edges` is a message of its own, of `parts` numbers.
     """
 
     name: str
@@ -114,7 +116,7 @@ class Coding:
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """Values that cross between stages together, for `batch` samples, under the names that their taker knows."""
+    """Values of `batch` samples that cross between stages in one message, under the names that the receiver uses."""
 
     name: str
     values: tuple[tuple[str, Tensor], ...]
@@ -131,6 +133,6 @@ def of_one_number(name: str) -> Bucket:
 
 
 def dense_elements(tensor: Tensor, batch: int) -> int:
-    """Elements that a message holds: a dimension of stride 0 (an expanded one) is sent once."""
+    """Elements in a message of the tensor: a dimension of stride 0 (an expanded one) is sent once."""
     strides = tensor.strides or (1,) * len(tensor.shape)
     return prod(dim_at(d, batch) for d, stride in zip(tensor.shape, strides, strict=True) if stride != 0)

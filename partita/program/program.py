@@ -1,4 +1,4 @@
-"""A lowered Plan: for every role its lanes and instructions, and the layouts that they speak of."""
+"""A Program, the lowered form of a Plan: for each role its lanes and instructions, and the layouts that they name."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ T = TypeVar("T")
 
 
 class Policy(StrEnum):
-    """How a lane picks: as written, whichever is ready first, or the ready one of lowest priority number."""
+    """Which instruction a lane takes next: in the order of the text, the first that is ready, or of the ready ones the
+    one with the lowest priority number."""
 
     ORDER = "order"
     ARRIVAL = "arrival"
@@ -55,8 +56,8 @@ class Policy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Operators `start` to `stop` of the order of the graph, or of a stage's, for `batch` samples, whose loss counts
-    `weight` of the whole."""
+    """Operators `start` to `stop` of the graph, or of the graph of a `stage`, for `batch` samples, whose loss has the
+    share `weight` of the minibatch's."""
 
     name: str
     start: int
@@ -68,7 +69,8 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One instruction at a time; where it chooses, with `credit` the next one while fewer bytes are in flight."""
+    """Carries out one instruction at a time. With a `credit`, a lane that chooses starts the next one while fewer than
+    `credit` bytes are in flight."""
 
     name: str
     policy: Policy = Policy.ORDER
@@ -77,7 +79,8 @@ class Lane:
 
 @dataclass(frozen=True)
 class Role:
-    """What the ranks in `ranks` do; per-rank numbers in the instructions follow this order.
+    """What each of the ranks in `ranks` does. Numbers in its instructions that differ by rank follow the order of
+    `ranks`.
 
     `keeps` says what such a rank holds: 'model' (a worker), 'server' (parameters and optimizer only) or nothing.
     """
@@ -89,7 +92,7 @@ class Role:
     keeps: str = "model"
 
     def mine(self, numbers: tuple[T, ...], rank: int) -> T:
-        """The number that is meant for `rank`: one for all, or one for each rank of the role."""
+        """The number for `rank`, where `numbers` has one for each rank of the role, or one for all."""
         return numbers[0] if len(numbers) == 1 else numbers[self.place[rank]]
 
     @cached_property
@@ -102,12 +105,12 @@ class Role:
 
     @cached_property
     def decoded(self) -> dict[str, tuple[int, ...]]:
-        """Coding -> the ranks whose codings such a rank decodes one by one; none where one stands for all."""
+        """Coding -> the ranks whose codings this role decodes one by one; empty where one coding stands for all."""
         return {i.act.coding: i.act.sources for i in self.instructions if isinstance(i.act, Decode)}
 
     @cached_property
     def serves(self) -> frozenset[str]:
-        """The buckets of which such a rank has what counts, ahead of what the workers read."""
+        """The buckets of which this role has the authoritative weights, newer than those that workers read."""
         applies = [i.act for i in self.instructions if isinstance(i.act, Apply)]
         return frozenset(a.bucket for a in applies if self.keeps == "server" or a.into is Space.SERVED)
 
@@ -119,8 +122,8 @@ class Role:
 
     @cached_property
     def causes(self) -> dict[str, frozenset[str]]:
-        """Instruction -> those whose ends may let it start: its predecessors, those of all members of its gate and
-        these, and itself, where it is a message that comes."""
+        """Instruction -> the instructions whose end may let it start: its predecessors, those of all members of its
+        gate and these members, and itself, since it may be a message that arrives."""
         found = {i.name: frozenset((i.name, *(after.name for after in i.after))) for i in self.instructions}
         for members in self.gates.values():
             found |= dict.fromkeys(members, frozenset[str]().union(*(found[name] for name in members)))
@@ -128,8 +131,8 @@ class Role:
 
     @cached_property
     def collective_before(self) -> dict[str, tuple[str, int]]:
-        """Collective -> the one that its lane has before it for the same groups, and how many rounds ago; of lanes that
-        go in the order of their text, and of which nothing may be skipped."""
+        """Collective -> the previous collective of the same groups in its lane, and how many rounds ago that was. Only
+        for lanes that go in the order of their text and skip nothing."""
         found: dict[str, tuple[str, int]] = {}
         for lane in self.lanes:
             kin: dict[object, list[str]] = {}
@@ -146,12 +149,12 @@ class Role:
 
 @dataclass(frozen=True)
 class Program:
-    """One phase of a Plan. A round applies `steps` minibatches of `batch` samples; gradients live in `slots` copies.
+    """One phase of a Plan. A round applies `steps` minibatches of `batch` samples; each gradient has `slots` copies.
 
-    `semantics` is the class that `verify` holds it to: exact, delayed, lossy, consensus or racy. `stages` are the
-    graphs that segments with a stage speak of; the others speak of `whole`, or of the captured one. `update` says what
-    the instruction Update does, `deferred` names the batch statistics that move by Settle alone, `scaling` how the loss
-    is scaled, `compiled` that segments go through torch.compile.
+    `semantics` is the class that `verify` tests it for: exact, delayed, lossy, consensus or racy. `stages` are the
+    graphs of the segments that have a stage; other segments are of `whole`, or of the captured graph where there is
+    none. `update` is what the instruction Update does. `deferred` names the batch statistics that only Settle updates.
+    `scaling` is the loss scale of half precision. `compiled`: segments go through torch.compile.
     """
 
     name: str
@@ -181,12 +184,12 @@ class Program:
 
     @cached_property
     def drain(self) -> int:
-        """Rounds after the last one in which what is still in flight is applied."""
+        """How many rounds follow the last one, to apply what is still in flight."""
         return max((instruction.lag for _, instruction in self.instructions()), default=0)
 
     @cached_property
     def drops(self) -> bool:
-        """Whether what comes late to a server is left out."""
+        """Whether servers ignore late contributions."""
         return any(isinstance(i.act, Apply) and i.act.drop for _, i in self.instructions())
 
     @cached_property
@@ -222,8 +225,8 @@ class Program:
         return cargo.elements * cargo.item(act.space) if isinstance(cargo, Bucket) else cargo.size
 
     def extent(self, act: Collective, ranks: int) -> tuple[int, int]:
-        """(elements, bytes an element) of the vector over which a collective goes: where codings are gathered, one of
-        each of the `ranks` members."""
+        """(elements, bytes an element) of the vector that a collective works on. Where codings are gathered, it holds
+        one coding for each of the `ranks` members."""
         cargo = self.cargo(act)
         assert not isinstance(cargo, Parcel)
         many = ranks if act.kind is Kind.ALL_GATHER and act.space is Space.CODED else 1
@@ -239,7 +242,8 @@ class Program:
         return cargo.shares.edges if divided and isinstance(cargo, Bucket) and cargo.shares else ()
 
     def kept(self, role: Role) -> tuple[tuple[Space, str], ...]:
-        """(space, bucket) of what the role's ranks keep from round to round besides parameters and gradients."""
+        """(space, bucket) of every tensor that the role's ranks keep from round to round besides parameters and
+        gradients."""
         found: dict[tuple[Space, str], None] = {}
         for i in role.instructions:
             act = i.act
@@ -261,7 +265,7 @@ class Program:
         return tuple(sorted(set(named)))
 
     def graph_of(self, stage: int, captured: Graph) -> Graph:
-        """The graph of a stage; the whole step's where there are no stages, as captured unless lowering rewrote it."""
+        """The graph of a stage; with -1 that of the whole step, as captured unless lowering has rewritten it."""
         return (self.whole or captured) if stage < 0 else self.stages[stage]
 
     def instructions(self) -> Iterator[tuple[Role, Instruction]]:

@@ -7,11 +7,16 @@ from typing import Final
 
 
 class Space(StrEnum):
-    """Which of a bucket's tensors an act works on. `INBOX` holds what came from one peer, `OUTBOX` what one peer is to
-    get; with `VALUE` a parcel of values of an environment is meant in place of a bucket, with `CODED` a coding. The
-    others stay from round to round where a method needs them: `ANCHOR` begins as the weights (those agreed on last, a
-    centre, a sum), as do `SHARED`, of which all ranks of a machine have the same tensor, and `SERVED`, what a server
-    has beside the weights that its rank's own worker reads; the rest begin as zeros."""
+    """Which tensor of a bucket an act works on.
+
+    GRADIENT, PARAMETER     what backward made, what forward reads
+    INBOX, OUTBOX           what came from one peer, what one peer is to get
+    VALUE, CODED            no bucket: a parcel of values of an environment, a coding of a bucket
+    ANCHOR                  kept; starts as the weights: those last agreed on, a centre, or a sum
+    SHARED                  kept; starts as the weights: one tensor for all ranks of a machine
+    SERVED                  kept; starts as the weights: a server's, where its rank's own worker reads others
+    VELOCITY .. REST        kept; start as zeros, for whatever a method keeps from round to round
+    """
 
     GRADIENT = "gradient"
     PARAMETER = "parameter"

@@ -28,7 +28,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """Seconds of one step of the first worker's computing lane, by what they were spent on or waited for."""
+    """Seconds of one step on the compute lane of the first worker, by what they were spent on or waited for."""
 
     forward: Seconds = 0.0
     backward: Seconds = 0.0
@@ -43,12 +43,13 @@ class Breakdown:
 class Timeline:
     """What a plan's steps took; `origin` is 'simulated' or 'measured'.
 
-    `step_seconds` is the steady state; `low` and `high` bound it where there are repeats (`n`). `memory` and
-    `wire_sent` are bytes, one number a rank: peak of live tensors, payload of a step; `cores` core-seconds of a step.
-    `traffic` is a step's payload as (source rank, target rank, bytes). `memory_over_time` holds each rank's live bytes
-    as (seconds, bytes) on the clock of the spans, the fullest moment of each short stretch, and `memory_parts`, where
-    it is known, what they are for at each of these moments, in the order of PARTS. `ledger` has every merge of a server
-    that goes ahead of its workers.
+    `step_seconds` is the steady state, between `low` and `high` where there are `n` repeats. One number for each rank:
+    `memory` (peak bytes of live tensors), `resident` (bytes of the process), `wire_sent` (payload bytes of a step),
+    `cores` (core-seconds of a step). `traffic` is the payload of a step as (source rank, target rank, bytes).
+
+    `memory_over_time` has each rank's live bytes as (seconds, bytes) on the clock of the spans, the maximum of each
+    short interval; `memory_parts`, where known, divides each of these by purpose, in the order of PARTS. `ledger` has
+    every merge of a server that does not wait for all workers.
     """
 
     plan: str

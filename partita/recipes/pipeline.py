@@ -30,8 +30,8 @@ def pipeline(
 ) -> Plan:  # fmt: skip
     """`stages` places along the pipe, each with `chunks` stages and `data` replicas (`stages` 0: as many as devices and
     blocks allow). `balance` says by what the model is cut: time, memory or blocks (torchgpipe's rule); replicas
-    (PipeDream's) also chooses how many stages there are and how many devices each gets. The replicas of a stage sum up gradients by
-    `codec`."""
+    (PipeDream's) also chooses how many stages there are and how many devices each gets. The replicas of a
+    stage sum up gradients by `codec`."""
     if balance not in (*CUTTINGS, "replicas"):
         raise PlanError(f"{name}: balance={balance!r}; allowed are {', '.join(CUTTINGS)}, replicas")
     if data < 1 or chunks < 1 or microbatches < 1:

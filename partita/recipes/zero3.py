@@ -11,7 +11,8 @@ from partita.units import Bytes
 
 def zero3(
     graph: Graph, cluster: Cluster, costs: Costs | None = None, *, microbatches: int = 1,
-    bucket_bytes: Bytes = 4 * 2**20, ahead: int = 1, keep: int = 0, shard: Shard = Shard.PARAMETERS, codec: str = "none",
+    bucket_bytes: Bytes = 4 * 2**20, ahead: int = 1, keep: int = 0, shard: Shard = Shard.PARAMETERS,
+    codec: str = "none",
 ) -> Plan:  # fmt: skip
     """ZeRO stage 3: as zero2, and weights are divided too. They are gathered for each pass, `ahead` buckets before they
     are needed, and released after it: 1.5 times the bytes (ME-03). Weights of the last layers stay from forward to
