@@ -89,9 +89,9 @@ def plan_of(
     plan: str | Plan, graph: Graph, cluster: Cluster, *, task: Task | str = "", allow: str = "exact",
     costs: Costs | None = None, tell: Tell = quiet,
 ) -> Plan:  # fmt: skip
-    """The Plan of a recipe call, a plan file (`*.toml`), or `auto`: what `search` finds best. What `recompute=auto`
-    stands for is written out, whoever wrote it. A recipe cuts stages and chooses sums by `costs`, by data sheets where
-    there are none."""
+    """The Plan of a recipe call, a plan file (`*.toml`), or `auto`: the best that `search` finds. `recompute=auto` is
+    replaced by the operators that it stands for. Recipes choose stages and collectives by `costs`; without, by data
+    sheets."""
     wanted = plan if isinstance(plan, Plan) else read_text(plan)
     if isinstance(wanted, Plan):
         return settled(wanted, graph, cluster, costs)
@@ -105,10 +105,10 @@ def search(
     objective: str = "time", top: int = 0, allow: str = "exact", steps_to_loss: StepsToLoss | None = None,
     tell: Tell = quiet,
 ) -> Search:  # fmt: skip
-    """The best plans of a grid (`searches.space`); `top` keeps so many (0: all). A formula on data-sheet costs prices
-    every point of it, the event clock ranks the best, and where costs are not given and can be measured (`task` says
-    what workers load), the best of these are timed and ranked anew; where not, the answer's `because` says why. With
-    `steps_to_loss`, those of the minibatch whose best plan is soonest at the loss: K(B) times its step."""
+    """The best plans of a grid (`searches.space`), best first; `top` keeps so many (0: all). A formula on data-sheet
+    costs prices every point of the grid, and the event clock ranks the best. Where `costs` are not given and this
+    machine can stand for the cluster, workers that load `task` time the best plans, which are ranked again; where not,
+    the result's `because` says why. With `steps_to_loss`, K(B), minibatch sizes B are compared by K(B) steps."""
     if steps_to_loss is not None:
 
         def ranked(by: str) -> Callable[[Graph], Search]:
@@ -141,7 +141,7 @@ def simulate(
     graph: Graph, plan: str | Plan, cluster: Cluster, *, task: Task | str = "", costs: Costs | None = None,
     tell: Tell = quiet,
 ) -> Shown:  # fmt: skip
-    """The predicted Timeline of a plan's steady state, which notebooks draw; costs are `costs_of`'s unless given."""
+    """The predicted Timeline of a plan in its steady state; notebooks draw it. Costs are `costs_of`'s unless given."""
     made = plan_of(plan, graph, cluster, task=task, tell=tell)
     known = costs or costs_of(graph, cluster, [made], task=task, tell=tell)
     tell(f"simulating {made.name}")
@@ -149,14 +149,14 @@ def simulate(
 
 
 def sweep(plan: Plan, costs: Costs, bandwidths: Sequence[BytesPerSecond], *, tell: Tell = quiet) -> Sweep:
-    """The plan's step at each bandwidth of the cluster's narrowest link, all others in proportion."""
+    """The plan's step at each bandwidth of the cluster's narrowest link; all other links keep their ratio to it."""
     tell(f"simulating {plan.name} at {len(bandwidths)} bandwidths")
     return sweep_over(plan, costs, tuple(bandwidths))
 
 
 def fit(graph: Graph, cluster: Cluster, plan: str | Plan = "", *, tell: Tell = quiet) -> Fit:
-    """Whether a plan (data parallelism over all devices where none is named) fits the devices' memory, by how much, and
-    what would. Raises ClusterError where the cluster does not say how much there is."""
+    """Whether a plan (without one, data parallelism over all devices) fits the devices' memory, by how much, and what
+    would make it fit. Raises ClusterError where the cluster does not say how much memory there is."""
     try:
         made = plan_of(plan or usual(graph, cluster), graph, cluster, tell=tell)
         lower(graph, made, cluster)
@@ -173,14 +173,14 @@ def train(
     init: str = "", out: str = "", resume: bool = False, checkpoint_every: int = 0, keep: int = 2,
     deterministic: bool = False, timeout: Seconds = 60.0, tell: Tell = quiet,
 ) -> Trained | None:  # fmt: skip
-    """Train on the cluster's devices, which are processes of this machine, by a Plan or a plan's text. The processes
-    load the task themselves: give what they load it by, or the Task that a function at the top of a file returned.
+    """Train by a Plan, or a plan's text, on the cluster's devices, which are processes of this machine. These load the
+    task themselves: give the text that they load it by, or a Task that a function at the top level of a file returned.
 
-    Under torchrun, this process is one rank, and only rank 0 returns a result. With `out`, what the run is stands in
-    its manifest before it begins; a checkpoint goes there every `checkpoint_every` steps, the newest `keep` stay, and
-    `resume` goes on from the last one, under the same plan bit for bit. Without checkpoints, a worker that dies is
-    started again while the others go on, where the plan can do without it. Raises InputError, RunError, RunStopped
-    where a signal has ended it.
+    Under torchrun this process is one rank, and only rank 0 returns a result. With `out`, a manifest is written there
+    before the run begins, and a checkpoint every `checkpoint_every` steps, of which the newest `keep` stay; `resume`
+    goes on from the last one, bit for bit under the same plan. Without checkpoints, a worker that dies is started again
+    while the others go on, where the plan can do without it. Raises InputError; RunError; RunStopped where a signal has
+    ended the run.
     """
     ranked = "RANK" in os.environ
     check_plans(plan)
@@ -208,16 +208,25 @@ def train(
         "keyed": deterministic, "timeout": timeout, "note": note,
     }  # fmt: skip
     if ranked:
-        take = train_rank(loaded, graph, made, cluster, **order)
+        result = train_rank(loaded, graph, made, cluster, **order)
     else:
-        take = train_on(spec, loaded, graph, made, cluster, tell=tell, **order)
-    if take is None:
+        result = train_on(spec, loaded, graph, made, cluster, tell=tell, **order)
+    if result is None:
         return None
     if out:  # for `partita report`
-        row = Row(made.name, None, take.timeline, loss=take.loss, final_loss=take.final_loss, losses=(take.loss,))
+        row = Row(
+            made.name, None, result.timeline, loss=result.loss, final_loss=result.final_loss, losses=(result.loss,)
+        )
         write_run(Comparison((row,), spec, cluster, environment=environment()), Path(out))
     return Trained(
-        made, take.timeline, take.loss, take.final_loss, steps, take.weights, tuple(notes), setting_of(graph, cluster)
+        made,
+        result.timeline,
+        result.loss,
+        result.final_loss,
+        steps,
+        result.weights,
+        tuple(notes),
+        setting_of(graph, cluster),
     )
 
 
@@ -226,12 +235,12 @@ def compare(
     target_loss: float | None = None, repeat: int = 1, seed: int = 0, bandwidths: Sequence[BytesPerSecond] = (),
     evaluate: bool = True, tell: Tell = quiet,
 ) -> Comparison:  # fmt: skip
-    """Predict every plan from micro-benchmarks, then run all of them, repeats interleaved, on one set of workers.
+    """Predict every plan from micro-benchmarks, then run all plans, repeats interleaved, on one set of workers.
 
-    Without `steps` it is 10 of them, or an epoch where there is a `target_loss`. Recipes cut stages by what was
-    measured. Held-out losses are left out where not `evaluate`. With `bandwidths`, a step is also predicted where the
-    cluster's narrowest link has these. A plan that cannot apply becomes a row that says why. Raises
-    PlanError for a text that is no plan, OptionError for bandwidths of no link.
+    Without `steps`: 10, or an epoch where there is a `target_loss`. Recipes choose stages by measured costs. Held-out
+    losses are computed if `evaluate`. With `bandwidths` (bytes a second), a step is also predicted at each of these on
+    the cluster's narrowest link. A plan that cannot apply becomes a row that says why. Raises PlanError for a text that
+    is no plan, OptionError for bandwidths where no link has one.
     """
     check_plans(*plans)
     if bandwidths:
@@ -255,7 +264,7 @@ def compare(
     }  # fmt: skip
     ran = contest(spec, graph, cluster, made, again=again, evaluate=evaluate, **order, tell=tell)
     found = [
-        row_of(name, rows[name], ran.predicted.get(name), ran.takes.get(name, ()), ran.memory.get(name, ()),
+        row_of(name, rows[name], ran.predicted.get(name), ran.results.get(name, ()), ran.memory.get(name, ()),
                ran.guesses.get(name, {}), target_loss, ran.classes.get(name, ""), ran.over.get(name, ()))
         for name in names
     ]  # fmt: skip
@@ -275,7 +284,7 @@ def verify(
     task: Task | str, plan: Plan | str, cluster: Cluster | None = None, *, seed: int = 0, steps: int = 3,
     tell: Tell = quiet,
 ) -> Verdict:  # fmt: skip
-    """Whether a plan trains as its class says: in one process, in fp64, against plain PyTorch."""
+    """Whether a plan trains as its class promises: in one process, in fp64, compared with plain PyTorch."""
     check_plans(plan)
     from partita.runtime.check import checked
 
@@ -300,14 +309,14 @@ def capture_to(spec: str, path: str, *, tell: Tell = quiet) -> Graph:
 
 
 def lab(cluster: Cluster, argv: Sequence[str]) -> int:
-    """Run a command on every device of an emulated cluster; the first failing exit code."""
+    """Run a command on every device of an emulated cluster; returns the first exit code that is not 0."""
     from partita.lab.command import run_command
 
     return run_command(cluster, list(argv))
 
 
 def probe(cluster: Cluster, *, tell: Tell = quiet) -> dict[str, Any]:
-    """Measured links of a cluster on this machine."""
+    """What the links of a cluster on this machine do, measured."""
     from partita.lab.wires import probe_links
 
     return json.loads(json.dumps(probe_links(cluster, tell)))  # type: ignore[no-any-return]

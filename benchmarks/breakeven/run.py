@@ -44,12 +44,12 @@ class Book:
         for task, rate, plan, seconds in map(json.loads, place.read_text().splitlines() if place.exists() else []):
             self.found.setdefault((task, rate, plan), []).append(seconds)
 
-    def measure(self, crew: Rehearsal, plan: str, rate: float, steps: int) -> None:
-        made = api.plan_of(plan, crew.graph, crew.cluster)
-        seconds = crew.measure(made, steps=steps, evaluate=False).timeline.step_seconds
-        self.found.setdefault((crew.task, rate, plan), []).append(seconds)
+    def measure(self, rehearsal: Rehearsal, plan: str, rate: float, steps: int) -> None:
+        made = api.plan_of(plan, rehearsal.graph, rehearsal.cluster)
+        seconds = rehearsal.measure(made, steps=steps, evaluate=False).timeline.step_seconds
+        self.found.setdefault((rehearsal.task, rate, plan), []).append(seconds)
         with self.place.open("a") as file:
-            file.write(f"{json.dumps([crew.task, rate, plan, seconds])}\n")
+            file.write(f"{json.dumps([rehearsal.task, rate, plan, seconds])}\n")
 
     def ratio(self, task: str, rate: float, one: str, other: str) -> float | None:
         """One plan's step over another's."""
@@ -57,10 +57,10 @@ class Book:
         return median(self.found[keys[0]]) / median(self.found[keys[1]]) if all(k in self.found for k in keys) else None
 
 
-def move(crew: Rehearsal, rate: float) -> None:
+def move(rehearsal: Rehearsal, rate: float) -> None:
     """From now on every device's port has that rate, both ways."""
-    for rank in range(crew.cluster.size):
-        crew.crew.lab.set_bandwidth(rank, rate)
+    for rank in range(rehearsal.cluster.size):
+        rehearsal.group.lab.set_bandwidth(rank, rate)
 
 
 def coded(codec: str) -> str:
@@ -82,20 +82,20 @@ def evened(ratios: Sequence[tuple[float, float]], near: float) -> float:
     return min(found, key=lambda rate: abs(math.log(rate / (near or rate))), default=0.0)
 
 
-def codecs(crew: Rehearsal, book: Book, rates: Rates, names: Sequence[str], steps: int, repeat: int) -> None:
-    graph, cluster = crew.graph, crew.cluster
-    costs = crew.probe([api.plan_of(plan, graph, cluster) for plan in (PLAIN, *map(coded, names))])
+def codecs(rehearsal: Rehearsal, book: Book, rates: Rates, names: Sequence[str], steps: int, repeat: int) -> None:
+    graph, cluster = rehearsal.graph, rehearsal.cluster
+    costs = rehearsal.probe([api.plan_of(plan, graph, cluster) for plan in (PLAIN, *map(coded, names))])
     said = {name: swept(coded(name), graph, costs, rates) for name in names}
     evens = {name: sweep.pays.even if sweep.pays else 0.0 for name, sweep in said.items()}
-    print(f"\n{crew.task}: " + "; ".join(str(sweep.pays) for sweep in said.values()), flush=True)
+    print(f"\n{rehearsal.task}: " + "; ".join(str(sweep.pays) for sweep in said.values()), flush=True)
     for rate in rates:
         near = [name for name in names if rate in wanted(evens[name], rates)]
-        move(crew, rate)
+        move(rehearsal, rate)
         for _ in range(repeat if near else 0):
             for plan in (PLAIN, *map(coded, near)):
-                book.measure(crew, plan, rate, steps)
+                book.measure(rehearsal, plan, rate, steps)
     heads = [
-        f"{crew.task}: codec",
+        f"{rehearsal.task}: codec",
         "pays below, predicted",
         "measured",
         "ln p/m",
@@ -103,7 +103,7 @@ def codecs(crew: Rehearsal, book: Book, rates: Rates, names: Sequence[str], step
     ]
     print(f"\n| {' | '.join(heads)} |\n|{'---|' * len(heads)}", flush=True)
     for name in names:
-        was = [(rate, book.ratio(crew.task, rate, coded(name), PLAIN)) for rate in rates]
+        was = [(rate, book.ratio(rehearsal.task, rate, coded(name), PLAIN)) for rate in rates]
         points = [(rate, ratio) for rate, ratio in was if ratio is not None]
         even, ratios = evened(points, evens[name]), {p.bandwidth: p.seconds / p.plain for p in said[name].points}
         cells = [show_bandwidth(one) if one else "none" for one in (evens[name], even)]
@@ -112,24 +112,26 @@ def codecs(crew: Rehearsal, book: Book, rates: Rates, names: Sequence[str], step
         print(f"| {name} | {' | '.join(cells)} | {miss} | {each} |", flush=True)
 
 
-def order(crew: Rehearsal, book: Book, rates: Rates, steps: int, repeat: int) -> None:
-    graph, cluster = crew.graph, crew.cluster
-    costs = crew.probe([api.plan_of(plan, graph, cluster) for pair in ORDERS.items() for plan in pair])
+def order(rehearsal: Rehearsal, book: Book, rates: Rates, steps: int, repeat: int) -> None:
+    graph, cluster = rehearsal.graph, rehearsal.cluster
+    costs = rehearsal.probe([api.plan_of(plan, graph, cluster) for pair in ORDERS.items() for plan in pair])
     said = dict[str, dict[float, float]]()
     for own, plain in ORDERS.items():
         both = [swept(plan, graph, costs, rates).points for plan in (own, plain)]
         said[own] = {a.bandwidth: b.seconds / a.seconds - 1 for a, b in zip(*both, strict=True)}
     places = {own: sorted({max(gains, key=gains.__getitem__), rates[-1]}) for own, gains in said.items()}
     for rate in rates:
-        move(crew, rate)
+        move(rehearsal, rate)
         for _ in range(repeat):
             for own in (own for own in ORDERS if rate in places[own]):
                 for plan in (own, ORDERS[own]):
-                    book.measure(crew, plan, rate, steps)
-    print(f"\n| {crew.task} | rate | gain over first come, first served, predicted | measured |\n|---|---|---|---|")
+                    book.measure(rehearsal, plan, rate, steps)
+    print(
+        f"\n| {rehearsal.task} | rate | gain over first come, first served, predicted | measured |\n|---|---|---|---|"
+    )
     for own, plain in ORDERS.items():
         for rate in places[own]:
-            ratio = book.ratio(crew.task, rate, plain, own)
+            ratio = book.ratio(rehearsal.task, rate, plain, own)
             was = f"{ratio - 1:+.1%}" if ratio else ""
             print(f"| {own} | {show_bandwidth(rate)} | {said[own][rate]:+.1%} | {was} |", flush=True)
 
@@ -147,11 +149,11 @@ def main() -> None:
     given = parser.parse_args()
     cluster, rates, book = api.cluster_of(given.cluster), read_sweep(f"bandwidth={given.rates}"), Book(given.out)
     for task in given.tasks.split(","):
-        with Rehearsal(task, api.graph_of(task), cluster) as crew:
+        with Rehearsal(task, api.graph_of(task), cluster) as rehearsal:
             if given.what == "codecs":
-                codecs(crew, book, rates, given.codecs.split(","), given.steps, given.repeat)
+                codecs(rehearsal, book, rates, given.codecs.split(","), given.steps, given.repeat)
             else:
-                order(crew, book, rates, given.steps, given.repeat)
+                order(rehearsal, book, rates, given.steps, given.repeat)
 
 
 if __name__ == "__main__":

@@ -39,9 +39,9 @@ def trained(task: str, plans: list[str], epochs: int, seed: int) -> Iterator[tup
     """Held-out loss of each plan after so many epochs from the same first weights, over the same minibatches."""
     loaded, cluster = api.load(task), api.cluster_of("local:4")
     graph, steps = api.graph_of(loaded), epochs * (len(loaded.data) // loaded.batch_size)
-    with Rehearsal(task, graph, cluster, seed=seed) as crew:
+    with Rehearsal(task, graph, cluster, seed=seed) as rehearsal:
         for plan in plans:
-            yield plan, crew.train(api.plan_of(plan, graph, cluster), steps=steps, keep=Keep("")).final_loss
+            yield plan, rehearsal.train(api.plan_of(plan, graph, cluster), steps=steps, keep=Keep("")).final_loss
 
 
 def main() -> None:

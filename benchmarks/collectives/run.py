@@ -90,8 +90,8 @@ def measured(cluster: str, names: Sequence[str], sizes: Sequence[int], turns: in
 def predicted(cluster: str, sizes: Sequence[int]) -> dict[int, Times]:
     """The same by costs that are probed in a lab of the cluster."""
     graph, found = api.graph_of(TASK), api.cluster_of(cluster)
-    with Rehearsal(TASK, graph, found) as crew:
-        costs = crew.probe([api.plan_of("ddp", graph, found)])
+    with Rehearsal(TASK, graph, found) as rehearsal:
+        costs = rehearsal.probe([api.plan_of("ddp", graph, found)])
     return {size: {name: s for s, name in timed(size, found.size, None, costs)} for size in sizes}
 
 

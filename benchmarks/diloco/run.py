@@ -27,13 +27,13 @@ def speed(batch: int, knobs: str, name: str, repeat: int) -> None:
     task, cluster = task_of(batch), api.cluster_of(name)
     graph = api.graph_of(task)
     plans = {text: api.plan_of(text, graph, cluster) for text in ("ddp", f"diloco({knobs})")}
-    with Rehearsal(task, graph, cluster) as crew:
-        costs = crew.probe(list(plans.values()))
+    with Rehearsal(task, graph, cluster) as rehearsal:
+        costs = rehearsal.probe(list(plans.values()))
         said = {text: simulate(lower(graph, p, cluster)[-1].program, costs).step_seconds for text, p in plans.items()}
         was: dict[str, list[float]] = {text: [] for text in plans}
         for _ in range(repeat):
             for text, plan in plans.items():
-                was[text].append(crew.measure(plan, steps=12, evaluate=False).timeline.step_seconds)
+                was[text].append(rehearsal.measure(plan, steps=12, evaluate=False).timeline.step_seconds)
     for text in plans:
         low, middle, high = (batch / pick(was[text]) for pick in (max, median, min))
         print(f"{text}: {middle:.1f} samples a second ({low:.1f} to {high:.1f}), predicted {batch / said[text]:.1f}")

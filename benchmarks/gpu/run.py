@@ -125,8 +125,8 @@ def speed(figures: Figures, names: Iterable[str], steps: int, repeat: int, piece
         graph, task = api.graph_of(spec(name)), load_task(spec(name))
         knobs = {"segments": "compiled"} if compiled else {}
         plans = {p: api.plan_of(plan_text(p, **knobs), graph, cluster) for p in PRECISIONS}
-        with Rehearsal(spec(name), graph, cluster, timeout=300.0) as crew:
-            costs = None if compiled else crew.probe(list(plans.values()))
+        with Rehearsal(spec(name), graph, cluster, timeout=300.0) as rehearsal:
+            costs = None if compiled else rehearsal.probe(list(plans.values()))
             for precision, plan in plans.items():
                 program = lower(graph, plan, cluster)[-1].program
                 predicted = simulate(program, costs).step_seconds if costs else None
@@ -134,7 +134,7 @@ def speed(figures: Figures, names: Iterable[str], steps: int, repeat: int, piece
                 loop.seconds(3)
                 ours, theirs = [], []
                 for _ in range(repeat):
-                    ours.append(crew.measure(plan, steps=steps, evaluate=False).timeline.step_seconds)
+                    ours.append(rehearsal.measure(plan, steps=steps, evaluate=False).timeline.step_seconds)
                     theirs.append(loop.seconds(steps))
                 figures.add(
                     piece=piece, task=name, precision=precision, seconds=median(ours), spread=[min(ours), max(ours)],
@@ -153,14 +153,14 @@ def memory(figures: Figures, names: Iterable[str]) -> None:
     besides = beside(cluster)
     figures.add(piece="besides", allocated=besides[0], reserved=besides[1])
 
-    def case(crew: Rehearsal, name: str, graph: Graph, precision: str, recompute: str) -> None:
+    def case(rehearsal: Rehearsal, name: str, graph: Graph, precision: str, recompute: str) -> None:
         knobs: dict[str, Any] = {} if recompute == "none" else {"recompute": recompute}
         knobs |= {"budget": 0.6} if recompute == "auto" else {}
         plan = api.plan_of(plan_text(precision, **knobs), graph, cluster)
         program, short = lower(graph, plan, cluster)[-1].program, short_dtype(plan.memory)
         costs = datasheet_costs(graph, cluster, sizes_of(plan, graph), precisions=(short,) if short else ())
         predicted = simulate(program, costs).memory[0] + besides[0]
-        held, watch = held_by(program, graph) + besides[1], crew.memory(plan)[0]
+        held, watch = held_by(program, graph) + besides[1], rehearsal.memory(plan)[0]
         figures.add(
             piece="memory", task=name, precision=precision, recompute=recompute, predicted=predicted,
             allocated=watch.peak, allocated_off=predicted / watch.peak - 1, predicted_held=held,
@@ -169,10 +169,10 @@ def memory(figures: Figures, names: Iterable[str]) -> None:
 
     def one(name: str) -> None:
         graph = api.graph_of(spec(name))
-        with Rehearsal(spec(name), graph, cluster, timeout=300.0) as crew:
+        with Rehearsal(spec(name), graph, cluster, timeout=300.0) as rehearsal:
             for precision, recompute in product(PRECISIONS, RECOMPUTE):
                 what = f"{name} {precision} {recompute}"
-                guarded(figures, "memory", what, partial(case, crew, name, graph, precision, recompute))
+                guarded(figures, "memory", what, partial(case, rehearsal, name, graph, precision, recompute))
 
     for name in figures.each("memory", names):
         guarded(figures, "memory", name, partial(one, name))
@@ -184,8 +184,8 @@ def beside(cluster: Any) -> tuple[int, int]:
     plan = api.plan_of("single", graph, cluster)
     program = lower(graph, plan, cluster)[-1].program
     own = simulate(program, datasheet_costs(graph, cluster, sizes_of(plan, graph))).memory[0]
-    with Rehearsal(spec("tiny"), graph, cluster) as crew:
-        watch = crew.memory(plan)[0]
+    with Rehearsal(spec("tiny"), graph, cluster) as rehearsal:
+        watch = rehearsal.memory(plan)[0]
     return max(watch.peak - own, 0), max(watch.held - held_by(program, graph), 0)
 
 

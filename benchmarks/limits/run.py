@@ -40,11 +40,11 @@ def pair(memory: int) -> Cluster:
 def errors(spec: str, graph: Graph) -> str:
     """By how much predicted live bytes of the fullest rank are off what its allocator saw, over all plans."""
     off = []
-    with Rehearsal(spec, graph, pair(0)) as crew:
+    with Rehearsal(spec, graph, pair(0)) as rehearsal:
         for text in PLANS:
             plan = api.plan_of(text, graph, pair(0))
             predicted = max(fit_of(plan, graph, pair(10**10)).used)
-            off.append(predicted / max(watch.peak for watch in crew.memory(plan)) - 1)
+            off.append(predicted / max(watch.peak for watch in rehearsal.memory(plan)) - 1)
             print(f"{text}: {show_bytes(predicted)} predicted, {off[-1]:+.1%}", flush=True)
     return f"live bytes: mean error {mean(map(abs, off)):.1%}, at most {max(map(abs, off)):.1%}"
 

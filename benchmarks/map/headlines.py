@@ -53,16 +53,16 @@ TUNED = tuple(f"ddp(bucket_bytes={size},first_bucket_bytes={size // 4})" for siz
 def measure(task: str, name: str, plans: list[str], steps: int, place: Path, known: dict[str, float]) -> None:
     """Seconds a step of each plan that is not known, and what computing takes (c) and the wire (m) of DDP's bytes."""
     graph, cluster = api.graph_of(task), api.cluster_of(name)
-    with Rehearsal(task, graph, cluster) as crew:
+    with Rehearsal(task, graph, cluster) as rehearsal:
         if "c" not in known:
-            costs = crew.probe([api.plan_of("ddp", graph, cluster)])
+            costs = rehearsal.probe([api.plan_of("ddp", graph, cluster)])
             said = simulate(lower(graph, api.plan_of("ddp", graph, cluster), cluster)[-1].program, costs)
             b = said.breakdown
             computing, wire = b.forward + b.backward + b.optimizer, max(said.wire_sent) / narrowest_link(cluster)
             keep(place, known, {"c": computing, "m": wire})
         for plan in plans:
             if plan not in known:
-                take = crew.measure(api.plan_of(plan, graph, cluster), steps=steps, evaluate=False)
+                take = rehearsal.measure(api.plan_of(plan, graph, cluster), steps=steps, evaluate=False)
                 keep(place, known, {plan: take.timeline.step_seconds})
                 print(f"{plan}: {take.timeline.step_seconds * 1e3:.1f} ms", flush=True)
 

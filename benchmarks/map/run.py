@@ -63,9 +63,9 @@ def learn(book: Book, plans: Sequence[str], steps: int) -> None:
     """The training loss of each step, of one seed."""
     cluster, graph = api.cluster_of("local:4"), api.graph_of(TASK)
     missing = [plan for plan in dict.fromkeys(PLANS[plan] for plan in plans) if plan not in book.of("loss")]
-    with Rehearsal(TASK, graph, cluster) as crew:
+    with Rehearsal(TASK, graph, cluster) as rehearsal:
         for plan in missing:
-            take = crew.train(api.plan_of(plan, graph, cluster), steps=steps, keep=Keep(""))
+            take = rehearsal.train(api.plan_of(plan, graph, cluster), steps=steps, keep=Keep(""))
             book.put([loss for _, _, loss in take.loss], "loss", plan)
             print(f"{plan}: held-out loss {take.final_loss:.4f} after {steps} steps", flush=True)
 
@@ -74,19 +74,19 @@ def measure(book: Book, plans: Sequence[str], name: str, rates: Sequence[float],
     """Steps of each plan: predicted over `rates`, run at those `moved` rates at which that does not take long."""
     cluster, graph = api.cluster_of(name), api.graph_of(TASK)
     made = {plan: api.plan_of(plan, graph, cluster) for plan in plans}
-    with Rehearsal(TASK, graph, cluster) as crew:
-        costs = crew.probe(list(made.values()))
+    with Rehearsal(TASK, graph, cluster) as rehearsal:
+        costs = rehearsal.probe(list(made.values()))
         for plan in plans:
             for point in api.sweep(made[plan], costs, sorted({*rates, *moved})).points:
                 book.put(point.seconds, "said", plan, point.bandwidth)
         for rate in moved:
             for rank in range(cluster.size):
-                crew.crew.lab.set_bandwidth(rank, rate)
+                rehearsal.group.lab.set_bandwidth(rank, rate)
             for plan in plans:
                 period = max(lower(graph, made[plan], cluster)[-1].program.steps, 4)
                 if rate in book.of("was", plan) or 2 * period * book.of("said", plan)[rate] > SLOW:
                     continue
-                take = crew.measure(made[plan], steps=4, evaluate=False)
+                take = rehearsal.measure(made[plan], steps=4, evaluate=False)
                 book.put(take.timeline.step_seconds, "was", plan, rate)
                 print(f"{show_bandwidth(rate)} {plan}: {show_seconds(take.timeline.step_seconds)}", flush=True)
 

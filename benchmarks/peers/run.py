@@ -49,16 +49,16 @@ def main() -> None:
     cluster, graph = api.cluster_of(given.cluster), api.graph_of(given.task)
     peers, plans = given.peers.split(","), given.plans.split(";")
     seconds: dict[str, list[float]] = {name: [] for name in [f"torch {p}" for p in peers] + plans}
-    with Rehearsal(given.task, graph, cluster) as crew:
+    with Rehearsal(given.task, graph, cluster) as rehearsal:
         made = {text: api.plan_of(text, graph, cluster) for text in plans}
         if any(plan.stages for plan in made.values()):  # these are cut by what was measured here
-            costs = crew.probe(list(made.values()))
+            costs = rehearsal.probe(list(made.values()))
             made = {text: api.plan_of(text, graph, cluster, costs=costs) for text in plans}
         for _ in range(given.repeat):
             for mode in peers:
                 seconds[f"torch {mode}"].append(peer_seconds(mode, given.task, given.cluster, given.steps))
             for text, plan in made.items():
-                seconds[text].append(crew.measure(plan, steps=given.steps, evaluate=False).timeline.step_seconds)
+                seconds[text].append(rehearsal.measure(plan, steps=given.steps, evaluate=False).timeline.step_seconds)
             print(json.dumps({name: times[-1] for name, times in seconds.items()}), flush=True)
     for name, times in seconds.items():
         low, middle, high = (pick(times) * 1e3 for pick in (min, median, max))

@@ -65,13 +65,13 @@ def show(name: str, case: Case, steps: int, repeat: int, predicted: bool) -> Non
     plans = [api.plan_of(text, graph, cluster) for text in ("ddp", *(text for text, _ in case.plans))]
     goals, steps = dict(case.plans), steps * case.times
     stalling = steps if case.task.endswith(":stalling") else 0
-    with Rehearsal(case.task, graph, cluster) as crew:
-        costs = crew.probe(plans) if predicted and not stalling else None
+    with Rehearsal(case.task, graph, cluster) as rehearsal:
+        costs = rehearsal.probe(plans) if predicted and not stalling else None
         told = {p.name: api.simulate(graph, p, cluster, costs=costs).step_seconds for p in plans if costs}
         found: dict[str, list[float]] = {}
         for _ in range(repeat):
             for plan in plans:
-                take = crew.measure(plan, steps=steps, evaluate=False)
+                take = rehearsal.measure(plan, steps=steps, evaluate=False)
                 found.setdefault(plan.name, []).append(take.timeline.step_seconds)
     waiting = median(found["ddp"])
     for text, seconds in found.items():

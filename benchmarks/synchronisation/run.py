@@ -64,10 +64,10 @@ class Book:
     def _runs(self, seed: int, plans: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
         """Each plan's held-out loss (not a number where it diverged) and (seconds, training loss) on its way."""
         graph, cluster = api.graph_of(self.task), api.cluster_of(self.cluster)
-        with Rehearsal(self.task, graph, cluster, seed=seed) as crew:
+        with Rehearsal(self.task, graph, cluster, seed=seed) as rehearsal:
             for plan in plans:
                 try:
-                    take = crew.train(api.plan_of(plan, graph, cluster), steps=self.steps, keep=Keep(""))
+                    take = rehearsal.train(api.plan_of(plan, graph, cluster), steps=self.steps, keep=Keep(""))
                 except PartitaError as error:
                     yield plan, {"final": float("nan"), "error": str(error)}
                 else:

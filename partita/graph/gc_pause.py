@@ -1,4 +1,4 @@
-"""No search for cycles while graphs, programs and curves are made, of which nothing is dropped in cycles."""
+"""Pauses garbage collection while graphs, programs and curves are built: none of them is dropped in cycles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def growing() -> Iterator[None]:
+def without_gc() -> Iterator[None]:
     """Python's collector stands still: it would visit all that was made before, again and again (a sixth of a trace,
     two fifths of a search over large pipelines)."""
     collecting = gc.isenabled()

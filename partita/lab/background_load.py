@@ -13,11 +13,9 @@ from partita.units import Seconds
 BEARABLE: Final = 0.1  # of one core; times taken beside more are not kept
 
 
-class Company:
-    """Counts, from its making on, the core-seconds that went to others than this process and its descendants.
-
-    Stolen by a hypervisor counts as well. The clock of the machine's counters ticks every 10 ms.
-    """
+class BackgroundLoad:
+    """Counts, from its construction on, the core-seconds that other processes used than this one and its descendants;
+    time stolen by a hypervisor counts too. The machine's counters tick every 10 ms."""
 
     def __init__(self) -> None:
         self.since, self.busy, self.own = time.monotonic(), _busy(), _own()

@@ -14,8 +14,8 @@ from partita.lab.rehearsal import Rehearsal
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.program.timeline import Timeline
-from partita.runtime.take import Take
-from partita.runtime.watch import Watch
+from partita.runtime.memory_trace import MemoryTrace
+from partita.runtime.result import RunResult
 from partita.searches.explaining import MOST_RANKS
 from partita.searches.pays import pays
 from partita.searches.sweep import Sweep, sweep
@@ -32,8 +32,8 @@ class Contest:
     classes: Mapping[str, str]
     predicted: Mapping[str, Timeline]
     guesses: Mapping[str, dict[str, Seconds]]
-    memory: Mapping[str, tuple[Watch, ...]]
-    takes: Mapping[str, list[Take]]
+    memory: Mapping[str, tuple[MemoryTrace, ...]]
+    results: Mapping[str, list[RunResult]]
     notes: tuple[str, ...]
     over: Mapping[str, tuple[tuple[BytesPerSecond, Seconds], ...]]
 
@@ -48,9 +48,9 @@ def contest(
     """Make every plan `again` with measured costs and predict it before any of them runs, then time all of them, right
     away as machines drift, repeats interleaved, then measure memory, and, to `evaluate`, the held-out loss once. The
     `bandwidths` are predicted only; `loaded` is what `task` names."""
-    takes: dict[str, list[Take]] = {text: [] for text in drafts}
-    with Rehearsal(task, graph, cluster, loaded=loaded, seed=seed, tell=tell) as crew:
-        plans, costs = measured_plans(crew, drafts, again)
+    results: dict[str, list[RunResult]] = {text: [] for text in drafts}
+    with Rehearsal(task, graph, cluster, loaded=loaded, seed=seed, tell=tell) as rehearsal:
+        plans, costs = measured_plans(rehearsal, drafts, again)
         programs = {text: lower(graph, plan, cluster)[-1].program for text, plan in plans.items()}
         tell(f"simulating {len(plans)} plans")
         predicted = {text: simulate(program, costs) for text, program in programs.items()}
@@ -58,22 +58,22 @@ def contest(
         for turn in range(repeat):
             for text, plan in plans.items():
                 tell(f"running {text}, repeat {turn + 1} of {repeat}")
-                takes[text].append(crew.measure(plan, steps=steps, evaluate=evaluate and turn == 0))
+                results[text].append(rehearsal.measure(plan, steps=steps, evaluate=evaluate and turn == 0))
         tell("measuring memory")
-        memory = {text: crew.memory(plan) for text, plan in plans.items()}
+        memory = {text: rehearsal.memory(plan) for text, plan in plans.items()}
         paid = [pays(plan, costs) for plan in plans.values()] if cluster.size <= MOST_RANKS else []
         over = {text: points(sweep(plan, costs, tuple(bandwidths))) for text, plan in plans.items() if bandwidths}
-        notes = (*crew.notes, *(str(one) for one in paid if one))
+        notes = (*rehearsal.notes, *(str(one) for one in paid if one))
     classes = {text: program.semantics for text, program in programs.items()}
-    return Contest(classes, predicted, guesses, memory, takes, notes, over)
+    return Contest(classes, predicted, guesses, memory, results, notes, over)
 
 
-def measured_plans(crew: Rehearsal, drafts: Mapping[str, Plan], again: Again) -> tuple[dict[str, Plan], Costs]:
-    """Plans made `again` from drafts by costs measured on the `crew`, and the costs of what these do: stages are cut,
-    and sums chosen, by what operators and messages take here, not by a data sheet."""
-    costs = crew.probe(list(drafts.values()))
+def measured_plans(rehearsal: Rehearsal, drafts: Mapping[str, Plan], again: Again) -> tuple[dict[str, Plan], Costs]:
+    """The drafts, made `again` with costs that the `rehearsal` measures, and these costs: stages are cut, and
+    collectives chosen, by what operators and messages take here."""
+    costs = rehearsal.probe(list(drafts.values()))
     plans = {text: again(text, costs) for text in drafts}
-    return plans, costs if plans == dict(drafts) else crew.probe(list(plans.values()))
+    return plans, costs if plans == dict(drafts) else rehearsal.probe(list(plans.values()))
 
 
 def points(found: Sweep) -> tuple[tuple[BytesPerSecond, Seconds], ...]:

@@ -64,7 +64,7 @@ def measured_costs(
     """Costs by micro-benchmarks, or the sentence that says why the lab's times would mean nothing, unless `insist`."""
     from partita.lab.rehearsal import Rehearsal
 
-    with Rehearsal(task, graph, cluster, tell=tell) as crew:
-        if crew.lame and not insist:
-            return crew.lame
-        return crew.probe(plans)
+    with Rehearsal(task, graph, cluster, tell=tell) as rehearsal:
+        if rehearsal.lame and not insist:
+            return rehearsal.lame
+        return rehearsal.probe(plans)

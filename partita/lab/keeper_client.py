@@ -19,7 +19,7 @@ class Refused(Exception):
 
 
 @dataclass
-class Keeping:
+class KeeperClient:
     """A keeper at work for lab `run`; `handles` are its open network namespaces, 0 the switches'."""
 
     run: str
@@ -86,7 +86,7 @@ class Keeping:
         return RunError(f"the process that holds lab {self.run} is gone; start the run again")
 
 
-def start_keeper(run: str, record: Path, kind: str, namespaces: int) -> Keeping:
+def start_keeper(run: str, record: Path, kind: str, namespaces: int) -> KeeperClient:
     """A keeper with that many network namespaces; `kind` 'user' puts them into a user namespace of their own.
 
     Raises Refused where the kernel does not allow it.
@@ -96,10 +96,10 @@ def start_keeper(run: str, record: Path, kind: str, namespaces: int) -> Keeping:
     process = subprocess.Popen(
         argv, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, start_new_session=True
     )
-    keeping = Keeping(run, record, kind == "user", process)
+    client = KeeperClient(run, record, kind == "user", process)
     try:
-        keeping.handles = tuple(keeping._answer()["handles"])
+        client.handles = tuple(client._answer()["handles"])
     except BaseException:
-        keeping.release()
+        client.release()
         raise
-    return keeping
+    return client

@@ -19,7 +19,7 @@ from partita.cost.costs import Host
 from partita.errors import ClusterError
 from partita.lab import enter
 from partita.lab.keeper import MARK
-from partita.lab.keeping import Keeping, Refused
+from partita.lab.keeper_client import KeeperClient, Refused
 from partita.lab.quota import (
     DeviceGroup,
     killed_for_memory,
@@ -48,7 +48,7 @@ class Lab:
     cluster: Cluster
     kind: str
     notes: tuple[str, ...]
-    keeping: Keeping
+    keeper: KeeperClient
     groups: tuple[DeviceGroup, ...]
     port: int
     listener: socket.socket | None = None
@@ -78,7 +78,7 @@ class Lab:
             "RANK": str(rank), "WORLD_SIZE": str(self.cluster.size),
             "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(locals_),
             "MASTER_ADDR": self.addresses[0], "MASTER_PORT": str(self.port),
-            "GLOO_SOCKET_IFNAME": self.interface, "OMP_NUM_THREADS": "1", **KEPT, MARK: self.keeping.run,
+            "GLOO_SOCKET_IFNAME": self.interface, "OMP_NUM_THREADS": "1", **KEPT, MARK: self.keeper.run,
         }  # fmt: skip
 
     def spawn(
@@ -90,7 +90,7 @@ class Lab:
         listens at MASTER_PORT on 127.0.0.1 alone, its number in PARTITA_LISTEN_FD."""
         settings = {
             "parent": os.getpid(),
-            "namespaces": self.keeping.entrance(rank + 1),
+            "namespaces": self.keeper.entrance(rank + 1),
             "groups": process_files(self.groups[rank]) if self.groups else [],
             "core": core_of(self.cluster, rank, sorted(os.sched_getaffinity(0))) if self.groups else -1,
         }
@@ -115,7 +115,7 @@ class Lab:
         """
         if self.kind == "loopback":
             raise ClusterError(f"cluster {self.cluster.name} runs on loopback, which has no counters a device")
-        sent, received = self.keeping.ask({"count": rank + 1})["count"][INTERFACE]
+        sent, received = self.keeper.ask({"count": rank + 1})["count"][INTERFACE]
         return sent, received
 
     def memory_peak(self, rank: int, *, reset: bool = False) -> Bytes:
@@ -139,7 +139,7 @@ class Lab:
         batches: list[tuple[str, ...]] = [()] * (self.cluster.size + 1)
         batches[0] = tuple(shape(f"d{rank}", link, False, "change"))
         batches[rank + 1] = tuple(shape(INTERFACE, link, False, "change"))
-        self.keeping.carry_out(find_tool("tc"), tuple(batches))
+        self.keeper.carry_out(find_tool("tc"), tuple(batches))
 
     @contextmanager
     def lifted(self) -> Iterator[None]:
@@ -160,7 +160,7 @@ class Lab:
             raise ClusterError(f"cluster {self.cluster.name} runs on loopback; it has no links to take down")
         batches: list[tuple[str, ...]] = [()] * (self.cluster.size + 1)
         batches[rank + 1] = (f"link set {INTERFACE} {'up' if up else 'down'}",)
-        self.keeping.carry_out(find_tool("ip"), tuple(batches))
+        self.keeper.carry_out(find_tool("ip"), tuple(batches))
 
     def set_quota(self, rank: int, cores: float) -> None:
         """The device's share of the cores from now on; 0 lifts it. Raises ClusterError without control groups."""
@@ -184,7 +184,7 @@ class Lab:
         while self.watches:
             os.close(self.watches.pop())
         self.free_port()
-        self.keeping.release()
+        self.keeper.release()
 
 
 def _kill(process: subprocess.Popen[Any]) -> None:

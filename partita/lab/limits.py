@@ -20,9 +20,9 @@ def beside(task: str, graph: Graph, cluster: Cluster, plan: Plan) -> Bytes:
 
     Raises ClusterError where the lab has no control groups for memory.
     """
-    with Rehearsal(task, graph, cluster) as crew:
-        crew.measure(plan, steps=STEPS, evaluate=False)
-        peak = max(crew.crew.lab.memory_peak(rank) for rank in range(cluster.size))
+    with Rehearsal(task, graph, cluster) as rehearsal:
+        rehearsal.measure(plan, steps=STEPS, evaluate=False)
+        peak = max(rehearsal.group.lab.memory_peak(rank) for rank in range(cluster.size))
     if not peak:
         raise ClusterError(f"{cluster.name} runs without control groups for memory, so nothing can be limited")
     return peak
@@ -33,11 +33,11 @@ def survives(task: str, graph: Graph, cluster: Cluster, plan: Plan, besides: Byt
     root = cluster.root
     devices = tuple(replace(device, memory=device.memory + besides) for device in cluster.devices)
     limited = replace(cluster, root=replace(root, members=devices))
-    with Rehearsal(task, graph, limited, memory_limits=True) as crew:
+    with Rehearsal(task, graph, limited, memory_limits=True) as rehearsal:
         try:
-            crew.measure(plan, steps=STEPS, evaluate=False)
+            rehearsal.measure(plan, steps=STEPS, evaluate=False)
         except RunError:
-            if any(crew.crew.lab.killed_for_memory(rank) for rank in range(cluster.size)):
+            if any(rehearsal.group.lab.killed_for_memory(rank) for rank in range(cluster.size)):
                 return False
             raise
     return True

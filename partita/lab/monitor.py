@@ -1,4 +1,4 @@
-"""What workers say of themselves while they run, put together: who is slow, and whose weights are not the others'."""
+"""What workers report while they run, put together: which rank is slow, and which rank's weights differ."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from partita.errors import RunError
 from partita.lab.stragglers import Paces
 from partita.program.program import Program
 from partita.program.timeline import Timeline
-from partita.runtime.stray import stray_of
+from partita.runtime.divergence import divergence_of
 
 
 @dataclass
-class Beats:
-    """Of one run of `program`; mutable. `weights` has, after a step, the checksums that each rank has told of."""
+class Monitor:
+    """Of one run of `program`; mutable. `weights` has, for each step, the checksums that ranks have reported."""
 
     program: Program
     cluster: Cluster
@@ -26,7 +26,7 @@ class Beats:
         self.paces = Paces(self.program, self.cluster)
 
     def hear(self, rank: int, event: Mapping[str, Any]) -> Iterator[str]:
-        """Take in an event; sentences that are worth telling. Raises RunError where a rank has gone astray."""
+        """Take in a report; yields sentences that are worth telling. Raises RunError where a rank's weights differ."""
         if "weights" in event:
             self._compare(rank, event["after"], event["weights"])
         if "pace" in event:
@@ -42,6 +42,6 @@ class Beats:
         if len(told) < len([each for role in self.program.roles for each in role.ranks]):
             return
         self.weights = {later: sums for later, sums in self.weights.items() if later > step}
-        stray = stray_of(self.program, [told[each] for each in range(self.program.size)])
-        if stray:
-            raise RunError(f"{stray.sentence} at step {step}", rank=stray.rank, step=step)
+        divergence = divergence_of(self.program, [told[each] for each in range(self.program.size)])
+        if divergence:
+            raise RunError(f"{divergence.sentence} at step {step}", rank=divergence.rank, step=step)

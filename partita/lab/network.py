@@ -16,7 +16,7 @@ from typing import Final
 
 from partita.cluster.cluster import Cluster, Group
 from partita.errors import ClusterError
-from partita.lab.keeping import Keeping, Refused, start_keeper
+from partita.lab.keeper_client import KeeperClient, Refused, start_keeper
 from partita.lab.lab import Lab, find_tool
 from partita.lab.quota import DeviceGroup, find_hierarchy, make_group, name_group
 from partita.lab.record import new_run, reap, state_directory, write_record
@@ -93,47 +93,47 @@ def _namespaces(cluster: Cluster, kind: str, memory_limits: bool) -> Lab:
     record = state_directory() / f"lab-{run}.json"
     user = kind == "user namespaces"
     tools = find_tool("ip"), find_tool("tc")
-    keeping = start_keeper(run, record, "user" if user else "root", cluster.size + 1)
+    keeper = start_keeper(run, record, "user" if user else "root", cluster.size + 1)
     try:
-        netem, same = _connect(cluster, keeping, *tools), _same_transport(cluster, keeping)
+        netem, same = _connect(cluster, keeper, *tools), _same_transport(cluster, keeper)
         groups, without = (
             ((), "without root there are no CPU quotas: times mean nothing")
             if user
-            else (_control_groups(cluster, keeping, memory_limits))
+            else (_control_groups(cluster, keeper, memory_limits))
         )
         write_record(record, run, tuple(each for group in groups for each in group.directories))
     except BaseException:
-        keeping.release()
+        keeper.release()
         raise
-    return Lab(cluster, kind, _notes(cluster, netem, same, without), keeping, groups, PORT)
+    return Lab(cluster, kind, _notes(cluster, netem, same, without), keeper, groups, PORT)
 
 
-def _connect(cluster: Cluster, keeping: Keeping, ip: str, tc: str) -> bool:
+def _connect(cluster: Cluster, keeper: KeeperClient, ip: str, tc: str) -> bool:
     """Makes the links, first the switches' side, and shapes them; whether latency is emulated."""
     netem = False
     if any(port.link.latency for climb in cluster.climbs for port in climb):
-        trial = keeping.ask({"run": [(0, [tc, "-batch", "-"], "\n".join(NETEM_TRIAL))]})
+        trial = keeper.ask({"run": [(0, [tc, "-batch", "-"], "\n".join(NETEM_TRIAL))]})
         netem = trial["run"][0][0] == 0
-    wiring = wire_up(cluster, keeping.paths(), netem)
-    keeping.carry_out(ip, (wiring.ip[0],))
-    keeping.carry_out(ip, ((), *wiring.ip[1:]))
-    keeping.carry_out(tc, wiring.tc)
+    wiring = wire_up(cluster, keeper.paths(), netem)
+    keeper.carry_out(ip, (wiring.ip[0],))
+    keeper.carry_out(ip, ((), *wiring.ip[1:]))
+    keeper.carry_out(tc, wiring.tc)
     return netem
 
 
-def _same_transport(cluster: Cluster, keeping: Keeping) -> bool:
+def _same_transport(cluster: Cluster, keeper: KeeperClient) -> bool:
     """Whether every device speaks TCP as `TRANSPORT` says; another host's preferences would give other times."""
     work = [(place, ["sh", "-ec", "\n".join(TRANSPORT)], "") for place in range(1, cluster.size + 1)]
-    return not any(code for code, _ in keeping.ask({"run": work})["run"])
+    return not any(code for code, _ in keeper.ask({"run": work})["run"])
 
 
-def _control_groups(cluster: Cluster, keeping: Keeping, memory_limits: bool) -> tuple[tuple[DeviceGroup, ...], str]:
+def _control_groups(cluster: Cluster, keeper: KeeperClient, memory_limits: bool) -> tuple[tuple[DeviceGroup, ...], str]:
     """The group of each rank, or none and the reason. Recorded and told to the keeper before they are made."""
     hierarchy = find_hierarchy()
-    groups = tuple(name_group(hierarchy, f"partita-{keeping.run}-{rank}") for rank in range(cluster.size))
+    groups = tuple(name_group(hierarchy, f"partita-{keeper.run}-{rank}") for rank in range(cluster.size))
     directories = [each for group in groups for each in group.directories]
-    write_record(keeping.record, keeping.run, tuple(directories))
-    keeping.ask({"groups": directories})
+    write_record(keeper.record, keeper.run, tuple(directories))
+    keeper.ask({"groups": directories})
     try:
         for group, device in zip(groups, cluster.devices, strict=True):
             make_group(group, 0.0 if device.ghost else device.cores, device.memory if memory_limits else 0)
@@ -169,7 +169,7 @@ def _loopback(cluster: Cluster, reason: str = "") -> Lab:
     run = new_run()
     record = state_directory() / f"lab-{run}.json"
     listener = socket.create_server(("127.0.0.1", 0), backlog=max(128, cluster.size))
-    keeping = start_keeper(run, record, "plain", 0)
+    keeper = start_keeper(run, record, "plain", 0)
     write_record(record, run, ())
     notes = (reason,) if reason else ()
-    return Lab(cluster, "loopback", notes, keeping, (), listener.getsockname()[1], listener)
+    return Lab(cluster, "loopback", notes, keeper, (), listener.getsockname()[1], listener)

@@ -18,13 +18,13 @@ from partita.cost.costs import Costs, Touch, Wiring
 from partita.errors import RunError, RunHung, RunStopped
 from partita.graph.graph import Graph
 from partita.graph.text import write_graph
-from partita.lab.beats import Beats
-from partita.lab.company import BEARABLE, Company
+from partita.lab.background_load import BEARABLE, BackgroundLoad
 from partita.lab.costing import precisions_of
 from partita.lab.deaths import stalled
 from partita.lab.drags import means, pooled
 from partita.lab.forward import forwarding
 from partita.lab.launching import launches_of, touch_of, with_launching
+from partita.lab.monitor import Monitor
 from partita.lab.record import scratch
 from partita.lab.spares import Spares
 from partita.lab.wires import MEASURED, QUIET, sizes_for, wiring_of
@@ -37,8 +37,8 @@ from partita.program.instruction import Collective, Kind
 from partita.program.program import Program
 from partita.runtime.checkpoint import Keep, stopped_at
 from partita.runtime.leg import legs
-from partita.runtime.take import Halted, Take, take_of
-from partita.runtime.watch import Watch, read_watch
+from partita.runtime.memory_trace import MemoryTrace, read_memory_trace
+from partita.runtime.result import Halted, RunResult, result_of
 from partita.runtime.weights import write_first
 from partita.task import Task, load_task
 from partita.units import Seconds
@@ -67,8 +67,8 @@ class Rehearsal:
         self.note = tell
         self.beside: list[str] = []
         self.runs, self.launches = 0, dict[str, Seconds]()
-        self.beats: Beats | None = None
-        self.crew = WorkerGroup(cluster, env=QUIET, listen=True, memory_limits=memory_limits)
+        self.monitor: Monitor | None = None
+        self.group = WorkerGroup(cluster, env=QUIET, listen=True, memory_limits=memory_limits)
         self._stack = ExitStack()
 
     def __enter__(self) -> Rehearsal:
@@ -79,12 +79,12 @@ class Rehearsal:
             write_first(self.loaded or load_task(self.task, built_in), self.seed, self.init, first)
             cluster.write_text(write_cluster(self.cluster), encoding="utf-8")
             self.tell(f"starting {self.cluster.size} workers on {self.cluster.name}")
-            stack.enter_context(self.crew)
+            stack.enter_context(self.group)
             self.opening: dict[str, Any] = {
                 "task": self.task, "graph": str(graph), "cluster": str(cluster), "seed": self.seed, "first": str(first),
                 "timeout": self.timeout * PATIENCE,
             }  # fmt: skip
-            with self.crew.lab.lifted():
+            with self.group.lab.lifted():
                 self._ask("open", **self.opening)
             self._stack = stack.pop_all()
         return self
@@ -97,28 +97,28 @@ class Rehearsal:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the lab does not emulate here, and what disturbed its timing."""
-        return (*self.crew.lab.notes, *self.beside)
+        return (*self.group.lab.notes, *self.beside)
 
     @property
     def lame(self) -> str:
         """Why times taken here would not be the cluster's: its devices have quotas and this lab has none."""
         quotas = self.cluster.emulated and any(device.cores for device in self.cluster.devices)
-        return "; ".join(self.crew.lab.notes) or "no CPU quotas here" if quotas and not self.crew.lab.groups else ""
+        return "; ".join(self.group.lab.notes) or "no CPU quotas here" if quotas and not self.group.lab.groups else ""
 
     def _ask(self, verb: str, limit: Seconds = 0.0, stall: Seconds = inf, **payload: Any) -> list[dict[str, Any]]:
-        return self.crew.ask_all(verb, payload, limit or self.timeout * 2, self._hear, stall)
+        return self.group.ask_all(verb, payload, limit or self.timeout * 2, self._hear, stall)
 
     def _hear(self, rank: int, event: dict[str, Any]) -> None:
         if "note" in event:
             self.note(event["note"])
-        for sentence in self.beats.hear(rank, event) if self.beats else ():
+        for sentence in self.monitor.hear(rank, event) if self.monitor else ():
             self.note(sentence)
 
     def probe(self, plans: Sequence[Plan]) -> Costs:
         """Costs of everything that the plans' programs do, by micro-benchmarks with all devices loaded at once."""
         programs = [s.program for plan in plans for s in lower(self.graph, plan, self.cluster)]
         batches = sorted({segment.batch for program in programs for segment in program.segments})
-        company = Company()
+        background = BackgroundLoad()
         self.tell(f"timing operators for {', '.join(map(str, batches))} samples")
         alone = {s.batch for program in programs if program.size == 1 for s in program.segments}
         busy = {s.batch for program in programs if program.size > 1 for s in program.segments}
@@ -134,7 +134,7 @@ class Rehearsal:
         drags = means(sooner, self._drags(sorted(busy), self.cluster.size, steps, operators))
         ahead = means(early, late)[0] / drags[0]
         operators = {name: value * ahead for name, value in lone.items()} | operators
-        if (cores := company.cores()) > BEARABLE:
+        if (cores := background.cores()) > BEARABLE:
             self.beside = [
                 f"other work used {cores:.1f} cores of this machine while costs were measured: predictions are as much "
                 "too slow; repeat on a quiet machine"
@@ -143,7 +143,7 @@ class Rehearsal:
             self.graph, self.cluster, operators, copy=touch_of(touches, "copy"), add=touch_of(touches, "add"),
             update=touch_of(touches, "update"), lying=touch_of(touches, "lying"), load=touch_of(touches, "load"),
             sizes=tuple(batches), wiring=wiring,
-            hosts=self.crew.lab.hosts, instruction=median(reply["instruction"] for reply in touches),
+            hosts=self.group.lab.hosts, instruction=median(reply["instruction"] for reply in touches),
             codecs={name: _coding(touches, name) for name in codecs}, drags=drags,
         )  # fmt: skip
         return with_launching(costs, self.launches, touches)
@@ -159,12 +159,12 @@ class Rehearsal:
         place = cache_place(torch.__version__, cores, ranks > 1)
         kept = all(device.hosted for device in self.cluster.devices)
         cached = read_cache(place) if kept else {}
-        company = Company()
+        background = BackgroundLoad()
         replies = self._timed(batches, ranks, steps, cached)
         reference = median(reply["reference"] for reply in replies)
         known = {name: value * reference for name, value in cached.items()}
         fresh, drags = pooled([reply["operators"] for reply in replies], known)
-        if kept and company.cores() <= BEARABLE:
+        if kept and background.cores() <= BEARABLE:
             write_cache(place, fresh, reference)
         return known | fresh, (*drags, *self._even[ranks:])
 
@@ -198,7 +198,7 @@ class Rehearsal:
     def train(
         self, plan: Plan, *, steps: int, keep: Keep, keyed: bool = False, resume: str = "", since: int = 0,
         note: Tell = lambda sentence: None,
-    ) -> Take:  # fmt: skip
+    ) -> RunResult:  # fmt: skip
         """Up to step `steps`, from the first weights or from the checkpoint in `resume`, which is of step `since`.
 
         The first three steps that it takes do not count for the step's seconds. With `keep.out`, a first SIGTERM or
@@ -207,13 +207,13 @@ class Rehearsal:
         self.note = note
         order = {"out": keep.out, "every": keep.every, "keep": keep.many, "keyed": keyed, "resume": resume}
         spare = [] if keep.every or resume else self._expendable(plan, steps)
-        self.beats = Beats(lower(self.graph, plan, self.cluster)[-1].program, self.cluster)
-        with forwarding(self.crew.workers, wanted=bool(keep.out)) as heard:
+        self.monitor = Monitor(lower(self.graph, plan, self.cluster)[-1].program, self.cluster)
+        with forwarding(self.group.workers, wanted=bool(keep.out)) as heard:
             try:
-                take = self._run(plan, steps, min(3, max(steps - since - 1, 0)), spare, **order)
-                for sentence in self.beats.at_end(take.timeline):
+                result = self._run(plan, steps, min(3, max(steps - since - 1, 0)), spare, **order)
+                for sentence in self.monitor.at_end(result.timeline):
                     note(sentence)
-                return take
+                return result
             except RunError as error:
                 if not heard.number or isinstance(error, RunStopped):
                     raise
@@ -221,9 +221,9 @@ class Rehearsal:
             except Halted as halted:
                 raise RunStopped(stopped_at(halted.step, keep.out), heard.number, step=halted.step) from None
             finally:
-                self.beats = None
+                self.monitor = None
 
-    def measure(self, plan: Plan, *, steps: int, evaluate: bool = True) -> Take:
+    def measure(self, plan: Plan, *, steps: int, evaluate: bool = True) -> RunResult:
         """At least `steps` whole rounds of the steady state, after three steps and every warm-up of the plan."""
         program = lower(self.graph, plan, self.cluster)[-1].program
         discard = max(3, program.drain + sum(phase.steps for phase in plan.before))
@@ -237,7 +237,7 @@ class Rehearsal:
         found = [r for r in range(1, programs[0].size) if all(r < p.size and expendable(p, r) for p in programs)]
         return [r for r in found if len(programs) == 1 or programs[0].role_of[r].keeps == "model"]
 
-    def _run(self, plan: Plan, steps: int, discard: int, spare: Sequence[int] = (), **order: Any) -> Take:
+    def _run(self, plan: Plan, steps: int, discard: int, spare: Sequence[int] = (), **order: Any) -> RunResult:
         program = lower(self.graph, plan, self.cluster)[-1].program
         self.runs += 1
         order |= {"plan": write_plan(plan), "steps": steps, "spare": list(spare), "number": self.runs}
@@ -245,15 +245,15 @@ class Rehearsal:
         again, chains = all(returns(program, r) for r in spare), {chain_of(program, r) for r in spare} - {()}
         spares = Spares(spare, back if again else (), RETURNS, chains)
         try:
-            replies = self.crew.ask_all("run", order, 2 * self.timeout, self._hear, STALL * self.timeout, spares)
+            replies = self.group.ask_all("run", order, 2 * self.timeout, self._hear, STALL * self.timeout, spares)
         except RunHung as hung:
-            raise stalled(program, self.crew.workers, self.crew.links, hung) from None
-        return take_of(program, replies, discard)
+            raise stalled(program, self.group.workers, self.group.links, hung) from None
+        return result_of(program, replies, discard)
 
-    def memory(self, plan: Plan) -> tuple[Watch, ...]:
+    def memory(self, plan: Plan) -> tuple[MemoryTrace, ...]:
         """Measured live tensor bytes on each rank, from allocator events in a short run of its own."""
         size = lower(self.graph, plan, self.cluster)[-1].program.size
-        return tuple(read_watch(reply) for reply in self._ask("memory", 600.0, plan=write_plan(plan))[:size])
+        return tuple(read_memory_trace(reply) for reply in self._ask("memory", 600.0, plan=write_plan(plan))[:size])
 
 
 def _coding(replies: list[dict[str, Any]], name: str) -> tuple[Touch, Touch]:

@@ -23,8 +23,8 @@ from partita.errors import PartitaError
 from partita.graph.text import read_graph
 from partita.lab import probe
 from partita.plan.text import read_plan
-from partita.runtime.course import run
 from partita.runtime.device import CPU, GLOO, backend_of, device_of
+from partita.runtime.execution import run
 from partita.runtime.session import Order, Session, join_world
 from partita.task import load_task
 

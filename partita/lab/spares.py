@@ -28,7 +28,7 @@ class Spares:
         last = any(rank in chain and self.died.keys() >= {*chain} - {rank} for chain in self.chains)
         return rank in self.ranks and (begun or rank in self.died) and not last
 
-    def heirs(self, rank: int) -> bool:
+    def successors(self, rank: int) -> bool:
         """Whether others do what a worker did."""
         return any(rank in chain for chain in self.chains)
 

@@ -10,7 +10,7 @@ from partita.lab.rehearsal import Rehearsal, Tell
 from partita.plan.plan import Plan
 from partita.runtime.checkpoint import Found, Keep
 from partita.runtime.directory import Finished, opened, write_result
-from partita.runtime.take import Take
+from partita.runtime.result import RunResult
 from partita.task import Task
 from partita.units import Seconds
 
@@ -18,7 +18,7 @@ from partita.units import Seconds
 def train_on(
     spec: str, loaded: Task, graph: Graph, plan: Plan, cluster: Cluster, *, steps: int, seed: int, init: str,
     keep: Keep, resume: bool, keyed: bool, timeout: Seconds, tell: Tell, note: Tell,
-) -> Take:  # fmt: skip
+) -> RunResult:  # fmt: skip
     """Train the task that `spec` names, and that is `loaded` here, on the devices of `cluster`; `note` hears what must
     not be missed.
 
@@ -26,11 +26,11 @@ def train_on(
     """
     with opened(keep, resume, graph, plan, cluster, seed=seed, steps=steps, tell=note) as start:
         if isinstance(start, Finished):
-            return start.take
+            return start.result
         path, since = (str(start.path), start.manifest.step) if isinstance(start, Found) else ("", 0)
         order: dict[str, Any] = {"seed": seed, "init": init, "timeout": timeout, "tell": tell}
-        with Rehearsal(spec, graph, cluster, loaded=loaded, **order) as crew:
-            take = crew.train(plan, steps=steps, keep=keep, keyed=keyed, resume=path, since=since, note=note)
+        with Rehearsal(spec, graph, cluster, loaded=loaded, **order) as rehearsal:
+            result = rehearsal.train(plan, steps=steps, keep=keep, keyed=keyed, resume=path, since=since, note=note)
         if keep.out:
-            write_result(keep.out, Finished(plan, steps, take))
-        return take
+            write_result(keep.out, Finished(plan, steps, result))
+        return result

@@ -61,13 +61,13 @@ def probe_links(cluster: Cluster, tell: Tell) -> dict[str, Any]:
     """Latency, payload bandwidth and processor costs of a cluster's links, measured; None where there is one device."""
     if cluster.size == 1:
         return {"cluster": cluster.name, "wiring": None, "notes": ["one device sends no messages: nothing to measure"]}
-    with WorkerGroup(cluster, env=QUIET, listen=True) as crew:
+    with WorkerGroup(cluster, env=QUIET, listen=True) as group:
         tell(f"measuring the links of {cluster.name}")
-        crew.ask_all("join", {"timeout": 60.0}, 60.0)
+        group.ask_all("join", {"timeout": 60.0}, 60.0)
         wiring = wiring_of(
-            crew.ask_all("wires", {"sizes": list(sizes_for(cluster)), "kinds": list(MEASURED)}, 300.0), cluster
+            group.ask_all("wires", {"sizes": list(sizes_for(cluster)), "kinds": list(MEASURED)}, 300.0), cluster
         )
-        return {"cluster": cluster.name, "wiring": asdict(wiring), "notes": list(crew.lab.notes)}
+        return {"cluster": cluster.name, "wiring": asdict(wiring), "notes": list(group.lab.notes)}
 
 
 def sizes_for(cluster: Cluster) -> tuple[Bytes, ...]:

@@ -4,7 +4,7 @@
     on_event(rank, event)  <──  {"id": 3, "event": {"step": 12}}   any number, from its stdout
     a list of replies      <──  {"id": 3, "ok": {...}}             or {"id": 3, "error": "a sentence", "exit": 3}
 
-Nothing is polled: the crew sleeps until a pipe or a process moves.
+Nothing is polled: the group sleeps until a pipe or a process moves.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class WorkerGroup:
 
         `timeout` is how long nothing at all may be heard from those that have yet to answer, `stall` how long they may
         say that they stand still (`{"at": ...}`) without a byte on its way. Raises RunError with rank
-        and last step where a worker dies or reports an error, RunHung where time runs out; the crew is then broken.
+        and last step where a worker dies or reports an error, RunHung where time runs out; the group is then broken.
         """
         if self.broken:
             raise RunError(f"the workers cannot be asked to {verb}: {self.broken}; start them again")
@@ -166,7 +166,7 @@ class WorkerGroup:
         sentence = str(ending(self.lab, worker).error).partition("; the end of its log")[0]
         left = (
             "another of its chain plays its part"
-            if self.spares.heirs(rank)
+            if self.spares.successors(rank)
             else "its samples are left out from then on"
         )
         way = "it is started again" if again else left

@@ -67,7 +67,7 @@ def updates(
     return found
 
 
-def alone(draft: Draft) -> Program:
+def unsynchronised(draft: Draft) -> Program:
     """Workers that never agree (one, or as many as the mesh has); updates take gradients where backward left them."""
     roles = []
     for crew in draft.crews:

@@ -1,4 +1,4 @@
-"""Agreement through servers that wait for nobody, or for some: gradients enter as they come.
+"""Parameter servers that do not wait for all workers: contributions enter in the order of their arrival.
 
 worker  compute  F0 F1 B0 P0 B1 P1            | F of its next round, each part after the R of what it reads
         push           S0-- S1----
@@ -15,7 +15,7 @@ late ones drop  E after `need` of all U, U unless E is done, Y the step, Z the s
                 has no part in the round. A worker leaves out what is left of a round once G has the weights of the
                 next version, which wait in its inbox until T
 
-On devices of workers a server has weights of its own (`ways`), and serves its rank's worker by copies.
+On devices of workers a server has weights of its own (`push_pull`), and serves its rank's worker by copies.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from partita.lowering.agreement import lanes_of, program_of
 from partita.lowering.elastic import own_steps
 from partita.lowering.keys import owners_of
 from partita.lowering.negotiation import heard, said
+from partita.lowering.push_pull import PushPull, drops, served_in, tags_of
 from partita.lowering.quorum import counted, in_consensus, mastered
 from partita.lowering.samples import Crew, Draft, Work, packed, passes, separate
-from partita.lowering.ways import Way, drops, served_in, tags_of
 from partita.plan.plan import Plan
 from partita.plan.sync import Payload, Servers, Sync
 from partita.program.instruction import (
@@ -59,7 +59,7 @@ CORRECTIONS: Final = ("delay", "staleness")
 
 
 def waits_for_all(plan: Plan) -> bool:
-    """Whether no server goes ahead of a worker: every update is the sum of all workers' gradients of one step."""
+    """Whether the plan is synchronous: every update is the sum of all workers' gradients of one step."""
     sync = plan.sync[0] if plan.sync else Sync()
     consistency = sync.consistency
     ahead = consistency.staleness or consistency.need or any(c.name != "momentum" for c in plan.update.corrections)
@@ -67,7 +67,7 @@ def waits_for_all(plan: Plan) -> bool:
 
 
 def loose_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
-    """(whether such a plan asks for it, what) of all that is not brought about yet where servers go ahead."""
+    """(whether the plan asks for it, what) of all that is not built yet for such servers."""
     sync, elastic, dual = plan.sync[0], plan.sync[0].payload is Payload.ELASTIC, counted(plan.sync[0])
     unknown = [c.name for c in plan.update.corrections if c.name not in (("nesterov",) if elastic else CORRECTIONS)]
     assert isinstance(sync.through, Servers)
@@ -100,9 +100,9 @@ def loose_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
     yield bool(plan.before), "phases before servers that go ahead"
 
 
-def arriving(draft: Draft) -> Program:
-    """Servers of which each worker gets an answer of its own: asynchronous (DP-09, DP-10), with bounded delay (DP-14),
-    stepping once several have come (DP-16), or with the first of a step's gradients only (DP-11)."""
+def asynchronous(draft: Draft) -> Program:
+    """Servers that answer each worker by itself: asynchronous (DP-09, DP-10), with bounded delay (DP-14), with a step
+    after several gradients (DP-16), or with the first gradients of a step only (DP-11)."""
     owners, frequency = owners_of(draft, draft.servers), draft.sync.frequency
     own = {Payload.ELASTIC: tied, Payload.DUAL: in_consensus}.get(draft.sync.payload, _worker)
     crews = [crew for one in draft.crews for crew in separate(one, draft.servers)]
@@ -121,9 +121,9 @@ def arriving(draft: Draft) -> Program:
 
 
 def _worker(draft: Draft, crew: Crew, owners: Owners) -> list[Instruction]:
-    """A round: `fetch` pushes of the sum over `period` minibatches each, then the new weights."""
+    """A round: `fetch` pushes, each of the sum over `period` minibatches, then the new weights."""
     period, tags, delta = draft.sync.frequency.period, tags_of(draft), draft.sync.payload is Payload.DELTA
-    ways = [Way(draft, i, crew.ranks[0], owner) for i, owner in enumerate(owners)]
+    ways = [PushPull(draft, i, crew.ranks[0], owner) for i, owner in enumerate(owners)]
     home = {way.bucket for way in ways if way.home and not delta}
     body: list[Instruction] = []
     for push, tag in enumerate(tags):
@@ -148,8 +148,8 @@ def _worker(draft: Draft, crew: Crew, owners: Owners) -> list[Instruction]:
 
 
 def tied(draft: Draft, crew: Crew, owners: Owners) -> list[Instruction]:
-    """A round: `period` steps of the worker's own, then the spring between it and the centre of the last answer; what
-    it gives way is what the centre gets (DP-19, asynchronous)."""
+    """A round: `period` steps of the worker's own, then the elastic force between it and the centre of the last answer;
+    what the worker moves by, the centre gets (DP-19, asynchronous)."""
     body, rate = own_steps(draft, crew, draft.sync.frequency.period), draft.sync.outer.rate
     for i, bucket in enumerate(draft.buckets):
         name, host = bucket.name, owners[i]
@@ -168,9 +168,9 @@ def tied(draft: Draft, crew: Crew, owners: Owners) -> list[Instruction]:
     return body
 
 
-def _read(draft: Draft, needs: list[Way], one: Instruction) -> list[Instruction]:
-    """An instruction after the weights that it is the first to read. Where late work is dropped, they wait in the inbox
-    until then, and once those of the next version are there, what is left of this one is not done."""
+def _read(draft: Draft, needs: list[PushPull], one: Instruction) -> list[Instruction]:
+    """An instruction, after the weights that it is the first to read. Where late work is dropped, these wait in the
+    inbox until then, and once those of the next version have come, the rest of this round is skipped."""
     if not drops(draft):
         return [replace(one, after=one.after + tuple(After(way.read, 1) for way in needs))]
     found = []
@@ -185,9 +185,9 @@ def _gathering(draft: Draft, crew: Crew, step: int, *, last: bool) -> list[Work]
     return [replace(work, last=work.last and last) for work in passes(draft, crew, step)]
 
 
-def _made_ready(draft: Draft, crew: Crew, way: Way, tag: str) -> list[Instruction]:
-    """A bucket's gradients of a weighted loss are divided by the own samples' weight; its increment is made, once
-    backward does not read what it changes any more."""
+def _made_ready(draft: Draft, crew: Crew, way: PushPull, tag: str) -> list[Instruction]:
+    """For weighted losses, divide a bucket's gradients by the weight of the rank's own samples. For pushes of changes,
+    make the change, once backward no longer reads the weights."""
     found: list[Instruction] = []
     delta, i = draft.sync.payload is Payload.DELTA, way.i
     if draft.weight:
@@ -207,7 +207,7 @@ def _server(draft: Draft, host: int, owners: Owners) -> list[Instruction]:
         return mastered(draft, mine)
     tags, body = tags_of(draft), list[Instruction]()
     share = {rank: crew.count / draft.batch for crew in draft.crews for rank in crew.ranks}
-    ways = [Way(draft, i, w, host) for i in mine for w in draft.workers]
+    ways = [PushPull(draft, i, w, host) for i in mine for w in draft.workers]
     for push, tag in enumerate(tags):
         for way in ways:
             name = f"U{way.i}.{way.worker}"
@@ -222,8 +222,8 @@ def _server(draft: Draft, host: int, owners: Owners) -> list[Instruction]:
 
 
 def _closing(draft: Draft, mine: list[int], others: list[int]) -> list[Instruction]:
-    """A step of each bucket with the first gradients, as soon as it cannot mix versions: all workers have read the one
-    before, or no bucket takes more of this round, of which each server tells all others: a sum takes more hops."""
+    """For each bucket an update with the first gradients, as soon as it cannot mix versions: when all workers have read
+    the version before, or when no bucket takes more gradients of this round, which each server tells all others."""
     body: list[Instruction] = []
     for i in mine:
         came = tuple(After(f"U{i}.{w}") for w in draft.workers)
@@ -242,7 +242,7 @@ def _closing(draft: Draft, mine: list[int], others: list[int]) -> list[Instructi
     return body
 
 
-def _merge(draft: Draft, way: Way, share: float) -> Apply:
+def _merge(draft: Draft, way: PushPull, share: float) -> Apply:
     sync, workers, into = draft.sync, len(draft.workers), served_in(draft, way.host)
     need, delta = sync.consistency.need or 1, sync.payload is not Payload.GRADIENT
     if drops(draft):
@@ -252,8 +252,8 @@ def _merge(draft: Draft, way: Way, share: float) -> Apply:
 
 
 def _bounded(draft: Draft, i: int, worker: int) -> tuple[After, ...]:
-    """What an answer waits for: the worker's own update, and with a bound everybody's of so many rounds ago; where
-    late ones are dropped, the version."""
+    """What an answer waits for: the worker's own update and, with a bound on staleness, all other workers' updates of
+    so many rounds ago; where late gradients are dropped, the new version."""
     if drops(draft):
         return (After(f"Y{i}"),)
     staleness, last = draft.sync.consistency.staleness, tags_of(draft)[-1]
@@ -262,13 +262,13 @@ def _bounded(draft: Draft, i: int, worker: int) -> tuple[After, ...]:
 
 
 def _withheld(draft: Draft, i: int, push: int) -> tuple[After, ...]:
-    """With staleness 0 an update waits until all have read what was there before its round."""
+    """With staleness 0, an update waits until all workers have read the version before its round."""
     held = draft.sync.consistency.staleness == 0 and push == 0 and not drops(draft)
     return tuple(After(f"V{i}.{w}", 1) for w in draft.workers) if held else ()
 
 
 def handed_out(draft: Draft) -> Program:
-    """The end of a run: every worker gets what the servers have come to."""
+    """The end of a run: every worker gets the servers' final weights."""
     hosts, roles = draft.servers, []
     owners = owners_of(draft, hosts)
     others = [(host,) for host in hosts if host not in draft.workers]

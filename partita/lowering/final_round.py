@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from partita.lowering.agreement import COMPUTE, WIRE, program_of
-from partita.lowering.arriving import handed_out, waits_for_all
+from partita.lowering.async_servers import handed_out, waits_for_all
 from partita.lowering.averages import settles
 from partita.lowering.exchanges import pushes
 from partita.lowering.pairs import pairs_up

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from partita.cluster.cluster import Cluster
-from partita.lowering.arriving import waits_for_all
+from partita.lowering.async_servers import waits_for_all
 from partita.lowering.averages import averaged
 from partita.lowering.elastic import centred, momentum_of
 from partita.lowering.exchanges import exchanged

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from partita.cluster.cluster import Cluster
 from partita.errors import LoweringError
 from partita.graph.graph import Graph
-from partita.lowering.agreement import all_reduced, alone
-from partita.lowering.arriving import loose_gaps, waits_for_all
+from partita.lowering.agreement import all_reduced, unsynchronised
+from partita.lowering.async_servers import loose_gaps, waits_for_all
 from partita.lowering.chain import chain_gaps
 from partita.lowering.coding import ahead_gaps, check_streams, coded_twice, divided_gaps, server_gaps
 from partita.lowering.factors import Factors, base_of, factor_gaps, factors_of
@@ -47,7 +47,7 @@ from partita.wire.codec import SPECS
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class LoweredPhase:
     """A Program and how many steps of the run it covers (0: all that are left); `end`, if there is one, is the round
     of no minibatch that brings its replicas together after them."""
 
@@ -57,7 +57,7 @@ class Stretch:
     end: Program | None = None
 
 
-def lower(graph: Graph, plan: Plan, cluster: Cluster) -> tuple[Stretch, ...]:
+def lower(graph: Graph, plan: Plan, cluster: Cluster) -> tuple[LoweredPhase, ...]:
     """The Programs of the plan's phases, in order; the last one has no end.
 
     Raises PlanError for a plan that contradicts itself, the graph or the cluster, LoweringError for a legal one that
@@ -66,7 +66,7 @@ def lower(graph: Graph, plan: Plan, cluster: Cluster) -> tuple[Stretch, ...]:
     check(plan, graph, cluster)
     phases = [(phase.steps, phase.plan) for phase in plan.before] + [(0, plan)]
     return tuple(
-        Stretch(steps, lower_phase(graph, part, cluster), part, _at_end(graph, part)) for steps, part in phases
+        LoweredPhase(steps, lower_phase(graph, part, cluster), part, _at_end(graph, part)) for steps, part in phases
     )
 
 
@@ -101,7 +101,7 @@ def _agreed(graph: Graph, plan: Plan, cluster: Cluster, steps: int, factors: Fac
 
 def _agreement(plan: Plan) -> Callable[[Draft], Program]:
     if not plan.sync or (plan.mesh.size == 1 and waits_for_all(plan)):
-        return alone
+        return unsynchronised
     return served if isinstance(plan.sync[0].through, Servers) else all_reduced
 
 
@@ -230,8 +230,8 @@ def _sums_at_servers(plan: Plan) -> bool:
     """Whether servers sum the gradients of all workers, step by step and each by itself."""
     sync = plan.sync[0]
     through = sync.through
-    alone = isinstance(through, Servers) and through.levels * through.replicas == 1
-    return alone and sync.payload is Payload.GRADIENT and waits_for_all(plan)
+    unsynchronised = isinstance(through, Servers) and through.levels * through.replicas == 1
+    return unsynchronised and sync.payload is Payload.GRADIENT and waits_for_all(plan)
 
 
-__all__ = ["Draft", "Stretch", "lower", "lower_phase"]
+__all__ = ["Draft", "LoweredPhase", "lower", "lower_phase"]

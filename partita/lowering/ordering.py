@@ -22,7 +22,7 @@ from partita.cluster.cluster import Cluster
 from partita.cost.datasheet import roofline
 from partita.graph.flops import bytes_moved, flops
 from partita.graph.graph import Graph
-from partita.lowering.arriving import waits_for_all
+from partita.lowering.async_servers import waits_for_all
 from partita.lowering.layout import readers_of
 from partita.lowering.negotiation import negotiated, negotiates
 from partita.lowering.readers import reads_of

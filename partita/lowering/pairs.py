@@ -19,7 +19,7 @@ import random
 from dataclasses import dataclass
 
 from partita.lowering.agreement import lanes_of, program_of
-from partita.lowering.arriving import SERVE
+from partita.lowering.async_servers import SERVE
 from partita.lowering.averages import local_step
 from partita.lowering.samples import Crew, Draft, separate
 from partita.plan.sync import Consistency, Gossip, Sync

@@ -13,7 +13,7 @@ from typing import Final
 
 from partita.graph.graph import Graph
 from partita.graph.precision import shortened, wide_of
-from partita.lowering.arriving import waits_for_all
+from partita.lowering.async_servers import waits_for_all
 from partita.lowering.local_updates import steps_alone
 from partita.plan.memory import Memory, Precision
 from partita.plan.plan import Plan

@@ -1,10 +1,11 @@
-"""What passes between a worker and a server that goes ahead of it: messages, or copies on a device that both share.
+"""One bucket between one worker and a server that does not wait for all workers: a push and a pull by messages, or by
+copies on a device that both share.
 
-apart     worker  T F B P     R | F       P: packed, S: sent, R: into what the worker reads, or its inbox till T
-          push          S--
-          server          I--  U V D--    U: from its inbox into what the server has, V: a copy for the worker
-at home           T F B P ... U V | F     U: from the rank's own DELTA into SERVED, V: into what the worker reads, once
-                                          it reads no more, or into its inbox for itself till T
+    apart     worker  T F B P     R | F       P: packed, S: sent, R: into what the worker reads, or its inbox until T
+              push          S--
+              server          I--  U V D--    U: from its inbox into the server's weights, V: a copy for the worker
+    at home   T F B P ... U V | F             U: from the rank's own DELTA into SERVED, V: into what the worker
+                                              reads, once it reads no more, or into its inbox until T
 """
 
 from __future__ import annotations
@@ -18,24 +19,25 @@ from partita.program.instruction import After, Instruction, Receive, Send, Snaps
 
 
 def tags_of(draft: Draft) -> tuple[str, ...]:
-    """What marks each push of a round."""
+    """The suffix of each push of a round."""
     fetch = draft.sync.frequency.fetch
     return tuple(f".{push}" for push in range(fetch)) if fetch > 1 else ("",)
 
 
 def drops(draft: Draft) -> bool:
-    """Whether gradients beyond the first `need` of a step are left out."""
+    """Whether gradients beyond the first `need` of a step are ignored."""
     return draft.sync.consistency.need > 0 and draft.sync.consistency.late == "drop"
 
 
 def served_in(draft: Draft, host: int) -> Space:
-    """Where a server has its weights: beside those that its rank's own worker reads, if there is one."""
+    """Where a server has its weights: SERVED if a worker on its rank reads others, else PARAMETER."""
     return Space.SERVED if host in draft.workers else Space.PARAMETER
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """Of bucket `i`, between `worker` and its server on rank `host`."""
+class PushPull:
+    """Of bucket `i`, between `worker` and its server on rank `host`. Names of instructions: `made`, `gone`, `came` and
+    `read` are what others wait for."""
 
     draft: Draft
     i: int
@@ -44,7 +46,7 @@ class Way:
 
     @property
     def home(self) -> bool:
-        """Whether nothing travels."""
+        """Whether both are on one rank, so that nothing is sent."""
         return self.worker == self.host
 
     @property
@@ -53,26 +55,26 @@ class Way:
 
     @property
     def space(self) -> Space:
-        """What the worker has its gradients, or increments, in."""
+        """Where the worker has its gradients, or its change of the weights."""
         delta = self.draft.sync.payload is Payload.DELTA
         return Space.DELTA if delta or self.home else Space.GRADIENT
 
     def made(self, tag: str) -> str:
-        """What the worker's part of a push is ready after."""
+        """The instruction that makes the worker's contribution ready."""
         letter = "G" if self.draft.sync.payload is Payload.DELTA else "W" if self.draft.weight else "P"
         return f"{letter}{self.i}{tag}"
 
     def gone(self, tag: str) -> str:
-        """After what it may be written anew."""
+        """The instruction after which that contribution may be overwritten."""
         return f"U{self.i}.{self.worker}{tag}" if self.home else f"S{self.i}{tag}"
 
     def came(self, tag: str) -> str:
-        """After what the server has it."""
+        """The instruction after which the server has it."""
         return self.made(tag) if self.home else f"I{self.i}.{self.worker}{tag}"
 
     @property
     def read(self) -> str:
-        """After what the worker has its answer."""
+        """The instruction after which the worker has the answer."""
         return f"V{self.i}.{self.worker}" if self.home else f"R{self.i}"
 
     def sent(self, tag: str) -> Iterator[Instruction]:
@@ -81,13 +83,13 @@ class Way:
             yield Instruction(f"S{self.i}{tag}", act, f"push{self.host}", (After(self.made(tag)),))
 
     def received(self, tag: str, free: After) -> Iterator[Instruction]:
-        """On the server, once the inbox is `free`."""
+        """On the server, once its inbox is `free`."""
         if not self.home:
             act = Receive(self.bucket, (self.worker,), f"{self.bucket}.up{tag}", Space.INBOX)
             yield Instruction(f"I{self.i}.{self.worker}{tag}", act, f"from{self.worker}", (free,))
 
     def answered(self, ready: tuple[After, ...]) -> Iterator[Instruction]:
-        """What the server has goes to the worker, once it is `ready`."""
+        """On the server: send its weights to the worker, once they are `ready`."""
         i, w, space = self.i, self.worker, served_in(self.draft, self.host)
         if self.home:
             into = Space.INBOX if drops(self.draft) else Space.PARAMETER
@@ -99,7 +101,7 @@ class Way:
         yield Instruction(f"D{i}.{w}", back, f"to{w}", (After(f"V{i}.{w}"),))
 
     def taken(self) -> Iterator[Instruction]:
-        """On the worker."""
+        """On the worker: receive the answer."""
         if not self.home:
             into = Space.INBOX if drops(self.draft) else Space.PARAMETER
             down = Receive(self.bucket, (self.host,), f"{self.bucket}.down", into)
@@ -107,8 +109,8 @@ class Way:
 
     @property
     def _unread(self) -> After:
-        """The worker does not need the weights before: backward has read them for the last time, its increment is made
-        from them, or it has them from its inbox."""
+        """After this the worker no longer needs its previous weights: backward has read them for the last time, or its
+        change is made from them, or it has copied them from its inbox."""
         sync, last = self.draft.sync, tags_of(self.draft)[-1]
         if drops(self.draft):
             return After(f"T{self.i}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from partita.errors import PlanError
 from partita.graph.blocks import block_starts
-from partita.graph.dispensable import cheap, whole_blocks
 from partita.graph.graph import Graph
 from partita.graph.recompute import recomputed
+from partita.graph.recompute_rules import cheap, whole_blocks
 from partita.plan.memory import Recompute
 from partita.plan.plan import Plan
 

@@ -1,4 +1,4 @@
-"""Agreement through parameter servers, in lockstep: push gradients, sum, update, pull weights; `arriving` has others.
+"""Synchronous parameter servers: push gradients, sum, update, pull weights. `async_servers` has the others.
 
 worker  compute  F0 F1 B0 P0 B1 P1            | F of the next round, each part after the R of what it reads
         push           S0-- S1----
@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Final
 
 from partita.lowering.agreement import lanes_of, program_of, scaled
-from partita.lowering.arriving import arriving, waits_for_all
+from partita.lowering.async_servers import asynchronous, waits_for_all
 from partita.lowering.chain import in_chains
 from partita.lowering.coding import bounded_alone, downward, encoding, upward
 from partita.lowering.keys import Owners, owners_of
@@ -42,7 +42,7 @@ def served(draft: Draft) -> Program:
     """Synchronous servers (DP-03; with several, DP-05's keys by bytes): each bucket has one owner, which sums the
     gradients of all workers in rank order, updates, and sends the new weights back."""
     if not waits_for_all(draft.plan):
-        return arriving(draft)
+        return asynchronous(draft)
     through = draft.sync.through
     assert isinstance(through, Servers)
     if fans_out(through):

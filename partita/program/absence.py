@@ -70,7 +70,7 @@ def chain_of(program: Program, server: int) -> tuple[int, ...]:
     return tuple(sorted(rank for role in same for rank in role.ranks)) if mine else ()
 
 
-def heir_of(program: Program, there: Collection[int], lost: int) -> int:
+def successor_of(program: Program, there: Collection[int], lost: int) -> int:
     """Who plays the part of a lost server: the next of its chain that is there, or else the last one before it; -1 if
     nobody has what it had."""
     left = [rank for rank in chain_of(program, lost) if rank in there]

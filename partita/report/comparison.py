@@ -53,25 +53,25 @@ class Comparison:
 
 
 def row_of(
-    text: str, plan: Plan | str, predicted: Timeline | None, takes: Sequence[Any], memory: Sequence[Any],
+    text: str, plan: Plan | str, predicted: Timeline | None, results: Sequence[Any], memory: Sequence[Any],
     guesses: dict[str, Seconds], target: float | None, semantics: str,
     over: tuple[tuple[BytesPerSecond, Seconds], ...],
 ) -> Row:  # fmt: skip
-    """The row of a plan, or of the sentence that says why there is none, from the `Take`s of its repeats and the
-    `Watch` of each rank's memory."""
+    """The row of a plan, or of the sentence that says why there is none, from the `RunResult`s of its repeats and the
+    `MemoryTrace` of each rank's memory."""
     if isinstance(plan, str) or predicted is None:
         return Row(text, error=str(plan))
-    seconds = sorted(take.timeline.step_seconds for take in takes)
-    first = takes[0].timeline
+    seconds = sorted(result.timeline.step_seconds for result in results)
+    first = results[0].timeline
     measured = replace(
         first, step_seconds=median(seconds), n=len(seconds), low=seconds[0], high=seconds[-1],
         memory=tuple(watch.peak for watch in memory),
         memory_over_time=tuple(watch.laid_on(first.spans) for watch in memory),
     )  # fmt: skip
-    reached = next((at for _, at, loss in takes[0].loss if target is not None and loss <= target), None)
+    reached = next((at for _, at, loss in results[0].loss if target is not None and loss <= target), None)
     return Row(
-        text, predicted, measured, guesses, takes[0].loss, reached, takes[0].final_loss, semantics=semantics,
-        losses=tuple(take.loss for take in takes), over=over,
+        text, predicted, measured, guesses, results[0].loss, reached, results[0].final_loss, semantics=semantics,
+        losses=tuple(result.loss for result in results), over=over,
     )  # fmt: skip
 
 

@@ -1,5 +1,5 @@
-"""How each act of the instruction set is carried out on a rank. Returns what is to be waited for, once or again and
-again, or None."""
+"""How a rank carries out each act of the instruction set. Each function returns None when the act is done at once, or
+what to wait for: one Pending, or a generator of them (Steps)."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ from partita.program.instruction import (
 )
 from partita.program.program import MASS, WEIGHT, Segment
 from partita.runtime.bounds import clip, norm
-from partita.runtime.brought import check_brought
-from partita.runtime.circle import circle
 from partita.runtime.coding import HopCode, collect, decode, encode, receive_coding, send_coding
+from partita.runtime.desync import check_collective
 from partita.runtime.draws import DRAWS, Draws
 from partita.runtime.feed import check_shapes
+from partita.runtime.finite import check_gradients, check_loss, check_update
 from partita.runtime.hops import by_schedule
+from partita.runtime.membership import other_end, owed
 from partita.runtime.mixing import mix
-from partita.runtime.owned import give, take
+from partita.runtime.owned import allocate, release
 from partita.runtime.rank import Rank
-from partita.runtime.roll import other_end, owed
-from partita.runtime.segment import BREATHE, Environment, key
+from partita.runtime.segment import YIELD_CORE, Environment, key
 from partita.runtime.serving import apply, mark, snapshot
 from partita.runtime.settling import gather, settle
-from partita.runtime.sound import check_gradients, check_loss, check_update
 from partita.runtime.state import rows, shaped
 from partita.runtime.streams import by_streams
+from partita.runtime.tolerant_sum import tolerant_sum
 from partita.runtime.transport import Pending, Steps
 from partita.runtime.values import receive_values, send_values
 from partita.wire.algorithms import by_messages, schedule_of
@@ -72,7 +72,7 @@ def load(rank: Rank, act: Load, name: str, round: int) -> None:
     named = {f"input.{i}{suffix}": leaf for i, leaf in enumerate(leaves)}
     environment |= {name: leaf for name, leaf in named.items() if Ref(name) in rank.reads}
     environment[DRAWS] = None if rank.draws is None else Draws(rank.draws, rank.step(round, act.step), tuple(positions))
-    environment[BREATHE] = rank.pace.breathe
+    environment[YIELD_CORE] = rank.pace.yield_core
     if act.weight:
         made = {c.name: c.tensor.dtype for c in rank.graph_of(act.stage).constants}.get(TANGENT + suffix)
         dtype = rank.floating or (torch.float64 if made == "float64" else torch.float32)
@@ -102,7 +102,8 @@ def compute(rank: Rank, act: Compute, name: str, round: int) -> None:
 
 @contextmanager
 def default_floats(floating: torch.dtype | None) -> Iterator[None]:
-    """Python numbers meet integer tensors in the precision of the graph; only here, for data sets may draw."""
+    """Within it, Python floats become fp64 where the graph is computed in fp64. Not elsewhere: a data set may draw
+    random numbers in the default dtype."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64 if floating is torch.float64 else before)
     try:
@@ -112,8 +113,8 @@ def default_floats(floating: torch.dtype | None) -> Iterator[None]:
 
 
 def forwarded(rank: Rank, graph: Graph, environment: Environment, step: int, segment: Segment) -> None:
-    """Keep the loss and, where the loss is a sum, what its samples weigh; its inverse seeds backward where no other
-    part counts."""
+    """Keep the loss of a forward pass and, where the loss is a weighted sum, the weight of its samples; the inverse
+    weight seeds backward where no other part of the minibatch counts."""
     ref = graph.weight
     if ref is not None:
         weight = environment[key(ref)] if key(ref) in environment else rank.state.leaves[ref.name]
@@ -135,8 +136,8 @@ def forwarded(rank: Rank, graph: Graph, environment: Environment, step: int, seg
 
 
 def gradients(rank: Rank, bucket: str, part: str, round: int, stage: int = -1) -> list[torch.Tensor]:
-    """Take the gradients of a bucket's pieces out of an environment; a tied weight's that a stage lacks is zero, and so
-    is the samples' weight where another stage knows it."""
+    """Take the gradients of a bucket's pieces out of an environment. Zero stands for the gradient of a tied weight that
+    this stage lacks, and for the samples' weight where another stage knows it."""
     environment = rank.environments[round, part]
     if bucket == WEIGHT:
         return [environment.get(WEIGHT, torch.zeros(1, dtype=torch.float64))]
@@ -155,7 +156,7 @@ def gradients(rank: Rank, bucket: str, part: str, round: int, stage: int = -1) -
 
 def pack(rank: Rank, act: Pack, name: str, round: int) -> None:
     if not rank.program.bucket[act.bucket].keeps(Space.GRADIENT):
-        take(rank.state.gradient[act.bucket][rank.slot(round)])
+        allocate(rank.state.gradient[act.bucket][rank.slot(round)])
     if act.space is Space.GRADIENT:
         views = rank.state.gradient_views[act.bucket][rank.slot(round)]
     else:
@@ -171,12 +172,12 @@ def collective(rank: Rank, act: Collective, name: str, round: int) -> Pending | 
     _check_outgoing(rank, act, round)
     group = next(group for group in act.groups if rank.rank in group)
     if act.space is Space.CODED:
-        rank.brought[name] = round + 1
+        rank.collectives_begun[name] = round + 1
         return collect(rank, act, group, name, round)
     flat = rank.state.flat(act.space, act.bucket, rank.slot(round))
-    check_brought(rank, act, name, round, flat)
+    check_collective(rank, act, name, round, flat)
     if rank.spare.intersection(group):
-        return circle(rank, act, flat, group, name, round)
+        return tolerant_sum(rank, act, flat, group, name, round)
     if by_messages(act):
         schedule = schedule_of(act.kind, act.algorithm, len(group))
         code = HopCode(act, name, rank, round) if act.codec else None
@@ -187,7 +188,7 @@ def collective(rank: Rank, act: Collective, name: str, round: int) -> Pending | 
     shares = bucket.shares
     if act.kind is Kind.ALL_GATHER and not bucket.keeps(act.space):
         own = rank.state.owned[act.bucket]
-        take(flat)[own.start : own.stop] = own.parameter
+        allocate(flat)[own.start : own.stop] = own.parameter
     lane, edges = rank.role.on_name[name].lane, shares.edges if shares else ()
     return rank.transport.collective(act.kind, flat, group, lane, name, round, edges)
 
@@ -211,7 +212,7 @@ def free(rank: Rank, act: Free, name: str, round: int) -> None:
             own.gradient[slot] += came
         else:
             own.gradient[slot].copy_(came)
-    give(flat)
+    release(flat)
 
 
 def send(rank: Rank, act: Send, name: str, round: int) -> Pending | Steps:
@@ -238,13 +239,13 @@ def receive(rank: Rank, act: Receive, name: str, round: int) -> Pending | Steps:
 
 
 def combine(rank: Rank, act: Combine, name: str, round: int) -> None:
-    """Summed in the order of the sources, so that every server and every schedule gets the same bits."""
+    """Sums in the order of the sources, so that every server and every schedule gets the same bits."""
     flat = rank.state.gradient[act.bucket][rank.slot(round)]
     first, *others = [
         flat if source == rank.rank else rank.state.inbox_of(act.bucket, source) for source in act.sources
     ]
     for other in others:
-        rank.pace.breathe()
+        rank.pace.yield_core()
         first += other
     if first is not flat:
         flat.copy_(first)
@@ -269,7 +270,7 @@ def update(rank: Rank, act: Update, name: str, round: int) -> None:
         found = gradients(rank, act.bucket, act.part, round)
     else:
         found = rank.state.my_gradients(act.bucket, rank.slot(round - act.lag))
-    rank.pace.breathe()
+    rank.pace.yield_core()
     if scaler and not scaler.usable(round):
         return
     found = scaler.unscaled(found, rank.state.stepped(act.bucket), round) if scaler else found
@@ -291,7 +292,7 @@ ACTS: Final[dict[type, Carry]] = {
 
 
 def carry_out(rank: Rank, instruction: Instruction, round: int) -> Pending | Steps | None:
-    """Start an instance of an instruction on a rank; an environment goes with its last use."""
+    """Start one instance of an instruction on a rank. The environment that it uses is dropped after its last use."""
     act, name = instruction.act, instruction.name
     peer, do = other_end(rank, act), ACTS[type(act)]
     pending = do(rank, act, name, round) if peer < 0 else owed(rank, peer, lambda: do(rank, act, name, round))

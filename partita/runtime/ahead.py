@@ -15,11 +15,11 @@ from typing import Final
 
 from partita.program.instruction import Instruction, Receive, Space
 from partita.runtime.acts import carry_out
-from partita.runtime.leg import Reach
+from partita.runtime.leg import Interval
+from partita.runtime.membership import stale
 from partita.runtime.rank import Rank
-from partita.runtime.roll import stale
 from partita.runtime.transport import Pending, Steps
-from partita.runtime.turn import arrived
+from partita.runtime.waits import arrived
 
 MADE_AT_START: Final = (Space.VALUE, Space.CODED)  # has no place to land in before its turn
 
@@ -27,8 +27,8 @@ MADE_AT_START: Final = (Space.VALUE, Space.CODED)  # has no place to land in bef
 class Ahead:
     """Starts the instances of one lane of one rank; where ranks may go away, each in its turn."""
 
-    def __init__(self, rank: Rank, instructions: Sequence[Instruction], reach: Reach) -> None:
-        self._reach = reach
+    def __init__(self, rank: Rank, instructions: Sequence[Instruction], interval: Interval) -> None:
+        self._interval = interval
         self._started: dict[str, Pending | Steps | None] = {}
         both = pairwise(() if rank.spare else instructions)
         self._next = {one.name: other for one, other in both if _lands(one) and _lands(other)}
@@ -45,7 +45,7 @@ class Ahead:
         return self._started.pop(instruction.name)
 
     def _may(self, rank: Rank, behind: Instruction, round: int) -> bool:
-        due = round < self._reach.last(behind) and not stale(rank, behind, round)
+        due = round < self._interval.last(behind) and not stale(rank, behind, round)
         return due and arrived(rank, behind, round)
 
 

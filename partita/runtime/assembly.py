@@ -23,10 +23,10 @@ from partita.runtime.feed import Feed
 from partita.runtime.gather import reunited
 from partita.runtime.holding import held
 from partita.runtime.inprocess import Hall, InProcess
-from partita.runtime.leg import Reach, left, reaches
+from partita.runtime.leg import Interval, intervals, left
 from partita.runtime.losses import losses_of, rows_of, totals
 from partita.runtime.manifest import Identity, identity_of, written
-from partita.runtime.owned import there
+from partita.runtime.owned import is_allocated
 from partita.runtime.pace import Pace
 from partita.runtime.rank import Code, Rank
 from partita.runtime.restore import Saved
@@ -57,7 +57,7 @@ def values_of(model: Any) -> Values:
 
 
 def compiled(
-    graph: Graph, program: Program, role: Role, device: str, breathing: bool = False
+    graph: Graph, program: Program, role: Role, device: str, yielding: bool = False
 ) -> tuple[dict[str, Code], set[Ref]]:
     """The code of every segment that a role runs, and the values that any of it reads."""
     wanted = {i.act.segment for i in role.instructions if hasattr(i.act, "segment")}
@@ -71,7 +71,7 @@ def compiled(
             segment = program.segment[name]
             if (segment.stage, segment.batch) == (stage, batch):
                 here = segment.start, segment.stop
-                code[name] = compile_segment(concrete, *here, device, last, breathing, program.compiled)
+                code[name] = compile_segment(concrete, *here, device, last, yielding, program.compiled)
     return code, reads
 
 
@@ -96,7 +96,7 @@ def make_rank(
     if saved is not None:
         restored(saved, task, graph, program, rank, state, device)
         made.board.done = dict.fromkeys((i.name for i in role.instructions), saved.flying(program))
-        made.brought = made.board.done.copy()
+        made.collectives_begun = made.board.done.copy()
     return made
 
 
@@ -133,26 +133,26 @@ def train_in_process(
         ]  # fmt: skip
         saved = None
         in_common(ranks)
-        for reach in reaches(leg, flying, keep.every if keep else 0, not any(p.whole for p in parts[i + 1 :])):
-            advance(ranks, reach, order, slow)
+        for interval in intervals(leg, flying, keep.every if keep else 0, not any(p.whole for p in parts[i + 1 :])):
+            advance(ranks, interval, order, slow)
             summed = losses | totals(row for rank in ranks for row in rows_of(rank))
-            if keep and reach.keep:
+            if keep and interval.keep:
                 identity = identity_of(graph, seed, plan.update)
-                _keep(keep, ranks, plan, reach, identity, sorted(summed.items()), keyed)
+                _keep(keep, ranks, plan, interval, identity, sorted(summed.items()), keyed)
         losses = summed
     reunited(parts[-1].program, states)
     return states, losses
 
 
 def _keep(
-    keep: Keep, ranks: list[Rank], plan: Plan, reach: Reach, identity: Identity, losses: list[tuple[int, float]],
+    keep: Keep, ranks: list[Rank], plan: Plan, interval: Interval, identity: Identity, losses: list[tuple[int, float]],
     keyed: bool,
 ) -> None:  # fmt: skip
     """A checkpoint after a reach."""
     program, rows = ranks[0].program, [(at, 0.0, loss, 0.0) for at, loss in losses]
-    flying = 0 if reach.drain else min(reach.stop, program.drain)
-    shards = [held(rank, reach.stop, flying, rows if rank is ranks[0] else []) for rank in ranks]
-    step = ranks[0].step(reach.stop, 0)
+    flying = 0 if interval.drain else min(interval.stop, program.drain)
+    shards = [held(rank, interval.stop, flying, rows if rank is ranks[0] else []) for rank in ranks]
+    step = ranks[0].step(interval.stop, 0)
     save_shards(shards, keep, written(plan, program, step, flying, 0.0, keyed, identity))
 
 
@@ -161,7 +161,7 @@ def carry_over(
 ) -> State:
     """The rank's state for its next Program: fresh, or the one before with the gradient copies that this one needs."""
     role = program.role_of[rank]
-    now = {} if before is None else {name: leaf for name, leaf in before.leaves.items() if there(leaf)}
+    now = {} if before is None else {name: leaf for name, leaf in before.leaves.items() if is_allocated(leaf)}
     fresh = make_state(graph, program, role, task, {**values, **now}, device, rank)
     if before is None:
         return fresh

@@ -62,7 +62,7 @@ class Brake:
 
 
 @dataclass
-class Start:
+class RoundWait:
     """Waits until a round of steps `step` to `stop` may begin, or none begins any more."""
 
     brake: Brake

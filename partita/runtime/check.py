@@ -14,12 +14,12 @@ from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.program.ledger import Merge
 from partita.program.program import Program
-from partita.runtime.halved import halved
+from partita.runtime.assembly import train_in_process
+from partita.runtime.half_precision import half_precision
 from partita.runtime.leg import Leg, legs
 from partita.runtime.reference import fresh, reference
 from partita.runtime.replay import replayed
-from partita.runtime.replicas import Apart
-from partita.runtime.run import train_in_process
+from partita.runtime.replicas import ReplicaTraining
 from partita.runtime.state import State
 from partita.task import Task
 from partita.tracing.capture import capture
@@ -69,7 +69,7 @@ def checked(
         serial = serially(parts, whole=whole or bool(ledger))
         found[precision] = difference(gathered(program, states), serial[0])
         if precision == "fp64" and not parts[-1].program.steps and not ledger:
-            found[precision] = max(found[precision], apart(train, serially, parts[:-1]))
+            found[precision] = max(found[precision], difference_before_end(train, serially, parts[:-1]))
         if precision == "fp32":
             halves = serially(parts, whole=not whole) if whole else serial
             found["control"] = difference({name: w.detach() for name, w in halves[0].items()}, serial[0])
@@ -96,13 +96,13 @@ def serial_training(
     """`reference` with replicas that agree as the legs' plans say; with a ledger, the run that this tells; with
     masters, training in half precision, of the model or else of the step `graph`."""
     if any(bucket.master for bucket in parts[0].program.buckets):
-        return {0: halved(task, parts, graph=graph, **more).masters}
+        return {0: half_precision(task, parts, graph=graph, **more).masters}
     if ledger:
         return {0: replayed(fresh(task, **more), parts, ledger, whole=whole)}
-    return reference(task, parts, whole=whole, apart=Apart(cluster), **more)
+    return reference(task, parts, whole=whole, replica_training=ReplicaTraining(cluster), **more)
 
 
-def apart(train: Callable[..., Any], serially: Callable[..., Any], parts: Sequence[Leg]) -> float:
+def difference_before_end(train: Callable[..., Any], serially: Callable[..., Any], parts: Sequence[Leg]) -> float:
     """The largest difference of any replica before a run's end brings them together."""
     states, _ = train(settle=False)
     serial = serially(parts, whole=False)

@@ -1,8 +1,8 @@
-"""What a rank says of its weights while it runs, so that one whose weights are not those of the others is found without
-a checkpoint, and without anybody waiting for anybody.
+"""Checksums of weights that each rank reports while it runs, so that diverging replicas are found without a checkpoint
+and without waiting.
 
 rank 0   round 255  b0 5f3a     round 511  b0 77c0      after rounds whose number is a multiple of a power of two, so
-rank 1   round 255  b0 5f3a     round 511  b0 0e19      that ranks of different pace speak of the same rounds
+rank 1   round 255  b0 5f3a     round 511  b0 0e19      that ranks of different pace report the same rounds
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from math import ceil, log2
 from typing import Any, Final
 
 from partita.program.instruction import Apply, Collective, Mix, Receive, Scale, Space, Update
+from partita.runtime.divergence import digests
 from partita.runtime.rank import Rank
-from partita.runtime.stray import digests
 from partita.units import Seconds
 
 WHILE: Final[Seconds] = 15.0
@@ -25,8 +25,8 @@ FIRST: Final = 8  # rounds
 
 
 @dataclass
-class Abreast:
-    """Told of each end of a round of a rank's leading lane; reports `{"weights": {bucket: checksum}, "after": step}`
+class ChecksumReporter:
+    """Called at each end of a round of a rank's leading lane; reports `{"weights": {bucket: checksum}, "after": step}`
     about every WHILE seconds, more rarely where that would take more than COST of the time."""
 
     rank: Rank
@@ -48,7 +48,7 @@ class Abreast:
 
     @cached_property
     def steady(self) -> frozenset[str]:
-        """The buckets whose weights nothing but the leading lane changes: at its round's end they are whole."""
+        """The buckets whose weights only the leading lane changes: at the end of its round they are complete."""
         role, leading = self.rank.role, self.rank.leading
         found = {bucket.name for bucket in self.rank.program.trained if bucket.keeps(Space.PARAMETER)}
         for i in role.instructions:

@@ -1,4 +1,4 @@
-"""What holds replicas together that train apart, in plain PyTorch: a centre, neighbours, drawn partners."""
+"""What couples replicas that train apart, in plain PyTorch: a centre, neighbours, or randomly drawn partners."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Replicas = dict[int, Replica]
 Tensors = list[torch.Tensor]
 
 
-class Bond:
-    """What happens to replicas around step `t` of a leg; the methods find gradients switched off."""
+class Coupling:
+    """What happens to replicas around step `t` of a leg. The methods are called with gradients switched off."""
 
     def __init__(self, plan: Plan, replicas: Replicas) -> None:
         self.plan, self.sync, self.first = plan, plan.sync[0], replicas[0]
@@ -49,7 +49,7 @@ class Bond:
                 p.copy_(mean)
 
 
-class Centre(Bond):
+class Centre(Coupling):
     """EASGD (DP-19): d = rate (x - centre), x -= d, centre += sum of d; with momentum v = momentum v - rule(x +
     momentum v), x += v. ADMM (DP-20): gradients of the augmented Lagrangian, z = mean(x + y / rho), y += rho (x - z)
     (Boyd et al. 2011, section 7.1)."""
@@ -101,7 +101,7 @@ class Centre(Bond):
                 p.copy_(centre)
 
 
-class Mixing(Bond):
+class Mixing(Coupling):
     """x_i = sum over j of W_ij x_j. On a fixed graph of the weights that gradients were taken at (DP-21), with partners
     of what the steps came to (DP-23). What is pushed: sums s and masses m are mixed, weights are s / m."""
 

@@ -76,7 +76,7 @@ def on(device: str) -> AbstractContextManager[Any]:
     return nullcontext() if device == CPU else torch.cuda.device(device)
 
 
-def brought(tensor: torch.Tensor, device: str, floating: torch.dtype | None = None) -> torch.Tensor:
+def to_device(tensor: torch.Tensor, device: str, floating: torch.dtype | None = None) -> torch.Tensor:
     """A sample's tensor on the device, a float as `floating` where it is given."""
     dtype = floating if floating is not None and tensor.is_floating_point() else tensor.dtype
     if device == CPU:

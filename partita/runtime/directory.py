@@ -32,8 +32,8 @@ from partita.runtime.alike import alike
 from partita.runtime.checkpoint import Found, Keep, Tell, committed, newest, require_space, sweep
 from partita.runtime.holding import copies_of, keepers_of, workers_of
 from partita.runtime.manifest import Identity, differences, identity_of
+from partita.runtime.result import RunResult
 from partita.runtime.shard import HEADER, sync
-from partita.runtime.take import Take
 from partita.units import Bytes, show_bytes
 
 RESULT: Final = "result.json"
@@ -87,16 +87,16 @@ class Finished:
 
     plan: Plan
     steps: int
-    take: Take
+    result: RunResult
 
 
 def write_result(out: str, finished: Finished) -> None:
     """Say that the run is finished, whole or not at all; spans and merges, of which there are many, are left out."""
-    take = asdict(finished.take)
-    take["timeline"] |= {"spans": [], "ledger": []}
+    result = asdict(finished.result)
+    result["timeline"] |= {"spans": [], "ledger": []}
     path = Path(out) / RESULT
     fresh = path.with_suffix(".part")
-    body = {"schema": SCHEMA, "plan": write_plan(finished.plan), "steps": finished.steps, "take": take}
+    body = {"schema": SCHEMA, "plan": write_plan(finished.plan), "steps": finished.steps, "take": result}
     fresh.write_text(json.dumps(body))
     sync(fresh)
     os.replace(fresh, path)
@@ -108,11 +108,11 @@ def read_result(out: str) -> Finished | None:
         body = json.loads((Path(out) / RESULT).read_text())
         if body["schema"] != SCHEMA:
             return None
-        take: dict[str, Any] = body["take"]
-        timeline: dict[str, Any] = take["timeline"] | {"breakdown": Breakdown(**take["timeline"]["breakdown"])}
+        result: dict[str, Any] = body["take"]
+        timeline: dict[str, Any] = result["timeline"] | {"breakdown": Breakdown(**result["timeline"]["breakdown"])}
         timeline = {key: tuple(value) if isinstance(value, list) else value for key, value in timeline.items()}
-        loss = tuple((int(step), float(at), float(value)) for step, at, value in take["loss"])
-        found = Take(Timeline(**timeline), loss, float(take["final_loss"]), str(take["weights"]))
+        loss = tuple((int(step), float(at), float(value)) for step, at, value in result["loss"])
+        found = RunResult(Timeline(**timeline), loss, float(result["final_loss"]), str(result["weights"]))
         return Finished(read_plan(body["plan"]), int(body["steps"]), found)
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -1,7 +1,8 @@
-"""Lanes that choose at run time: hands that take what is ready, one for each instruction that may be in flight at once.
+"""Lanes that choose their next instruction at run time. A lane has a slot for each instruction that may be in flight at
+once; a free slot takes an instruction that is ready.
 
-lane push, credit 8   ready S3 S1 S2 of 4 bytes     hand 0   S1------ S2 ...       8 bytes in flight, and the next when
-                                                    hand 1   S3----------          one of these is done
+lane push, credit 8   ready S3 S1 S2 of 4 bytes     slot 0   S1------ S2 ...       8 bytes in flight, and the next when
+                                                    slot 1   S3----------          one of these is done
 """
 
 from __future__ import annotations
@@ -15,27 +16,29 @@ from partita.program.flight import in_flight
 from partita.program.instruction import After, Instruction, Receive
 from partita.program.program import Lane
 from partita.runtime.acts import carry_out
-from partita.runtime.leg import Reach
+from partita.runtime.leg import Interval
+from partita.runtime.membership import Owed, waits_in_vain
 from partita.runtime.rank import Rank
-from partita.runtime.roll import Owed, rests
 from partita.runtime.transport import Pending
-from partita.runtime.turn import Posted, Turn, skips
+from partita.runtime.waits import Posted, StartWait, skips
 from partita.units import Bytes, Seconds
 
 
 @dataclass
-class Hands:
-    """What the hands of one lane share: the round that each instruction that waits has to do next, Receives that were
-    started ahead of their turn, how many hands are `busy`, and what they hold in flight. Instructions that are left out
-    wait until they are not any more, or until the rank has nothing else to do.
+class Dispatch:
+    """What the slots of one lane share.
 
-    A lane of many instructions is asked after every change whether it may go on. So it knows which of those that wait
-    are `open`, and looks again at `doubtful` ones alone, which the board notes as what they wait for changes.
+    `at` has the next round of each waiting instruction, `posted` the Receives that were started ahead of their turn,
+    `busy` the number of slots at work, `flying` the bytes that they have in flight. An instruction that is left out
+    while a peer is away waits until the peer is back, or until the rank has nothing else to do.
+
+    The lane is asked after every change whether it may go on. To answer quickly it keeps the waiting instructions that
+    may start (`open`), and tests again only those that a change may have affected (`doubtful`; the board notes them).
     """
 
     rank: Rank
     lane: Lane
-    reach: Reach
+    interval: Interval
     sizes: dict[str, Bytes]
     at: dict[str, int] = field(default_factory=dict)
     posted: dict[str, Posted] = field(default_factory=dict)
@@ -57,7 +60,7 @@ class Hands:
 
     @cached_property
     def causes(self) -> frozenset[str]:
-        """What may let one of its hands go on."""
+        """What may let one of its slots go on."""
         return frozenset((self.lane.name,)).union(*(self.rank.role.causes[name] for name in self.sizes))
 
     def free(self) -> bool:
@@ -67,15 +70,15 @@ class Hands:
     def over(self) -> bool:
         """Whether there is nothing left to do, nor will be."""
         self._catch_up()
-        return self.busy == 0 and (not self.at or rests(self.rank, self.lane.name, self.at.keys()))
+        return self.busy == 0 and (not self.at or waits_in_vain(self.rank, self.lane.name, self.at.keys()))
 
     def round(self, otherwise: int) -> int:
         """The first round of which there is something left to do."""
         void = self.rank.board.void
         return min((round for name, round in self.at.items() if name not in void), default=otherwise)
 
-    def turn(self, name: str) -> Turn:
-        return Turn(self.rank, self.rank.role.on_name[name], self.at[name], self.posted.get(name))
+    def turn(self, name: str) -> StartWait:
+        return StartWait(self.rank, self.rank.role.on_name[name], self.at[name], self.posted.get(name))
 
     def put(self, instruction: Instruction, round: int) -> None:
         """An instance that is to be done."""
@@ -92,7 +95,7 @@ class Hands:
             self.doubtful[name] = None
         for name, round in tuple(self.at.items()):
             self.at[name] = max(round, self.rank.board.done.get(name, 0))
-            if self.at[name] >= self.reach.last(self.rank.role.on_name[name]):
+            if self.at[name] >= self.interval.last(self.rank.role.on_name[name]):
                 del self.at[name]
             if self.at.get(name) != round:
                 self.doubtful[name] = None
@@ -123,7 +126,7 @@ class Hands:
         return min(ready, key=lambda name: (of[name].priority, self.turn(name).since()), default=None)
 
     def take(self) -> tuple[Instruction, int, Posted | None] | None:
-        """The instance that a hand should do now, if there is one; Receives that may start are started. Whichever
+        """The instance that a slot should do now, if there is one; Receives that may start are started. Whichever
         peer's message comes first is taken first."""
         with self.rank.board.changed:
             self._catch_up()
@@ -146,13 +149,13 @@ class Hands:
             self.rank.board.changed.notify_all(self.lane.name)
 
     def rest(self) -> None:
-        """A hand is done with what it took."""
+        """A slot is done with what it took."""
         with self.rank.board.changed:
             self.busy -= 1
             self.rank.board.changed.notify_all(self.lane.name)
 
     def clear(self) -> bool:
-        """Whether a hand need not wait, by what is known: messages are not asked whether they are there, for whoever
+        """Whether a slot need not wait, by what is known: messages are not asked whether they are there, for whoever
         asks one starts to wait for it."""
         with self.rank.board.changed:
             if self.rank.board.failure is not None or self.over():
@@ -177,7 +180,7 @@ class Hands:
 
 
 @dataclass(frozen=True)
-class Done:
+class DoneWait:
     """Waits until an instance of an instruction is done."""
 
     rank: Rank
@@ -204,9 +207,11 @@ def _start(rank: Rank, instruction: Instruction, round: int) -> Pending:
 def until(rank: Rank, instruction: Instruction, round: int) -> Generator[Pending, None, None]:
     """Waits for what holds an instruction's lane beyond its own end."""
     if instruction.until:
-        yield Done(rank, After(instruction.until), round)
+        yield DoneWait(rank, After(instruction.until), round)
 
 
-def hands_of(rank: Rank, lane: Lane, reach: Reach) -> Hands:
-    """What the hands of a lane share, all of them idle."""
-    return Hands(rank, lane, reach, {i.name: in_flight(rank.program, rank.role, i) for i in rank.role.on(lane.name)})
+def dispatch_of(rank: Rank, lane: Lane, interval: Interval) -> Dispatch:
+    """What the slots of a lane share, all of them idle."""
+    return Dispatch(
+        rank, lane, interval, {i.name: in_flight(rank.program, rank.role, i) for i in rank.role.on(lane.name)}
+    )

@@ -1,4 +1,5 @@
-"""Whether replicas still have the same weights: a flipped bit, another seed or an update of one's own would go unseen.
+"""Whether replicas still have the same weights: a flipped bit, another seed or an update that one rank makes alone
+would go unnoticed.
 
 rank 0  b0 5f3a  b1 77c0        rank 2's bucket b1 differs from those of ranks 0, 1
 rank 1  b0 5f3a  b1 77c0
@@ -21,19 +22,20 @@ from partita.runtime.rank import Rank
 
 
 @dataclass(frozen=True, slots=True)
-class Stray:
-    """A rank whose weights are not those of the others, in a sentence."""
+class Divergence:
+    """A rank whose weights differ from those of the others, in a sentence."""
 
     rank: int
     sentence: str
 
 
-def astray(rank: Rank, number: int, world: int) -> Stray | None:
-    """The rank whose weights differ, told to all; every rank of the Program must ask. Holds at a round's end."""
+def find_divergence(rank: Rank, number: int, world: int) -> Divergence | None:
+    """The rank whose weights differ, told to all ranks, or None. Collective: every rank of the Program must call it, at
+    the end of a round."""
     found: list[Mapping[str, int]] = gather(digests(rank), number, world)
-    stray = stray_of(rank.program, found) if found else None
-    told = spread([stray.rank, stray.sentence] if stray else None, number, world)
-    return Stray(*told) if told else None
+    divergence = divergence_of(rank.program, found) if found else None
+    told = spread([divergence.rank, divergence.sentence] if divergence else None, number, world)
+    return Divergence(*told) if told else None
 
 
 def digests(rank: Rank, among: Collection[str] | None = None) -> dict[str, int]:
@@ -55,8 +57,8 @@ def _weights(rank: Rank, bucket: str) -> torch.Tensor:
     return rank.state.parameter[bucket] if shared else rank.state.master.get(bucket, rank.state.parameter[bucket])
 
 
-def stray_of(program: Program, found: Sequence[Mapping[str, int]]) -> Stray | None:
-    """Who differs from most others in the checksums of all ranks; the last one where there is no majority."""
+def divergence_of(program: Program, found: Sequence[Mapping[str, int]]) -> Divergence | None:
+    """Which rank differs from most others in the checksums of all ranks; the last one where there is no majority."""
     for name, copies in copies_of(program).items():
         by_sum: dict[int, list[int]] = {}
         for rank in copies.ranks:
@@ -68,7 +70,7 @@ def stray_of(program: Program, found: Sequence[Mapping[str, int]]) -> Stray | No
             weights = ", ".join(dict.fromkeys(piece.parameter for piece in program.bucket[name].pieces[:3]))
             who = "rank" if len(few) == 1 else "ranks"
             doubt = "" if len(most) > len(few) else " (or the other way round: there is no majority)"
-            return Stray(
+            return Divergence(
                 few[-1],
                 f"the weights of {who} {', '.join(map(str, few))} differ from those of {', '.join(map(str, most))}"
                 f"{doubt}, in bucket {name} ({weights}, ...): a flipped bit, another seed, or code that changes "

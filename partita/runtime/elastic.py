@@ -17,7 +17,7 @@ Parts = list[tuple[int, int]]
 
 
 @dataclass
-class Tied:
+class ElasticWorkers:
     """Each worker's replica and velocity, all from `first` on, and the last turn at which each has met the centre."""
 
     first: Replica
@@ -60,7 +60,7 @@ class Tied:
 
 
 @dataclass
-class Priced:
+class AdmmWorkers:
     """The same of workers with multipliers y: x goes down f + y (x - z) + penalty / 2 (x - z)^2 for a period, and the
     consensus hears by how much x + y / penalty has changed. Each has its replica, its y and what it said last."""
 
@@ -91,11 +91,11 @@ class Priced:
         return [now - before for now, before in zip(says, said, strict=True)]
 
 
-def tied(one: Reference, plan: Plan) -> Tied | Priced | None:
+def elastic_workers(one: Reference, plan: Plan) -> ElasticWorkers | AdmmWorkers | None:
     """No worker has taken a step yet; `one` stays as it is. None where workers are not tied to anything."""
     sync = plan.sync[0]
     if sync.payload is Payload.DUAL:
-        return Priced(replica(one, plan.update).copy(), sync.outer.penalty)
+        return AdmmWorkers(replica(one, plan.update).copy(), sync.outer.penalty)
     if sync.payload is Payload.ELASTIC:
-        return Tied(replica(one, plan.update).copy(), sync.outer.rate, momentum_of(plan.update))
+        return ElasticWorkers(replica(one, plan.update).copy(), sync.outer.rate, momentum_of(plan.update))
     return None

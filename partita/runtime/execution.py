@@ -13,24 +13,24 @@ import psutil
 
 from partita.errors import RunError
 from partita.program.absence import entered
-from partita.runtime.abreast import Abreast
 from partita.runtime.brake import Brake
 from partita.runtime.checkpoint import Keep
+from partita.runtime.checksums import ChecksumReporter
+from partita.runtime.divergence import find_divergence
+from partita.runtime.failover import Failover
 from partita.runtime.halt import Halt
 from partita.runtime.heap import set_aside
+from partita.runtime.heartbeat import Heartbeat
 from partita.runtime.holding import Losses, held
-from partita.runtime.leg import Leg, Reach, left, reaches
-from partita.runtime.lookout import Entry, Lookout
+from partita.runtime.leg import Interval, Leg, intervals, left
 from partita.runtime.losses import Row, losses_of, rows_of
 from partita.runtime.manifest import identity_of, written
-from partita.runtime.pulse import Pulse
 from partita.runtime.rank import Rank
+from partita.runtime.rejoin import Admission, Rejoin
 from partita.runtime.restore import Saved, lost, open_checkpoint
 from partita.runtime.saving import save_together
 from partita.runtime.session import Order, Session
 from partita.runtime.state import State
-from partita.runtime.stray import astray
-from partita.runtime.succession import Succession
 from partita.runtime.worker import drive
 from partita.units import Bytes, Seconds
 
@@ -41,8 +41,9 @@ WHILE: Seconds = 10.0
 
 @dataclass
 class Reporter:
-    """Tells a driver from which round on spans are kept, and the launcher now and then which step runs and, from time
-    to time, how long its own work has taken the rank: `paced` and `since` are when, and in which round, it last did."""
+    """Called at each instance. Tells the driver from which round on spans are kept, and reports now and then which step
+    runs and how long the rank's own work takes: `paced` and `since` are when, and in which round, it last reported
+    that."""
 
     rank: Rank
     first: int
@@ -69,9 +70,9 @@ class Reporter:
 
 
 @dataclass
-class Course:
-    """What a run has come to; private to it. `earlier` are the losses of steps before a resume, `begun` is when the run
-    began on this process's clock, as if it had never been away, and `idle` the core-seconds that the process had
+class Execution:
+    """The state of one run on one rank. `earlier` are the losses of steps before a resume; `begun` is when the run
+    began on this process's clock, as if it had never been interrupted; `idle` are the core-seconds that the process had
     used by then."""
 
     session: Session
@@ -90,7 +91,7 @@ class Course:
     spans: list[dict[str, Any]] = field(default_factory=list)
     sent: Bytes = 0  # by steps: without what brings replicas together at the end
     stopped: bool = False
-    lookout: Lookout | Succession | None = None
+    recovery: Rejoin | Failover | None = None
 
     def go(self) -> None:
         session, order = self.session, self.order
@@ -102,11 +103,11 @@ class Course:
                 session.join(leg.program)
         spare, role_of = frozenset(order.spare), parts[0].program.role_of
         if any(role_of[rank].keeps == "server" for rank in spare):
-            self.lookout = Succession(session, spare, parts[0], order.number)
+            self.recovery = Failover(session, spare, parts[0], order.number)
         elif spare:
-            self.lookout = Lookout(session, spare, parts, order.number, away={*order.absent})
-        entry = self.lookout.enter() if isinstance(self.lookout, Lookout) and order.back else Entry(0, 0)
-        with self.lookout or nullcontext():
+            self.recovery = Rejoin(session, spare, parts, order.number, away={*order.absent})
+        entry = self.recovery.enter() if isinstance(self.recovery, Rejoin) and order.back else Admission(0, 0)
+        with self.recovery or nullcontext():
             for i, leg in enumerate(parts):
                 if entry.leg <= i and session.rank < leg.program.size and not self.stopped:
                     at = entry.round if entry.leg == i else 0
@@ -127,19 +128,19 @@ class Course:
         reporter = Reporter(rank, flying + leg.rounds - self.order.record, self.report)
         if self.session.world > 1 and not self.step and not self.order.back:
             self._hold_together(rank)
-        rank.round_ends = Abreast(rank, self.report)
-        if self.lookout:
-            self.lookout.begins(rank, number)
+        rank.round_ends = ChecksumReporter(rank, self.report)
+        if self.recovery:
+            self.recovery.begins(rank, number)
         if at:
             self._come_back(rank, at, reporter)
-        for reach in [Reach(leg.rounds, at)] if at else reaches(leg, flying, self.order.every, last):
-            with Pulse(rank, self.report):
-                drive(rank, reach, reporter, self.session.timeout)
-            round = min(reach.stop, self._braked(rank))
+        for interval in [Interval(leg.rounds, at)] if at else intervals(leg, flying, self.order.every, last):
+            with Heartbeat(rank, self.report):
+                drive(rank, interval, reporter, self.session.timeout)
+            round = min(interval.stop, self._braked(rank))
             self._take_in(rank, max(flying, at - 1), round)
-            self.stopped = round < reach.stop
-            if reach.keep or self.stopped:
-                drained = reach.drain and not self.stopped
+            self.stopped = round < interval.stop
+            if interval.keep or self.stopped:
+                drained = interval.drain and not self.stopped
                 self._keep(rank, round, 0 if drained else min(round, leg.program.drain))
             if self.stopped:
                 break
@@ -148,10 +149,10 @@ class Course:
 
     def _come_back(self, rank: Rank, at: int, reporter: Reporter) -> None:
         """Enter before round `at`, where the others are, with the weights that they have."""
-        assert isinstance(self.lookout, Lookout)
+        assert isinstance(self.recovery, Rejoin)
         rank.board.done = entered(rank.program, rank.rank, at, rank.rank)
-        drive(rank, Reach(at, at - 1, drain=False), reporter, self.session.timeout)
-        self.lookout.adopt(rank, at)
+        drive(rank, Interval(at, at - 1, drain=False), reporter, self.session.timeout)
+        self.recovery.adopt(rank, at)
         self.report({"back": at, "note": f"rank {rank.rank} is back, from step {rank.step(at, 0)} on"})
 
     def _braked(self, rank: Rank) -> int:
@@ -171,9 +172,9 @@ class Course:
 
     def _hold_together(self, rank: Rank) -> None:
         """Raises RunError where ranks that must have the same weights do not."""
-        stray = astray(rank, self.session.rank, rank.program.size)
-        if stray is not None:
-            raise RunError(f"{stray.sentence} at step {self.step}", rank=stray.rank, step=self.step)
+        divergence = find_divergence(rank, self.session.rank, rank.program.size)
+        if divergence is not None:
+            raise RunError(f"{divergence.sentence} at step {self.step}", rank=divergence.rank, step=self.step)
 
     def _keep(self, rank: Rank, round: int, flying: int) -> None:
         if not self.order.out:
@@ -229,10 +230,10 @@ def run(session: Session, order: Order, report: Report) -> dict[str, Any]:
     away = saved.manifest.seconds if saved else 0.0
     assert session.transport is not None
     session.transport.sent = 0
-    course = Course(session, order, report, saved, time.perf_counter() - away)
-    halts = Halt(course.brake, session.rank, session.world) if order.out and not order.back else nullcontext()
+    execution = Execution(session, order, report, saved, time.perf_counter() - away)
+    halts = Halt(execution.brake, session.rank, session.world) if order.out and not order.back else nullcontext()
     with halts, nullcontext() if order.back else session.together(all_of_them=not order.spare):
-        course.go()
+        execution.go()
     session.transport.links.clear()
-    session.transport.bridges.clear()
-    return course.reply(saved.manifest.step if saved else 0, away)
+    session.transport.channels.clear()
+    return execution.reply(saved.manifest.step if saved else 0, away)

@@ -1,4 +1,4 @@
-"""Who plays which part of a run whose servers are kept by others too, as their processes die.
+"""Which process plays which part of a run with replicated servers, as processes die.
 
 part 3   process 3 -----x                                  a link breaks: whoever sees it says so in the store
 part 4   process 4 ------------------------------
@@ -16,16 +16,16 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final
 
-from partita.program.absence import heir_of, met_by
+from partita.program.absence import met_by, successor_of
 from partita.program.instruction import Receive, Send
 from partita.program.program import Program
-from partita.runtime.bridge import Bridge, Way
-from partita.runtime.leg import Leg, Reach
+from partita.runtime.assembly import carry_over, make_rank
+from partita.runtime.channel import Channel, Route
+from partita.runtime.leg import Interval, Leg
 from partita.runtime.processes import Processes, link
 from partita.runtime.rank import Rank
-from partita.runtime.run import carry_over, make_rank
 from partita.runtime.session import Session
-from partita.runtime.store import apart, line_to_store
+from partita.runtime.store import line_to_store, prefixed
 from partita.runtime.takeover import Met, asked, copied, ends_of, take_over
 from partita.runtime.worker import drive
 
@@ -34,9 +34,9 @@ POLL: Final = 0.01
 
 
 @dataclass
-class Succession:
-    """One process's, in the `number`-th run of its session. While entered, a thread looks for who of the `kept` servers
-    is `dead`. `plays` has how each part that this process plays moves its tensors."""
+class Failover:
+    """One process's view, in the `number`-th run of its session. While entered, a thread looks for `kept` (replicated)
+    servers that are `dead`. `plays`: the transport of each part that this process plays."""
 
     session: Session
     kept: frozenset[int]
@@ -59,11 +59,11 @@ class Succession:
         self.plays[me] = self.session.transport
         acts = [i.act for i in self.program.role_of[me].instructions if isinstance(i.act, Send | Receive)]
         self._bridge(me, {(act.key, ends_of(me, act)): 0 for act in acts})
-        for bridge in self.session.transport.bridges.values():
-            bridge.turn(self._way(bridge))
-            bridge.hear(bridge.way, {})
-            self._lead(store, bridge, bridge.way)
-        threading.Thread(target=self._look, name="succession", daemon=True).start()
+        for channel in self.session.transport.channels.values():
+            channel.turn(self._way(channel))
+            channel.hear(channel.route, {})
+            self._lead(store, channel, channel.route)
+        threading.Thread(target=self._look, name="failover", daemon=True).start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -85,20 +85,20 @@ class Succession:
     def _bridge(self, part: int, met: Met) -> None:
         """Bridges from a part to all whose messages with it have to outlive a process, of which so many have `met`."""
         others = {other for other in met_by(self.program, part) if part in self.kept or other in self.kept}
-        bridges = {other: Bridge(part, other, self._dies) for other in sorted(others)}
+        channels = {other: Channel(part, other, self._dies) for other in sorted(others)}
         for (key, ends), rounds in met.items():
-            if sum(ends) - part in bridges:
-                bridges[sum(ends) - part].crossed[key] = rounds
-        self.plays[part].bridges = bridges
+            if sum(ends) - part in channels:
+                channels[sum(ends) - part].crossed[key] = rounds
+        self.plays[part].channels = channels
 
     def _player(self, part: int) -> int:
         """The process that plays a part, -1 if nobody can."""
         if part not in self.dead:
             return part
-        return heir_of(self.program, self.kept - self.dead, part)
+        return successor_of(self.program, self.kept - self.dead, part)
 
-    def _way(self, bridge: Bridge) -> Way:
-        return self._player(bridge.mine), self._player(bridge.other)
+    def _way(self, channel: Channel) -> Route:
+        return self._player(channel.mine), self._player(channel.other)
 
     def _dies(self, process: int) -> None:
         """Somebody's process is gone."""
@@ -122,53 +122,55 @@ class Succession:
                 self.plays[part] = Processes(part)
                 threading.Thread(target=self._play, args=(part,), daemon=True).start()
         for transport in tuple(self.plays.values()):
-            for bridge in tuple(transport.bridges.values()):
-                self._turn(bridge)
+            for channel in tuple(transport.channels.values()):
+                self._turn(channel)
 
-    def _turn(self, bridge: Bridge) -> None:
+    def _turn(self, channel: Channel) -> None:
         with self.turning:
-            way = self._way(bridge)
-            if way == bridge.way or -1 in way:
+            route = self._way(channel)
+            if route == channel.route or -1 in route:
                 return
-            crossed = bridge.turn(way)
-        threading.Thread(target=self._meet, args=(bridge, way, crossed), daemon=True).start()
+            crossed = channel.turn(route)
+        threading.Thread(target=self._meet, args=(channel, route, crossed), daemon=True).start()
 
-    def _meet(self, bridge: Bridge, way: Way, crossed: dict[str, int]) -> None:
+    def _meet(self, channel: Channel, route: Route, crossed: dict[str, int]) -> None:
         """Say what has crossed a bridge, hear what has at the other end, and go on by a link of the new way."""
         with suppress(RuntimeError):  # another death has come between
-            store, name = self._client(), _name(bridge, way)
-            store.set(f"stand/{name}/{bridge.mine}", json.dumps(crossed))
-            theirs, over = f"stand/{name}/{bridge.other}", f"over/{bridge.other}"
+            store, name = self._client(), _name(channel, route)
+            store.set(f"stand/{name}/{channel.mine}", json.dumps(crossed))
+            theirs, over = f"stand/{name}/{channel.other}", f"over/{channel.other}"
             while not store.check([theirs]):
-                if bridge.way != way or self.done.is_set():
+                if channel.route != route or self.done.is_set():
                     return
                 if store.check([over]) and not store.check([theirs]):
-                    bridge.hear(way, {})
+                    channel.hear(route, {})
                     return
                 time.sleep(POLL)
-            bridge.hear(way, json.loads(store.get(theirs)))
-            self._lead(store, bridge, way)
+            channel.hear(route, json.loads(store.get(theirs)))
+            self._lead(store, channel, route)
 
-    def _lead(self, store: Any, bridge: Bridge, way: Way) -> None:
-        group = link(apart(store, f"link/{_name(bridge, way)}"), int(bridge.mine > bridge.other), self.session.timeout)
-        bridge.open(way, group, self.session.timeout)
+    def _lead(self, store: Any, channel: Channel, route: Route) -> None:
+        group = link(
+            prefixed(store, f"link/{_name(channel, route)}"), int(channel.mine > channel.other), self.session.timeout
+        )
+        channel.open(route, group, self.session.timeout)
 
     def _play(self, part: int) -> None:
         """Play another part beside this process's own, to its end."""
         try:
             fresh, transport = self._fresh(part), self.plays[part]
             self._bridge(part, asked(fresh))
-            for bridge in transport.bridges.values():
-                self._turn(bridge)
-            while any(bridge.there is None for bridge in transport.bridges.values()):
+            for channel in transport.channels.values():
+                self._turn(channel)
+            while any(channel.there is None for channel in transport.channels.values()):
                 time.sleep(POLL)
             take_over(fresh, _met(transport))
             for i in fresh.role.instructions:
                 if isinstance(i.act, Send | Receive):
                     other = sum(ends_of(part, i.act)) - part
-                    transport.bridges[other].crossed[i.act.key] = fresh.board.done[i.name]
+                    transport.channels[other].crossed[i.act.key] = fresh.board.done[i.name]
             start = min(fresh.board.done.values())
-            drive(fresh, Reach(self.leg.rounds, start), lambda round: False, self.session.timeout)
+            drive(fresh, Interval(self.leg.rounds, start), lambda round: False, self.session.timeout)
         except BaseException as error:
             self.failure = error
             if self.rank is not None:
@@ -194,17 +196,17 @@ class Succession:
         return line_to_store(self.number, self.session.timeout)
 
 
-def _name(bridge: Bridge, way: Way) -> str:
+def _name(channel: Channel, route: Route) -> str:
     """The same at both ends of a bridge."""
-    (a, p), (b, q) = sorted(((bridge.mine, way[0]), (bridge.other, way[1])))
+    (a, p), (b, q) = sorted(((channel.mine, route[0]), (channel.other, route[1])))
     return f"{a}.{p}-{b}.{q}"
 
 
 def _met(transport: Processes) -> Met:
     """Rounds of each message of a part that are over, as it knows itself, or else as the other end does."""
     found: dict[tuple[str, tuple[int, int]], int] = {}
-    for other, bridge in transport.bridges.items():
-        for key, rounds in {**(bridge.there or {}), **bridge.crossed}.items():
-            for ends in ((bridge.mine, other), (other, bridge.mine)):
+    for other, channel in transport.channels.items():
+        for key, rounds in {**(channel.there or {}), **channel.crossed}.items():
+            for ends in ((channel.mine, other), (other, channel.mine)):
                 found[key, ends] = rounds
     return found

@@ -14,7 +14,7 @@ import torch
 
 from partita.errors import TaskError
 from partita.graph.graph import Graph
-from partita.runtime.device import brought
+from partita.runtime.device import to_device
 from partita.task import Task
 from partita.tracing.prepare import flatten, read_batch
 
@@ -51,7 +51,7 @@ class Feed:
             raise TaskError(
                 f"reading samples {list(positions)[:4]}... of {self.task.name!r} failed: {error}"
             ) from error
-        return [brought(leaf, device, floating) for leaf in flatten(batch)[0]]
+        return [to_device(leaf, device, floating) for leaf in flatten(batch)[0]]
 
 
 def check_shapes(graph: Graph, leaves: Sequence[torch.Tensor], count: int, step: int) -> None:
@@ -72,4 +72,4 @@ def check_shapes(graph: Graph, leaves: Sequence[torch.Tensor], count: int, step:
 
 def place(leaf: Any, device: str, floating: torch.dtype | None) -> Any:
     """A leaf on the device; other things than tensors pass."""
-    return brought(leaf, device, floating) if isinstance(leaf, torch.Tensor) else leaf
+    return to_device(leaf, device, floating) if isinstance(leaf, torch.Tensor) else leaf

@@ -1,4 +1,5 @@
-"""Numbers that are none, found before another rank or a checkpoint has them, with the rank and the first bad weight."""
+"""Stops a run at the first value that is not finite (NaN or infinity), before another rank or a checkpoint gets it, and
+names the rank and the first bad weight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gates of a running rank: who goes through, and when."""
+"""The gates of a running rank: which instructions go through, and when."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from partita.runtime.rank import Rank
 Arrived = Callable[[Rank, Instruction, int], bool]
 
 
-def goes_through(rank: Rank, instruction: Instruction, round: int, arrived: Arrived) -> bool:
-    """Whether an instance whose predecessors are done is let through its gate; `arrived` says of others whether theirs
-    are done. Who has no instance left, or is away, is not waited for."""
+def passes_gate(rank: Rank, instruction: Instruction, round: int, arrived: Arrived) -> bool:
+    """Whether an instance whose predecessors are done may go through its gate; `arrived` tells the same of the gate's
+    other members. Members that have no instance left, or are left out, are not waited for."""
     board, gate = rank.board, instruction.gate
     if gate is None:
         return True

@@ -9,8 +9,8 @@ import torch
 from partita.graph.graph import Graph
 from partita.program.instruction import Space
 from partita.program.program import Bucket, Program, Shares
-from partita.runtime.owned import take
-from partita.runtime.processes import hand, take_from
+from partita.runtime.owned import allocate
+from partita.runtime.processes import receive_tensor, send_tensor
 from partita.runtime.state import State, rows
 
 Leaves = dict[str, torch.Tensor]
@@ -55,7 +55,7 @@ def reunited(program: Program, states: Mapping[int, State]) -> None:
     for bucket, shares in parted(program):
         for group in shares.groups:
             for rank in group:
-                whole = take(states[rank].parameter[bucket.name])
+                whole = allocate(states[rank].parameter[bucket.name])
                 for other in group:
                     own = states[other].owned[bucket.name]
                     whole[own.start : own.stop] = own.parameter
@@ -83,7 +83,7 @@ def _masters(program: Program, rank: int, state: State) -> Leaves:
         if not shares or not group:
             found[bucket.name] = own
         elif rank != group[0]:
-            hand(own, group[0])
+            send_tensor(own, group[0])
         else:
             whole = own.new_empty(bucket.elements)
             for other in group:
@@ -91,7 +91,7 @@ def _masters(program: Program, rank: int, state: State) -> Leaves:
                 if other == rank:
                     whole[start:stop] = own
                 else:
-                    take_from(whole[start:stop], other)
+                    receive_tensor(whole[start:stop], other)
             found[bucket.name] = whole
     return found
 
@@ -104,13 +104,13 @@ def _reunited_on_first(program: Program, rank: int, state: State) -> None:
             continue
         own = state.owned[bucket.name]
         if rank != group[0]:
-            hand(own.parameter, group[0])
+            send_tensor(own.parameter, group[0])
             continue
-        whole = take(state.parameter[bucket.name])
+        whole = allocate(state.parameter[bucket.name])
         whole[own.start : own.stop] = own.parameter
         for other in group[1:]:
             start, stop = shares.of(other)
-            take_from(whole[start:stop], other)
+            receive_tensor(whole[start:stop], other)
 
 
 def gathered_leaves(program: Program, graph: Graph, rank: int, state: State) -> dict[str, torch.Tensor]:
@@ -123,9 +123,9 @@ def gathered_leaves(program: Program, graph: Graph, rank: int, state: State) -> 
     )
     for name, owner in owners_of(program, graph).items():
         if owner and rank == owner:
-            hand(leaves[name].contiguous(), 0)
+            send_tensor(leaves[name].contiguous(), 0)
         elif owner and rank == 0:
             shape = [int(d) for d in specs[name].at(1).shape]  # type: ignore[arg-type]
             found[name] = torch.empty(shape, dtype=getattr(torch, specs[name].dtype))
-            take_from(found[name], owner)
+            receive_tensor(found[name], owner)
     return found

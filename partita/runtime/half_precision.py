@@ -34,8 +34,8 @@ Summed = tuple[list[torch.Tensor], float]
 
 
 @dataclass
-class Halved:
-    """A plain training in half precision; `scale` and `good` are where the loss's scale stands."""
+class HalfPrecision:
+    """A plain training in half precision; `scale` and `good` are the state of the loss scale."""
 
     own: Reference
     masters: dict[str, torch.Tensor]
@@ -107,12 +107,12 @@ def parts_of(program: Program) -> list[list[tuple[int, int]]]:
     return [mine for _, mine in sorted(found) if mine]
 
 
-def halved(
+def half_precision(
     task: Task, legs: Sequence[Leg], *, seed: int, precision: str, dims: Mapping[int, int] = NOTHING,
     graph: Graph | None = None,
-) -> Halved:  # fmt: skip
-    """The training that the legs' programs stand for, at its end; `masters` are its weights. With a `graph`, gradients
-    are those of its step as a whole where the model, which may look at dtypes itself, has others."""
+) -> HalfPrecision:  # fmt: skip
+    """The training that the legs' programs stand for, finished; its `masters` are the result. With a `graph`, gradients
+    are those of the captured step where the model, which may look at dtypes itself, has others."""
     program = legs[0].program
     own = fresh(task, seed=seed, precision=precision, dims=dims)
     assert program.whole or program.stages
@@ -124,7 +124,7 @@ def halved(
     optimizer = optimizer_of(task, program.update, [m for m in masters.values() if m.requires_grad])
     schedule = task.schedule(optimizer) if task.schedule else None
     start = program.scaling.start if program.scaling else 1.0
-    one = Halved(own, masters, optimizer, schedule, program.scaling, start, own.backward)
+    one = HalfPrecision(own, masters, optimizer, schedule, program.scaling, start, own.backward)
     captured = Captured(in_precision(graph, legs[0].plan.memory), own) if graph is not None else None
     if captured and captured.differs(parts_of(program)[0][0][1]):
         one.backward = captured.backward

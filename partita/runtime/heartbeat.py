@@ -1,6 +1,7 @@
-"""What a rank says while nothing moves: where each of its lanes stands, and its connections, once a second.
+"""What a rank reports while nothing moves: where each of its lanes stands, and the state of its connections, once a
+second.
 
-From all ranks' words and the Program the launcher knows who holds the run up (program/stall.py).
+From the reports of all ranks and the Program, the launcher finds who holds the run up (program/stall.py).
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from partita.units import Seconds
 EVERY: Final[Seconds] = 1.0
 
 
-class Pulse:
-    """While entered, a thread reports `{"at": ...}` whenever no instruction was done since it last looked."""
+class Heartbeat:
+    """While entered, a thread reports `{"at": ...}` every second in which no instruction has finished."""
 
     def __init__(self, rank: Rank, report: Callable[[dict[str, Any]], None]) -> None:
         self.rank, self.report = rank, report
         self.over = threading.Event()
 
     def __enter__(self) -> None:
-        threading.Thread(target=self._beat, name="pulse", daemon=True).start()
+        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

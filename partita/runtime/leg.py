@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from partita.cluster.cluster import Cluster
 from partita.graph.graph import Graph
-from partita.lowering.lower import Stretch, lower, lower_phase
+from partita.lowering.lower import LoweredPhase, lower, lower_phase
 from partita.plan.plan import Plan
 from partita.program.instruction import Instruction
 from partita.program.program import Program
@@ -20,9 +20,9 @@ from partita.program.program import Program
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """`rounds` rounds of a Program of a phase's plan from step `step` of the run on.
+    """`rounds` rounds of a Program, from step `step` of the run on; `plan` is that of its phase.
 
-    `whole` is False for a last period that is shorter than the plan's, and for the round of no minibatch at the end.
+    `whole` is False for a last period that is shorter than the plan's, and for the final round, which has no minibatch.
     """
 
     rounds: int
@@ -38,9 +38,9 @@ class Leg:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
-    """Rounds `start` to `stop`; with `drain`, also those that apply what is then in flight; with `keep`, a checkpoint
-    follows."""
+class Interval:
+    """Rounds `start` to `stop` of a leg, driven without a pause. With `drain`, further rounds apply what is then in
+    flight; with `keep`, a checkpoint follows."""
 
     stop: int
     start: int = 0
@@ -56,11 +56,11 @@ def legs(graph: Graph, plan: Plan, cluster: Cluster, steps: int, since: int = 0)
     """Steps `since` to `steps` of a run, phase by phase; steps that do not fill the last period are a shorter one."""
     found: list[Leg] = []
     at = 0
-    for stretch in lower(graph, plan, cluster):
-        end = min(at + stretch.steps, steps) if stretch.steps else steps
-        found += _filled(graph, cluster, stretch, max(at, since), end)
-        if stretch.end and end > at and end >= since:
-            found.append(Leg(1, stretch.end, stretch.plan, end, whole=False))
+    for phase in lower(graph, plan, cluster):
+        end = min(at + phase.steps, steps) if phase.steps else steps
+        found += _filled(graph, cluster, phase, max(at, since), end)
+        if phase.end and end > at and end >= since:
+            found.append(Leg(1, phase.end, phase.plan, end, whole=False))
         at = end
     return tuple(leg for leg in found if leg.rounds > 0)
 
@@ -74,33 +74,33 @@ def left(graph: Graph, plan: Plan, cluster: Cluster, steps: int, since: int) -> 
     return (Leg(0, before[-1].program, before[-1].plan, since), *found)
 
 
-def _filled(graph: Graph, cluster: Cluster, stretch: Stretch, start: int, end: int) -> list[Leg]:
-    rounds, rest = divmod(max(end - start, 0), stretch.program.steps)
-    found = [Leg(rounds, stretch.program, stretch.plan, start)]
+def _filled(graph: Graph, cluster: Cluster, phase: LoweredPhase, start: int, end: int) -> list[Leg]:
+    rounds, rest = divmod(max(end - start, 0), phase.program.steps)
+    found = [Leg(rounds, phase.program, phase.plan, start)]
     if rest:
-        shorter = lower_phase(graph, stretch.plan, cluster, rest)
-        found.append(Leg(1, shorter, stretch.plan, found[0].end, whole=False))
+        shorter = lower_phase(graph, phase.plan, cluster, rest)
+        found.append(Leg(1, shorter, phase.plan, found[0].end, whole=False))
     return found
 
 
-def reaches(leg: Leg, flying: int = 0, every: int = 0, last: bool = True) -> Iterator[Reach]:
-    """How a leg is driven whose first `flying` rounds were run before: to its end, or from checkpoint to checkpoint.
+def intervals(leg: Leg, flying: int = 0, every: int = 0, last: bool = True) -> Iterator[Interval]:
+    """The intervals of a leg whose first `flying` rounds were run before: to its end, or from checkpoint to checkpoint.
 
-    A checkpoint follows the round that reaches a multiple of `every` steps, and the `last` whole leg of a run, there
-    before anything in flight is applied, so that a longer run can go on from it. None follows a shorter last period,
-    which a longer run would not have.
+    A checkpoint follows the round that reaches a multiple of `every` steps. Another one follows the `last` whole leg of
+    a run, before what is in flight is applied, so that a longer run can go on from it. None follows a shorter last
+    period, which a longer run would not have.
     """
     start, stop = flying, flying + leg.rounds
     if not (every and leg.whole and leg.rounds):
-        yield Reach(stop, start)
+        yield Interval(stop, start)
         return
     for round in range(flying, stop - 1):
         if _due(leg, round - flying, every):
-            yield Reach(round + 1, start, drain=False, keep=True)
+            yield Interval(round + 1, start, drain=False, keep=True)
             start = round + 1
-    yield Reach(stop, start, drain=not last, keep=last or _due(leg, leg.rounds - 1, every))
+    yield Interval(stop, start, drain=not last, keep=last or _due(leg, leg.rounds - 1, every))
     if last:
-        yield Reach(stop, stop)
+        yield Interval(stop, stop)
 
 
 def _due(leg: Leg, round: int, every: int) -> bool:

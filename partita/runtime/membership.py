@@ -1,7 +1,7 @@
-"""Who of a rank's peers is away, and what that leaves out of what it does. Mutable, private to one run of one rank.
+"""Which peers of a rank are away, and what of its work that leaves out. Mutable, private to one run of one rank.
 
-away       a message's other end is gone: what has to do with that rank alone is left out, and no longer waited for
-parked     a lane all of which is left out waits for the rank to come back, or for the end of the others
+away       the other end of a message is gone: instructions that involve only that rank are left out and not waited for
+parked     a lane whose instructions are all left out waits until the rank is back, or the other lanes have ended
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from partita.units import Seconds
 T = TypeVar("T")
 
 
-def goes(rank: Rank, peer: int, times: int) -> None:
-    """A peer is gone that had gone so many times before; nothing new where it is known to have gone since."""
+def mark_gone(rank: Rank, peer: int, times: int) -> None:
+    """Note that a peer is gone which had gone `times` times before. Does nothing where this is known already."""
     with rank.board.changed:
         if rank.gone.get(peer, 0) != times:
             return
@@ -32,8 +32,8 @@ def goes(rank: Rank, peer: int, times: int) -> None:
         _left_out(rank)
 
 
-def comes(rank: Rank, peer: int, at: int) -> None:
-    """A peer is back, and enters at round `at`, which this rank has not begun."""
+def mark_back(rank: Rank, peer: int, at: int) -> None:
+    """Note that a peer is back and takes part from round `at` on, which this rank has not begun."""
     with rank.board.changed:
         rank.away.discard(peer)
         rank.since[peer] = at
@@ -49,7 +49,7 @@ def comes(rank: Rank, peer: int, at: int) -> None:
 
 
 def begin_without(rank: Rank) -> None:
-    """A Program begins of which some are away already."""
+    """A Program begins while some peers are away already."""
     with rank.board.changed:
         _left_out(rank)
 
@@ -59,15 +59,15 @@ def _left_out(rank: Rank) -> None:
     rank.board.happens()
 
 
-def through(rank: Rank, at: int) -> bool:
-    """Whether a rank is done with all rounds before `at`."""
+def finished_before(rank: Rank, at: int) -> bool:
+    """Whether a rank has finished all rounds before `at`."""
     board = rank.board
     return all(i.name in board.void or board.done.get(i.name, 0) >= at for i in rank.role.instructions)
 
 
-def rests(rank: Rank, lane: str, names: Set[str]) -> bool:
-    """Whether a lane that has only these instructions left, all of which are left out, waits in vain: nobody is left
-    but lanes that wait as it does."""
+def waits_in_vain(rank: Rank, lane: str, names: Set[str]) -> bool:
+    """Whether a lane whose remaining instructions, `names`, are all left out need not go on waiting: all lanes that
+    have not ended wait as it does."""
     with rank.board.changed:
         if not rank.board.void or not names <= rank.board.void:
             rank.parked.discard(lane)
@@ -76,7 +76,7 @@ def rests(rank: Rank, lane: str, names: Set[str]) -> bool:
         return rank.going <= rank.parked
 
 
-def over(rank: Rank, lane: str) -> None:
+def lane_over(rank: Rank, lane: str) -> None:
     """A lane has ended."""
     with rank.board.changed:
         rank.going.discard(lane)
@@ -85,12 +85,12 @@ def over(rank: Rank, lane: str) -> None:
 
 
 def stale(rank: Rank, instruction: Instruction, round: int) -> bool:
-    """Whether an instance is done, or of a round that was left out while the rank was away with which it has to do."""
+    """Whether an instance is done, or belongs to a round that was left out while a peer was away."""
     return rank.board.done.get(instruction.name, 0) > round
 
 
 def other_end(rank: Rank, act: Act) -> int:
-    """The other end of a message, if the run can go on without it; else -1."""
+    """The other end of a message if the run can do without that rank; otherwise -1."""
     if not rank.spare or not isinstance(act, Send | Receive):
         return -1
     peer = rank.role.mine(act.to if isinstance(act, Send) else act.source, rank.rank)
@@ -98,7 +98,7 @@ def other_end(rank: Rank, act: Act) -> int:
 
 
 def owed(rank: Rank, peer: int, start: Callable[[], T]) -> T | Owed:
-    """What is started with a rank that may go away: it is then over as well."""
+    """Start something with a peer that may go away; once it has gone, what was started counts as over."""
     gone = rank.gone.get(peer, 0)
     if peer in rank.away:
         return Owed(rank, peer, None, gone)
@@ -107,19 +107,19 @@ def owed(rank: Rank, peer: int, start: Callable[[], T]) -> T | Owed:
     except Gone:
         if peer not in rank.spare:
             raise
-        goes(rank, peer, gone)
+        mark_gone(rank, peer, gone)
         return Owed(rank, peer, None, gone)
     return Owed(rank, peer, pending, gone) if peer in rank.spare and isinstance(pending, Pending) else pending
 
 
 def lost(rank: Rank, instruction: Instruction, pending: Pending | Steps | None) -> bool:
-    """Whether what was begun came to nothing, since who it has to do with is gone."""
+    """Whether what was started came to nothing because its peer is gone."""
     return instruction.name in rank.board.void or (isinstance(pending, Owed) and pending.over())
 
 
 @dataclass
 class Parked:
-    """A lane whose instructions, these, may all be left out at once."""
+    """Waits for a lane whose instructions, `names`, may all be left out at once."""
 
     rank: Rank
     lane: str
@@ -131,7 +131,7 @@ class Parked:
         return self.names <= self.rank.board.void
 
     def ready(self) -> bool:
-        return self.rank.board.failure is not None or rests(self.rank, self.lane, self.names) or not self.idle
+        return self.rank.board.failure is not None or waits_in_vain(self.rank, self.lane, self.names) or not self.idle
 
     def block(self, timeout: Seconds) -> bool:
         """Without a limit: others work, or will fail."""
@@ -141,7 +141,7 @@ class Parked:
 
 @dataclass
 class Owed:
-    """A message whose other end may go away: it then is over, and what it was for is left out."""
+    """A message whose other end may go away. It is over when that happens, and the instruction is left out."""
 
     rank: Rank
     peer: int
@@ -149,7 +149,7 @@ class Owed:
     gone: int
 
     def over(self) -> bool:
-        """Whether the other end went away after this began, even if it is back."""
+        """Whether the other end went away after this began, even if it is back by now."""
         return self.pending is None or self.rank.gone.get(self.peer, 0) != self.gone
 
     def ready(self) -> bool:
@@ -161,7 +161,7 @@ class Owed:
         try:
             return self.pending.block(timeout)
         except Gone:
-            goes(self.rank, self.peer, self.gone)
+            mark_gone(self.rank, self.peer, self.gone)
             return True
 
     def __str__(self) -> str:

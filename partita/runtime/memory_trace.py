@@ -1,4 +1,4 @@
-"""What the allocator was seen to do in a run of its own, and where that lies on the clock of another run."""
+"""What the allocator did in a run of its own, and where that lies on the clock of another run."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MOMENTS: Final = 240
 
 
 @dataclass(frozen=True)
-class Watch:
+class MemoryTrace:
     """The `peak` of live bytes on a rank, its `curve` as (seconds, bytes), and the spans of the leading lane in these
-    rounds on the same clock. An accelerator tells no curve, and `held`, what its caching allocator took of it."""
+    rounds on the same clock. On an accelerator there is no curve; `held` is what its caching allocator reserved."""
 
     peak: Bytes
     curve: tuple[tuple[Seconds, Bytes], ...]
@@ -48,10 +48,10 @@ class Watch:
         return tuple((moment, size) for moment, (_, size) in zip(moments, self.curve, strict=True))
 
 
-def read_watch(message: dict[str, Any]) -> Watch:
+def read_memory_trace(message: dict[str, Any]) -> MemoryTrace:
     """What `Watch.message` wrote."""
     spans = tuple(Span(**span) for span in message["spans"])
-    return Watch(message["peak"], tuple(map(tuple, message["curve"])), spans, message["held"])
+    return MemoryTrace(message["peak"], tuple(map(tuple, message["curve"])), spans, message["held"])
 
 
 def _edges(spans: Sequence[Span], like: Sequence[Span]) -> dict[tuple[int, str], tuple[Seconds, Seconds]]:
@@ -70,7 +70,7 @@ class Profiled:
     def steady(self) -> None:
         self.since, self.now = time.time_ns(), time.perf_counter()
 
-    def watch(self, spans: Sequence[Span]) -> Watch:
+    def watch(self, spans: Sequence[Span]) -> MemoryTrace:
         """After the profile."""
         return watched(self.seen, self.since, self.now, spans)
 
@@ -86,9 +86,9 @@ class Counted:
     def steady(self) -> None:
         torch.cuda.reset_peak_memory_stats(self.device)
 
-    def watch(self, spans: Sequence[Span]) -> Watch:
+    def watch(self, spans: Sequence[Span]) -> MemoryTrace:
         peak, held = torch.cuda.max_memory_allocated(self.device), torch.cuda.max_memory_reserved(self.device)
-        return Watch(peak, (), tuple(span for span in spans if span.lane in LEADING), held)
+        return MemoryTrace(peak, (), tuple(span for span in spans if span.lane in LEADING), held)
 
 
 @contextmanager
@@ -101,7 +101,7 @@ def allocations(device: str) -> Iterator[Profiled | Counted]:
         yield Profiled(seen)
 
 
-def watched(seen: profile, since: int, now: Seconds, spans: Sequence[Span]) -> Watch:
+def watched(seen: profile, since: int, now: Seconds, spans: Sequence[Span]) -> MemoryTrace:
     """The live bytes after the moment `since` (nanoseconds), which is `now` on the spans' clock, of all that was
     allocated under a profile."""
     profiler: Any = seen.profiler
@@ -116,4 +116,4 @@ def watched(seen: profile, since: int, now: Seconds, spans: Sequence[Span]) -> W
     )
     kept = fullest(live[inside], MOMENTS)
     curve = tuple(zip(seconds[inside][kept].tolist(), live[inside][kept].tolist(), strict=True))
-    return Watch(peak, curve, lanes)
+    return MemoryTrace(peak, curve, lanes)

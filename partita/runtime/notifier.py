@@ -1,9 +1,9 @@
-"""A Condition that wakes only those whose wait is over.
+"""A condition variable that wakes only the threads whose wait is over.
 
-Whoever changes something asks in the stead of all that wait for it. To wake a thread that has to go back to sleep costs
-both that thread and the one that goes on computing: they hand Python's lock, and on one core the core, to each other
-and back, 0.1 ms each time, and a step of three lanes did so ten times. Asking costs as well, where a server has a dozen
-lanes and hundreds of changes a step: who says what it waits for is asked only when that changes.
+Whoever changes something evaluates the predicates of all waiting threads for them. To wake a thread that must go back
+to sleep costs both that thread and the one that computes: they pass Python's lock, and on one core the core, to and
+fro, 0.1 ms each time; a step of three lanes did so ten times. Evaluating predicates costs as well, where a server has a
+dozen lanes and hundreds of changes a step: a thread that names what it waits for is asked only when that changes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from partita.units import Seconds
 T = TypeVar("T")
 
 
-class Bell(threading.Condition):
-    """`notify_all` is `threading.Condition`'s, but that it asks what `wait_for` was given first."""
+class Notifier(threading.Condition):
+    """Like `threading.Condition`, but `notify_all` evaluates the predicates that were given to `wait_for`, and wakes
+    only those threads whose predicate holds."""
 
     def __init__(self) -> None:
         super().__init__()

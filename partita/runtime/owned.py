@@ -87,17 +87,17 @@ def _shaped(flat: torch.Tensor, shapes: list[tuple[int, ...]]) -> list[torch.Ten
     return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
-def there(tensor: torch.Tensor) -> bool:
+def is_allocated(tensor: torch.Tensor) -> bool:
     """Whether a tensor has its memory now."""
     return tensor.untyped_storage().size() > 0 or not tensor.numel()
 
 
-def take(tensor: torch.Tensor) -> torch.Tensor:
+def allocate(tensor: torch.Tensor) -> torch.Tensor:
     """Give a tensor, the only one of its storage, memory again; what it holds is undefined. Views of it are whole."""
     tensor.untyped_storage().resize_(tensor.numel() * tensor.element_size())
     return tensor
 
 
-def give(tensor: torch.Tensor) -> None:
-    """Give back the memory of a tensor, and of all views of it, until it is taken again."""
+def release(tensor: torch.Tensor) -> None:
+    """Give back the memory of a tensor, and of all views of it, until `allocate`."""
     tensor.untyped_storage().resize_(0)

@@ -34,7 +34,7 @@ class Pace:
     _used: dict[int, Seconds] = field(default_factory=dict)
     _round: Seconds = 0.0
 
-    def breathe(self) -> None:
+    def yield_core(self) -> None:
         """Between operators: pause so long that this thread uses two thirds of the quota, if messages fly."""
         if not self.on or not self.flying:
             return

@@ -23,7 +23,7 @@ Parts = list[torch.Tensor]
 Minibatches = list[tuple[int, list[Share]]]
 
 
-class Half:
+class PairWorker:
     """A rank: what it has of each bucket now and had in all versions, its turns, and what each turn came to."""
 
     def __init__(self, one: Replica, buckets: dict[str, Parts], turns: list[Minibatches], whole: bool) -> None:
@@ -62,10 +62,10 @@ class Half:
 def together(one: Reference, legs: Sequence[Leg], ledger: Sequence[Merge], whole: bool) -> dict[str, torch.Tensor]:
     """Parameters by name after all of a ledger: the mean over ranks. Raises ProgramError where it tells no run."""
     with torch.no_grad():
-        return Paired(one, legs, ledger, whole).go()
+        return PairwiseReplay(one, legs, ledger, whole).go()
 
 
-class Paired:
+class PairwiseReplay:
     """Private to one call of `together`."""
 
     def __init__(self, one: Reference, legs: Sequence[Leg], ledger: Sequence[Merge], whole: bool) -> None:
@@ -82,7 +82,7 @@ class Paired:
             for rank in range(leg.plan.mesh.size):
                 turns.setdefault(rank, []).extend(_turns(leg, rank, period))
         begun = self._views(first)
-        self.halves = {r: Half(first.copy(), begun, mine, whole) for r, mine in turns.items()}
+        self.halves = {r: PairWorker(first.copy(), begun, mine, whole) for r, mine in turns.items()}
         self.left = {(r, b.name): [m for m in ledger if (m.at, m.bucket) == (r, b.name)]
                      for r in turns if r % 2 for b in self.buckets}  # fmt: skip
         self.read = {(m.at, m.turn, m.bucket): m.read for m in ledger if m.at == m.worker}

@@ -1,10 +1,5 @@
-"""Whether ranks that somebody else launched are about to do the same thing; found before they meet in anything that
-would abort, hang or quietly mix what does not belong together.
-
-rank 0  torch 2.13  ddp  fc.weight 10 x 64        rank 2 has torch 2.12 and rank 0 2.13
-rank 1  torch 2.13  ddp  fc.weight 10 x 64
-rank 2  torch 2.12  ddp  fc.weight 10 x 64
-"""
+"""Before ranks that somebody else launched meet in a collective: whether all are about to do the same. Otherwise they
+would abort, hang, or quietly mix what does not belong together."""
 
 from __future__ import annotations
 

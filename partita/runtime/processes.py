@@ -19,7 +19,7 @@ import torch.distributed as dist
 from partita.cost.rings import bytes_sent
 from partita.errors import RunError
 from partita.program.instruction import Kind
-from partita.runtime.bridge import Bridge
+from partita.runtime.channel import Channel
 from partita.runtime.hops import in_halves
 from partita.runtime.transport import Gone, Pending, Steps, Unasked, tag_of
 from partita.units import Bytes, Seconds
@@ -125,7 +125,7 @@ class Processes:
     groups: dict[tuple[str, tuple[int, ...]], Any] = field(default_factory=dict)
     sent: int = 0
     links: dict[int, Any] = field(default_factory=dict)
-    bridges: dict[int, Bridge] = field(default_factory=dict)
+    channels: dict[int, Channel] = field(default_factory=dict)
     _counting: threading.Lock = field(default_factory=threading.Lock)
 
     def _count(self, size: Bytes) -> None:
@@ -170,8 +170,8 @@ class Processes:
     def send(self, tensor: torch.Tensor, to: int, key: str, round: int) -> Pending:
         self._count(tensor.numel() * tensor.element_size())
         tensor = tensor.cpu()
-        if to in self.bridges:
-            return self.bridges[to].start("send", tensor, key, round)
+        if to in self.channels:
+            return self.channels[to].start("send", tensor, key, round)
         if to in self.links:
             return self._over_link(to, "send", tensor, key)
         return _started("send", tensor, to, key)
@@ -179,8 +179,8 @@ class Processes:
     def receive(self, tensor: torch.Tensor, source: int, key: str, round: int) -> Pending:
         host = tensor if tensor.is_cpu else torch.empty_like(tensor, device="cpu")
         pending: Pending
-        if source in self.bridges:
-            pending = self.bridges[source].start("recv", host, key, round)
+        if source in self.channels:
+            pending = self.channels[source].start("recv", host, key, round)
         elif source in self.links:
             pending = self._over_link(source, "recv", host, key)
         else:
@@ -211,13 +211,13 @@ def _native(kind: Kind, tensor: torch.Tensor, edges: tuple[int, ...], place: int
     return dist.reduce_scatter(parts[place], parts, group=group, async_op=True)
 
 
-def hand(tensor: torch.Tensor, to: int) -> None:
+def send_tensor(tensor: torch.Tensor, to: int) -> None:
     """Send a tensor that nobody else sends at the same time, and wait until it is gone."""
     dist.send(tensor.cpu(), to)
 
 
-def take_from(tensor: torch.Tensor, source: int) -> None:
-    """Receive into a tensor what `hand` sent, and wait for it."""
+def receive_tensor(tensor: torch.Tensor, source: int) -> None:
+    """Receive into a tensor what `send_tensor` sent, and wait for it."""
     host = tensor if tensor.is_cpu else torch.empty_like(tensor, device="cpu")
     dist.recv(host, source)
     if host is not tensor:

@@ -15,10 +15,10 @@ from partita.graph.operator import Ref
 from partita.program.instruction import After
 from partita.program.program import Program, Role
 from partita.program.timeline import Span
-from partita.runtime.bell import Bell
 from partita.runtime.brake import Brake
 from partita.runtime.device import CPU, Clock
 from partita.runtime.feed import Feed
+from partita.runtime.notifier import Notifier
 from partita.runtime.pace import Pace
 from partita.runtime.segment import Environment, Leaves
 from partita.runtime.state import State
@@ -35,16 +35,16 @@ REMEMBERED: Final = 64
 class Board:
     """Which instances of a rank's instructions are done: name -> rounds finished. Lanes wait on it.
 
-    `moment` numbers what happens, and `when` holds the moments of each one's last REMEMBERED instances, so that lanes
-    that choose can take what came first. `void` is what is left out while some peers are away, `missing` has the rounds
-    that were left out of what is not any more (runtime/roll.py). `passed` has how many instances were let through a
-    gate, `ages` how often in a row each of its members was left out, `stop` the round before which all end. `doubted`
-    says of each name what may be able to start once it changes, as (a lane's notes, instruction) ("": once anything
-    does).
+    `moment` numbers events; `when` has the moments of each instruction's last REMEMBERED instances, so that lanes that
+    choose can take the oldest. `void`: instructions that are left out while some peers are away; `missing`: the rounds
+    that instructions missed which are back by now (runtime/membership.py). `passed`: instances let through a gate;
+    `ages`: how often in a row each member of a gate was left out. `stop`: all rounds before this one are run.
+    `doubted`: for each name, the instructions that may be able to start when it changes, as (a lane's notes,
+    instruction); under "" those that any change may concern.
     """
 
     done: dict[str, int] = field(default_factory=dict)
-    changed: Bell = field(default_factory=Bell)
+    changed: Notifier = field(default_factory=Notifier)
     failure: BaseException | None = None
     moment: int = 0
     void: frozenset[str] = frozenset()
@@ -98,17 +98,19 @@ class Board:
 class Rank:
     """What one rank needs to carry out its role.
 
-    `code` holds the compiled segments and `reads` the values that any of them takes; `environments` one for each
-    minibatch and microbatch on its way, which goes when as many instructions as `uses` says have used it;
-    `first_step` is the step of round 0; `draws` is the seed of keyed random numbers (None: torch's own). `ends` has
-    wall clock and core-seconds of the process at each round's end, `at` the instance that each lane is in: name, round,
-    since when, and whether it waits for other ranks. `gathered` are batch statistics that wait for the rest of their
-    minibatch, each (samples, what they would make of the buffer). The run can go on without the ranks in `spare`: those
-    in `away` are not there, each went `gone` times, and takes part again `since` a round; `going` are the lanes that
-    have not ended, `parked` those of them that wait for somebody who is away, `parted` the groups that have lost one.
-    `brought` has how many rounds of each collective were begun, `quickest` the least that each instruction of its own
-    has taken in a while; `maps` the places that both ends of a hop of streams know; `round_ends` is told when the
-    leading lane has ended a round.
+    What it computes: `code` holds the compiled segments, `reads` the values that any of them takes, `environments` the
+    values of each minibatch and microbatch in flight; an environment is dropped after as many instructions as `uses`
+    says. `first_step` is the step of round 0. `draws` is the seed of keyed random numbers (None: torch's own).
+    `gathered`: batch statistics that wait for the rest of their minibatch, each (samples, new value of the buffer).
+
+    What it has done: `ends` has wall clock and core-seconds of the process at each round's end; `at` the instance that
+    each lane is in: name, round, since when, and whether it waits for other ranks; `collectives_begun` how many rounds
+    of each collective were begun; `quickest` the least seconds that each local instruction has taken lately; `maps` the
+    positions that both ends of a sparse hop know. `round_ends` is called when the leading lane has ended a round.
+
+    Who is away: the run can go on without the ranks in `spare`. Those in `away` are not there now; each has left `gone`
+    times, and takes part again `since` a round. `going`: lanes that have not ended; `parked`: those of them that wait
+    for a rank that is away; `parted`: groups that have lost a member.
     """
 
     graph: Graph
@@ -144,7 +146,7 @@ class Rank:
     since: dict[int, int] = field(default_factory=dict)
     parted: set[tuple[int, ...]] = field(default_factory=set)
     weights: dict[int, torch.Tensor] = field(default_factory=dict)
-    brought: dict[str, int] = field(default_factory=dict)
+    collectives_begun: dict[str, int] = field(default_factory=dict)
     quickest: dict[str, Seconds] = field(default_factory=dict)
     maps: KeptMaps = field(default_factory=dict)
     round_ends: Callable[[int], None] = lambda round: None

@@ -167,10 +167,10 @@ Recurrence = Callable[[dict[int, Replica], Leg], None]
 
 def reference(
     task: Task, legs: Sequence[Leg], *, seed: int, precision: str, whole: bool, dims: Mapping[int, int] = NOTHING,
-    apart: Recurrence,
+    replica_training: Recurrence,
 ) -> dict[int, dict[str, torch.Tensor]]:  # fmt: skip
     """Parameters by name, of each worker that has its own, after the serial recurrences that the classes of the legs'
-    programs name, one after the other; `apart` carries out those of replicas that differ.
+    programs name, one after the other; `replica_training` carries out those of replicas that differ.
 
     `whole` feeds every minibatch at once; otherwise in the programs' own parts. `dims` are the graph's `sample_dims`.
     """
@@ -181,7 +181,7 @@ def reference(
             workers = sorted({share.rank for share in shares_of(leg.program)}) or list(replicas)
             if len(replicas) < len(workers):
                 replicas = {w: replicas[0].copy() for w in workers}
-            apart(replicas, leg)
+            replica_training(replicas, leg)
         else:
             _recurrence(replicas[0], leg, whole, codecs)
     return {w: dict(one.own.model.named_parameters()) for w, one in replicas.items()}

@@ -1,4 +1,5 @@
-"""Who of a run's ranks is back: they agree through the store on the round in which it enters.
+"""How a worker that was started again joins a running run: all agree, through the store, on the round in which it
+enters.
 
 rank 2, back       returns/2 = 1          ............ reads both: it enters at round 9
 rank 3, a server            sees it: 0:8               reads both: so does rank 2
@@ -20,11 +21,11 @@ from partita.program.absence import answered, met_by, shared
 from partita.program.instruction import Receive, Space
 from partita.program.program import Program
 from partita.runtime.leg import Leg
+from partita.runtime.membership import begin_without, finished_before, mark_back, mark_gone
 from partita.runtime.processes import Processes
 from partita.runtime.rank import Rank
-from partita.runtime.roll import begin_without, comes, goes, through
 from partita.runtime.session import Session
-from partita.runtime.store import apart, line_to_store
+from partita.runtime.store import line_to_store, prefixed
 from partita.units import Seconds
 
 EVERY: Final[Seconds] = 0.2
@@ -33,17 +34,17 @@ LATE: Final = "late"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """The part of a run, and its round, at which a rank enters."""
+class Admission:
+    """The leg of a run, and the round of it, at which a rank enters."""
 
     leg: int
     round: int
 
 
 @dataclass
-class Lookout:
-    """One rank's, in the `number`-th run of its session. While entered, a thread looks for who is back.
-    `legs` are the run's, `spare` the ranks that it can do without, of which some are `away`."""
+class Rejoin:
+    """One rank's part, in the `number`-th run of its session. While entered, a thread looks for peers that are back.
+    `legs` are the run's; `spare` the ranks that it can do without, of which some are `away`."""
 
     session: Session
     spare: frozenset[int]
@@ -62,14 +63,14 @@ class Lookout:
         self.peers = sorted({a + b - me for a, b in pairs if me in (a, b)})
 
     def met(self, peer: int) -> list[int]:
-        """Who has to do with a rank in any part of the run."""
+        """The ranks that exchange messages with a rank in any leg of the run."""
         return sorted({rank for leg in self.legs for rank in met_by(leg.program, peer)})
 
     def __enter__(self) -> None:
         for peer in self.peers:
             if peer not in self.away:
                 self._link(self.store, peer, self.times)
-        threading.Thread(target=self._look, name="lookout", daemon=True).start()
+        threading.Thread(target=self._look, name="rejoin", daemon=True).start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -84,8 +85,8 @@ class Lookout:
         begin_without(rank)
         self.rank, self.leg = rank, leg
 
-    def enter(self) -> Entry:
-        """This rank is back: when it enters. Raises RunError where the others are done by now."""
+    def enter(self) -> Admission:
+        """This rank is back: where it enters. Raises RunError where the run is over."""
         me = self.session.rank
         self.store.set(f"absent/{me}", " ".join(map(str, sorted(self.away))))
         self.times = self.gone[me] = self.store.add(f"returns/{me}", 1)
@@ -96,8 +97,8 @@ class Lookout:
         return entry
 
     def adopt(self, rank: Rank, at: int) -> None:
-        """The weights of now, and what else is kept from round to round: as the answers have brought them to this rank,
-        which is back, or from the first of the others."""
+        """Take over the current weights, and what else is kept from round to round: from the answers that this rank
+        gets, or from the first of the other workers."""
         program, me = rank.program, self.session.rank
         giver = self._giver(program, me)
         for space, bucket in shared(program, me, giver) if giver >= 0 else ():
@@ -108,16 +109,16 @@ class Lookout:
                 rank.state.parameter[i.act.bucket].copy_(rank.state.kept[Space.ANCHOR, i.act.bucket])
 
     def _give(self, rank: Rank, peer: int, at: int) -> None:
-        """The same, from this rank, once it is done with the rounds before."""
+        """Send the same from this rank, once it has finished the rounds before."""
         rank.brake.lift(rank.step(at, 0))
         with rank.board.changed:
-            rank.board.changed.wait_for(lambda: rank.board.failure or through(rank, at), self.session.timeout)
+            rank.board.changed.wait_for(lambda: rank.board.failure or finished_before(rank, at), self.session.timeout)
         for space, bucket in shared(rank.program, rank.rank, peer):
             message = self._transport.send(rank.state.flat(space, bucket, 0), peer, f"{bucket}.{space}", at)
             message.block(self.session.timeout)
 
     def _giver(self, program: Program, peer: int) -> int:
-        """Who gives weights to a rank that is back; -1 where its answers bring them."""
+        """Who gives its weights to a rank that is back; -1 where answers of servers bring them."""
         workers = [w for w in self.met(peer) if program.role_of[w].keeps == "model" and w not in self.away]
         return -1 if answered(program, peer) else workers[0]
 
@@ -129,7 +130,7 @@ class Lookout:
     def _link(self, store: Any, peer: int, times: int) -> None:
         """Make the link to a peer, one of which has come back so many times."""
         a, b = sorted((self.session.rank, peer))
-        self._transport.link(peer, apart(store, f"link/{a}-{b}/{times}"), self.session.timeout)
+        self._transport.link(peer, prefixed(store, f"link/{a}-{b}/{times}"), self.session.timeout)
 
     def _look(self) -> None:
         store, before, known = self._client(), 0, dict[int, int]()
@@ -148,8 +149,8 @@ class Lookout:
             self._admit(self._client(), peer, times)
 
     def _admit(self, store: Any, peer: int, times: int) -> None:
-        """Begin no round, say how many have begun, hear how many of all others have, and go on with the peer from the
-        last one of these on."""
+        """Stop before the next round, say how many rounds have begun, hear the same from all others, and go on with the
+        peer from the largest of these numbers on."""
         rank, mine = self.rank, f"clock/{peer}/{times}/{self.session.rank}"
         if rank is None or not rank.program.steps:
             store.set(mine, LATE)
@@ -159,29 +160,30 @@ class Lookout:
             store.set(mine, f"{self.leg}:{max(begun, 1)}" if begun < self.legs[self.leg].rounds else LATE)
             entry = self._agreed(store, peer, times)
             if entry is not None:
-                goes(rank, peer, times - 1)
+                mark_gone(rank, peer, times - 1)
                 self._link(store, peer, times)
-                comes(rank, peer, entry.round)
+                mark_back(rank, peer, entry.round)
                 if self._giver(rank.program, peer) == rank.rank:
                     self._give(rank, peer, entry.round)
         finally:
             rank.brake.resume()
 
-    def _agreed(self, store: Any, peer: int, times: int) -> Entry | None:
-        """What all that `peer` has to do with answered: the furthest of their rounds; None where some are done."""
+    def _agreed(self, store: Any, peer: int, times: int) -> Admission | None:
+        """What all that `peer` exchanges messages with have answered: the furthest of their rounds; None where some
+        have ended."""
         away = {int(rank) for rank in store.get(f"absent/{peer}").decode().split()}
         voters = [rank for rank in self.met(peer) if rank not in away]
         answers = [_answer(store, f"clock/{peer}/{times}/{voter}", f"over/{voter}") for voter in voters]
         if LATE in answers or len({answer.partition(":")[0] for answer in answers}) > 1:
             return None
-        return Entry(int(answers[0].partition(":")[0]), max(int(answer.partition(":")[2]) for answer in answers))
+        return Admission(int(answers[0].partition(":")[0]), max(int(answer.partition(":")[2]) for answer in answers))
 
     def _client(self) -> Any:
         return line_to_store(self.number, self.session.timeout)
 
 
 def _answer(store: Any, key: str, over: str) -> str:
-    """What a rank says, LATE where it has ended before it was asked."""
+    """A rank's answer; LATE where it ended before it was asked."""
     while not store.check([key]):
         if store.check([over]) and not store.check([key]):
             return LATE

@@ -25,16 +25,16 @@ from partita.lowering.pairs import pairs_up
 from partita.program.instruction import Apply
 from partita.program.ledger import LOST, Merge
 from partita.program.program import Bucket, Program
+from partita.runtime.elastic import elastic_workers
 from partita.runtime.leg import Leg
-from partita.runtime.paired import together
+from partita.runtime.pairwise import together
 from partita.runtime.reference import Reference, Share, fed, shares_of
 from partita.runtime.rules import optimizer_of, step_at_rate
 from partita.runtime.state import rows
-from partita.runtime.tied import tied
 
 Parts = list[torch.Tensor]
 Named = dict[str, torch.Tensor]
-Turn = tuple[int, int]
+StartWait = tuple[int, int]
 
 
 @dataclass
@@ -109,19 +109,19 @@ class Replay:
         applies = applies_of(program)
         self.delta = any(act.delta for by_worker in applies.values() for acts in by_worker.values() for act in acts)
         drops, plan = program.drops, self.stages[0].leg.plan
-        self.tied = tied(one, plan)
+        self.elastic = elastic_workers(one, plan)
         self.shelves = {
             name: self._shelf(program.bucket[name], {w: acts[0] for w, acts in by_worker.items()}, ledger)
             for name, by_worker in applies.items()
         }
-        self.read: dict[Turn, dict[str, int]] = {}
+        self.read: dict[StartWait, dict[str, int]] = {}
         self.waiting = Counter((merge.worker, merge.turn) for merge in ledger if merge.applied != LOST)
         for merge in ledger:
             read = self.read.setdefault((merge.worker, merge.turn), {})
             read |= dict.fromkeys(self.shelves, merge.read) if drops else {merge.bucket: merge.read}
         taken = sorted(self.waiting)
         self.before = {now: was[1] if was[0] == now[0] else -1 for was, now in pairwise([(-1, -1), *taken])}
-        self.made: dict[Turn, Named] = {}
+        self.made: dict[StartWait, Named] = {}
         self.workers: dict[int, tuple[Any, Any, Any]] = {}
 
     def _shelf(self, bucket: Bucket, apply: dict[int, Apply], ledger: Sequence[Merge]) -> Shelf:
@@ -154,13 +154,13 @@ class Replay:
                 for piece, part in zip(shelf.bucket.pieces, shelf.versions[version], strict=True):
                     rows(self.named[piece.parameter], piece).copy_(part)
 
-    def _known(self, turn: Turn) -> bool:
+    def _known(self, turn: StartWait) -> bool:
         """Whether what a worker's turn brings can be computed by now; it then is."""
         if turn not in self.made:
             read = self.read[turn]
             if len(read) < len(self.shelves) or any(len(self.shelves[b].versions) <= v for b, v in read.items()):
                 return False
-            if self.tied and self.tied.turns.get(turn[0], -1) != self.before[turn]:
+            if self.elastic and self.elastic.turns.get(turn[0], -1) != self.before[turn]:
                 return False
             self._show(read)
             self.made[turn] = self._brought(*turn)
@@ -168,12 +168,12 @@ class Replay:
 
     def _brought(self, worker: int, turn: int) -> Named:
         """What a turn brings, computed on the versions that the model shows."""
-        if self.tied:
+        if self.elastic:
             minibatches = [
                 (step, [part for s in shares for part in fed(s, self.whole)])
                 for step, shares in self._minibatches(worker, turn)
             ]
-            given = self.tied.pull(worker, turn, minibatches, [p.detach().clone() for p in self.named.values()])
+            given = self.elastic.pull(worker, turn, minibatches, [p.detach().clone() for p in self.named.values()])
             return dict(zip(self.named, given, strict=True))
         gradient = self._gradient(worker, turn)
         return self._increment(worker, gradient) if self.delta else gradient
@@ -186,7 +186,7 @@ class Replay:
         steps = range(push * period, (push + 1) * period)
         return [(before + step, [s for s in stage.shares[worker] if s.step == step]) for step in steps]
 
-    def _taken(self, turn: Turn) -> Named:
+    def _taken(self, turn: StartWait) -> Named:
         """What a turn brings, which goes with the last bucket that takes its part."""
         self.waiting[turn] -= 1
         return self.made[turn] if self.waiting[turn] else self.made.pop(turn)

@@ -16,7 +16,7 @@ from partita.lowering.averages import fragments_of, taken_at
 from partita.plan.sync import Gossip, Neighbours, Payload
 from partita.plan.text import write_plan
 from partita.program.program import Bucket
-from partita.runtime.bonds import Bond, Centre, Mixing
+from partita.runtime.coupling import Centre, Coupling, Mixing
 from partita.runtime.leg import Leg
 from partita.runtime.reference import Replica, shares_of
 from partita.runtime.state import rows
@@ -25,35 +25,35 @@ Rows = list[torch.Tensor]
 
 
 @dataclass
-class Apart:
+class ReplicaTraining:
     """Replicas over the legs of a run, and the bond of each phase's plan, which keeps what that plan keeps."""
 
     cluster: Cluster
-    bonds: dict[str, Bond] = field(default_factory=dict)
+    couplings: dict[str, Coupling] = field(default_factory=dict)
 
     def __call__(self, replicas: dict[int, Replica], leg: Leg) -> None:
         """Carry out a leg: each worker's own steps, and the agreement between them."""
         program = leg.program
-        bond = self.bonds.setdefault(write_plan(leg.plan), self._bond(replicas, leg))
-        bond.begin(leg)
+        coupling = self.couplings.setdefault(write_plan(leg.plan), self._bond(replicas, leg))
+        coupling.begin(leg)
         shares = shares_of(program)
         for t in range(leg.rounds * program.steps):
             with torch.no_grad():
-                bond.before(replicas, t)
+                coupling.before(replicas, t)
             found = {}
             for w, one in replicas.items():
                 mine = [(s.start, s.count) for s in shares if s.rank == w and s.step == t % program.steps]
                 found[w] = one.own.gradients(leg.step + t, mine, sum(count for _, count in mine))
             with torch.no_grad():
-                bond.between(replicas, t, found)
+                coupling.between(replicas, t, found)
             for w, one in replicas.items():
                 one.apply(found[w])
             with torch.no_grad():
-                bond.after(replicas, t)
+                coupling.after(replicas, t)
         with torch.no_grad():
-            (bond.end if program.steps else bond.settle)(replicas)
+            (coupling.end if program.steps else coupling.settle)(replicas)
 
-    def _bond(self, replicas: dict[int, Replica], leg: Leg) -> Bond:
+    def _bond(self, replicas: dict[int, Replica], leg: Leg) -> Coupling:
         sync = leg.plan.sync[0]
         if isinstance(sync.through, Neighbours | Gossip):
             return Mixing(leg.plan, replicas, self.cluster)
@@ -62,7 +62,7 @@ class Apart:
         return Averages(leg.plan, replicas)
 
 
-class Averages(Bond):
+class Averages(Coupling):
     """Fragments' means taken, and those of `lag` steps ago merged."""
 
     def begin(self, leg: Leg) -> None:

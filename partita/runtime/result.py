@@ -23,7 +23,7 @@ class Halted(Exception):
 
 
 @dataclass(frozen=True)
-class Take:
+class RunResult:
     """One measured run of a plan: its Timeline, (step, seconds, loss) of every step, and the loss after the last."""
 
     timeline: Timeline
@@ -32,7 +32,7 @@ class Take:
     weights: str
 
 
-def take_of(program: Program, replies: list[dict[str, Any]], discard: int) -> Take:
+def result_of(program: Program, replies: list[dict[str, Any]], discard: int) -> RunResult:
     """What the ranks reported, put together; the first `discard` steps that it took do not count for
     the step's seconds. Raises Halted."""
     for reply in replies:
@@ -58,7 +58,7 @@ def take_of(program: Program, replies: list[dict[str, Any]], discard: int) -> Ta
         ledger=tuple(Merge(*merge) for r in replies for merge in r["merges"]),
     )  # fmt: skip
     final = next((r["final_loss"] for r in replies if r["final_loss"] is not None), float("nan"))
-    return Take(timeline, loss, final, next((r["weights"] for r in replies if r["weights"]), ""))
+    return RunResult(timeline, loss, final, next((r["weights"] for r in replies if r["weights"]), ""))
 
 
 def _applied(program: Program, replies: list[dict[str, Any]], discard: int) -> Seconds:

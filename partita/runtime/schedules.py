@@ -10,7 +10,7 @@ from typing import Final
 import torch
 
 from partita.errors import RunHung
-from partita.runtime.leg import Reach
+from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
 from partita.runtime.transport import Pending
 from partita.runtime.worker import LaneRun, Record, lanes
@@ -21,17 +21,17 @@ Fate = Callable[[dict[tuple[int, str], LaneRun]], None]
 
 
 def advance(
-    ranks: Sequence[Rank], reach: Reach, seed: int = 0, slow: dict[int, float] | None = None, patience: Seconds = 0.0,
-    record: Record = lambda _: False, fate: Fate = lambda runs: None,
+    ranks: Sequence[Rank], interval: Interval, seed: int = 0, slow: dict[int, float] | None = None,
+    patience: Seconds = 0.0, record: Record = lambda _: False, fate: Fate = lambda runs: None,
 ) -> int:  # fmt: skip
-    """Run the rounds of `reach`; each turn a lane that could go on is drawn, those of rank r with weight `slow[r]`.
+    """Run the rounds of `interval`; each turn a lane that could go on is drawn, those of rank r with weight `slow[r]`.
     Before each, `fate` may take lanes away, or bring new ones.
 
     Returns the number of turns. Raises what a lane raised, RunHung where no lane can go on for `patience` seconds
     (those that wait for other processes may).
     """
     draw, weights = random.Random(seed), slow or {}
-    runs = {(rank.rank, name): run for rank in ranks for name, run in lanes(rank, reach, record).items()}
+    runs = {(rank.rank, name): run for rank in ranks for name, run in lanes(rank, interval, record).items()}
     waits: dict[LaneRun, Pending] = {}
     turns, moved = 0, time.monotonic()
     with torch.no_grad():

@@ -38,7 +38,7 @@ from partita.runtime.draws import DRAWING
 
 Environment = dict[str, Any]
 Leaves = dict[str, torch.Tensor]
-BREATHE: Final = "breathe"
+YIELD_CORE: Final = "yield_core"
 COMPILER: Final = "inductor"  # of torch.compile
 
 
@@ -74,17 +74,17 @@ def last_reads(graph: Graph) -> dict[Ref, int]:
 
 
 def compile_segment(
-    graph: Graph, start: int, stop: int, device: str, last: dict[Ref, int] | None = None, breathing: bool = False,
+    graph: Graph, start: int, stop: int, device: str, last: dict[Ref, int] | None = None, yielding: bool = False,
     compiled: bool = False,
 ) -> Callable[[Environment, Leaves], None]:  # fmt: skip
     """Operators `start` to `stop` of a graph whose sizes are numbers, as a function over (environment, leaves).
 
-    Values that a later segment or the caller reads are left in the environment, those used up are taken from it; what
-    other stages take is left there under the names that they know. With `breathing` the environment's BREATHE is called
-    between operators, but not with `compiled`, which goes through torch.compile.
+    Values that a later segment or the caller reads stay in the environment; values that are used up are taken out of
+    it; what other stages take stays under the names that they know. With `yielding` the environment's YIELD_CORE is
+    called between operators (not with `compiled`, which goes through torch.compile).
     """
     last = last_reads(graph) if last is None else last
-    writer = _Writer(graph, start, stop, device, last, breathing, compiled)
+    writer = _Writer(graph, start, stop, device, last, yielding, compiled)
     scope: dict[str, Any] = writer.scope
     exec(compile(writer.text(), f"<{graph.name}[{start}:{stop}]>", "exec"), scope)
     if compiled:
@@ -96,9 +96,9 @@ class _Writer:
     """Writes the text of one segment; lives for one call of `compile_segment`."""
 
     def __init__(
-        self, graph: Graph, start: int, stop: int, device: str, last: dict[Ref, int], breathing: bool, compiled: bool
+        self, graph: Graph, start: int, stop: int, device: str, last: dict[Ref, int], yielding: bool, compiled: bool
     ) -> None:
-        self.breathing, self.compiled = breathing and not compiled, compiled
+        self.yielding, self.compiled = yielding and not compiled, compiled
         self.graph, self.start, self.stop, self.device, self.last = graph, start, stop, device, last
         self.scope: dict[str, Any] = {"torch": torch, "hold": [None]}
         self.lines: list[str] = []
@@ -144,8 +144,8 @@ class _Writer:
         for ref in used:
             if self.last[ref] >= self.stop:
                 self.leave(key(ref), ref)
-        if self.breathing and i + 1 < self.stop:
-            self.lines.append(f"env[{BREATHE!r}]()")
+        if self.yielding and i + 1 < self.stop:
+            self.lines.append(f"env[{YIELD_CORE!r}]()")
 
     def called(self, i: int, operator: Operator) -> list[str]:
         """Put what an operator calls into the scope; the arguments ahead of its own."""

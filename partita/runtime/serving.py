@@ -9,8 +9,8 @@ import torch
 
 from partita.kernels.shared import add_racing, key_of
 from partita.program.instruction import Apply, Mark, Snapshot, Space
+from partita.runtime.finite import check_gradients
 from partita.runtime.rank import Rank
-from partita.runtime.sound import check_gradients
 from partita.runtime.state import shaped
 
 Correct = Callable[[Rank, Apply, torch.Tensor, dict[str, float]], None]

@@ -24,18 +24,18 @@ from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.program.instruction import Collective
 from partita.program.program import Program
+from partita.runtime.assembly import Values, carry_over, initial, make_rank
 from partita.runtime.device import CPU, GLOO, taken_up
 from partita.runtime.gather import gathered_leaves
 from partita.runtime.heap import limit, make_room
-from partita.runtime.leg import Reach
+from partita.runtime.leg import Interval
+from partita.runtime.memory_trace import MemoryTrace, allocations
 from partita.runtime.processes import Processes, clock_offset
 from partita.runtime.rank import Rank
 from partita.runtime.restore import Saved
-from partita.runtime.run import Values, carry_over, initial, make_rank
 from partita.runtime.schedules import advance
 from partita.runtime.shared import mapped
 from partita.runtime.state import State
-from partita.runtime.watch import Watch, allocations
 from partita.runtime.weights import first_weights, map_first, save_weights
 from partita.task import Task
 from partita.tracing.prepare import read_batch
@@ -122,7 +122,7 @@ class Session:
             if all_of_them:
                 dist.barrier()
 
-    def memory(self, order: Order) -> Watch | None:
+    def memory(self, order: Order) -> MemoryTrace | None:
         """Live bytes of tensors in the last rounds of a run of its own, from the allocator's events; None where the
         plan does not use this rank.
 
@@ -133,14 +133,16 @@ class Session:
         with self.together():
             return self._watch(program) if self.rank < program.size else None
 
-    def _watch(self, program: Program) -> Watch:
-        reach, values = Reach(program.drain + 2), self.first()
+    def _watch(self, program: Program) -> MemoryTrace:
+        interval, values = Interval(program.drain + 2), self.first()
         with allocations(self.device) as seen:
             rank = self.rank_for(program, None, 0, values=values)
-            advance([rank], reach, patience=self.timeout)
+            advance([rank], interval, patience=self.timeout)
             seen.steady()
             rank.board.done.clear()
-            advance([rank], reach, patience=self.timeout, record=lambda round: reach.stop - 2 <= round < reach.stop)
+            advance(
+                [rank], interval, patience=self.timeout, record=lambda round: interval.stop - 2 <= round < interval.stop
+            )
         return seen.watch(rank.spans)
 
     def join(self, program: Program) -> None:

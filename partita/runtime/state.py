@@ -21,7 +21,7 @@ from partita.plan.rule import ruled
 from partita.program.instruction import KEPT, Act, Apply, Combine, Decode, Norm, Pack, Receive, Snapshot, Space, Update
 from partita.program.program import MASS, NORM, Bucket, Piece, Program, Role
 from partita.runtime.ledger import Ledger
-from partita.runtime.owned import Owned, Part, Shapes, Slice, give, owned_of
+from partita.runtime.owned import Owned, Part, Shapes, Slice, owned_of, release
 from partita.runtime.rules import optimizer_of, step_at_rate
 from partita.runtime.scaler import Scaler
 from partita.task import Task
@@ -218,7 +218,7 @@ def _absent(bucket: Bucket, shapes: Shapes, device: str, dtype: str = "") -> tup
     """A flat tensor of gradients, or of `dtype`, and its pieces that have no memory before it is taken."""
     flat = torch.empty(bucket.elements, dtype=getattr(torch, dtype or bucket.sums or bucket.dtype), device=device)
     views = _views(flat, bucket, shapes)
-    give(flat)
+    release(flat)
     return flat, views
 
 

@@ -15,9 +15,9 @@ def line_to_store(run: int, timeout: Seconds) -> Any:
     """A line of one's own to what the ranks say in a run, so that nobody waits for another's question."""
     place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = dist.TCPStore(*place, None, False, timedelta(seconds=timeout))  # type: ignore[attr-defined]
-    return apart(store, f"run{run}")
+    return prefixed(store, f"run{run}")
 
 
-def apart(store: Any, name: str) -> Any:
+def prefixed(store: Any, name: str) -> Any:
     """A part of a store, with names of its own."""
     return dist.PrefixStore(name, store)  # type: ignore[attr-defined]

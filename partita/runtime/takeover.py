@@ -16,18 +16,20 @@ from partita.runtime.rank import Rank
 Met = Mapping[tuple[str, tuple[int, int]], int]  # rounds of each message that are over, by its key and its ends
 
 
-def copied(fresh: Rank, heir: Rank, met: Met) -> bool:
-    """Let `fresh`, which has the lost rank's role, have what the heir has and be done with as many updates; False where
-    the heir is not at rest: it has not applied all that it has received and summed."""
-    with heir.board.changed:  # nothing ends, so that nothing that waits for it begins
-        rounds = applied(heir)
-        if not _at_rest(heir, met, rounds):
+def copied(fresh: Rank, successor: Rank, met: Met) -> bool:
+    """Copy the successor's state into `fresh`, which has the lost rank's role, and mark as many updates as done.
+
+    False where the successor is not at rest: it has not applied all that it has received and summed yet.
+    """
+    with successor.board.changed:  # nothing ends, so that nothing that waits for it begins
+        rounds = applied(successor)
+        if not _at_rest(successor, met, rounds):
             return False
         for bucket, made in rounds.items():
-            fresh.state.parameter[bucket].copy_(heir.state.parameter[bucket])
-            fresh.state.optimizer[bucket].load_state_dict(deepcopy(heir.state.optimizer[bucket].state_dict()))
+            fresh.state.parameter[bucket].copy_(successor.state.parameter[bucket])
+            fresh.state.optimizer[bucket].load_state_dict(deepcopy(successor.state.optimizer[bucket].state_dict()))
             if bucket in fresh.state.schedule:
-                fresh.state.schedule[bucket].load_state_dict(heir.state.schedule[bucket].state_dict())
+                fresh.state.schedule[bucket].load_state_dict(successor.state.schedule[bucket].state_dict())
             fresh.state.ledger.version[bucket] = made
         steps = {i.name: rounds[i.act.bucket] for i in fresh.role.instructions if isinstance(i.act, Update | Combine)}
         fresh.board.done |= steps

@@ -18,23 +18,26 @@ import torch
 
 from partita.errors import RunError
 from partita.program.instruction import Collective
+from partita.runtime.membership import Owed, owed
 from partita.runtime.rank import Rank
-from partita.runtime.roll import Owed, owed
 from partita.runtime.transport import Pending, Steps
-from partita.runtime.turn import Posted
+from partita.runtime.waits import Posted
 from partita.units import Seconds
 from partita.wire.algorithms import by_messages
 
 
-def circle(rank: Rank, act: Collective, flat: torch.Tensor, group: tuple[int, ...], name: str, round: int) -> Steps:
-    """An all-reduce in place among a group, of which all but the first may go away."""
+def tolerant_sum(
+    rank: Rank, act: Collective, flat: torch.Tensor, group: tuple[int, ...], name: str, round: int
+) -> Steps:
+    """An all-reduce in place among a group of which all members but the first may go away. Afterwards `flat` is the sum
+    of those that are there, scaled as if all were."""
     whole, tried = flat.clone(), None
     if not (group in rank.parted or rank.gone.keys() & set(group) or by_messages(act)):
         lane = rank.role.on_name[name].lane
         begun = rank.transport.collective(act.kind, whole, group, lane, name, round)
         assert isinstance(begun, Pending)
         tried = Posted(Tried(begun), rank.board)
-    one = Circle(rank, flat, group, name, round, tried)
+    one = TolerantSum(rank, flat, group, name, round, tried)
     yield from one.first() if rank.rank == group[0] else one.other()
     if one.agreed:
         flat.copy_(whole)
@@ -43,8 +46,8 @@ def circle(rank: Rank, act: Collective, flat: torch.Tensor, group: tuple[int, ..
 
 
 @dataclass
-class Circle:
-    """One rank's part in one sum; `agreed` is whether all take what was `tried`."""
+class TolerantSum:
+    """One rank's part in one sum. `agreed`: all take the result of the backend, which was `tried`."""
 
     rank: Rank
     flat: torch.Tensor

@@ -16,14 +16,14 @@ from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.runtime.checkpoint import Found, Keep, Tell, stopped_at
-from partita.runtime.course import run
 from partita.runtime.device import GLOO, backend_of, device_of
 from partita.runtime.directory import Finished, opened, write_result
+from partita.runtime.execution import run
 from partita.runtime.heap import keep_freed
 from partita.runtime.messages import gather, spread
-from partita.runtime.same import differing, facts_of
+from partita.runtime.preflight import differing, facts_of
+from partita.runtime.result import RunResult, result_of
 from partita.runtime.session import Order, Session, join_world
-from partita.runtime.take import Take, take_of
 from partita.task import Task
 from partita.units import Seconds
 
@@ -79,7 +79,7 @@ def talk_over(cluster: Cluster, note: Tell) -> None:
 def train_rank(
     task: Task, graph: Graph, plan: Plan, cluster: Cluster, *, steps: int, seed: int, init: str, keep: Keep,
     resume: bool, keyed: bool, timeout: Seconds, note: Tell,
-) -> Take | None:  # fmt: skip
+) -> RunResult | None:  # fmt: skip
     """Train as this process's rank; the result on rank 0, None on the others. Raises RunStopped after a signal."""
     rank, world = place_here(cluster)
     keep_freed()
@@ -105,7 +105,7 @@ def train_rank(
         if word["error"]:
             raise OptionError(word["error"])
         if word["finished"]:
-            return start.take if isinstance(start, Finished) else None
+            return start.result if isinstance(start, Finished) else None
         session = Session(task, graph, cluster, seed, rank, world, timeout, device)
         session.open(init)
         order = Order(
@@ -120,7 +120,7 @@ def train_rank(
         if rank:
             return None
         discard = min(3, max(steps - report["since"] - 1, 0))
-        take = take_of(lower(graph, plan, cluster)[-1].program, reports, discard)
+        result = result_of(lower(graph, plan, cluster)[-1].program, reports, discard)
         if keep.out:
-            write_result(keep.out, Finished(plan, steps, take))
-        return take
+            write_result(keep.out, Finished(plan, steps, result))
+        return result

@@ -1,4 +1,4 @@
-"""What a lane waits for before it goes on: an instance whose predecessors are done, or a message that is there."""
+"""What a lane waits for before it goes on: that an instance may start, or that a message has arrived."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from partita.program.instruction import Instruction
-from partita.runtime.passage import goes_through
+from partita.runtime.gates import passes_gate
 from partita.runtime.rank import Board, Rank
 from partita.runtime.transport import Pending
 from partita.units import Seconds
@@ -16,9 +16,9 @@ FOREVER: Final[Seconds] = 1e7
 
 
 @dataclass(frozen=True)
-class Turn:
-    """Waits until an instance may start: enough of its predecessors are done, or, where it is a Receive that is
-    `posted`, its message is there. Of what is left out there is nothing to wait for."""
+class StartWait:
+    """Waits until an instance may start: until enough of its predecessors are done or, for a Receive that is `posted`,
+    until its message has arrived. An instruction that is left out while a peer is away never starts."""
 
     rank: Rank
     instruction: Instruction
@@ -33,7 +33,7 @@ class Turn:
         return may_start(self.rank, self.instruction, self.round)
 
     def since(self) -> int:
-        """The moment from which on it may start."""
+        """The moment since which it may start."""
         if self.posted is not None:
             return self.posted.arrived
         moments = sorted(self.rank.board.since(after, self.round) for after in self.instruction.after)
@@ -62,10 +62,12 @@ class Turn:
 
 @dataclass
 class Posted:
-    """A Receive, by `name`, that was started ahead of its turn: its lane can take whichever message comes first.
+    """A Receive, by `name`, that was started before its lane came to it, so that the lane can take whichever message
+    arrives first.
 
-    One thread that carries out all lanes asks each in turn. A thread a lane cannot: gloo's messages never say that they
-    are complete until they are waited for, so each is then watched by a thread that wakes the rank's lanes.
+    If one thread runs all lanes, it asks each Receive in turn. If each lane has a thread, it cannot: gloo says that a
+    message is complete only to who waits for it. Then a thread of its own waits for each posted Receive, and wakes the
+    lanes.
     """
 
     pending: Pending
@@ -75,7 +77,7 @@ class Posted:
     arrived: int = 0
 
     def ask(self) -> None:
-        """Look whether the message is there, unless a thread does."""
+        """Look whether the message has arrived, unless a thread waits for it."""
         if self.waiter is None and not self.arrived and self.pending.ready():
             self._arrives()
 
@@ -94,7 +96,7 @@ class Posted:
         self._arrives()
 
     def _arrives(self) -> None:
-        """Noted first, as lanes that wait for it are woken only where it is there when they are told."""
+        """Set `arrived` first: lanes are woken only if it is set when they are told."""
         with self.board.changed:
             self.arrived = self.board.moment + 1
             self.board.happens(self.name)
@@ -102,11 +104,11 @@ class Posted:
 
 def may_start(rank: Rank, instruction: Instruction, round: int) -> bool:
     """Whether enough of an instance's predecessors are done, and its gate, if it has one, is open."""
-    return arrived(rank, instruction, round) and goes_through(rank, instruction, round, arrived)
+    return arrived(rank, instruction, round) and passes_gate(rank, instruction, round, arrived)
 
 
 def arrived(rank: Rank, instruction: Instruction, round: int) -> bool:
-    """Whether enough of an instance's predecessors are done, of those that are not left out."""
+    """Whether enough of an instance's predecessors are done; those that are left out do not count."""
     board, after = rank.board, instruction.after
     if board.void or board.missing:
         after = tuple(one for one in after if not board.lacks(one, round))
@@ -116,5 +118,5 @@ def arrived(rank: Rank, instruction: Instruction, round: int) -> bool:
 
 
 def skips(rank: Rank, instruction: Instruction, round: int) -> bool:
-    """Whether an instance that may start is late work, and is left out."""
+    """Whether an instance that may start is late work, which is skipped."""
     return instruction.unless is not None and rank.board.has(instruction.unless, round)

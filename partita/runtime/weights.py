@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from partita.errors import TaskError, first_line
-from partita.runtime.run import Values, initial, values_of
+from partita.runtime.assembly import Values, initial, values_of
 from partita.task import Task
 
 RANDOM: Final = "random state"

@@ -1,7 +1,7 @@
-"""The worker: a rank's lanes, each a generator that yields what it waits for.
+"""The worker: each lane of a rank is a generator that yields what it waits for.
 
-Two drivers advance the lanes: `drive` gives each a thread, `schedules.advance` picks in one thread, from a seed, any
-lane whose wait is over. What the lanes do is the same.
+Two drivers advance the lanes. `drive` gives each lane a thread. `schedules.advance` runs all lanes of all ranks in one
+thread and picks, from a seed, any lane whose wait is over. What the lanes do is the same.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from partita.program.program import Lane, Policy
 from partita.program.timeline import Span
 from partita.runtime.acts import carry_out
 from partita.runtime.ahead import Ahead
-from partita.runtime.brake import Start
+from partita.runtime.brake import RoundWait
 from partita.runtime.device import on
-from partita.runtime.hands import Hands, hands_of, until
-from partita.runtime.leg import Reach
+from partita.runtime.dispatch import Dispatch, dispatch_of, until
+from partita.runtime.leg import Interval
+from partita.runtime.membership import Parked, lane_over, lost, stale
 from partita.runtime.rank import Rank
-from partita.runtime.roll import Parked, lost, over, stale
 from partita.runtime.transport import Pending, Steps
-from partita.runtime.turn import Posted, Turn, skips
+from partita.runtime.waits import Posted, StartWait, skips
 from partita.units import Seconds
 
 LaneRun = Generator[Pending, None, None]
@@ -36,38 +36,38 @@ Begin = Callable[[Rank, Instruction, int], Pending | Steps | None]
 WAKE: Final[Seconds] = 0.05
 
 
-def lanes(rank: Rank, reach: Reach, record: Record) -> dict[str, LaneRun]:
-    """One generator a lane, or a hand of it where it has several, over the rounds of `reach`, and over those that drain
-    what is in flight where it says so."""
+def lanes(rank: Rank, interval: Interval, record: Record) -> dict[str, LaneRun]:
+    """A generator for each lane, or for each slot of a lane that chooses (`runtime/dispatch.py`), over the rounds of
+    `interval`; with its `drain` also over the rounds that apply what is then still in flight."""
     found: dict[str, LaneRun] = {}
-    rank.board.stop, rank.board.doubted = reach.stop, {}
+    rank.board.stop, rank.board.doubted = interval.stop, {}
     for lane in rank.role.lanes:
         rank.going.add(lane.name)
         if lane.policy is Policy.ORDER:
-            found[lane.name] = _until_over(rank, lane, _in_order(rank, lane, reach, record))
+            found[lane.name] = _until_over(rank, lane, _in_order(rank, lane, interval, record))
             continue
-        hands, fresh = hands_of(rank, lane, reach), rank.role.on(lane.name)
-        hands.busy = 1
-        for n in range(hands.count):
-            run = _as_ready(rank, hands, reach, record, () if n else fresh)
+        dispatch, fresh = dispatch_of(rank, lane, interval), rank.role.on(lane.name)
+        dispatch.busy = 1
+        for n in range(dispatch.count):
+            run = _as_ready(rank, dispatch, interval, record, () if n else fresh)
             found[f"{lane.name}~{n}" if n else lane.name] = _until_over(rank, lane, run)
     return found
 
 
 def _until_over(rank: Rank, lane: Lane, run: LaneRun) -> LaneRun:
     yield from run
-    over(rank, lane.name)
+    lane_over(rank, lane.name)
 
 
-def _in_order(rank: Rank, lane: Lane, reach: Reach, record: Record) -> LaneRun:
+def _in_order(rank: Rank, lane: Lane, interval: Interval, record: Record) -> LaneRun:
     instructions, board = rank.role.on(lane.name), rank.board
-    begin = Ahead(rank, instructions, reach).start
+    begin = Ahead(rank, instructions, interval).start
     parked = Parked(rank, lane.name, frozenset(i.name for i in instructions))
-    for round in range(reach.start, reach.stop + (rank.program.drain if reach.drain else 0)):
-        if round < reach.stop and (yield from _ends(rank, round)):
+    for round in range(interval.start, interval.stop + (rank.program.drain if interval.drain else 0)):
+        if round < interval.stop and (yield from _ends(rank, round)):
             return
         for instruction in instructions:
-            while round < reach.last(instruction) and not stale(rank, instruction, round):
+            while round < interval.last(instruction) and not stale(rank, instruction, round):
                 if parked.idle:
                     yield parked
                     if parked.idle:
@@ -88,45 +88,47 @@ def _round_ends(rank: Rank, round: int) -> None:
     rank.round_ends(round)
 
 
-def _as_ready(rank: Rank, hands: Hands, reach: Reach, record: Record, fresh: Sequence[Instruction]) -> LaneRun:
-    """One hand of a lane that chooses; the first one puts its `fresh` instructions there. Each instruction goes through
-    its rounds at its own pace; a free hand takes a ready one."""
+def _as_ready(
+    rank: Rank, dispatch: Dispatch, interval: Interval, record: Record, fresh: Sequence[Instruction]
+) -> LaneRun:
+    """One slot of a lane that chooses. The first slot queues the lane's instructions, `fresh`. Each instruction goes
+    through its rounds at its own pace; a free slot takes one that is ready."""
     for instruction in fresh:
-        yield from _next(rank, hands, instruction, reach.start, reach)
+        yield from _next(rank, dispatch, instruction, interval.start, interval)
     if fresh:
-        hands.rest()
+        dispatch.rest()
     while True:
-        if not hands.clear():
-            yield hands
-        if rank.board.failure is not None or hands.over():
+        if not dispatch.clear():
+            yield dispatch
+        if rank.board.failure is not None or dispatch.over():
             return
-        if taken := hands.take():
+        if taken := dispatch.take():
             instruction, round, posted = taken
             yield from instance(rank, instruction, round, record, posted)
             yield from until(rank, instruction, round)
             if rank.board.failure is not None:
                 return
-            hands.landed(instruction)
-            yield from _next(rank, hands, instruction, rank.board.done.get(instruction.name, 0), reach)
-            hands.rest()
-            if hands.lane.name == rank.leading and round < hands.round(round + 1):
+            dispatch.landed(instruction)
+            yield from _next(rank, dispatch, instruction, rank.board.done.get(instruction.name, 0), interval)
+            dispatch.rest()
+            if dispatch.lane.name == rank.leading and round < dispatch.round(round + 1):
                 _round_ends(rank, round)
 
 
-def _next(rank: Rank, hands: Hands, instruction: Instruction, round: int, reach: Reach) -> LaneRun:
-    """Put an instruction's next instance there, if there is one."""
-    if round < reach.last(instruction) and not (round < reach.stop and (yield from _ends(rank, round))):
-        hands.put(instruction, round)
+def _next(rank: Rank, dispatch: Dispatch, instruction: Instruction, round: int, interval: Interval) -> LaneRun:
+    """Queue the next instance of an instruction, if there is one."""
+    if round < interval.last(instruction) and not (round < interval.stop and (yield from _ends(rank, round))):
+        dispatch.put(instruction, round)
 
 
 def _ends(rank: Rank, round: int) -> Generator[Pending, None, bool]:
-    """Whether the lane ends before this round, since the run was stopped; waits while that is not decided."""
+    """Whether the run is stopped before this round; waits while that is not decided yet."""
     first = rank.step(round, 0)
     stop = first + rank.program.steps
     while not rank.brake.passes(first, stop):
         if rank.brake.end is not None:
             return True
-        yield Start(rank.brake, first, stop)
+        yield RoundWait(rank.brake, first, stop)
     return False
 
 
@@ -134,9 +136,12 @@ def instance(
     rank: Rank, instruction: Instruction, round: int, record: Record, posted: Posted | None = None,
     begin: Begin = carry_out,
 ) -> LaneRun:  # fmt: skip
-    """One instance of an instruction: waits for its predecessors, begins it and waits for its end, notes its span,
-    tells the board. It is not done where it is left out by then, or while it waits."""
-    turn = Turn(rank, instruction, round, posted)
+    """One instance of an instruction: wait for its predecessors, start it, wait for its end, note its span and mark it
+    as done.
+
+    It is not marked where a peer's absence leaves it out before it starts, or while it waits.
+    """
+    turn = StartWait(rank, instruction, round, posted)
     while not turn.open():
         asked = time.perf_counter()
         yield turn
@@ -173,13 +178,13 @@ def instance(
     rank.at.pop(instruction.lane, None)
 
 
-def drive(rank: Rank, reach: Reach, record: Record, timeout: Seconds) -> None:
-    """Advance every lane in a thread of its own, the leading one in this one, over the rounds of `reach`; this one
-    loads too where samples are at hand.
+def drive(rank: Rank, interval: Interval, record: Record, timeout: Seconds) -> None:
+    """Advance every lane over the rounds of `interval`, each in a thread of its own; the leading lane runs in this
+    thread, which also loads samples if these are in memory.
 
     Raises what the first failing lane raised; RunHung where a lane waited for more than `timeout` seconds.
     """
-    runs, mine = lanes(rank, reach, record), rank.leading
+    runs, mine = lanes(rank, interval, record), rank.leading
     if rank.feed.at_hand:
         for lane in [lane for lane in loading(rank) if lane != mine]:
             runs[mine] = beside(runs[mine], runs.pop(lane))
@@ -200,14 +205,14 @@ def drive(rank: Rank, reach: Reach, record: Record, timeout: Seconds) -> None:
 
 
 def loading(rank: Rank) -> list[str]:
-    """The lanes that do nothing but load, each when the leading one has used what it loaded before."""
+    """The lanes that only load samples, each after the leading lane has used the samples before."""
     names = (lane.name for lane in rank.role.lanes)
     return [name for name in names if all(isinstance(i.act, Load) for i in rank.role.on(name))]
 
 
 def beside(run: LaneRun, other: LaneRun) -> LaneRun:
-    """`run`, and whenever it has to wait as much of `other` as may go on: two threads that share a core would hand it,
-    and Python's lock, to and fro."""
+    """Run the lane `run`, and whenever it waits, as much of the lane `other` as is ready: two threads on one core would
+    pass the core, and Python's lock, to and fro."""
     waits = next(other, None)
     for pending in run:
         while waits is not None and waits.ready():

@@ -1,4 +1,5 @@
-"""The search behind `auto`: memory first, then a formula for every point of the grid, then the event clock for few."""
+"""The search behind `auto`: every point of the grid is priced by a formula; the best ones are simulated by the event
+clock."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.cost.datasheet import datasheet_costs
 from partita.errors import InputError, PlanError
+from partita.graph.gc_pause import without_gc
 from partita.graph.graph import Graph
-from partita.graph.growing import growing
 from partita.lowering.lower import refuse
 from partita.plan.check import check
 from partita.plan.plan import Plan
@@ -46,9 +47,12 @@ MOST_STAGES: Final = 192
 
 @dataclass(frozen=True)
 class Field:
-    """What of a grid is worth the event clock: `plans`, best first, of the points of `screen`. By formula `fitting` of
-    them fit, the plans take `seconds` and `memory` each, and the fastest point would take `fastest`, were memory no
-    matter; `points` were looked at; `costs` is what they were priced by."""
+    """The part of a grid that is worth simulating: `plans`, best first.
+
+    Of the points of `screen`, `fitting` fit by formula. The plans take `seconds` and `memory` bytes by formula; the
+    fastest point of all, whether it fits or not, takes `fastest`. `points` are the rows of the grid that the plans are
+    from; `costs` are those that priced them; `refused` has (call, reason).
+    """
 
     plans: tuple[Plan, ...]
     screen: Screen
@@ -61,14 +65,16 @@ class Field:
     refused: tuple[tuple[str, str], ...] = ()
 
 
-@growing()
+@without_gc()
 def field_of(
     graph: Graph, cluster: Cluster, *, objective: str = "time", allow: str = "exact", tight: bool = False
 ) -> Field:
     """The best points of the whole grid by formula, on data-sheet costs: 16 on few devices, where the clock is quick,
-    2 on many; on few devices also the recipes that the grid has no column for. Where plans may be lossy also the best
-    point for each codec, 2 of these on many devices. If `tight`, the best point that leaves all of the memory to the
-    formula's errors, then the best that leaves more, down to the smallest point of all.
+    otherwise 2; on few devices also the recipes that the grid has no column for. Where plans may be lossy, also the
+    best point of each codec, on many devices of two codecs.
+
+    With `tight`, instead: the best point that may use all of the memory by formula, the best that may use only so much
+    of it (SHARES), and so on down to the smallest point.
 
     Raises PlanError where nothing can be lowered.
     """
@@ -113,22 +119,23 @@ def field_of(
 
 
 def joining(allow: str, least: Bytes = 0) -> tuple[str, ...]:
-    """Calls of what the grid has no column for, as far as it may be chosen. Where these recipes' own buckets are
-    smaller than the `least` of the grid, they have that: a Program of a large model's small buckets is no plan."""
+    """Calls of recipes that the grid has no column for, as far as `allow` lets them be chosen. Buckets are at least
+    `least` bytes, the smallest of the grid: with smaller ones, a large model's Program would be too long."""
     codecs = SPECS if "lossy" in ALLOWED[allow] else ()
     own = (*((name, "") for name in JOINING[allow]), *(("ddp", f"codec={name}") for name in codecs))
     return (*grid(OTHERS, least), *(_sized(name, words, least) for name, words in own))
 
 
 def _sized(name: str, words: str, least: Bytes) -> str:
-    """A call, with buckets of at least so many bytes."""
+    """A call whose buckets have at least `least` bytes."""
     small = RECIPES[name].knobs.get("bucket_bytes", least) < least
     given = ",".join(filter(None, (words, f"bucket_bytes={least}" if small else "")))
     return f"{name}({given})" if given else name
 
 
 def ranking(screen: Screen, objective: str, capacity: Bytes) -> Ints:
-    """The best points, first what fits, then what may fit if the formula overrates it, then the smallest."""
+    """The points, best first: those that fit, then those that may fit if the formula overrates their memory, then the
+    rest by memory."""
     worth = {"memory": screen.memory, "cost": screen.seconds * screen.devices}.get(objective, screen.seconds)
     sure, maybe = screen.fitting(capacity), screen.fitting(capacity, SLACK)
     found: list[Ints] = []
@@ -158,16 +165,17 @@ def varied(space: Space, order: Ints, most: int) -> tuple[int, ...]:
     return tuple(kept)
 
 
-@growing()
+@without_gc()
 def auto(
     field: Field, costs: Costs, *, objective: str = "time", allow: str = "exact",
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> Search:  # fmt: skip
-    """The field judged by the event clock. Where that goes by the costs that the field was priced by, and time is what
-    counts, so is every other point that could be faster still; the gap is to what no point of the grid is below, where
-    plans may be lossy with any codec or without.
+    """The plans of `field`, simulated by the event clock and ranked. Where `costs` are those that priced the field, and
+    time is the objective, every other point of the grid that could still be faster is simulated too. The gap printed is
+    to the lowest floor of any point that was not simulated; where plans may be lossy, with any codec or without.
 
-    Raises PlanError where none of it applies."""
+    Raises PlanError where no plan applies.
+    """
     graph, cluster, screen, rest = costs.graph, costs.cluster, field.screen, Exhausted((), 0, 0.0)
     begun, plans, names = time.perf_counter(), field.plans, set[str]()
     whole, floors = costs.source == field.costs.source and objective in ("time", "time-to-loss"), Floors(graph, cluster)
@@ -202,8 +210,8 @@ def _codes(plan: Plan) -> bool:
 
 
 def _by_formula(screen: Screen, points: tuple[int, ...]) -> At:
-    """What a point's step takes where links are so many times as wide: what the clock says, in the formula's
-    proportions. Nothing of what is no point of the grid."""
+    """A point's step where all links are so many times as wide: the simulated step, scaled by what the formula says.
+    None for plans that are no point of the grid."""
     place = {screen.space.call(i): i for i in points}
 
     def of(candidate: Candidate) -> Callable[[float], Seconds] | None:

@@ -9,8 +9,8 @@ from typing import Final
 from partita.cluster.cluster import Cluster, Group
 from partita.errors import ClusterError, InputError, PlanError
 from partita.graph.batch import of_minibatch
+from partita.graph.gc_pause import without_gc
 from partita.graph.graph import Graph
-from partita.graph.growing import growing
 from partita.graph.precision import wide_of
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import call
@@ -93,7 +93,7 @@ def usual(graph: Graph, cluster: Cluster) -> str:
     return f"ddp(bucket_bytes={size})" if size > 4 * 2**20 else "ddp"
 
 
-@growing()
+@without_gc()
 def fit(graph: Graph, cluster: Cluster, plan: Plan | None) -> Fit:
     """The fit of a plan (None: of the fastest one, were memory no matter), and of what to change where it does not:
     among all points of the grid of `auto` the fastest that fits; where none does, with half the minibatch, and so on,

@@ -20,9 +20,9 @@ from partita.program.flight import in_flight
 from partita.program.instruction import Collective, Receive, Send
 from partita.program.program import Policy, Program, Role
 from partita.simulator.activities import Activities, Door, assemble
-from partita.simulator.kin import Kin, folded
 from partita.simulator.meetings import Flags, Index, Meetings, Reals, speeds
 from partita.simulator.ports import Ports
+from partita.simulator.symmetry import Symmetry, folded
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class Layout:
 
     program: Program
     rounds: int
-    kin: Kin
+    symmetry: Symmetry
     number: Index
     count: int
 
@@ -44,11 +44,11 @@ class Layout:
     @cached_property
     def kinds(self) -> dict[str, Index]:
         """The first rank of each kind of a role."""
-        return {role.name: np.unique(self.kin.rank[list(role.ranks)]) for role in self.program.roles}
+        return {role.name: np.unique(self.symmetry.rank[list(role.ranks)]) for role in self.program.roles}
 
     def kind(self, role: Role) -> Index:
         """Which kind each rank of the role is of."""
-        return np.searchsorted(self.kinds[role.name], self.kin.rank[list(role.ranks)])
+        return np.searchsorted(self.kinds[role.name], self.symmetry.rank[list(role.ranks)])
 
     def seats(self, role: Role) -> Index:
         """Seats of a role, shape [instructions, kinds]."""
@@ -83,11 +83,11 @@ class Draft:
 
 
 def expand(
-    program: Program, costs: Costs, ports: Ports, meetings: Meetings, kin: Kin, rounds: int
+    program: Program, costs: Costs, ports: Ports, meetings: Meetings, symmetry: Symmetry, rounds: int
 ) -> tuple[Layout, Activities]:
     """`rounds` rounds of a program, of which the first rank of each kind is moved for all."""
-    seats = sum(len(role.instructions) * len(np.unique(kin.rank[list(role.ranks)])) for role in program.roles)
-    layout = Layout(program, rounds, kin, np.arange(seats), seats)
+    seats = sum(len(role.instructions) * len(np.unique(symmetry.rank[list(role.ranks)])) for role in program.roles)
+    layout = Layout(program, rounds, symmetry, np.arange(seats), seats)
     zeros = np.zeros(seats, np.int64)
     draft = Draft(np.zeros(seats), np.zeros(seats), zeros, zeros.copy(), zeros - 1)
     for role in program.roles:
@@ -96,7 +96,7 @@ def expand(
         _choices(draft, layout, role)
         _gates(draft, layout, role)
     host, number = _together(draft, layout, meetings)
-    return Layout(program, rounds, kin, number, len(host)), _repeated(draft, host, number, rounds)
+    return Layout(program, rounds, symmetry, number, len(host)), _repeated(draft, host, number, rounds)
 
 
 def _work(draft: Draft, layout: Layout, role: Role, costs: Costs, ports: Ports) -> None:
@@ -161,7 +161,7 @@ def _gates(draft: Draft, layout: Layout, role: Role) -> None:
 
 def _together(draft: Draft, layout: Layout, meetings: Meetings) -> tuple[Index, Index]:
     """Add what meetings take. The seats that stand for all who meet, one for each activity; each seat's activity."""
-    program, met = layout.program, folded(meetings, layout.kin)
+    program, met = layout.program, folded(meetings, layout.symmetry)
     ranks, slots = np.zeros(program.size, np.int64), []
     for role in program.roles:
         ranks[list(role.ranks)] = layout.kind(role)

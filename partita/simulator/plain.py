@@ -259,16 +259,16 @@ def share(flowing: list[Twin], buckets: list[Bucket]) -> None:
                 limits[r].append((min([tops[t.index], *others]) * d, k))
         target = {r: level(limits[r], buckets[r].capacity) for r in users}
         allotment = target if turn < FREE else {r: halfway(allotment[r], target[r]) for r in users}
-    growing, left = list(flowing), {r: buckets[r].capacity for r in users}
-    while growing:
-        load = {r: sum(d * k * t.speed for t, d, k in users[r] if t in growing) for r in users}
-        growth = min([*(left[r] / load[r] for r in users if load[r]), *(tops[t.index] / t.speed for t in growing)])
+    without_gc, left = list(flowing), {r: buckets[r].capacity for r in users}
+    while without_gc:
+        load = {r: sum(d * k * t.speed for t, d, k in users[r] if t in without_gc) for r in users}
+        growth = min([*(left[r] / load[r] for r in users if load[r]), *(tops[t.index] / t.speed for t in without_gc)])
         full = {r for r in users if left[r] <= growth * load[r] * (1 + FULL)}
-        for t in growing:
+        for t in without_gc:
             t.speed *= growth
-        settled = [t for t in growing
+        settled = [t for t in without_gc
                    if t.speed >= tops[t.index] * (1 - FULL) or any(r in full for r, *_ in t.demands)]  # fmt: skip
-        growing = [t for t in growing if t not in settled]
+        without_gc = [t for t in without_gc if t not in settled]
         left = {r: left[r] - sum(d * k * t.speed for t, d, k in users[r] if t in settled) for r in users}
     for r, bucket in enumerate(buckets):
         bucket.use = sum(d * k * t.speed for t, d, k in users.get(r, []))

@@ -19,10 +19,10 @@ from partita.program.timeline import Timeline
 from partita.simulator.activities import Reals
 from partita.simulator.clock import advance
 from partita.simulator.expand import Layout, expand
-from partita.simulator.kin import Kin, kin_of, tight
 from partita.simulator.meetings import Meetings, meetings_of, sent_by, traffic_of
 from partita.simulator.merges import merges_of
 from partita.simulator.ports import Ports
+from partita.simulator.symmetry import Symmetry, symmetry_of, without_idle_ports
 from partita.units import Bytes, Seconds
 
 WARM = 4
@@ -33,28 +33,31 @@ LOOSE = 28  # rounds where workers go at their own pace, and a ledger is to show
 
 @dataclass(eq=False)
 class Setting:
-    """What the clock needs of a program on a cluster, whatever computing takes: what ranks do together, without ports
-    that hold nobody back in `held`, and who is alike; `changes` is what comes and goes on each role, once written."""
+    """What the clock needs to know of a program on a cluster, whatever its computing takes.
+
+    `meetings` is what ranks do together; `held` is the same without ports that can hold nobody back; `symmetry` tells
+    which ranks are alike; `changes` (filled when first needed) has what comes and goes in each role's memory.
+    """
 
     program: Program
     ports: Ports
     meetings: Meetings
     held: Meetings
-    kin: Kin
+    symmetry: Symmetry
     changes: dict[str, Changes] = field(default_factory=dict)
 
     def clocked(self, costs: Costs, rounds: int) -> tuple[Layout, Reals, Reals]:
-        """Starts and ends of the activities of so many rounds, and where they lie."""
-        layout, activities = expand(self.program, costs, self.ports, self.held, self.kin, rounds)
+        """The layout of `rounds` rounds, and the start and end of each activity in seconds."""
+        layout, activities = expand(self.program, costs, self.ports, self.held, self.symmetry, rounds)
         return layout, *advance(activities, self.ports.resources)
 
 
 def setting_of(program: Program, costs: Costs) -> Setting:
-    """The setting for these costs, or others that price messages alike."""
+    """The setting for these costs; it also holds for other costs that price messages alike."""
     ports = Ports(costs.cluster, costs.wiring.efficiency, costs.hosts)
     meetings = meetings_of(program, costs, ports)
-    held = tight(meetings, ports)
-    return Setting(program, ports, meetings, held, kin_of(program, costs, ports, held))
+    held = without_idle_ports(meetings, ports)
+    return Setting(program, ports, meetings, held, symmetry_of(program, costs, ports, held))
 
 
 def simulate(
@@ -91,7 +94,7 @@ def _seconds(timeline: Timeline) -> Seconds:
 
 
 def step_seconds(program: Program, costs: Costs, *, setting: Setting | None = None) -> Seconds:
-    """Seconds of a step, as `simulate` finds them, and nothing else of it."""
+    """Seconds of a step, the same as `simulate` finds, without the rest of the Timeline."""
     if costs.launching:
         return max(step_seconds(program, each) for each in _sides(costs))
     here = setting or setting_of(program, costs)
@@ -100,12 +103,14 @@ def step_seconds(program: Program, costs: Costs, *, setting: Setting | None = No
 
 
 def _sides(costs: Costs) -> tuple[Costs, ...]:
-    """Whichever is slower, an accelerator or who launches its work, is never waited for."""
+    """The costs of an accelerator and of the host that launches its work: neither waits for the other, so the slower
+    one is the step."""
     return (replace(costs, launching=None, _sums={}), *((costs.launching,) if costs.launching else ()))
 
 
 def peaks(setting: Setting, costs: Sequence[Costs], roles: Collection[str]) -> list[dict[str, Bytes]]:
-    """The peak of the first rank of each of these roles under each of the costs, in a setting that was simulated."""
+    """Peak bytes of the first rank of each of these roles, under each of the costs; the setting must have been
+    simulated before."""
     program, found = setting.program, []
     for each in costs:
         layout, start, end = setting.clocked(each, (2 if lockstep(program) else LOOSE) + WARM)
@@ -115,7 +120,7 @@ def peaks(setting: Setting, costs: Sequence[Costs], roles: Collection[str]) -> l
 
 
 def _step(program: Program, layout: Layout, end: Reals) -> Seconds:
-    """Seconds of a step after the rounds that fill the program."""
+    """Seconds of a step in the steady state: after the first WARM rounds."""
     ends = {role.name: _round_ends(layout, role, end) for role in program.roles}
     if lockstep(program):
         filled = np.array([np.mean(of_role, axis=1) for of_role in ends.values()])

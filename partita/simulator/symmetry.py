@@ -24,7 +24,7 @@ FRONT = 16  # resources of one set of users that are compared with all others
 
 
 @dataclass(frozen=True, eq=False)
-class Kin:
+class Symmetry:
     """For each rank, meeting and resource the first one that is like it."""
 
     rank: Index
@@ -32,17 +32,17 @@ class Kin:
     resource: Index
 
 
-def apart(program: Program, ports: Ports, meetings: Meetings) -> Kin:
+def no_symmetry(program: Program, ports: Ports, meetings: Meetings) -> Symmetry:
     """Nobody is like another."""
-    return Kin(np.arange(program.size), np.arange(len(meetings.latency)), np.arange(ports.resources.size))
+    return Symmetry(np.arange(program.size), np.arange(len(meetings.latency)), np.arange(ports.resources.size))
 
 
-def kin_of(program: Program, costs: Costs, ports: Ports, meetings: Meetings) -> Kin:
+def symmetry_of(program: Program, costs: Costs, ports: Ports, meetings: Meetings) -> Symmetry:
     """Where anything is decided by who comes first, ties are broken by number, and so nobody is like another; nor on
     emulated clusters, which are small and whose devices share cores."""
     chooses = any(lane.policy is not Policy.ORDER for role in program.roles for lane in role.lanes)
     if chooses or ports.hosts or any(i.need or i.gate for _, i in program.instructions()):
-        return apart(program, ports, meetings)
+        return no_symmetry(program, ports, meetings)
     table, ranks = ports.resources, program.size
     resource = _mix(table.rate, table.peak, table.burst)
     rank = _mix(role_of(program), speeds(costs, program), resource[:ranks])
@@ -50,7 +50,7 @@ def kin_of(program: Program, costs: Costs, ports: Ports, meetings: Meetings) -> 
     count = 0
     while count < (count := sum(len(np.unique(colours)) for colours in (rank, meeting, resource))):
         if count == ranks + len(meeting) + len(resource):
-            return apart(program, ports, meetings)
+            return no_symmetry(program, ports, meetings)
         seen = _sum(meetings.who, _mix(rank[meetings.rank], meetings.slot), len(meeting))
         drawn = _sum(meetings.at, _mix(resource[meetings.resource], meetings.amount), len(meeting))
         meeting = _mix(meeting, seen, drawn)
@@ -58,10 +58,10 @@ def kin_of(program: Program, costs: Costs, ports: Ports, meetings: Meetings) -> 
         met = _sum(meetings.rank, _mix(meeting[meetings.who], meetings.slot), ranks)
         rank, resource = _mix(rank, met, used[:ranks]), _mix(resource, used)
         resource[:ranks] = rank
-    return Kin(_first(rank), _first(meeting), _first(resource))
+    return Symmetry(_first(rank), _first(meeting), _first(resource))
 
 
-def tight(meetings: Meetings, ports: Ports) -> Meetings:
+def without_idle_ports(meetings: Meetings, ports: Ports) -> Meetings:
     """Without the demands of ports that can hold nobody back: some other port has the same users, and each of them
     takes at least as much of that one's rate. Of a ring's ports about one is left."""
     table, own = ports.resources, ports.cluster.size
@@ -100,21 +100,21 @@ def _exceeded(rows: Reals) -> NDArray[np.intp]:
     return np.setdiff1d(np.arange(len(rows)), [*kept, *open])
 
 
-def folded(meetings: Meetings, kin: Kin) -> Meetings:
+def folded(meetings: Meetings, symmetry: Symmetry) -> Meetings:
     """The first meeting of each kind only, as the first ranks and resources of each kind see it.
 
     There a meeting counts as often as its kin draw as much on that resource; and it draws on it again if it draws as
     much on others that are like it. So the clock takes the same steps as for all of them.
     """
-    seen = kin.rank[meetings.rank] == meetings.rank
-    drawn = kin.resource[meetings.resource] == meetings.resource
-    at, resource, amount = kin.meeting[meetings.at], kin.resource[meetings.resource], meetings.amount
+    seen = symmetry.rank[meetings.rank] == meetings.rank
+    drawn = symmetry.resource[meetings.resource] == meetings.resource
+    at, resource, amount = symmetry.meeting[meetings.at], symmetry.resource[meetings.resource], meetings.amount
     first, times = _counted(at[drawn], resource[drawn], amount[drawn])
-    sole = kin.meeting[meetings.at] == meetings.at
+    sole = symmetry.meeting[meetings.at] == meetings.at
     _, copies = _counted(at[sole], resource[sole], amount[sole])
     return replace(
         meetings,
-        who=kin.meeting[meetings.who[seen]], rank=meetings.rank[seen], slot=meetings.slot[seen],
+        who=symmetry.meeting[meetings.who[seen]], rank=meetings.rank[seen], slot=meetings.slot[seen],
         at=at[drawn][first], resource=resource[drawn][first], amount=amount[drawn][first], times=times,
         again=copies > 1,
     )  # fmt: skip

@@ -11,8 +11,8 @@ from dataclasses import replace
 import torch
 
 from partita.errors import PartitaError, TaskError, first_line
+from partita.graph.gc_pause import without_gc
 from partita.graph.graph import Graph, Optimizer
-from partita.graph.growing import growing
 from partita.graph.repeats import find_repeats
 from partita.task import PRECISIONS, Task
 from partita.tracing.convert import to_graph
@@ -62,7 +62,7 @@ def _undisturbed() -> Iterator[None]:
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     before, logger.disabled = logger.disabled, True
     try:
-        with growing(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        with without_gc(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
             yield
     finally:

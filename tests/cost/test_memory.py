@@ -16,7 +16,7 @@ from partita.lowering.lower import lower
 from partita.program.program import Program, Role
 from partita.program.timeline import PARTS, Span, Timeline
 from partita.recipes.catalogue import call
-from partita.runtime.watch import Watch
+from partita.runtime.memory_trace import MemoryTrace
 from partita.simulator.simulate import simulate
 from tests.priced import priced, whole_cores
 from tests.small import layers, two_layers
@@ -109,7 +109,7 @@ def clocked(spans: Iterable[Span], role: Role) -> list[NDArray[np.float64]]:
 
 def test_a_watched_curve_is_laid_on_the_clock_of_another_run() -> None:
     spans = [Span(1, "compute", name, "Compute", 4, at, at + 1.0) for name, at in (("F", 0.0), ("B", 1.0), ("U", 5.0))]
-    watch = Watch(30, ((0.5, 10), (1.0, 20), (1.5, 30), (3.5, 5), (6.0, 1)), tuple(spans))
+    watch = MemoryTrace(30, ((0.5, 10), (1.0, 20), (1.5, 30), (3.5, 5), (6.0, 1)), tuple(spans))
     timed = [replace(s, round=9, start=100 + 2 * s.start, end=100 + 2 * s.end) for s in spans]
     other = [replace(s, rank=0, start=0.0) for s in timed]
     assert watch.laid_on([*other, *timed]) == ((101.0, 10), (102.0, 20), (103.0, 30), (107.0, 5), (112.0, 1))
@@ -122,10 +122,10 @@ def test_predicted_peaks_are_the_allocators() -> None:
     from partita import api
 
     graph, cluster = api.graph_of("bytes-gpt"), api.cluster_of("local:2")
-    with Rehearsal("bytes-gpt", graph, cluster) as crew:
+    with Rehearsal("bytes-gpt", graph, cluster) as rehearsal:
         for text in ("ddp", "ps_sync(own=false)", "one_f_one_b", "zero3(bucket_bytes=400000)"):
             plan = api.plan_of(text, graph, cluster)
-            seen = crew.memory(plan)
+            seen = rehearsal.memory(plan)
             predicted = api.simulate(graph, plan, cluster).memory
             assert [watch.peak for watch in seen] == pytest.approx(predicted, rel=0.05)
             assert all(max(size for _, size in watch.curve) <= watch.peak for watch in seen)

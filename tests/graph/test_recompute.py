@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from partita.cost.tides import tide_of
 from partita.errors import PlanError
 from partita.graph.blocks import block_starts, crossings, evenly, saved_before
-from partita.graph.dispensable import cheap, whole_blocks
 from partita.graph.graph import Graph
 from partita.graph.operator import Phase
 from partita.graph.recompute import AGAIN, recomputable, recomputed
+from partita.graph.recompute_rules import cheap, whole_blocks
 from partita.lowering.lower import lower
 from partita.plan.memory import Memory, Recompute
 from partita.plan.plan import Plan

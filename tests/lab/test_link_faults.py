@@ -27,32 +27,32 @@ class Drill:
     notes: list[str] = field(default_factory=list)
     begun: float = 0.0
 
-    def run(self, happens: Callable[[Rehearsal], None] = lambda crew: None) -> float:
+    def run(self, happens: Callable[[Rehearsal], None] = lambda rehearsal: None) -> float:
         """The final loss."""
         graph, cluster = api.graph_of("digits-cnn"), api.cluster_of("lab-4x1g")
         plan = api.plan_of("ddp", graph, cluster)
-        with Rehearsal("digits-cnn", graph, cluster, timeout=TIMEOUT) as crew:
-            thread = threading.Thread(target=self._once_under_way, args=(crew, happens), daemon=True)
+        with Rehearsal("digits-cnn", graph, cluster, timeout=TIMEOUT) as rehearsal:
+            thread = threading.Thread(target=self._once_under_way, args=(rehearsal, happens), daemon=True)
             thread.start()
-            take = crew.train(plan, steps=self.steps, keep=Keep(""), note=self.notes.append)
+            take = rehearsal.train(plan, steps=self.steps, keep=Keep(""), note=self.notes.append)
             thread.join()
         return take.final_loss
 
-    def _once_under_way(self, crew: Rehearsal, happens: Callable[[Rehearsal], None]) -> None:
-        while crew.crew.workers[CULPRIT].step < UNDER_WAY:
+    def _once_under_way(self, rehearsal: Rehearsal, happens: Callable[[Rehearsal], None]) -> None:
+        while rehearsal.group.workers[CULPRIT].step < UNDER_WAY:
             time.sleep(0.01)
         self.begun = time.monotonic()
-        happens(crew)
+        happens(rehearsal)
 
 
 def test_a_link_that_becomes_slow_is_named_and_takes_time_but_is_no_hang() -> None:
     """FAULTS 19: 200 kbit/s for longer than --timeout, in which no collective ends."""
     drill = Drill(150)
 
-    def happens(crew: Rehearsal) -> None:
-        crew.crew.lab.set_bandwidth(CULPRIT, 25_000)
+    def happens(rehearsal: Rehearsal) -> None:
+        rehearsal.group.lab.set_bandwidth(CULPRIT, 25_000)
         time.sleep(1.5 * TIMEOUT)
-        crew.crew.lab.set_bandwidth(CULPRIT, RATE)
+        rehearsal.group.lab.set_bandwidth(CULPRIT, RATE)
 
     drill.run(happens)
     assert [note for note in drill.notes if note.startswith(f"the link of rank {CULPRIT} carries ")], drill.notes
@@ -63,10 +63,10 @@ def test_a_link_that_is_away_for_three_seconds_is_ridden_out() -> None:
     """FAULTS 20: the same run goes on, with the same numbers."""
     drill = Drill(100)
 
-    def happens(crew: Rehearsal) -> None:
-        crew.crew.lab.set_link(CULPRIT, False)
+    def happens(rehearsal: Rehearsal) -> None:
+        rehearsal.group.lab.set_link(CULPRIT, False)
         time.sleep(3.0)
-        crew.crew.lab.set_link(CULPRIT, True)
+        rehearsal.group.lab.set_link(CULPRIT, True)
 
     assert drill.run(happens) == pytest.approx(Drill(100).run(), rel=1e-5)
 
@@ -77,14 +77,14 @@ def test_a_link_that_stays_away_ends_the_run_with_its_name() -> None:
     with pytest.raises(
         RunHung, match=f"nothing passes between rank {CULPRIT} and ranks .*all of these ranks are alive"
     ):
-        drill.run(lambda crew: crew.crew.lab.set_link(CULPRIT, False))
+        drill.run(lambda rehearsal: rehearsal.group.lab.set_link(CULPRIT, False))
     assert time.monotonic() - drill.begun < 2 * TIMEOUT
 
 
 def test_a_processor_that_becomes_slow_is_named_while_the_run_goes_on() -> None:
     """FAULTS 17: a fifth of its quota."""
     drill = Drill(600)
-    drill.run(lambda crew: crew.crew.lab.set_quota(CULPRIT, 0.1))
+    drill.run(lambda rehearsal: rehearsal.group.lab.set_quota(CULPRIT, 0.1))
     found = [note for note in drill.notes if " computes " in note]
     assert len(found) == 1, drill.notes
     assert found[0].startswith(f"rank {CULPRIT} computes ")

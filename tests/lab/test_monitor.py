@@ -6,11 +6,11 @@ import pytest
 
 from partita.errors import RunError
 from partita.graph.graph import Graph
-from partita.lab.beats import Beats
+from partita.lab.monitor import Monitor
 from partita.lowering.lower import lower
 from partita.recipes.catalogue import call
-from partita.runtime import run
-from partita.runtime.abreast import FIRST, Abreast
+from partita.runtime import assembly
+from partita.runtime.checksums import FIRST, ChecksumReporter
 from partita.runtime.rank import Rank
 from partita.task import Task
 from tests.captures import capture
@@ -26,13 +26,13 @@ def told(step: int, odd: int = 0) -> dict[str, object]:
 
 def test_replicas_that_part_are_named_while_they_run() -> None:
     """FAULTS 28: the minority, after the first step of which all have told."""
-    beats = Beats(PROGRAM, cluster_of(3))
-    assert not [*beats.hear(0, told(8)), *beats.hear(1, told(8)), *beats.hear(2, told(16, odd=1))]
-    assert not [*beats.hear(2, told(8)), *beats.hear(0, told(16))]
+    monitor = Monitor(PROGRAM, cluster_of(3))
+    assert not [*monitor.hear(0, told(8)), *monitor.hear(1, told(8)), *monitor.hear(2, told(16, odd=1))]
+    assert not [*monitor.hear(2, told(8)), *monitor.hear(0, told(16))]
     with pytest.raises(RunError, match="the weights of rank 2 differ from those of 0, 1, in bucket b0") as found:
-        list(beats.hear(1, told(16)))
+        list(monitor.hear(1, told(16)))
     assert (found.value.rank, found.value.step) == (2, 16)
-    assert list(beats.weights) == []
+    assert list(monitor.weights) == []
 
 
 @pytest.fixture(scope="module")
@@ -49,18 +49,18 @@ def test_all_ranks_say_the_same_of_weights_that_are_whole(
 ) -> None:
     """In every order in which lanes advance; of weights that come in at any time nothing is said."""
     machines, said = cluster_of(3), dict[int, list[dict[str, object]]]()
-    make_rank = run.make_rank
+    make_rank = assembly.make_rank
 
     def listened(task: Task, graph: Graph, program: object, rank: int, *given: object, **named: object) -> Rank:
         made = make_rank(task, graph, program, rank, *given, **named)  # type: ignore[arg-type]
-        made.round_ends = Abreast(made, said.setdefault(rank, []).append)
+        made.round_ends = ChecksumReporter(made, said.setdefault(rank, []).append)
         return made
 
-    monkeypatch.setattr(run, "make_rank", listened)
+    monkeypatch.setattr(assembly, "make_rank", listened)
     made = call(plan, graph, machines)
     for order in range(3):
         said.clear()
-        run.train_in_process(perceptron(), graph, made, machines, 2 * FIRST, order=order)
+        assembly.train_in_process(perceptron(), graph, made, machines, 2 * FIRST, order=order)
         workers = [said[rank] for rank in lower(graph, made, machines)[-1].program.role_of if said[rank]]
         assert all(any(bool(one["weights"]) for one in each) is speaks for each in workers)
         if speaks:

@@ -25,27 +25,27 @@ pytestmark = pytest.mark.usefixtures("state")
 
 
 @pytest.fixture(params=["local:3", "lab-4x1g"])
-def crew(request: pytest.FixtureRequest) -> Iterator[WorkerGroup]:
-    with WorkerGroup(load_cluster(request.param), WORKER) as crew:
-        yield crew
+def group(request: pytest.FixtureRequest) -> Iterator[WorkerGroup]:
+    with WorkerGroup(load_cluster(request.param), WORKER) as group:
+        yield group
 
 
 @pytest.fixture
 def trio() -> Iterator[WorkerGroup]:
-    with WorkerGroup(load_cluster("local:3"), WORKER) as crew:
-        yield crew
+    with WorkerGroup(load_cluster("local:3"), WORKER) as group:
+        yield group
 
 
-def test_the_same_workers_answer_again_and_again(crew: WorkerGroup) -> None:
+def test_the_same_workers_answer_again_and_again(group: WorkerGroup) -> None:
     events: list[tuple[int, dict[str, Any]]] = []
-    pids = [worker.process.pid for worker in crew.workers]
+    pids = [worker.process.pid for worker in group.workers]
     for size in (3, 300_000, 0):
-        replies = crew.ask_all("echo", {"data": "x" * size, "steps": 2}, 20.0, lambda *event: events.append(event))
-        assert [reply["rank"] for reply in replies] == list(range(crew.cluster.size))
+        replies = group.ask_all("echo", {"data": "x" * size, "steps": 2}, 20.0, lambda *event: events.append(event))
+        assert [reply["rank"] for reply in replies] == list(range(group.cluster.size))
         assert {reply["size"] for reply in replies} == {size}
     assert sorted(step["step"] for rank, step in events if rank == 1) == [0, 0, 0, 1, 1, 1]
-    assert pids == [worker.process.pid for worker in crew.workers]
-    assert "not a message" in crew.tail(0)
+    assert pids == [worker.process.pid for worker in group.workers]
+    assert "not a message" in group.tail(0)
 
 
 def test_each_rank_may_get_its_own(trio: WorkerGroup) -> None:
@@ -105,9 +105,9 @@ def interrupt(rank: int, event: dict[str, Any]) -> None:
 
 
 def test_an_interrupt_leaves_nothing() -> None:
-    with pytest.raises(KeyboardInterrupt), WorkerGroup(load_cluster("local:3"), WORKER) as crew:
-        crew.ask_all("die", {"steps": 1}, 20.0, interrupt)
-    assert not members(crew.lab.keeping.run, [])
+    with pytest.raises(KeyboardInterrupt), WorkerGroup(load_cluster("local:3"), WORKER) as group:
+        group.ask_all("die", {"steps": 1}, 20.0, interrupt)
+    assert not members(group.lab.keeper_client.run, [])
 
 
 @pytest.mark.lab
@@ -116,8 +116,8 @@ def test_a_death_by_memory_is_called_so() -> None:
     cluster = load_cluster("lab-4x1g")
     small = tuple(replace(device, memory=64 << 20) for device in cluster.devices)
     cluster = replace(cluster, root=Group("small", small, cluster.root.ports))
-    with WorkerGroup(cluster, WORKER, memory_limits=True) as crew, pytest.raises(RunError) as caught:
-        crew.ask_all("die", {"rank": 3, "how": "memory"}, 20.0)
+    with WorkerGroup(cluster, WORKER, memory_limits=True) as group, pytest.raises(RunError) as caught:
+        group.ask_all("die", {"rank": 3, "how": "memory"}, 20.0)
     assert "rank 3 was killed by SIGKILL, out of memory (limit 64 MiB, peak" in str(caught.value)
 
 

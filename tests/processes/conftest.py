@@ -20,7 +20,7 @@ def crews() -> Iterator[Crews]:
         started: dict[tuple[str, str], Rehearsal] = {}
 
         def crew(task: str, place: str) -> Rehearsal:
-            if (task, place) not in started or started[task, place].crew.broken:
+            if (task, place) not in started or started[task, place].group.broken:
                 found = Rehearsal(task, api.graph_of(task), api.cluster_of(place), seed=SEED)
                 started[task, place] = stack.enter_context(found)
             return started[task, place]

@@ -13,8 +13,8 @@ from partita import api
 from partita.graph.graph import Graph
 from partita.lab.rehearsal import Rehearsal
 from partita.recipes.catalogue import call
+from partita.runtime.assembly import train_in_process
 from partita.runtime.checkpoint import Keep
-from partita.runtime.run import train_in_process
 from tests.small import perceptron
 
 TASK = "tests/small.py:perceptron"

@@ -13,9 +13,9 @@ from partita.graph.graph import Graph
 from partita.lab.rehearsal import Rehearsal
 from partita.lowering.lower import lower
 from partita.recipes.catalogue import call
+from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, difference
 from partita.runtime.checkpoint import Keep
-from partita.runtime.run import train_in_process
 from partita.task import Task
 from tests.processes.broad import broad
 from tests.processes.doubled import doubled

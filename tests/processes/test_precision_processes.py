@@ -12,8 +12,8 @@ from partita import api
 from partita.cost.rings import collective_bytes
 from partita.lowering.lower import lower
 from partita.program.instruction import Collective
+from partita.runtime.assembly import train_in_process
 from partita.runtime.checkpoint import Keep, place_of
-from partita.runtime.run import train_in_process
 from partita.task import load_task
 from tests.processes.crews import Crews
 

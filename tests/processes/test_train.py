@@ -19,9 +19,9 @@ from partita.plan.schedule import Order, Schedule
 from partita.plan.sync import Sync
 from partita.recipes.catalogue import call
 from partita.report.record import read_record
+from partita.runtime.assembly import train_in_process
 from partita.runtime.check import gathered
 from partita.runtime.checkpoint import Keep
-from partita.runtime.run import train_in_process
 from partita.task import Task
 from tests.processes.crews import SEED, Crews
 

@@ -17,7 +17,7 @@ from partita import api
 from partita.lowering.lower import lower
 from partita.recipes.catalogue import call
 from partita.runtime.check import checked
-from partita.runtime.run import train_in_process
+from partita.runtime.assembly import train_in_process
 from partita.simulator.simulate import simulate
 from tests.priced import priced
 from tests.small import cluster_of, perceptron

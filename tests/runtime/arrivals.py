@@ -21,9 +21,9 @@ from partita.program.instruction import Instruction, Receive
 from partita.program.program import Lane, Policy, Program, Role
 from partita.program.verify import verify
 from partita.recipes.catalogue import call
-from partita.runtime.leg import Reach
+from partita.runtime.assembly import initial, make_rank
+from partita.runtime.leg import Interval
 from partita.runtime.processes import Processes
-from partita.runtime.run import initial, make_rank
 from partita.runtime.state import make_state
 from partita.runtime.worker import drive
 from partita.tracing.capture import capture
@@ -63,7 +63,7 @@ def main(rank: int, world: int, store: str, out: str) -> None:
     values = initial(task, 0)[1]
     state = make_state(graph, program, program.role_of[rank], task, values, "cpu", rank)
     made = make_rank(task, graph, program, rank, state, Processes(rank), seed=0)
-    drive(made, Reach(ROUNDS), lambda _: True, 60.0)
+    drive(made, Interval(ROUNDS), lambda _: True, 60.0)
     dist.barrier()
     if rank == 0:
         torch.save({name: state.leaves[name] for name in values}, f"{out}.weights")

@@ -10,10 +10,10 @@ from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan, own_servers
 from partita.program.instruction import Space
+from partita.runtime.assembly import initial, make_rank
 from partita.runtime.inprocess import Hall, InProcess
-from partita.runtime.leg import Reach
+from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
-from partita.runtime.run import initial, make_rank
 from partita.runtime.schedules import advance
 from partita.runtime.state import make_state
 from partita.task import Task
@@ -37,7 +37,7 @@ def drifting(task: Task, graph: Graph, plan: Plan, rounds: int, own: bool = True
         ranks.append(make_rank(still, graph, program, r, state, InProcess(r, hall), seed=0, precision="fp64"))
     began = weights(ranks)
     if rounds:
-        advance(ranks, Reach(rounds), rounds)
+        advance(ranks, Interval(rounds), rounds)
     return ranks, began
 
 

@@ -11,11 +11,11 @@ from partita.program.instruction import Receive, Space
 from partita.program.program import Program
 from partita.program.timeline import Span
 from partita.recipes.catalogue import call
+from partita.runtime.assembly import carry_over, initial, make_rank
 from partita.runtime.inprocess import Hall, InProcess
-from partita.runtime.leg import Leg, Reach, legs
+from partita.runtime.leg import Interval, Leg, legs
+from partita.runtime.membership import begin_without, finished_before, mark_back, mark_gone
 from partita.runtime.rank import Rank
-from partita.runtime.roll import begin_without, comes, goes, through
-from partita.runtime.run import carry_over, initial, make_rank
 from partita.runtime.schedules import advance
 from partita.runtime.state import State
 from partita.runtime.worker import LaneRun, lanes
@@ -61,7 +61,7 @@ class Dying:
         for leg in self.legs:
             self.leg, self.hall = leg, Hall()
             self.ranks = {r: self._rank(leg, r) for r in range(size) if r not in self.away}
-            advance([*self.ranks.values()], Reach(leg.rounds), order, slow, record=lambda _: True, fate=self._fate)
+            advance([*self.ranks.values()], Interval(leg.rounds), order, slow, record=lambda _: True, fate=self._fate)
             self.spans += [span for one in self.ranks.values() for span in one.spans]
         self.ledger = [m for r in sorted(self.states) for m in self.states[r].ledger.merges]
 
@@ -88,10 +88,10 @@ class Dying:
                 self._return(death.rank, max(begun, 1), runs)
         for r, at in tuple(self.entering.items()):
             giver = self.ranks.get(self._giver(r))
-            if (not giver or through(giver, at)) and not any(place[0] == r for place in runs):
+            if (not giver or finished_before(giver, at)) and not any(place[0] == r for place in runs):
                 del self.entering[r]
                 self._adopt(self.ranks[r], giver, at)
-                runs |= self._lanes(self.ranks[r], Reach(self.leg.rounds, at))
+                runs |= self._lanes(self.ranks[r], Interval(self.leg.rounds, at))
 
     def _begun(self, rank: Rank) -> int:
         return (rank.brake.begun - rank.first_step) // rank.program.steps if rank.program.steps else 2**62
@@ -105,7 +105,7 @@ class Dying:
         for place in [place for place in runs if place[0] == death.rank]:
             del runs[place]
         for one in self._met(death.rank) if self.told else ():
-            goes(one, death.rank, one.gone.get(death.rank, 0))
+            mark_gone(one, death.rank, one.gone.get(death.rank, 0))
 
     def _met(self, r: int) -> list[Rank]:
         met = {q for leg in self.legs for q in met_by(leg.program, r)}
@@ -118,15 +118,15 @@ class Dying:
         rank = self.ranks[r] = self._rank(self.leg, r)
         rank.board.done, rank.gone = entered(rank.program, r, at, r), {r: 1}
         for one in peers:
-            comes(one, r, at)
+            mark_back(one, r, at)
         if giver := self.ranks.get(self._giver(r)):
             giver.brake.hold()
             giver.brake.lift(giver.step(at, 0))
         self.entering[r] = at
-        runs |= self._lanes(rank, Reach(at, at - 1, drain=False))
+        runs |= self._lanes(rank, Interval(at, at - 1, drain=False))
 
-    def _lanes(self, rank: Rank, reach: Reach) -> dict[tuple[int, str], LaneRun]:
-        return {(rank.rank, name): run for name, run in lanes(rank, reach, lambda _: False).items()}
+    def _lanes(self, rank: Rank, interval: Interval) -> dict[tuple[int, str], LaneRun]:
+        return {(rank.rank, name): run for name, run in lanes(rank, interval, lambda _: False).items()}
 
     def _giver(self, r: int) -> int:
         workers = [one.rank for one in self._met(r) if one.role.keeps == "model"]

@@ -17,7 +17,7 @@ from partita.lowering.lower import lower
 from partita.plan.memory import Memory, Recompute
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import RECIPES, call
-from partita.runtime.run import train_in_process
+from partita.runtime.assembly import train_in_process
 from partita.runtime.session import Order, Session
 from partita.task import Task
 from tests.captures import capture

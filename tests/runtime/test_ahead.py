@@ -14,17 +14,17 @@ from partita.lowering.lower import lower
 from partita.lowering.readers import parameter_readers
 from partita.program.instruction import Compute, Receive, Space
 from partita.recipes.catalogue import call
+from partita.runtime.assembly import carry_over, initial, make_rank
 from partita.runtime.draws import DRAWS, Draws
 from partita.runtime.inprocess import Hall, InProcess
-from partita.runtime.leg import Reach
+from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
 from partita.runtime.reference import fresh
-from partita.runtime.run import carry_over, initial, make_rank
 from partita.runtime.schedules import advance
 from partita.runtime.segment import compile_segment, key, last_reads
 from partita.runtime.state import constant_of
 from partita.runtime.transport import Pending
-from partita.runtime.turn import arrived
+from partita.runtime.waits import arrived
 from partita.tracing.capture import capture
 from tests.small import cluster_of, perceptron
 
@@ -65,7 +65,7 @@ def test_what_may_come_is_asked_for(graph: Graph, plan: str, order: int) -> None
     ranks = [make_rank(task, graph, program, r, states[r], ways[r], seed=0) for r in range(program.size)]
     for way, rank in zip(ways, ranks, strict=True):
         way.me.append(rank)
-    advance(ranks, Reach(3), order, None)
+    advance(ranks, Interval(3), order, None)
     assert any(way.ahead for way in ways)
     assert not any(way.early for way in ways)
 

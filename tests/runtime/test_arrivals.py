@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from partita.recipes.catalogue import call
+from partita.runtime.assembly import initial, make_rank, train_in_process
 from partita.runtime.inprocess import Hall, InProcess
-from partita.runtime.leg import Reach
+from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
-from partita.runtime.run import initial, make_rank, train_in_process
 from partita.runtime.schedules import advance
 from partita.runtime.state import make_state
 from tests.captures import capture
@@ -33,7 +33,7 @@ def in_process(order: int, slow: dict[int, float]) -> tuple[dict[str, torch.Tens
     for r in range(program.size):
         state = make_state(graph, program, program.role_of[r], task, values, "cpu", r)
         ranks.append(make_rank(task, graph, program, r, state, InProcess(r, hall), seed=0))
-    advance(ranks, Reach(ROUNDS), order, slow, record=lambda _: True)
+    advance(ranks, Interval(ROUNDS), order, slow, record=lambda _: True)
     taken = [span for span in ranks[-1].spans if span.kind == "Receive"]
     return {name: ranks[0].state.leaves[name] for name in values}, [(span.name, span.round) for span in taken]
 

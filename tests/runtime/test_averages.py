@@ -15,9 +15,9 @@ from partita.lowering.lower import lower
 from partita.program.instruction import Collective, Mix, Space, Update
 from partita.program.program import Bucket, Program
 from partita.recipes.catalogue import call
+from partita.runtime.assembly import train_in_process
 from partita.runtime.checkpoint import Keep
 from partita.runtime.restore import open_checkpoint
-from partita.runtime.run import train_in_process
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from tests.captures import capture

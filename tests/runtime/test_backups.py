@@ -10,13 +10,13 @@ import torch
 
 from partita.lowering.lower import lower
 from partita.recipes.catalogue import call
+from partita.runtime.assembly import initial, make_rank
 from partita.runtime.check import TOLERANCE, difference, ledger_of
 from partita.runtime.inprocess import Hall, InProcess
-from partita.runtime.leg import Reach, legs
+from partita.runtime.leg import Interval, legs
 from partita.runtime.rank import Rank
 from partita.runtime.reference import fresh
 from partita.runtime.replay import replayed
-from partita.runtime.run import initial, make_rank
 from partita.runtime.schedules import advance
 from partita.runtime.state import make_state
 from partita.runtime.transport import Pending
@@ -73,7 +73,7 @@ def test_a_worker_that_reads_one_bucket_late_adds_to_none(first: int, other: int
     done = ranks[SERVER].board.done
     gates[f"{names[first]}.down", LATE, 0] = lambda: done.get(f"E{first}", 0) > 2
     gates[f"{names[other]}.up", 1, 2] = lambda: done.get(f"U{other}.{LATE}", 0) > 2
-    advance(ranks, Reach(ROUNDS), 0)
+    advance(ranks, Interval(ROUNDS), 0)
     ledger = ledger_of({rank.rank: rank.state for rank in ranks})
     assert all(merge.read == merge.applied == merge.turn for merge in ledger)
     serial = replayed(fresh(task, seed=0, precision="fp64"), legs(graph, plan, machines, ROUNDS)[:1], ledger)

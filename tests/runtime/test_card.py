@@ -18,10 +18,10 @@ from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.plan.wire import Codec
 from partita.program.instruction import Kind
-from partita.runtime.course import run
+from partita.runtime.assembly import train_in_process
 from partita.runtime.device import backend_of
+from partita.runtime.execution import run
 from partita.runtime.processes import Processes
-from partita.runtime.run import train_in_process
 from partita.runtime.session import Order, Session, join_world
 from partita.task import Task
 from partita.tracing.capture import capture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from partita.runtime.bridge import Bridge
+from partita.runtime.channel import Channel
 
 KEY, PATIENCE = "b0.up", 5.0
 
@@ -39,23 +39,23 @@ class Group:
         return Sent(self.how)
 
 
-def led(bridge: Bridge, way: tuple[int, int], group: Any, there: dict[str, int]) -> Group:
-    bridge.turn(way)
-    bridge.hear(way, there)
-    bridge.open(way, group, PATIENCE)
+def led(channel: Channel, route: tuple[int, int], group: Any, there: dict[str, int]) -> Group:
+    channel.turn(route)
+    channel.hear(route, there)
+    channel.open(route, group, PATIENCE)
     return group
 
 
 @pytest.mark.parametrize(("has", "again"), [(0, [3.0]), (1, [3.0]), (3, [3.0]), (4, [])])
 def test_what_the_new_end_lacks_is_sent_again_and_nothing_else(has: int, again: list[float]) -> None:
     """FT-02: of what was sent last, since nobody was answered for it."""
-    bridge = Bridge(0, 3, lambda process: None)
-    first = led(bridge, (0, 3), Group(), {})
+    channel = Channel(0, 3, lambda process: None)
+    first = led(channel, (0, 3), Group(), {})
     for round in range(4):
-        assert bridge.start("send", torch.tensor(float(round)), KEY, round).block(PATIENCE)
+        assert channel.start("send", torch.tensor(float(round)), KEY, round).block(PATIENCE)
     assert first.came == [0.0, 1.0, 2.0, 3.0]
-    assert led(bridge, (0, 4), Group(), {KEY: has}).came == again
-    assert bridge.crossed == {KEY: 4}
+    assert led(channel, (0, 4), Group(), {KEY: has}).came == again
+    assert channel.crossed == {KEY: 4}
 
 
 @pytest.mark.parametrize("how", ["breaks", "refuses"])
@@ -66,32 +66,32 @@ def test_a_message_on_its_way_goes_on_by_the_new_way(how: str, has: int, again: 
 
     def dies(process: int) -> None:
         gone.append(process)
-        led(bridge, (0, 4), fresh, {KEY: has})
+        led(channel, (0, 4), fresh, {KEY: has})
 
-    bridge = Bridge(0, 3, dies)
-    led(bridge, (0, 3), Group(how), {})
-    assert bridge.start("send", torch.tensor(7.0), KEY, 0).block(PATIENCE)
+    channel = Channel(0, 3, dies)
+    led(channel, (0, 3), Group(how), {})
+    assert channel.start("send", torch.tensor(7.0), KEY, 0).block(PATIENCE)
     assert gone == [3]
     assert fresh.came == again
-    assert bridge.crossed == {KEY: 1}
+    assert channel.crossed == {KEY: 1}
 
 
 def test_nothing_crosses_while_nobody_plays_the_other_part() -> None:
-    bridge = Bridge(0, 3, lambda process: None)
-    led(bridge, (0, 3), Group("breaks"), {})
-    assert not bridge.start("send", torch.tensor(7.0), KEY, 0).block(0.01)
-    assert bridge.crossed == {}
+    channel = Channel(0, 3, lambda process: None)
+    led(channel, (0, 3), Group("breaks"), {})
+    assert not channel.start("send", torch.tensor(7.0), KEY, 0).block(0.01)
+    assert channel.crossed == {}
 
 
 def test_what_ends_on_a_way_that_is_none_any_more_does_not_count() -> None:
     """The other end has said by then that it lacks it."""
-    bridge = Bridge(0, 3, lambda process: None)
-    led(bridge, (0, 3), Group(), {})
-    message = bridge.start("send", torch.tensor(7.0), KEY, 0)
-    assert bridge.turn((0, 4)) == {}
+    channel = Channel(0, 3, lambda process: None)
+    led(channel, (0, 3), Group(), {})
+    message = channel.start("send", torch.tensor(7.0), KEY, 0)
+    assert channel.turn((0, 4)) == {}
     assert not message.block(0.01)
     fresh = Group()
-    bridge.hear((0, 4), {KEY: 0})
-    bridge.open((0, 4), fresh, PATIENCE)
+    channel.hear((0, 4), {KEY: 0})
+    channel.open((0, 4), fresh, PATIENCE)
     assert message.block(PATIENCE)
     assert fresh.came == [7.0]

@@ -15,10 +15,10 @@ from partita.lowering.lower import lower
 from partita.plan.plan import Phase
 from partita.program.instruction import Space
 from partita.recipes.catalogue import call
+from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, difference, gathered
 from partita.runtime.checkpoint import Keep, committed, newest
 from partita.runtime.restore import Saved, lost, open_checkpoint
-from partita.runtime.run import train_in_process
 from partita.runtime.state import State
 from partita.task import Task
 from tests.captures import capture

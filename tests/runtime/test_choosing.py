@@ -10,12 +10,12 @@ import torch
 
 from partita.program.instruction import After, Instruction, Mark, Receive, Space
 from partita.program.program import Lane, Policy, Program, Role
-from partita.runtime import turn
-from partita.runtime.hands import Hands, hands_of
+from partita.runtime import waits
+from partita.runtime.assembly import initial, make_rank
+from partita.runtime.dispatch import Dispatch, dispatch_of
 from partita.runtime.inprocess import Hall, InProcess
-from partita.runtime.leg import Reach
+from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
-from partita.runtime.run import initial, make_rank
 from partita.runtime.state import make_state
 from partita.runtime.worker import lanes
 from tests.captures import capture
@@ -27,14 +27,14 @@ def test_what_opens_while_a_lane_chooses_is_not_waited_for(monkeypatch: pytest.M
     """Another lane may open a Receive between the moment at which this one asks for its messages and that at which it
     takes one: it then waited for the message of a worker that waited for it to take another's."""
     rank, hall = server()
-    run, choose = lanes(rank, Reach(1), lambda _: False)["from"], Hands.first
+    run, choose = lanes(rank, Interval(1), lambda _: False)["from"], Dispatch.first
 
-    def beside(hands: Hands, among: Sequence[str] = ()) -> Any:
+    def beside(dispatch: Dispatch, among: Sequence[str] = ()) -> Any:
         if not rank.board.done.get("M"):
             rank.board.finish("M")
-        return choose(hands, among)
+        return choose(dispatch, among)
 
-    monkeypatch.setattr(Hands, "first", beside)
+    monkeypatch.setattr(Dispatch, "first", beside)
     pending = next(run)
     assert not pending.ready()
     bucket = rank.program.trained[0]
@@ -45,27 +45,27 @@ def test_what_opens_while_a_lane_chooses_is_not_waited_for(monkeypatch: pytest.M
 def test_a_lane_looks_again_only_at_what_waited_for_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked after every change of every instruction, a server's lane of fifty cost more than its updates."""
     rank, _ = server(many := 30)
-    hands, asked, may = hands_of(rank, rank.role.lanes[-1], Reach(2)), list[str](), turn.may_start
+    dispatch, asked, may = dispatch_of(rank, rank.role.lanes[-1], Interval(2)), list[str](), waits.may_start
 
     def counted(rank: Rank, instruction: Instruction, round: int) -> bool:
         asked.append(instruction.name)
         return may(rank, instruction, round)
 
-    monkeypatch.setattr(turn, "may_start", counted)
+    monkeypatch.setattr(waits, "may_start", counted)
     for k in range(many):
-        hands.put(rank.role.on_name[f"U{k}"], 0)
-    assert not hands.clear()
+        dispatch.put(rank.role.on_name[f"U{k}"], 0)
+    assert not dispatch.clear()
     assert len(asked) == many
     rank.board.finish("M7")
-    assert hands.clear()
+    assert dispatch.clear()
     assert asked[many:] == ["U7"]
     rank.board.finish("of nobody")
-    taken = hands.take()
+    taken = dispatch.take()
     assert taken is not None
     assert taken[0].name == "U7"
     assert asked[many:] == ["U7"]
     rank.board.happens()
-    assert not hands.clear()
+    assert not dispatch.clear()
     assert len(asked) == many + 1 + (many - 1)
 
 

@@ -9,9 +9,9 @@ from partita.errors import LoweringError
 from partita.lowering.lower import lower
 from partita.program.instruction import Space
 from partita.recipes.catalogue import call
+from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, checked
 from partita.runtime.lossy import SERVER, Lossy
-from partita.runtime.run import train_in_process
 from partita.simulator.simulate import simulate
 from tests.captures import capture
 from tests.priced import priced, whole_cores

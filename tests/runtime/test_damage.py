@@ -20,15 +20,15 @@ from partita.plan.plan import Plan
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import call
 from partita.runtime import checkpoint
+from partita.runtime.assembly import train_in_process
 from partita.runtime.checkpoint import Keep, begin, committed, newest
 from partita.runtime.directory import Finished, claimed, opened, sizes_of, write_result
 from partita.runtime.entry import Entry, read_entry
 from partita.runtime.manifest import File, read_manifest, with_files, write_manifest
 from partita.runtime.plain import from_plain, to_plain
 from partita.runtime.restore import open_checkpoint
-from partita.runtime.run import train_in_process
+from partita.runtime.result import RunResult
 from partita.runtime.shard import sha256_of
-from partita.runtime.take import Take
 from partita.task import Task
 from tests.captures import capture
 from tests.small import cluster_of, perceptron
@@ -198,7 +198,7 @@ def test_where_a_run_starts(run: Path, graph: Graph, plan: Plan, tmp_path: Path)
 
 
 def test_a_finished_run_is_not_run_again(run: Path, graph: Graph, plan: Plan) -> None:
-    take = Take(Timeline("p", "measured", 0.5, 12, wire_sent=(1, 2)), ((0, 0.5, 1.25),), 1.5, "model.safetensors")
+    take = RunResult(Timeline("p", "measured", 0.5, 12, wire_sent=(1, 2)), ((0, 0.5, 1.25),), 1.5, "model.safetensors")
     write_result(str(run), Finished(plan, 6, take))
     assert start(Keep(str(run)), graph, plan, resume=True, steps=6)[0] == Finished(plan, 6, take)
     assert isinstance(start(Keep(str(run)), graph, plan, resume=True, steps=7)[0], checkpoint.Found)

@@ -14,7 +14,7 @@ from partita.program.absence import expendable
 from partita.recipes.catalogue import call
 from partita.runtime.check import TOLERANCE, difference
 from partita.runtime.reference import fresh, replica, shares_of
-from partita.runtime.replicas import Apart
+from partita.runtime.replicas import ReplicaTraining
 from tests.runtime.dying import GRAPH, Death, Dying
 from tests.runtime.test_deaths import apart, sgd, turns
 from tests.small import cluster_of
@@ -89,7 +89,7 @@ def serially(
     from `back` on."""
     (leg,) = [one for one in run.legs if one.program.steps]
     first = replica(fresh(run.task, seed=0, precision="fp64"), run.program.update)
-    replicas, agree = {w: first.copy() for w in range(run.program.size)}, Apart(run.machines)
+    replicas, agree = {w: first.copy() for w in range(run.program.size)}, ReplicaTraining(run.machines)
     for round in range(leg.rounds):
         replicas = {w: one for w, one in replicas.items() if round != last.get(w, leg.rounds)}
         replicas |= {w: replicas[0].copy() for w, at in (back or {}).items() if round == at}

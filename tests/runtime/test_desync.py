@@ -13,8 +13,8 @@ from partita.lowering.lower import lower
 from partita.program.instruction import Collective, Kind
 from partita.recipes.catalogue import call
 from partita.runtime.acts import ACTS
+from partita.runtime.assembly import train_in_process
 from partita.runtime.rank import Rank
-from partita.runtime.run import train_in_process
 from tests.acts import Around, Do, around
 from tests.captures import capture
 from tests.small import cluster_of, perceptron

@@ -14,8 +14,8 @@ from partita.lowering.lower import lower
 from partita.plan.wire import Codec
 from partita.program.instruction import Space
 from partita.recipes.catalogue import call
+from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, checked, difference
-from partita.runtime.run import train_in_process
 from partita.task import Task
 from partita.wire.codec import coded_size
 from tests.captures import capture

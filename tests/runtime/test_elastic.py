@@ -16,13 +16,13 @@ from partita.plan.plan import Plan
 from partita.plan.sync import Outer
 from partita.program.instruction import Space
 from partita.recipes.catalogue import call
+from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, difference, ledger_of
 from partita.runtime.checkpoint import Keep
 from partita.runtime.feed import Feed
 from partita.runtime.reference import fresh
 from partita.runtime.replay import replayed
 from partita.runtime.restore import open_checkpoint
-from partita.runtime.run import train_in_process
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from tests.captures import capture

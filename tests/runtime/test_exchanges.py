@@ -18,9 +18,9 @@ from partita.plan.sync import GRAPHS, Gossip
 from partita.program.instruction import Space
 from partita.program.program import MASS
 from partita.recipes.catalogue import call
+from partita.runtime.assembly import train_in_process
 from partita.runtime.checkpoint import Keep
 from partita.runtime.restore import open_checkpoint
-from partita.runtime.run import train_in_process
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from tests.captures import capture

@@ -25,8 +25,8 @@ from partita.plan.wire import Wire
 from partita.program.instruction import Send, Space
 from partita.program.program import Program
 from partita.recipes.catalogue import call
+from partita.runtime.assembly import train_in_process
 from partita.runtime.check import checked, difference
-from partita.runtime.run import train_in_process
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from partita.wire.factors import broadcast_elements, broadcast_pays, push_pays, server_elements

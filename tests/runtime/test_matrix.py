@@ -20,10 +20,10 @@ import torch
 from partita.errors import LoweringError, PlanError
 from partita.graph.graph import Graph
 from partita.recipes.catalogue import call
+from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, difference, gathered, serial_training
 from partita.runtime.leg import Leg, legs
 from partita.runtime.reference import shares_of
-from partita.runtime.run import train_in_process
 from partita.task import Task
 from partita.tracing.draws import sample_dims
 from partita.zoo.convolutional import AlexNet, digits_cnn

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from partita.cluster.cluster import Cluster
 from partita.errors import LoweringError, RunHung
 from partita.graph.graph import Graph
-from partita.lowering.lower import Stretch, lower
+from partita.lowering.lower import LoweredPhase, lower
 from partita.plan.plan import Plan
 from partita.program.instruction import After, Collective, Instruction, Load, Mark, Send
 from partita.program.program import WORD, Lane, Program, Role
@@ -22,8 +22,8 @@ from partita.program.timeline import Timeline
 from partita.program.verify import verify
 from partita.recipes.catalogue import call
 from partita.runtime import leg
+from partita.runtime.assembly import train_in_process
 from partita.runtime.check import checked, difference
-from partita.runtime.run import train_in_process
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from tests.plan.space import bytescheduler
@@ -76,7 +76,7 @@ def scrambled(program: Program, seed: int) -> Program:
     return verify(replace(program, roles=tuple(alone(role, r, draw) for role in program.roles for r in role.ranks)))
 
 
-def lowering(seed: int) -> Callable[[Graph, Plan, Cluster], tuple[Stretch, ...]]:
+def lowering(seed: int) -> Callable[[Graph, Plan, Cluster], tuple[LoweredPhase, ...]]:
     return lambda graph, plan, machines: tuple(
         replace(part, program=scrambled(part.program, seed)) for part in lower(graph, plan, machines)
     )

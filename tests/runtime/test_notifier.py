@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from partita.runtime.bell import Bell
+from partita.runtime.notifier import Notifier
 from partita.runtime.rank import Board
-from partita.runtime.turn import Posted
+from partita.runtime.waits import Posted
 
 
 def test_only_whose_wait_is_over_is_woken() -> None:
-    bell, done, woken = Bell(), set[str](), list[str]()
+    notifier, done, woken = Notifier(), set[str](), list[str]()
 
     def wait(name: str) -> None:
         asked_by = threading.get_ident()
@@ -23,19 +23,19 @@ def test_only_whose_wait_is_over_is_woken() -> None:
             times[0] += threading.get_ident() == asked_by
             return name in done
 
-        with bell:
-            assert bell.wait_for(over, 5.0)
+        with notifier:
+            assert notifier.wait_for(over, 5.0)
         woken.append(f"{name} looked {times[0]} times")
 
     threads = [threading.Thread(target=wait, args=(name,)) for name in ("a", "b")]
     for thread in threads:
         thread.start()
-    while len(bell._asleep) < 2:  # both are asleep
+    while len(notifier._asleep) < 2:  # both are asleep
         pass
     for name in ("nothing", "b", "nothing else", "a"):
-        with bell:
+        with notifier:
             done.add(name)
-            bell.notify_all()
+            notifier.notify_all()
         if name in ("a", "b"):
             threads["ab".index(name)].join(5.0)
     assert [w.split(" looked")[0] for w in woken] == ["b", "a"]
@@ -43,7 +43,7 @@ def test_only_whose_wait_is_over_is_woken() -> None:
 
 
 def test_who_says_what_it_waits_for_is_asked_when_that_changes() -> None:
-    bell, asked = Bell(), list[str]()
+    notifier, asked = Notifier(), list[str]()
     names: dict[str, tuple[str, ...] | None] = {"of a and b": ("a", "b"), "of c": ("c",), "of all": None}
     over = dict.fromkeys(names, False)
 
@@ -52,31 +52,31 @@ def test_who_says_what_it_waits_for_is_asked_when_that_changes() -> None:
             asked.append(who)
             return over[who]
 
-        with bell:
-            assert bell.wait_for(ask, 5.0, names[who])
+        with notifier:
+            assert notifier.wait_for(ask, 5.0, names[who])
 
     threads = [threading.Thread(target=wait, args=(who,)) for who in names]
     for n, thread in enumerate(threads):
         thread.start()
-        while len(bell._asleep) <= n:
+        while len(notifier._asleep) <= n:
             pass
     found = []
     for name in ("b", "c", "d", ""):
         asked.clear()
-        with bell:
-            bell.notify_all(name)
+        with notifier:
+            notifier.notify_all(name)
         found.append(tuple(asked))
     assert found == [("of a and b", "of all"), ("of c", "of all"), ("of all",), ("of a and b", "of c", "of all")]
-    with bell:
+    with notifier:
         over = dict.fromkeys(names, True)
-        bell.notify_all()
+        notifier.notify_all()
     for thread in threads:
         thread.join(5.0)
         assert not thread.is_alive()
 
 
 def test_what_fails_to_be_asked_fails_where_it_waits() -> None:
-    bell, failed = Bell(), list[str]()
+    notifier, failed = Notifier(), list[str]()
     broken = threading.Event()
 
     def over() -> bool:
@@ -85,17 +85,17 @@ def test_what_fails_to_be_asked_fails_where_it_waits() -> None:
         return False
 
     def wait() -> None:
-        with bell, pytest.raises(ValueError, match="asked too much"):
-            bell.wait_for(over, 5.0)
+        with notifier, pytest.raises(ValueError, match="asked too much"):
+            notifier.wait_for(over, 5.0)
         failed.append("yes")
 
     thread = threading.Thread(target=wait)
     thread.start()
-    while not bell._asleep:
+    while not notifier._asleep:
         pass
     broken.set()
-    with bell:
-        bell.notify_all()
+    with notifier:
+        notifier.notify_all()
     thread.join(5.0)
     assert failed == ["yes"]
 
@@ -135,6 +135,6 @@ def test_a_message_that_comes_wakes_whoever_waits_for_it() -> None:
 
 
 def test_a_wait_ends_with_its_time() -> None:
-    bell = Bell()
-    with bell:
-        assert not bell.wait_for(lambda: False, 0.01)
+    notifier = Notifier()
+    with notifier:
+        assert not notifier.wait_for(lambda: False, 0.01)

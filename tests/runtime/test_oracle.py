@@ -17,12 +17,12 @@ from partita.program.instruction import Apply, Update
 from partita.program.ledger import Merge
 from partita.recipes.catalogue import call
 from partita.runtime.acts import ACTS
+from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, difference
 from partita.runtime.leg import legs
 from partita.runtime.rank import Rank
 from partita.runtime.reference import fresh
 from partita.runtime.replay import replayed
-from partita.runtime.run import train_in_process
 from partita.runtime.serving import CORRECTIONS
 from partita.runtime.state import State
 from partita.task import Task

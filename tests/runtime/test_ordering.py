@@ -18,8 +18,8 @@ from partita.program.instruction import Send, Update
 from partita.program.program import Program
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import call
+from partita.runtime.assembly import train_in_process
 from partita.runtime.check import difference
-from partita.runtime.run import train_in_process
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from tests.captures import capture

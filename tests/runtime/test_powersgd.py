@@ -12,8 +12,8 @@ from partita.lowering.lower import lower
 from partita.plan.wire import Codec
 from partita.program.instruction import Space
 from partita.recipes.catalogue import call
+from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, checked
-from partita.runtime.run import train_in_process
 from partita.simulator.simulate import simulate
 from partita.wire.codec import settings_of
 from partita.wire.lowrank import factor_counts

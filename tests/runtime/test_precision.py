@@ -21,13 +21,13 @@ from partita.program.instruction import Pack
 from partita.program.program import WEIGHT, Role
 from partita.program.scaling import LARGEST, Scaling
 from partita.recipes.catalogue import call
+from partita.runtime.assembly import initial, train_in_process
 from partita.runtime.captured import Captured
 from partita.runtime.check import ROUNDING, TOLERANCE, checked
 from partita.runtime.checkpoint import Keep
-from partita.runtime.halved import halved
+from partita.runtime.half_precision import half_precision
 from partita.runtime.leg import legs
 from partita.runtime.restore import open_checkpoint
-from partita.runtime.run import initial, train_in_process
 from partita.runtime.state import State
 from partita.task import Task
 from partita.tracing.strips import states_of
@@ -127,7 +127,7 @@ def test_a_model_that_casts_by_itself_is_what_was_captured() -> None:
     graph = capture(task)
     plan = call("zero1(precision=bf16)", graph, machines)
     parts = legs(graph, plan, machines, 3)
-    chosen = halved(task, parts, seed=0, precision="fp32", graph=graph).backward
+    chosen = half_precision(task, parts, seed=0, precision="fp32", graph=graph).backward
     assert isinstance(chosen.__self__, Captured)
     found = checked(task, lambda graph: call("zero1(precision=bf16)", graph, machines), machines)
     assert (found["equal"], found["max_difference"]) == (True, 0.0)

@@ -13,7 +13,7 @@ from partita.cluster.cluster import Cluster
 from partita.errors import OptionError
 from partita.graph.graph import Graph
 from partita.recipes.catalogue import call
-from partita.runtime.same import differing, facts_of
+from partita.runtime.preflight import differing, facts_of
 from partita.runtime.session import join_world
 from partita.runtime.torchrun import place_here, talk_over
 from tests.small import cluster_of, two_layers

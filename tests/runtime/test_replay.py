@@ -16,12 +16,12 @@ from partita.program.instruction import Apply
 from partita.program.ledger import Merge
 from partita.recipes.catalogue import call
 from partita.runtime.acts import ACTS
+from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, checked, difference, gathered, ledger_of
 from partita.runtime.leg import legs
 from partita.runtime.rank import Rank
 from partita.runtime.reference import fresh
 from partita.runtime.replay import replayed
-from partita.runtime.run import train_in_process
 from partita.runtime.serving import CORRECTIONS, apply
 from partita.runtime.state import State, rows
 from partita.task import Task

@@ -13,13 +13,13 @@ import torch
 from partita.errors import RunHung
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
-from partita.program.absence import chain_of, heir_of
+from partita.program.absence import chain_of, successor_of
 from partita.program.instruction import Receive, Send
 from partita.recipes.catalogue import call
+from partita.runtime.assembly import initial, make_rank
 from partita.runtime.inprocess import Hall, InProcess
-from partita.runtime.leg import Reach
+from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
-from partita.runtime.run import initial, make_rank
 from partita.runtime.schedules import advance
 from partita.runtime.state import make_state
 from partita.runtime.takeover import copied, ends_of, take_over
@@ -47,15 +47,17 @@ def captured() -> Graph:
 
 
 class Losing:
-    """A run in fp64 in which servers are lost; with `heirs` others of their chains play their parts."""
+    """A run in fp64 in which servers are lost; with `successors` others of their chains play their parts."""
 
-    def __init__(self, text: str, size: int, losses: Sequence[Loss], *, order: int = 0, heirs: bool = True) -> None:
+    def __init__(
+        self, text: str, size: int, losses: Sequence[Loss], *, order: int = 0, successors: bool = True
+    ) -> None:
         self.graph, machines, self.left = captured(), cluster_of(size), list(losses)
         self.program = lower(self.graph, call(text, self.graph, machines), machines)[-1].program
-        self.hall, self.turn, self.lost, self.heirs = Hall(), 0, set[int](), heirs
+        self.hall, self.turn, self.lost, self.successors = Hall(), 0, set[int](), successors
         self.values = initial(perceptron(), 0, "fp64")[1]
         self.ranks = {r: self._rank(r) for r in range(size)}
-        self.turns = advance([*self.ranks.values()], Reach(ROUNDS), order, fate=self._fate)
+        self.turns = advance([*self.ranks.values()], Interval(ROUNDS), order, fate=self._fate)
 
     def _rank(self, r: int) -> Rank:
         task, role = perceptron(), self.program.role_of[r]
@@ -72,16 +74,20 @@ class Losing:
             for place in [place for place in runs if place[0] == loss.rank]:
                 del runs[place]
             self._void(loss.rank)
-        for lost in sorted(self.lost) if self.heirs else ():
-            heir, fresh = heir_of(self.program, self.ranks.keys(), lost), self._rank(lost)
+        for lost in sorted(self.lost) if self.successors else ():
+            successor, fresh = successor_of(self.program, self.ranks.keys(), lost), self._rank(lost)
             ahead = [r for r in chain_of(self.program, lost) if r < lost]
-            if heir >= 0 and not self.lost & set(ahead) and copied(fresh, self.ranks[heir], self._met(heir)):
+            if (
+                successor >= 0
+                and not self.lost & set(ahead)
+                and copied(fresh, self.ranks[successor], self._met(successor))
+            ):
                 take_over(fresh, self._met(lost))
                 self._ask_again(fresh)
                 self.lost.discard(lost)
                 self.ranks[lost] = fresh
-                reach = Reach(ROUNDS, min(fresh.board.done.values()))
-                runs |= {(lost, name): run for name, run in lanes(fresh, reach, lambda _: False).items()}
+                interval = Interval(ROUNDS, min(fresh.board.done.values()))
+                runs |= {(lost, name): run for name, run in lanes(fresh, interval, lambda _: False).items()}
 
     def _void(self, lost: int) -> None:
         """What the lost rank brought to messages that are not over is not there any more; what others brought is."""
@@ -152,7 +158,7 @@ def test_no_answered_update_is_lost_and_none_is_applied_twice(replicas: int, ser
 def test_without_an_heir_the_run_stands_still() -> None:
     """The control: nobody takes the lost server's part."""
     with pytest.raises(RunHung):
-        Losing("ps_replicated(bucket_bytes=400)", WORKERS + 2, [Loss(WORKERS, 40)], heirs=False)
+        Losing("ps_replicated(bucket_bytes=400)", WORKERS + 2, [Loss(WORKERS, 40)], successors=False)
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 3])

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from partita.program.program import Lane, Program, Role
-from partita.runtime.take import take_of
+from partita.runtime.result import result_of
 
 
 def test_a_step_within_a_round_ends_with_its_round() -> None:
@@ -13,5 +13,5 @@ def test_a_step_within_a_round_ends_with_its_round() -> None:
         "spans": [], "resident": 1, "sent": 0, "steps": 4, "cores": [[1, 0.5], [3, 1.0]], "final_loss": 1.0,
         "weights": "", "stopped": None, "since": 0, "begun": 0.0, "idle": 0.0, "merges": [],
     }  # fmt: skip
-    found = take_of(program, [reply], 2)
+    found = result_of(program, [reply], 2)
     assert found.loss == ((0, 0.5, 4.0), (1, 0.5, 3.0), (2, 1.0, 2.0), (3, 1.0, 1.0))

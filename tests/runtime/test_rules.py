@@ -19,12 +19,12 @@ from partita.plan.memory import Memory, Shard
 from partita.plan.plan import Rule, Update
 from partita.plan.rule import rate_factor
 from partita.recipes.catalogue import call
+from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, checked, difference, gathered
 from partita.runtime.checkpoint import Keep
 from partita.runtime.manifest import differences, identity_of
 from partita.runtime.restore import open_checkpoint
 from partita.runtime.rules import optimizer_of, step_at_rate
-from partita.runtime.run import train_in_process
 from partita.runtime.state import State
 from partita.task import Task
 from tests.captures import capture

@@ -8,9 +8,9 @@ import torch
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.recipes.catalogue import call
+from partita.runtime.assembly import carry_over, initial, make_rank, train_in_process
 from partita.runtime.inprocess import Hall, InProcess
-from partita.runtime.leg import Reach
-from partita.runtime.run import carry_over, initial, make_rank, train_in_process
+from partita.runtime.leg import Interval
 from partita.runtime.schedules import advance
 from partita.task import Task
 from tests.captures import capture
@@ -73,5 +73,5 @@ def test_a_round_ends_once(task: Task, graph: Graph, plan: str) -> None:
     hall, start = Hall(), initial(task, 0)[1]
     states = [carry_over(graph, program, r, task, start, None, "cpu") for r in range(program.size)]
     ranks = [make_rank(task, graph, program, r, states[r], InProcess(r, hall), seed=0) for r in range(program.size)]
-    advance(ranks, Reach(3), 0, None)
+    advance(ranks, Interval(3), 0, None)
     assert [len(rank.ends) for rank in ranks] == [3 + program.drain] * program.size

@@ -15,10 +15,10 @@ from partita.program.instruction import Space
 from partita.program.ledger import staleness_of
 from partita.program.timeline import PARTS
 from partita.recipes.catalogue import call
+from partita.runtime.assembly import initial, make_state, train_in_process
 from partita.runtime.check import TOLERANCE, checked, difference
 from partita.runtime.checkpoint import Keep
 from partita.runtime.restore import open_checkpoint
-from partita.runtime.run import initial, make_state, train_in_process
 from partita.task import Task
 from tests.captures import capture
 from tests.runtime.padded import padded

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from partita.recipes.catalogue import call
+from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, checked
-from partita.runtime.run import train_in_process
 from partita.task import Task
 from tests.captures import capture
 from tests.runtime.padded import padded

@@ -18,8 +18,8 @@ from partita.program.ledger import staleness_of
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import call
 from partita.runtime import serving
+from partita.runtime.assembly import initial, train_in_process
 from partita.runtime.check import ledger_of
-from partita.runtime.run import initial, train_in_process
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from tests.kernels.test_levels import DRAWS, worst

@@ -13,7 +13,7 @@ from partita.lowering.lower import lower
 from partita.plan.text import read_plan, write_plan
 from partita.program.instruction import Collective
 from partita.recipes.catalogue import call
-from partita.runtime.run import train_in_process
+from partita.runtime.assembly import train_in_process
 from partita.runtime.streams import KeptMaps, by_streams
 from partita.searches.pays import bare
 from partita.tracing.capture import capture

@@ -19,8 +19,8 @@ from partita.plan.sync import Sync
 from partita.plan.wire import Wire
 from partita.program.instruction import Send, Space
 from partita.recipes.catalogue import call
+from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, checked
-from partita.runtime.run import train_in_process
 from partita.task import Task
 from tests.captures import capture
 from tests.small import cluster_of, perceptron

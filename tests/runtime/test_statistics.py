@@ -11,8 +11,8 @@ from torch import nn
 
 from partita.lowering.lower import lower
 from partita.recipes.catalogue import call
+from partita.runtime.assembly import initial, train_in_process
 from partita.runtime.check import TOLERANCE, checked, gathered
-from partita.runtime.run import initial, train_in_process
 from partita.task import Task
 from tests.captures import capture
 from tests.small import cluster_of, perceptron

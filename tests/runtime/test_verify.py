@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from partita.recipes.catalogue import call
+from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, checked, difference
-from partita.runtime.run import train_in_process
 from tests.captures import capture
 from tests.small import cluster_of, perceptron
 

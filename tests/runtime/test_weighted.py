@@ -10,8 +10,8 @@ from partita.lowering.lower import lower
 from partita.program.instruction import Pack, Scale
 from partita.program.program import WEIGHT
 from partita.recipes.catalogue import call
+from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, checked
-from partita.runtime.run import train_in_process
 from tests.captures import capture
 from tests.runtime.padded import mean, padded
 from tests.small import cluster_of, perceptron

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from partita.errors import TaskError
-from partita.runtime.run import initial
+from partita.runtime.assembly import initial
 from partita.runtime.weights import first_weights, load_weights, map_first, save_weights, write_first
 from partita.task import Task
 from partita.zoo.tasks import classify

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from partita.recipes.catalogue import call
+from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, checked
-from partita.runtime.run import train_in_process
 from partita.task import Task
 from partita.zoo.convolutional import AlexNet, Vgg16
 from partita.zoo.data import Image, Synthetic

@@ -17,7 +17,7 @@ ODD = st.floats(0.01, 3.0, allow_nan=False)
 SECONDS = ROUND | ODD
 AMOUNT = st.sampled_from([0.5, 1.0, 2.0]) | ODD
 # Where demands count several times unevenly the sharing law has more than one answer, and which one is found depends on
-# the way there; `test_kin` holds what folding makes of such demands against the unfolded Program.
+# the way there; `test_symmetry` holds what folding makes of such demands against the unfolded Program.
 TIMES = st.just(1.0)
 
 

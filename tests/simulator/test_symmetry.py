@@ -18,9 +18,9 @@ from partita.recipes.catalogue import RECIPES, call
 from partita.simulator.activities import Activities
 from partita.simulator.clock import advance
 from partita.simulator.expand import Layout, expand
-from partita.simulator.kin import Kin, apart, kin_of, tight
 from partita.simulator.meetings import meetings_of
 from partita.simulator.ports import Ports
+from partita.simulator.symmetry import Symmetry, no_symmetry, symmetry_of, without_idle_ports
 from tests.priced import machines_for, priced
 from tests.small import layers, two_layers
 
@@ -50,29 +50,29 @@ CLUSTERS = {
 }
 
 
-def times(program: Program, costs: Costs, *, alike: bool, every: bool) -> tuple[dict[int, np.ndarray], Kin]:
+def times(program: Program, costs: Costs, *, alike: bool, every: bool) -> tuple[dict[int, np.ndarray], Symmetry]:
     """By rank start and end of its instructions in all rounds; `alike` moves one of each kind; `every` port counts."""
     ports = Ports(costs.cluster, costs.wiring.efficiency)
     meetings = meetings_of(program, costs, ports)
-    meetings = meetings if every else tight(meetings, ports)
-    kin = kin_of(program, costs, ports, meetings) if alike else apart(program, ports, meetings)
-    layout, activities = expand(program, costs, ports, meetings, kin, ROUNDS)
+    meetings = meetings if every else without_idle_ports(meetings, ports)
+    symmetry = symmetry_of(program, costs, ports, meetings) if alike else no_symmetry(program, ports, meetings)
+    layout, activities = expand(program, costs, ports, meetings, symmetry, ROUNDS)
     found = np.array(advance(activities, ports.resources))
     told = {}
     for role in program.roles:
         at, kind = layout.at(role), layout.kind(role)
         told |= {rank: found[:, at[:, :, k]] for rank, k in zip(role.ranks, kind, strict=True)}
-    return told, kin
+    return told, symmetry
 
 
-def agree(program: Program, costs: Costs, *, every: bool = False) -> Kin:
-    (one, kin), (all_, _) = times(program, costs, alike=True, every=False), times(
+def agree(program: Program, costs: Costs, *, every: bool = False) -> Symmetry:
+    (one, symmetry), (all_, _) = times(program, costs, alike=True, every=False), times(
         program, costs, alike=False, every=every
     )  # fmt: skip
     assert one.keys() == all_.keys()
     for rank in one:
         np.testing.assert_allclose(one[rank], all_[rank], rtol=1e-9, atol=1e-12)
-    return kin
+    return symmetry
 
 
 def costs_of(program: Program, cluster: Cluster) -> Costs:
@@ -168,7 +168,7 @@ def test_where_the_first_come_wins_all_are_moved() -> None:
     lanes = tuple(replace(lane, policy=Policy.ARRIVAL) for lane in program.roles[0].lanes)
     chosen = replace(program, roles=(replace(program.roles[0], lanes=lanes),))
     meetings = meetings_of(chosen, costs, ports)
-    assert len(np.unique(kin_of(chosen, costs, ports, meetings).rank)) == 6
+    assert len(np.unique(symmetry_of(chosen, costs, ports, meetings).rank)) == 6
     agree(chosen, costs)
 
 
@@ -182,7 +182,7 @@ def test_a_thousand_ranks_take_as_many_activities_as_four() -> None:
         machines = flat(*(WHOLE,) * size)
         program = lower(graph, call("ddp(bucket_bytes=24)", graph, machines), machines)[-1].program
         costs, ports = costs_of(program, machines), Ports(machines, 1.0)
-        meetings = tight(meetings_of(program, costs, ports), ports)
-        kin = kin_of(program, costs, ports, meetings)
-        sizes.append(size_of(expand(program, costs, ports, meetings, kin, ROUNDS)))
+        meetings = without_idle_ports(meetings_of(program, costs, ports), ports)
+        symmetry = symmetry_of(program, costs, ports, meetings)
+        sizes.append(size_of(expand(program, costs, ports, meetings, symmetry, ROUNDS)))
     assert sizes[0] == sizes[1]
