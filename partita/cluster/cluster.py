@@ -9,6 +9,7 @@ lab-2x2            switch                       each member has one port into it
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -61,11 +62,15 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A switch: `members` are devices or smaller groups, `ports[i]` is the link of member i into this switch."""
+    """A switch: `members` are devices or smaller groups, `ports[i]` is the link of member i into this switch. `sums` is
+    the part of their bandwidth at which it adds up what its members send (NVLink SHARP; 0: it only passes it on); a
+    `mesh` of wires between members, so many from each to each, among which its bandwidth is divided, is no switch."""
 
     name: str
     members: tuple[Device | Group, ...]
     ports: tuple[Link, ...]
+    sums: float = 0.0
+    mesh: tuple[tuple[int, ...], ...] = ()
 
     def devices(self) -> Iterator[Device]:
         for member in self.members:
@@ -132,6 +137,13 @@ class Cluster:
         parents = [climb[-1].path[:-1] or climb[-1].path for climb in self.climbs]
         known = {path: number for number, path in enumerate(dict.fromkeys(parents))}
         return tuple(known[path] for path in parents)
+
+    @cached_property
+    def inside(self) -> frozenset[tuple[int, ...]]:
+        """The paths of the ports of devices whose machine has several."""
+        many = Counter(self.machines)
+        climbs = zip(self.climbs, self.machines, strict=True)
+        return frozenset(climb[-1].path for climb, machine in climbs if many[machine] > 1)
 
     def route(self, source: int, target: int) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
         """The ports that a message climbs and descends from rank `source` to rank `target`."""

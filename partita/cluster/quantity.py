@@ -66,6 +66,18 @@ def number(example: str, *, zero: bool = False) -> Reader:
     return read
 
 
+def part(example: str) -> Reader:
+    """A reader of plain numbers from 0 to 1."""
+
+    def read(value: Any, where: str) -> float:
+        found: float = number(example, zero=True)(value, where)
+        if found > 1:
+            raise ClusterError(f"{where} is {value!r}; give a part from 0 to 1, such as {example}")
+        return found
+
+    return read
+
+
 def count(value: Any, where: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1_000_000:
         raise ClusterError(f"{where} is {value!r}; give a whole number from 1 to 1000000")

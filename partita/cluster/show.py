@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.units import show_bandwidth, show_bytes, show_flops, show_seconds
@@ -34,7 +35,8 @@ def _lines(group: Group, rank: int, indent: str) -> Iterator[str]:
         else:
             size = sum(1 for _ in member.devices())
             alike = f" and {many - 1} more alike, to rank {rank + many * size - 1}" if many > 1 else ""
-            yield f"{indent}{branch}{member.name}{alike}   [{_link(port)}]"
+            facts = f"{', sums in its switch' if member.sums else ''}{', a mesh' if member.mesh else ''}"
+            yield f"{indent}{branch}{member.name}{alike}{facts}   [{_link(port)}]"
             yield from _lines(member, rank, indent + deeper)
             rank += many * size
 
@@ -56,7 +58,7 @@ def _runs(group: Group) -> Iterator[tuple[Device | Group, Link, int]]:
 
 def _alike(one: Device | Group, other: Device | Group) -> bool:
     if isinstance(one, Group) and isinstance(other, Group):
-        return one.members == other.members and one.ports == other.ports
+        return replace(one, name=other.name) == other
     return one == other
 
 

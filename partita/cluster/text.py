@@ -16,6 +16,8 @@ link = { bandwidth = "10 Gbit/s", latency = "15 us" } # every member's port into
 name = "box"
 count = 2
 link = { bandwidth = "31 GB/s", latency = "2 us" }
+sums = 0.85                                           # its switch adds up what members send, at 85 % of their bandwidth
+mesh = [[0, 2], [2, 0]]                               # no switch, but so many wires from each member to each
 members = [{ device = "gpu", count = 2 }]
 [[network.members]]                                   # a third one, unequal, with a port of its own
 name = "old"
@@ -68,6 +70,25 @@ def _backend(value: Any, where: str) -> str:
     return str(value)
 
 
+def _mesh(value: Any, where: str) -> tuple[tuple[int, ...], ...]:
+    rows = value if isinstance(value, list) and all(isinstance(row, list) for row in value) else [[None]]
+    if not all(type(wires) is int and wires >= 0 for row in rows for wires in row):
+        raise ClusterError(f"{where} is {value!r}; give rows of whole numbers, such as [[0, 2], [2, 0]]")
+    return tuple(tuple(row) for row in rows)
+
+
+def _wired(mesh: tuple[tuple[int, ...], ...], size: int, where: str) -> tuple[tuple[int, ...], ...]:
+    """A mesh of so many members: of each pair the same both ways, none to itself, and none without a wire."""
+    square = len(mesh) == size and all(len(row) == size for row in mesh)
+    if mesh and not (square and all(row == column for row, column in zip(mesh, zip(*mesh, strict=True), strict=True))):
+        raise ClusterError(
+            f"{where}, mesh is not {size} rows with the same wires both ways; give a row for each member"
+        )
+    if any(row[i] or not sum(row) for i, row in enumerate(mesh)):
+        raise ClusterError(f"{where}, mesh has a member with wires to itself or to none; give it wires to others")
+    return mesh
+
+
 FILE: Final[dict[str, Reader]] = {
     "schema": quantity.count, "name": quantity.word, "emulated": quantity.truth, "interface": quantity.text,
     "device": table, "network": table,
@@ -81,7 +102,10 @@ DEVICE: Final[dict[str, Reader]] = {
 LINK: Final[dict[str, Reader]] = {
     "bandwidth": quantity.bandwidth, "latency": quantity.latency, "burst": quantity.burst, "duplex": quantity.truth,
 }  # fmt: skip
-GROUP: Final[dict[str, Reader]] = {"name": quantity.word, "link": table, "members": tables}
+GROUP: Final[dict[str, Reader]] = {
+    "name": quantity.word, "link": table, "members": tables, "sums": quantity.part("0.85"),
+    "mesh": _mesh,
+}  # fmt: skip
 MEMBER: Final[dict[str, Reader]] = GROUP | {"device": quantity.word, "count": quantity.count, "port": table}
 
 
@@ -193,7 +217,9 @@ def _group(name: str, read: dict[str, Any], where: str, kinds: dict[str, Device]
     names = [each.name for each in members if isinstance(each, Group)]
     if twice := next((each for each in names if names.count(each) > 1), ""):
         raise ClusterError(f"{where} has two members named {twice!r}; give each a name of its own")
-    return Group(name, tuple(members), tuple(ports))
+    return Group(
+        name, tuple(members), tuple(ports), read.get("sums", 0.0), _wired(read.get("mesh", ()), len(members), where)
+    )
 
 
 def _members(member: dict[str, Any], where: str, kinds: dict[str, Device], emulated: bool) -> list[Device | Group]:
@@ -205,7 +231,7 @@ def _members(member: dict[str, Any], where: str, kinds: dict[str, Device], emula
         names = [f"{stem}{i}" for i in range(many)] if "count" in member else [stem]
         first = _group(names[0], member, where, kinds, emulated)
         return [replace(first, name=each) for each in names]
-    if odd := next((key for key in ("name", "link") if key in member), ""):
+    if odd := next((key for key in ("name", "link", "sums", "mesh") if key in member), ""):
         raise ClusterError(f"{where} is a device and has {odd!r}; use 'port' for its link, and name switches only")
     kind = member["device"]
     if kind not in kinds:

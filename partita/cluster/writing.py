@@ -76,7 +76,8 @@ def _group(group: Group, names: dict[Device, str], emulated: bool) -> dict[str, 
             members.append({"name": stem, "count": len(run)} | own)
         else:
             members += [{"name": name} | own for name in run]
-    return {"name": group.name, "link": _link(common, emulated), "members": members}
+    facts = {key: value for key, value in (("sums", group.sums), ("mesh", [list(row) for row in group.mesh])) if value}
+    return {"name": group.name, "link": _link(common, emulated), **facts, "members": members}
 
 
 def _body(member: Device | Group, names: dict[Device, str], emulated: bool) -> tuple[str, str, dict[str, Any]]:

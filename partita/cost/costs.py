@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import log
-from typing import Final, TypeAlias, final
+from typing import Final, final
 
-from partita.cluster.cluster import Cluster
+from partita.cluster.cluster import Cluster, Port
+from partita.cost.wiring import ALONE, Circle, Wiring
 from partita.errors import CostError
 from partita.graph.graph import Graph
 from partita.graph.kinds import kinds_of
@@ -40,12 +40,10 @@ from partita.program.instruction import (
     Update,
 )  # fmt: skip
 from partita.program.program import Bucket, Program
-from partita.units import Bytes, BytesPerSecond, Seconds
+from partita.units import BytesPerSecond, Seconds
 from partita.wire.algorithms import by_hops, by_messages, schedule_of
 from partita.wire.codec import spec_of, text_of
 from partita.wire.loads import loads_of
-
-Curve: TypeAlias = tuple[tuple[Bytes, Seconds, Seconds], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,61 +70,6 @@ class Touch:
 NOTHING: Final = Touch(0.0, 0.0)
 CORRECTING: Final = 4  # passes of a server's correction over its bucket
 MERGING, SIFTING = 60.0, 4.0  # copies of a number that an entry of a stream takes, and a number of the vector it is of
-
-
-@dataclass(frozen=True, slots=True)
-class Wiring:
-    """What the transport asks of processors and links, beyond bandwidth.
-
-    `start` is core-seconds a call; `sent`, `received` and `reduced` core-seconds a byte; `message` seconds of latency
-    of a message; `curve` (bytes, seconds, core-seconds) what an all-reduce of so many bytes takes beyond its bytes over
-    the bandwidth, and of each processor; `scatter` and `gather` the same of its two halves; `efficiency` the part of a
-    link's bandwidth that payload gets.
-    """
-
-    start: Seconds = 100e-6
-    message: Seconds = 100e-6
-    curve: Curve = ()
-    sent: Seconds = 0.12e-9
-    received: Seconds = 0.12e-9
-    reduced: Seconds = 0.2e-9
-    efficiency: float = 0.95
-    scatter: Curve = ()
-    gather: Curve = ()
-
-    def waiting(self, size: Bytes, ranks: int, kind: Kind = Kind.ALL_REDUCE) -> Seconds:
-        """Latency of a collective of `size` bytes: the measured curve, in between by the logarithm of the size;
-        p-1 messages in a chain where there is none, twice that for an all-reduce (CO-02)."""
-        curve, passes = self._of(kind)
-        if not curve:
-            return passes * (ranks - 1) * self.message
-        above = _above(curve, size)
-        if above in (0, len(curve)):
-            return curve[min(above, len(curve) - 1)][1]
-        (low, first, _), (high, last, _) = curve[above - 1], curve[above]
-        return first + (last - first) * log(size / low) / log(high / low)
-
-    def reducing(self, size: Bytes, ranks: int, kind: Kind = Kind.ALL_REDUCE) -> Seconds:
-        """Core-seconds of a collective of `size` bytes on each rank: the measured curve, beyond its end by the byte;
-        of each byte that is sent, received and summed where there is none."""
-        curve, passes = self._of(kind)
-        if not curve:
-            summed = 0.0 if kind is Kind.ALL_GATHER else self.reduced
-            return self.start + (ranks - 1) / ranks * size * (passes * (self.sent + self.received) + summed)
-        above = _above(curve, size)
-        if above == len(curve):
-            return curve[-1][2] * size / curve[-1][0]
-        (low, _, first), (high, _, last) = curve[max(above - 1, 0)], curve[above]
-        return first + (last - first) * (size - low) / max(high - low, 1)
-
-    def _of(self, kind: Kind) -> tuple[Curve, int]:
-        """The curve of a kind, and how often each byte goes round."""
-        halves = {Kind.REDUCE_SCATTER: self.scatter, Kind.ALL_GATHER: self.gather}
-        return (halves[kind], 1) if kind in halves else (self.curve, 2)
-
-
-def _above(curve: Curve, size: Bytes) -> int:
-    return next((k for k, (bytes_, _, _) in enumerate(curve) if bytes_ >= size), len(curve))
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +146,8 @@ class Costs:
             raise CostError(f"no cost is known for {key}; probe the task on this cluster first")
         return self.operators[key]
 
-    def demand(self, program: Program, act: Act, ranks: int) -> Demand:
-        """What an act asks of each rank that carries it out, apart from links. `ranks` is the size of its group."""
+    def demand(self, program: Program, act: Act, circle: Circle = ALONE) -> Demand:
+        """What an act asks of each rank of its `circle` that carries it out, apart from links."""
         own = self.instruction
         match act:
             case Load():
@@ -240,7 +183,7 @@ class Costs:
             case Snapshot():
                 return Demand(own + self.copy.of(program.bucket[act.bucket].elements))
             case Collective() | Send() | Receive():
-                return self._transport(program, act, ranks)
+                return self._transport(program, act, circle)
 
     def _coding(self, program: Program, name: str, way: int) -> Seconds:
         """Encoding a bucket, all its parts if they are apart, or decoding one coding, then of the rank's own part."""
@@ -267,21 +210,22 @@ class Costs:
         spent += CORRECTING * len(act.corrections) * added
         return spent + (0.0 if act.drop else _over(bucket, self.update) / act.need)
 
-    def _transport(self, program: Program, act: Collective | Send | Receive, ranks: int) -> Demand:
-        w, size = self.wiring, program.payload(act)
+    def _transport(self, program: Program, act: Collective | Send | Receive, circle: Circle) -> Demand:
+        w, size, ranks = self.wiring, program.payload(act), circle.ranks
         if isinstance(act, Send):
             return Demand(w.start + w.sent * size)
         if isinstance(act, Receive):
             return Demand(w.start + w.received * size, w.message)
         if not by_messages(act):
-            return Demand(w.reducing(size, ranks, act.kind), w.waiting(size, ranks, act.kind))
+            return Demand(w.reducing(size, circle, act.kind), w.waiting(size, circle, act.kind))
         if by_hops(act):
             return Demand(max(self.hop_cores(program, act, ranks)))
         elements, item = program.extent(act, ranks)
         laps, share = 2 if act.kind is Kind.ALL_REDUCE else 1, (ranks - 1) / ranks * elements * item
         added = w.reduced if act.kind is Kind.ALL_REDUCE else 0.0
         messages = laps * (ranks - 1)
-        return Demand(2 * messages * w.start + share * (laps * (w.sent + w.received) + added), messages * w.message)
+        core = 2 * messages * w.start + share * (laps * (w.sent + w.received) + added)
+        return Demand(core, messages * (w.message + circle.way))
 
     def hop_cores(self, program: Program, act: Collective, ranks: int) -> list[Seconds]:
         """Core-seconds of each member of a collective that goes by a schedule: of sending, receiving, adding, encoding
@@ -297,9 +241,13 @@ class Costs:
             found[load.target] += back.of(load.decoded) + self.copy.element * MERGING * load.merged
         return [own + self.copy.element * SIFTING * elements for own in found] if schedule.sparse else found
 
-    def bandwidth(self, nominal: BytesPerSecond) -> BytesPerSecond:
-        """Payload bytes a second of a link of `nominal` bytes a second."""
-        return nominal * self.wiring.efficiency
+    def carried(self, program: Program, act: Collective, circle: Circle) -> float:
+        """Which part of a ring's bytes goes over the ports."""
+        return 1.0 if by_messages(act) else self.wiring.carried(program.payload(act), circle, act.kind)
+
+    def payload(self, port: Port) -> BytesPerSecond:
+        """Payload bytes a second of a port."""
+        return self.wiring.payload(self.cluster, port)
 
 
 def _over(bucket: Bucket, touch: Touch) -> Seconds:

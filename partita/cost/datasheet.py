@@ -5,7 +5,9 @@ from __future__ import annotations
 from itertools import product
 
 from partita.cluster.cluster import Cluster, Device
-from partita.cost.costs import Costs, Touch, Wiring
+from partita.cost.costs import Costs, Touch
+from partita.cost.fabric import wired
+from partita.cost.wiring import Wiring
 from partita.graph.flops import bytes_moved, flops
 from partita.graph.graph import Graph
 from partita.graph.kinds import kinds_of
@@ -38,7 +40,7 @@ def datasheet_costs(
     return Costs(
         graph, cluster, table, copy=Touch(launch, 2 * element), add=Touch(launch, 3 * element),
         update=Touch(launch, 6 * element), load=Touch(0.0, 1e-6), sizes=batches, instruction=2e-6,
-        wiring=Wiring(10e-6, 5e-6, (), 0.0, 0.0, 0.0, 0.9) if device.backend == "cuda" else Wiring(),
+        wiring=wired(cluster) if device.backend == "cuda" else Wiring(),
         source="datasheet", because=because,
     )  # fmt: skip
 

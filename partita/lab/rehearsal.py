@@ -14,7 +14,8 @@ import torch
 from partita.cluster.cluster import Cluster
 from partita.cluster.writing import write_cluster
 from partita.cost.cache import cache_place, read_cache, write_cache
-from partita.cost.costs import Costs, Touch, Wiring
+from partita.cost.costs import Costs, Touch
+from partita.cost.wiring import Wiring
 from partita.errors import RunError, RunHung, RunStopped
 from partita.graph.graph import Graph
 from partita.graph.text import write_graph

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any, Final
 
 from partita.cluster.cluster import Cluster
-from partita.cost.costs import Curve, Wiring
+from partita.cost.wiring import Curve, Measured, Wiring
 from partita.lab.costing import Tell
 from partita.lab.worker_group import WorkerGroup
 from partita.program.instruction import Kind
@@ -26,7 +26,7 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster) -> Wiring:
     """
     p = cluster.size
     curve, scatter, gather = (_curve(replies, kind) for kind in MEASURED)
-    (_, tiny_wall, tiny_core), (size, wall, core) = curve[0], curve[-1]
+    (_, tiny_wall, tiny_core, _), (size, wall, core, _) = curve[0], curve[-1]
     sender, receiver = replies[0]["message"], replies[1]["message"]
     sent = max(sender[-1][2] - sender[0][2], 0.0) / sender[-1][0]
     received = max(receiver[-1][2] - receiver[0][2], 0.0) / receiver[-1][0]
@@ -40,21 +40,21 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster) -> Wiring:
 
     def waits(measured: Curve, share: float) -> Curve:
         return tuple(
-            (int(n), max(w - max((share * n - burst) / (slowest * efficiency), c / cores, 0.0), 1e-6), c)
-            for n, w, c in measured
+            (int(n), max(w - max((share * n - burst) / (slowest * efficiency), c / cores, 0.0), 1e-6), c, part)
+            for n, w, c, part in measured
         )
 
     message = max(sender[0][1] - tiny_core, 1e-6)
     return Wiring(
-        tiny_core, message, waits(curve, share), sent, received, reduced, efficiency,
-        scatter=waits(scatter, share / 2), gather=waits(gather, share / 2),
+        tiny_core, message, Measured(waits(curve, share), waits(scatter, share / 2), waits(gather, share / 2)),
+        sent, received, reduced, efficiency,
     )  # fmt: skip
 
 
 def _curve(replies: list[dict[str, Any]], name: str) -> Curve:
-    """(bytes, seconds, core-seconds), of each the median over the ranks."""
+    """(bytes, seconds, core-seconds), of each the median over the ranks, and that all of a ring's bytes go round."""
     columns = zip(*(reply.get(name, []) for reply in replies), strict=True)
-    return tuple(tuple(median(row[k] for row in rows) for k in range(3)) for rows in columns)
+    return tuple((*(median(row[k] for row in rows) for k in range(3)), 1.0) for rows in columns)
 
 
 def probe_links(cluster: Cluster, tell: Tell) -> dict[str, Any]:

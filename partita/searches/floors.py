@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partita.cluster.cluster import Cluster
+from partita.cost.costs import NOTHING
 from partita.graph.graph import Graph
 from partita.lowering.schedules import under_way
 from partita.plan.memory import Recompute, Shard
@@ -74,7 +75,9 @@ class Floors:
         even, chained = price * m / pipe, np.where(put_off, urgent, chained)
         total = np.where((pipe > 1) & ~round_, np.maximum(chained / (1 - (1 - 1 / m) ** pipe), even), even)
         sent = (data - 1) / data * self.places.state[2].sum() / pipe * (_times(ONCE, shard) + m * _every(space))
-        sent = sent / (self.places.costs(1).wiring.efficiency * self.places.network.widest)
+        counts, at = np.unique(data, return_inverse=True)
+        light = np.array([self.places.network.lightest(int(n)) for n in counts])[at]
+        sent = sent * np.where(shard == 0, light, 1.0) / self.places.network.widest
         seconds: Reals = np.max([total / self.places.peaks.max(), even / self.places.speeds.max(), sent], axis=0)
         return seconds, self.places.state[0].sum() * self._each(data, pipe, shard) / pipe
 
@@ -126,8 +129,9 @@ class Floors:
             part, own = (once * one.sum(axis=1) for one in (shapes.state, shapes.own))
             times = _times(ONCE, kinds) + space.column("microbatches")[some] * every[some]
             passes = np.array([self._passes(shapes, part, waits, tails, updates) for updates in (False, True)])
-            alone = passes[(kinds == 0).astype(np.int64), at]
-            found[some] = np.maximum(alone, times * own.max(axis=1)[at])
+            whole = (kinds == 0).astype(np.int64)
+            sent = np.array([own.max(axis=1), (shapes.light * own).max(axis=1)])
+            found[some] = np.maximum(passes[whole, at], times * sent[whole, at])
         return found
 
     def computing(self, space: Space) -> Reals:
@@ -167,17 +171,16 @@ class Floors:
         found, costs = np.zeros((len(shard), shapes.pipe)), self.places.costs(1)
         some = (shard == SHARDS.index(PARAMETERS)) & ~shapes.ordered(Order.ZERO_BUBBLE) & (shapes.pipe > 1)
         found[some] = self.gathers.waits(
-            shapes.each(np.flatnonzero(some)), bucket[some].tolist(), self.places.count, costs.copy.tensor,
-            costs.copy.element / WORD,
-        )  # fmt: skip
+            shapes.each(np.flatnonzero(some)), bucket[some].tolist(), self.places.count, costs.wiring, costs.copy
+        )
         return found
 
     def _tails(self, shapes: Shapes, shard: Ints, bucket: Ints) -> Reals:
         """Seconds of the first place, shape [points, 1], between what it packs last and its next forward pass."""
-        found = np.zeros((len(shard), 1))
+        found, costs = np.zeros((len(shard), 1)), self.places.costs(1)
         if shapes.pipe > 1 == shapes.chunks:
             for i in np.flatnonzero(shapes.data > 1).tolist():
-                first, ring = int(shapes.first[i]), rings_at(shapes, i, int(shapes.first[i]), 0.0, 0.0)
+                first, ring = int(shapes.first[i]), rings_at(shapes, i, int(shapes.first[i]), costs.wiring, NOTHING)
                 start, stop = [*shapes.starts[i, 0].tolist(), self.places.count][first : first + 2]
                 found[i] = self.gathers.tail(start, stop, int(bucket[i]), ring, SHARDS[shard[i]])
         return found
@@ -200,12 +203,12 @@ class Floors:
         ways = np.where(place >= shapes.first[:, None], shapes.ahead + inside + waits + shapes.back, 0.0)
         # What the last microbatch completes travels before the next round: of a pipe's first place all of it before
         # any forward pass, where there is but one place while one goes on.
-        wait = 2 * (shapes.data - 1)[:, None] * shapes.latency
+        rounds = shapes.whole + 2 * shapes.light * part if updates else shapes.halves + 2 * part
         last, through = (shapes.backward.sum(axis=1) if shapes.pipe > 1 else each), ways
         if shapes.chunks > 1:
             last = shapes.backward[:, -1] + shapes.pipe * (shapes.backward[:, :-1].sum(axis=1) + pack)
             through = np.where(place == shapes.first[:, None], inside, 0.0)
-        sent = through.max(axis=1)[:, None] - last / shapes.peaks + (2 * part + wait) * (shapes.data > 1)[:, None]
+        sent = through.max(axis=1)[:, None] - last / shapes.peaks + rounds * (shapes.data > 1)[:, None]
         behind = after / shapes.peaks + np.maximum(steps / shapes.peaks, tails)
         home = np.maximum(ways.max(axis=1)[:, None] + behind, sent)
         own = (m * (each + pack) + steps) / shapes.speeds

@@ -16,12 +16,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from partita.cost.costs import Touch
+from partita.cost.wiring import Circle, Wiring
 from partita.graph.graph import Graph
 from partita.graph.homes import homes_of
 from partita.lowering.layout import completion
 from partita.lowering.schedules import ROWS
 from partita.plan.memory import Shard
 from partita.plan.schedule import Order
+from partita.program.space import Kind
 from partita.recipes.balance import numbered
 from partita.searches.places import ORDERS, Shapes
 from partita.units import Bytes, Seconds
@@ -33,25 +36,38 @@ Turns = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Rings:
-    """What collectives of a place take among `ranks` replicas: seconds of each one, and bytes a second; of a pack
-    seconds a tensor and a byte."""
+    """What collectives of a place take among a `circle` of replicas: their wiring and bytes a second; of a pack seconds
+    a tensor and a byte."""
 
-    ranks: int
-    wait: Seconds
+    circle: Circle
+    wiring: Wiring
     width: float
     tensor: Seconds
     byte: Seconds
 
     def half(self, size: Bytes) -> Seconds:
-        """A scatter or gather of so many bytes; the smallest share is the one that is not sent."""
-        return self.wait + (size - WORD * -(-size // (WORD * self.ranks))) / self.width
+        """A scatter or gather of so many bytes, whichever waits less; the smallest share is what is not sent."""
+        return _waiting(self.wiring, size, self.circle) + (size - self._share(size)) / self.width
+
+    def whole(self, size: Bytes) -> Seconds:
+        """Both at once."""
+        carried = self.wiring.carried(size, self.circle)
+        return self.wiring.waiting(size, self.circle) + carried * 2 * (size - self._share(size)) / self.width
+
+    def _share(self, size: Bytes) -> Bytes:
+        return WORD * -(-size // (WORD * self.circle.ranks))
 
 
-def rings_at(shapes: Shapes, i: int, place: int, tensor: Seconds, byte: Seconds) -> Rings:
-    """Of a place of the i-th point, where a pack takes so many core-seconds a tensor and a byte."""
-    data, peak = int(shapes.data[i]), float(shapes.peaks[i, place])
-    wait, width = (data - 1) * float(shapes.latency[i, place]), float(shapes.width[i, place])
-    return Rings(data, wait, width, tensor / peak, byte / peak)
+@cache
+def _waiting(wiring: Wiring, size: Bytes, circle: Circle) -> Seconds:
+    return min(wiring.waiting(size, circle, kind) for kind in (Kind.REDUCE_SCATTER, Kind.ALL_GATHER))
+
+
+def rings_at(shapes: Shapes, i: int, place: int, wiring: Wiring, copy: Touch) -> Rings:
+    """Of a place of the i-th point, where packing is a `copy`."""
+    peak, width = float(shapes.peaks[i, place]), float(shapes.width[i, place])
+    circle = Circle(int(shapes.data[i]), int(shapes.machines[i, place]), float(shapes.way[i, place]))
+    return Rings(circle, wiring, width, copy.tensor / peak, copy.element / WORD / peak)
 
 
 class Gathers:
@@ -75,7 +91,7 @@ class Gathers:
                 found[-1] = found[-1][0] + size, found[-1][1] + 1
         return tuple(found)
 
-    def waits(self, shapes: Shapes, bucket: Sequence[Bytes], blocks: int, tensor: Seconds, byte: Seconds) -> Reals:
+    def waits(self, shapes: Shapes, bucket: Sequence[Bytes], blocks: int, wiring: Wiring, copy: Touch) -> Reals:
         """Seconds of each place, shape [points, places], but for the first pass of a round and for backward of the last
         microbatch, whose weights come as it goes on. `bucket` is each point's."""
         found = np.zeros((len(shapes.data), shapes.pipe))
@@ -84,7 +100,7 @@ class Gathers:
             edges = [*shapes.starts[i].ravel().tolist(), blocks]
             stages = [self.buckets(a, b, most) for a, b in pairwise(edges)]
             for place in range(shapes.pipe):
-                ring = rings_at(shapes, i, place, tensor, byte)
+                ring = rings_at(shapes, i, place, wiring, copy)
                 mine = [_stage(ring, stage) for stage in stages[place :: shapes.pipe]]
                 found[i, place] = _waits(mine, self.turns(order, shapes.pipe, place, m, shapes.chunks))
         return found
@@ -96,6 +112,8 @@ class Gathers:
         buckets = self.buckets(first, stop, most)
         if not buckets or (shard is Shard.NONE and max(parts) > most):  # large tensors are cut there
             return 0.0
+        if shard is Shard.NONE:
+            return ring.whole(buckets[-1][0])
         halves = [ring.half(size) for size, _ in buckets]
         return halves[-1] + (sum(halves) if shard in (Shard.OPTIMIZER, Shard.GRADIENTS) else halves[-1])
 

@@ -3,23 +3,56 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partita.cluster.cluster import Cluster
+from partita.cost.wiring import Circle, Wiring, circle_of
+from partita.program.space import Kind
 
 Reals = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Network:
-    """Bytes a second and seconds of latency between ranks, by the slowest link of a ring of the first n ranks, and
-    between ranks that are n apart; entry n of each."""
+    """Payload bytes a second and seconds of latency between ranks, by the slowest link of a ring of the first n ranks,
+    and between ranks that are n apart; entry n of each. What rings wait for is in the `wiring`."""
 
     cluster: Cluster
+    wiring: Wiring
+
+    @cached_property
+    def rates(self) -> dict[tuple[int, ...], float]:
+        """Payload bytes a second of each port."""
+        ports = {port.path: port for climb in self.cluster.climbs for port in climb}
+        return {path: self.wiring.payload(self.cluster, port) for path, port in ports.items()}
+
+    def circle(self, n: int, first: int = 0) -> Circle:
+        """That of n ranks from the first on."""
+        way = self.steps[first : first + n - 1, 1].max(initial=0.0)
+        return replace(circle_of(range(first, first + n), self.cluster), way=float(way))
+
+    def met(self, size: Reals, data: Ints, sharded: Flags) -> tuple[Reals, Reals]:
+        """Of halves of sums of so many bytes among the first `data` ranks, or where `sharded` of scatters and gathers,
+        the latency, and the part of a ring's bytes that ports carry."""
+        found = np.zeros((2, len(size)))
+        for n in np.unique(data).tolist():
+            for kinds, some in (((Kind.REDUCE_SCATTER, Kind.ALL_GATHER), sharded), ((Kind.ALL_REDUCE,), ~sharded)):
+                at = np.flatnonzero(some & (data == n))
+                waits = [self.wiring.waits(size[at], self.circle(n), kind) for kind in kinds]
+                found[0, at] = np.sum([one for one, _ in waits], axis=0) / 2
+                found[1, at] = np.mean([part for _, part in waits], axis=0)
+        return found[0], found[1]
+
+    def lightest(self, n: int) -> float:
+        """The least part of a ring's bytes that any all-reduce among n ranks carries."""
+        alike = max(Counter(self.cluster.machines).values())
+        return min(1.0, self.wiring.least(Circle(n))[1]) if n <= alike else 1.0
 
     @cached_property
     def ring(self) -> tuple[Reals, Reals]:
@@ -57,7 +90,7 @@ class Network:
         users = Counter((port.path, way) for each in ways for port, way in each)
         return tuple(
             (
-                min(port.link.bandwidth / users[port.path, way] for port, way in each),
+                min(self.rates[port.path] / users[port.path, way] for port, way in each),
                 sum(port.link.latency for port, _ in each),
             )
             for each in ways
@@ -82,9 +115,9 @@ class Network:
     @cached_property
     def widest(self) -> float:
         """The most bytes a second that any device sends."""
-        return max((climb[-1].link.bandwidth for climb in self.cluster.climbs if climb), default=np.inf)
+        return max((self.rates[climb[-1].path] for climb in self.cluster.climbs if climb), default=np.inf)
 
     def between(self, source: int, target: int) -> tuple[float, float]:
         climb, descent = self.cluster.route(source, target)
-        links = [port.link for port in (*climb, *descent)]
-        return min(link.bandwidth for link in links), sum(link.latency for link in links)
+        ports = (*climb, *descent)
+        return min(self.rates[port.path] for port in ports), sum(port.link.latency for port in ports)

@@ -17,6 +17,7 @@ from partita.graph.graph import Graph
 from partita.graph.homes import homes_of
 from partita.plan.memory import Recompute
 from partita.plan.schedule import Order
+from partita.program.space import Kind
 from partita.recipes.balance import blocks_of, by_time, by_time_each, numbered
 from partita.recipes.pipeline import bandwidth_between
 from partita.searches.network import Network
@@ -29,6 +30,7 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 CHUNKS: Final = np.array([chunks for _, _, chunks in SCHEDULES])
 ORDERS: Final = tuple(order for _, order, _ in SCHEDULES)
+SUMS: Final = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
 ALIKE: Final = ("pipe", "chunks")  # of all points whose shapes are found together
 
 
@@ -41,8 +43,9 @@ class Shapes:
     of backward that no other place waits for; bytes of parameters, how many `tensors` they are, and bytes of those that
     are the place's `own`, wherever it is cut. Shape [points, places]: the `speeds` of the fastest replicas, and the
     `peaks` of those that have rested; `ahead` and `back`, seconds of a microbatch's way through all places from the
-    `first` to each one, forward and home; bytes a second and seconds of latency between replicas that are next to each
-    other.
+    `first` to each one, forward and home; bytes a second and seconds of `way` between replicas that are next to each
+    other, the `machines` that they are on, the least seconds that a sum of theirs waits, `whole` or as its two
+    `halves`, and the least part of a ring's bytes that it carries (`light`).
     """
 
     pipe: int
@@ -63,7 +66,11 @@ class Shapes:
     ahead: Reals
     back: Reals
     width: Reals
-    latency: Reals
+    way: Reals
+    machines: Reals
+    whole: Reals
+    halves: Reals
+    light: Reals
     first: Ints
 
     def each(self, at: Ints) -> Shapes:
@@ -91,11 +98,12 @@ class Places:
     """The places of a grid's points on data sheets' costs; lives for one search."""
 
     def __init__(self, graph: Graph, cluster: Cluster) -> None:
-        self.graph, self.cluster, self.network = graph, cluster, Network(cluster)
+        self.graph, self.cluster = graph, cluster
         self.batch = graph.global_batch or graph.batch
         self.speeds = np.array([device.pace for device in cluster.devices])
         self.peaks = np.array([device.speed for device in cluster.devices])  # of a quota that was saved up
         self.costs = cache(lambda size: datasheet_costs(graph, cluster, (size,)))
+        self.network = Network(cluster, self.costs(1).wiring)
         self.blocks = cache(lambda size: blocks_of(graph, cluster, None, size))
         self.known = cache(lambda rule, staged: Sections(graph, rule, staged))
         self.work, self.bytes = cache(self._work), cache(self._bytes)
@@ -138,7 +146,8 @@ class Places:
         loose = np.where(np.take_along_axis(linked, cuts, 1), 0, np.arange(1, pipe))
         first = loose.max(axis=1, initial=0)  # the place from which on each waits for the one before
         places = [self.neighbours(d) for d in data.tolist()]
-        speeds, peaks, message, width, ring, hops = (np.array([one[k][:pipe] for one in places]) for k in range(6))
+        speeds, peaks, message, width, *around = (np.array([one[k][:pipe] for one in places]) for k in range(10))
+        ring, way_there, machines, whole, halves, light = around
         ways = []
         for passes, size in ((forward, tables[:, 7]), (returns, tables[:, 8])):
             leaps = message[:, : pipe - 1] + np.take_along_axis(size, cuts, 1) / width[:, : pipe - 1]
@@ -148,7 +157,8 @@ class Places:
         ahead, back = ways
         return Shapes(
             pipe, chunks, data, m, schedule, rule, starts.reshape(forward.shape), forward, returns, backward - returns,
-            state, tensors, own, speeds, peaks, ahead, back, ring, hops, first,
+            state, tensors, own, speeds, peaks, ahead, back, ring, way_there,
+            machines, whole, halves, light, first,
         )  # fmt: skip
 
     def held(self, shapes: Shapes) -> Held:
@@ -246,7 +256,8 @@ class Places:
 
     def _neighbours(self, data: int) -> tuple[Reals, ...]:
         """Of each such place the speed of the fastest replica, its peak, seconds before the first byte of a message to
-        the next place and its bytes a second (from the last one none), and these of messages among its replicas."""
+        the next place and its bytes a second (from the last one none); of messages among its replicas bytes a
+        second, the longest way, and what else shapes have of them."""
         edges = np.arange(0, self.most(data) * data, data)
         stop = len(edges) * data
         fastest = [np.maximum.reduceat(each[:stop], edges) for each in (self.speeds, self.peaks)]
@@ -255,10 +266,15 @@ class Places:
             np.append(column[: len(edges) - 1], last)
             for column, last in zip(self.network.hops(data), (np.inf, 0.0), strict=True)
         )
-        inside, wait = (column[: len(edges)] for column in self.network.rings(data))
+        inside = self.network.rings(data)[0][: len(edges)]
+        circles = [self.network.circle(data, edge) for edge in edges.tolist()]
+        waits, parts = np.array([[wiring.least(circle, kind) for circle in circles] for kind in SUMS]).transpose(
+            2, 0, 1
+        )
         return (
-            fastest[0], fastest[1], wiring.message + latency, wiring.efficiency * bandwidth,
-            wiring.efficiency * inside, wiring.message + wait,
+            fastest[0], fastest[1], wiring.message + latency, bandwidth, inside,
+            *np.array([(circle.way, circle.machines) for circle in circles], np.float64).T,
+            waits[0], waits[1] + waits[2], np.minimum(parts[0], 1.0),
         )  # fmt: skip
 
     def most(self, data: int) -> int:

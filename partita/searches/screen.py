@@ -10,7 +10,7 @@ a pace       the longest of: what the processor does, its messages among it; the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Final
 
@@ -64,11 +64,11 @@ class Screen:
 
 def screened(graph: Graph, cluster: Cluster, costs: Costs, space: Space, cuts: Cuts) -> Screen:
     """Every point by formula, so many at a time as a cache has room for. Devices count as the slowest of them."""
-    network, recomputed = Network(cluster), np.array([again(graph, costs, staged=staged) for staged in (False, True)])
+    network = Network(cluster, costs.wiring)
+    recomputed = np.array([again(graph, costs, staged=staged) for staged in (False, True)])
 
     def steps_of(some: Space, width: float = 1.0) -> Steps:
-        wiring = replace(costs.wiring, efficiency=costs.wiring.efficiency * width)
-        return Steps(graph, cluster, replace(costs, wiring=wiring), some, cuts, network, recomputed)
+        return Steps(graph, cluster, costs, some, cuts, network, recomputed, width)
 
     rows = np.array_split(space.rows, max(-(-len(space) // BLOCK), 1))
     found = []
@@ -83,7 +83,7 @@ def screened(graph: Graph, cluster: Cluster, costs: Costs, space: Space, cuts: C
 @dataclass(frozen=True, eq=False)
 class Steps:
     """The terms of a step, each a number for every point; `pace`, `own` and what else is said to be a microbatch's.
-    `recomputed` has for steps without stages and with them what `again` finds."""
+    `recomputed` has for steps without stages and with them what `again` finds; links are `width` times as wide."""
 
     graph: Graph
     cluster: Cluster
@@ -92,6 +92,7 @@ class Steps:
     cuts: Cuts
     network: Network
     recomputed: Reals
+    width: float = 1.0
 
     @cached_property
     def seconds(self) -> Reals:
@@ -191,7 +192,7 @@ class Steps:
         wiring, network = self.costs.wiring, self.network
         bandwidth, latency = (column[self.space.column("data")] for column in network.apart)
         size = self.place["crossing"] * self.samples
-        wire = size / (wiring.efficiency * bandwidth)
+        wire = size / (self.width * bandwidth)
         core = (wiring.start + max(wiring.sent, wiring.received) * size) / self.speed
         there = self.pipe > 1
         return (wiring.message + latency + np.maximum(core, wire)) * there, core * there, wire * there
@@ -203,14 +204,14 @@ class Steps:
 
     @cached_property
     def half(self) -> tuple[Reals, Reals, Reals]:
-        """(seconds, core-seconds, seconds of the port) of a bucket's scatter or gather."""
+        """(seconds, core-seconds, seconds of the port) of a bucket's scatter or gather, or of half of its sum."""
         wiring, data = self.costs.wiring, self.data
-        bandwidth, latency = (column[self.space.column("data")] for column in self.network.ring)
-        size = self.place["state"] / self.buckets * (data - 1) / data
-        wire = size / (wiring.efficiency * bandwidth)
+        whole, bandwidth = self.place["state"] / self.buckets, self.network.ring[0][self.space.column("data")]
+        waits, part = self.network.met(whole, self.space.column("data"), self.space.column("shard") > 0)
+        size = whole * (data - 1) / data
+        wire = part * size / (self.width * bandwidth)
         start = wiring.start / np.where(self.space.column("shard") > 0, 1, 2)  # an all-reduce is both, started once
         core = (start + size * (wiring.sent + wiring.received + wiring.reduced / 2)) / self.speed
-        waits = (data - 1) * (wiring.message + latency)
         there = data > 1
         return (waits + np.maximum(core, wire)) * there, core * there, wire * there
 

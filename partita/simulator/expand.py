@@ -104,7 +104,7 @@ def _work(draft: Draft, layout: Layout, role: Role, costs: Costs, ports: Ports) 
     seats, ranks = layout.seats(role), layout.kinds[role.name]
     alone = [not isinstance(i.act, Collective | Send | Receive) for i in role.instructions]
     priced = [
-        costs.demand(layout.program, i.act, 1) if own else Demand()
+        costs.demand(layout.program, i.act) if own else Demand()
         for i, own in zip(role.instructions, alone, strict=True)
     ]
     core, latency = np.array([(demand.core, demand.latency) for demand in priced], np.float64).reshape(-1, 2).T

@@ -8,7 +8,7 @@ Receive on rank 1 ---+                     its processors and ports   ----+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from partita.cost.costs import Costs
 from partita.cost.rings import collective_bytes
+from partita.cost.wiring import Circle, circle_of
 from partita.errors import ProgramError
-from partita.program.instruction import Collective, Instruction, Kind, Receive, Send, Space
+from partita.program.instruction import Collective, Instruction, Receive, Send, Space
 from partita.program.program import Program, Role
 from partita.simulator.hops import scheduled
 from partita.simulator.ports import Ports
@@ -125,16 +126,28 @@ class Rings:
         return np.array([len(group) for group in self.groups], np.int64)
 
     @cached_property
-    def loads(self) -> tuple[Reals, Index, Index, Index, Index]:
-        """Longest way between neighbours of each ring; (ring, resource) of all that they pass, and by (member, entry)
-        pairs which of these each message passes."""
+    def circles(self) -> tuple[Circle, ...]:
+        return tuple(
+            replace(circle_of(group, self.ports.cluster), way=way)
+            for group, way in zip(self.groups, self.longest.tolist(), strict=True)
+        )
+
+    @cached_property
+    def longest(self) -> Reals:
+        """Seconds of the longest way between neighbours of each ring."""
         ring, rank, _, target = self.members
-        member, resource, latency = self.ports.routes(rank, target)
-        longest = np.zeros(len(self.groups))
-        np.maximum.at(longest, ring, latency)
+        found = np.zeros(len(self.groups))
+        np.maximum.at(found, ring, self.ports.routes(rank, target)[2])
+        return found
+
+    @cached_property
+    def loads(self) -> tuple[Index, Index, Index, Index]:
+        """(ring, resource) of all that they pass, and by (member, entry) pairs which of these each message passes."""
+        ring, rank, _, target = self.members
+        member, resource, _ = self.ports.routes(rank, target)
         total = self.ports.resources.size
         passed, entry = np.unique(ring[member] * total + resource, return_inverse=True)
-        return longest, passed // total, passed % total, member, entry
+        return passed // total, passed % total, member, entry
 
 
 def _collectives(program: Program, costs: Costs, ports: Ports, slots: dict[str, dict[str, int]]) -> Iterator[Columns]:
@@ -164,22 +177,23 @@ def _collectives(program: Program, costs: Costs, ports: Ports, slots: dict[str, 
 def _in_rings(program: Program, act: Collective, costs: Costs, ports: Ports, speed: Reals, rings: Rings) -> Columns:
     """What a ring takes in each group: as a whole, for it may have thousands of ranks."""
     ring, rank, place, target = rings.members
-    longest, at, resource, member, entry = rings.loads
-    passes = 2 if act.kind is Kind.ALL_REDUCE else 1
-    demands = {int(p): costs.demand(program, act, int(p)) for p in np.unique(rings.sizes)}
+    at, resource, member, entry = rings.loads
+    demands = {circle: costs.demand(program, act, circle) for circle in set(rings.circles)}
+    parts = {circle: costs.carried(program, act, circle) for circle in demands}
     sent = np.zeros(len(rank))
-    for p in demands:
+    for p in np.unique(rings.sizes).tolist():
         ours = rings.sizes[ring] == p
         sent[ours] = np.array(collective_bytes(program, act, p))[place[ours]]
-    core = np.array([demands[p].core for p in rings.sizes.tolist()])
-    wait = np.array([demands[p].latency for p in rings.sizes.tolist()])
+    core, wait, part = np.array(
+        [(demands[circle].core, demands[circle].latency, parts[circle]) for circle in rings.circles]
+    ).T
     work = core[ring] / speed[rank]
     least = np.zeros(len(core))
     np.maximum.at(least, ring, work)
     return {
-        "latency": wait + passes * (rings.sizes - 1) * longest, "least": least,
+        "latency": wait, "least": least,
         "at": np.concatenate([ring, at]), "resource": np.concatenate([rank, resource]),
-        "amount": np.concatenate([work, np.bincount(entry, sent[member], len(at))]),
+        "amount": np.concatenate([work, part[at] * np.bincount(entry, sent[member], len(at))]),
         "source": rank, "target": target, "size": sent,
     }  # fmt: skip
 
@@ -233,7 +247,7 @@ def _ends(
         assert isinstance(act, Send | Receive)
         moved = (type(act), act.space, act.bucket)
         if moved not in known:
-            demand = costs.demand(program, act, 2)
+            demand = costs.demand(program, act)
             known[moved] = (demand.core, demand.latency, program.payload(act))
         peers.append(np.broadcast_to(act.to if isinstance(act, Send) else act.source, len(role.ranks)))
         numbers.append((keys.setdefault(act.key, len(keys)), slots[role.name][i.name]))

@@ -9,8 +9,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from partita.cluster.cluster import Cluster, Device, Link
+from partita.cluster.cluster import Cluster, Device, Port
 from partita.cost.costs import Host
+from partita.cost.wiring import Wiring
 from partita.simulator.activities import Resources, resources_of
 
 QUOTA_PERIOD: Final = 0.02
@@ -23,11 +24,11 @@ class Ports:
     """Resource r < cluster.size is the processor of rank r, in cores; then come ports, in payload bytes, and at the end
     the cores that emulated devices share.
 
-    `efficiency` is the part of a link's bandwidth that payload gets.
+    `wiring` says which part of a link's bandwidth payload gets.
     """
 
     cluster: Cluster
-    efficiency: float
+    wiring: Wiring
     hosts: tuple[Host, ...] = ()
 
     @cached_property
@@ -40,12 +41,12 @@ class Ports:
             for port in climb:
                 if port.path not in up:
                     up[port.path], down[port.path] = len(rows), len(rows) + port.link.duplex
-                    rows += [self.port(port.link)] * (1 + port.link.duplex)
+                    rows += [self.port(port)] * (1 + port.link.duplex)
         return tuple(rows), up, down
 
-    def port(self, link: Link) -> Row:
-        rate = link.bandwidth * self.efficiency
-        return rate, 10 * rate if link.burst else rate, float(link.burst)
+    def port(self, port: Port) -> Row:
+        rate = self.wiring.payload(self.cluster, port)
+        return rate, 10 * rate if port.link.burst else rate, float(port.link.burst)
 
     @cached_property
     def resources(self) -> Resources:

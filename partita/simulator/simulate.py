@@ -9,6 +9,7 @@ import numpy as np
 
 from partita.cost.costs import Costs
 from partita.cost.memory import Changes, written
+from partita.cost.wiring import ALONE, circle_of
 from partita.program.breakdown import breakdown
 from partita.program.instruction import Collective
 from partita.program.ledger import step_of
@@ -54,7 +55,7 @@ class Setting:
 
 def setting_of(program: Program, costs: Costs) -> Setting:
     """The setting for these costs; it also holds for other costs that price messages alike."""
-    ports = Ports(costs.cluster, costs.wiring.efficiency, costs.hosts)
+    ports = Ports(costs.cluster, costs.wiring, costs.hosts)
     meetings = meetings_of(program, costs, ports)
     held = without_idle_ports(meetings, ports)
     return Setting(program, ports, meetings, held, symmetry_of(program, costs, ports, held))
@@ -136,7 +137,7 @@ def core_seconds(program: Program, costs: Costs) -> tuple[Seconds, ...]:
     for role in program.roles:
         total = 0.0
         for i in role.instructions:
-            among = len(i.act.groups[0]) if isinstance(i.act, Collective) else 2
+            among = circle_of(i.act.groups[0], costs.cluster) if isinstance(i.act, Collective) else ALONE
             total += costs.demand(program, i.act, among).core
         for rank in role.ranks:
             spent[rank] = total / costs.speed(rank) / max(program.steps, 1)

@@ -47,6 +47,15 @@ def test_a_file_becomes_a_tree() -> None:
     assert [port.link.bandwidth for port in cluster.route(0, 5)[0]] == [31e9, 1.25e9]
 
 
+def test_switches_that_sum_and_meshes_are_facts_of_a_group() -> None:
+    text = TWO_BOXES.replace("count = 2\nlink", "count = 2\nsums = 0.85\nmesh = [[0, 2], [2, 0]]\nlink")
+    cluster = read_cluster(text, "two.toml")
+    boxes = [member for member in cluster.root.members if isinstance(member, Group)]
+    assert [(box.sums, box.mesh) for box in boxes] == [(0.85, ((0, 2), (2, 0)))] * 2 + [(0.0, ())]
+    assert read_cluster(write_cluster(cluster), "two.toml") == cluster
+    assert "box0 and 1 more alike, to rank 3, sums in its switch, a mesh" in show_cluster(cluster)
+
+
 @pytest.mark.parametrize("name", [*catalogue_names(), "h100-dgx-x16", "local:3"])
 def test_shipped_clusters_survive_writing(name: str) -> None:
     cluster = load_cluster(name)
@@ -122,6 +131,19 @@ WRONG = [
     (TWO_BOXES.replace('link = { bandwidth = "31 GB/s" }', ""), "has no link"),
     (TWO_BOXES.replace('[{ device = "gpu", count = 2 }]', "[]"), "give at least one member"),
     (TWO_BOXES.replace('{ device = "gpu" }', '{ device = "gpu", name = "g" }'), "is a device and has 'name'"),
+    (TWO_BOXES.replace("count = 2\nlink", "count = 2\nsums = 1.5\nlink"), "sums is 1.5; give a part from 0 to 1"),
+    (TWO_BOXES.replace("count = 2\nlink", "count = 2\nsums = true\nlink"), "sums is True; give a number"),
+    (
+        TWO_BOXES.replace("count = 2\nlink", "count = 2\nmesh = [[0, 0.5], [0.5, 0]]\nlink"),
+        "rows of whole numbers",
+    ),
+    (TWO_BOXES.replace("count = 2\nlink", "count = 2\nmesh = [[0, 1], [2, 0]]\nlink"), "mesh is not 2 rows"),
+    (TWO_BOXES.replace("count = 2\nlink", "count = 2\nmesh = [[0, 1]]\nlink"), "mesh is not 2 rows with"),
+    (
+        TWO_BOXES.replace("count = 2\nlink", "count = 2\nmesh = [[1, 1], [1, 0]]\nlink"),
+        "wires to itself or to none",
+    ),
+    (TWO_BOXES.replace('{ device = "gpu" }', '{ device = "gpu", sums = 0.5 }'), "is a device and has 'sums'"),
 ]
 
 

@@ -86,8 +86,8 @@ def test_copies_are_priced_by_pieces_and_elements() -> None:
     program = program_of(graph, "ddp", 2)
     costs = priced(graph, machines, [4], copy=Touch(1.0, 0.125))
     pack = next(i.act for _, i in program.instructions() if isinstance(i.act, Pack))
-    assert costs.demand(program, pack, 1).core == 2 * 1.0 + 36 * 0.125
-    assert costs.demand(program, Combine("b0", (0, 1)), 1).core == 2 * (2 * 1.0 + 36 * 0.125)
+    assert costs.demand(program, pack).core == 2 * 1.0 + 36 * 0.125
+    assert costs.demand(program, Combine("b0", (0, 1))).core == 2 * (2 * 1.0 + 36 * 0.125)
 
 
 @pytest.mark.parametrize("size", [2, 3])

@@ -117,7 +117,7 @@ def test_backward_is_charged_for_what_it_computes_again() -> None:
     for how in ("none", "full"):
         program = lower(graph, call(f"single(recompute={how})", graph, machines), machines)[-1].program
         acts = [i.act for i in program.roles[0].instructions]
-        seconds[how] = sum(costs.demand(program, act, 1).core for act in acts)
+        seconds[how] = sum(costs.demand(program, act).core for act in acts)
         memory[how] = peak(program.graph_of(-1, graph))
     step = program.graph_of(-1, graph)
     again = [o.name.split("@")[0] for o in step.operators if o.name.endswith(AGAIN)]

@@ -25,8 +25,8 @@ def test_a_program_is_charged_for_its_codec() -> None:
     costs = priced(graph, machines, [2])
     costs.codecs["onebit"] = Touch(1.0, 0.5), Touch(2.0, 0.25)  # type: ignore[index]
     acts = {type(i.act): i.act for _, i in program.instructions()}
-    assert costs.demand(program, acts[Encode], 1).core == 1 + 36 * 0.5
-    assert costs.demand(program, acts[Decode], 1).core == 4 * (2 + 36 * 0.25)
+    assert costs.demand(program, acts[Encode]).core == 1 + 36 * 0.5
+    assert costs.demand(program, acts[Decode]).core == 4 * (2 + 36 * 0.25)
 
 
 def test_a_codec_is_charged_with_its_own_numbers() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from partita.cost.costs import Costs, Wiring
+from partita.cost.costs import Costs
+from partita.cost.wiring import Measured, Wiring
 from partita.lowering.lower import lower
 from partita.lowering.schedules import ROWS, interleaved, one_f_one_b, zero_bubble
 from partita.plan.mesh import Mesh, Stage
@@ -15,7 +16,7 @@ from partita.simulator.simulate import simulate
 from tests.priced import FREE, signatures, whole_cores
 from tests.small import layers
 
-SILENT = Wiring(0.0, 0.0, (), 0.0, 0.0, 0.0, 1.0)
+SILENT = Wiring(0.0, 0.0, Measured(), 0.0, 0.0, 0.0, 1.0)
 PIPES = [(p, m) for p in (1, 2, 3, 4, 7) for m in (1, 2, 3, 4, 8, 13)]
 
 

@@ -55,10 +55,21 @@ def nodes(inside: float, between: float) -> Cluster:
 
 
 UNLIKE = (1e5, 1e6, 1e5, 1e6)
+
+
+def cards(sums: float, inside: float = 1e10) -> Cluster:
+    """Two nodes of two slow accelerators, whose switches may sum, known by data sheets alone."""
+    some = machines((inside,) * 2).root
+    devices = tuple(replace(device, backend="cuda") for device in some.devices())
+    pair = replace(some, members=devices, sums=sums)
+    return Cluster("cards", Group("root", (pair,) * 2, (Link(1e9, 2e-6),) * 2))
+
+
 CLUSTERS = {
     "slow wires": machines((1e4,) * 4), "fast wires": machines((1e8,) * 4), "unlike wires": machines(UNLIKE),
     "a straggler": machines((1e6,) * 4, speeds=(1.0, 1.0, 0.5, 1.0)),
-    "nodes": nodes(1e6, 1e6), "narrow nodes": nodes(1e6, 1e5),
+    "nodes": nodes(1e6, 1e6), "narrow nodes": nodes(1e6, 1e5), "cards": cards(0.0),
+    "cards that sum": cards(0.85), "cards on slow links": cards(0.85, 1e5),
 }  # fmt: skip
 
 

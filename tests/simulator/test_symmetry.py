@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.cost.costs import Costs, Touch
+from partita.cost.wiring import Wiring
 from partita.lowering.lower import lower
 from partita.program.instruction import After, Collective, Instruction, Kind, Receive, Send, Update
 from partita.program.program import Bucket, Lane, Policy, Program, Role
@@ -52,7 +53,7 @@ CLUSTERS = {
 
 def times(program: Program, costs: Costs, *, alike: bool, every: bool) -> tuple[dict[int, np.ndarray], Symmetry]:
     """By rank start and end of its instructions in all rounds; `alike` moves one of each kind; `every` port counts."""
-    ports = Ports(costs.cluster, costs.wiring.efficiency)
+    ports = Ports(costs.cluster, costs.wiring)
     meetings = meetings_of(program, costs, ports)
     meetings = meetings if every else without_idle_ports(meetings, ports)
     symmetry = symmetry_of(program, costs, ports, meetings) if alike else no_symmetry(program, ports, meetings)
@@ -164,7 +165,7 @@ def test_a_ring_of_equals_is_one_rank_that_sends_to_itself() -> None:
 def test_where_the_first_come_wins_all_are_moved() -> None:
     graph, machines = replace(two_layers(), global_batch=12), CLUSTERS["equal"]
     program = lower(graph, call("ddp", graph, machines), machines)[-1].program
-    costs, ports = costs_of(program, machines), Ports(machines, 1.0)
+    costs, ports = costs_of(program, machines), Ports(machines, Wiring(efficiency=1.0))
     lanes = tuple(replace(lane, policy=Policy.ARRIVAL) for lane in program.roles[0].lanes)
     chosen = replace(program, roles=(replace(program.roles[0], lanes=lanes),))
     meetings = meetings_of(chosen, costs, ports)
@@ -181,7 +182,7 @@ def test_a_thousand_ranks_take_as_many_activities_as_four() -> None:
     for size in (4, 1024):
         machines = flat(*(WHOLE,) * size)
         program = lower(graph, call("ddp(bucket_bytes=24)", graph, machines), machines)[-1].program
-        costs, ports = costs_of(program, machines), Ports(machines, 1.0)
+        costs, ports = costs_of(program, machines), Ports(machines, Wiring(efficiency=1.0))
         meetings = without_idle_ports(meetings_of(program, costs, ports), ports)
         symmetry = symmetry_of(program, costs, ports, meetings)
         sizes.append(size_of(expand(program, costs, ports, meetings, symmetry, ROUNDS)))
