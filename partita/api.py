@@ -208,25 +208,16 @@ def train(
         "keyed": deterministic, "timeout": timeout, "note": note,
     }  # fmt: skip
     if ranked:
-        result = train_rank(loaded, graph, made, cluster, **order)
+        ran = train_rank(loaded, graph, made, cluster, **order)
     else:
-        result = train_on(spec, loaded, graph, made, cluster, tell=tell, **order)
-    if result is None:
+        ran = train_on(spec, loaded, graph, made, cluster, tell=tell, **order)
+    if ran is None:
         return None
     if out:  # for `partita report`
-        row = Row(
-            made.name, None, result.timeline, loss=result.loss, final_loss=result.final_loss, losses=(result.loss,)
-        )
+        row = Row(made.name, None, ran.timeline, loss=ran.loss, final_loss=ran.final_loss, losses=(ran.loss,))
         write_run(Comparison((row,), spec, cluster, environment=environment()), Path(out))
     return Trained(
-        made,
-        result.timeline,
-        result.loss,
-        result.final_loss,
-        steps,
-        result.weights,
-        tuple(notes),
-        setting_of(graph, cluster),
+        made, ran.timeline, ran.loss, ran.final_loss, steps, ran.weights, tuple(notes), setting_of(graph, cluster)
     )
 
 
