@@ -23,7 +23,8 @@ class Device:
 
     `flops` maps dtype to peak FLOP/s, `memory_bandwidth` is bytes a second, `cores` the share of host cores that it may
     use (0.5 is half a core; 0: not limited), `ghost` a device whose computing is a timed wait, `speed` a factor on
-    everything it computes, `power` watts under load, `price` dollars an hour.
+    everything it computes, `power` watts under load, `price` dollars an hour, `multiprocessors` how many parts of an
+    accelerator compute side by side (0: not said).
     """
 
     kind: str = "cpu"
@@ -37,6 +38,7 @@ class Device:
     host_memory: Bytes = 0
     power: float = 0.0
     price: float = 0.0
+    multiprocessors: int = 0
 
     @property
     def pace(self) -> float:

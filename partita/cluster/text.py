@@ -9,6 +9,7 @@ interface = "eth1"                                    # what processes may bind;
 backend = "cuda"
 flops = { fp32 = "19.5 TFLOP/s", bf16 = "312 TFLOP/s" }
 memory = "40 GiB"
+multiprocessors = 108                                 # what computes side by side on it; 100 are assumed without
 
 [network]                                             # the root switch
 link = { bandwidth = "10 Gbit/s", latency = "15 us" } # every member's port into it
@@ -95,9 +96,9 @@ FILE: Final[dict[str, Reader]] = {
 }  # fmt: skip
 DEVICE: Final[dict[str, Reader]] = {
     "kind": quantity.word, "backend": _backend, "flops": table, "memory": quantity.size,
-    "memory_bandwidth": quantity.bandwidth, "cores": quantity.number("0.5", zero=True),
-    "speed": quantity.number("1.0"), "ghost": quantity.truth, "host_memory": quantity.size,
-    "power": quantity.power, "price": quantity.number("2.5", zero=True),
+    "memory_bandwidth": quantity.bandwidth, "multiprocessors": quantity.count,
+    "cores": quantity.number("0.5", zero=True), "speed": quantity.number("1.0"), "ghost": quantity.truth,
+    "host_memory": quantity.size, "power": quantity.power, "price": quantity.number("2.5", zero=True),
 }  # fmt: skip
 LINK: Final[dict[str, Reader]] = {
     "bandwidth": quantity.bandwidth, "latency": quantity.latency, "burst": quantity.burst, "duplex": quantity.truth,

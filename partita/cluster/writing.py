@@ -49,7 +49,7 @@ def _device(device: Device, name: str) -> dict[str, Any]:
     for field, write in WRITERS.items():
         if value := getattr(device, field):
             written[field] = write(value)
-    for field in ("cores", "speed", "ghost", "price"):
+    for field in ("multiprocessors", "cores", "speed", "ghost", "price"):
         if getattr(device, field) != getattr(plain, field):
             written[field] = getattr(device, field)
     return written

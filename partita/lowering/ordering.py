@@ -19,8 +19,7 @@ from dataclasses import replace
 from typing import Final
 
 from partita.cluster.cluster import Cluster
-from partita.cost.datasheet import roofline
-from partita.graph.flops import bytes_moved, flops
+from partita.cost.datasheet import operator_seconds
 from partita.graph.graph import Graph
 from partita.lowering.async_servers import waits_for_all
 from partita.lowering.layout import readers_of
@@ -98,8 +97,7 @@ def needs_of(graph: Graph, buckets: list[Bucket], cluster: Cluster, batch: int) 
     for operator in graph.operators[: graph.forward_length]:
         needs = frozenset[int]().union(*(holds.get(ref.name, frozenset()) for ref in operator.reads()))
         holds[operator.name] = needs
-        work, moved = flops(operator, graph, batch), bytes_moved(operator, graph, batch)
-        found[needs] = found.get(needs, 0.0) + roofline(device, "fp32", work, moved)
+        found[needs] = found.get(needs, 0.0) + operator_seconds(device, operator, graph, batch)
     return {needs: seconds for needs, seconds in found.items() if needs}
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.cost.datasheet import datasheet_costs
+from partita.cost.launching import slower
 from partita.errors import InputError, PlanError
 from partita.graph.gc_pause import without_gc
 from partita.graph.graph import Graph
@@ -23,7 +24,7 @@ from partita.plan.plan import Plan
 from partita.recipes.catalogue import RECIPES, call
 from partita.searches.codings import codable, coded, floor_of
 from partita.searches.divisions import cuts_of
-from partita.searches.exhaust import FEW_DEVICES, Exhausted, exhausted, knowing
+from partita.searches.exhaust import FEW_DEVICES, Exhausted, exhausted
 from partita.searches.exhaustive import At, Candidate, Search, grid, ranked, recipe_of, simulated
 from partita.searches.explaining import MOST_RANKS
 from partita.searches.floors import Floors
@@ -87,7 +88,7 @@ def field_of(
     space = space_of(graph, cluster, cuts.most, trained)
     if not len(space):
         raise PlanError("no plan of the grid applies: " + "; ".join(sorted({why for _, why in space.refused})))
-    found = screened(graph, cluster, costs, space, cuts)
+    found = screened(graph, cluster, slower(costs, sizes[min(1, len(sizes) - 1)]), space, cuts)
     capacity = min((d.memory for d in cluster.devices if d.memory), default=0)
     few = cluster.size <= FEW_DEVICES
     fits = found.fitting(capacity)
@@ -176,7 +177,7 @@ def auto(
 
     Raises PlanError where no plan applies.
     """
-    graph, cluster, screen, rest = costs.graph, costs.cluster, field.screen, Exhausted((), 0, 0.0)
+    graph, cluster, screen, rest = costs.graph, costs.cluster, field.screen, Exhausted((), 0, 0.0, costs)
     begun, plans, names = time.perf_counter(), field.plans, set[str]()
     whole, floors = costs.source == field.costs.source and objective in ("time", "time-to-loss"), Floors(graph, cluster)
     if whole and cluster.size > FEW_DEVICES:  # each plan takes the clock a while: those first that floors point to
@@ -195,10 +196,10 @@ def auto(
         rest = replace(rest, clocked=rest.clocked + early)
     every = (*found, *rest.candidates)
     by_formula = _by_formula(screen, (*field.points, *rest.points)) if cluster.size > MOST_RANKS else None
-    floor, space, known = rest.floor, len(screen.space), knowing(costs, rest.prices)
+    floor, space = rest.floor, len(screen.space)
     if "lossy" in ALLOWED[allow]:
         floor, space = min(floor, floor_of(screen.space, floors)), space + len(SPECS) * len(codable(screen.space))
-    search = ranked(graph, known, every, (*field.refused, *refused), objective, floor, by_formula)
+    search = ranked(graph, rest.costs, every, (*field.refused, *refused), objective, floor, by_formula)
     return replace(
         search, search_seconds=time.perf_counter() - begun, space=space, fitting=field.fitting,
         clocked=len(found) + rest.clocked,

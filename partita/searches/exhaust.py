@@ -6,8 +6,8 @@ all points --rough floor--> open ones --floor of their own cuts--> fewer --clock
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Final
@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from partita.cost.costs import Costs
+from partita.cost.launching import joined
 from partita.errors import InputError
 from partita.lowering.lower import lower
 from partita.recipes.catalogue import call
@@ -34,14 +35,14 @@ SMALL: Final = 2**16  # instructions of all ranks, up to which more are clocked 
 class Exhausted:
     """The `candidates` that were faster than all before, each in turn, those that fit last, and the `points` of all;
     how many were `clocked` to find them; and `floor`, which no point that fits takes less than: the fastest one's step,
-    unless MOST_CLOCKED points, or SMALL ones, were too few to tell. `prices` has what operators cost in batches that no
-    plan before had."""
+    unless MOST_CLOCKED points, or SMALL ones, were too few to tell. `costs` also has operators in batches that no plan
+    before had."""
 
     candidates: tuple[Candidate, ...]
     clocked: int
     floor: Seconds
+    costs: Costs
     points: tuple[int, ...] = ()
-    prices: Mapping[str, Seconds] = field(default_factory=dict)
 
 
 def exhausted(
@@ -50,7 +51,7 @@ def exhausted(
     """What is left of the space where plans that are `known` have been clocked, of which the fastest that fits takes
     `best`."""
     rows, found, points, clocked = screen.space.rows, list[Candidate](), list[int](), 0
-    few, seen, prices, written = costs.cluster.size <= FEW_DEVICES, set[tuple[int, ...]](), dict[str, Seconds](), 0
+    few, seen, written = costs.cluster.size <= FEW_DEVICES, set[tuple[int, ...]](), 0
     room = max(device.memory or inf for device in costs.cluster.devices)
     for least, i in _open(screen, floors, room, best):
         if least >= best:
@@ -62,22 +63,17 @@ def exhausted(
         if floors.memory(Space(rows[[i]]), closer=True)[0] > room:
             continue
         if clocked >= MOST_CLOCKED[few] and not (few and written < SMALL):
-            return Exhausted(_ordered(found), clocked, least, tuple(points), prices)
+            return Exhausted(_ordered(found), clocked, least, costs, tuple(points))
         clocked += 1
         tell(f"simulated {clocked} plans more that may be faster")
-        prices |= floors.places.costs(floors.size(rows[i])).operators
-        better, length = _better(screen.space.call(i), knowing(costs, prices), best)
+        costs = joined(costs, floors.places.sheet(floors.size(rows[i])))
+        better, length = _better(screen.space.call(i), costs, best)
         written += length
         if better:
             found.append(better)
             points.append(i)
             best = better.timeline.step_seconds if better.fits else best
-    return Exhausted(_ordered(found), clocked, best, tuple(points), prices)
-
-
-def knowing(costs: Costs, prices: Mapping[str, Seconds]) -> Costs:
-    """The costs, and prices of operators that they do not have."""
-    return replace(costs, operators={**prices, **costs.operators}, _sums={}) if prices else costs
+    return Exhausted(_ordered(found), clocked, best, costs, tuple(points))
 
 
 def _ordered(found: list[Candidate]) -> tuple[Candidate, ...]:

@@ -88,7 +88,7 @@ class Floors:
             self.batch // (space.column("data") * space.column("microbatches")), return_inverse=True
         )  # fmt: skip
         staged, rule = (space.column("pipe") > 1).astype(np.int64), space.column("recompute")
-        priced = sorted({1, min(8, self.batch), self.batch}) if self.graph.symbolic else [self.graph.batch]
+        priced = sizes.tolist() if self.graph.symbolic else [self.graph.batch]
         place = np.searchsorted(priced, sizes).clip(max=len(priced) - 1)
         found = np.zeros((3, 2, len(RECOMPUTES), len(sizes)))
         loose = np.flatnonzero(~self.places.sections(Recompute.NONE, True).linked)

@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
 from partita.cost.datasheet import datasheet_costs
+from partita.cost.launching import slower
 from partita.graph.graph import Graph
 from partita.graph.homes import homes_of
 from partita.plan.memory import Recompute
@@ -102,8 +104,9 @@ class Places:
         self.batch = graph.global_batch or graph.batch
         self.speeds = np.array([device.pace for device in cluster.devices])
         self.peaks = np.array([device.speed for device in cluster.devices])  # of a quota that was saved up
-        self.costs = cache(lambda size: datasheet_costs(graph, cluster, (size,)))
-        self.network = Network(cluster, self.costs(1).wiring)
+        self.sheet = cache(lambda size: datasheet_costs(graph, cluster, (size,)))
+        self.costs = cache(self._costs)
+        self.network = Network(cluster, self.sheet(1).wiring)
         self.blocks = cache(lambda size: blocks_of(graph, cluster, None, size))
         self.known = cache(lambda rule, staged: Sections(graph, rule, staged))
         self.work, self.bytes = cache(self._work), cache(self._bytes)
@@ -111,6 +114,12 @@ class Places:
         self.cuts = cache(lambda size, *ways: by_time_each(self.blocks(size), *ways))
         self.links = cache(self._links)
         self.starts = cache(self._starts)
+
+    def _costs(self, size: int) -> Costs:
+        """Of the side, device or host, that is slower where every device has its part of a minibatch."""
+        usual = max(self.batch // self.cluster.size, 1) if self.graph.symbolic else self.graph.batch
+        host = self.sheet(size).launching
+        return host if host and slower(self.sheet(usual), usual) is not self.sheet(usual) else self.sheet(size)
 
     def shapes(self, space: Space) -> Iterator[tuple[Ints, Ints, Shapes]]:
         """(points, the entry of each one in the shapes, the shapes) by the length of pipes and their chunks."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from partita.cost.costs import Costs
+from partita.cost.launching import sides
 from partita.cost.memory import Changes, written
 from partita.cost.wiring import ALONE, circle_of
 from partita.program.breakdown import breakdown
@@ -68,9 +69,11 @@ def simulate(
 
     Deterministic. Raises CostError for an operator without a cost.
     """
-    if costs.launching:
-        return max((simulate(program, each, rounds=rounds, keep=keep) for each in _sides(costs)), key=_seconds)
     here = setting or setting_of(program, costs)
+    return max((_timeline(program, each, rounds, keep, here) for each in sides(program, costs)), key=_seconds)
+
+
+def _timeline(program: Program, costs: Costs, rounds: int, keep: int, here: Setting) -> Timeline:
     rounds = rounds if lockstep(program) else max(rounds, LOOSE)
     layout, start, end = here.clocked(costs, rounds + WARM)
     seconds = _step(program, layout, end)
@@ -96,17 +99,9 @@ def _seconds(timeline: Timeline) -> Seconds:
 
 def step_seconds(program: Program, costs: Costs, *, setting: Setting | None = None) -> Seconds:
     """Seconds of a step, the same as `simulate` finds, without the rest of the Timeline."""
-    if costs.launching:
-        return max(step_seconds(program, each) for each in _sides(costs))
-    here = setting or setting_of(program, costs)
-    layout, _, end = here.clocked(costs, (4 if lockstep(program) else LOOSE) + WARM)
-    return _step(program, layout, end)
-
-
-def _sides(costs: Costs) -> tuple[Costs, ...]:
-    """The costs of an accelerator and of the host that launches its work: neither waits for the other, so the slower
-    one is the step."""
-    return (replace(costs, launching=None, _sums={}), *((costs.launching,) if costs.launching else ()))
+    here, rounds = setting or setting_of(program, costs), (4 if lockstep(program) else LOOSE) + WARM
+    clocked = (here.clocked(each, rounds) for each in sides(program, costs))
+    return max(_step(program, layout, end) for layout, _, end in clocked)
 
 
 def peaks(setting: Setting, costs: Sequence[Costs], roles: Collection[str]) -> list[dict[str, Bytes]]:

@@ -1,4 +1,4 @@
-"""ResNet-50 (He et al., 2016), for [n, 3, size, size]; 25.6 M parameters at 1000 classes."""
+"""ResNet (He et al., 2016), for [n, 3, size, size]: 50 layers have 25.6 M parameters at 1000 classes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Final
 
 from torch import Tensor, nn
 
-RESNET50: Final = ((3, 64, 1), (4, 128, 2), (6, 256, 2), (3, 512, 2))  # blocks, width, stride of the first
+GROUPS: Final = ((64, 1), (128, 2), (256, 2), (512, 2))  # of blocks: their width, the stride of the first
+LAYERS: Final = (3, 4, 6, 3)  # blocks of each group; of 152 layers (3, 8, 36, 3)
 EXPANSION: Final = 4
 
 
@@ -35,12 +36,12 @@ class Bottleneck(nn.Module):
 
 
 class ResNet50(nn.Module):
-    def __init__(self, classes: int = 1000) -> None:
+    def __init__(self, classes: int = 1000, layers: tuple[int, ...] = LAYERS) -> None:
         super().__init__()
         self.stem = nn.Sequential(_convolution(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1))
         blocks: list[nn.Module] = []
         channels = 64
-        for count, width, stride in RESNET50:
+        for count, (width, stride) in zip(layers, GROUPS, strict=True):
             for place in range(count):
                 blocks.append(Bottleneck(channels, width, stride if place == 0 else 1))
                 channels = width * EXPANSION

@@ -92,6 +92,7 @@ devices = st.builds(
     Device, kind=st.sampled_from(["gpu", "cpu"]), backend=st.sampled_from(["cpu", "cuda"]),
     flops=st.just(()) | st.floats(1, 1e17).map(lambda speed: (("fp32", speed),)), memory=st.integers(0, 2**45),
     memory_bandwidth=st.floats(0, 1e13), cores=st.floats(0, 128), speed=st.floats(0.01, 10), ghost=st.booleans(),
+    multiprocessors=st.integers(0, 1000),
 )  # fmt: skip
 
 
@@ -124,6 +125,7 @@ WRONG = [
     (TWO_BOXES.replace('"10 Gbit/s"', '"ten"'), "'ten' is not understood"),
     (TWO_BOXES.replace("count = 2\nlink", "count = 0\nlink"), "count is 0; give a whole number from 1"),
     (TWO_BOXES.replace("[device.gpu]", "[device.gpu]\ncores = inf"), "cores is inf; give a finite number"),
+    (TWO_BOXES.replace("[device.gpu]", "[device.gpu]\nmultiprocessors = 1.5"), "multiprocessors is 1.5; give a whole"),
     (TWO_BOXES.replace("[device.gpu]", '[device.gpu]\nbackend2 = "x"'), "did you mean 'backend'?"),
     (TWO_BOXES.replace('"cuda"', '"rocm"'), "'rocm'; allowed are cpu and cuda"),
     (TWO_BOXES.replace('name = "old"', 'name = "box1"'), "two members named 'box1'"),

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from partita.graph.contraction import contractions_of
 from partita.graph.flops import bytes_moved, flops, is_contraction
 from partita.graph.graph import Graph, Parameter
 from partita.graph.operator import Operator, Ref
@@ -50,6 +51,19 @@ TASKS = {
         "flops-gpt", lambda: Gpt(16, 12, 24, 2, 2), predict, Synthetic(16, Tokens(12, 16)), torch.optim.SGD, 8
     ),
 }
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_products_have_all_of_the_flops(name: str) -> None:
+    """Rows, columns, depth and parts of what has products multiply out to what is counted; nothing causal is halved."""
+    graph, seen = capture(TASKS[name]), 0
+    for operator in graph.operators:
+        found = contractions_of(operator, graph, BATCH)
+        if found and "scaled_dot_product" not in operator.target:
+            assert sum(one.flops for one in found) == pytest.approx(flops(operator, graph, BATCH)), operator
+            seen += 1
+        assert bool(found) == is_contraction(operator), operator
+    assert seen
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -1,0 +1,75 @@
+"""Seconds of kernels on an accelerator, from its data sheet and what slows all of them down alike.
+
+    rows                a product is cut into tiles, a multiprocessor makes one at a time, and all of them a wave:
+    +----+----+--..     the last wave is as long as a full one, a tile at the edge as a whole one, and each begins
+    |tile|    |         and ends with a wait. Where there are fewer tiles than multiprocessors, their depth is split
+    +----+----+         among several and summed at the end. A tile is fed from the second-level cache.
+
+Constants are of all devices together, fitted on public tables of fp32 products of V100 and A100 (NeuSight's), tested on
+P100's, on convolutions and on whole steps (`benchmarks/truth`); sizes in elements, speeds in bytes and FLOP a second.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import ceil
+from typing import Final
+
+from partita.cluster.cluster import Device
+from partita.graph.contraction import Contraction
+from partita.units import Seconds
+
+ISSUE: Final = 0.86  # of the peak that the inner loop of a product reaches: clocks sag, and not only products issue
+MEMORY: Final = 0.75  # of the memory's bandwidth that a kernel gets who reads and writes it once (ReLU on V100: 0.74)
+CACHE: Final = 3.0  # bandwidth of the second-level cache over the memory's (V100 2.8, A100 3.3 by microbenchmarks)
+RAMP: Final[Seconds] = 1.3e-6  # before a tile's first operands have come and after its last product
+KERNEL: Final[Seconds] = 4e-6  # between two kernels of a stream, whatever they do
+TILES: Final = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
+DEEP: Final = 256  # least depth of a part where a product's depth is split
+TRIED: Final = 8  # splits that are tried also where all multiprocessors have a tile, for the sake of the last wave
+LINE: Final = 16  # bytes of a row that a tensor core takes at once
+ASSUMED: Final = 100  # multiprocessors of a device that does not say
+SHORT: Final = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+
+
+def peak_of(device: Device, dtype: str, *, convolution: bool = False) -> float:
+    """FLOP/s of products in a dtype: convolutions of fp32 go by TF32 where there is that, as PyTorch has it; what the
+    data sheet does not name at the speed of fp32."""
+    flops = dict(device.flops)
+    name = SHORT.get(dtype, "fp32")
+    known = (convolution and name == "fp32" and flops.get("tf32")) or flops.get(name) or flops.get("fp32")
+    return known or max(flops.values(), default=50e9)
+
+
+def streaming(device: Device, moved: float, work: float = 0.0) -> Seconds:
+    """Of a kernel that moves so many bytes and computes `work` on what passes by."""
+    return max(moved / (MEMORY * (device.memory_bandwidth or 10e9)), work / (ISSUE * peak_of(device, "float32")))
+
+
+def multiplying(device: Device, product: Contraction, dtype: str, item: int, *, convolution: bool = False) -> Seconds:
+    """Of the tiles of a product, of operands of `item` bytes that have come into the cache already."""
+    many = device.multiprocessors or ASSUMED
+    peak = ISSUE * peak_of(device, dtype, convolution=convolution)
+    feed = CACHE * (device.memory_bandwidth or 10e9)
+    shape = product.parts, product.rows, product.columns, product.depth
+    return product.times * _waves(peak / many, feed / many, many, item, *shape)
+
+
+@lru_cache(maxsize=4096)
+def _waves(
+    peak: float, feed: float, many: int, item: int, parts: int, rows: int, columns: int, depth: int
+) -> Seconds:  # fmt: skip
+    """The fastest of all tiles and splits; `peak` and `feed` are of one of `many` multiprocessors."""
+    least = float("inf")
+    deep = -(-depth * item // LINE) * LINE // item
+    for high, wide in TILES:
+        tiles, split = parts * ceil(rows / high) * ceil(columns / wide), 1
+        each = max(2 * high * wide / peak, (high + wide) * item / feed)
+        while True:
+            took = ceil(tiles * split / many) * (RAMP + each * max(ceil(deep / split), min(deep, DEEP)))
+            added = (split + 1) * 4 * parts * rows * columns / (feed * many) if split > 1 else 0.0
+            least = min(least, took + added)
+            if (split >= TRIED and tiles * split >= many) or split * DEEP >= deep:
+                break
+            split *= 2
+    return least

@@ -1,0 +1,41 @@
+"""Two clocks of an accelerator: what its stream takes, and what launching all that takes of its host."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from partita.cost.costs import Costs
+from partita.program.instruction import Act, Compute, Pack, Update
+from partita.program.program import Program, Role
+
+
+def sides(program: Program, costs: Costs) -> tuple[Costs, ...]:
+    """The costs by which a program is to be clocked: the stream's, and those of launching, on the same cluster, where
+    some rank's work takes longer to launch than to do. Whichever is slower is never waited for."""
+    host = costs.launching
+    if host is None or not any(_launched(program, role, costs, host) for role in program.roles):
+        return (costs,)
+    return costs, host if host.cluster is costs.cluster else replace(host, cluster=costs.cluster, wiring=costs.wiring)
+
+
+def slower(costs: Costs, batch: int) -> Costs:
+    """The side on which a step of `batch` samples takes longer: no step takes less than it says, on either side."""
+    host, stop = costs.launching, len(costs.graph.operators)
+    return host if host and host.segment(0, stop, batch) > costs.segment(0, stop, batch) else costs
+
+
+def joined(costs: Costs, more: Costs) -> Costs:
+    """The costs, and prices of operators that only `more` has."""
+    host = costs.launching
+    if host and more.launching:
+        host = replace(host, operators={**more.launching.operators, **host.operators}, _sums={})
+    return replace(costs, operators={**more.operators, **costs.operators}, launching=host, _sums={})
+
+
+def _launched(program: Program, role: Role, costs: Costs, host: Costs) -> bool:
+    """Whether a round of a role takes longer to launch than to compute, messages apart."""
+    counts = Counter(i.act.segment for i in role.instructions if isinstance(i.act, Compute))
+    acts: list[tuple[Act, int]] = [(Compute(name, ""), count) for name, count in counts.items()]
+    acts += [(i.act, 1) for i in role.instructions if isinstance(i.act, Pack | Update)]
+    return sum(n * (host.demand(program, act, 1).core - costs.demand(program, act, 1).core) for act, n in acts) > 0

@@ -1,0 +1,120 @@
+"""Laws of what data sheets say that a kernel takes, and of what its host takes to launch it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partita.cluster.cluster import Cluster, Device
+from partita.cost.datasheet import LAUNCH, VIEW, datasheet_costs, operator_seconds, roofline
+from partita.cost.kernels import KERNEL, MEMORY, RAMP, multiplying, peak_of, streaming
+from partita.cost.launching import joined, sides, slower
+from partita.graph.contraction import Contraction
+from partita.lowering.lower import lower
+from partita.recipes.catalogue import call
+from partita.simulator.simulate import simulate, step_seconds
+from tests.small import cluster_of, two_layers
+
+CARD = Device(
+    "card", "cuda", (("fp32", 14e12), ("tf32", 60e12), ("bf16", 112e12)), memory_bandwidth=900e9, multiprocessors=80
+)
+SIZE = st.integers(1, 20_000)
+SHAPES = st.builds(Contraction, st.just(1.0), st.integers(1, 64), SIZE, SIZE, SIZE)
+
+
+def seconds(product: Contraction, dtype: str = "float32") -> float:
+    return multiplying(CARD, product, dtype, 4 if dtype == "float32" else 2)
+
+
+@given(SHAPES, st.sampled_from(["float32", "bfloat16"]))
+def test_no_product_is_faster_than_the_peak(product: Contraction, dtype: str) -> None:
+    assert seconds(product, dtype) > product.flops / peak_of(CARD, dtype)
+
+
+@given(SHAPES, st.sampled_from(["parts", "rows", "columns", "depth"]), st.integers(1, 300))
+def test_more_of_a_product_never_takes_less(product: Contraction, side: str, more: int) -> None:
+    assert seconds(replace(product, **{side: getattr(product, side) + more})) >= seconds(product)
+
+
+@given(SHAPES, st.floats(1.1, 50))
+def test_a_faster_card_is_faster_by_no_more_than_that(product: Contraction, factor: float) -> None:
+    flops = tuple((name, factor * speed) for name, speed in CARD.flops)
+    fast = replace(CARD, flops=flops, memory_bandwidth=factor * CARD.memory_bandwidth)
+    slow, quick = seconds(product), multiplying(fast, product, "float32", 4)
+    assert slow / factor * (1 - 1e-9) <= quick <= slow
+
+
+def test_tiles_at_the_edge_and_waves_at_the_end_are_whole() -> None:
+    """64 rows are one tile's; as many tiles as multiprocessors are one wave, and one more is a part of another."""
+    at = [seconds(Contraction(1.0, 80, rows, 64, 64)) for rows in (1, 63, 64, 65)]
+    assert at[0] == at[1] == at[2] < at[3]
+    wave = [seconds(Contraction(1.0, parts, 64, 64, 4096)) for parts in (40, 79, 80, 81)]
+    assert wave[1] == wave[2] < 1.1 * wave[2] < wave[3] < 2 * wave[2]
+    assert wave[0] < wave[1]  # with half as many the depth is split
+
+
+def test_large_products_come_near_the_peak_and_small_ones_do_not() -> None:
+    def share(size: int) -> float:
+        product = Contraction(1.0, 1, size, size, size)
+        return product.flops / seconds(product, "bfloat16") / 112e12
+
+    assert share(8192) > 0.8 > 0.5 > share(512) > share(128)
+
+
+def test_a_dtype_without_a_peak_goes_at_that_of_fp32() -> None:
+    assert peak_of(CARD, "float16") == peak_of(CARD, "float32") == 14e12
+    assert peak_of(CARD, "float32", convolution=True) == 60e12
+    assert peak_of(Device("bare", "cuda"), "float32") > 0
+
+
+@given(st.floats(0, 1e12), st.floats(0, 1e12))
+def test_what_streams_takes_its_bytes(moved: float, more: float) -> None:
+    assert streaming(CARD, moved + more) >= streaming(CARD, moved) >= moved / CARD.memory_bandwidth
+    assert streaming(CARD, 1e9) == pytest.approx(1e9 / (MEMORY * 900e9))
+
+
+def carded(size: int, device: Device = CARD) -> Cluster:
+    plain = cluster_of(size)
+    return replace(plain, root=replace(plain.root, members=(device,) * size))
+
+
+def test_processors_keep_the_roofline() -> None:
+    graph, machine = two_layers(), cluster_of(1)
+    costs = datasheet_costs(graph, machine, (4,))
+    assert costs.launching is None
+    first = graph.operators[0]
+    assert costs.prices(4)[first.name] == operator_seconds(machine.devices[0], first, graph, 4)
+    assert roofline(CARD, "fp32", 0.6 * 14e12, 0.0) == pytest.approx(1 + 5e-6)
+
+
+def test_a_small_step_is_what_launching_it_takes_and_a_wide_one_is_not() -> None:
+    """A step of launches is as long however fast the card is; a wide one is not held up by its host."""
+    machine = carded(1)
+
+    def step(width: int) -> tuple[float, float]:
+        graph = two_layers(width)
+        costs = datasheet_costs(graph, machine, (64,))
+        program = lower(replace(graph, global_batch=64), call("single", graph, machine), machine)[-1].program
+        assert slower(costs, 64) is (costs.launching if width < 100 else costs)
+        assert len(sides(program, costs)) == (2 if width < 100 else 1)
+        host = costs.launching
+        assert host is not None
+        assert set(host.operators.values()) <= {LAUNCH, VIEW}
+        both = step_seconds(program, costs)
+        assert both == pytest.approx(simulate(program, costs).step_seconds)
+        return both, step_seconds(program, replace(costs, launching=None))
+
+    small, wide = step(6), step(1_000_000)
+    assert small[0] > small[1] > 10 * (KERNEL - RAMP)
+    assert wide[0] == wide[1]
+
+
+def test_joined_costs_know_both_batches_on_both_sides() -> None:
+    graph, machine = two_layers(), carded(1)
+    both = joined(datasheet_costs(graph, machine, (4,)), datasheet_costs(graph, machine, (8,)))
+    assert both.launching is not None
+    for side in (both, both.launching):
+        assert 0 < side.segment(0, len(graph.operators), 4) <= side.segment(0, len(graph.operators), 8)
