@@ -22,7 +22,7 @@ from partita.lowering.lower import refuse
 from partita.plan.check import check
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import RECIPES, call
-from partita.searches.codings import codable, coded, floor_of
+from partita.searches.codings import coded, coded_points, floor_of
 from partita.searches.divisions import cuts_of
 from partita.searches.exhaust import FEW_DEVICES, Exhausted, exhausted
 from partita.searches.exhaustive import At, Candidate, Search, grid, ranked, recipe_of, simulated
@@ -198,7 +198,7 @@ def auto(
     by_formula = _by_formula(screen, (*field.points, *rest.points)) if cluster.size > MOST_RANKS else None
     floor, space = rest.floor, len(screen.space)
     if "lossy" in ALLOWED[allow]:
-        floor, space = min(floor, floor_of(screen.space, floors)), space + len(SPECS) * len(codable(screen.space))
+        floor, space = min(floor, floor_of(screen.space, floors)), space + coded_points(screen.space)
     search = ranked(graph, rest.costs, every, (*field.refused, *refused), objective, floor, by_formula)
     return replace(
         search, search_seconds=time.perf_counter() - begun, space=space, fitting=field.fitting,

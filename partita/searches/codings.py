@@ -1,8 +1,8 @@
-"""Points of the grid whose gradients travel in a codec: data parallelism alone, for neither stages nor sharded state
-take one.
+"""Points of the grid whose gradients travel in a codec: replicas that sum up, of the model or of its stages.
 
-A codec is about as if links were so many times as wide, and packed gradients were gone over so many times more. By that
-formula the best points of each codec are found; what none of them takes less than is computing alone.
+A codec is about as if links were so many times as wide, and packed gradients were gone over so many times more; where
+state is divided, weights go as wide as before. By that formula the best points of each codec are found; what none of
+them takes less than is computing alone.
 """
 
 from __future__ import annotations
@@ -13,44 +13,71 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partita.cost.costs import Costs
+from partita.plan.memory import Shard
 from partita.searches.floors import Floors
 from partita.searches.screen import Screen
-from partita.searches.space import Space
+from partita.searches.space import COLUMNS, SHARDS, Space
 from partita.units import Bytes, Seconds
 from partita.wire.codec import SPECS, coded_size, read_codecs, spec_of
 
 Reals = NDArray[np.float64]
 Ints = NDArray[np.int64]
 WORD: Final = 4  # bytes of a parameter
+KIND: Final = (COLUMNS.index("data"), COLUMNS.index("shard"))
+AMONG: Final = 64  # points of divided state or stages whose steps are priced with a codec
+OWNERS: Final = 64  # of a bucket: 4,032 messages a sum, each of which the clock knows
 
 
-def codable(space: Space) -> Ints:
+def codable(space: Space, name: str) -> Ints:
     """The points that take a codec."""
-    return np.flatnonzero((space.column("data") > 1) & (space.column("pipe") == 1) & (space.column("shard") == 0))
+    spec, whole = SPECS[name], space.column("shard") == 0
+    alone = whole & (space.column("pipe") == 1)
+    takes = alone if spec.ahead else whole if spec.counts else np.ones(len(space), np.bool_)
+    data = space.column("data")
+    return np.flatnonzero((data > 1) & takes & (whole | (data <= OWNERS)))
+
+
+def coded_points(space: Space) -> int:
+    """How many points there are with codecs."""
+    return sum(len(codable(space, name)) for name in SPECS)
 
 
 def coded(screen: Screen, costs: Costs, capacity: Bytes, most: int) -> tuple[str, ...]:
     """Calls of the `most` best of these points with each codec, by formula, one of each codec; among those that fit by
     formula, if any do."""
-    some = codable(screen.space)
-    some = some[fits] if (fits := screen.fitting(capacity)[some]).any() else some
     found = []
-    for name in SPECS if len(some) else ():
-        seconds = np.empty(len(some))
-        for data in np.unique(screen.space.column("data")[some]).tolist():
-            here = screen.space.column("data")[some] == data
-            seconds[here] = _seconds(screen, costs, name, some[here], data)
+    for name in SPECS:
+        some = _promising(screen, codable(screen.space, name), capacity)
+        kinds, seconds = screen.space.rows[some][:, KIND], np.empty(len(some))
+        for data, shard in np.unique(kinds, axis=0).tolist():
+            here = (kinds == (data, shard)).all(axis=1)
+            seconds[here] = _seconds(screen, costs, name, some[here], data, shard)
+        if not len(some):
+            continue
         best = int(seconds.argmin())
         found.append((float(seconds[best]), f"{screen.space.call(int(some[best])).removesuffix(')')},codec={name})"))
     return tuple(text for _, text in sorted(found)[:most])
 
 
-def _seconds(screen: Screen, costs: Costs, name: str, some: Ints, data: int) -> Reals:
-    """By formula, of points of so many replicas. What may not be added as it is goes to everybody whole."""
+def _promising(screen: Screen, some: Ints, capacity: Bytes) -> Ints:
+    """Those that fit by formula, if any do; of those with stages or divided state as many as are looked at, which are
+    the quickest without a codec."""
+    some = some[fits] if (fits := screen.fitting(capacity)[some]).any() else some
+    divided = (screen.space.column("pipe")[some] > 1) | (screen.space.column("shard")[some] > 0)
+    rest = some[divided]
+    return np.concatenate([some[~divided], rest[np.argsort(screen.seconds[rest], kind="stable")[:AMONG]]])
+
+
+def _seconds(screen: Screen, costs: Costs, name: str, some: Ints, data: int, shard: int) -> Reals:
+    """By formula, of points of so many replicas. What may not be added as it is goes to everybody whole, or to owners
+    their part of it; new weights go as they are, and with divided ones once more."""
     (codec,) = read_codecs(name)
     words = sum(p.tensor.elements() for p in costs.graph.trainable)
-    summed = bool(spec_of(codec).sums) or codec.where == "hop"
+    summed = bool(spec_of(codec).sums) or codec.where == "hop" or shard > 0
     wider = WORD * words / coded_size(codec, words, WORD) * (1 if summed else 2 / data)
+    if shard:
+        gathers = 2 if SHARDS[shard] is Shard.PARAMETERS else 1
+        wider = (1 + gathers) / (1 / wider + gathers)
     ahead, back = costs.codec(codec)
     speed = min(device.pace for device in costs.cluster.devices)
     over = (ahead.of(words) + back.of(words) * (1 if summed else data)) / speed
@@ -59,5 +86,5 @@ def _seconds(screen: Screen, costs: Costs, name: str, some: Ints, data: int) -> 
 
 def floor_of(space: Space, floors: Floors) -> Seconds:
     """What no point that takes a codec takes less than, whatever it sends."""
-    some = codable(space)
+    some = np.flatnonzero(space.column("data") > 1)
     return float(floors.computing(Space(space.rows[some])).min()) if len(some) else np.inf
