@@ -21,7 +21,7 @@ from partita.cost.ledger import END, Instance, Ledger
 from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE
 from partita.plan.rule import ruled
-from partita.program.instruction import Act, Apply, Combine, Compute, Pack, Receive, Snapshot, Space, Update
+from partita.program.instruction import Act, Apply, Combine, Compute, Decode, Pack, Receive, Snapshot, Space, Update
 from partita.program.program import Bucket, Program, Role
 from partita.units import Bytes
 
@@ -144,6 +144,7 @@ def resident(program: Program, graph: Graph, role: Role) -> Course:
     packed |= {a.bucket for a in acts if isinstance(a, Receive) and a.space is Space.GRADIENT}
     buckets = program.slots * sum(_kept(program.bucket[name], Space.GRADIENT) for name in packed)
     boxes = {(a.bucket, a.source) for a in acts if isinstance(a, Receive) and a.space is Space.INBOX}
+    boxes |= {(a.bucket, a.sources) for a in acts if isinstance(a, Decode) and a.into is Space.INBOX}
     given = [a for a in acts if isinstance(a, Snapshot)]
     boxes |= {(a.bucket, (-1, a.to)) for a in given if a.to not in role.ranks or a.into is Space.INBOX}
     inboxes = sum(program.bucket[bucket].size for bucket, _ in boxes)

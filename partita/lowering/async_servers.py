@@ -10,6 +10,7 @@ server  from w         I0-- I1----                 a lane for each worker
 bounded delay   V.w of round r after U of every other worker of round r - staleness
 staleness 0     besides, U of round r after V of all of round r - 1: nobody reads what comes later
 elastic         a worker's own steps, then D = rate (x - centre) with the centre of the answer before, x -= D, push D
+encoded         E after P, S of the coding, X after I: decoded into that worker's inbox
 late ones drop  E after `need` of all U, U unless E is done, Y the step, Z the sum empty again; Y after E and A, all V
                 of round r - 1, or after N, every bucket's E on all servers: whoever still reads mixed versions then
                 has no part in the round. A worker leaves out what is left of a round once G has the weights of the
@@ -26,6 +27,7 @@ from typing import Final
 
 from partita.graph.graph import Graph
 from partita.lowering.agreement import lanes_of, program_of
+from partita.lowering.coding import coded_gaps
 from partita.lowering.elastic import own_steps
 from partita.lowering.keys import owners_of
 from partita.lowering.negotiation import heard, said
@@ -98,6 +100,7 @@ def loose_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
     gathered = graph.weight is not None and sync.frequency.period > 1 and not (elastic or dual)
     yield gathered, "weighted losses gathered over several minibatches"
     yield bool(plan.before), "phases before servers that go ahead"
+    yield from coded_gaps(plan, dropped)
 
 
 def asynchronous(draft: Draft) -> Program:
@@ -116,7 +119,7 @@ def asynchronous(draft: Draft) -> Program:
         body = [one for _, part in parts for one in part]
         keeps = "model" if ranks in working else "server"
         roles.append(Role("-".join(name for name, _ in parts), ranks, tuple(body), lanes_of(body, SERVE), keeps))
-    semantics = "lossy" if drops(draft) else "delayed" if own is _worker else "consensus"
+    semantics = "lossy" if drops(draft) or draft.sync.wire.codecs else "delayed" if own is _worker else "consensus"
     return program_of(draft, tuple(roles), steps=frequency.period * frequency.fetch, semantics=semantics)
 
 
@@ -140,6 +143,7 @@ def _worker(draft: Draft, crew: Crew, owners: Owners) -> list[Instruction]:
             for way in ways:
                 if one.name == f"P{draft.last[way.i] if delta else way.i}{tag}":
                     body += _made_ready(draft, crew, way, tag)
+                    body += way.encoded(tag, After(f"S{way.i}{before}", int(push == 0)))
     body += [one for tag in tags for way in ways for one in way.sent(tag)]
     body += [one for way in ways for one in way.taken()]
     if drops(draft):
@@ -211,7 +215,7 @@ def _server(draft: Draft, host: int, owners: Owners) -> list[Instruction]:
     for push, tag in enumerate(tags):
         for way in ways:
             name = f"U{way.i}.{way.worker}"
-            body += way.received(tag, After(f"{name}{tags[push - 1]}", int(push == 0)))
+            body += way.received(tag, tags[push - 1], int(push == 0))
             merge = _merge(draft, way, share[way.worker])
             waits = (After(way.came(tag)), *_withheld(draft, way.i, push))
             late = After(f"E{way.i}") if drops(draft) else None

@@ -37,7 +37,7 @@ from partita.lowering.samples import Draft
 from partita.plan.memory import Shard
 from partita.plan.plan import Plan, Update
 from partita.plan.rule import momentum_ahead
-from partita.plan.sync import Servers
+from partita.plan.sync import Servers, What
 from partita.plan.wire import Codec, Wire
 from partita.program.instruction import (
     After,
@@ -250,6 +250,19 @@ def divided_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
     yield bounded, f"a bound on each worker's own gradient ahead of a codec {divided}"
     in_rounds = codec is not None and codec.name in SPECS and spec_of(codec).counts is not None
     yield in_rounds and plan.memory.shard is not Shard.NONE, "codecs in rounds with sharded state"
+
+
+def coded_gaps(plan: Plan, dropped: bool) -> Iterator[tuple[bool, str]]:
+    """(whether a plan whose servers go ahead asks for it, what) of codecs; of a gradient that is left out nobody keeps
+    what its codec held back of others."""
+    sync = plan.sync[0]
+    codec = sender(sync.wire)
+    known = codec is not None and codec.name in SPECS
+    yield codec is not None and dropped, "codecs where late gradients are dropped"
+    yield at(sync.wire, "server") is not None, "coded answers of servers that go ahead"
+    yield codec is not None and sync.what not in (What.GRADIENT, What.DELTA), f"codecs of {sync.what} at servers"
+    bounded = codec is not None and known and bound_of(codec, 1) > 0
+    yield bounded, "a bound on each worker's own gradient ahead of a codec at servers that go ahead"
 
 
 def codings_of(draft: Draft) -> tuple[Coding, ...]:

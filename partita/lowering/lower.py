@@ -191,7 +191,8 @@ def _gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
     bounded = bool(graph.clip_norm) or graph.weight is not None
     yield fans_out(through) and bounded, "weighted losses or a bound on the norm of gradients under servers in levels"
     plain = isinstance(through, AllReduce) and sync.payload is Payload.GRADIENT and alike
-    yield bool(wire.codecs) and not (plain or _sums_at_servers(plan)), "codecs where no gradients are all-reduced"
+    pushed = plain or _sums_at_servers(plan) or (isinstance(through, Servers) and not waits_for_all(plan))
+    yield bool(wire.codecs) and not pushed, "codecs where no gradients are all-reduced"
     unknown = [codec.name for codec in wire.codecs if codec.name not in SPECS]
     yield bool(unknown), f"the codec {unknown[0]}" if unknown else ""
     if served:

@@ -4,6 +4,8 @@ copies on a device that both share.
     apart     worker  T F B P     R | F       P: packed, S: sent, R: into what the worker reads, or its inbox until T
               push          S--
               server          I--  U V D--    U: from its inbox into the server's weights, V: a copy for the worker
+    encoded   worker  P E                     E: into a coding, which is sent; X: out of it into the server's inbox
+              server          I--  X U V
     at home   T F B P ... U V | F             U: from the rank's own DELTA into SERVED, V: into what the worker
                                               reads, once it reads no more, or into its inbox until T
 """
@@ -13,9 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from partita.lowering.coding import upward
 from partita.lowering.samples import Draft
 from partita.plan.sync import Payload
-from partita.program.instruction import After, Instruction, Receive, Send, Snapshot, Space
+from partita.program.instruction import After, Decode, Encode, Instruction, Receive, Send, Snapshot, Space
+from partita.program.program import Coding
 
 
 def tags_of(draft: Draft) -> tuple[str, ...]:
@@ -64,13 +68,24 @@ class PushPull:
         letter = "G" if self.draft.sync.payload is Payload.DELTA else "W" if self.draft.weight else "P"
         return f"{letter}{self.i}{tag}"
 
+    @property
+    def coding(self) -> Coding | None:
+        """What is sent in place of it, if a codec is for it."""
+        return None if self.home else upward(self.draft.sync.wire, self.draft.buckets[self.i])
+
     def gone(self, tag: str) -> str:
         """The instruction after which that contribution may be overwritten."""
-        return f"U{self.i}.{self.worker}{tag}" if self.home else f"S{self.i}{tag}"
+        return f"U{self.i}.{self.worker}{tag}" if self.home else f"{'E' if self.coding else 'S'}{self.i}{tag}"
 
     def came(self, tag: str) -> str:
         """The instruction after which the server has it."""
-        return self.made(tag) if self.home else f"I{self.i}.{self.worker}{tag}"
+        return self.made(tag) if self.home else f"{'X' if self.coding else 'I'}{self.i}.{self.worker}{tag}"
+
+    def encoded(self, tag: str, before: After) -> Iterator[Instruction]:
+        """On the worker, once the coding `before` is sent."""
+        if self.coding:
+            act = Encode(self.bucket, self.coding.name, self.space)
+            yield Instruction(f"E{self.i}{tag}", act, "compute", (After(self.made(tag)), before))
 
     @property
     def read(self) -> str:
@@ -79,14 +94,22 @@ class PushPull:
 
     def sent(self, tag: str) -> Iterator[Instruction]:
         if not self.home:
-            act = Send(self.bucket, (self.host,), f"{self.bucket}.up{tag}", self.space)
-            yield Instruction(f"S{self.i}{tag}", act, f"push{self.host}", (After(self.made(tag)),))
+            what, space = (self.coding.name, Space.CODED) if self.coding else (self.bucket, self.space)
+            act = Send(what, (self.host,), f"{self.bucket}.up{tag}", space)
+            ready = After(self.gone(tag) if self.coding else self.made(tag))
+            yield Instruction(f"S{self.i}{tag}", act, f"push{self.host}", (ready,))
 
-    def received(self, tag: str, free: After) -> Iterator[Instruction]:
-        """On the server, once its inbox is `free`."""
-        if not self.home:
-            act = Receive(self.bucket, (self.worker,), f"{self.bucket}.up{tag}", Space.INBOX)
-            yield Instruction(f"I{self.i}.{self.worker}{tag}", act, f"from{self.worker}", (free,))
+    def received(self, tag: str, before: str, rounds: int) -> Iterator[Instruction]:
+        """On the server, once the inbox is free: the push `before`, so many rounds ago, has entered."""
+        free, lane = After(f"U{self.i}.{self.worker}{before}", rounds), f"from{self.worker}"
+        name, key = f"I{self.i}.{self.worker}{tag}", f"{self.bucket}.up{tag}"
+        if self.coding:
+            come = Receive(self.coding.name, (self.worker,), key, Space.CODED)
+            read = Decode(self.bucket, self.coding.name, (self.worker,), Space.INBOX)
+            yield Instruction(name, come, lane, (After(self.came(before), rounds),))
+            yield Instruction(self.came(tag), read, lane, (After(name), free))
+        elif not self.home:
+            yield Instruction(name, Receive(self.bucket, (self.worker,), key, Space.INBOX), lane, (free,))
 
     def answered(self, ready: tuple[After, ...]) -> Iterator[Instruction]:
         """On the server: send its weights to the worker, once they are `ready`."""

@@ -145,13 +145,14 @@ class Encode:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """Gradient of the bucket, or of the rank's own part where codings are of parts, = sum of the decoded codings of
-    `sources`, in this order. Without sources, it is what the rank's own coding says, which a collective may have
-    summed, together with the codings before it."""
+    """Gradient of the bucket, or of the rank's own part where codings are of parts, or the INBOX of a source, = sum of
+    the decoded codings of `sources`, in this order. Without sources, it is what the rank's own coding says, which a
+    collective may have summed, together with the codings before it."""
 
     bucket: str
     coding: str
     sources: tuple[int, ...]
+    into: Space = Space.GRADIENT
 
 
 @dataclass(frozen=True, slots=True)

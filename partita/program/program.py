@@ -106,7 +106,10 @@ class Role:
     @cached_property
     def decoded(self) -> dict[str, tuple[int, ...]]:
         """Coding -> the ranks whose codings this role decodes one by one; empty where one coding stands for all."""
-        return {i.act.coding: i.act.sources for i in self.instructions if isinstance(i.act, Decode)}
+        found: dict[str, tuple[int, ...]] = {}
+        for act in (i.act for i in self.instructions if isinstance(i.act, Decode)):
+            found[act.coding] = tuple(dict.fromkeys((*found.get(act.coding, ()), *act.sources)))
+        return found
 
     @cached_property
     def serves(self) -> frozenset[str]:

@@ -22,10 +22,13 @@ def downpour(
     own: bool = True,
     bucket_bytes: Bytes = 2**20,
     microbatches: int = 1,
+    codec: str = "none",
 ) -> Plan:
     """Downpour SGD: each replica pushes the sum of its gradients over `push` minibatches and fetches the weights with
     every `fetch`-th push; servers apply each push at once, with the task's rule (DP-09; Dean et al., NIPS 2012;
     DistBelief's own rule is Adagrad)."""
-    base = ps_async(graph, cluster, servers=servers, own=own, bucket_bytes=bucket_bytes, microbatches=microbatches)
+    base = ps_async(
+        graph, cluster, servers=servers, own=own, bucket_bytes=bucket_bytes, microbatches=microbatches, codec=codec
+    )
     frequency = Frequency(period=push, fetch=fetch)
     return replace(base, name="downpour", sync=(replace(base.sync[0], frequency=frequency),))

@@ -20,9 +20,12 @@ def ps_async(
     own: bool = True,
     bucket_bytes: Bytes = 2**20,
     microbatches: int = 1,
+    codec: str = "none",
 ) -> Plan:
     """Asynchronous SGD: servers apply each worker's gradient as it comes, weighted by the worker's share of the
-    minibatch, and answer at once (DP-10; Langford et al., NeurIPS 2009). Keys are divided over the servers by bytes
-    (DP-05, DP-07)."""
-    base = ps_sync(graph, cluster, servers=servers, own=own, bucket_bytes=bucket_bytes, microbatches=microbatches)
+    minibatch, and answer at once (DP-10; Langford et al., NeurIPS 2009). Keys are divided over the servers by bytes;
+    with a codec workers push what it says, such as what has changed significantly (DP-05, DP-07)."""
+    base = ps_sync(
+        graph, cluster, servers=servers, own=own, bucket_bytes=bucket_bytes, microbatches=microbatches, codec=codec
+    )
     return replace(base, name="ps_async", sync=(replace(base.sync[0], consistency=Consistency(staleness=-1)),))

@@ -21,10 +21,13 @@ def softsync(
     own: bool = True,
     bucket_bytes: Bytes = 2**20,
     microbatches: int = 1,
+    codec: str = "none",
 ) -> Plan:
     """n-softsync: of L workers, every L // n gradients that arrive make a step. Each counts by its share of the
     minibatch, so that the effective rate falls as staleness, about n, rises (DP-16; Gupta, Zhang & Wang, ICDM 2016)."""
-    base = ps_async(graph, cluster, servers=servers, own=own, bucket_bytes=bucket_bytes, microbatches=microbatches)
+    base = ps_async(
+        graph, cluster, servers=servers, own=own, bucket_bytes=bucket_bytes, microbatches=microbatches, codec=codec
+    )
     need = max(base.mesh.size // max(n, 1), 1)
     return replace(
         base, name="softsync", sync=(replace(base.sync[0], consistency=Consistency(-1, need=need, late="keep")),)

@@ -21,9 +21,12 @@ def ssp(
     own: bool = True,
     bucket_bytes: Bytes = 2**20,
     microbatches: int = 1,
+    codec: str = "none",
 ) -> Plan:
     """Stale synchronous parallel: workers push the change that their own optimizer made, and a read at clock c sees
     every change of clocks before c - staleness (DP-14; Ho et al., NIPS 2013)."""
-    base = ps_async(graph, cluster, servers=servers, own=own, bucket_bytes=bucket_bytes, microbatches=microbatches)
+    base = ps_async(
+        graph, cluster, servers=servers, own=own, bucket_bytes=bucket_bytes, microbatches=microbatches, codec=codec
+    )
     sync = replace(base.sync[0], payload=Payload.DELTA, consistency=Consistency(staleness=staleness))
     return replace(base, name="ssp", sync=(sync,))

@@ -42,7 +42,7 @@ def _after(acts: Sequence[Act], before: frozenset[Space], joint: bool) -> frozen
         elif isinstance(act, Encode):
             for space in (act.held, *act.clears):
                 put(space, False)
-        elif isinstance(act, Combine | Decode):
+        elif isinstance(act, Combine) or (isinstance(act, Decode) and act.into is Space.GRADIENT):
             put(Space.GRADIENT, True)
         elif isinstance(act, Pack):
             put(act.space, joint)

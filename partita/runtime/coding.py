@@ -76,7 +76,11 @@ def _fill(coding: Coding, message: torch.Tensor, values: torch.Tensor, key: int,
 
 def decode(rank: Rank, act: Decode, name: str, round: int) -> None:
     """Summed in the order of the sources, so that every rank gets the same bits."""
-    coding, flat = rank.program.coding[act.coding], rank.state.gradient[act.bucket][rank.slot(round)]
+    coding = rank.program.coding[act.coding]
+    if act.into is Space.INBOX:
+        flat = rank.state.inbox_of(act.bucket, act.sources[0])
+    else:
+        flat = rank.state.gradient[act.bucket][rank.slot(round)]
     kernel, site = kernel_of(coding.codec), site_of(rank, coding, round)
     if coding.edges:
         own = rank.state.owned[act.bucket]
@@ -91,7 +95,7 @@ def decode(rank: Rank, act: Decode, name: str, round: int) -> None:
 def site_of(rank: Rank, coding: Coding, round: int, fresh: torch.Tensor | None = None) -> Site:
     """What a bucket's codec may look at besides its numbers."""
     return Site(
-        tuple(tuple(view.shape) for view in rank.state.gradient_views[coding.bucket][0]),
+        tuple(tuple(view.shape) for view in rank.state.whole(coding.bucket)),
         tuple(row(rank, rank.program.coding[name], rank.rank) for name in coding.before),
         rank.state.kept.get((Space.BASIS, coding.bucket)),
         coding_key(rank.feed.seed, rank.step(round, 0), EVERYBODY, coding.bucket),
@@ -182,22 +186,24 @@ def receive_coding(rank: Rank, act: Receive, source: int, round: int) -> Pending
 
 def block_of(rank: Rank, coding: Coding) -> torch.Tensor:
     """The rows of a coding, made when first asked for: one for each rank whose is decoded by itself, else one."""
-    if coding.name not in rank.state.coded:
-        rows = len(rank.role.decoded.get(coding.name, ())) or 1
-        length = coding.most + LENGTH if coding.most else coding.elements
-        made = torch.zeros((rows, -(-length // 8) * 8 if coding.most else length), dtype=getattr(torch, coding.dtype))
-        rank.state.coded[coding.name] = made.to(rank.device)
-    return rank.state.coded[coding.name]
+    rows = len(rank.role.decoded.get(coding.name, ())) or 1
+    length = coding.most + LENGTH if coding.most else coding.elements
+    return _room(rank, coding, coding.name, (rows, -(-length // 8) * 8 if coding.most else length))
+
+
+def _room(rank: Rank, coding: Coding, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """Room for codings, made when first asked for; by whichever lane of those that ask at once is the first."""
+    if name not in rank.state.coded:
+        made = torch.zeros(shape, dtype=getattr(torch, coding.dtype), device=rank.device)
+        return rank.state.coded.setdefault(name, made)
+    return rank.state.coded[name]
 
 
 def own_part(rank: Rank, coding: Coding, part: int) -> torch.Tensor:
     """What a rank itself makes of a part of a bucket."""
     lengths = [_length(rank, coding, k) for k in range(len(coding.parts))]
     starts = list(accumulate((-(-length // 8) * 8 for length in lengths), initial=0))
-    if coding.name not in rank.state.coded:
-        whole = torch.zeros(starts[-1], dtype=getattr(torch, coding.dtype), device=rank.device)
-        rank.state.coded[coding.name] = whole
-    return rank.state.coded[coding.name][starts[part] : starts[part] + lengths[part]]
+    return _room(rank, coding, coding.name, (starts[-1],))[starts[part] : starts[part] + lengths[part]]
 
 
 def _length(rank: Rank, coding: Coding, part: int) -> int:
@@ -214,11 +220,9 @@ def _part_from(rank: Rank, coding: Coding, source: int) -> torch.Tensor:
     mine = sources.index(rank.rank)
     if source == rank.rank:
         return own_part(rank, coding, mine)
-    came, length = f"{coding.name} of others", _length(rank, coding, mine)
-    if came not in rank.state.coded:
-        shape = (len(sources), -(-length // 8) * 8)
-        rank.state.coded[came] = torch.zeros(shape, dtype=getattr(torch, coding.dtype), device=rank.device)
-    return rank.state.coded[came][sources.index(source)][:length]
+    length = _length(rank, coding, mine)
+    room_of_all = _room(rank, coding, f"{coding.name} of others", (len(sources), -(-length // 8) * 8))
+    return room_of_all[sources.index(source)][:length]
 
 
 def row(rank: Rank, coding: Coding, source: int) -> torch.Tensor:

@@ -46,7 +46,7 @@ def copies_of(program: Program) -> dict[str, Copies]:
             updating[act.bucket] |= set(role.ranks)
         elif isinstance(act, Collective) and act.space is not Space.CODED:
             agreed[act.bucket].add(act.space)
-        elif isinstance(act, Combine | Decode):
+        elif isinstance(act, Combine) or (isinstance(act, Decode) and act.into is Space.GRADIENT):
             agreed[act.bucket].add(Space.GRADIENT)
     updating |= {bucket: set(role.ranks) for role in program.roles for bucket in role.serves}
     served = [i.act for role, i in program.instructions() if role.keeps == "server"]

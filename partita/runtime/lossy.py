@@ -4,6 +4,7 @@ contribution of worker r   v = e_r + g_r,   message = codec(v),   e_r = v - said
 momentum ahead (SP-03)     g_r bounded, u_r = m u_r + g_r,   v = e_r + u_r,   u_r = 0 where the message speaks
 applied                    sum over r of said(message of r), in the order of the ranks
 in rounds (EX-02)          what all workers' values are understood as together, from what was understood last
+pushed to a server that goes ahead    the same of one worker, turn by turn
 coded answers (QU-05)      the same once more of the sum, by its server
 coded results (CO-09)      said(each part of the sum of chosen entries), by the rank that sums it
 per hop                    the plan's schedule on the contributions, each message said through the codec
@@ -65,10 +66,17 @@ class Lossy:
             turns = [dict(zip(own, turn, strict=True)) for turn in zip(*own.values(), strict=True)]
             found_here = [self._agreed(program, bucket, turn, step, n) for n, turn in enumerate(turns)]
             whole = self._answered(program, bucket, torch.stack(found_here).sum(0) / weight, step)
-            lengths = [rows(found[piece.parameter], piece).numel() for piece in bucket.pieces]
-            for piece, part in zip(bucket.pieces, torch.split(whole, lengths), strict=True):
-                into = rows(found[piece.parameter], piece)
-                into.copy_(part.view(into.shape))
+            _spread(bucket, whole, found)
+        return found
+
+    def pushed(self, program: Program, step: int, worker: int, brought: Named) -> dict[str, torch.Tensor]:
+        """What a server that goes ahead understands of what a worker brings; what is not encoded as it is."""
+        found = {name: value.clone() for name, value in brought.items()}
+        acts = [i.act for i in program.role_of[worker].instructions if isinstance(i.act, Encode)]
+        for coding in dict.fromkeys(program.coding[act.coding] for act in acts):
+            bucket = program.bucket[coding.bucket]
+            meant = self._at_end(program, coding, bucket, {worker: _flat(bucket, found)}, step, 0)
+            _spread(bucket, meant, found)
         return found
 
     def coded(self, program: Program) -> tuple[str, ...]:
@@ -217,6 +225,14 @@ class Lossy:
 
 def _flat(bucket: Bucket, named: Named) -> torch.Tensor:
     return torch.cat([rows(named[piece.parameter], piece).reshape(-1) for piece in bucket.pieces])
+
+
+def _spread(bucket: Bucket, flat: torch.Tensor, found: Named) -> None:
+    """The numbers of a bucket into the parameters' own."""
+    lengths = [rows(found[piece.parameter], piece).numel() for piece in bucket.pieces]
+    for piece, part in zip(bucket.pieces, torch.split(flat, lengths), strict=True):
+        into = rows(found[piece.parameter], piece)
+        into.copy_(part.view(into.shape))
 
 
 def _sums(program: Program, cargo: str) -> list[tuple[str, Collective]]:

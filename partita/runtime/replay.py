@@ -4,7 +4,8 @@
     versions             w0 ------------------> w1 ------------------> w2 ------------------> w3
 
 Each gradient is computed anew on the versions that its worker had read, each bucket takes them in the order in which
-they entered, and corrections are written out as their papers have them. Workers that are tied to a centre train apart,
+they entered, and corrections are written out as their papers have them. What a worker encodes is what its codec leaves
+of it, and of what that held back of its turns before. Workers that are tied to a centre train apart,
 and bring what they give way to it.
 """
 
@@ -27,6 +28,7 @@ from partita.program.ledger import LOST, Merge
 from partita.program.program import Bucket, Program
 from partita.runtime.elastic import elastic_workers
 from partita.runtime.leg import Leg
+from partita.runtime.lossy import Lossy
 from partita.runtime.pairwise import together
 from partita.runtime.reference import Reference, Share, fed, shares_of
 from partita.runtime.rules import optimizer_of, step_at_rate
@@ -34,7 +36,7 @@ from partita.runtime.state import rows
 
 Parts = list[torch.Tensor]
 Named = dict[str, torch.Tensor]
-StartWait = tuple[int, int]
+Turn = tuple[int, int]
 
 
 @dataclass
@@ -114,15 +116,16 @@ class Replay:
             name: self._shelf(program.bucket[name], {w: acts[0] for w, acts in by_worker.items()}, ledger)
             for name, by_worker in applies.items()
         }
-        self.read: dict[StartWait, dict[str, int]] = {}
+        self.read: dict[Turn, dict[str, int]] = {}
         self.waiting = Counter((merge.worker, merge.turn) for merge in ledger if merge.applied != LOST)
         for merge in ledger:
             read = self.read.setdefault((merge.worker, merge.turn), {})
             read |= dict.fromkeys(self.shelves, merge.read) if drops else {merge.bucket: merge.read}
         taken = sorted(self.waiting)
         self.before = {now: was[1] if was[0] == now[0] else -1 for was, now in pairwise([(-1, -1), *taken])}
-        self.made: dict[StartWait, Named] = {}
+        self.made: dict[Turn, Named] = {}
         self.workers: dict[int, tuple[Any, Any, Any]] = {}
+        self.codecs = Lossy(one.seed)
 
     def _shelf(self, bucket: Bucket, apply: dict[int, Apply], ledger: Sequence[Merge]) -> Shelf:
         parts = [rows(self.named[piece.parameter].detach(), piece).clone() for piece in bucket.pieces]
@@ -154,7 +157,7 @@ class Replay:
                 for piece, part in zip(shelf.bucket.pieces, shelf.versions[version], strict=True):
                     rows(self.named[piece.parameter], piece).copy_(part)
 
-    def _known(self, turn: StartWait) -> bool:
+    def _known(self, turn: Turn) -> bool:
         """Whether what a worker's turn brings can be computed by now; it then is."""
         if turn not in self.made:
             read = self.read[turn]
@@ -176,7 +179,9 @@ class Replay:
             given = self.elastic.pull(worker, turn, minibatches, [p.detach().clone() for p in self.named.values()])
             return dict(zip(self.named, given, strict=True))
         gradient = self._gradient(worker, turn)
-        return self._increment(worker, gradient) if self.delta else gradient
+        brought = self._increment(worker, gradient) if self.delta else gradient
+        program, (step, _) = self.stages[0].leg.program, self._minibatches(worker, turn)[0]
+        return self.codecs.pushed(program, step // program.steps * program.steps, worker, brought)
 
     def _minibatches(self, worker: int, turn: int) -> list[tuple[int, list[Share]]]:
         """The steps of a turn, and the worker's parts of each."""
@@ -186,7 +191,7 @@ class Replay:
         steps = range(push * period, (push + 1) * period)
         return [(before + step, [s for s in stage.shares[worker] if s.step == step]) for step in steps]
 
-    def _taken(self, turn: StartWait) -> Named:
+    def _taken(self, turn: Turn) -> Named:
         """What a turn brings, which goes with the last bucket that takes its part."""
         self.waiting[turn] -= 1
         return self.made[turn] if self.waiting[turn] else self.made.pop(turn)

@@ -194,7 +194,8 @@ def make_state(
 
 def _packed(acts: Sequence[Act]) -> set[str]:
     """The buckets of which such a rank has flat gradients."""
-    found = {act.bucket for act in acts if isinstance(act, Combine | Decode)}
+    found = {act.bucket for act in acts if isinstance(act, Combine)}
+    found |= {act.bucket for act in acts if isinstance(act, Decode) and act.into is Space.GRADIENT}
     found |= {act.bucket for act in acts if isinstance(act, Pack) and act.space is Space.GRADIENT}
     found |= {act.bucket for act in acts if isinstance(act, Apply) and (act.need > 1 or act.drop)}
     found |= {act.bucket for act in acts if isinstance(act, Receive) and act.space is Space.GRADIENT}

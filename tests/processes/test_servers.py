@@ -34,11 +34,13 @@ PLANS = (
     "ssp(own=false,servers=2,staleness=1,bucket_bytes=400)",
     "dc_asgd(own=false,strength=0.5,decay=0.9)",
     "backup_workers(own=false,servers=2,bucket_bytes=400)",
+    "ssp(own=false,codec=onebit,bucket_bytes=400)",
+    "ps_async(codec=threshold,bucket_bytes=400)",
     "backup_workers(bucket_bytes=400)",
 )
 
 
-@pytest.mark.parametrize("plan", [PLANS[1], PLANS[-1], *(pytest.param(p, marks=pytest.mark.slow) for p in PLANS)])
+@pytest.mark.parametrize("plan", [PLANS[1], *PLANS[-2:], *(pytest.param(p, marks=pytest.mark.slow) for p in PLANS)])
 def test_a_run_of_processes_equals_the_replay_of_its_ledger(crews: Crews, plan: str, tmp_path: Path) -> None:
     """DP-05, DP-07, DP-09, DP-10, DP-11, DP-14, DP-16, DP-17, DP-18, DP-19, DP-20, DP-22 over torch.distributed."""
     crew = crews(TASK, "local:4" if "own=false" in plan else "local:5")

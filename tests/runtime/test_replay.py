@@ -12,7 +12,7 @@ from partita.errors import ProgramError
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
-from partita.program.instruction import Apply
+from partita.program.instruction import Apply, Space
 from partita.program.ledger import Merge
 from partita.recipes.catalogue import call
 from partita.runtime.acts import ACTS
@@ -47,6 +47,11 @@ PLANS = (
     "easgd(servers=1,period=2,bucket_bytes=400)",
     "eamsgd(servers=1,period=4,rate=0.2,bucket_bytes=400)",
     "admm(need=2,period=2,bucket_bytes=400)",
+    "ps_async(codec=threshold(threshold=0.02),bucket_bytes=400)",
+    "ps_async(own=false,codec=onebit,servers=2,bucket_bytes=400)",
+    "ssp(codec=topk(ratio=0.2),staleness=1)",
+    "downpour(push=2,fetch=2,codec=onebit)",
+    "softsync(codec=terngrad,bucket_bytes=400)",
 )
 
 
@@ -58,6 +63,17 @@ def test_a_run_equals_the_replay_of_its_ledger(plan: str, order: int) -> None:
     found = checked(perceptron(), lambda graph: call(plan, graph, machines), machines, steps=STEPS, order=order)
     assert found["max_difference"] <= TOLERANCE
     assert "replay" in found["against"]
+
+
+def test_what_is_not_significant_waits_at_its_worker() -> None:
+    """DP-05, the filter of what has changed significantly: what never is stays there whole, and no weight moves."""
+    task = replace(perceptron(), optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
+    some, none = (Run(f"ps_async(codec=threshold(threshold={bound}))", 3, task=task) for bound in (0.02, 1e9))
+    held = [float(run.states[0].kept[Space.RESIDUAL, "b0"].abs().sum()) for run in (some, none)]
+    assert 0 < held[0] < held[1]
+    first = dict(fresh(task, seed=0, precision="fp64").model.named_parameters())
+    assert difference(none.weights, first) == 0 < difference(some.weights, first)
+    assert all((Space.RESIDUAL, "b0") not in run.states[2].kept for run in (some, none))
 
 
 class Run:
