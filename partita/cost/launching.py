@@ -38,4 +38,4 @@ def _launched(program: Program, role: Role, costs: Costs, host: Costs) -> bool:
     counts = Counter(i.act.segment for i in role.instructions if isinstance(i.act, Compute))
     acts: list[tuple[Act, int]] = [(Compute(name, ""), count) for name, count in counts.items()]
     acts += [(i.act, 1) for i in role.instructions if isinstance(i.act, Pack | Update)]
-    return sum(n * (host.demand(program, act, 1).core - costs.demand(program, act, 1).core) for act, n in acts) > 0
+    return sum(n * (host.demand(program, act).core - costs.demand(program, act).core) for act, n in acts) > 0

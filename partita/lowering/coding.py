@@ -37,7 +37,7 @@ from partita.lowering.samples import Draft
 from partita.plan.memory import Shard
 from partita.plan.plan import Plan, Update
 from partita.plan.rule import momentum_ahead
-from partita.plan.sync import Servers, What
+from partita.plan.sync import Payload, Servers
 from partita.plan.wire import Codec, Wire
 from partita.program.instruction import (
     After,
@@ -260,7 +260,8 @@ def coded_gaps(plan: Plan, dropped: bool) -> Iterator[tuple[bool, str]]:
     known = codec is not None and codec.name in SPECS
     yield codec is not None and dropped, "codecs where late gradients are dropped"
     yield at(sync.wire, "server") is not None, "coded answers of servers that go ahead"
-    yield codec is not None and sync.what not in (What.GRADIENT, What.DELTA), f"codecs of {sync.what} at servers"
+    other = sync.payload not in (Payload.GRADIENT, Payload.DELTA)
+    yield codec is not None and other, f"codecs of {sync.payload} at servers"
     bounded = codec is not None and known and bound_of(codec, 1) > 0
     yield bounded, "a bound on each worker's own gradient ahead of a codec at servers that go ahead"
 
