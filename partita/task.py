@@ -24,13 +24,14 @@ PRECISIONS = ("fp64", "fp32", "bf16", "fp16")
 class Task:
     """A model, its loss, its data and its optimizer.
 
-    `model()` builds an nn.Module; `loss(model, batch)` returns the mean over the batch's samples, or a `(sum, weight)`
-    pair; `data` is a map-style dataset of samples (tuples or dicts of tensors), read at once where it has
-    `__getitems__(positions)`, or `collated(positions)`, which returns a batch; `optimizer(parameters)` builds a torch
-    optimizer; `batch_size` counts the samples of one global minibatch; `schedule(optimizer)` builds an LR scheduler
-    that is stepped once a step; `clip_norm` bounds the norm of the global gradient; `collate(samples)` makes a batch
-    (torch's default_collate if None). `origin` is what other processes load it by, empty where nothing is known that
-    they could. Raises TaskError for a field that cannot be right.
+    `model()` builds an nn.Module, which is trained in training mode; `loss(model, batch)` returns the mean over the
+    batch's samples, or a `(sum, weight)` pair (for a mean over tokens, say); `data` is a map-style dataset of samples
+    (tuples or dicts of tensors), read at once where it has `__getitems__(positions)`, or `collated(positions)`, which
+    returns a batch; `optimizer(parameters)` builds a torch optimizer, of all parameters and of parts of them, which
+    keep the groups that they have among all; `batch_size` counts the samples of one global minibatch;
+    `schedule(optimizer)` builds an LR scheduler that is stepped once a step; `clip_norm` bounds the norm of the global
+    gradient; `collate(samples)` makes a batch (torch's default_collate if None). `origin` is what other processes load
+    it by, empty where nothing is known that they could. Raises TaskError for a field that cannot be right.
     """
 
     name: str

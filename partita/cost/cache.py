@@ -13,6 +13,7 @@ import re
 from pathlib import Path
 from typing import Final
 
+from partita.graph.flops import OPAQUE
 from partita.units import Seconds
 
 METHOD: Final = 5  # raised when the way of timing changes
@@ -47,8 +48,9 @@ def read_cache(place: Path) -> dict[str, float]:
 
 
 def write_cache(place: Path, seconds: dict[str, Seconds], reference: Seconds) -> None:
-    """Add operators to the file; a crash leaves the old one."""
-    table = read_cache(place) | {name: value / reference for name, value in seconds.items()}
+    """Add operators to the file; a crash leaves the old one. What a whole model takes its signature does not say."""
+    named = {name: value / reference for name, value in seconds.items() if not name.startswith(OPAQUE)}
+    table = read_cache(place) | named
     place.parent.mkdir(parents=True, exist_ok=True)
     fresh = place.with_suffix(f".{os.getpid()}")
     fresh.write_text(json.dumps(table))

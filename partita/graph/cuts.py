@@ -97,7 +97,8 @@ def legal_cuts(graph: Graph) -> tuple[Cut, ...]:
     """The cuts of the forward pass over which only activations cross, in order.
 
     A cut that a view of a parameter or buffer crosses is left out, for the later stage would need another's weights; so
-    is one just before a view, which costs the same on its other side.
+    is one just before a view, which costs the same on its other side, and one that parts who reads a buffer from who
+    changes it, for each stage has a copy.
     """
     return graph.once("cuts", lambda: tuple(_legal_cuts(graph)))
 
@@ -105,13 +106,22 @@ def legal_cuts(graph: Graph) -> tuple[Cut, ...]:
 def _legal_cuts(graph: Graph) -> Iterator[Cut]:
     lives = liveness(graph)
     weights = {parameter.name for parameter in graph.parameters} | {buffer.name for buffer in graph.buffers}
-    borrowed = _borrowed(graph, weights)
+    borrowed, joined = _borrowed(graph, weights), _changing(graph)
     for position in range(1, graph.forward_length):
-        if shares_memory(graph.operators[position], graph):
+        if shares_memory(graph.operators[position], graph) or position in joined:
             continue
         values = lives.across(position, forward=True)
         if values and not any(ref.name in borrowed for ref in values):
             yield Cut(position, values)
+
+
+def _changing(graph: Graph) -> frozenset[int]:
+    """The places between the first and the last of a buffer's readers and the operator that makes its new value."""
+    places = {name: [graph.index[ref.name]] for name, ref in graph.mutations if ref.name in graph.index}
+    for place, operator in enumerate(graph.operators[: graph.forward_length] if places else ()):
+        for ref in operator.reads():
+            places.get(ref.name, []).append(place)
+    return frozenset(at for every in places.values() for at in range(min(every) + 1, max(every) + 1))
 
 
 def _borrowed(graph: Graph, weights: set[str]) -> frozenset[str]:

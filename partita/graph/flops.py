@@ -10,6 +10,7 @@ from partita.graph.operator import Operator
 from partita.graph.patterns import CONTRACTIONS, pattern_of, shares_memory
 from partita.graph.tensor import dim_at
 
+OPAQUE: Final = "partita.opaque"  # a whole model, counted when it was captured
 ROWS: Final = frozenset({"aten.embedding", "aten.index", "aten.gather"})  # read only what they are asked for
 WRITES_ONLY: Final = frozenset({"aten.zeros_like", "aten.empty_like", "aten.full_like", "aten.ones_like"})
 
@@ -21,6 +22,8 @@ def flops(operator: Operator, graph: Graph, batch: int) -> float:
     without its overcount of their weight's gradient), others one to a few for each element. An operator without a
     pattern counts one for each element it makes.
     """
+    if operator.target.startswith(OPAQUE):
+        return float(str(dict(operator.keywords)["flops"])) * batch
     pattern = pattern_of(operator, graph)
     if pattern is not None:
         return pattern.flops(batch)

@@ -14,6 +14,7 @@ from partita.lab.rehearsal import Rehearsal
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.program.timeline import Timeline
+from partita.runtime.mean import divides, unlike_its_parts
 from partita.runtime.memory_trace import MemoryTrace
 from partita.runtime.result import RunResult
 from partita.searches.explaining import MOST_RANKS
@@ -63,7 +64,9 @@ def contest(
         memory = {text: rehearsal.memory(plan) for text, plan in plans.items()}
         paid = [pays(plan, costs) for plan in plans.values()] if cluster.size <= MOST_RANKS else []
         over = {text: points(sweep(plan, costs, tuple(bandwidths))) for text, plan in plans.items() if bandwidths}
-        notes = (*rehearsal.notes, *(str(one) for one in paid if one))
+        divided = any(map(divides, programs.values()))
+        unlike = unlike_its_parts(loaded, graph.batch, seed) if loaded and divided else ""
+        notes = (*rehearsal.notes, *([unlike] if unlike else ()), *(str(one) for one in paid if one))
     classes = {text: program.semantics for text, program in programs.items()}
     return Contest(classes, predicted, guesses, memory, results, notes, over)
 

@@ -25,6 +25,7 @@ from partita.lab.bench import HOST, Bench, benches_of
 from partita.lab.codecs import codec_seconds
 from partita.lab.timing import Executor, cold_seconds, thread_seconds
 from partita.lab.turns import seconds_in_turn
+from partita.lab.wholes import whole_seconds
 from partita.program.instruction import After, Instruction, Kind, Scale
 from partita.runtime.device import CPU, Clock
 from partita.runtime.feed import Feed
@@ -201,10 +202,12 @@ def rank_operators(
     tell: Callable[[dict[str, Any]], None],
     steps: Iterable[str] = ("",),
     device: str = CPU,
+    task: Task | None = None,
 ) -> dict[str, Any]:
     """Signature -> core-seconds of this rank's share of the operators that are not known yet, and of some that every
     rank times, known or not; and the reference kernel's. Of the captured step ("") or of those in the short dtypes of
-    `steps`. A few operators are timed by every rank: too short a list would stay in the cache."""
+    `steps`. A few operators are timed by every rank: too short a list would stay in the cache. Those of a model that
+    is one operator are timed on the samples of `task`."""
     torch.manual_seed(0)
     whole = [shortened(graph, short) if short else graph for short in steps]
     wanted = unique_operators([substitute(step, batch) for step in whole for batch in batches])
@@ -214,6 +217,9 @@ def rank_operators(
     mine |= dict.fromkeys(names if len(names) < FEW else names[rank::world])
     bench, *launching = benches_of(device)
     reference = reference_seconds(bench)
+    if graph.rung == "opaque" and task is not None:
+        found = whole_seconds(task, graph, batches, device)
+        return {"operators": found, "reference": min(reference, reference_seconds(bench)), "launching": []}
     examples = [(n, *wanted[n]) for n in mine]
     with torch.no_grad():
         found = seconds_in_turn(examples, lambda n: tell({"operators": n, "of": len(mine)}), bench)

@@ -92,6 +92,7 @@ class Service:
             tell,
             request["steps"],
             self.session.device,
+            self.session.task,
         )
 
     def touches(self, request: Request, tell: Tell) -> dict[str, Any]:

@@ -7,9 +7,11 @@ from typing import Any
 from partita.cluster.cluster import Cluster
 from partita.graph.graph import Graph
 from partita.lab.rehearsal import Rehearsal, Tell
+from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.runtime.checkpoint import Found, Keep
 from partita.runtime.directory import Finished, opened, write_result
+from partita.runtime.mean import divides, unlike_its_parts
 from partita.runtime.result import RunResult
 from partita.task import Task
 from partita.units import Seconds
@@ -29,6 +31,8 @@ def train_on(
             return start.result
         path, since = (str(start.path), start.manifest.step) if isinstance(start, Found) else ("", 0)
         order: dict[str, Any] = {"seed": seed, "init": init, "timeout": timeout, "tell": tell}
+        if divides(lower(graph, plan, cluster)[-1].program) and (unlike := unlike_its_parts(loaded, graph.batch, seed)):
+            note(unlike)
         with Rehearsal(spec, graph, cluster, loaded=loaded, **order) as rehearsal:
             result = rehearsal.train(plan, steps=steps, keep=keep, keyed=keyed, resume=path, since=since, note=note)
         if keep.out:

@@ -70,7 +70,8 @@ def _samples(plan: Plan, graph: Graph) -> None:
         )
     if not graph.symbolic and (workers * m > 1 or batch != graph.batch):
         raise PlanError(
-            f"{graph.name} holds for {graph.batch} samples only ({graph.blind}); use `single` without microbatches"
+            f"{plan.name} divides minibatches, and the step of {graph.name} was captured for {graph.batch} samples: "
+            f"{graph.blind.rstrip('.')}; use `single` without microbatches"
         )
 
 

@@ -36,6 +36,11 @@ def pipeline(
         raise PlanError(f"{name}: balance={balance!r}; allowed are {', '.join(CUTTINGS)}, replicas")
     if data < 1 or chunks < 1 or microbatches < 1:
         raise PlanError(f"{name}: data={data}, chunks={chunks}, microbatches={microbatches}; give 1 or more of each")
+    if graph.rung == "opaque":
+        raise PlanError(
+            f"{name} cuts a model into stages, and {graph.name} is one operator, of which only samples can be divided "
+            f"({graph.blind.rstrip('.')}); use a plan without stages, such as ddp"
+        )
     batch = graph.global_batch or graph.batch
     blocks = blocks_of(graph, cluster, costs, max(batch // (data * microbatches), 1))
     wire = Wire(

@@ -95,7 +95,8 @@ def verdict_answer(found: Verdict, plan: str) -> Answer:
     measured = f"{found.max_difference:.3g} apart from {found.against}, tolerance {found.tolerance:.3g}"
     single = f"fp32: {found.fp32_difference:.3g} apart, a reordered control {found.control_difference:.3g}"
     if not found.equal:
-        return Answer(body, (single,), 1, f"{plan} is not equal ({found.semantics}): {measured}")
+        why = f"; {found.because}" if found.because else ""
+        return Answer(body, (single,), 1, f"{plan} is not equal ({found.semantics}): {measured}{why}")
     return Answer(body, (f"{plan} is equal ({found.semantics}): {measured}", single))
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Verdict:
     """`equal` within `tolerance` in fp64 `against` the named serial training.
 
-    fp32's difference stands beside that of a control whose sums are only ordered otherwise.
+    fp32's difference stands beside that of a control whose sums are only ordered otherwise. `because` says why they
+    differ, where that is known.
     """
 
     equal: bool
@@ -19,3 +20,4 @@ class Verdict:
     against: str
     fp32_difference: float
     control_difference: float
+    because: str = ""

@@ -56,6 +56,7 @@ from partita.runtime.streams import by_streams
 from partita.runtime.tolerant_sum import tolerant_sum
 from partita.runtime.transport import Pending, Steps
 from partita.runtime.values import receive_values, send_values
+from partita.runtime.whole import REST, WHOLE
 from partita.wire.algorithms import by_messages, schedule_of
 
 Carry = Callable[[Rank, Any, str, int], Pending | Steps | None]
@@ -64,10 +65,14 @@ Carry = Callable[[Rank, Any, str, int], Pending | Steps | None]
 def load(rank: Rank, act: Load, name: str, round: int) -> None:
     start = rank.role.mine(act.start, rank.rank)
     positions = rank.feed.positions(rank.step(round, act.step), start, act.count)
-    leaves = rank.feed.leaves(positions, rank.device, rank.floating) if act.fetch else []
-    if act.fetch:
-        check_shapes(rank.graph, leaves, act.count, rank.step(round, act.step))
     environment = rank.environment(round, act.part)
+    leaves: list[torch.Tensor] = []
+    if act.fetch:
+        leaves, rest = rank.feed.read(positions, rank.device, rank.floating)
+        if rank.whole is None:
+            check_shapes(rank.graph, leaves, act.count, rank.step(round, act.step))
+        else:
+            environment |= {WHOLE: rank.whole, REST: rest}
     suffix = f">{act.stage}" if act.stage >= 0 else ""
     named = {f"input.{i}{suffix}": leaf for i, leaf in enumerate(leaves)}
     environment |= {name: leaf for name, leaf in named.items() if Ref(name) in rank.reads}

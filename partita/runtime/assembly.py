@@ -36,6 +36,7 @@ from partita.runtime.segment import compile_segment, last_reads
 from partita.runtime.shared import in_common
 from partita.runtime.state import State, make_state
 from partita.runtime.transport import Transport
+from partita.runtime.whole import Whole
 from partita.task import Task
 from partita.tracing.prepare import DTYPES
 
@@ -89,7 +90,8 @@ def make_rank(
     uses = Counter(part for i in role.instructions if (part := getattr(i.act, "part", "")))
     made = Rank(
         graph, program, role, rank, state, transport, Feed(task, seed), segments, reads, uses, device,
-        DTYPES[precision] if precision else None, first_step, seed if keyed else None, Pace(cores), clock_of(device),
+        DTYPES[precision] if precision else None, first_step, seed if keyed else None,
+        Whole.of(task, graph, seed, precision) if graph.rung == "opaque" else None, Pace(cores), clock_of(device),
     )  # fmt: skip
     if state.scaler:
         state.scaler.begin()

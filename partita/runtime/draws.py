@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from partita.tracing.draws import keyed_dropout, keyed_random, keyed_uniform
+from partita.tracing.draws import check_keyed, keyed_dropout, keyed_random, keyed_uniform
 
 DRAWS: Final = "draws"
 
@@ -49,7 +49,10 @@ def random(
     with drawn_again(env, key, device or keywords.get("device") or torch.device("cpu"), kept, again):
         made: torch.Tensor = function(*arguments, **keywords)
     draws: Draws | None = env[DRAWS]
-    return made if draws is None else keyed_random(target, arguments, made, draws.uniform(made.shape, key, along))
+    if draws is None:
+        return made
+    check_keyed(target, made)
+    return keyed_random(target, arguments, made, draws.uniform(made.shape, key, along))
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from partita.errors import TaskError
 from partita.graph.graph import Graph
 from partita.runtime.device import to_device
 from partita.task import Task
-from partita.tracing.prepare import flatten, read_batch
+from partita.tracing.prepare import Rest, flatten, read_batch
 
 
 @dataclass
@@ -45,13 +45,20 @@ class Feed:
 
     def leaves(self, positions: Sequence[int], device: str, floating: torch.dtype | None = None) -> list[torch.Tensor]:
         """The collated samples' tensors in pytree order, floats as `floating` where it is given."""
+        return self.read(positions, device, floating)[0]
+
+    def read(
+        self, positions: Sequence[int], device: str, floating: torch.dtype | None = None
+    ) -> tuple[list[torch.Tensor], Rest]:
+        """The same, and what else the batch holds."""
         try:
             batch = read_batch(self.task, self.task.data, positions)
         except Exception as error:
             raise TaskError(
                 f"reading samples {list(positions)[:4]}... of {self.task.name!r} failed: {error}"
             ) from error
-        return [to_device(leaf, device, floating) for leaf in flatten(batch)[0]]
+        leaves, rest = flatten(batch)
+        return [to_device(leaf, device, floating) for leaf in leaves], rest
 
 
 def check_shapes(graph: Graph, leaves: Sequence[torch.Tensor], count: int, step: int) -> None:

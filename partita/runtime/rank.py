@@ -24,6 +24,7 @@ from partita.runtime.segment import Environment, Leaves
 from partita.runtime.state import State
 from partita.runtime.streams import KeptMaps
 from partita.runtime.transport import Transport
+from partita.runtime.whole import Whole
 from partita.units import Seconds
 
 LEADING: Final = ("compute", "serve")
@@ -100,8 +101,9 @@ class Rank:
 
     What it computes: `code` holds the compiled segments, `reads` the values that any of them takes, `environments` the
     values of each minibatch and microbatch in flight; an environment is dropped after as many instructions as `uses`
-    says. `first_step` is the step of round 0. `draws` is the seed of keyed random numbers (None: torch's own).
-    `gathered`: batch statistics that wait for the rest of their minibatch, each (samples, new value of the buffer).
+    says. `first_step` is the step of round 0. `draws` is the seed of keyed random numbers (None: torch's own). `whole`
+    is the module of a model that is one operator. `gathered`: batch statistics that wait for the rest of their
+    minibatch, each (samples, new value of the buffer).
 
     What it has done: `ends` has wall clock and core-seconds of the process at each round's end; `at` the instance that
     each lane is in: name, round, since when, and whether it waits for other ranks; `collectives_begun` how many rounds
@@ -127,6 +129,7 @@ class Rank:
     floating: torch.dtype | None = None
     first_step: int = 0
     draws: int | None = None
+    whole: Whole | None = None
     pace: Pace = field(default_factory=Pace)
     clock: Clock = field(default_factory=Clock)
     board: Board = field(default_factory=Board)

@@ -4,7 +4,8 @@
     delayed     the same with the gradient of `lag` steps ago (Pipe-SGD, DP-30), what is in flight applied at the end
     consensus   replicas trained one by one, agreeing as `replicas` says
 
-Where a model keeps batch statistics, a minibatch is fed in the sub-batches that the plan makes of it.
+Where a model changes buffers, a minibatch is fed in the sub-batches that the plan makes of it, and each worker has
+buffers of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -30,8 +31,9 @@ from partita.runtime.rules import optimizer_of, step_at_rate
 from partita.runtime.turns import Parts, turns_of
 from partita.task import Task
 from partita.tracing.draws import NOTHING, KeyedDraws
-from partita.tracing.prepare import read_batch
+from partita.tracing.prepare import hooked, read_batch
 from partita.tracing.promote import Promoted
+from partita.tracing.unseen import seen_through
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +76,25 @@ class Reference:
     dims: Mapping[int, int]
     weighted: bool = False
     modes: Callable[[], Sequence[Any]] = tuple
+    rank: int = -1
+    buffers: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
 
-    def gradients(self, step: int, shares: Sequence[tuple[int, int]], of: int) -> list[torch.Tensor]:
+    def turn(self, rank: int) -> None:
+        """From here on the model's buffers are those of a worker, as it left them; the first ones where it is new."""
+        own = dict(self.model.named_buffers())
+        self.buffers[self.rank] = {name: buffer.clone() for name, buffer in own.items()}
+        with torch.no_grad():
+            for name, kept in self.buffers.get(rank, self.buffers[-1]).items():
+                own[name].copy_(kept)
+        self.rank = rank
+
+    def gradients(
+        self, step: int, shares: Sequence[tuple[int, int]], of: int, ranks: Sequence[int] = ()
+    ) -> list[torch.Tensor]:
         """Sum over shares (start, count) of count / of x gradient of the mean loss over it, clipped where asked. Of a
-        loss that comes with a weight: the gradient of the sum over all shares, over their weight."""
-        found, weight = self.sums(step, shares, of)
+        loss that comes with a weight: the gradient of the sum over all shares, over their weight. `ranks` are the
+        workers of the shares, where each has buffers of its own."""
+        found, weight = self.sums(step, shares, of, ranks)
         return self.clipped([gradient / weight for gradient in found] if self.weighted else found)
 
     def clipped(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -90,12 +106,18 @@ class Reference:
             torch.nn.utils.clip_grad_norm_(parameters, self.task.clip_norm)
         return gradients
 
-    def sums(self, step: int, shares: Sequence[tuple[int, int]], of: int) -> tuple[list[torch.Tensor], float]:
+    def sums(
+        self, step: int, shares: Sequence[tuple[int, int]], of: int, ranks: Sequence[int] = ()
+    ) -> tuple[list[torch.Tensor], float]:
         """The gradients before they are clipped, of a loss with a weight before they are divided by that; and it."""
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         for p in parameters:
             p.grad = None
-        weights = [self.backward(step, start, count, count / of) for start, count in shares]
+        weights = []
+        for i, (start, count) in enumerate(shares):
+            if ranks:
+                self.turn(ranks[i])
+            weights.append(self.backward(step, start, count, count / of))
         return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters], sum(weights)
 
     def backward(self, step: int, start: int, count: int, share: float, scale: float = 1.0) -> float:
@@ -108,6 +130,7 @@ class Reference:
         with ExitStack() as modes:
             for mode in self.modes() or ([Promoted()] if self.precision == "fp64" else []):
                 modes.enter_context(mode)
+            modes.enter_context(seen_through())
             modes.enter_context(KeyedDraws(self.seed, step, positions, self.dims))
             loss = self.task.loss(self.model, batch)
             self.weighted = isinstance(loss, tuple)
@@ -146,9 +169,14 @@ class Replica:
         if self.schedule is not None:
             self.schedule.step()
 
-    def copy(self) -> Replica:
-        """Another one in the same state."""
-        own = replace(self.own, model=deepcopy(self.own.model), feed=Feed(self.own.task, self.own.seed))
+    def copy(self, worker: int = -1) -> Replica:
+        """Another one in the same state, with a worker's buffers where one is named."""
+        if worker >= 0:
+            self.own.turn(worker)
+        feed = Feed(self.own.task, self.own.seed)
+        own = replace(self.own, model=deepcopy(self.own.model), feed=feed, rank=-1, buffers={})
+        for p, before in zip(own.model.parameters(), self.own.model.parameters(), strict=True):
+            hooked(p, before)  # which copies lack
         made = replica(own, self.update)
         made.optimizer.load_state_dict(deepcopy(self.optimizer.state_dict()))
         if self.schedule is not None:
@@ -180,7 +208,7 @@ def reference(
         if leg.program.semantics not in ("exact", "delayed", "lossy"):
             workers = sorted({share.rank for share in shares_of(leg.program)}) or list(replicas)
             if len(replicas) < len(workers):
-                replicas = {w: replicas[0].copy() for w in workers}
+                replicas = {w: replicas[0].copy(w) for w in workers}
             replica_training(replicas, leg)
         else:
             _recurrence(replicas[0], leg, whole, codecs)
@@ -190,13 +218,14 @@ def reference(
 def _recurrence(one: Replica, leg: Leg, whole: bool, codecs: Lossy) -> None:
     """w(t+1) = w(t) - rule(g(t - lag)); nothing for t < lag; a leg's last `lag` gradients are applied at its end."""
     program, steps, lag = leg.program, leg.rounds * leg.program.steps, leg.program.slots - 1
-    parts = [(0, program.batch)] if whole else [(s.start, s.count) for s in shares_of(program)]
+    shares = () if whole else shares_of(program)
+    parts, ranks = [(s.start, s.count) for s in shares] or [(0, program.batch)], [s.rank for s in shares]
     flying: deque[list[torch.Tensor]] = deque()
     for t in range(steps + lag):
         if t < steps and program.semantics == "lossy":
             flying.append(_lossily(one.own, program, leg.step + t, codecs))
         elif t < steps:
-            flying.append(one.own.gradients(leg.step + t, parts, program.batch))
+            flying.append(one.own.gradients(leg.step + t, parts, program.batch, ranks))
         if t >= lag:
             one.apply(flying.popleft())
 
@@ -206,19 +235,19 @@ def _lossily(own: Reference, program: Program, step: int, codecs: Lossy) -> list
     names = [name for name, p in own.model.named_parameters() if p.requires_grad]
 
     @cache
-    def gradient(parts: Parts) -> tuple[dict[str, torch.Tensor], float]:
-        found, part = own.sums(step, parts, program.batch)
+    def gradient(rank: int, parts: Parts) -> tuple[dict[str, torch.Tensor], float]:
+        found, part = own.sums(step, parts, program.batch, [rank] * len(parts))
         return dict(zip(names, found, strict=True)), part
 
     shares, turns = shares_of(program), turns_of(program)
     workers = sorted({share.rank for share in shares})
-    each = {w: gradient(tuple(sorted((s.start, s.count) for s in shares if s.rank == w))) for w in workers}
+    each = {w: gradient(w, tuple(sorted((s.start, s.count) for s in shares if s.rank == w))) for w in workers}
     weight = sum(part for _, part in each.values()) if own.weighted else 1.0
     contributions = {worker: named for worker, (named, _) in each.items()}
     several = program.stages or any(len(mine) > 1 for by_rank in turns.values() for mine in by_rank.values())
     coded = codecs.coded(program) if several else ()
     apart = {
-        bucket: {rank: tuple(gradient(parts)[0] for parts in mine) for rank, mine in turns[bucket].items()}
+        bucket: {rank: tuple(gradient(rank, parts)[0] for parts in mine) for rank, mine in turns[bucket].items()}
         for bucket in coded
     }
     return own.clipped(list(codecs.summed(program, step, contributions, weight, apart).values()))

@@ -31,7 +31,7 @@ from partita.runtime.leg import Leg
 from partita.runtime.lossy import Lossy
 from partita.runtime.pairwise import together
 from partita.runtime.reference import Reference, Share, fed, shares_of
-from partita.runtime.rules import optimizer_of, step_at_rate
+from partita.runtime.rules import groups_among, optimizer_of, step_at_rate
 from partita.runtime.state import rows
 
 Parts = list[torch.Tensor]
@@ -131,7 +131,8 @@ class Replay:
         parts = [rows(self.named[piece.parameter].detach(), piece).clone() for piece in bucket.pieces]
         if bucket.shared not in ("", bucket.dtype):
             parts = [part.to(getattr(torch, bucket.shared)).to(part.dtype) for part in parts]
-        optimizer = optimizer_of(self.one.task, self.update, parts)
+        names = [piece.parameter for piece in bucket.pieces]
+        optimizer = optimizer_of(self.one.task, self.update, parts, names, groups_among(self.one.task, self.named))
         schedule = self.one.task.schedule(optimizer) if self.one.task.schedule else None
         mine = [merge for merge in ledger if merge.bucket == bucket.name and merge.applied != LOST]
         return Shelf(bucket, apply, parts, optimizer, schedule, mine, [[part.clone() for part in parts]])
@@ -202,7 +203,7 @@ class Replay:
         total = {name: torch.zeros_like(p) for name, p in self.named.items()}
         for step, parts in self._minibatches(worker, turn):
             shares = [part for s in parts for part in fed(s, self.whole)]
-            found = self.one.gradients(step, shares, batch)
+            found = self.one.gradients(step, shares, batch, [worker] * len(shares))
             scale = sum(count for _, count in shares) / batch if self.one.weighted else 1.0
             for mine, gradient in zip(total.values(), found, strict=True):
                 mine += scale * gradient

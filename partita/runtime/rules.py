@@ -5,11 +5,15 @@ Their norms are those of whole tensors: lowering never divides one where such a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from partita.errors import TaskError, first_line
+from partita.graph.graph import Graph
+from partita.graph.tensor import dim_at
 from partita.plan.plan import Rule, Update
 from partita.plan.rule import momentum_ahead, rate_factor
 from partita.task import Task
@@ -71,22 +75,72 @@ class Lamb(torch.optim.Optimizer):
                 w.sub_(u.mul_(group["lr"] * torch.where((weight > 0) & (length > 0), weight / length, 1.0)))
 
 
-def optimizer_of(task: Task, update: Update, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
+Groups = Sequence[tuple[Mapping[str, Any], Sequence[str]]]
+
+
+def optimizer_of(
+    task: Task, update: Update, parameters: Iterable[torch.Tensor], names: Sequence[str] = (), groups: Groups = ()
+) -> torch.optim.Optimizer:
     """The task's optimizer, or the one that the plan's rule names, with the settings that the task's has: its groups,
-    rates and decays, momentum (or Adam's first beta), betas (or momentum and 0.999), eps."""
-    own = task.optimizer(parameters)
+    rates and decays, momentum (or Adam's first beta), betas (or momentum and 0.999), eps.
+
+    Where `parameters` are parts of the weights `names`, `groups` tell in which group each is that the whole model's
+    optimizer has: a part may have other dimensions than its weight, and a bucket holds a few weights in another order.
+    """
+    parts = list(parameters)
+    own = _made(task, parts)
+    if groups:
+        named = list(zip(parts, names, strict=True))
+        own.param_groups[:] = [
+            {**settings, "params": [part for part, name in named if name in members]} for settings, members in groups
+        ]
     if update.rule is Rule.TASK:
         return own
-    groups = []
+    ruled = []
     for group in own.param_groups:
         momentum = group.get("momentum", group.get("betas", (0.9,))[0])
         settings = {key: group[key] for key in ("params", "lr")} | {"weight_decay": group.get("weight_decay", 0.0)}
         if update.rule is Rule.LARS:
-            groups.append(settings | {"momentum": momentum, "trust": update.trust})
+            ruled.append(settings | {"momentum": momentum, "trust": update.trust})
         else:
             betas = group.get("betas", (momentum or 0.9, 0.999))
-            groups.append(settings | {"betas": betas, "eps": group.get("eps", 1e-6)})
-    return (Lars if update.rule is Rule.LARS else Lamb)(groups)
+            ruled.append(settings | {"betas": betas, "eps": group.get("eps", 1e-6)})
+    return (Lars if update.rule is Rule.LARS else Lamb)(ruled)
+
+
+def _made(task: Task, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+    try:
+        return task.optimizer(parameters)
+    except Exception as error:
+        raise TaskError(
+            f"the optimizer of {task.name!r} could not be made for the model's parameters ({first_line(error)}); "
+            "make task.optimizer(task.model().parameters()) work on its own first"
+        ) from error
+
+
+def groups_among(task: Task, weights: Mapping[str, torch.Tensor]) -> Groups:
+    """The groups that the task's optimizer makes of all weights of a model: settings, and names of weights. None where
+    it makes but one, or has tensors for settings."""
+    groups = _made(task, list(weights.values())).param_groups
+    names = {id(weight): name for name, weight in weights.items()}
+    settings = [{key: value for key, value in group.items() if key != "params"} for group in groups]
+    if len(groups) < 2 or any(isinstance(value, torch.Tensor) for one in settings for value in one.values()):
+        return ()
+    return [(one, [names[id(p)] for p in group["params"]]) for one, group in zip(settings, groups, strict=True)]
+
+
+def whole_groups(task: Task, graph: Graph) -> Groups:
+    """The same of a graph's weights, without memory for them."""
+
+    def make() -> Groups:
+        with FakeTensorMode():
+            weights = {}
+            for p in graph.trainable:
+                sizes = [dim_at(size, 1) for size in p.tensor.shape]
+                weights[p.name] = torch.nn.Parameter(torch.empty(sizes, dtype=getattr(torch, p.tensor.dtype)))
+            return groups_among(task, weights)
+
+    return graph.once(("groups", task.optimizer), make)
 
 
 def step_at_rate(optimizer: torch.optim.Optimizer, update: Update) -> None:

@@ -35,10 +35,12 @@ from partita.graph.tensor import Affine, Ratio
 from partita.kernels.attention import TWINS
 from partita.runtime.device import CPU
 from partita.runtime.draws import DRAWING
+from partita.runtime.whole import OPAQUE
 
 Environment = dict[str, Any]
 Leaves = dict[str, torch.Tensor]
 YIELD_CORE: Final = "yield_core"
+WITHIN: Final = DRAWING | OPAQUE  # what is called with the environment
 COMPILER: Final = "inductor"  # of torch.compile
 
 
@@ -48,11 +50,8 @@ def resolve(target: str, device: str = CPU) -> Callable[..., Any]:
 
     if device != CPU and target in TWINS:
         return TWINS[target]
-    if target.startswith("partita.opaque"):
-        raise CaptureError(
-            "this model could not be traced and was taken whole; it can be planned for and simulated, and not run yet: "
-            "let its forward not depend on values of its data"
-        )
+    if target == "aten.view_as_complex.default":
+        return as_complex
     found: Any = torch.ops
     for part in target.split("."):
         found = getattr(found, part, None)
@@ -61,6 +60,11 @@ def resolve(target: str, device: str = CPU) -> Callable[..., Any]:
                 f"this torch has no operator {target}; capture the task again with the torch that runs it"
             )
     return found  # type: ignore[no-any-return]
+
+
+def as_complex(pairs: torch.Tensor) -> torch.Tensor:
+    """torch.view_as_complex, also of a weight that begins at an odd place of its bucket."""
+    return torch.view_as_complex(pairs.clone() if pairs.storage_offset() % 2 else pairs)
 
 
 def last_reads(graph: Graph) -> dict[Ref, int]:
@@ -149,7 +153,7 @@ class _Writer:
 
     def called(self, i: int, operator: Operator) -> list[str]:
         """Put what an operator calls into the scope; the arguments ahead of its own."""
-        drawing, found = DRAWING.get(operator.target), None
+        drawing, found = WITHIN.get(operator.target), None
         if drawing is None:
             found = resolve(operator.target, self.device)
         if not self.compiled or isinstance(found, torch._ops.OpOverload):

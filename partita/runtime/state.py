@@ -9,7 +9,7 @@ place, without copies:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -22,7 +22,7 @@ from partita.program.instruction import KEPT, Act, Apply, Combine, Decode, Norm,
 from partita.program.program import MASS, NORM, Bucket, Piece, Program, Role
 from partita.runtime.ledger import Ledger
 from partita.runtime.owned import Owned, Part, Shapes, Slice, owned_of, release
-from partita.runtime.rules import optimizer_of, step_at_rate
+from partita.runtime.rules import optimizer_of, step_at_rate, whole_groups
 from partita.runtime.scaler import Scaler
 from partita.task import Task
 from partita.tracing.convert import dense
@@ -176,7 +176,7 @@ def make_state(
     kept = {place: _begun(place[0], program.bucket[place[1]], parameter[place[1]]) for place in program.kept(role)}
     beside = {act.bucket for act in acts if isinstance(act, Apply) and act.into is Space.SERVED and not act.delta}
     views |= {name: shaped(kept[Space.SERVED, name], views[name]) for name in beside}
-    optimizer = {name: optimizer_of(task, program.update, mine) for name, mine in views.items() if mine}
+    optimizer = _optimizers(graph, program, task, views, owned)
     schedule = {name: task.schedule(one) for name, one in optimizer.items()} if task.schedule else {}
     given = [act for act in acts if isinstance(act, Snapshot) and act.to != rank]
     outbox = {(act.bucket, act.to): parameter[act.bucket].clone() for act in given}
@@ -190,6 +190,18 @@ def make_state(
     for name in optimizer:
         made.arrange(name)
     return made
+
+
+def _optimizers(
+    graph: Graph, program: Program, task: Task, views: dict[str, Views], owned: Mapping[str, Owned]
+) -> dict[str, torch.optim.Optimizer]:
+    """One a bucket, over its pieces or what is the rank's own of it."""
+    parts = {name: owned[name].parts if name in owned else program.bucket[name].pieces for name in views}
+    names, groups = (
+        {name: [part.parameter for part in every] for name, every in parts.items()},
+        whole_groups(task, graph),
+    )
+    return {name: optimizer_of(task, program.update, mine, names[name], groups) for name, mine in views.items() if mine}
 
 
 def _packed(acts: Sequence[Act]) -> set[str]:

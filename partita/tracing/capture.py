@@ -79,7 +79,7 @@ def _traced(task: Task, batch: int, precision: str, optimizer: Optimizer, symbol
     try:
         return _folded(with_sample_dims(unify(at(one), at(two), batch)))
     except Unlike as error:
-        reason = f"The step holds for {batch} samples only, because {error}."
+        reason = f"it is not one step for any number of samples ({error})"
         return _folded(replace(at(batch), blind=reason))
 
 
@@ -99,7 +99,7 @@ def _sizes(task: Task, precision: str) -> tuple[int, int]:
 def _opaque(task: Task, batch: int, precision: str, optimizer: Optimizer, error: Exception) -> Graph:
     why = str(error) if isinstance(error, PartitaError) else first_line(error)
     reason = (
-        f"The step could not be traced ({why}), so the model is one operator: nothing inside it is seen, and only its "
-        f"samples can be split."
+        f"the step could not be traced ({why}), so the model is one operator: nothing inside it is seen, and only its "
+        f"samples can be split"
     )
     return opaque_graph(task, batch, precision, optimizer, reason)

@@ -106,10 +106,21 @@ def keyed_random(target: str, arguments: Sequence[Any], empty: Tensor, uniform: 
     elif kind == "randperm":
         drawn = u.argsort()
     else:
-        raise CaptureError(
-            f"{target} has no keyed form; train without --deterministic, or draw with rand, randn or bernoulli"
-        )
+        raise _unkeyed(target)
     return drawn.to(empty.dtype)
+
+
+def check_keyed(target: str, made: Any) -> None:
+    """Raises CaptureError for an operator that makes more than what it draws."""
+    if not isinstance(made, Tensor):
+        raise _unkeyed(target)
+
+
+def _unkeyed(target: str) -> CaptureError:
+    return CaptureError(
+        f"{target} has no keyed form, by which every plan draws the same, so it cannot be verified, nor trained with "
+        "--deterministic; draw with rand, randn or bernoulli"
+    )
 
 
 def is_random(function: Any) -> bool:
@@ -132,6 +143,7 @@ class KeyedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.aten.native_dropout.default:
             return keyed_dropout(args[0], args[1], self._uniform(args[0].shape))
         empty = args[0] if func._schema.is_mutable else func(*args, **kwargs)
+        check_keyed(str(func), empty)
         drawn = keyed_random(str(func), args, empty, self._uniform(empty.shape))
         return empty.copy_(drawn) if func._schema.is_mutable else drawn
 

@@ -1,31 +1,54 @@
 """The rung that always works: the user's module and autograd as one operator each way, split by samples only.
 
-`partita.opaque_forward(parameters, buffers, inputs)` makes the loss, the weight where there is one, and the new value
-of every buffer that changes. `partita.opaque_backward(loss, tangent, parameters, buffers, inputs)` makes the gradients
-in the order of Graph.gradients. A worker carries both out with its own copy of the module.
+`partita.opaque_forward(parameters, buffers, inputs)` makes the loss, the weight where there is one, the new value of
+every buffer that changes, and what autograd keeps, as so many bytes. `partita.opaque_backward(kept, tangent,
+parameters, buffers, inputs)` makes the gradients of all weights that are trained, of which a batch may use some only.
+A worker carries both out with its own copy of the module (`runtime/whole`). The keyword `flops` of each is a sample's.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.flop_counter import FlopCounterMode
 
 from partita.errors import CaptureError, PartitaError, first_line
 from partita.graph.graph import TANGENT, Buffer, Constant, Graph, Optimizer, Parameter
 from partita.graph.operator import Operator, Phase, Ref
-from partita.graph.tensor import Tensor
+from partita.graph.tensor import Affine, Tensor
 from partita.task import Task
 from partita.tracing.convert import other_names, raw_bytes
-from partita.tracing.prepare import DTYPES, build_batch, build_model, checked_model, flatten, split_loss
-from partita.tracing.unify import Points, Unlike
+from partita.tracing.prepare import (
+    DTYPES,
+    build_batch,
+    build_model,
+    check_gradient,
+    check_unchanged,
+    checked_model,
+    flatten,
+    split_loss,
+)
 from partita.units import show_bytes
 
 SIZES = (2, 3)
 FORWARD, BACKWARD = "opaque_forward_0", "opaque_backward_0"
+
+
+@dataclass
+class Tried:
+    """What one real step on SIZES[0] samples told: whether the loss has a weight, FLOPs each way, bytes that autograd
+    keeps beside the weights."""
+
+    weighted: bool = False
+    forward: float = 0.0
+    backward: float = 0.0
+    kept: dict[int, int] = field(default_factory=dict)
 
 
 def opaque_graph(task: Task, batch: int, precision: str, optimizer: Optimizer, reason: str) -> Graph:
@@ -39,23 +62,26 @@ def opaque_graph(task: Task, batch: int, precision: str, optimizer: Optimizer, r
         raise CaptureError(
             f"the model of {task.name!r} cannot be built ({first_line(error)}); make task.model() work on its own first"
         ) from error
-    model.zero_grad()
     before = {name: b.clone() for name, b in model.named_buffers()}
-    weighted = _step(task, model, precision)
+    tried = _step(task, model, precision)
     changed = [name for name, b in model.named_buffers() if not torch.equal(b, before[name])]
-    inputs, symbolic = _inputs(task, batch, precision)
+    inputs = tuple((f"input.{i}", t) for i, t in enumerate(_inputs(task, precision)))
     named = dict(model.named_parameters())
-    gradients = [name for name, p in named.items() if p.grad is not None]
+    gradients = [name for name, p in named.items() if p.requires_grad]
     scalar = Tensor((), str(DTYPES[precision])[6:])
     leaves: tuple[Any, ...] = tuple(
         tuple(Ref(name) for name in names) for names in (named, before, (name for name, _ in inputs))
     )  # fmt: skip
-    first = 2 if weighted else 1
-    made = (scalar,) * first + tuple(_spec(before[name]) for name in changed)
-    forward = Operator(FORWARD, "partita.opaque_forward", leaves, (), made, True)
+    first = 2 if tried.weighted else 1
+    each = sum(tried.kept.values()) // SIZES[0]
+    made = (*(scalar,) * first, *(_spec(before[name]) for name in changed), Tensor((Affine(each),), "uint8"))
+    forward = Operator(
+        FORWARD, "partita.opaque_forward", leaves, (("flops", tried.forward / SIZES[0]),), made, True,
+    )  # fmt: skip
     backward = Operator(
-        BACKWARD, "partita.opaque_backward", (Ref(FORWARD, 0), Ref(TANGENT), *leaves), (),
-        tuple(_spec(named[name]) for name in gradients), True, Phase.BACKWARD, twin=FORWARD,
+        BACKWARD, "partita.opaque_backward", (Ref(FORWARD, len(made) - 1), Ref(TANGENT), *leaves),
+        (("flops", tried.backward / SIZES[0]),), tuple(_spec(named[name]) for name in gradients), True, Phase.BACKWARD,
+        twin=FORWARD,
     )  # fmt: skip
     aliases = other_names(model)
     saved = model.state_dict(keep_vars=True)
@@ -67,10 +93,10 @@ def opaque_graph(task: Task, batch: int, precision: str, optimizer: Optimizer, r
         ),
         buffers=tuple(Buffer(name, _spec(b), name in saved) for name, b in before.items()),
         constants=(Constant(TANGENT, scalar, one),), inputs=inputs,
-        loss=Ref(FORWARD, 0), weight=Ref(FORWARD, 1) if weighted else None,
+        loss=Ref(FORWARD, 0), weight=Ref(FORWARD, 1) if tried.weighted else None,
         gradients=tuple((name, Ref(BACKWARD, i)) for i, name in enumerate(gradients)),
         mutations=tuple((name, Ref(FORWARD, first + i)) for i, name in enumerate(changed)),
-        optimizer=optimizer, rung="opaque", blind=reason, symbolic=symbolic, global_batch=task.batch_size,
+        optimizer=optimizer, rung="opaque", blind=reason, symbolic=True, global_batch=task.batch_size,
         clip_norm=task.clip_norm or 0.0, samples=len(task.data),
     )  # fmt: skip
 
@@ -90,30 +116,51 @@ def _check_memory(task: Task, precision: str) -> None:
         )
 
 
-def _step(task: Task, model: nn.Module, precision: str) -> bool:
-    """Run one real step, leaving the gradients in the model; whether the loss comes with a weight."""
+def _step(task: Task, model: nn.Module, precision: str) -> Tried:
+    """Take one real step."""
     tensors, rest = flatten(build_batch(task, [i % len(task.data) for i in range(SIZES[0])], precision))
-    try:
-        value = task.loss(model, rest.batch(tensors))
-    except Exception as error:
-        raise CaptureError(
-            f"the loss of {task.name!r} failed on a batch of {SIZES[0]} samples ({first_line(error)}); "
-            f"make task.loss(task.model(), batch) work on its own first"
-        ) from error
-    loss, weight = split_loss(task, value)
-    torch.autograd.backward(loss)
-    return weight is not None
+    held, found = {p.untyped_storage().data_ptr() for p in model.parameters()}, Tried()
+    versions = {name: p._version for name, p in model.named_parameters()}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        place = tensor.untyped_storage().data_ptr()
+        if place not in held:
+            found.kept[place] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    model.zero_grad()
+    counter = FlopCounterMode(display=False)
+    with counter, saved_tensors_hooks(keep, lambda tensor: tensor):
+        try:
+            value = task.loss(model, rest.batch(tensors))
+        except Exception as error:
+            raise CaptureError(
+                f"the loss of {task.name!r} failed on a batch of {SIZES[0]} samples ({first_line(error)}); "
+                f"make task.loss(task.model(), batch) work on its own first"
+            ) from error
+        found.forward = float(counter.get_total_flops())
+        loss, weight = split_loss(task, value)
+        check_unchanged({name: p for name, p in model.named_parameters() if p._version != versions[name]})
+        torch.autograd.backward(loss)
+    found.backward, found.weighted = counter.get_total_flops() - found.forward, weight is not None
+    for name, p in model.named_parameters():
+        check_gradient(name, p.grad)
+    return found
 
 
-def _inputs(task: Task, batch: int, precision: str) -> tuple[tuple[tuple[str, Tensor], ...], bool]:
-    """The batch's leaves, following the number of samples where they do so linearly, and whether they do."""
-    sizes = [_leaves(task, size, precision) for size in SIZES]
-    points = Points(*SIZES)
-    try:
-        joined = [points.tensor(a, b) for a, b in zip(*sizes, strict=True)]
-    except (Unlike, ValueError):
-        return tuple((f"input.{i}", t) for i, t in enumerate(_leaves(task, batch, precision))), False
-    return tuple((f"input.{i}", t) for i, t in enumerate(joined)), True
+def _inputs(task: Task, precision: str) -> list[Tensor]:
+    """The batch's leaves, following the number of samples as two sizes of batches tell; nothing is checked against
+    them, for the module takes what comes."""
+    few, more = (_leaves(task, size, precision) for size in SIZES)
+    return [
+        Tensor(tuple(map(_law, a.shape, b.shape)), a.dtype) if len(a.shape) == len(b.shape) else a
+        for a, b in zip(few, more, strict=False)
+    ]
+
+
+def _law(few: Any, more: Any) -> int | Affine:
+    """A size that grows with the samples, or that stays."""
+    return Affine(more - few, few - SIZES[0] * (more - few)) if SIZES[0] * few >= more > few else max(few, more)
 
 
 def _leaves(task: Task, size: int, precision: str) -> list[Tensor]:

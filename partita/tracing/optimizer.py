@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from partita.errors import TaskError
+from partita.errors import TaskError, first_line
 from partita.graph.graph import Optimizer
 from partita.task import Task
 from partita.tracing.prepare import DTYPES
@@ -31,6 +31,7 @@ def optimizer_spec(task: Task, precision: str) -> Optimizer:
             f"the optimizer of {task.name!r} could not take a step on one parameter ({type(error).__name__}: {error}); "
             f"return a torch.optim.Optimizer over the parameters given"
         ) from error
+    _check_schedule(task, optimizer)
     name = type(optimizer).__name__
     state = tuple(
         (key, value.numel() / parameter.numel(), str(value.dtype)[6:])
@@ -42,6 +43,21 @@ def optimizer_spec(task: Task, precision: str) -> Optimizer:
         name, state, elementwise(task),
         float(own.get("momentum", 0.0)), bool(own.get("nesterov", False)), joins(task),
     )  # fmt: skip
+
+
+def _check_schedule(task: Task, optimizer: torch.optim.Optimizer) -> None:
+    """Raises TaskError where the task's schedule cannot be stepped once a step."""
+    if task.schedule is None:
+        return
+    try:
+        schedule = task.schedule(optimizer)
+        optimizer.step()
+        schedule.step()
+    except Exception as error:
+        raise TaskError(
+            f"the schedule of {task.name!r} could not be stepped without arguments ({first_line(error)}); give one "
+            "that goes by steps, for losses are known on some ranks only"
+        ) from error
 
 
 def elementwise(task: Task) -> bool:

@@ -22,11 +22,18 @@ def build_model(task: Task, precision: str) -> nn.Module:
 
 
 def checked_model(task: Task) -> nn.Module:
-    """The task's model as it builds it. Raises TaskError for what cannot be trained."""
+    """The task's model as it builds it, in training mode as loops put it, so that what is to stay in evaluation mode
+    overrides `train`. Raises TaskError for what cannot be trained."""
     model = task.model()
     if not isinstance(model, nn.Module):
         raise TaskError(f"Task.model of {task.name!r} returned {type(model).__name__}; return a torch.nn.Module")
     parameters = dict(model.named_parameters())
+    lazy = next((name for name, p in parameters.items() if isinstance(p, nn.parameter.UninitializedParameter)), "")
+    if lazy:
+        raise TaskError(
+            f"parameter {lazy!r} has no shape before the model has run; run it once on a sample in Task.model, or give "
+            "the layer its sizes"
+        )
     if not parameters:
         raise TaskError(f"the model of {task.name!r} has no parameters; give a model that can be trained")
     if not any(p.requires_grad for p in parameters.values()):
@@ -34,7 +41,39 @@ def checked_model(task: Task) -> nn.Module:
     for name, parameter in parameters.items():
         if parameter.layout is not torch.strided or parameter.is_quantized:
             raise TaskError(f"parameter {name!r} is sparse or quantized; make it a dense float tensor to train it")
-    return model
+        if parameter.is_complex():
+            raise TaskError(
+                f"parameter {name!r} is complex; keep it as real numbers, two in its last dimension, and call "
+                "torch.view_as_complex on it in forward()"
+            )
+        if getattr(parameter, "_post_accumulate_grad_hooks", None):
+            raise TaskError(
+                f"parameter {name!r} has a hook that runs once its gradient is there, as optimizers in the backward "
+                "pass have; take it out, for gradients are summed over devices first"
+            )
+    for name, buffer in model.named_buffers():
+        if buffer.requires_grad:
+            raise TaskError(f"buffer {name!r} requires a gradient; make it a Parameter, or detach it")
+    return model.train()
+
+
+def check_gradient(name: str, gradient: torch.Tensor | None) -> None:
+    """Raises TaskError for a gradient that no plan could sum."""
+    if gradient is not None and gradient.layout is not torch.strided:
+        raise TaskError(f"parameter {name!r} gets a sparse gradient; use a layer without `sparse=True`")
+
+
+def check_unchanged(overwritten: Iterable[str]) -> None:
+    """Raises TaskError for parameters that the forward pass changes."""
+    for name in sorted(overwritten):
+        raise TaskError(f"the forward pass changes parameter {name!r} in place; keep such state in a buffer")
+
+
+def hooked(leaf: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """A leaf that stands for a parameter, whose gradient goes through the same hooks."""
+    for hook in (parameter._backward_hooks or {}).values():
+        leaf.register_hook(hook)  # type: ignore[no-untyped-call]
+    return leaf
 
 
 def build_batch(task: Task, indices: Iterable[int], precision: str) -> Any:

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 SHORT = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def grouped(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
+    """torch's grouped product of experts, which it has in shorter floats only: rows, columns or what is summed over
+    belong to the groups that end at `ends`."""
+    spans = list(pairwise([0, *ends.tolist()]))
+    if a.dim() == b.dim() == 2:
+        return torch.stack([a[:, start:stop] @ b[start:stop] for start, stop in spans])
+    parts = zip(spans, a if a.dim() == 3 else b, strict=True)
+    if a.dim() == 2:
+        made = [a[start:stop] @ expert for (start, stop), expert in parts]
+        return torch.cat([*made, a.new_zeros(len(a) - spans[-1][1], b.shape[-1])])
+    return torch.cat([expert @ b[:, start:stop] for (start, stop), expert in parts], 1)
 
 
 class Promoted(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -32,6 +47,8 @@ class Promoted(TorchDispatchMode):  # type: ignore[no-untyped-call]
         torch.set_default_dtype(self.outer.pop())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._grouped_mm.default and args[0].dtype is torch.float64:
+            return grouped(*args[:3])
         return func(*map(self._promote, args), **{key: self._promote(value) for key, value in (kwargs or {}).items()})
 
     def _promote(self, value: Any) -> Any:

@@ -63,7 +63,8 @@ class Places:
 class Recorder(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Fake tensors that keep a record of every call that makes one; functionalisation runs above, so none mutates.
 
-    Raises CaptureError for a call that changes a tensor in place all the same.
+    `looked` says that the value of a tensor was asked for, which is known of what was made from plain numbers. Raises
+    CaptureError for a call that changes a tensor in place all the same.
     """
 
     def __init__(self) -> None:
@@ -73,9 +74,11 @@ class Recorder(FakeTensorMode):  # type: ignore[no-untyped-call]
         self.outside: dict[CodeType, bool] = {}
         self.backward = False
         self.within = False
+        self.looked = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        self.looked = self.looked or func is torch.ops.aten._local_scalar_dense.default
         if self.within or self.places is None:
             return super().__torch_dispatch__(func, types, args, kwargs)
         self.within = True

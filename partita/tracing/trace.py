@@ -14,12 +14,25 @@ from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTens
 from torch.nn.utils import stateless
 from torch.utils._python_dispatch import _disable_current_modes
 
-from partita.errors import CaptureError, PartitaError, TaskError, first_line
+from partita.errors import CaptureError, PartitaError, first_line
 from partita.task import Task
 from partita.tracing.fused import Fused
-from partita.tracing.prepare import build_batch, checked_model, flatten, in_precision, split_loss
+from partita.tracing.prepare import (
+    Rest,
+    build_batch,
+    check_gradient,
+    check_unchanged,
+    checked_model,
+    flatten,
+    hooked,
+    in_precision,
+    split_loss,
+)
 from partita.tracing.promote import Promoted
 from partita.tracing.record import Call, Places, Recorder
+from partita.tracing.unseen import Varying, check_dice, check_own_values, dice, own_values, seen_through
+
+FEW = 8  # samples that are looked at for themselves, all over the data
 
 
 class NeedsData(CaptureError):
@@ -42,18 +55,22 @@ class Trace:
     mutations: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
-def trace_step(task: Task, batch: int, precision: str, *, real: bool) -> Trace:
-    """Trace one step on `batch` samples; `real` builds the model with data, else no memory is taken for it."""
+def trace_step(task: Task, batch: int, precision: str, *, real: bool, unknown: frozenset[str] = frozenset()) -> Trace:
+    """Trace one step on `batch` samples; `real` builds the model with data, else no memory is taken for it. The values
+    of the buffers in `unknown` are not known, though they were made from plain numbers."""
     fake = Recorder()
     model = checked_model(task) if real else _model_without_data(task, fake)
-    tensors, rest = flatten(build_batch(task, [i % len(task.data) for i in range(batch)], precision))
+    tensors, rest = _alike(task, batch, precision)
     parameters = {name: _fake(p, fake, precision) for name, p in model.named_parameters()}
     buffers = {name: _fake(b, fake, precision) for name, b in model.named_buffers()}
+    for name in unknown:
+        buffers[name].constant = None  # type: ignore[attr-defined]
     inputs = [_fake(t, fake, precision) for t in tensors]
     trainable = [name for name, p in model.named_parameters() if p.requires_grad]
     with ExitStack() as stack:
         places = stack.enter_context(Places(model))
         stack.enter_context(_exporting())
+        stack.enter_context(seen_through())
         stack.enter_context(fake)
         if precision == "fp64":
             stack.enter_context(Promoted())
@@ -61,12 +78,15 @@ def trace_step(task: Task, batch: int, precision: str, *, real: bool) -> Trace:
         leaves: dict[str, torch.Tensor] = {
             name: FunctionalTensor.to_functional(t) for name, t in (parameters | buffers).items()
         }
+        named = dict(model.named_parameters())
         for name in trainable:
-            leaves[name].requires_grad_()
+            hooked(leaves[name].requires_grad_(), named[name])
         given = rest.batch([FunctionalTensor.to_functional(t) for t in inputs])
-        fake.places = places
+        fake.places, before = places, own_values(model)
         with stateless._reparametrize_module(model, leaves, tie_weights=True), Fused():
+            stood = dice()
             loss, weight = split_loss(task, task.loss(model, given))
+            thrown = dice() != stood
             changed = {n: b for n, b in model.named_buffers() if n in buffers and isinstance(b, FunctionalTensor)}
             with _disable_current_modes():
                 tangent = fake.from_tensor(torch.ones((), dtype=loss.dtype))
@@ -74,21 +94,51 @@ def trace_step(task: Task, batch: int, precision: str, *, real: bool) -> Trace:
             seed = FunctionalTensor.to_functional(tangent)
             found = torch.autograd.grad(loss, [leaves[name] for name in trainable], seed, allow_unused=True)
         gradients = {name: g for name, g in zip(trainable, found, strict=True) if g is not None}
-        _check(gradients, {name for name in parameters if _plain(leaves[name]) is not parameters[name]})
-        return Trace(
+        for name, gradient in gradients.items():
+            check_gradient(name, gradient)
+        check_unchanged(name for name in parameters if _plain(leaves[name]) is not parameters[name])
+        made = Trace(
             model, fake.calls, parameters, buffers, inputs, tangent, _plain(loss),
             None if weight is None else _plain(weight), {name: _plain(g) for name, g in gradients.items()},
             {name: new for name, b in changed.items() if (new := _plain(b)) is not buffers[name]},
         )  # fmt: skip
+    known = frozenset(name for name in made.mutations if getattr(buffers[name], "constant", None) is not None)
+    if fake.looked and known:  # a value that was looked at may be that of a buffer's first step
+        return trace_step(task, batch, precision, real=real, unknown=known)
+    if thrown:
+        check_dice(task)
+    if own_values(model) != before:
+        check_own_values(task)
+    return made
 
 
-def _check(gradients: dict[str, torch.Tensor], overwritten: set[str]) -> None:
-    """Raises TaskError for what no plan could train."""
-    for name, gradient in gradients.items():
-        if gradient.layout is not torch.strided:
-            raise TaskError(f"parameter {name!r} gets a sparse gradient; use a layer without `sparse=True`")
-    for name in sorted(overwritten):
-        raise TaskError(f"the forward pass changes parameter {name!r} in place; keep such state in a buffer")
+def _alike(task: Task, batch: int, precision: str) -> tuple[list[torch.Tensor], Rest]:
+    """A batch, and what it has beside its tensors, with a Varying for what other samples have otherwise. Raises
+    CaptureError where batches of `batch` samples have tensors of other shapes."""
+    length = len(task.data)
+    (tensors, rest), *others = [
+        flatten(build_batch(task, [(start + i * step) % length for i in range(batch)], precision))
+        for start, step in ((0, 1), (length - 1, -1), (batch, 1))
+    ]
+    single = [flatten(build_batch(task, [i * length // FEW], precision)) for i in range(FEW)]
+    for (first, own), *alike in ([(tensors, rest), *others], single):
+        for more, other in alike:
+            if [tensor.shape for tensor in more] != [tensor.shape for tensor in first] or other.spec != own.spec:
+                raise CaptureError(
+                    "batches of as many samples have tensors of other shapes; pad them to one length to have it traced"
+                )
+    rest.leaves = [
+        mine if all(_same(mine, other.leaves[i]) for _, other in others) else Varying()
+        for i, mine in enumerate(rest.leaves)
+    ]
+    return tensors, rest
+
+
+def _same(one: Any, other: Any) -> bool:
+    try:
+        return type(one) is type(other) and bool(one == other)
+    except Exception:  # arrays, and whatever else compares otherwise
+        return False
 
 
 def _model_without_data(task: Task, mode: FakeTensorMode) -> nn.Module:

@@ -55,6 +55,60 @@ class Sparse(nn.Module):
         return self.inner(torch.sparse.mm(self.sparse, x.t()).t())
 
 
+class Complex(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 3)
+        self.phases = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.inner(x) * self.phases).abs()
+
+
+class Restless(nn.Module):
+    """A buffer that wants to be trained, or (`early`) an optimizer in the backward pass."""
+
+    def __init__(self, early: bool) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 3)
+        self.register_buffer("scale", torch.ones(3, requires_grad=not early))
+        if early:
+            self.inner.weight.register_post_accumulate_grad_hook(lambda weight: None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) * self.scale
+
+
+def complex_weight() -> Task:
+    return with_(model=Complex)
+
+
+def lazy() -> Task:
+    return with_(model=lambda: nn.LazyLinear(3))
+
+
+def trains_a_buffer() -> Task:
+    return with_(model=lambda: Restless(False))
+
+
+def steps_early() -> Task:
+    return with_(model=lambda: Restless(True))
+
+
+def sparse_gradient() -> Task:
+    return with_(
+        model=lambda: nn.Sequential(nn.Embedding(9, 3, sparse=True)), loss=lambda model, batch: model(batch[1]).mean()
+    )
+
+
+def watches_the_loss() -> Task:
+    return with_(schedule=torch.optim.lr_scheduler.ReduceLROnPlateau)
+
+
+def wants_a_closure() -> Task:
+    return with_(optimizer=torch.optim.LBFGS)
+
+
 def no_module() -> Task:
     return with_(model=lambda: 5)
 

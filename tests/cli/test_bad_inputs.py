@@ -37,6 +37,13 @@ MODELS = {
     "49 fails": ("data_fails", "could not be made a batch (ZeroDivisionError"),
     "optimizer": ("no_optimizer", "return a torch.optim.Optimizer over the parameters given"),
     "rate": ("bad_rate", "Invalid learning rate"),
+    "complex": ("complex_weight", "parameter 'phases' is complex; keep it as real numbers, two in its last dimension"),
+    "lazy": ("lazy", "parameter 'weight' has no shape before the model has run; run it once on a sample"),
+    "buffer": ("trains_a_buffer", "buffer 'scale' requires a gradient; make it a Parameter, or detach it"),
+    "hook": ("steps_early", "parameter 'inner.weight' has a hook that runs once its gradient is there"),
+    "sparse gradient": ("sparse_gradient", "parameter '0.weight' gets a sparse gradient; use a layer without"),
+    "schedule": ("watches_the_loss", "could not be stepped without arguments (TypeError"),
+    "closure": ("wants_a_closure", "LBFGS.step() missing 1 required positional argument: 'closure'"),
     "bound": ("no_bound", "Task.clip_norm is -1.0; give a bound above 0, or None"),
 }  # fmt: skip
 OPTIONS = {

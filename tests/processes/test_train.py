@@ -38,7 +38,7 @@ def plain_loop(task: Task, steps: int, seed: int) -> dict[str, torch.Tensor]:
         order = torch.randperm(len(task.data), generator=torch.Generator().manual_seed(seed + epoch))
         samples = [task.data[int(i)] for i in order[k * batch : (k + 1) * batch]]
         optimizer.zero_grad()
-        loss = task.loss(model, default_collate(samples))
+        loss = task.loss(model, (task.collate or default_collate)(samples))
         (loss[0] / loss[1] if isinstance(loss, tuple) else loss).backward()
         if task.clip_norm:
             torch.nn.utils.clip_grad_norm_(model.parameters(), task.clip_norm)
@@ -58,6 +58,12 @@ def test_weights_equal_a_plain_loop(crews: Crews, plan: str, place: str, tmp_pat
 @pytest.mark.parametrize("plan", ["ddp(microbatches=2)", "ps_sync(servers=2,own=false)"])
 def test_parts_that_weigh_unequally(crews: Crews, plan: str, tmp_path: Path) -> None:
     train_and_compare(crews("tests/runtime/padded.py:padded", "local:3"), plan, tmp_path)
+
+
+@pytest.mark.parametrize("plan", ["ddp(microbatches=2)", "zero3", "ps_sync(servers=2,own=false)"])
+def test_a_model_that_is_one_operator(crews: Crews, plan: str, tmp_path: Path) -> None:
+    """Samples of unequal lengths, batches with plain numbers: nothing of the step was traced."""
+    train_and_compare(crews("tests/runtime/branching.py:ragged", "local:3"), plan, tmp_path)
 
 
 def test_collectives_of_our_own(crews: Crews, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from partita.graph.cuts import legal_cuts
 from partita.lowering.lower import lower
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import initial, train_in_process
@@ -111,3 +112,61 @@ def test_weights_do_not_follow_running_statistics() -> None:
     machines = cluster_of(3)
     text = "torchgpipe(stages=3,microbatches=4,batch_norm=deferred)"
     assert checked(normalised(), lambda graph: call(text, graph, machines), machines)["max_difference"] <= TOLERANCE
+
+
+class Stepping(nn.Module):
+    """What it computes depends on a buffer that each forward pass moves: by itself, or by what it saw."""
+
+    def __init__(self, seen: bool) -> None:
+        super().__init__()
+        self.first, self.last, self.seen = nn.Linear(6, 6), nn.Linear(6, 3), seen
+        self.register_buffer("centre", torch.ones(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x).tanh()
+        with torch.no_grad():
+            self.centre.mul_(0.9).add_(0.1 * (x.mean(0) if self.seen else self.centre.cos()))
+        return self.last(x - self.centre)
+
+
+@pytest.mark.parametrize(
+    "plan", ["ddp", "ddp(microbatches=2)", "zero3", "ps_sync", "pipe_sgd", "local_sgd(period=2)", "gpipe(stages=2)"]
+)
+@pytest.mark.parametrize("seen", [True, False])
+def test_each_worker_has_buffers_of_its_own(seen: bool, plan: str) -> None:
+    """Power iterations and moving codebooks, as replicas without broadcast buffers have them."""
+    task, machines = replace(perceptron(), name=f"stepping-{seen}", model=lambda: Stepping(seen)), cluster_of(2)
+    found = checked(task, lambda graph: call(plan, graph, machines), machines)
+    assert found["max_difference"] <= TOLERANCE
+    assert found["against"].endswith(("buffers of its own", "steps"))
+
+
+class Scaling(nn.Module):
+    """Divides by a moving average of what came before, and then moves it, by a new tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 3)
+        self.register_buffer("scale", torch.ones(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        found = self.last(x / self.scale)
+        self.scale = (0.5 * self.scale + x.abs().mean(0)).detach()
+        return found
+
+
+@pytest.mark.parametrize("plan", ["single", "ddp(microbatches=2)", "zero3", "gpipe(stages=2)", "ddp(recompute=full)"])
+def test_the_backward_pass_reads_a_buffer_as_it_was(plan: str) -> None:
+    task, machines = replace(perceptron(), name="scaling", model=Scaling), cluster_of(2)
+    found = checked(task, lambda graph: call(plan, graph, machines), machines)
+    assert found["max_difference"] <= TOLERANCE
+
+
+def test_no_cut_parts_who_reads_a_buffer_from_who_changes_it() -> None:
+    graph = capture(replace(perceptron(), name="scaling", model=Scaling))
+    new = graph.index[dict(graph.mutations)["scale"].name]
+    first = min(i for i, o in enumerate(graph.operators) if any(ref.name == "scale" for ref in o.reads()))
+    assert first < new
+    assert not [cut for cut in legal_cuts(graph) if first < cut.position <= new]
+    assert [cut for cut in legal_cuts(graph) if cut.position <= first]

@@ -1,0 +1,54 @@
+"""A model that is one operator each way, timed on samples of its task: there is nothing inside it to take turns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from statistics import median
+from typing import Any, Final
+
+import torch
+
+from partita.graph.batch import substitute
+from partita.graph.graph import TANGENT, Graph
+from partita.graph.signature import signature
+from partita.runtime.device import CPU
+from partita.runtime.draws import DRAWS
+from partita.runtime.feed import Feed
+from partita.runtime.segment import YIELD_CORE, compile_segment
+from partita.runtime.whole import REST, WHOLE, Whole
+from partita.task import Task
+from partita.units import Seconds
+
+TOTAL: Final[Seconds] = 1.0
+PASSES: Final = (3, 15)
+
+
+def whole_seconds(task: Task, graph: Graph, batches: Iterable[int], device: str = CPU) -> dict[str, Seconds]:
+    """Signature -> core-seconds of each way, on a card seconds, on so many samples: medians over minibatches."""
+    whole, feed, found = Whole.of(task, graph, 0, ""), Feed(task, 0), {}
+    module = whole.module.to(device)
+    leaves = {name: leaf.detach() for name, leaf in (*module.named_parameters(), *module.named_buffers())}
+    for batch in batches:
+        concrete = substitute(graph, batch)
+        both = [compile_segment(concrete, i, i + 1, device) for i in range(2)]
+        spent: list[list[Seconds]] = []
+        while len(spent) < PASSES[0] or (len(spent) < PASSES[1] and sum(map(sum, spent)) < TOTAL):
+            read, rest = feed.read(feed.positions(len(spent), 0, batch), device)
+            env: dict[str, Any] = {WHOLE: whole, REST: rest, DRAWS: None, YIELD_CORE: lambda: None}
+            env |= {f"input.{i}": leaf for i, leaf in enumerate(read)}
+            env[TANGENT] = torch.ones((), device=device)
+            spent.append([_timed(partial(way, env, leaves), device) for way in both])
+        for operator, taken in zip(concrete.operators, zip(*spent[1:], strict=True), strict=True):
+            found[signature(operator, concrete)] = median(taken)
+    return found
+
+
+def _timed(run: Callable[[], None], device: str) -> Seconds:
+    clock = time.thread_time if device == CPU else time.perf_counter
+    before = clock()
+    run()
+    if device != CPU:
+        torch.cuda.synchronize(device)
+    return clock() - before

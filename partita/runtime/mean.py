@@ -1,0 +1,65 @@
+"""Is a loss what a minibatch can be divided under: the mean over its samples, or a sum with its weight?
+
+loss of 8 samples    = the mean of those of 1 and of 7, by samples      a plan that divides a minibatch trains the same
+                    /= ...                   a mean over tokens, a sum, samples that are compared with each other
+"""
+
+from __future__ import annotations
+
+from math import isclose
+from typing import Any, Final
+
+import torch
+from torch.utils._pytree import tree_map
+
+from partita.program.instruction import Load
+from partita.program.program import Program
+from partita.runtime.feed import place
+from partita.runtime.reference import fresh
+from partita.task import Task
+from partita.tracing.draws import KeyedDraws
+from partita.tracing.prepare import read_batch
+from partita.tracing.promote import Promoted
+
+SAMPLES: Final = 8
+CLOSE: Final = 1e-6
+
+
+def divides(program: Program) -> bool:
+    """Whether minibatches are taken in parts."""
+    return any(i.act.count < program.batch for _, i in program.instructions() if isinstance(i.act, Load))
+
+
+def unlike_its_parts(task: Task, batch: int, seed: int = 0) -> str:
+    """A sentence where the loss of the first samples is not the mean of those of one and of the others, in fp64 and in
+    evaluation mode, that neither batch statistics nor dropout count; empty where it is, or cannot be asked."""
+    count = min(SAMPLES, batch)
+    if count < 2:
+        return ""
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            own = fresh(task, seed=seed, precision="fp64")
+            own.model.eval()
+            parts = (range(count), range(1), range(1, count))
+            whole, one, others = (_sums(task, own.model, part, seed) for part in parts)
+    except Exception:  # a model that cannot be evaluated, or not in fp64, has been trained or refused by others
+        return ""
+    if all(isclose(a + b, total, rel_tol=CLOSE, abs_tol=CLOSE) for total, a, b in zip(whole, one, others, strict=True)):
+        return ""
+    means = [values[0] / values[1] for values in (whole, one, others)]
+    return (
+        f"the loss of {task.name!r} on {count} samples is {means[0]:.4g}, on one of them {means[1]:.4g} and on the "
+        f"others {means[2]:.4g}: it is not the mean over its samples, so a divided minibatch trains "
+        "otherwise than a whole one; return (sum, weight) for a sum or a mean over tokens, and use `single` where "
+        "samples are compared with each other"
+    )
+
+
+def _sums(task: Task, model: Any, samples: range, seed: int) -> tuple[float, float]:
+    """What the losses of the first samples of the data sum up to, and what by."""
+    batch = read_batch(task, task.data, samples)
+    with Promoted(), KeyedDraws(seed, 0, samples):
+        loss = task.loss(model, tree_map(lambda leaf: place(leaf, "cpu", torch.float64), batch))
+    if isinstance(loss, tuple):
+        return float(loss[0]), float(loss[1])
+    return float(loss) * len(samples), float(len(samples))

@@ -1,0 +1,123 @@
+"""A model that is one operator each way: the task's own module and autograd, on a rank's weights and samples.
+
+load       env[WHOLE] = the rank's Whole, env[REST] = what a batch has beside its tensors
+forward    loss, weight, new buffers, Kept = module(weights, buffers, batch)      records autograd's graph
+backward   gradients = autograd of Kept                                           which goes with it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch.nn.utils import stateless
+
+from partita.errors import TaskError
+from partita.graph.graph import Graph
+from partita.runtime.draws import DRAWS
+from partita.task import Task
+from partita.tracing.draws import KeyedDraws
+from partita.tracing.prepare import (
+    Rest,
+    build_model,
+    check_gradient,
+    check_unchanged,
+    checked_model,
+    hooked,
+    split_loss,
+)
+from partita.tracing.promote import Promoted
+from partita.tracing.unseen import seen_through
+
+WHOLE: Final = "whole"
+REST: Final = "rest"
+Values = Sequence[torch.Tensor]
+
+
+@dataclass
+class Whole:
+    """The module of a rank, whose weights are given anew in every call; `changed` are the buffers that it changes, and
+    `doubled` says that it computes in fp64."""
+
+    task: Task
+    module: Any
+    changed: tuple[str, ...]
+    doubled: bool
+
+    @classmethod
+    def of(cls, task: Task, graph: Graph, seed: int, precision: str) -> Whole:
+        """What carries out the two operators of `graph`; torch's random numbers stay as they are."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = build_model(task, precision) if precision else checked_model(task)
+        return cls(task, module, tuple(name for name, _ in graph.mutations), precision == "fp64")
+
+
+@dataclass
+class Kept:
+    """What a forward pass leaves for its backward pass."""
+
+    loss: torch.Tensor
+    weights: dict[str, torch.Tensor]
+    draws: KeyedDraws | None
+    doubled: bool
+
+    @contextmanager
+    def modes(self) -> Iterator[None]:
+        """Autograd on, double precision and keyed draws where they are asked for."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.enable_grad())
+            if self.doubled:
+                stack.enter_context(Promoted())
+            if self.draws is not None:
+                stack.enter_context(seen_through())
+                stack.enter_context(self.draws)
+            yield
+
+
+def forward(
+    env: dict[str, Any], parameters: Values, buffers: Values, inputs: Values, *, flops: float = 0.0
+) -> tuple[Any, ...]:
+    """The loss, its weight where it has one, the new values of the buffers that change, and Kept.
+
+    Raises TaskError for a buffer or a parameter that changes and did not when the step was captured.
+    """
+    whole: Whole = env[WHOLE]
+    rest: Rest = env[REST]
+    model, drawn = whole.module, env[DRAWS]
+    draws = None if drawn is None else KeyedDraws(drawn.seed, drawn.step, drawn.samples)
+    named = dict(zip(model.named_parameters(), parameters, strict=True))
+    weights = {n: hooked(given.data.requires_grad_(p.requires_grad), p) for (n, p), given in named.items()}
+    held = dict(zip((name for name, _ in model.named_buffers()), (buffer.data for buffer in buffers), strict=True))
+    held |= {name: held[name].clone() for name in whole.changed}
+    kept = Kept(torch.empty(()), weights, draws, whole.doubled)
+    with kept.modes(), stateless._reparametrize_module(model, weights | held, tie_weights=True):
+        kept.loss, weight = split_loss(whole.task, whole.task.loss(model, rest.batch(list(inputs))))
+        after = dict(model.named_buffers())
+    check_unchanged(name for name, given in weights.items() if given._version)
+    for name, given in held.items():
+        if name not in whole.changed and (given._version or after[name] is not given):
+            raise TaskError(
+                f"buffer {name!r} changes now, and did not when the step was captured; let it change in every step"
+            )
+    made = [after[name].detach() for name in whole.changed]
+    return (kept.loss.detach(), *([] if weight is None else [weight.detach()]), *made, kept)
+
+
+def backward(
+    env: dict[str, Any], kept: Kept, tangent: torch.Tensor, parameters: Values, buffers: Values, inputs: Values, *,
+    flops: float = 0.0,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    """The gradient of every weight that is trained, zero where this batch did not use it."""
+    with kept.modes():
+        kept.loss.backward(tangent.to(kept.loss.dtype))  # type: ignore[no-untyped-call]
+    trained = {name: weight for name, weight in kept.weights.items() if weight.requires_grad}
+    for name, weight in trained.items():
+        check_gradient(name, weight.grad)
+    return tuple(torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in trained.values())
+
+
+OPAQUE: Final[dict[str, Callable[..., Any]]] = {"partita.opaque_forward": forward, "partita.opaque_backward": backward}

@@ -1,0 +1,171 @@
+"""What a model may look at and a trace cannot see: numbers and texts of a batch, its own counters, Python's dice.
+
+A step that depends on any of these is another step for other samples, or the next time; the trace ends with a
+CaptureError that says so, and the model is taken whole. Activation checkpoints are seen through: what is computed again
+is the plan's to say, and torch.compile is left out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, Final, NoReturn
+
+import numpy
+import torch
+import torch.utils.checkpoint
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from partita.errors import CaptureError
+from partita.task import Task
+from partita.tracing.prepare import build_batch, checked_model, flatten
+
+USES: Final = (
+    "bool", "eq", "ne", "lt", "le", "gt", "ge", "hash", "len", "iter", "getitem", "index", "int", "float", "contains",
+    "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow",
+    "rpow", "neg", "abs", "str", "format",
+)  # fmt: skip
+THROWS: Final = 8
+PLAIN: Final = (int, float, str)
+
+
+class Varying:
+    """Stands for what is no tensor in a batch and differs from sample to sample: an error as soon as it is used."""
+
+
+def _used(*_: Any) -> NoReturn:
+    raise CaptureError(
+        "the step uses a number or a text of the batch that is no tensor and differs from batch to batch; make it a "
+        "tensor to have it traced"
+    )
+
+
+for use in USES:
+    setattr(Varying, f"__{use}__", _used)
+
+
+def own_values(model: nn.Module) -> dict[tuple[str, str], Any]:
+    """The plain numbers, texts and tensors (by identity) that modules keep beside parameters and buffers."""
+    return {
+        (name, key): value if type(value) in PLAIN else id(value)
+        for name, module in model.named_modules()
+        for key, value in vars(module).items()
+        if (type(value) in PLAIN or isinstance(value, torch.Tensor)) and not key.startswith("_")
+    }
+
+
+@contextmanager
+def warmed(task: Task) -> Iterator[partial[Any]]:
+    """A forward pass on fake tensors that can be made again and again, and was once."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    tensors, rest = flatten(build_batch(task, range(min(2, len(task.data))), task.precision))
+    with mode, seen_through():
+        model = checked_model(task)
+        batch = rest.batch([mode.from_tensor(tensor) for tensor in tensors])
+        once = partial(task.loss, model, batch)
+        once()
+        yield once
+
+
+def check_own_values(task: Task) -> None:
+    """Raises CaptureError where a model's own numbers change from step to step, and not at its first step only, as
+    those of a cache do, or where it reads a tensor of the step before, and does not only leave one."""
+    counts: tuple[str, str] | None = None
+    with ExitStack() as stack:
+        try:
+            once = stack.enter_context(warmed(task))
+            model = once.args[0]
+            once()
+            before = own_values(model)
+            once()
+        except Exception:  # what cannot run so was traced all the same
+            return
+        moved = [key for key, value in own_values(model).items() if before.get(key) != value]
+        left = [key for key in moved if isinstance(_own(model, key), torch.Tensor)]
+        counts = next((key for key in moved if key not in left), None)
+        for name, key in left:
+            setattr(model.get_submodule(name), key, Varying())
+        try:
+            once()
+        except Exception:
+            counts = counts or next(iter(left), None)
+    if counts:
+        raise CaptureError(
+            f"the model changes {'.'.join(filter(None, counts))!r} in every step, which is no buffer; keep what the "
+            "next step depends on in one"
+        )
+
+
+def _own(model: nn.Module, key: tuple[str, str]) -> Any:
+    return getattr(model.get_submodule(key[0]), key[1])
+
+
+@contextmanager
+def seen_through() -> Iterator[None]:
+    """Runs a model without torch.compile, and without activation checkpoints, which would draw anew what is keyed."""
+    place: Any = torch.utils.checkpoint
+    before = place.CheckpointFunction, place._checkpoint_without_reentrant_generator
+    place.CheckpointFunction, place._checkpoint_without_reentrant_generator = Through, _through
+    try:
+        with torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        place.CheckpointFunction, place._checkpoint_without_reentrant_generator = before
+
+
+def dice() -> Any:
+    """Where Python's and NumPy's random numbers stand."""
+    return random.getstate(), repr(numpy.random.get_state())
+
+
+def check_dice(task: Task) -> None:
+    """Raises CaptureError where the step follows Python's or NumPy's random numbers, and does not only draw some."""
+    before, steps = (random.getstate(), numpy.random.get_state()), []
+    try:
+        with warmed(task) as once:
+            for seed in range(THROWS):
+                random.seed(seed)
+                numpy.random.seed(seed)
+                with Calls() as calls:
+                    once()
+                steps.append(calls.made)
+    except Exception:  # what cannot run so was traced all the same
+        return
+    finally:
+        random.setstate(before[0])
+        numpy.random.set_state(before[1])
+    if any(step != steps[0] for step in steps):
+        raise CaptureError(
+            "the step follows Python's or NumPy's random numbers, once for all steps if it were traced; draw with "
+            "torch, as tensors"
+        )
+
+
+class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Which operators are called, and with which plain numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.made: list[tuple[str, list[Any]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        plain = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, int | float)]
+        self.made.append((str(func), plain))
+        return func(*args, **(kwargs or {}))
+
+
+class Through:
+    """In the place of torch's CheckpointFunction."""
+
+    @staticmethod
+    def apply(function: Callable[..., Any], preserve: bool, *given: Any) -> Any:
+        return function(*given)
+
+
+def _through(*_: Any, **__: Any) -> Iterator[None]:
+    yield

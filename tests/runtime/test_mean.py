@@ -1,0 +1,77 @@
+"""Whether a loss is the mean over its samples is asked of the loss, and said where a plan divides minibatches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from partita.lowering.lower import lower
+from partita.recipes.catalogue import call
+from partita.runtime.check import checked
+from partita.runtime.mean import divides, unlike_its_parts
+from tests.captures import capture
+from tests.runtime.branching import ragged
+from tests.small import cluster_of, perceptron
+
+
+def contrastive(model: Any, batch: Any) -> Any:
+    """The other samples are what a sample is told from (CLIP's)."""
+    found = F.normalize(model(batch[0]), dim=-1)
+    return F.cross_entropy(found @ found.t() / 0.1, torch.arange(len(found)))
+
+
+def summed(model: Any, batch: Any) -> Any:
+    return F.cross_entropy(model(batch[0]), batch[1], reduction="sum")
+
+
+def over_some(model: Any, batch: Any) -> Any:
+    """A mean over what is not ignored, of which samples have unequally much."""
+    return F.cross_entropy(model(batch[0]), batch[1], ignore_index=0)
+
+
+def with_its_weight(model: Any, batch: Any) -> Any:
+    return F.cross_entropy(model(batch[0]), batch[1], ignore_index=0, reduction="sum"), (batch[1] != 0).sum()
+
+
+def noisy(model: Any, batch: Any) -> Any:
+    """Its draws are keyed by sample."""
+    return F.cross_entropy(model(batch[0] + torch.randn_like(batch[0])), batch[1])
+
+
+@pytest.mark.parametrize("loss", [contrastive, summed, over_some])
+def test_a_loss_that_is_no_mean_is_told_of(loss: Any) -> None:
+    task, machines = replace(perceptron(), loss=loss), cluster_of(2)
+    found = checked(task, lambda graph: call("ddp", graph, machines), machines)
+    assert not found["equal"]
+    assert "is not the mean over its samples" in found["because"]
+    assert "return (sum, weight)" in found["because"]
+    alone = checked(task, lambda graph: call("single", graph, machines), machines)
+    assert (alone["equal"], alone["because"]) == (True, "")
+
+
+@pytest.mark.parametrize("loss", [None, with_its_weight, noisy])
+def test_a_loss_that_may_be_divided_is_not(loss: Any) -> None:
+    task = perceptron() if loss is None else replace(perceptron(), loss=loss)
+    assert unlike_its_parts(task, task.batch_size) == ""
+    assert unlike_its_parts(task, 1) == ""
+
+
+def test_neither_dropout_nor_batch_statistics_count() -> None:
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
+
+    assert unlike_its_parts(replace(perceptron(), model=model), 12) == ""
+    assert unlike_its_parts(ragged(), 12) == ""
+
+
+@pytest.mark.parametrize(
+    ("plan", "parts"), [("single", False), ("single(microbatches=2)", True), ("ddp", True), ("gpipe(stages=2)", True)]
+)
+def test_which_plans_divide_minibatches(plan: str, parts: bool) -> None:
+    graph, machines = capture(perceptron()), cluster_of(2)
+    assert divides(lower(graph, call(plan, graph, machines), machines)[-1].program) is parts
