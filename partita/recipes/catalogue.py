@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from partita.cluster.cluster import Cluster
@@ -61,7 +62,7 @@ from partita.recipes.zero_bubble import zero_bubble
 from partita.wire.plugins import plugged
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Recipe:
     """A function that returns a Plan, with the catalogue's entries that it reproduces and its paper."""
 
@@ -70,12 +71,12 @@ class Recipe:
     group: str
     paper: str
 
-    @property
+    @cached_property
     def knobs(self) -> dict[str, Any]:
         """Name -> default of everything that may be set."""
         return self.own | {name: default for name, default in SHARED.items() if name not in self.own}
 
-    @property
+    @cached_property
     def own(self) -> dict[str, Any]:
         """The knobs that the function takes; the others are those that every recipe has."""
         parameters = inspect.signature(self.make).parameters.values()
