@@ -54,12 +54,11 @@ class Pipeline:
 
     @cached_property
     def division(self) -> Division:
-        separate = self.plan.schedule.order is Order.ZERO_BUBBLE
-        starts = stage_starts(self.graph, [s.first for s in self.plan.stages])
-        found, again = divide(self.graph, starts, separate=separate), computed_again(self.graph, self.plan)
-        made = [recomputed(stage, again) for stage in found.stages]
-        parts = tuple(one.places[part] for one, part in zip(made, found.parts, strict=True))
-        return replace(found, stages=tuple(one.graph for one in made), parts=parts)
+        """The stages' graphs, the same for all plans that cut alike: what is known of them is found once."""
+        graph, separate = self.graph, self.plan.schedule.order is Order.ZERO_BUBBLE
+        starts, again = stage_starts(graph, [s.first for s in self.plan.stages]), computed_again(graph, self.plan)
+        key = ("division", starts, separate, again, graph.global_batch)
+        return graph.once(key, lambda: _divided(graph, starts, separate, again))
 
     @cached_property
     def crossings(self) -> dict[tuple[int, Phase], tuple[Crossing, ...]]:
@@ -195,3 +194,11 @@ class Pipeline:
         found = [(a, b, (bucket,)) for a, b, bucket in zip([start, *edges], edges, own, strict=False)]
         shared = tuple(b for b in buckets if b not in own)
         return [*found[:-1], (*found[-1][:2], (own[-1], *shared))]
+
+
+def _divided(graph: Graph, starts: tuple[int, ...], separate: bool, again: frozenset[str]) -> Division:
+    """The stages that begin at these operators, with what backward computes again."""
+    found = divide(graph, starts, separate=separate)
+    made = [recomputed(stage, again) for stage in found.stages]
+    parts = tuple(one.places[part] for one, part in zip(made, found.parts, strict=True))
+    return replace(found, stages=tuple(one.graph for one in made), parts=parts)

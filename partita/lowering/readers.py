@@ -15,7 +15,11 @@ Places = tuple[int, ...]
 
 
 def parameter_readers(graph: Graph) -> dict[str, Places]:
-    """Parameter -> the places in the graph's order at which it, or a view of its memory, is read."""
+    """Parameter -> the places in the graph's order at which it, or a view of its memory, is read; found once."""
+    return graph.once("parameter readers", lambda: _parameter_readers(graph))
+
+
+def _parameter_readers(graph: Graph) -> dict[str, Places]:
     found: dict[str, list[int]] = {parameter.name: [] for parameter in graph.parameters}
     viewed: dict[Ref, str] = {}
     for place, operator in enumerate(graph.operators):

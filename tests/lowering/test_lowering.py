@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import replace
 from math import ceil
 
@@ -10,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from partita.errors import LoweringError, PartitaError, PlanError
+from partita.graph.batch import of_minibatch
 from partita.graph.graph import Graph, Parameter
 from partita.graph.tensor import Tensor
 from partita.lowering.layout import buckets_of, completion, edges_of, slices, urgent_from
@@ -327,3 +329,17 @@ def test_gradients_of_the_first_layers_overtake_where_there_is_more_than_a_bucke
     thin = replace(graph, parameters=(replace(first, tensor=Tensor((1, 1), "float32")), *graph.parameters[1:]))
     buckets = buckets_of(thin, wire)
     assert [b.pieces[0].parameter for b in buckets[urgent_from(thin, buckets, wire) :]] == ["a"]
+
+
+def test_plans_that_cut_alike_share_their_stages() -> None:
+    """But for those of another minibatch, and those that compute again."""
+    graph, machines = two_layers(), cluster_of(2)
+
+    def stages(text: str, minibatch: Graph = graph) -> tuple[Graph, ...]:
+        return lower(minibatch, call(text, minibatch, machines), machines)[-1].program.stages
+
+    found = stages("gpipe(stages=2,data=1,microbatches=2)")
+    assert all(map(operator.is_, found, stages("one_f_one_b(stages=2,data=1,microbatches=4)")))
+    assert not any(map(operator.is_, found, stages("gpipe(stages=2,data=1,microbatches=2,recompute=full)")))
+    other = of_minibatch(graph, 4)
+    assert [stage.global_batch for stage in stages("gpipe(stages=2,data=1,microbatches=2)", other)] == [4, 4]
