@@ -57,8 +57,9 @@ class LoweredPhase:
     end: Program | None = None
 
 
-def lower(graph: Graph, plan: Plan, cluster: Cluster) -> tuple[LoweredPhase, ...]:
-    """The Programs of the plan's phases, in order; the last one has no end.
+def lower(graph: Graph, plan: Plan, cluster: Cluster, *, clocked: bool = False) -> tuple[LoweredPhase, ...]:
+    """The Programs of the plan's phases, in order; the last one has no end. Whether that one ever finishes is left to
+    the event clock where it is `clocked` next.
 
     Raises PlanError for a plan that contradicts itself, the graph or the cluster, LoweringError for a legal one that
     this version cannot carry out.
@@ -66,18 +67,19 @@ def lower(graph: Graph, plan: Plan, cluster: Cluster) -> tuple[LoweredPhase, ...
     check(plan, graph, cluster)
     phases = [(phase.steps, phase.plan) for phase in plan.before] + [(0, plan)]
     return tuple(
-        LoweredPhase(steps, lower_phase(graph, part, cluster), part, _at_end(graph, part)) for steps, part in phases
+        LoweredPhase(steps, lower_phase(graph, part, cluster, clocked=clocked and part is plan), part, _at_end(graph, part))
+        for steps, part in phases
     )
 
 
-def lower_phase(graph: Graph, plan: Plan, cluster: Cluster, steps: int = 0) -> Program:
+def lower_phase(graph: Graph, plan: Plan, cluster: Cluster, steps: int = 0, *, clocked: bool = False) -> Program:
     """The Program of one phase; with `steps`, of a last round of so few."""
     refuse(graph, plan)
     ruling, factors = ruled(graph, plan.update), factors_of(ruled(graph, plan.update), plan)
     plan = unsliced(base_of(plan))
     step = in_precision(ruling, plan.memory)
     program = sharded(deferred(step, plan, _replicated(step, plan, cluster, steps, factors)), step, plan.memory)
-    done = verify(mastered(program, ruling, plan.memory))
+    done = verify(mastered(program, ruling, plan.memory), clocked=clocked)
     return replace(done, update=plan.update, compiled=COMPILED in plan.kernels)
 
 

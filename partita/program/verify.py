@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import TypeAlias
 
 import numpy as np
@@ -19,14 +20,16 @@ Meeting: TypeAlias = tuple[str, int, int] | tuple[str, tuple[int, ...]]  # (key,
 Messages: TypeAlias = NDArray[np.int64]
 
 
-def verify(program: Program) -> Program:
+def verify(program: Program, *, clocked: bool = False) -> Program:
     """The program itself. Raises ProgramError if a name is unknown or twice, a message lacks its other end, the members
-    of a collective disagree, or no order of the lanes ever finishes."""
+    of a collective disagree, or no order of the lanes ever finishes; the last is left to the event clock where that
+    goes through it anyway (`clocked`)."""
     for role in program.roles:
         _names(program, role)
     _messages(program)
     _collectives(program)
-    _progress(program)
+    if not clocked:
+        _progress(program)
     return program
 
 
@@ -107,7 +110,7 @@ def _progress(program: Program) -> None:
         for r in role.ranks
         for lane in role.lanes
     }
-    place, doors = dict.fromkeys(lanes, 0), _Doors(done, rounds)
+    place, doors, meeting_of = dict.fromkeys(lanes, 0), _Doors(done, rounds), cache(partial(_meeting, program))
     moved = True
     while moved:
         moved = False
@@ -119,7 +122,7 @@ def _progress(program: Program) -> None:
                 for i in _heads(body, place[rank, lane], policy, rounds, rank, done):
                     if not _open(i, rank, done) or not doors.let(role, i, rank):
                         continue
-                    meeting = _meeting(role, i, rank)
+                    meeting = meeting_of(i.name, rank)
                     here = {} if meeting is None else arrived.setdefault(meeting, {})
                     here[rank] = i.name
                     if meeting is None or len(here) == len(_members(meeting)):
@@ -146,8 +149,8 @@ def _heads(
 
 def _open(i: Instruction, rank: int, done: dict[tuple[int, str], int]) -> bool:
     round = done.get((rank, i.name), 0)
-    met = sum(round < a.rounds or done.get((rank, a.name), 0) > round - a.rounds for a in i.after)
-    return met >= (i.need or len(i.after))
+    met = (round < a.rounds or done.get((rank, a.name), 0) > round - a.rounds for a in i.after)
+    return sum(met) >= i.need if i.need else all(met)
 
 
 @dataclass
@@ -174,8 +177,10 @@ class _Doors:
         return self.passed[rank, i.name] == self.done.get((rank, i.name), 0) and _open(i, rank, self.done)
 
 
-def _meeting(role: Role, i: Instruction, rank: int) -> Meeting | None:
-    """What an instruction has in common with those of its peers that it goes through together with."""
+def _meeting(program: Program, name: str, rank: int) -> Meeting | None:
+    """What a rank's instruction has in common with those of its peers that it goes through together with."""
+    role = program.role_of[rank]
+    i = role.on_name[name]
     if isinstance(i.act, Send):
         return (i.act.key, rank, role.mine(i.act.to, rank))
     if isinstance(i.act, Receive):

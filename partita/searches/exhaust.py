@@ -114,7 +114,7 @@ def _better(text: str, costs: Costs, best: Seconds) -> tuple[Candidate | None, i
     ranks have."""
     graph, cluster = costs.graph, costs.cluster
     try:
-        program = lower(graph, plan := call(text, graph, cluster), cluster)[-1].program
+        program = lower(graph, plan := call(text, graph, cluster), cluster, clocked=True)[-1].program
     except InputError:
         return None, 0
     length = sum(len(role.ranks) * len(role.instructions) for role in program.roles)

@@ -168,7 +168,7 @@ def points(
             continue
         try:
             plan = one if isinstance(one, Plan) else call(one, graph, cluster, costs)
-            program = lower(graph, plan, cluster)[-1].program
+            program = lower(graph, plan, cluster, clocked=True)[-1].program
         except InputError as error:
             yield text, str(error)
             continue

@@ -13,6 +13,8 @@ from partita.program.instruction import After, Collective, Gate, Instruction, Ki
 from partita.program.program import Bucket, Lane, Piece, Policy, Program, Role
 from partita.program.verify import verify
 from partita.recipes.catalogue import call
+from partita.simulator.simulate import simulate
+from tests.priced import priced
 from tests.small import cluster_of, two_layers
 
 Change = Callable[[Instruction], Instruction]
@@ -116,6 +118,13 @@ def test_a_circle_of_waiting_on_one_rank() -> None:
 
 def test_a_lane_that_waits_for_what_comes_later_in_it() -> None:
     says(changed(program_of("single"), "F", waiting(After("U0"))), "rank 0 compute: F of round 0")
+
+
+def test_the_event_clock_finds_a_circle_that_is_left_to_it() -> None:
+    circle = changed(program_of("ddp"), "P0", waiting(After("A0")))
+    assert verify(circle, clocked=True) is circle
+    with pytest.raises(ProgramError, match="never become ready"):
+        simulate(circle, priced(two_layers(), cluster_of(3), range(1, 9)))
 
 
 def test_waiting_for_the_round_before_is_no_circle() -> None:
