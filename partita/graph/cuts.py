@@ -9,9 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
-
-import numpy
 
 from partita.graph.graph import Graph
 from partita.graph.operator import Phase, Ref
@@ -33,18 +30,16 @@ class Liveness:
     forward_last: tuple[int, ...]
     roots: tuple[int, ...]
 
-    @cached_property
-    def columns(self) -> numpy.ndarray:
-        """`made`, `last` and `forward_last` as rows of one array."""
-        return numpy.array([self.made, self.last, self.forward_last], dtype=numpy.int64).reshape(3, -1)
-
-    def across(self, position: int, *, forward: bool = False) -> tuple[Ref, ...]:
-        """The values made before `position` and read at it or later, in the order made.
-
-        `forward` asks for those that a forward operator still reads: what a pipeline sends over a cut.
-        """
-        made, last = self.columns[0], self.columns[2 if forward else 1]
-        return tuple(self.values[i] for i in numpy.flatnonzero((made < position) & (last >= position)))
+    def sent(self, length: int) -> Iterator[tuple[int, tuple[Ref, ...]]]:
+        """(position, what a pipeline sends over a cut there) for positions in a forward pass of this length: the values
+        made before that a forward operator reads there or later, in the order made."""
+        alive, number = list[int](), 0
+        for position in range(1, length):
+            while number < len(self.made) and self.made[number] < position:
+                alive.append(number)
+                number += 1
+            alive = [i for i in alive if self.forward_last[i] >= position]
+            yield position, tuple(self.values[i] for i in alive)
 
 
 def liveness(graph: Graph) -> Liveness:
@@ -107,11 +102,9 @@ def _legal_cuts(graph: Graph) -> Iterator[Cut]:
     lives = liveness(graph)
     weights = {parameter.name for parameter in graph.parameters} | {buffer.name for buffer in graph.buffers}
     borrowed, joined = _borrowed(graph, weights), _changing(graph)
-    for position in range(1, graph.forward_length):
-        if shares_memory(graph.operators[position], graph) or position in joined:
-            continue
-        values = lives.across(position, forward=True)
-        if values and not any(ref.name in borrowed for ref in values):
+    for position, values in lives.sent(graph.forward_length):
+        own = values and position not in joined and not any(ref.name in borrowed for ref in values)
+        if own and not shares_memory(graph.operators[position], graph):
             yield Cut(position, values)
 
 

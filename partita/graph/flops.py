@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from partita.graph.formula import Call
+from partita.graph.formula import Call, kind_of
 from partita.graph.graph import Graph
 from partita.graph.operator import Operator
 from partita.graph.patterns import CONTRACTIONS, pattern_of, shares_memory
@@ -32,7 +32,7 @@ def flops(operator: Operator, graph: Graph, batch: int) -> float:
 
 def is_contraction(operator: Operator) -> bool:
     """Whether it is a matrix product, convolution, attention or recurrence: what model FLOPs count."""
-    return ".".join(operator.target.split(".")[:2]) in CONTRACTIONS
+    return kind_of(operator.target) in CONTRACTIONS
 
 
 def bytes_moved(operator: Operator, graph: Graph, batch: int) -> int:

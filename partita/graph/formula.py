@@ -34,7 +34,7 @@ class Call:
     @property
     def kind(self) -> str:
         """The target without its overload: `aten.mm`."""
-        return ".".join(self.operator.target.split(".")[:2])
+        return kind_of(self.operator.target)
 
     def argument(self, place: int, default: Argument = None) -> Argument:
         arguments = self.operator.arguments
@@ -69,6 +69,12 @@ def _refs(path: Path, argument: Argument) -> Iterator[tuple[Path, Ref]]:
     elif isinstance(argument, tuple):
         for place, part in enumerate(argument):
             yield from _refs((*path, place), part)
+
+
+@lru_cache(maxsize=4096)
+def kind_of(target: str) -> str:
+    """`"aten.mm.default"` -> `"aten.mm"`."""
+    return ".".join(target.split(".")[:2])
 
 
 @lru_cache(maxsize=4096)

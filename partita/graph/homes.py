@@ -85,16 +85,14 @@ class Homes:
                 home[i] = min(taken, default=i)
         return tuple(home)
 
-    def summed(self, parameter: str) -> tuple[tuple[Ref, ...], tuple[str, ...]]:
-        """The values whose sum is a parameter's gradient, and the names of the operators that only add them up."""
-        return self._summed(dict(self.graph.gradients)[parameter], 0)
-
-    def _summed(self, ref: Ref, readers: int) -> tuple[tuple[Ref, ...], tuple[str, ...]]:
+    def summed(self, ref: Ref, readers: int = 0) -> tuple[tuple[Ref, ...], tuple[str, ...]]:
+        """The values whose sum is a parameter's gradient `ref`, which so many operators read, and the names of the
+        operators that only add them up."""
         place = self.graph.index.get(ref.name, -1)
         operator = self.graph.operators[place]
         if place < 0 or not adds(operator) or len(self.readers.get(ref.name, ())) != readers:
             return (ref,), ()
-        parts = [self._summed(part, 1) for part in operator.reads()]
+        parts = [self.summed(part, 1) for part in operator.reads()]
         names = [name for _, sums in parts for name in sums]
         return tuple(value for values, _ in parts for value in values), (*names, operator.name)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from partita.graph.tensor import Affine, Ratio, Tensor
 
@@ -22,6 +22,9 @@ class Ref:
 
     name: str
     index: int = -1
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # a name keeps its own
 
     @property
     def key(self) -> str:
@@ -76,15 +79,17 @@ class Operator:
         return (*references(self.arguments), *(ref for _, value in self.keywords for ref in references(value)))
 
 
-def reading(operator: Operator, taken: Callable[[Ref], Ref]) -> Operator:
-    """The operator with `taken(ref)` in the place of everything that it reads; itself where that is the same."""
+def reading(operator: Operator, taken: Callable[[Ref], Ref], **changes: Any) -> Operator:
+    """The operator with `taken(ref)` in the place of everything that it reads, and these changes; itself where that is
+    the same."""
     found = {ref: taken(ref) for ref in operator.reads()}
-    if all(new is ref for ref, new in found.items()):
+    if not changes and all(new is ref for ref, new in found.items()):
         return operator
     return replace(
         operator,
         arguments=tuple(_taken(argument, found.__getitem__) for argument in operator.arguments),
         keywords=tuple((name, _taken(value, found.__getitem__)) for name, value in operator.keywords),
+        **changes,
     )
 
 

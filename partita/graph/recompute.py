@@ -9,7 +9,7 @@ numbers as before; running statistics are a result of the first computing only (
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -69,7 +69,7 @@ def recomputed(graph: Graph, names: Collection[str]) -> Recomputed:
         places.append(len(operators))
         for place in _missing(graph, operator, wanted, made):
             made.add(graph.operators[place].name)
-            operators.append(_again(graph.operators[place], reading(graph.operators[place], taken)))
+            operators.append(_again(graph.operators[place], taken))
         operators.append(reading(operator, taken))
     if not made:
         return Recomputed(graph, tuple(range(len(graph.operators) + 1)))
@@ -91,7 +91,8 @@ def _missing(graph: Graph, reader: Operator, wanted: Collection[str], made: Coll
     return sorted(found)
 
 
-def _again(operator: Operator, read: Operator) -> Operator:
+def _again(operator: Operator, taken: Callable[[Ref], Ref]) -> Operator:
     """A copy for backward; it is no derivative, and so has no twin."""
-    keywords = (*read.keywords, REDRAWN) if operator.target in DRAW else read.keywords
-    return replace(read, name=operator.name + AGAIN, keywords=keywords, phase=Phase.BACKWARD)
+    if operator.target in DRAW:
+        operator = replace(operator, keywords=(*operator.keywords, REDRAWN))
+    return reading(operator, taken, name=operator.name + AGAIN, phase=Phase.BACKWARD)

@@ -77,10 +77,14 @@ class _Cutter:
         self.sent: dict[str, tuple[int, Ref]] = {}
         self._place()
         self.holders = self._holders()
+        self.own: list[list[int]] = [[] for _ in starts]
+        for i, stage in enumerate(self.at):
+            if stage >= 0 and graph.operators[i].name not in self.homes.free:
+                self.own[stage].append(i)
 
     def _place(self) -> None:
         graph, homes = self.graph, self.homes
-        found = {parameter: homes.summed(parameter) for parameter, _ in graph.gradients}
+        found = {parameter: homes.summed(ref) for parameter, ref in graph.gradients}
         loose = homes.free | {name for _, names in found.values() for name in names}
         for i in reversed(range(graph.forward_length, len(graph.operators))):
             if graph.operators[i].name not in loose:
@@ -136,8 +140,7 @@ class _Cutter:
     def _members(self, number: int) -> set[int]:
         """Places of a stage's own operators and of the free ones that they read."""
         graph, free = self.graph, self.homes.free
-        found = {i for i, at in enumerate(self.at) if at == number and graph.operators[i].name not in free}
-        wanted = list(found)
+        found, wanted = set(self.own[number]), list(self.own[number])
         while wanted:
             for ref in graph.operators[wanted.pop()].reads():
                 if ref.name in free and graph.index[ref.name] not in found:

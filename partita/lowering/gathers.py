@@ -91,7 +91,7 @@ def gathered(
         over.setdefault(use.last, []).append(given)
     for n, one in enumerate(work):
         starts[n] = len(line)
-        line += (replace(one, after=(*one.after, *begun.get(n, ()))), *over.get(n, ()))
+        line += (replace(one, after=(*one.after, *begun[n])) if n in begun else one, *over.get(n, ()))
     at = {one.name: n for n, one in enumerate(line)}
     final = {use.bucket.name: name for name, use in zip(names, uses, strict=True)}
     earlier: dict[str, str] = {}

@@ -66,9 +66,10 @@ def lower(graph: Graph, plan: Plan, cluster: Cluster, *, clocked: bool = False) 
     """
     check(plan, graph, cluster)
     phases = [(phase.steps, phase.plan) for phase in plan.before] + [(0, plan)]
+    programs = (lower_phase(graph, part, cluster, clocked=clocked and part is plan) for _, part in phases)
     return tuple(
-        LoweredPhase(steps, lower_phase(graph, part, cluster, clocked=clocked and part is plan), part, _at_end(graph, part))
-        for steps, part in phases
+        LoweredPhase(steps, program, part, _at_end(graph, part))
+        for (steps, part), program in zip(phases, programs, strict=True)
     )
 
 

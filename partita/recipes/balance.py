@@ -102,7 +102,8 @@ def narrow(graph: Graph, cuts: tuple[Cut, ...]) -> tuple[Cut, ...]:
         return cuts
     free = homes_of(graph).free
     sizes = [sum(graph.tensor(value).size(1) for value in cut.values if value.name not in free) for cut in cuts]
-    kept = tuple(cut for cut, size in zip(cuts, sizes, strict=True) if size <= min(sizes))
+    least = min(sizes)
+    kept = tuple(cut for cut, size in zip(cuts, sizes, strict=True) if size <= least)
     return kept if len(kept) >= MOST_CUTS // 4 else cuts
 
 
@@ -155,22 +156,22 @@ def by_time_each(
     blocks, in one pass: all but the last stage of a division have the same prices in each."""
     count = len(blocks.seconds)
     total = np.concatenate([[0.0], np.cumsum(blocks.seconds)])
-    crossing, empty = np.array([*blocks.crossing, 0.0]), np.tri(count + 1, dtype=bool)
-    work = np.where(empty, np.inf, total[None, :] - total[:, None])
+    crossing, some = np.array([*blocks.crossing, 0.0]), np.tri(count + 1, k=-1, dtype=bool)
+    work = np.where(some, total[:, None] - total, np.inf)  # of blocks j to i (exclusive) at [i, j]
     best, backs, found = np.full(count + 1, np.inf), list[NDArray[np.intp]](), list[tuple[int, ...]]()
     best[0] = -np.inf
-    for k in range(min(len(speeds), count)):
-        before = work / speeds[k] + (2 * crossing / bandwidths[k - 1] if k else 0 * crossing)[:, None]
-        at = int(np.maximum(best, before[:, -1]).argmin())
+    for k in range(min(len(speeds), count)):  # the k-th stage has k blocks or more before it
+        before = work[k:, k:] / speeds[k] + (2 * crossing[k:] / bandwidths[k - 1] if k else 0 * crossing)
+        at = int(np.maximum(best[k:], before[-1]).argmin()) + k
         starts = [at]
-        for back in reversed(backs):
-            at = int(back[at])
+        for j, back in reversed([*enumerate(backs)]):
+            at = int(back[at - j]) + j
             starts.append(at)
         found.append(tuple(reversed(starts)))
         if k < len(bandwidths):
-            worst = np.maximum(best[:, None], before + (2 * crossing / bandwidths[k])[None, :])
-            backs.append(worst.argmin(axis=0))
-            best = worst.min(axis=0)
+            worst = np.maximum(best[k:], before + (2 * crossing[k:] / bandwidths[k])[:, None])
+            backs.append(worst.argmin(axis=1))
+            best[k:] = worst[np.arange(len(worst)), backs[-1]]
     return tuple(found)
 
 

@@ -16,7 +16,6 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from partita.cost.tides import tide_of
 from partita.graph.graph import Graph
 from partita.graph.operator import Ref
 from partita.graph.recompute import AGAIN
@@ -26,6 +25,7 @@ from partita.lowering.shards import unsliced
 from partita.plan.memory import Shard
 from partita.plan.plan import Plan
 from partita.program.program import Bucket
+from partita.searches.lives import lives_of
 from partita.searches.sections import Sections, size_of
 from partita.searches.tied import shared_of
 from partita.units import Bytes
@@ -118,11 +118,10 @@ class Moments:
 def alone(plan: Plan, step: Graph, size: int) -> float:
     """The fullest moment of backward of a step without stages for `size` samples, but for what stays, where gradients
     are packed bucket by bucket."""
-    tide = step.once(("tide", size), lambda: tide_of(step, size))
-    shard, buckets = plan.memory.shard, buckets_of(step, unsliced(plan).sync[0].wire)
+    lives, shard, buckets = lives_of(step, size), plan.memory.shard, buckets_of(step, unsliced(plan).sync[0].wire)
     edges, end = edges_of(step, buckets), step.forward_length
-    during, across = (one.sum(axis=1) for one in tide.made_course)
-    given = [sum(tide.gradient(piece.parameter) for piece in one.pieces if piece.last) for one in buckets]
+    during, across = (one.sum(axis=1) for one in lives.made_course)
+    given = [sum(lives.gradient(piece.parameter) for piece in one.pieces if piece.last) for one in buckets]
     taken = np.zeros(len(step.operators) + 1)
     np.add.at(taken, list(edges), given)
     running, packing = during - np.cumsum(taken)[:-1], across[list(edges)] - np.cumsum(given) + np.array(given)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partita.cost.costs import Costs
-from partita.cost.tides import Tide, tide_of
+from partita.cost.tides import Tide
 from partita.graph.graph import Graph
 from partita.graph.homes import homes_of
 from partita.graph.kinds import kinds_of
@@ -24,6 +24,7 @@ from partita.graph.recompute import AGAIN
 from partita.lowering.recomputation import step_by_rule
 from partita.plan.memory import Recompute
 from partita.recipes.balance import numbered
+from partita.searches.lives import lives_of
 from partita.searches.tied import shared_of
 
 Reals = NDArray[np.float64]
@@ -68,16 +69,13 @@ class Sections:
         """Operators that the stage of their block carries out, wherever it is cut: not what every reader makes for
         itself, and of copies those that backward of their own block needs."""
         step, block, free = self.step, self.block.tolist(), homes_of(self.graph).free
-        needed = {name for name, _ in step.gradients}
-        found = np.ones(len(block), np.bool_)
-        for i in reversed(range(len(block))):
-            operator = step.operators[i]
-            copy = operator.name.endswith(AGAIN)
-            found[i] = operator.name in needed if copy else operator.name not in free
-            for ref in operator.reads() if found[i] else ():
-                if ref.name in step.index and block[step.index[ref.name]] == block[i]:
-                    needed.add(ref.name)
-        return found
+        copies = {o.name: at for o, at in zip(step.operators, block, strict=True) if o.name.endswith(AGAIN)}
+        needed, found = set[str](), list[bool]()
+        for operator, at in zip(reversed(step.operators), reversed(block), strict=True):
+            found.append(operator.name in needed if operator.name in copies else operator.name not in free)
+            if found[-1]:
+                needed.update(ref.name for ref in operator.reads() if copies.get(ref.name) == at)
+        return np.array(found[::-1], np.bool_)
 
     @cached_property
     def crossing(self) -> tuple[tuple[tuple[float, float], ...], tuple[tuple[float, float], ...]]:
@@ -182,7 +180,7 @@ class Sections:
 
     @cached_property
     def tide(self) -> Tide:
-        return tide_of(self.step, 1)
+        return lives_of(self.step, 1)
 
     @cached_property
     def lives(self) -> tuple[Ints, Ints, Ints, Reals, Reals]:

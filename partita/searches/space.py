@@ -77,33 +77,31 @@ def space_of(graph: Graph, cluster: Cluster, blocks: int, trained: Bytes) -> Spa
                 kinds.append((shard, recompute))
         for data in (d for d in divisors if d <= size):
             for m in (m for m in divisors if (batch // data) % m == 0):
-                lengths = list(_lengths(order, size // data, blocks // chunks, m))
-                if kinds and lengths and not (data == 1 and order is Order.SEQUENTIAL and m > 1):
-                    rows.append(_rows(data, np.array(lengths), schedule, m, np.array(kinds), trained))
+                lengths = _lengths(order, size // data, blocks // chunks, m)
+                if kinds and len(lengths) and not (data == 1 and order is Order.SEQUENTIAL and m > 1):
+                    rows.append(_rows(data, lengths, schedule, m, np.array(kinds), trained))
     return Space(np.concatenate(rows), tuple(refused))
 
 
-def _lengths(order: Order, most: int, blocks: int, microbatches: int) -> Iterator[int]:
+def _lengths(order: Order, most: int, blocks: int, microbatches: int) -> Ints:
     """The lengths of a pipe that a schedule takes; interleaved microbatches go round in groups of its length."""
     if order is Order.SEQUENTIAL:
-        yield 1
-        return
-    for pipe in range(2, min(most, blocks) + 1):
-        if order is not Order.INTERLEAVED or microbatches % pipe == 0:
-            yield pipe
+        return np.ones(1, np.int64)
+    found = np.arange(2, min(most, blocks) + 1, dtype=np.int64)
+    return found[microbatches % found == 0] if order is Order.INTERLEAVED else found
 
 
 def _rows(data: int, lengths: Ints, schedule: int, m: int, kinds: Ints, trained: Bytes) -> Ints:
     """All points of a degree of data, a schedule and a number of microbatches."""
-    pipe, kind, parts = (c.ravel() for c in np.meshgrid(lengths, np.arange(len(kinds)), PARTS, indexing="ij"))
-    even = -(-trained // (pipe * parts))
-    bucket = bucket_of(even)
-    shard, recompute = kinds[kind].T
-    whole = np.ones(len(pipe), np.int64)
-    found = np.stack([data * whole, pipe, schedule * whole, m * whole, shard, recompute, bucket], axis=1)
+    parts = PARTS
     if data == 1:  # nothing is agreed on, so nothing can be sharded, nor does it matter what travels together
-        found = found[(found[:, 4] == 0) & (parts == PARTS[0])]
-    return found[np.r_[True, (found[1:] != found[:-1]).any(axis=1)]] if len(found) else found
+        kinds, parts = kinds[kinds[:, 0] == 0], PARTS[:1]
+    bucket = bucket_of(-(-trained // (lengths[:, None] * parts)))
+    other = np.diff(bucket, axis=1, prepend=0) != 0
+    found = np.empty((len(lengths), len(kinds), len(parts), len(COLUMNS)), np.int64)
+    found[...] = data, 0, schedule, m, 0, 0, 0
+    found[..., 1], found[..., 4:6], found[..., 6] = lengths[:, None, None], kinds[:, None], bucket[:, None]
+    return found[np.broadcast_to(other[:, None], found.shape[:-1])]
 
 
 def bucket_of(size: Ints) -> Ints:

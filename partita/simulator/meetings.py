@@ -82,6 +82,8 @@ def meetings_of(program: Program, costs: Costs, ports: Ports) -> Meetings:
 
 def _on_hosts(columns: Columns, ports: Ports) -> Columns:
     """The demands, and on cores that several devices share the sum of what each meeting asks of their processors."""
+    if not ports.hosts:
+        return {name: columns[name] for name in ("at", "resource", "amount")}
     at, resource = (columns[name].astype(np.int64) for name in ("at", "resource"))
     amount = columns["amount"].astype(np.float64)
     processors = np.flatnonzero(resource < ports.cluster.size)
