@@ -93,15 +93,16 @@ def _lengths(order: Order, most: int, blocks: int, microbatches: int) -> Ints:
 
 def _rows(data: int, lengths: Ints, schedule: int, m: int, kinds: Ints, trained: Bytes) -> Ints:
     """All points of a degree of data, a schedule and a number of microbatches."""
-    parts = PARTS
+    parts: tuple[int, ...] = PARTS
     if data == 1:  # nothing is agreed on, so nothing can be sharded, nor does it matter what travels together
         kinds, parts = kinds[kinds[:, 0] == 0], PARTS[:1]
     bucket = bucket_of(-(-trained // (lengths[:, None] * parts)))
     other = np.diff(bucket, axis=1, prepend=0) != 0
-    found = np.empty((len(lengths), len(kinds), len(parts), len(COLUMNS)), np.int64)
+    found: Ints = np.empty((len(lengths), len(kinds), len(parts), len(COLUMNS)), np.int64)
     found[...] = data, 0, schedule, m, 0, 0, 0
     found[..., 1], found[..., 4:6], found[..., 6] = lengths[:, None, None], kinds[:, None], bucket[:, None]
-    return found[np.broadcast_to(other[:, None], found.shape[:-1])]
+    chosen: Ints = found[np.broadcast_to(other[:, None], found.shape[:-1])]
+    return chosen
 
 
 def bucket_of(size: Ints) -> Ints:
