@@ -56,6 +56,14 @@ def uneven(note: bool) -> Task:
 )
 def test_a_batch_of_another_shape_is_refused(note: bool, sentence: str) -> None:
     task, machines = uneven(note), cluster_of(2)
-    graph = capture(task)
+    graph = capture(replace(task, data=Numbers()))  # whose samples are all alike
     with pytest.raises(TaskError, match=sentence):
         train_in_process(task, graph, call("ddp", graph, machines), machines, 1)
+
+
+@pytest.mark.parametrize("note", [False, True])
+def test_samples_that_are_seen_to_differ_are_not_traced(note: bool) -> None:
+    task, machines = uneven(note), cluster_of(2)
+    graph = capture(task)
+    assert graph.rung == "opaque"
+    assert train_in_process(task, graph, call("ddp", graph, machines), machines, 2)[1]
