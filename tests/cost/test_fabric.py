@@ -52,7 +52,7 @@ KEPT = {  # that NCCL has had since
 
 
 def seconds(fabric: Fabric, kind: Kind, ranks: int, machines: int, size: float) -> float:
-    return float(fastest(fabric, kind, ranks, machines, np.array([size]))[0][0])
+    return float(fastest(fabric, kind, ranks, machines, np.array([size], np.float64))[0][0])
 
 
 def test_published_constants() -> None:
