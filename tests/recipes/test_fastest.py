@@ -38,7 +38,7 @@ def algorithms(plan: Plan, costs: Costs) -> dict[int, str]:
 
 @pytest.mark.parametrize("latency", [0.0, 1e-4, 1e-2])
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_no_other_schedule_is_predicted_to_be_faster_by_what_can_be_told(ranks: int, latency: float) -> None:
+def test_no_other_schedule_is_predicted_to_be_faster(ranks: int, latency: float) -> None:
     costs = costs_on(whole_cores(ranks, 1e5), latency)
     plan = call(text(100), costs.graph, costs.cluster, costs)
     chosen = algorithms(plan, costs)
@@ -65,7 +65,7 @@ def test_small_messages_double_and_large_ones_go_round() -> None:
     assert read_plan(write_plan(plan)) == plan
 
 
-def test_the_whole_plan_is_no_slower_than_with_any_one_schedule_by_what_can_be_told() -> None:
+def test_the_whole_plan_is_no_slower_than_with_any_one_schedule() -> None:
     costs = costs_on(whole_cores(4, 1e5), 1e-4)
 
     def seconds(collective: str) -> float:
