@@ -198,7 +198,7 @@ def test_nothing_is_left_after_closing(state: Path) -> None:
         sleepers = [lab.spawn(rank, ["sleep", "100"]) for rank in range(4)]
         lab.spawn(0, ["sh", "-c", "setsid sleep 100 & sleep 100"])
     assert all(sleeper.returncode == -signal.SIGKILL for sleeper in sleepers)
-    assert not members(lab.keeper_client.run, [])
+    assert not members(lab.keeper.run, [])
     assert not any(each.exists() for each in directories)
     assert list(state.iterdir()) == []
 
@@ -210,7 +210,7 @@ from partita.lab.network import open_lab
 with open_lab(load_cluster(sys.argv[1])) as lab:
     lab.spawn(0, ["sh", "-c", "setsid sleep 100 & sleep 100"])
     lab.spawn(1, ["sleep", "100"])
-    print(lab.keeper_client.run, lab.keeper_client.process.pid, flush=True)
+    print(lab.keeper.run, lab.keeper.process.pid, flush=True)
     sys.stdin.read()
 """
 

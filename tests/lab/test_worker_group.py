@@ -107,7 +107,7 @@ def interrupt(rank: int, event: dict[str, Any]) -> None:
 def test_an_interrupt_leaves_nothing() -> None:
     with pytest.raises(KeyboardInterrupt), WorkerGroup(load_cluster("local:3"), WORKER) as group:
         group.ask_all("die", {"steps": 1}, 20.0, interrupt)
-    assert not members(group.lab.keeper_client.run, [])
+    assert not members(group.lab.keeper.run, [])
 
 
 @pytest.mark.lab

@@ -201,7 +201,7 @@ def test_a_message_is_on_the_card_once_it_was_waited_for() -> None:
 def test_devices_are_told_apart_in_one_file() -> None:
     """Whoever asks torch for a card elsewhere in the runtime, stands here with the reason."""
     known = {"device.py": "it is the one", "generators.py": "its random numbers", "draws.py": "its random numbers",
-             "watch.py": "its allocator's counters"}  # fmt: skip
+             "memory_trace.py": "its allocator's counters"}  # fmt: skip
     found = {
         path.name
         for path in (Path(partita.__file__).parent / "runtime").glob("*.py")
