@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 import torch
 
@@ -17,7 +17,7 @@ from partita.runtime.device import CPU
 from partita.runtime.draws import DRAWS
 from partita.runtime.feed import Feed
 from partita.runtime.segment import YIELD_CORE, compile_segment
-from partita.runtime.whole import REST, WHOLE, Whole
+from partita.runtime.whole import Whole
 from partita.task import Task
 from partita.units import Seconds
 
@@ -36,8 +36,8 @@ def whole_seconds(task: Task, graph: Graph, batches: Iterable[int], device: str 
         spent: list[list[Seconds]] = []
         while len(spent) < PASSES[0] or (len(spent) < PASSES[1] and sum(map(sum, spent)) < TOTAL):
             read, rest = feed.read(feed.positions(len(spent), 0, batch), device)
-            env: dict[str, Any] = {WHOLE: whole, REST: rest, DRAWS: None, YIELD_CORE: lambda: None}
-            env |= {f"input.{i}": leaf for i, leaf in enumerate(read)}
+            env = whole.given(read, rest) | {DRAWS: None, YIELD_CORE: lambda: None}
+            env |= {name: torch.empty(0) for name, _ in concrete.inputs}
             env[TANGENT] = torch.ones((), device=device)
             spent.append([_timed(partial(way, env, leaves), device) for way in both])
         for operator, taken in zip(concrete.operators, zip(*spent[1:], strict=True), strict=True):

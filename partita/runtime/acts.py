@@ -56,7 +56,6 @@ from partita.runtime.streams import by_streams
 from partita.runtime.tolerant_sum import tolerant_sum
 from partita.runtime.transport import Pending, Steps
 from partita.runtime.values import receive_values, send_values
-from partita.runtime.whole import REST, WHOLE
 from partita.wire.algorithms import by_messages, schedule_of
 
 Carry = Callable[[Rank, Any, str, int], Pending | Steps | None]
@@ -72,7 +71,8 @@ def load(rank: Rank, act: Load, name: str, round: int) -> None:
         if rank.whole is None:
             check_shapes(rank.graph, leaves, act.count, rank.step(round, act.step))
         else:
-            environment |= {WHOLE: rank.whole, REST: rest}
+            environment |= rank.whole.given(leaves, rest)
+            leaves += [torch.empty(0)] * (len(rank.graph.inputs) - len(leaves))  # whose number is the batch's affair
     suffix = f">{act.stage}" if act.stage >= 0 else ""
     named = {f"input.{i}{suffix}": leaf for i, leaf in enumerate(leaves)}
     environment |= {name: leaf for name, leaf in named.items() if Ref(name) in rank.reads}

@@ -1,6 +1,6 @@
 """A model that is one operator each way: the task's own module and autograd, on a rank's weights and samples.
 
-load       env[WHOLE] = the rank's Whole, env[REST] = what a batch has beside its tensors
+load       env[WHOLE] = the rank's Whole, env[BATCH] = a batch as it was collated
 forward    loss, weight, new buffers, Kept = module(weights, buffers, batch)      records autograd's graph
 backward   gradients = autograd of Kept                                           which goes with it
 """
@@ -33,7 +33,7 @@ from partita.tracing.promote import Promoted
 from partita.tracing.unseen import seen_through
 
 WHOLE: Final = "whole"
-REST: Final = "rest"
+BATCH: Final = "batch"
 Values = Sequence[torch.Tensor]
 
 
@@ -54,6 +54,10 @@ class Whole:
             torch.manual_seed(seed)
             module = build_model(task, precision) if precision else checked_model(task)
         return cls(task, module, tuple(name for name, _ in graph.mutations), precision == "fp64")
+
+    def given(self, leaves: Sequence[torch.Tensor], rest: Rest) -> dict[str, Any]:
+        """What an environment holds for a forward pass on a batch."""
+        return {WHOLE: self, BATCH: rest.batch(list(leaves))}
 
 
 @dataclass
@@ -86,8 +90,7 @@ def forward(
     Raises TaskError for a buffer or a parameter that changes and did not when the step was captured.
     """
     whole: Whole = env[WHOLE]
-    rest: Rest = env[REST]
-    model, drawn = whole.module, env[DRAWS]
+    model, drawn, batch = whole.module, env[DRAWS], env.pop(BATCH)
     draws = None if drawn is None else KeyedDraws(drawn.seed, drawn.step, drawn.samples)
     named = dict(zip(model.named_parameters(), parameters, strict=True))
     weights = {n: hooked(given.data.requires_grad_(p.requires_grad), p) for (n, p), given in named.items()}
@@ -95,7 +98,7 @@ def forward(
     held |= {name: held[name].clone() for name in whole.changed}
     kept = Kept(torch.empty(()), weights, draws, whole.doubled)
     with kept.modes(), stateless._reparametrize_module(model, weights | held, tie_weights=True):
-        kept.loss, weight = split_loss(whole.task, whole.task.loss(model, rest.batch(list(inputs))))
+        kept.loss, weight = split_loss(whole.task, whole.task.loss(model, batch))
         after = dict(model.named_buffers())
     check_unchanged(name for name, given in weights.items() if given._version)
     for name, given in held.items():
