@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from partita.runtime.run import train_in_process
 from torch import nn
 
 from partita.errors import TaskError
 from partita.recipes.catalogue import call
+from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, checked
 from tests.captures import capture
 from tests.small import cluster_of, perceptron

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from partita.runtime.run import train_in_process
 from torch import nn
 
 from partita.errors import PartitaError, PlanError, TaskError
@@ -17,6 +16,7 @@ from partita.graph.signature import signature
 from partita.lab.wholes import whole_seconds
 from partita.recipes.catalogue import call
 from partita.runtime import whole
+from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, checked
 from tests.captures import capture
 from tests.runtime.branching import Branching, branching, ragged
