@@ -21,7 +21,7 @@ from partita.units import Seconds
 
 ISSUE: Final = 0.86  # of the peak that the inner loop of a product reaches: clocks sag, and not only products issue
 MEMORY: Final = 0.75  # of the memory's bandwidth that a kernel gets who reads and writes it once (ReLU on V100: 0.74)
-CACHE: Final = 3.0  # bandwidth of the second-level cache over the memory's (V100 2.8, A100 3.3 by microbenchmarks)
+CACHE: Final = 3.0  # bandwidth of the second-level cache over the memory's (fits of parts of the table: 2.6 to 3.6)
 RAMP: Final[Seconds] = 1.3e-6  # before a tile's first operands have come and after its last product
 KERNEL: Final[Seconds] = 4e-6  # between two kernels of a stream, whatever they do
 TILES: Final = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
