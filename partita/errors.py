@@ -1,14 +1,14 @@
 """Everything that Partita raises on purpose.
 
 PartitaError                 exit 3   a sentence: what was given, what is allowed, what to do
-├── InputError               exit 2   the user's to mend
+├── InputError               exit 2   what the user gave is wrong
 │   ├── OptionError                   a command-line value
 │   ├── TaskError                     the model, the loss, the data
 │   ├── CaptureError                  no rung could capture it
 │   ├── ClusterError                  the machines
 │   ├── PlanError                     a plan that contradicts itself, the graph or the cluster
 │   └── LoweringError                 a legal plan that this version cannot carry out yet
-├── ProgramError             exit 3   `verify` found a program that could hang or misread; ours to mend
+├── ProgramError             exit 3   a program that could hang or compute something wrong: our fault
 ├── CostError                exit 3   no cost is known for something that was asked
 └── RunError                 exit 3   a run failed; names rank and step where they are known
     ├── RunHung              exit 4   nothing moved within the time limit
@@ -19,49 +19,51 @@ from __future__ import annotations
 
 
 class PartitaError(Exception):
-    """Base of all; `exit_code` is what the command line returns."""
+    """The base of all errors; `exit_code` is the exit code of a command that ends with it."""
 
     exit_code = 3
 
 
 class InputError(PartitaError):
+    """Something that the user gave is wrong, and the user can correct it."""
+
     exit_code = 2
 
 
 class OptionError(InputError):
-    pass
+    """A value on the command line, in the environment or of an argument."""
 
 
 class TaskError(InputError):
-    pass
+    """A Task: its model, loss, data, optimizer or schedule."""
 
 
 class CaptureError(InputError):
-    pass
+    """A training step that no way of capture can record."""
 
 
 class ClusterError(InputError):
-    pass
+    """A description of machines."""
 
 
 class PlanError(InputError):
-    pass
+    """A Plan that contradicts itself, the Graph or the Cluster."""
 
 
 class LoweringError(InputError):
-    pass
+    """A legal Plan that this version cannot carry out yet."""
 
 
 class ProgramError(PartitaError):
-    pass
+    """A Program that could hang or compute something wrong: a fault of Partita, not of the user."""
 
 
 class CostError(PartitaError):
-    pass
+    """A cost that was asked for and is not known."""
 
 
 class RunError(PartitaError):
-    """A run that failed. `rank` and `step` are -1 where they are not known."""
+    """A run that failed on `rank` in `step`; -1 if not known."""
 
     def __init__(self, sentence: str, *, rank: int = -1, step: int = -1) -> None:
         super().__init__(sentence)
@@ -70,11 +72,13 @@ class RunError(PartitaError):
 
 
 class RunHung(RunError):
+    """A run that made no progress within its time limit."""
+
     exit_code = 4
 
 
 class RunStopped(RunError):
-    """`number` is the signal's."""
+    """A run that was ended by the signal `number`, at a checkpoint if it writes any."""
 
     def __init__(self, sentence: str, number: int, *, step: int = -1) -> None:
         super().__init__(sentence, step=step)
@@ -82,6 +86,6 @@ class RunStopped(RunError):
 
 
 def first_line(error: BaseException) -> str:
-    """An error's kind and the first line of its text: how what others have raised stands in a sentence."""
+    """An error's type and the first line of its text, to quote errors of other packages within a sentence."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__

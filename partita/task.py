@@ -1,4 +1,4 @@
-"""What to train, as a value; holds factories, so that every rank can build its own."""
+"""What to train: a model, loss, data and optimizer, as factories, so that every rank can build its own."""
 
 from __future__ import annotations
 
@@ -24,14 +24,24 @@ PRECISIONS = ("fp64", "fp32", "bf16", "fp16")
 class Task:
     """A model, its loss, its data and its optimizer.
 
-    `model()` builds an nn.Module, which is trained in training mode; `loss(model, batch)` returns the mean over the
-    batch's samples, or a `(sum, weight)` pair (for a mean over tokens, say); `data` is a map-style dataset of samples
-    (tuples or dicts of tensors), read at once where it has `__getitems__(positions)`, or `collated(positions)`, which
-    returns a batch; `optimizer(parameters)` builds a torch optimizer, of all parameters and of parts of them, which
-    keep the groups that they have among all; `batch_size` counts the samples of one global minibatch;
-    `schedule(optimizer)` builds an LR scheduler that is stepped once a step; `clip_norm` bounds the norm of the global
-    gradient; `collate(samples)` makes a batch (torch's default_collate if None). `origin` is what other processes load
-    it by, empty where nothing is known that they could. Raises TaskError for a field that cannot be right.
+    `model()` builds an nn.Module, which is trained in training mode.
+
+    `loss(model, batch)` returns the mean over the batch's samples, or a `(sum, weight)` pair (for a mean over tokens,
+    say).
+
+    `data` is a map-style dataset of samples (tuples or dicts of tensors). Its samples are read at once if it has
+    `__getitems__(positions)`, or `collated(positions)`, which returns a batch. `validation` is a dataset for the
+    held-out loss.
+
+    `optimizer(parameters)` builds a torch optimizer. It is called with all parameters and with some of them; these keep
+    the parameter groups that they have among all. `schedule(optimizer)` builds an LR scheduler that is stepped once a
+    step.
+
+    `batch_size` counts the samples of one global minibatch; `clip_norm` bounds the norm of the global gradient;
+    `collate(samples)` makes a batch (None: torch's default_collate).
+
+    `origin` is the text by which other processes can load the task ("": unknown). Raises TaskError for a field that
+    cannot be right.
     """
 
     name: str
@@ -70,7 +80,7 @@ class Task:
             )
 
     def _length(self, name: str) -> int:
-        """Samples of the data set in a field."""
+        """The number of samples of the data set in the field `name`. Raises TaskError if it has none."""
         try:
             return len(getattr(self, name))
         except TypeError:
@@ -78,7 +88,8 @@ class Task:
 
 
 def spec_of(task: Task | str) -> str:
-    """What other processes load a task by. Raises TaskError for one that was made where they cannot make it again."""
+    """The text by which other processes can load a task (`file.py:function` or a name). Raises TaskError for a Task
+    that no other process can make: one from a notebook, a lambda, or the function that runs now."""
     if isinstance(task, str):
         return task
     frame, running = sys._getframe(1), []
@@ -93,12 +104,10 @@ def spec_of(task: Task | str) -> str:
 
 
 def _origin() -> str:
-    """`file.py:function` of the function that makes a Task just now, if it stands at the top of a file and takes no
-    arguments, or what `load_task` was asked for; empty where neither holds (a notebook, a lambda)."""
+    """`file.py:function` of the function that is making a Task, if it stands at the top level of a file and takes no
+    arguments; "" otherwise (in a notebook, a lambda)."""
     frame = sys._getframe(2)
     while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in ("dataclasses", "partita"):
-        if frame.f_code.co_name == "load_task":
-            return str(frame.f_locals["spec"])
         frame = frame.f_back
     place, here = frame.f_code.co_filename, frame
     while here and here.f_code.co_filename == place and Path(place).is_file():
@@ -115,9 +124,15 @@ def load_task(spec: str, built_in: Callable[[str], Task | None] = lambda name: N
 
     Runs the user's own code. Raises TaskError with one sentence for anything that does not lead to a Task.
     """
-    found = built_in(spec)
-    if found is not None:
-        return found
+    task = built_in(spec)
+    if task is None:
+        task = _made(spec)
+    object.__setattr__(task, "origin", spec)
+    return task
+
+
+def _made(spec: str) -> Task:
+    """The Task that a function of the user returns."""
     if ":" not in spec:
         raise TaskError(f"{spec!r} is no built-in task; give one of them, file.py:function or package.module:function")
     place, name = spec.rsplit(":", 1)
@@ -153,7 +168,7 @@ def _module(place: str) -> ModuleType:
 
 
 def module_of(path: Path) -> ModuleType:
-    """The module that a file of Python is, run once; meanwhile it may import what lies beside it."""
+    """The module of a Python file, executed once. Modules beside the file can be imported while it runs."""
     name = f"partita_file:{path}"
     if name in sys.modules:
         return sys.modules[name]

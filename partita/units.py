@@ -1,7 +1,7 @@
-"""Seconds, Bytes, Flops: parsed at the door, printed at the end, plain numbers in between.
+"""Units: seconds, bytes, bandwidths and FLOPs are parsed where they are given and printed at the end.
 
-Bits are `bit`, bytes are `B`: `10 Gbit/s` is 1.25e9 bytes a second, `10 GB/s` is 1e10, `10 Gb` is refused as
-ambiguous. `k M G T P` are powers of 1000, `Ki Mi Gi Ti` of 1024.
+Inside, all are plain numbers in SI units. Bits are `bit`, bytes are `B`: `10 Gbit/s` is 1.25e9 bytes a second, `10
+GB/s` is 1e10, `10 Gb` is refused as ambiguous. `k M G T P` are powers of 1000, `Ki Mi Gi Ti` of 1024.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ from collections.abc import Hashable
 from math import prod
 
 from partita.cost.allocator import Allocator
-from partita.cost.ledger import SCRATCH
-from partita.cost.tides import tide_of
+from partita.cost.lifetimes import lifetimes_of
+from partita.cost.scratch import SCRATCH
 from partita.graph.graph import Graph
 from partita.graph.operator import Ref
 from partita.graph.tensor import ITEMSIZE
@@ -23,11 +23,11 @@ def held_by(program: Program, graph: Graph) -> Bytes:
     role, step = program.roles[0], program.graph_of(-1, graph)
     acts = [i.act for i in role.instructions]
     batch = next(segment.batch for segment in program.segments)
-    tide, pool = tide_of(step, batch), Allocator()
+    lifetimes, pool = lifetimes_of(step, batch), Allocator()
     loads, goes = dict(step.inputs), dict[int, list[Hashable]]()
-    for ref, end in tide.last.items():
-        if ref not in tide.gradients:
-            goes.setdefault(end, []).append(ref if ref in tide.made else (ref.name,))
+    for ref, end in lifetimes.last.items():
+        if ref not in lifetimes.gradients:
+            goes.setdefault(end, []).append(ref if ref in lifetimes.made else (ref.name,))
     states = graph.optimizer.state_bytes(1) // 4
     for dtype in sorted({b.dtype for b in program.trained}):
         pool.take(("weights", dtype), sum(b.elements for b in program.trained if b.dtype == dtype) * ITEMSIZE[dtype])
@@ -37,7 +37,7 @@ def held_by(program: Program, graph: Graph) -> Bytes:
     for buffer in step.buffers:
         pool.take(("buffer", buffer.name), buffer.tensor.size())
     first: dict[int, list[Ref]] = {}
-    for ref, at in tide.made.items():
+    for ref, at in lifetimes.made.items():
         first.setdefault(at, []).append(ref)
     shapes = {p.name: prod(int(d) for d in p.tensor.at(1).shape if isinstance(d, int)) for p in step.parameters}
     for round in range(ROUNDS):
@@ -57,7 +57,7 @@ def held_by(program: Program, graph: Graph) -> Bytes:
                 segment = program.segment[act.segment]
                 for at in range(segment.start, segment.stop):
                     for ref in first.get(at, ()):
-                        pool.take(ref, tide.size(ref))
+                        pool.take(ref, lifetimes.size(ref))
                         here.add(ref)
                     for key in goes.get(at, ()):
                         give(key)
@@ -77,8 +77,8 @@ def held_by(program: Program, graph: Graph) -> Bytes:
                 for k, i, _ in scratch:
                     pool.give(("scratch", k, i))
                 for piece in bucket.pieces:
-                    if (ref := tide.wanted.get(piece.parameter)) is not None:
-                        give(tide.root.get(ref, ref))
+                    if (ref := lifetimes.gradient_of.get(piece.parameter)) is not None:
+                        give(lifetimes.root.get(ref, ref))
         for key in list(here):
             give(key)
     return pool.held

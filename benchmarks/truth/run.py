@@ -23,7 +23,7 @@ import torch.nn.functional as F
 
 from partita.api import graph_of
 from partita.cost.allocator import Allocator
-from partita.cost.tides import Tide, tide_of
+from partita.cost.lifetimes import Lifetimes, lifetimes_of
 from partita.graph.graph import Graph
 from partita.graph.operator import Operator, Ref
 from partita.graph.recompute import recomputed
@@ -62,7 +62,7 @@ def predicted(graph: Graph, batch: int, ranks: int) -> dict[str, Bytes]:
     state = sum(sizes.values()) // ranks
     return {
         "weights and moments": 12 * state,
-        "computing": computing(step, tide_of(step, batch), sizes),
+        "computing": computing(step, lifetimes_of(step, batch), sizes),
         "gathers": gathers(sizes),
         "gradients": 4 * state,
     }
@@ -87,24 +87,24 @@ def again(graph: Graph) -> set[str]:
     return found
 
 
-def computing(graph: Graph, tide: Tide, sizes: dict[str, int]) -> Bytes:
+def computing(graph: Graph, lifetimes: Lifetimes, sizes: dict[str, int]) -> Bytes:
     """What the computing stream's allocator holds after a step: the step's values in their order, the unsharded bf16
     weights of the root for good, those of a block while it is computed, and its gradients until its pass is over and
     they lie in the fp32 message that is scattered. The loop holds the logits until there is a loss."""
-    pool, final, ends = Allocator(), tide.gradients, dict(tide.last)
+    pool, final, ends = Allocator(), lifetimes.gradients, dict(lifetimes.last)
     spans = passes(graph)
     logits = next(
         Ref(o.name) for o in reversed(graph.operators[: graph.forward_length]) if o.target == "aten.mm.default"
     )
-    ends[tide.root[logits]] = max(ends[tide.root[logits]], graph.forward_length - 1)
+    ends[lifetimes.root[logits]] = max(ends[lifetimes.root[logits]], graph.forward_length - 1)
     comes: dict[int, list[tuple[Any, Bytes]]] = {}
     goes: dict[int, list[Any]] = {}
-    for ref, made in tide.made.items():
+    for ref, made in lifetimes.made.items():
         if "float" not in graph.tensor(ref).dtype:  # the published runs make no masks
             continue
         layer = layer_of(graph.operators[made])
         end = spans[layer][-1][1] if ref in final and layer else ends[ref]
-        comes.setdefault(made, []).append((ref, tide.size(ref)))
+        comes.setdefault(made, []).append((ref, lifetimes.size(ref)))
         goes.setdefault(end, []).append(ref)
     for layer, both in spans.items():
         weights = sum(size for name, size in sizes.items() if name.startswith(f"{LAYERS}{layer}."))

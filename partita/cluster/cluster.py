@@ -21,10 +21,10 @@ from partita.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 class Device:
     """A processor that computes.
 
-    `flops` maps dtype to peak FLOP/s, `memory_bandwidth` is bytes a second, `cores` the share of host cores that it may
-    use (0.5 is half a core; 0: not limited), `ghost` a device whose computing is a timed wait, `speed` a factor on
-    everything it computes, `power` watts under load, `price` dollars an hour, `multiprocessors` how many parts of an
-    accelerator compute side by side (0: not said).
+    `flops` maps dtype to peak FLOP/s; `memory` is in bytes, `memory_bandwidth` in bytes a second; `cores` is the share
+    of host cores that the device may use (0.5 is half a core; 0: not limited); the computing of a `ghost` is a timed
+    wait; `speed` is a factor on everything that it computes; `power` is in watts under load, `price` in dollars an
+    hour; `multiprocessors` counts those of an accelerator (0: unknown).
     """
 
     kind: str = "cpu"
@@ -42,19 +42,19 @@ class Device:
 
     @property
     def pace(self) -> float:
-        """Core-seconds a second that one thread gets, on the scale of the costs."""
+        """Core-seconds that one thread gets in a second: the speed, times the quota if that is below one core."""
         return self.speed * (self.cores if 0 < self.cores < 1 else 1.0)
 
     @property
     def hosted(self) -> bool:
-        """Whether it computes on cores of its machine."""
+        """Whether it computes on cores of its machine: it is no accelerator and no ghost."""
         return self.backend == "cpu" and not self.ghost
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A port: `bandwidth` bytes a second each way if `duplex`, in all if not; `latency` seconds one way;
-    `burst` bytes that a token bucket lets pass at once after a rest."""
+    """A port: `bandwidth` in bytes a second, each way if `duplex`, otherwise for both ways together; `latency` in
+    seconds one way; `burst` is the bytes that a token bucket lets pass at once after an idle time."""
 
     bandwidth: BytesPerSecond
     latency: Seconds = 50e-6
@@ -64,9 +64,13 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A switch: `members` are devices or smaller groups, `ports[i]` is the link of member i into this switch. `sums` is
-    the part of their bandwidth at which it adds up what its members send (NVLink SHARP; 0: it only passes it on); a
-    `mesh` of wires between members, so many from each to each, among which its bandwidth is divided, is no switch."""
+    """A switch and its members.
+
+    `members` are devices or smaller groups; `ports[i]` is the link of member i into this switch. `sums` is the fraction
+    of their bandwidth at which the switch itself adds up what its members send (NVLink SHARP; 0: it cannot). With a
+    `mesh` there is no switch: `mesh[i][j]` wires go from member i to member j, and a member's bandwidth is divided
+    among its wires.
+    """
 
     name: str
     members: tuple[Device | Group, ...]
@@ -75,6 +79,7 @@ class Group:
     mesh: tuple[tuple[int, ...], ...] = ()
 
     def devices(self) -> Iterator[Device]:
+        """All devices below this switch, in the order of ranks."""
         for member in self.members:
             if isinstance(member, Group):
                 yield from member.devices()
@@ -84,7 +89,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A link with its place in the tree: `path` is the member index at each level: `(1,)` node 1, `(1, 0)` its
+    """A link and its place in the tree: `path` has the member index at each level, so `(1,)` is node 1 and `(1, 0)` its
     device 0."""
 
     path: tuple[int, ...]
@@ -93,7 +98,8 @@ class Port:
 
 @dataclass(frozen=True)
 class Cluster:
-    """`emulated` clusters run in the lab; `interface` is the one that processes may bind (loopback if empty)."""
+    """A tree of switches and devices. An `emulated` cluster runs in the lab of this machine; `interface` is the network
+    interface that processes bind ("": loopback)."""
 
     name: str
     root: Group
@@ -114,11 +120,12 @@ class Cluster:
 
     @property
     def size(self) -> int:
+        """The number of devices."""
         return len(self.devices)
 
     @cached_property
     def climbs(self) -> tuple[tuple[Port, ...], ...]:
-        """Per rank its ports from the root down to the device."""
+        """For each rank its ports, from the root of the tree down to the device."""
 
         def walk(group: Group, path: tuple[int, ...], above: tuple[Port, ...]) -> Iterator[tuple[Port, ...]]:
             for i, (member, link) in enumerate(zip(group.members, group.ports, strict=True)):
@@ -132,8 +139,8 @@ class Cluster:
 
     @cached_property
     def machines(self) -> tuple[int, ...]:
-        """The machine of each rank, which have one memory: a group below the root is one, and a device at the root, but
-        for `local:N` and `local:cuda:N`, whose devices all are of this one."""
+        """For each rank the number of its machine; ranks of one machine share its memory. A group directly below the
+        root is a machine, and so is a device there. All devices of `local:N` and `local:cuda:N` are of one machine."""
         if self.name.startswith("local:"):
             return (0,) * self.size
         parents = [climb[-1].path[:-1] or climb[-1].path for climb in self.climbs]
@@ -142,13 +149,13 @@ class Cluster:
 
     @cached_property
     def inside(self) -> frozenset[tuple[int, ...]]:
-        """The paths of the ports of devices whose machine has several."""
+        """The paths of device ports within machines that have several devices."""
         many = Counter(self.machines)
         climbs = zip(self.climbs, self.machines, strict=True)
         return frozenset(climb[-1].path for climb, machine in climbs if many[machine] > 1)
 
     def route(self, source: int, target: int) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
-        """The ports that a message climbs and descends from rank `source` to rank `target`."""
+        """The ports that a message from rank `source` to rank `target` climbs, and those that it descends."""
         up, down = self.climbs[source], self.climbs[target]
         common = 0
         while common < min(len(up), len(down)) and up[common].path == down[common].path:

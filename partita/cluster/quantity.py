@@ -1,4 +1,5 @@
-"""The values of a cluster file: numbers with their unit, read strictly and written so that they read back equal."""
+"""Readers and writers of the values in a cluster file. Numbers have units, are read strictly, and written so that they
+read back equal."""
 
 from __future__ import annotations
 
@@ -41,6 +42,7 @@ def quantity(parse: Callable[[str], Number], example: str, *, zero: bool = False
 
 
 def checked(number: Number, where: str, given: Any, example: str, *, zero: bool) -> Number:
+    """The number, if it is finite and above zero (or zero, if allowed). Raises ClusterError."""
     if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
         least = "zero or more" if zero else "above zero"
         raise ClusterError(f"{where} is {given!r}; give a finite number {least}, such as {example!r}")
@@ -67,7 +69,7 @@ def number(example: str, *, zero: bool = False) -> Reader:
 
 
 def part(example: str) -> Reader:
-    """A reader of plain numbers from 0 to 1."""
+    """A reader of fractions from 0 to 1."""
 
     def read(value: Any, where: str) -> float:
         found: float = number(example, zero=True)(value, where)
@@ -79,24 +81,28 @@ def part(example: str) -> Reader:
 
 
 def count(value: Any, where: str) -> int:
+    """A reader of whole numbers from 1 to 1000000."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1_000_000:
         raise ClusterError(f"{where} is {value!r}; give a whole number from 1 to 1000000")
     return value
 
 
 def word(value: Any, where: str) -> str:
+    """A reader of texts that are not empty."""
     if not isinstance(value, str) or not value.strip():
         raise ClusterError(f"{where} is {value!r}; give a name between quotes")
     return value
 
 
 def text(value: Any, where: str) -> str:
+    """A reader of texts."""
     if not isinstance(value, str):
         raise ClusterError(f"{where} is {value!r}; give a text between quotes, '' for none")
     return value
 
 
 def truth(value: Any, where: str) -> bool:
+    """A reader of true and false."""
     if not isinstance(value, bool):
         raise ClusterError(f"{where} is {value!r}; give true or false")
     return value
@@ -118,21 +124,26 @@ def written(value: Number, units: tuple[tuple[str, float], ...], parse: Callable
 
 
 def write_bytes(value: int) -> str:
+    """2**34 -> '16 GiB'."""
     return written(value, tuple((p + "B", s) for p, s in (*THOUSANDS, *BINARY)), parse_bytes)
 
 
 def write_bandwidth(value: float) -> str:
+    """1.25e9 bytes a second -> '10 Gbit/s'."""
     bits = tuple((p + "bit/s", s / 8) for p, s in THOUSANDS)
     return written(value, (*bits, *((p + "B/s", s) for p, s in THOUSANDS)), parse_bandwidth)
 
 
 def write_seconds(value: float) -> str:
+    """5e-05 -> '50 us'."""
     return written(value, FRACTIONS, parse_seconds)
 
 
 def write_flops(value: float) -> str:
+    """3.12e14 -> '312 TFLOP/s'."""
     return written(value, tuple((p + "FLOP/s", s) for p, s in THOUSANDS), parse_flops)
 
 
 def write_watts(value: float) -> str:
+    """700.0 -> '700 W'."""
     return f"{value:.17g} W"

@@ -1,4 +1,4 @@
-"""The clusters that need no file: the catalogue's, `-xN` for N nodes of a planning one, `local:N`, `local:cuda:N`."""
+"""Clusters that need no file: those of the catalogue (`-xN`: N nodes of it), `local:N` and `local:cuda:N`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ MOST_LOCAL: Final = 1024
 
 
 def catalogue_names() -> tuple[str, ...]:
+    """The names of the clusters in the catalogue, sorted."""
     found = (files("partita.cluster") / "catalogue").iterdir()
     return tuple(sorted(each.name.removesuffix(".toml") for each in found if each.name.endswith(".toml")))
 
 
 def catalogue_text(spec: str) -> tuple[str, int] | None:
-    """The TOML text that `spec` names and the nodes that its suffix `-xN` asks for (0: no suffix); None if unknown.
+    """(TOML text, nodes) of the catalogue's cluster that `spec` names; nodes is the N of a suffix `-xN`, 0 without one.
+    None if the catalogue has no such cluster.
 
-    Raises ClusterError where the suffix does not fit: a lab cluster, no node.
+    Raises ClusterError for a suffix on a lab cluster, or for no nodes.
     """
     names = catalogue_names()
     suffix = re.fullmatch(r"(.+)-x([0-9]{1,7})", spec)
@@ -40,8 +42,8 @@ def catalogue_text(spec: str) -> tuple[str, int] | None:
 
 
 def local_cluster(spec: str) -> Cluster:
-    """`local:N`: N devices on this machine's loopback, sharing its memory; their links are as good as not there.
-    `local:cuda:N`: its first N CUDA devices."""
+    """`local:N`: N devices that share this machine's memory, over loopback, whose bandwidth hardly limits anything.
+    `local:cuda:N`: the first N CUDA devices of this machine."""
     cards, number = spec.startswith(CARDS), spec.removeprefix(CARDS).removeprefix("local:")
     devices = int(number) if re.fullmatch(r"[0-9]{1,6}", number) else 0
     if not 1 <= devices <= MOST_LOCAL:
@@ -54,8 +56,8 @@ def local_cluster(spec: str) -> Cluster:
 
 
 def cards_here(spec: str, wanted: int, host_memory: int) -> tuple[Device, ...]:
-    """The first CUDA devices of this machine, as nvidia-smi tells their names and memory; what else is known of one is
-    the catalogue's, where that has its like. Raises ClusterError where there are fewer."""
+    """The first `wanted` CUDA devices of this machine, with the names and memory that nvidia-smi reports, and the other
+    properties of the same card in the catalogue, if it has it. Raises ClusterError if there are fewer."""
     query = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
     try:
         lines = subprocess.run(query, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
@@ -75,7 +77,7 @@ def cards_here(spec: str, wanted: int, host_memory: int) -> tuple[Device, ...]:
 
 
 def _like(card: str) -> Device:
-    """A device of the catalogue whose kind begins with a word of a card's name: 'h200-sxm' for NVIDIA H200."""
+    """The catalogue's device whose kind begins with a word of a card's name: 'h200-sxm' for NVIDIA H200."""
     from partita.cluster.text import read_cluster
 
     words = re.split(r"[^a-z0-9]+", card.lower())

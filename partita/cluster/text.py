@@ -54,12 +54,14 @@ BACKENDS: Final = ("cpu", "cuda")
 
 
 def table(value: Any, where: str) -> dict[str, Any]:
+    """A reader of TOML tables."""
     if not isinstance(value, dict):
         raise ClusterError(f"{where} is {value!r}; give a table, such as {{ ... }}")
     return value
 
 
 def tables(value: Any, where: str) -> list[dict[str, Any]]:
+    """A reader of arrays of TOML tables."""
     if not isinstance(value, list) or not value or not all(isinstance(each, dict) for each in value):
         raise ClusterError(f"{where} is {value!r}; give at least one member, such as [{{ device = 'gpu' }}]")
     return value
@@ -79,7 +81,8 @@ def _mesh(value: Any, where: str) -> tuple[tuple[int, ...], ...]:
 
 
 def _wired(mesh: tuple[tuple[int, ...], ...], size: int, where: str) -> tuple[tuple[int, ...], ...]:
-    """A mesh of so many members: of each pair the same both ways, none to itself, and none without a wire."""
+    """A mesh that is a symmetric matrix over `size` members, with a zero diagonal and at least one wire for each
+    member. Raises ClusterError."""
     square = len(mesh) == size and all(len(row) == size for row in mesh)
     if mesh and not (square and all(row == column for row, column in zip(mesh, zip(*mesh, strict=True), strict=True))):
         raise ClusterError(

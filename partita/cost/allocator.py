@@ -1,8 +1,9 @@
-"""What a caching allocator holds of a device while tensors come and go: torch's on CUDA (c10/cuda, torch 2.x).
+"""The bytes of a device that torch's caching allocator reserves while tensors are allocated and freed (c10/cuda, 2.x).
 
-segment     |######|..free..|###|        a request takes the smallest free block that is large enough; what it leaves
-                                         over stays free, and is one with its neighbours again when they are free
-a segment never goes back, so what is held is the sum of all segments: holes that nothing fits in count as well
+segment     |######|..free..|###|        a request takes the smallest free block that is large enough; the rest of the
+                                         block stays free; neighbours that are free are merged
+
+Segments are never returned to the device, so all of them count, with the free blocks that no request fits into.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ STEP: Final = 2 * 2**20
 
 @dataclass(eq=False, slots=True)
 class Block:
-    """A stretch of a segment between its neighbours."""
+    """A contiguous part of a segment, free or given to one tensor, and its neighbours `before` and `after` it."""
 
     size: Bytes
     number: int
@@ -36,7 +37,7 @@ class Block:
 
 @dataclass
 class Allocator:
-    """The segments of one stream, private to one replay; `held` bytes in all."""
+    """The allocator's state for one stream: `held` bytes in all segments, and the blocks that tensors were `given`."""
 
     held: Bytes = 0
     given: dict[Hashable, Block] = field(default_factory=dict)
@@ -44,7 +45,7 @@ class Allocator:
     blocks: list[Block] = field(default_factory=list)
 
     def take(self, key: Hashable, size: Bytes) -> None:
-        """A tensor of `size` bytes comes."""
+        """Allocate `size` bytes for the tensor `key`."""
         size = max(-(-size // LEAST) * LEAST, LEAST)
         small = size <= SMALL
         free = self.free[small]
@@ -61,7 +62,7 @@ class Allocator:
         self.given[key] = block
 
     def give(self, key: Hashable) -> None:
-        """A tensor goes. Raises KeyError for one that did not come."""
+        """Free the tensor `key`. Raises KeyError if it was not allocated."""
         block = self.given.pop(key)
         for other in (block.before, block.after):
             if other and other.free:

@@ -1,7 +1,8 @@
-"""Operator times kept between runs, relative to a reference kernel, because hosts drift.
+"""Measured times of operators, cached between runs.
 
-One JSON file for each kind of processor, torch version, thread count, quota and load; a value is core-seconds of the
-operator over core-seconds of the reference kernel that was timed beside it.
+There is one JSON file for each processor model, torch version, thread count, quota and load. A value is core-seconds of
+the operator divided by core-seconds of a reference kernel that was timed at the same moment, because a host's speed
+drifts.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def cache_place(torch_version: str, cores: float, busy: bool) -> Path:
 
 
 def processor_name() -> str:
-    """What the machine calls its processor."""
+    """The processor's model name."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -39,7 +40,7 @@ def processor_name() -> str:
 
 
 def read_cache(place: Path) -> dict[str, float]:
-    """Signature -> relative time; empty where there is no file or it cannot be read."""
+    """Signature -> relative time; empty if the file does not exist or cannot be read."""
     try:
         table = json.loads(place.read_text())
     except (OSError, ValueError):
@@ -48,7 +49,8 @@ def read_cache(place: Path) -> dict[str, float]:
 
 
 def write_cache(place: Path, seconds: dict[str, Seconds], reference: Seconds) -> None:
-    """Add operators to the file; a crash leaves the old one. What a whole model takes its signature does not say."""
+    """Add the times of operators to the file, atomically. Opaque operators are left out: a signature does not tell one
+    model from another."""
     named = {name: value / reference for name, value in seconds.items() if not name.startswith(OPAQUE)}
     table = read_cache(place) | named
     place.parent.mkdir(parents=True, exist_ok=True)

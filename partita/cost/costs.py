@@ -1,4 +1,8 @@
-"""What everything costs: core-seconds on a device, bytes on its ports, seconds of waiting."""
+"""The cost of each instruction: core-seconds on a device, and seconds in which it waits.
+
+Core-seconds are seconds of one whole core of a device of speed 1; the simulator divides them by a device's speed and
+quota. The bytes that messages put on links are not here: `simulator/meetings` lists them.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +52,7 @@ from partita.wire.loads import loads_of
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one instance of an instruction asks of its rank: `core` seconds of its processor and `latency` seconds in
-    which it asks nothing. What goes over links is told by `messages`."""
+    """What an instance of an instruction needs of its rank: `core` core-seconds, then `latency` seconds of waiting."""
 
     core: Seconds = 0.0
     latency: Seconds = 0.0
@@ -57,24 +60,26 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """Core-seconds of working through tensors: so much a `tensor`, an `element`, and a `call` over all of them."""
+    """Core-seconds of one pass over some tensors: those for each `tensor`, each `element`, and once for the `call`."""
 
     tensor: Seconds
     element: Seconds
     call: Seconds = 0.0
 
     def of(self, elements: float, tensors: float = 1.0) -> Seconds:
+        """Core-seconds of a pass over `elements` elements in `tensors` tensors."""
         return self.call + self.tensor * tensors + self.element * elements
 
 
 NOTHING: Final = Touch(0.0, 0.0)
-CORRECTING: Final = 4  # passes of a server's correction over its bucket
-MERGING, SIFTING = 60.0, 4.0  # copies of a number that an entry of a stream takes, and a number of the vector it is of
+CORRECTING: Final = 4  # additions that a server's correction of a gradient takes as long as
+MERGING: Final = 60.0  # copies of an element that merging an entry of a sparse stream takes as long as
+SIFTING: Final = 4.0  # copies of an element that searching an element of a vector for entries takes as long as
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """`cores` whole cores of one machine, which the devices of `ranks` share in any moment, whatever each's quota."""
+    """`cores` cores of one machine, which the devices of `ranks` share at every moment, besides each one's quota."""
 
     ranks: tuple[int, ...]
     cores: float
@@ -85,11 +90,14 @@ class Host:
 class Costs:
     """Costs of a graph on a cluster.
 
-    `operators` maps signatures to core-seconds on a device of speed 1; `sizes` are the batch sizes that they cover;
-    `source` says where the numbers come from ('measured', 'datasheet'), `because` why not from elsewhere, `hosts` which
-    emulated devices share cores; `codecs` has encoding and decoding by the codec's text; `drags` how many times as long
-    each rank takes, for two cores of one machine are not always equally fast. `launching` is what the threads take that
-    launch it all on accelerators, which may run ahead of these, `lying` updates piece by piece (None: as all).
+    Operators: `operators` maps signatures to core-seconds, and covers the batch sizes `sizes`. Passes over tensors:
+    `copy`, `add`, `update` (an optimizer's step), `update_unpacked` (a step with gradients that were not packed, which
+    goes piece by piece; None: as `update`), `load` (an element is a sample), `codecs` (codec as text -> encoding,
+    decoding). Messages: `wiring`. Every instruction takes `instruction` core-seconds besides. Devices: `slowdowns` has
+    for each rank how many times as long it takes, since two cores of one machine are not always equally fast (empty:
+    1); `hosts` says which emulated devices share cores; `launching` are the costs of the host threads that launch work
+    on accelerators, which run ahead of the accelerators. Origin: `source` is 'measured' or 'datasheet'; `because` says
+    why costs were not measured.
     """
 
     graph: Graph
@@ -106,20 +114,22 @@ class Costs:
     because: str = ""
     hosts: tuple[Host, ...] = ()
     codecs: Mapping[str, tuple[Touch, Touch]] = field(default_factory=dict)
-    drags: tuple[float, ...] = ()
+    slowdowns: tuple[float, ...] = ()
     launching: Costs | None = None
-    lying: Touch | None = None
+    update_unpacked: Touch | None = None
     _sums: dict[tuple[int, int, int, int], tuple[Graph, Seconds]] = field(
         default_factory=dict, repr=False, compare=False
     )
 
     def speed(self, rank: int) -> float:
-        """How fast a rank's device was beside one of speed 1."""
-        return self.cluster.devices[rank].speed / (self.drags[rank] if self.drags else 1.0)
+        """The speed of a rank's device; 1 is that of the device on which core-seconds were measured."""
+        return self.cluster.devices[rank].speed / (self.slowdowns[rank] if self.slowdowns else 1.0)
 
     def segment(self, start: int, stop: int, batch: int, stage: Graph | None = None) -> Seconds:
-        """Core-seconds of operators `start` to `stop` of the graph, or of a stage of it, for `batch` samples. Raises
-        CostError for an unknown operator."""
+        """Core-seconds of operators `start` to `stop` of the graph, or of a `stage` of it, for `batch` samples.
+
+        Raises CostError for an operator whose cost is not known.
+        """
         graph = stage or self.graph
         place = (id(graph), start, stop, batch)
         if place not in self._sums:
@@ -128,8 +138,8 @@ class Costs:
         return self._sums[place][1]
 
     def prices(self, batch: int, precision: str = "") -> Mapping[str, Seconds]:
-        """Core-seconds of each operator by its name for `batch` samples, of the captured step or the one in a short
-        dtype; a stage's copy `x@2` costs what `x` does."""
+        """Operator name -> core-seconds for `batch` samples, of the captured step or (`precision`) of the step in that
+        short dtype. A stage's copy `x@2` of an operator costs what `x` does."""
         if (batch, precision) not in self._batches:
             kinds = kinds_of(step := shortened(self.graph, precision) if precision else self.graph)
             each = [self._operator(signature(operator, graph)) for operator, graph in kinds.at(batch)]
@@ -147,7 +157,8 @@ class Costs:
         return self.operators[key]
 
     def demand(self, program: Program, act: Act, circle: Circle = ALONE) -> Demand:
-        """What an act asks of each rank of its `circle` that carries it out, apart from links."""
+        """What an act needs of each rank that carries it out, apart from links; `circle` is the group of a
+        collective."""
         own = self.instruction
         match act:
             case Load():
@@ -175,7 +186,9 @@ class Costs:
                 passes = 2 if isinstance(act, Clip) and not act.by else 1
                 return Demand(own + passes * sum(_owned(program.bucket[name], self.copy) for name in act.buckets))
             case Update(part=part):
-                return Demand(own + _owned(program.bucket[act.bucket], (self.lying if part else None) or self.update))
+                return Demand(
+                    own + _owned(program.bucket[act.bucket], (self.update_unpacked if part else None) or self.update)
+                )
             case Apply():
                 return Demand(own + self._applying(program.bucket[act.bucket], act))
             case Mark() | Settle():
@@ -186,15 +199,16 @@ class Costs:
                 return self._transport(program, act, circle)
 
     def _coding(self, program: Program, name: str, way: int) -> Seconds:
-        """Encoding a bucket, all its parts if they are apart, or decoding one coding, then of the rank's own part."""
+        """Core-seconds of encoding a bucket (`way` 0) or of decoding one coding of it (1). If ranks own parts of the
+        bucket, all parts are encoded, each by a call, and the rank's own part is decoded."""
         coding = program.coding[name]
         bucket, touch = program.bucket[coding.bucket], self.codec(coding.codec)[way]
         elements = bucket.owned if way and coding.edges else bucket.elements
         return touch.of(elements) + (1 - way) * max(len(coding.parts) - 1, 0) * touch.call
 
     def codec(self, codec: Codec) -> tuple[Touch, Touch]:
-        """Encoding and decoding; where not measured, what its kind took with other numbers, or from its passes over
-        memory, two of which are a copy."""
+        """The costs of encoding and of decoding: as measured, or measured with other settings of the codec, or else
+        from the number of its passes over memory, of which a copy has two."""
         for known in (text_of(codec), codec.name):
             if known in self.codecs:
                 return self.codecs[known]
@@ -202,7 +216,8 @@ class Costs:
         return ahead, back
 
     def _applying(self, bucket: Bucket, act: Apply) -> Seconds:
-        """A sum where several make a step, a part of that step, and what corrections read besides."""
+        """Core-seconds of a server's Apply: adding the contribution, corrections, and 1 / need of the update that every
+        `need`-th one makes."""
         added = self.add.of(bucket.elements)
         if act.delta:
             return added
@@ -228,8 +243,8 @@ class Costs:
         return Demand(core, messages * (w.message + circle.way))
 
     def hop_cores(self, program: Program, act: Collective, ranks: int) -> list[Seconds]:
-        """Core-seconds of each member of a collective that goes by a schedule: of sending, receiving, adding, encoding
-        and decoding."""
+        """Core-seconds of each member of a collective that follows a schedule of the wire room: sending, receiving,
+        adding, encoding and decoding, over all hops."""
         elements, item = program.extent(act, ranks)
         w, found = self.wiring, [0.0] * ranks
         ahead, back = self.codec(act.codec) if act.codec else (NOTHING, NOTHING)
@@ -242,19 +257,21 @@ class Costs:
         return [own + self.copy.element * SIFTING * elements for own in found] if schedule.sparse else found
 
     def carried(self, program: Program, act: Collective, circle: Circle) -> float:
-        """Which part of a ring's bytes goes over the ports."""
+        """Bytes that a collective puts on the ports, as a fraction of those of a ring."""
         return 1.0 if by_messages(act) else self.wiring.carried(program.payload(act), circle, act.kind)
 
     def payload(self, port: Port) -> BytesPerSecond:
-        """Payload bytes a second of a port."""
+        """The bandwidth of a port that is left for payload."""
         return self.wiring.payload(self.cluster, port)
 
 
 def _over(bucket: Bucket, touch: Touch) -> Seconds:
+    """Core-seconds of a pass over all pieces of a bucket."""
     return touch.of(bucket.elements, len(bucket.pieces))
 
 
 def _owned(bucket: Bucket, touch: Touch) -> Seconds:
-    """Over one rank's part; where parts meet within a piece, both ranks have some of it."""
+    """Core-seconds of a pass over the part of a bucket that one rank owns. A piece that crosses the edge between two
+    parts is a tensor of both."""
     ranks = len(bucket.shares.edges) - 1 if bucket.shares else 1
     return touch.of(bucket.owned, (len(bucket.pieces) + ranks - 1) / ranks)

@@ -1,4 +1,4 @@
-"""Live bytes over time, by what they are for."""
+"""Live bytes over time, by purpose."""
 
 from __future__ import annotations
 
@@ -12,44 +12,49 @@ from numpy.typing import NDArray
 from partita.program.timeline import PARTS
 from partita.units import Bytes
 
-Course = NDArray[np.int64]
+Course = NDArray[np.int64]  # bytes by moment or operator and, where there is a second dimension, by purpose
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Live bytes at moments in rising order: `parts` [moments, PARTS] holds until the next moment."""
+    """Live bytes as a step function of time: from `seconds[i]` to `seconds[i + 1]` they are `parts[i]`.
+
+    Shapes [moments] (ascending) and [moments, PARTS].
+    """
 
     seconds: NDArray[np.float64]
     parts: Course
 
     @cached_property
     def totals(self) -> Course:
+        """Bytes of all purposes, shape [moments]."""
         found: Course = self.parts.sum(axis=1)
         return found
 
     @property
     def peak(self) -> Bytes:
+        """The most bytes at any moment."""
         return int(self.totals.max())
 
     @property
     def breakdown(self) -> dict[str, Bytes]:
-        """What the bytes of the fullest moment are for."""
+        """Bytes by purpose at the moment of the peak."""
         return dict(zip(PARTS, self.parts[int(self.totals.argmax())].tolist(), strict=True))
 
     def thinned(self, most: int) -> Curve:
-        """The fullest moment of each of `most` stretches, so that the peak stays."""
-        kept = fullest(self.totals, most)
+        """At most `most` moments of the curve, the highest one of each interval, so that the peak is among them."""
+        kept = highest(self.totals, most)
         return Curve(self.seconds[kept], self.parts[kept])
 
 
-def fullest(totals: Course, most: int) -> list[int]:
-    """Where the highest point of each of at most `most` stretches of a curve is."""
+def highest(totals: Course, most: int) -> list[int]:
+    """The index of the highest point in each of at most `most` equal intervals of a curve."""
     edges = np.unique(np.linspace(0, len(totals), most + 1).astype(int)).tolist()
     return [a + int(totals[a:b].argmax()) for a, b in pairwise(edges)]
 
 
 def unit(part: str) -> Course:
-    """One byte of a part."""
+    """One byte of the purpose `part`, as a row of PARTS."""
     found = np.zeros(len(PARTS), np.int64)
     found[PARTS.index(part)] = 1
     return found

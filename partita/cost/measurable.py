@@ -1,4 +1,4 @@
-"""Whether this machine can stand for a cluster, so that costs can be measured."""
+"""Whether the costs of a cluster can be measured on this machine."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from partita.task import Task, spec_of
 
 
 def unmeasurable(task: Task | str, cluster: Cluster) -> str:
-    """Why costs of a task (what workers load it by, empty: only its graph is known) cannot be measured on a cluster
-    here; empty where they can."""
+    """Why the costs of `task` on `cluster` cannot be measured on this machine, as part of a sentence; "" if they can.
+
+    `task` is a Task or the text that workers load it by; "" if only its graph is known.
+    """
     if not (cluster.emulated or cluster.name.startswith("local:")):
         return f"{cluster.name} stands elsewhere, and only lab clusters and local:N are rehearsed here"
     if any(device.ghost or (cluster.emulated and not device.hosted) for device in cluster.devices):

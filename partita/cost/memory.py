@@ -1,8 +1,8 @@
 """Live bytes of tensors on a rank over time; the peak is the highest point of the curve.
 
-bytes              ____/##B##\\____          activations, gradients on their way, messages: come and go
+bytes              ____/##B##\\____          activations, gradients, messages: allocated and freed within a round
         __/##F##__/                \\___
-buckets, optimizer, parameters ---------     stay
+buckets, optimizer, parameters ---------     resident: allocated before the first round
         Load  F    B P B P       U           instructions, at the times of a Timeline or in the order of the text
 """
 
@@ -16,8 +16,8 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from partita.cost.allocations import END, AllocationLog, Instance
 from partita.cost.curve import Course, Curve, unit
-from partita.cost.ledger import END, Instance, Ledger
 from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE
 from partita.plan.rule import ruled
@@ -30,7 +30,7 @@ Reals = NDArray[np.float64]
 
 
 def peak_memory(program: Program, graph: Graph, rank: int) -> Bytes:
-    """Steady-state peak of live tensor bytes on `rank`, its instructions carried out in the order of the text."""
+    """Peak of live tensor bytes on `rank` in the steady state, if its instructions run one by one in program order."""
     role = program.role_of[rank]
     start = np.arange(2.0 * len(role.instructions)).reshape(2, -1)
     return memory_curve(program, graph, role, start, start + 1).peak
@@ -39,17 +39,22 @@ def peak_memory(program: Program, graph: Graph, rank: int) -> Bytes:
 def memory_curve(
     program: Program, graph: Graph, role: Role, start: Reals, end: Reals, *, foreach: bool = False
 ) -> Curve:
-    """Live bytes on a rank of `role` whose instructions take from `start` to `end`, shape [rounds, instructions], whole
-    rounds of the steady state; from the first computing on. `foreach` says that an update works on all pieces of a
-    bucket at once."""
-    return written(program, graph, role, start, end, foreach=foreach).at(start, end)
+    """Live bytes over time on a rank of `role`, from the first Compute on.
+
+    Instructions run from `start` to `end`, in seconds, both of shape [rounds, instructions]: whole rounds of the steady
+    state. `foreach`: an update works on all pieces of a bucket at once.
+    """
+    return changes_of(program, graph, role, start, end, foreach=foreach).at(start, end)
 
 
 @dataclass(frozen=True, eq=False)
 class Changes:
-    """What comes and goes on a rank of `role`, and with which instances of its instructions, whenever these are: entry
-    k is `parts[k]`, shape [., PARTS], when instance number[k] has gone through share[k] of its time. Entries last[k] go
-    with that one of the instances users[k] that begins last. `resident` is what stays."""
+    """What a rank of `role` allocates and frees, by instances of its instructions, whatever the times of these are.
+
+    Entry k allocates `parts[k]` bytes by purpose (shape [entries, PARTS]; negative: frees) when instance `number[k]`
+    has gone through `share[k]` of its time. The entries `last[k]` happen with whichever of the instances `users[k]`
+    starts last. `resident` are the bytes, by purpose, that are never freed.
+    """
 
     role: Role
     resident: Course
@@ -60,8 +65,10 @@ class Changes:
     users: tuple[list[int], ...]
 
     def at(self, start: Reals, end: Reals) -> Curve:
-        """The curve where instances take from `start` to `end`, shape [rounds, instructions]. What the bytes are for is
-        as where it was written."""
+        """The memory curve for instances that run from `start` to `end`, in seconds, shape [rounds, instructions].
+
+        Other times than those of `changes_of` may allocate in another order: totals are right then, purposes nearly.
+        """
         begun, ended, number = posted(self.role, start, end).ravel(), end.ravel(), self.number.copy()
         turn = np.empty(len(begun), np.int64)
         turn[np.lexsort((np.arange(len(begun)), begun))] = np.arange(len(begun))
@@ -77,27 +84,29 @@ class Changes:
         return Curve(moments[order][kept], parts[kept])
 
 
-def written(program: Program, graph: Graph, role: Role, start: Reals, end: Reals, *, foreach: bool = False) -> Changes:
-    """What `memory_curve` adds up."""
-    ledger, body = Ledger(program, graph, role, foreach), role.instructions
+def changes_of(
+    program: Program, graph: Graph, role: Role, start: Reals, end: Reals, *, foreach: bool = False
+) -> Changes:
+    """What a rank of `role` allocates and frees; arguments as in `memory_curve`."""
+    log, body = AllocationLog(program, graph, role, foreach), role.instructions
     begun = posted(role, start, end).ravel()
     for number in np.lexsort((np.arange(len(begun)), begun)).tolist():
-        ledger.enter(Instance(number, number // len(body)), body[number % len(body)].act)
-    found = ledger.changes
+        log.record(Instance(number, number // len(body)), body[number % len(body)].act)
+    found = log.changes
     moved = found.any(axis=1)
     place = np.concatenate([[0], np.cumsum(moved)]).tolist()
     changes = Changes(
-        role, resident(program, graph, role), np.array(ledger.number, np.int64)[moved], np.array(ledger.share)[moved],
-        found[moved], tuple(range(place[some.start], place[some.stop]) for some, _ in ledger.left),
-        tuple(users for _, users in ledger.left),
+        role, resident(program, graph, role), np.array(log.number, np.int64)[moved], np.array(log.share)[moved],
+        found[moved], tuple(range(place[some.start], place[some.stop]) for some, _ in log.final),
+        tuple(users for _, users in log.final),
     )  # fmt: skip
-    vars(ledger).clear()  # what it remembers holds it: it would stay until somebody looks for cycles
+    vars(log).clear()  # its caches refer to it: break the cycle, since the garbage collector may run much later
     return changes
 
 
 def posted(role: Role, start: Reals, end: Reals) -> Reals:
-    """The starts, with each Receive from where its memory is there: as soon as its lane is free and what it waits for
-    is done, however late the message comes."""
+    """`start`, but for a Receive the time at which it is posted, and its memory allocated: as soon as its lane is free
+    and what it waits for is done, however late the message arrives."""
     found, body, last = start.copy(), role.instructions, dict[str, int]()
     place, shifted = {i.name: j for j, i in enumerate(body)}, _shifted(end)
     ends = {i.lane: j for j, i in enumerate(body)}
@@ -113,7 +122,7 @@ def posted(role: Role, start: Reals, end: Reals) -> Reals:
 
 
 def _shifted(end: Reals) -> Callable[[int], Reals]:
-    """Ends so many rounds before each round, long ago for those that are not known."""
+    """A function of a number of rounds: `end` of the instances so many rounds earlier, -inf if there are none."""
 
     @cache
     def of(rounds: int) -> Reals:
@@ -129,7 +138,8 @@ def _shifted(end: Reals) -> Callable[[int], Reals]:
 
 
 def resident(program: Program, graph: Graph, role: Role) -> Course:
-    """Bytes that stay on a rank of the role, by PARTS; what its machine has for all ranks is nobody's own."""
+    """Bytes by purpose (PARTS) that a rank of the role holds all the time. Space.SHARED, which a machine has once for
+    all of its ranks, is not counted."""
     acts = [i.act for i in role.instructions]
     held = [program.graph_of(stage, graph) for stage in program.stages_of(role) or (-1,)]
     parameters = sum({p.name: p.tensor.size() for part in held for p in part.parameters}.values())
@@ -158,16 +168,16 @@ def resident(program: Program, graph: Graph, role: Role) -> Course:
 
 
 def stepped(act: Act) -> str:
-    """The bucket of which an act makes an optimizer's steps, and so needs its state."""
+    """The bucket that an act updates with its optimizer, whose state is therefore held; "" for other acts."""
     return act.bucket if isinstance(act, Update) or (isinstance(act, Apply) and not act.delta) else ""
 
 
 def _squared(act: Act) -> str:
-    """The bucket of whose gradients' squares an act keeps a running mean."""
+    """The bucket for which an act keeps a running mean of squared gradients (adaptive DC-ASGD); "" for other acts."""
     decays = isinstance(act, Apply) and any(dict(each.settings).get("decay") for each in act.corrections)
     return act.bucket if isinstance(act, Apply) and decays else ""
 
 
 def _kept(bucket: Bucket, space: Space) -> Bytes:
-    """Bytes of a bucket that stay on a rank, where parts differ on the one with the largest."""
+    """Bytes of a bucket that a rank keeps in a space; if ranks own parts of it, those of the largest part."""
     return (bucket.elements if bucket.keeps(space) else bucket.owned) * bucket.item(space)

@@ -1,4 +1,4 @@
-"""What one would guess without a simulator: the baselines that a prediction must beat."""
+"""Two predictions of a step without simulation, which a simulated one has to beat."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from partita.units import Seconds
 
 
 def naive(program: Program, costs: Costs) -> dict[str, Seconds]:
-    """Seconds a step of the busiest rank as computing plus communication (`sum`) and as the larger of computing and
-    bytes over nominal bandwidth (`max`)."""
+    """Seconds of a step on the busiest rank: `sum` is computing plus communication at the measured bandwidth, `max` the
+    larger of computing and communication at the nominal bandwidth."""
     computing, talking, bare = 0.0, 0.0, 0.0
     for role in program.roles:
         for rank in role.ranks:
@@ -29,7 +29,7 @@ def naive(program: Program, costs: Costs) -> dict[str, Seconds]:
 
 
 def _bytes(program: Program, rank: int) -> tuple[float, float]:
-    """(sent, received) payload bytes of a rank in a round."""
+    """Payload bytes of a rank in a round: (sent, received)."""
     sent = received = 0.0
     for i in program.role_of[rank].instructions:
         if isinstance(i.act, Send):

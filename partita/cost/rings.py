@@ -1,4 +1,4 @@
-"""Bytes that a collective makes each rank send: rings, in which a part goes from rank to rank."""
+"""Bytes that each rank sends in a collective by a ring."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ from itertools import pairwise
 from partita.program.instruction import Collective, Kind
 from partita.program.program import Program
 from partita.units import Bytes
-from partita.wire.schedule import edges_of
+from partita.wire.schedule import even_edges
 
 
 def bytes_sent(kind: Kind, elements: int, item: int, ranks: int, edges: Sequence[int] = ()) -> list[Bytes]:
-    """Payload that each member of a ring sends to the next. To scatter sums, everything but its own part; to gather,
-    everything but its successor's: (p-1)/p n each way, of the parts between `edges` (Rajbhandari et al., SC 2020). An
-    all-reduce is both, of parts as equal as it goes: 2n - size(c_{i+1}) - size(c_{i+2}) (Patarasuk & Yuan 2009; CO-02).
+    """Payload that each of `ranks` members sends to the next one, for a vector of `elements` elements of `item` bytes.
+
+    Rank i of a reduce-scatter sends all parts but its own, of an all-gather all but its successor's: (p - 1) / p n
+    bytes each if the parts between `edges` (none: even ones) are equal (Rajbhandari et al., SC 2020). An all-reduce
+    does both, with parts that are as equal as possible: 2n - size(c_{i+1}) - size(c_{i+2}) (Patarasuk & Yuan 2009;
+    CO-02).
     """
     left = {Kind.REDUCE_SCATTER: (0,), Kind.ALL_GATHER: (1,)}.get(kind, (1, 2))
-    parts = [b - a for a, b in pairwise(edges if len(left) == 1 else edges_of(elements, ranks))]
+    own = edges if len(left) == 1 else ()
+    parts = [b - a for a, b in pairwise(own or even_edges(elements, ranks))]
     return [item * sum(elements - parts[(i + k) % ranks] for k in left) for i in range(ranks)]
 
 
 def collective_bytes(program: Program, act: Collective, ranks: int) -> list[Bytes]:
-    """The same of an instruction among `ranks` ranks."""
+    """Payload that each of the `ranks` members of an instruction's group sends."""
     elements, item = program.extent(act, ranks)
-    return bytes_sent(act.kind, elements, item, ranks, program.edges(act) or edges_of(elements, ranks))
+    return bytes_sent(act.kind, elements, item, ranks, program.edges(act))

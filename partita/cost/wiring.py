@@ -1,4 +1,4 @@
-"""What messages ask of processors and links, beyond bytes over bandwidth."""
+"""The cost of messages and collectives beyond bytes over bandwidth: core-seconds and latency."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from partita.program.space import Kind
 from partita.units import Bytes, BytesPerSecond, Seconds
 
 Reals = NDArray[np.float64]
-Curve: TypeAlias = tuple[tuple[Bytes, Seconds, Seconds, float], ...]
-PASSES: Final = {Kind.REDUCE_SCATTER: 1, Kind.ALL_GATHER: 1}  # of other collectives: 2, there and back
+Curve: TypeAlias = tuple[tuple[Bytes, Seconds, Seconds, float], ...]  # rows as in `Curves`, by ascending size
+PASSES: Final = {Kind.REDUCE_SCATTER: 1, Kind.ALL_GATHER: 1}  # times that a part goes round the ring; 2 for others
 
 
 @dataclass(frozen=True, slots=True)
 class Circle:
-    """A group that meets: how many `ranks` on how many `machines`, and the longest `way` between neighbours."""
+    """The group of a collective, as far as its cost depends on it: `ranks` ranks on `machines` machines, and `way`, the
+    longest latency of links between neighbours."""
 
     ranks: int
     machines: int = 1
@@ -34,38 +35,42 @@ ALONE: Final = Circle(1)
 
 
 def circle_of(group: Sequence[int], cluster: Cluster) -> Circle:
-    """The circle of a group of ranks, without its ways."""
+    """The Circle of a group of ranks, with a `way` of 0."""
     return Circle(len(group), len({cluster.machines[rank] for rank in group}))
 
 
 class Curves(Protocol):
-    """What is known of collectives: of each kind, among a circle, rows (bytes, seconds, core-seconds, part): what one
-    of so many bytes takes beyond its bytes over the bandwidth, of each processor, and which part of a ring's bytes goes
-    over the ports meanwhile. No rows where nothing is known."""
+    """The costs of collectives by size, measured or from data sheets."""
 
-    def of(self, kind: Kind, circle: Circle) -> Curve: ...
+    def of(self, kind: Kind, circle: Circle) -> Curve:
+        """Rows (bytes, latency, core-seconds, part) for collectives of a kind among a circle; none if not known.
+
+        A collective of so many bytes takes `latency` seconds beyond its bytes over the bandwidth and `core-seconds` on
+        each rank, and puts the fraction `part` of a ring's bytes on the ports.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Curves of one circle, which stand for all."""
+    """Curves that were measured on one circle; they are used for all circles."""
 
     all_reduce: Curve = ()
     reduce_scatter: Curve = ()
     all_gather: Curve = ()
 
     def of(self, kind: Kind, circle: Circle) -> Curve:
+        """The curve of a kind; that of the all-reduce for kinds without a curve of their own."""
         halves = {Kind.REDUCE_SCATTER: self.reduce_scatter, Kind.ALL_GATHER: self.all_gather}
         return halves.get(kind, self.all_reduce)
 
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """What the transport asks of processors and links.
+    """The costs of a transport.
 
-    `start` is core-seconds a call; `sent`, `received` and `reduced` core-seconds a byte; `message` seconds of latency
-    of a message; `curves` what collectives take; `efficiency` the part of a link's bandwidth that payload gets, and
-    `inside` that of the links of devices within a machine, where it is another.
+    `start` is core-seconds for each call, `sent`, `received` and `reduced` core-seconds for each byte; `message` is the
+    latency of a message; `curves` has the costs of collectives; `efficiency` is the fraction of a link's bandwidth that
+    payload gets, `inside` that of links within a machine (None: the same).
     """
 
     start: Seconds = 100e-6
@@ -78,16 +83,16 @@ class Wiring:
     inside: float | None = None
 
     def waiting(self, size: Bytes, circle: Circle, kind: Kind = Kind.ALL_REDUCE) -> Seconds:
-        """Latency of a collective of `size` bytes: its curve's; p-1 messages in a chain where there is none, twice that
-        for an all-reduce (CO-02)."""
+        """Latency of a collective of `size` bytes: its curve's; without a curve that of p - 1 messages one after the
+        other, for an all-reduce of 2 (p - 1) (CO-02)."""
         return float(self.waits(np.array([size], np.float64), circle, kind)[0][0])
 
     def carried(self, size: Bytes, circle: Circle, kind: Kind = Kind.ALL_REDUCE) -> float:
-        """Bytes over the ports, of those of a ring."""
+        """Bytes that a collective puts on the ports, as a fraction of those of a ring."""
         return float(self.waits(np.array([size], np.float64), circle, kind)[1][0])
 
     def waits(self, sizes: Reals, circle: Circle, kind: Kind = Kind.ALL_REDUCE) -> tuple[Reals, Reals]:
-        """Both of each size: as its curve has them, in between by the logarithm of the size."""
+        """(`waiting`, `carried`) for an array of sizes; between rows of a curve linear in the logarithm of the size."""
         curve = self.curves.of(kind, circle)
         if not curve:
             chain = PASSES.get(kind, 2) * (circle.ranks - 1) * (self.message + circle.way)
@@ -96,14 +101,14 @@ class Wiring:
         return np.interp(at, known, waiting), np.interp(at, known, part)
 
     def least(self, circle: Circle, kind: Kind = Kind.ALL_REDUCE) -> tuple[Seconds, float]:
-        """The least of both, whatever the size."""
+        """Lower bounds of (`waiting`, `carried`) over all sizes."""
         if curve := self.curves.of(kind, circle):
             return min(row[1] for row in curve), min(row[3] for row in curve)
         return self.waiting(1, circle, kind), 1.0
 
     def reducing(self, size: Bytes, circle: Circle, kind: Kind = Kind.ALL_REDUCE) -> Seconds:
-        """Core-seconds of a collective of `size` bytes on each rank: its curve's, beyond the end by the byte; of each
-        byte that is sent, received and summed where there is none."""
+        """Core-seconds of a collective of `size` bytes on each rank: its curve's, in proportion to the size beyond the
+        curve's end; without a curve those of each byte that is sent, received and summed."""
         curve, ranks = self.curves.of(kind, circle), circle.ranks
         if not curve:
             summed = 0.0 if kind is Kind.ALL_GATHER else self.reduced
@@ -116,7 +121,7 @@ class Wiring:
         return first + (last - first) * (size - low) / max(high - low, 1)
 
     def payload(self, cluster: Cluster, port: Port) -> BytesPerSecond:
-        """Payload bytes a second of a port of a cluster."""
+        """The bandwidth of a port that is left for payload."""
         inside = self.efficiency if self.inside is None else self.inside
         return port.link.bandwidth * (inside if port.path in cluster.inside else self.efficiency)
 

@@ -1,4 +1,4 @@
-"""Whether this machine did other work while something was timed on it."""
+"""The processor time that other work on this machine used while something was timed."""
 
 from __future__ import annotations
 

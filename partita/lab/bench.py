@@ -1,11 +1,11 @@
-"""Where and by which clock calls are timed.
+"""How calls are timed, and by which clock.
 
 A processor    core-seconds of the thread that makes a call.
-A card         seconds of its stream, between events; and, in a second round, core-seconds of the thread that launches:
-               the larger of a step's two sums is what it takes, since the host may run far ahead.
+A card         seconds of its stream, between events; and, in a second pass, core-seconds of the thread that launches. A
+               step takes the larger of the two sums, since the host may run far ahead of the card.
 
     host     sleep  e0 launch e1 launch e2 launch e3
-    stream   zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz|kernel|kernel|kernel|   launched in its sleep, so no gap is the host's
+    stream   zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz|kernel|kernel|kernel|   launched while it sleeps, so no gap is the host's
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ TRIES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The `device` that calls work on, what times a list of them (none: the thread's clock, inline), and how many
-    bytes of a call's inputs take turns, so that none finds its own in a cache (`ring`), and of all calls' (`held`)."""
+    """How calls on `device` are timed: `each` times a list of calls (None: by the thread's clock, one by one). Inputs
+    of a call take turns so that none is in a cache: `ring` bytes for one call, `held` bytes for all calls together."""
 
     device: str = CPU
     each: Callable[[Calls], list[Seconds]] | None = None
@@ -44,7 +44,7 @@ HOST: Final = Bench()
 
 
 def benches_of(device: str) -> tuple[Bench, ...]:
-    """By which a device's calls are timed: what they take there, and on a card what launching them takes."""
+    """The benches of a device: one for the time of calls, and on a card another one for the time of launching them."""
     if device == CPU:
         return (HOST,)
     card = Card(device)
@@ -52,19 +52,20 @@ def benches_of(device: str) -> tuple[Bench, ...]:
 
 
 class Card:
-    """A card's two clocks; `pace` is how long launching a call has taken, `gap` what two events have between them."""
+    """A card's two clocks. `pace` is the time that launching a call has taken, `gap` the time between two events with
+    nothing in between."""
 
     def __init__(self, device: str) -> None:
         self.device, self.pace, self.gap = device, 50e-6, 0.0
         self.gap = median(self._chunk([_nothing] * CHUNK))
 
     def each(self, calls: Calls) -> list[Seconds]:
-        """Seconds of the stream."""
+        """Seconds of each call in the card's stream."""
         parts = [self._chunk(calls[at : at + CHUNK]) for at in range(0, len(calls), CHUNK)]
         return [max(gap - self.gap, 0.0) for part in parts for gap in part]
 
     def launches(self, calls: Calls) -> list[Seconds]:
-        """Core-seconds of this thread, each with an empty queue ahead."""
+        """Core-seconds of this thread for launching each call, with an empty queue before it."""
         found = []
         for call in calls:
             torch.cuda.synchronize(self.device)

@@ -1,4 +1,4 @@
-"""Micro-benchmarks of codecs on one rank: core-seconds of encoding and decoding, a call and a number."""
+"""Micro-benchmarks of codecs on one rank: core-seconds for each call and each element, of encoding and of decoding."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ SIZES: Final = (256, 2**20)
 
 
 def codec_seconds(texts: Iterable[str]) -> dict[str, list[tuple[Seconds, Seconds]]]:
-    """For each codec (seconds a call, seconds a number) of encoding and of decoding: a bucket of a few numbers against
-    one of a million, square matrices both. With feedback, encoding adds the gradient to what was held back, as a step
-    does; where it takes several codings, it is the mean of them."""
+    """For each codec (seconds for a call, seconds for an element) of encoding and of decoding, from a bucket of a few
+    elements and one of a million, both square matrices. With error feedback, encoding includes adding the gradient to
+    the residual, as in a step; a codec that makes several codings counts with their mean."""
     return {text: [_line(points) for points in zip(*map(_timed(text), SIZES), strict=True)] for text in texts}
 
 
@@ -39,8 +39,8 @@ def _timed(text: str) -> Callable[[int], tuple[Seconds, Seconds]]:
 
 @dataclass(frozen=True, slots=True)
 class Coder:
-    """A codec at work on one gradient, a square matrix, as a step has it: `encode` makes all of its `codings`, `decode`
-    adds up what the last one of the first time said; together these had so many `bytes`."""
+    """A codec applied to one gradient, a square matrix. `encode` makes all of its `codings`; `decode` adds up the last
+    one of the first call; `bytes` is their size."""
 
     encode: Callable[[], Any]
     decode: Callable[[], None]

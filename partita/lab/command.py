@@ -1,4 +1,4 @@
-"""One command on every device of a lab, which is how other systems are measured in the same place."""
+"""One command on every device of a lab: the way in which other systems are measured under the same conditions."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ FAREWELL: Final = 2.0
 
 @runtime_checkable
 class Sink(Protocol):
-    """Where output goes: a binary file, a buffer."""
+    """A binary output: a file or a buffer."""
 
-    def write(self, data: bytes, /) -> Any: ...
+    def write(self, data: bytes, /) -> Any:
+        """Write bytes."""
 
-    def flush(self) -> Any: ...
+    def flush(self) -> Any:
+        """Flush what was written."""
 
 
 def run_command(cluster: Cluster, argv: Sequence[str], *, out: Sink | None = None, err: Sink | None = None) -> int:
@@ -62,14 +64,14 @@ def run_command(cluster: Cluster, argv: Sequence[str], *, out: Sink | None = Non
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A pipe, where its lines go, and what stands before each."""
+    """A pipe from a process, the sink for its lines, and the mark before each line."""
 
     lines: Lines
     sink: Sink
     mark: bytes
 
     def carry(self) -> bool:
-        """Writes what has arrived; whether the pipe has ended."""
+        """Write the lines that have arrived; whether the pipe has ended."""
         for line in self.lines.take():
             self.sink.write(self.mark + line + b"\n")
         self.sink.flush()
@@ -77,7 +79,7 @@ class Passage:
 
 
 def _attend(selector: selectors.BaseSelector, processes: Sequence[subprocess.Popen[Any]]) -> int:
-    """Passes output on until all processes have ended, or the first has failed and the others had time to say why."""
+    """Pass output on until all processes have ended, or one has failed and the others have had their time."""
     code, end = 0, float("inf")
     left = set(processes)
     while left and time.monotonic() < end:

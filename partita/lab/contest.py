@@ -1,4 +1,4 @@
-"""Plans predicted from micro-benchmarks and then run, turn by turn, on one set of workers."""
+"""Plans predicted from micro-benchmarks and then run, in turns, on one set of workers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ from partita.units import BytesPerSecond, Seconds
 
 @dataclass(frozen=True)
 class Contest:
-    """Of every plan by its text: its class, its prediction, naive guesses, what each rank's allocator did, a take a
-    repeat, the step predicted at other bandwidths."""
+    """The results of a comparison, each by the plan's text.
+
+    `classes` are semantic classes, `predicted` Timelines, `guesses` the naive predictions in seconds by name, `memory`
+    each rank's allocations, `results` one run for each repeat, `over` the predicted (bandwidth, seconds of a step).
+    """
 
     classes: Mapping[str, str]
     predicted: Mapping[str, Timeline]
@@ -43,14 +46,18 @@ Again = Callable[[str, Costs], Plan]
 
 
 def contest(
-    task: str, graph: Graph, cluster: Cluster, drafts: Mapping[str, Plan], *, again: Again, loaded: Task | None = None,
-    steps: int, repeat: int, seed: int, tell: Tell, evaluate: bool, bandwidths: Sequence[BytesPerSecond] = (),
+    task: Task, graph: Graph, cluster: Cluster, drafts: Mapping[str, Plan], *, again: Again, steps: int, repeat: int,
+    seed: int, tell: Tell, evaluate: bool, bandwidths: Sequence[BytesPerSecond] = (),
 ) -> Contest:  # fmt: skip
-    """Make every plan `again` with measured costs and predict it before any of them runs, then time all of them, right
-    away as machines drift, repeats interleaved, then measure memory, and, to `evaluate`, the held-out loss once. The
-    `bandwidths` are predicted only; `loaded` is what `task` names."""
+    """Predict all plans, then run all plans, on one set of workers.
+
+    Costs are measured first, and `again` makes each plan anew with them. All predictions are made before any plan runs.
+    The runs follow at once, since a machine's speed drifts, with repeats interleaved; then memory is measured.
+    `evaluate`: held-out losses are computed, in the first repeat. Steps at other `bandwidths` (bytes a second) are
+    predicted only.
+    """
     results: dict[str, list[RunResult]] = {text: [] for text in drafts}
-    with Rehearsal(task, graph, cluster, loaded=loaded, seed=seed, tell=tell) as rehearsal:
+    with Rehearsal(task, graph, cluster, seed=seed, tell=tell) as rehearsal:
         plans, costs = measured_plans(rehearsal, drafts, again)
         programs = {text: lower(graph, plan, cluster)[-1].program for text, plan in plans.items()}
         tell(f"simulating {len(plans)} plans")
@@ -65,15 +72,15 @@ def contest(
         paid = [pays(plan, costs) for plan in plans.values()] if cluster.size <= MOST_RANKS else []
         over = {text: points(sweep(plan, costs, tuple(bandwidths))) for text, plan in plans.items() if bandwidths}
         divided = any(map(divides, programs.values()))
-        unlike = unlike_its_parts(loaded, graph.batch, seed) if loaded and divided else ""
+        unlike = unlike_its_parts(task, graph.batch, seed) if divided else ""
         notes = (*rehearsal.notes, *([unlike] if unlike else ()), *(str(one) for one in paid if one))
     classes = {text: program.semantics for text, program in programs.items()}
     return Contest(classes, predicted, guesses, memory, results, notes, over)
 
 
 def measured_plans(rehearsal: Rehearsal, drafts: Mapping[str, Plan], again: Again) -> tuple[dict[str, Plan], Costs]:
-    """The drafts, made `again` with costs that the `rehearsal` measures, and these costs: stages are cut, and
-    collectives chosen, by what operators and messages take here."""
+    """(plans, costs): the drafts made `again` with measured costs, by which recipes cut stages and choose collectives.
+    If this changes a plan, costs are measured once more, for the plans as they are now."""
     costs = rehearsal.probe(list(drafts.values()))
     plans = {text: again(text, costs) for text in drafts}
     return plans, costs if plans == dict(drafts) else rehearsal.probe(list(plans.values()))

@@ -1,4 +1,5 @@
-"""Costs of plans on a cluster: measured by workers of a lab of their own where this machine can stand for it."""
+"""Costs of plans on a cluster: measured by workers in a lab if this machine can stand for the cluster, otherwise from
+data sheets."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ from partita.graph.graph import Graph
 from partita.lowering.precision import short_dtype
 from partita.lowering.samples import sizes_of
 from partita.plan.plan import Plan
-from partita.task import Task, spec_of
+from partita.task import Task
 
 Tell = Callable[[str], None]
 SOURCES: Final = ("", "measured", "datasheet")
 
 
 def quiet(sentence: str) -> None:
-    """Tell nobody."""
+    """A `tell` that tells nobody."""
 
 
 def batches_of(graph: Graph, plans: Sequence[Plan]) -> tuple[int, ...]:
@@ -39,10 +40,11 @@ def costs_of(
     graph: Graph, cluster: Cluster, plans: Sequence[Plan], *, task: Task | str = "", source: str = "",
     tell: Tell = quiet,
 ) -> Costs:  # fmt: skip
-    """Costs of what the plans do: measured where this machine can stand for the cluster and `task` can be loaded by
-    workers, from data sheets otherwise (`because` says why). `source` 'measured' or 'datasheet' insists on one.
+    """Costs that cover what the plans do: measured, if this machine can stand for the cluster and workers can load
+    `task`; otherwise from data sheets, and `because` says why. `source` 'measured' or 'datasheet' insists on one of
+    them.
 
-    Raises InputError where it insists on measuring what cannot be measured.
+    Raises OptionError if costs are to be measured and cannot be.
     """
     if source not in SOURCES:
         raise OptionError(f"--costs is {source!r}; allowed are {' and '.join(SOURCES[1:])}")
@@ -50,7 +52,7 @@ def costs_of(
     if because and source == "measured":
         raise OptionError(f"costs cannot be measured: {because}; leave --costs measured out")
     if not because:
-        found = measured_costs(spec_of(task), graph, cluster, plans, insist=source == "measured", tell=tell)
+        found = measured_costs(task, graph, cluster, plans, insist=source == "measured", tell=tell)
         if isinstance(found, Costs):
             return found
         because = found
@@ -59,9 +61,10 @@ def costs_of(
 
 
 def measured_costs(
-    task: str, graph: Graph, cluster: Cluster, plans: Sequence[Plan], *, insist: bool, tell: Tell
+    task: Task | str, graph: Graph, cluster: Cluster, plans: Sequence[Plan], *, insist: bool, tell: Tell
 ) -> Costs | str:
-    """Costs by micro-benchmarks, or the sentence that says why the lab's times would mean nothing, unless `insist`."""
+    """Costs by micro-benchmarks. If the lab cannot emulate the devices' quotas, the sentence that says so instead,
+    unless `insist`."""
     from partita.lab.rehearsal import Rehearsal
 
     with Rehearsal(task, graph, cluster, tell=tell) as rehearsal:

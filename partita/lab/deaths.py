@@ -1,4 +1,4 @@
-"""How a run failed, in words: who died of what, who complained, who fell silent."""
+"""Failures of a run in words: which worker died and of what, which reported an error, which is silent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEAF: Final[Seconds] = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """One worker's failure, when it was heard of, and whether the worker died of it."""
+    """One worker's failure, the time at which the launcher learned of it, and whether the worker died of it."""
 
     error: RunError
     heard: Seconds
@@ -30,7 +30,8 @@ class Trouble:
 
 
 def worst(troubles: Sequence[Trouble]) -> Trouble:
-    """The likely cause: a death by a signal or an error code before a complaint, and the first of those."""
+    """The likely cause of all: a death by a signal or an error code rather than a reported error, and the first of
+    those."""
     return min(troubles, key=lambda trouble: (not trouble.died, trouble.heard))
 
 
@@ -61,7 +62,8 @@ def complaint(worker: Worker, message: dict[str, Any]) -> Trouble:
 
 
 def hang(verb: str, timeout: Seconds, silent: Sequence[Worker]) -> RunHung:
-    """Nothing was heard for `timeout` seconds; the workers that owe an answer, stopped ones called so."""
+    """The error for a run in which nothing was heard for `timeout` seconds: it names the workers that owe an answer,
+    and which of them are stopped."""
     each = ", ".join(f"rank {worker.rank}{_words_of(worker)}{_after(worker)}" for worker in silent)
     first = min(silent, key=lambda worker: (not state_of(worker), worker.step))
     return RunHung(
@@ -70,8 +72,7 @@ def hang(verb: str, timeout: Seconds, silent: Sequence[Worker]) -> RunHung:
 
 
 def stalled(program: Program, workers: Sequence[Worker], links: Links, hung: RunHung) -> RunHung:
-    """The same, said of the ranks that hold the run up, where the Program tells which these are, or of a link that is
-    cut where all of them are there."""
+    """The same error with the ranks that hold the run up, if the Program tells which, or with the link that is cut."""
     now = time.monotonic()
     stands, mute = {}, {}
     for worker in workers[: program.size]:
@@ -90,7 +91,7 @@ def stalled(program: Program, workers: Sequence[Worker], links: Links, hung: Run
 
 
 def state_of(worker: Worker) -> str:
-    """What its operating system says of a worker that should run and does not."""
+    """The state of a silent worker as its operating system reports it, in words."""
     with suppress(OSError), open(f"/proc/{worker.process.pid}/stat") as file:
         return "stopped by a signal" if file.read().rpartition(")")[2].split()[0] in "Tt" else ""
     return ""

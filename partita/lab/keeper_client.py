@@ -1,4 +1,4 @@
-"""The launcher's end of the keeper: starts it, asks it, lets it go."""
+"""The launcher's end of the keeper: starts it, sends it requests, ends it."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ class KeeperClient:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def paths(self) -> tuple[str, ...]:
+        """The paths of its network namespaces."""
         return tuple(f"/proc/{self.process.pid}/fd/{handle}" for handle in self.handles)
 
     def entrance(self, place: int) -> list[tuple[str, int]]:

@@ -1,4 +1,4 @@
-"""An open lab: where its devices are, and what can be done to them."""
+"""An open lab: its devices and links, and the processes on them."""
 
 from __future__ import annotations
 
@@ -62,13 +62,14 @@ class Lab:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Of each rank; loopback's for all where there are no namespaces."""
+        """The address of each rank; loopback's for all if there are no namespaces."""
         if self.kind == "loopback":
             return ("127.0.0.1",) * self.cluster.size
         return tuple(address(rank) for rank in range(self.cluster.size))
 
     @property
     def interface(self) -> str:
+        """The network interface of each device."""
         return "lo" if self.kind == "loopback" else INTERFACE
 
     def environment(self, rank: int) -> dict[str, str]:
@@ -114,7 +115,9 @@ class Lab:
         Raises ClusterError on loopback, where devices share one interface.
         """
         if self.kind == "loopback":
-            raise ClusterError(f"cluster {self.cluster.name} runs on loopback, which has no counters a device")
+            raise ClusterError(
+                f"{self.cluster.name} runs on loopback, where bytes of one device are not counted; use a lab"
+            )
         sent, received = self.keeper.ask({"count": rank + 1})["count"][INTERFACE]
         return sent, received
 

@@ -1,4 +1,4 @@
-"""What launching a program's work takes, beside what the work takes on an accelerator."""
+"""The cost of launching work on accelerators, beside the cost of the work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from partita.cost.costs import Costs, Touch
 from partita.units import Seconds
 
-TOUCHES: Final = ("copy", "add", "update", "lying", "load")
+TOUCHES: Final = ("copy", "add", "update", "update_unpacked", "load")
 
 
 def launches_of(replies: Sequence[Mapping[str, Any]]) -> dict[str, Seconds]:

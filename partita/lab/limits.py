@@ -1,4 +1,4 @@
-"""Plans on devices whose memory is a limit that kills: whether what is said to fit does."""
+"""Plans on devices with a memory limit at which the kernel kills: whether plans that are said to fit do run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def beside(task: str, graph: Graph, cluster: Cluster, plan: Plan) -> Bytes:
         rehearsal.measure(plan, steps=STEPS, evaluate=False)
         peak = max(rehearsal.group.lab.memory_peak(rank) for rank in range(cluster.size))
     if not peak:
-        raise ClusterError(f"{cluster.name} runs without control groups for memory, so nothing can be limited")
+        raise ClusterError(
+            f"{cluster.name} runs without control groups for memory here; limits need them (see `partita doctor`)"
+        )
     return peak
 
 

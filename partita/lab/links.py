@@ -1,8 +1,8 @@
-"""Which link holds a run up, from what ranks that stand still say of their connections (runtime/flows.py).
+"""The link that holds a run up, from what waiting ranks report about their connections (runtime/flows.py).
 
-rank 1 ══ rank 2     bytes wait on both, and few or none are confirmed: what they have in common is rank 2's link
+rank 1 ══ rank 2     bytes wait on both, and few or none are confirmed: what both have in common is rank 2's link
 rank 2 ══ rank 3
-rank 3    rank 0     nothing waits: a ring goes at the pace of its slowest link, and only what leads to it is full
+rank 3    rank 0     nothing waits: a ring goes at the pace of its slowest link, and only connections over it are full
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ Pair = frozenset[int]
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one rank saw of its connections with another at a moment: since `since` something waited there at every
-    look, when `begun` bytes had moved, and since `still` something was sent of which nothing has been confirmed."""
+    """What one rank reported at time `at` about its connections with another one: bytes `moved` in total; bytes waiting
+    (`waits`) at every report since `since`, when `begun` bytes had moved; sent bytes unconfirmed (`flies`), without any
+    confirmation since `still`."""
 
     at: Seconds
     moved: Bytes
@@ -37,12 +38,13 @@ class Look:
 
     @property
     def silent(self) -> Seconds:
+        """Seconds without any confirmation of bytes that were sent."""
         return self.at - self.still
 
 
 @dataclass
 class Links:
-    """What is known of the links between ranks at `addresses`; mutable, private to one request."""
+    """What is known of the links between ranks; mutable, private to one request."""
 
     cluster: Cluster
     addresses: Sequence[str]
@@ -51,7 +53,7 @@ class Links:
     told: set[Pair] = field(default_factory=set)
 
     def hear(self, rank: int, flows: Mapping[str, Sequence[int]], now: Seconds) -> bool:
-        """Take in what a rank says; whether bytes have moved to or from it since it spoke last."""
+        """Take a rank's report; whether bytes have moved to or from it since its last one."""
         ours = {address: flow for address, flow in flows.items() if address in self.addresses}
         total = sum(moved for moved, _, _ in ours.values())
         before, self.totals[rank] = self.totals.get(rank, total), total
@@ -62,7 +64,7 @@ class Links:
         return total > before
 
     def cut(self, now: Seconds) -> tuple[Pair, str]:
-        """The ranks whose link is cut, and a sentence; none and nothing where all sent bytes are confirmed."""
+        """The ranks whose link is cut, and a sentence; both empty if all sent bytes are confirmed."""
         pairs = {
             frozenset(ends): look.silent
             for ends, look in self.seen.items()

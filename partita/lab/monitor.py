@@ -1,4 +1,4 @@
-"""What workers report while they run, put together: which rank is slow, and which rank's weights differ."""
+"""Reports of workers during a run, put together: which rank is slow, and which rank's weights differ."""
 
 from __future__ import annotations
 

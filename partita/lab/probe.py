@@ -35,7 +35,7 @@ from partita.runtime.rank import Board
 from partita.runtime.worker import instance
 from partita.task import Task
 from partita.tracing.optimizer import joins
-from partita.tracing.strips import apart, joined
+from partita.tracing.update_units import apart, joined
 from partita.units import Bytes, Seconds
 
 FEW: Final = 100
@@ -98,9 +98,9 @@ def copies(largest: int, bench: Bench = HOST) -> dict[str, tuple[Seconds, Second
 
 def updates(task: Task, largest: int, bench: Bench = HOST) -> dict[str, tuple[Seconds, Seconds, Seconds]]:
     """(seconds a tensor, seconds an element, seconds a call) of the task's optimizer, where gradients lie beside each
-    other ("update") and where backward left them ("lying")."""
+    other ("update") and where backward left them ("update_unpacked")."""
     found = {}
-    for name, join in (("update", joins(task)), ("lying", False)):
+    for name, join in (("update", joins(task)), ("update_unpacked", False)):
         optimizers: dict[int, torch.optim.Optimizer] = {}
 
         def run(tensors: list[torch.Tensor], optimizers: Any = optimizers, join: bool = join) -> None:
@@ -108,8 +108,8 @@ def updates(task: Task, largest: int, bench: Bench = HOST) -> dict[str, tuple[Se
                 flat, sizes = torch.cat(tensors), [len(t) for t in tensors]
                 pieces = list(torch.split(flat, sizes))
                 optimizer = optimizers[id(tensors)] = task.optimizer(pieces)
-                for strip in joined(optimizer, pieces, apart(pieces)) if join else apart(pieces):
-                    strip.tensor.grad = torch.randn_like(strip.tensor) * 1e-6
+                for unit in joined(optimizer, pieces, apart(pieces)) if join else apart(pieces):
+                    unit.tensor.grad = torch.randn_like(unit.tensor) * 1e-6
             optimizers[id(tensors)].step()
 
         found[name] = touch_seconds(run, largest, bench)

@@ -37,6 +37,7 @@ class DeviceGroup:
 
     @property
     def directories(self) -> tuple[str, ...]:
+        """The directories of the group."""
         return tuple(dict.fromkeys(str(each) for each in (self.cpu, self.memory) if each))
 
 

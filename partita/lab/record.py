@@ -53,6 +53,7 @@ def state_directory() -> Path:
 
 
 def place() -> str:
+    """This boot of the machine and this PID namespace: where the pids of a record are valid."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot} {os.readlink('/proc/self/ns/pid')}"
 

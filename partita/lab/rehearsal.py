@@ -22,11 +22,11 @@ from partita.graph.text import write_graph
 from partita.lab.background_load import BEARABLE, BackgroundLoad
 from partita.lab.costing import precisions_of
 from partita.lab.deaths import stalled
-from partita.lab.drags import means, pooled
 from partita.lab.forward import forwarding
 from partita.lab.launching import launches_of, touch_of, with_launching
 from partita.lab.monitor import Monitor
 from partita.lab.record import scratch
+from partita.lab.slowdowns import means, pooled
 from partita.lab.spares import Spares
 from partita.lab.wires import MEASURED, QUIET, sizes_for, wiring_of
 from partita.lab.worker_group import WorkerGroup
@@ -41,7 +41,7 @@ from partita.runtime.leg import legs
 from partita.runtime.memory_trace import MemoryTrace, read_memory_trace
 from partita.runtime.result import Halted, RunResult, result_of
 from partita.runtime.weights import write_first
-from partita.task import Task, load_task
+from partita.task import Task, load_task, spec_of
 from partita.units import Seconds
 from partita.wire.codec import text_of
 from partita.zoo.tasks import built_in
@@ -53,17 +53,19 @@ RETURNS: Final = 3  # times that a worker is started again in a run
 
 
 class Rehearsal:
-    """Workers on every device of `cluster` with `task` loaded, as it is `loaded` here if it is; use as a context
-    manager. With `memory_limits` the kernel kills a worker that takes more than its device's memory.
+    """Workers on every device of `cluster` that have loaded `task`; use as a context manager.
+
+    `task` is a Task that workers can load as well, or the text that they load it by. With `memory_limits` the kernel
+    kills a worker that takes more than its device's memory.
 
     Raises RunError naming rank and step if a worker dies, RunHung if one does not answer in time.
     """
 
     def __init__(
-        self, task: str, graph: Graph, cluster: Cluster, *, loaded: Task | None = None, seed: int = 0, init: str = "",
+        self, task: Task | str, graph: Graph, cluster: Cluster, *, seed: int = 0, init: str = "",
         timeout: Seconds = 60.0, tell: Tell = lambda sentence: None, memory_limits: bool = False,
     ) -> None:  # fmt: skip
-        self.task, self.loaded, self.graph, self.cluster = task, loaded, graph, cluster
+        self.task, self.given, self.graph, self.cluster = spec_of(task), task, graph, cluster
         self.seed, self.init, self.timeout, self.tell = seed, init, timeout, tell
         self.note = tell
         self.beside: list[str] = []
@@ -77,7 +79,8 @@ class Rehearsal:
             place = stack.enter_context(scratch())
             graph, cluster, first = place / "graph.json", place / "cluster.toml", place / "first.safetensors"
             write_graph(self.graph, graph)
-            write_first(self.loaded or load_task(self.task, built_in), self.seed, self.init, first)
+            loaded = self.given if isinstance(self.given, Task) else load_task(self.given, built_in)
+            write_first(loaded, self.seed, self.init, first)
             cluster.write_text(write_cluster(self.cluster), encoding="utf-8")
             self.tell(f"starting {self.cluster.size} workers on {self.cluster.name}")
             stack.enter_context(self.group)
@@ -131,9 +134,9 @@ class Rehearsal:
         touches = self._ask("touches", 120.0, count=max(batches), codecs=codecs)
         wiring = self._wiring(programs) if self.cluster.size > 1 else Wiring()
         self.tell("timing some operators again")
-        late = self._drags(sorted(alone - busy), 1, steps, lone)
-        drags = means(sooner, self._drags(sorted(busy), self.cluster.size, steps, operators))
-        ahead = means(early, late)[0] / drags[0]
+        late = self._slowdowns(sorted(alone - busy), 1, steps, lone)
+        slowdowns = means(sooner, self._slowdowns(sorted(busy), self.cluster.size, steps, operators))
+        ahead = means(early, late)[0] / slowdowns[0]
         operators = {name: value * ahead for name, value in lone.items()} | operators
         if (cores := background.cores()) > BEARABLE:
             self.beside = [
@@ -142,18 +145,18 @@ class Rehearsal:
             ]
         costs = Costs(
             self.graph, self.cluster, operators, copy=touch_of(touches, "copy"), add=touch_of(touches, "add"),
-            update=touch_of(touches, "update"), lying=touch_of(touches, "lying"), load=touch_of(touches, "load"),
-            sizes=tuple(batches), wiring=wiring,
+            update=touch_of(touches, "update"), update_unpacked=touch_of(touches, "update_unpacked"),
+            load=touch_of(touches, "load"), sizes=tuple(batches), wiring=wiring,
             hosts=self.group.lab.hosts, instruction=median(reply["instruction"] for reply in touches),
-            codecs={name: _coding(touches, name) for name in codecs}, drags=drags,
+            codecs={name: _coding(touches, name) for name in codecs}, slowdowns=slowdowns,
         )  # fmt: skip
         return with_launching(costs, self.launches, touches)
 
     def _operators(
         self, batches: Sequence[int], ranks: int, steps: Sequence[str]
     ) -> tuple[dict[str, Seconds], tuple[float, ...]]:
-        """Signature -> core-seconds with `ranks` devices at work: neighbours share caches and memory. And each rank's
-        drag: how many times as long it takes."""
+        """(signature -> core-seconds, each rank's slowdown), timed while `ranks` devices are busy, since neighbours
+        share caches and memory bandwidth."""
         if not batches:
             return {}, self._even
         cores = min(device.cores for device in self.cluster.devices)
@@ -164,15 +167,15 @@ class Rehearsal:
         replies = self._timed(batches, ranks, steps, cached)
         reference = median(reply["reference"] for reply in replies)
         known = {name: value * reference for name, value in cached.items()}
-        fresh, drags = pooled([reply["operators"] for reply in replies], known)
+        fresh, slowdowns = pooled([reply["operators"] for reply in replies], known)
         if kept and background.cores() <= BEARABLE:
             write_cache(place, fresh, reference)
-        return known | fresh, (*drags, *self._even[ranks:])
+        return known | fresh, (*slowdowns, *self._even[ranks:])
 
-    def _drags(
+    def _slowdowns(
         self, batches: Sequence[int], ranks: int, steps: Sequence[str], known: Mapping[str, Seconds]
     ) -> tuple[float, ...]:
-        """Each rank's drag beside what is `known` of all the operators."""
+        """Each rank's slowdown, from timing some operators again whose core-seconds are `known`."""
         if not batches:
             return self._even
         replies = self._timed(batches, ranks, steps, known)

@@ -1,4 +1,4 @@
-"""A training that this process launches: its directory claimed, workers started where it begins, its result kept."""
+"""A training that this process launches: it claims the run's directory, starts workers and stores the result."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ from partita.units import Seconds
 
 
 def train_on(
-    spec: str, loaded: Task, graph: Graph, plan: Plan, cluster: Cluster, *, steps: int, seed: int, init: str,
-    keep: Keep, resume: bool, keyed: bool, timeout: Seconds, tell: Tell, note: Tell,
+    task: Task, graph: Graph, plan: Plan, cluster: Cluster, *, steps: int, seed: int, init: str, keep: Keep,
+    resume: bool, keyed: bool, timeout: Seconds, tell: Tell, note: Tell,
 ) -> RunResult:  # fmt: skip
-    """Train the task that `spec` names, and that is `loaded` here, on the devices of `cluster`; `note` hears what must
-    not be missed.
+    """Train `task`, which workers load as well, on the devices of `cluster`, up to step `steps`.
 
-    Raises RunStopped after a signal.
+    `tell` is called with progress, `note` with sentences that the user must see. Raises RunStopped after a signal.
     """
     with opened(keep, resume, graph, plan, cluster, seed=seed, steps=steps, tell=note) as start:
         if isinstance(start, Finished):
             return start.result
         path, since = (str(start.path), start.manifest.step) if isinstance(start, Found) else ("", 0)
         order: dict[str, Any] = {"seed": seed, "init": init, "timeout": timeout, "tell": tell}
-        if divides(lower(graph, plan, cluster)[-1].program) and (unlike := unlike_its_parts(loaded, graph.batch, seed)):
+        if divides(lower(graph, plan, cluster)[-1].program) and (unlike := unlike_its_parts(task, graph.batch, seed)):
             note(unlike)
-        with Rehearsal(spec, graph, cluster, loaded=loaded, **order) as rehearsal:
+        with Rehearsal(task, graph, cluster, **order) as rehearsal:
             result = rehearsal.train(plan, steps=steps, keep=keep, keyed=keyed, resume=path, since=since, note=note)
         if keep.out:
             write_result(keep.out, Finished(plan, steps, result))

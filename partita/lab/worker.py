@@ -39,6 +39,7 @@ class Worker:
         self.flush()
 
     def flush(self) -> None:
+        """Send as much of the queued messages as the pipe takes without blocking."""
         try:
             while self.unsaid:
                 self.unsaid = self.unsaid[os.write(self.stdin, self.unsaid) :]
@@ -67,6 +68,7 @@ class Worker:
             return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
 
     def close(self) -> None:
+        """Close the pipes and the log."""
         for pipe in (self.process.stdin, self.process.stdout, self.log):
             if pipe:
                 pipe.close()

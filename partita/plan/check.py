@@ -1,4 +1,4 @@
-"""Whether a plan contradicts itself, the graph or the cluster; one sentence for each way."""
+"""Checks a plan for contradictions with itself, the graph or the cluster; each has its own sentence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_PERIOD: Final = 10_000
 
 
 def check(plan: Plan, graph: Graph, cluster: Cluster) -> None:
-    """Raises PlanError with what was given and the nearest thing that is allowed."""
+    """Raises PlanError, which says what was given and the nearest thing that is allowed."""
     _mesh(plan, cluster)
     _samples(plan, graph)
     for sync in plan.sync:

@@ -1,4 +1,4 @@
-"""Which state is kept where, and in which precision."""
+"""Which state is kept where, what is recomputed, and in which precision."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Shard(StrEnum):
 
 
 class Recompute(StrEnum):
-    """What of the forward pass is computed again during backward: nothing (none); all but what crosses between blocks
-    (full); what is cheap: pointwise operators, softmax, attention scores (selective); or what was chosen for a budget
-    (auto)."""
+    """Which operators of the forward pass are computed again during backward: none; all except those whose values cross
+    between blocks (full); the cheap ones: pointwise operators, softmax, attention scores (selective); or those chosen
+    for a memory budget (auto)."""
 
     NONE = "none"
     FULL = "full"

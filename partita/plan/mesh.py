@@ -1,4 +1,4 @@
-"""Where the parts run: a mesh of ranks; operators on stages; dimensions of operators divided over axes."""
+"""Where a plan runs: a mesh of ranks, the stages that operators are cut into, the dimensions divided over mesh axes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class Mesh:
 
     @property
     def size(self) -> int:
+        """The number of ranks."""
         return prod(length for _, length in self.axes)
 
     def length(self, axis: str) -> int:

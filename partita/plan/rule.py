@@ -1,4 +1,4 @@
-"""What a plan's update rule keeps, and the rate at which it steps."""
+"""The optimizer that a plan makes of the task's: its rule, its state and its learning rate."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ OPTIMIZERS: Final = {
 
 
 def momentum_ahead(update: Update) -> tuple[float, bool]:
-    """(factor, whether Nesterov's) of the momentum that each worker applies before anything is encoded (SP-03), in
-    place of the task's own; factor 0: none."""
+    """(factor, whether it is Nesterov's) of the momentum that each worker applies before it encodes gradients (SP-03),
+    instead of the momentum of the task's optimizer; factor 0 if the plan has none."""
     found = next((dict(c.settings) for c in update.corrections if c.name == "momentum"), {})
     return found.get("factor", 0.0), bool(found.get("nesterov", 0.0))
 
 
 def ruled(graph: Graph, update: Update) -> Graph:
-    """The graph with the optimizer that a plan's rule stands for. Its norms are those of whole tensors (EX-06), and it
-    never meets a part of one."""
+    """The graph with the optimizer that the plan's rule stands for. LARS and LAMB take norms of whole tensors (EX-06),
+    so their tensors are never cut."""
     return graph if update.rule is Rule.TASK else replace(graph, optimizer=OPTIMIZERS[update.rule])
 
 

@@ -7,6 +7,8 @@ from enum import StrEnum
 
 
 class Order(StrEnum):
+    """The order of passes on the stages of a pipeline, by its paper's name; sequential: no pipeline."""
+
     SEQUENTIAL = "sequential"
     FILL_DRAIN = "fill_drain"
     ONE_F_ONE_B = "1f1b"

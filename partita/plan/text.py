@@ -37,8 +37,7 @@ def read_plan(text: str) -> Plan:
     if schema != SCHEMA:
         raise PlanError(f"the plan has schema {schema!r}; this version reads schema {SCHEMA}, so write the plan anew")
     plan = _value(Plan, table, "plan")
-    if not isinstance(plan, Plan):
-        raise PlanError("the text holds no plan")
+    assert isinstance(plan, Plan)
     return plan
 
 

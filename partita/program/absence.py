@@ -1,13 +1,13 @@
-"""What is left out of a Program while one of its ranks is away, and whether the others can go on without it.
+"""Which instructions are left out of a Program while one of its ranks is away, and whether the others can go on.
 
-server  from 2   I0.2 I1.2 ..            has to do with rank 2 alone: left out while it is away
-        serve    U0.1 V0.1 U0.2 V0.2     so are U0.2 and V0.2; what waits for them waits no longer
-worker  compute  T F B U X               X, the mean that comes back from rank 2: passed over
+server  from 2   I0.2 I1.2 ..            involve rank 2 alone: left out while it is away
+        serve    U0.1 V0.1 U0.2 V0.2     so are U0.2 and V0.2; instructions after them do not wait for them
+worker  compute  T F B U X               X, the mean that comes back from rank 2, is skipped
 
-Who comes back enters at the round `at` in which the others are. Of the round before it gets the answers, in which it
-finds the weights of now; the rest of that round, and of those before it, counts as done on both ends.
+A rank that comes back enters at the round `at` that the others have reached. It receives the answers of the round
+before, which bring the current weights; the rest of that round, and all earlier rounds, count as done on both ends.
 
-Of a server that is lost nothing is left out: another of its chain plays its part from then on.
+If a server of a replicated chain is lost, nothing is left out: another server of the chain takes over its part.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from partita.program.program import Program, Role
 
 
 def concerns(role: Role, rank: int, instruction: Instruction) -> frozenset[int]:
-    """The one other rank that an instruction of `rank` has to do with, if it has to do with one alone."""
+    """The one other rank that an instruction of `rank` involves, as a set; empty if it involves none or several."""
     act, found = instruction.act, set[int]()
     if isinstance(act, Send):
         found = {role.mine(act.to, rank)}
@@ -51,12 +51,12 @@ def concerns(role: Role, rank: int, instruction: Instruction) -> frozenset[int]:
 
 
 def left_out(role: Role, rank: int, away: Collection[int]) -> frozenset[str]:
-    """The instructions of `rank` that have to do with those `away`."""
+    """The instructions of `rank` that are left out while the ranks in `away` are away."""
     return frozenset(i.name for i in role.instructions if concerns(role, rank, i) & frozenset(away))
 
 
 def met_by(program: Program, peer: int) -> tuple[int, ...]:
-    """The ranks that have to do with `peer`, of those that sum up with it the first."""
+    """The ranks that exchange messages with `peer`; of a group that sums up with it, only the first rank."""
     ranks = ((role, rank) for role in program.roles for rank in role.ranks if rank != peer)
     acts = [i.act for _, i in program.instructions() if isinstance(i.act, Collective)]
     firsts = {group[0] for act in acts for group in act.groups if peer in group}
@@ -64,15 +64,16 @@ def met_by(program: Program, peer: int) -> tuple[int, ...]:
 
 
 def chain_of(program: Program, server: int) -> tuple[int, ...]:
-    """The servers that step the same buckets as a server, in the order in which they copy; none if it steps none."""
+    """The servers of a replicated chain that update the same buckets as `server`, in the order of the chain; () if it
+    updates none."""
     mine = _stepped(program.role_of[server])
     same = (role for role in program.roles if role.keeps == "server" and _stepped(role) == mine)
     return tuple(sorted(rank for role in same for rank in role.ranks)) if mine else ()
 
 
 def successor_of(program: Program, there: Collection[int], lost: int) -> int:
-    """Who plays the part of a lost server: the next of its chain that is there, or else the last one before it; -1 if
-    nobody has what it had."""
+    """The rank that takes over the part of the server `lost`: the next one of its chain that is `there`, or else the
+    last one before it; -1 if there is none."""
     left = [rank for rank in chain_of(program, lost) if rank in there]
     return next((rank for rank in left if rank > lost), left[-1] if left else -1)
 
@@ -82,9 +83,9 @@ def _stepped(role: Role) -> frozenset[str]:
 
 
 def expendable(program: Program, peer: int) -> bool:
-    """Whether the others can go on without a worker: what it sends enters by instructions that have to do with it
-    alone, or as a part of a mean, which is then that of the others. Who dies amid writing to what all have leaves it
-    torn. Without a server: others of its chain have what it has."""
+    """Whether the others can go on without `peer`. A worker is expendable if all that it sends enters by instructions
+    that involve it alone, or as part of a mean that can be taken over the others; a rank that writes to shared memory
+    never is. A server is, if others of its chain have the same state."""
     own = program.role_of[peer]
     if own.keeps == "server":
         return len(chain_of(program, peer)) > 1
@@ -111,23 +112,26 @@ def expendable(program: Program, peer: int) -> bool:
 
 
 def answered(program: Program, peer: int) -> bool:
-    """Whether who comes back finds the weights of now in the answers that it gets: as its parameters or as a centre."""
+    """Whether the answers that `peer` receives in a round bring it the current weights, as its parameters or as a
+    centre."""
     role, spaces = program.role_of[peer], (Space.PARAMETER, Space.ANCHOR)
     came = {i.act.bucket for i in role.instructions if isinstance(i.act, Receive) and i.act.space in spaces}
     return program.drops or {bucket.name for bucket in program.trained} <= came
 
 
 def returns(program: Program, peer: int) -> bool:
-    """Whether who comes back can go on from the weights of now. Multipliers of its own are lost with it, while the
-    others still count what it said by them. A server's part has gone to another by then."""
+    """Whether `peer` can come back and go on from the current weights. It cannot if it keeps dual variables (ADMM):
+    they are lost, while the others still count its last contribution. Nor can a server, whose part has been taken over.
+    """
     if program.role_of[peer].keeps == "server":
         return False
     return all(space is not Space.DUAL for space, _ in program.kept(program.role_of[peer]))
 
 
 def entered(program: Program, rank: int, at: int, peer: int) -> dict[str, int]:
-    """Rounds that count as done on `rank` when `peer` enters at round `at`: on itself of all it does, on others of what
-    has to do with it. The answers of the round before are still to be given, if there are any."""
+    """Instruction -> rounds that count as done on `rank` when `peer` enters at round `at`: all instructions of the peer
+    itself, and on other ranks those that involve it. Answers of the round before are still to be given, if they bring
+    the weights."""
     found, role, late = dict[str, int](), program.role_of[rank], answered(program, peer)
     for i in role.instructions:
         answer = late and isinstance(i.act, Receive if rank == peer else Send | Snapshot)
@@ -137,7 +141,7 @@ def entered(program: Program, rank: int, at: int, peer: int) -> dict[str, int]:
 
 
 def shared(program: Program, one: int, other: int) -> tuple[tuple[Space, str], ...]:
-    """(space, bucket) of what two workers both keep from round to round, in the same order for both."""
+    """(space, bucket) of the tensors that two workers both keep from round to round, in the same order for both."""
     weights = {(Space.PARAMETER, bucket.name) for bucket in program.trained}
     both = {*program.kept(program.role_of[one])} & {*program.kept(program.role_of[other])}
     return tuple(sorted(weights | both))

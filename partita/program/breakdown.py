@@ -1,4 +1,4 @@
-"""Where a step's time goes, read from spans, whoever made them."""
+"""A step's time divided by what it was spent on, read from measured or simulated spans."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ PARTS: Final = {
 
 
 def part_of(name: str, kind: str) -> str:
-    """Which part of a step an instruction belongs to, by its name and the kind of its act."""
+    """The field of Breakdown that an instruction's time counts for, by its name and the type of its act."""
     if kind == "Compute":
         return "forward" if name.startswith("F") else "backward"
     return PARTS[kind]
 
 
 def breakdown(program: Program, spans: Sequence[Span], step: Seconds, rounds: int) -> Breakdown:
-    """What the first worker's compute lane did in a step of `step` seconds, by the spans of `rounds` rounds. Its gaps
-    are waiting for data where a Load ends them, else exposed communication where it has any, else idle."""
+    """The Breakdown of a step of `step` seconds, from the spans of `rounds` rounds on the first worker's compute lane.
+    A gap counts as data if a Load ends it, otherwise as exposed communication if the worker communicates at all,
+    otherwise as idle."""
     role = next((role for role in program.roles if role.keeps == "model"), program.roles[0])
     mine = [span for span in spans if span.rank == role.ranks[0]]
     line = sorted((span for span in mine if span.lane == "compute"), key=lambda span: span.start)
@@ -45,7 +46,7 @@ def breakdown(program: Program, spans: Sequence[Span], step: Seconds, rounds: in
 
 
 def _waited(role: Role, mine: Sequence[Span], line: Sequence[Span]) -> Seconds:
-    """Seconds that the lane waited for samples in all rounds but the first, before which nothing is known of it."""
+    """Seconds that the lane waited for samples, in all rounds but the first."""
     loaded = {(span.name, span.round): span.end for span in mine if span.kind == Load.__name__}
     waited = 0.0
     for before, span in pairwise(line):

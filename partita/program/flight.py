@@ -1,4 +1,4 @@
-"""What an instruction has in flight while it holds its lane."""
+"""The bytes that an instruction has in flight while it holds its lane."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from partita.units import Bytes
 
 
 def in_flight(program: Program, role: Role, one: Instruction) -> Bytes:
-    """Bytes of its own message, or of the one until whose end it holds its lane."""
+    """Bytes of the instruction's own message, or of the message whose end it waits for (`until`)."""
     act = role.on_name[one.until].act if one.until else one.act
     return program.payload(act) if isinstance(act, Collective | Send | Receive) else 0

@@ -46,7 +46,7 @@ class Shares:
 
 @lru_cache(maxsize=1024)
 def widest(edges: tuple[int, ...]) -> int:
-    """The elements of the largest of the parts between edges."""
+    """The number of elements of the largest part between `edges`."""
     return max(b - a for a, b in pairwise(edges))
 
 
@@ -83,6 +83,7 @@ class Bucket:
 
     @property
     def size(self) -> Bytes:
+        """Bytes of its weights."""
         return self.elements * ITEMSIZE[self.dtype]
 
     def item(self, space: Space) -> Bytes:
@@ -111,6 +112,7 @@ class Coding:
 
     @property
     def size(self) -> Bytes:
+        """Bytes of a message."""
         return self.elements * ITEMSIZE[self.dtype]
 
 
@@ -124,6 +126,7 @@ class Parcel:
 
     @property
     def size(self) -> Bytes:
+        """Bytes of a message."""
         return sum(dense_elements(tensor, self.batch) * ITEMSIZE[tensor.dtype] for _, tensor in self.values)
 
 

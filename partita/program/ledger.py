@@ -1,4 +1,5 @@
-"""Who updated what, in which order, having read which version: what an asynchronous run was, as data."""
+"""The ledger of an asynchronous run: every contribution to a bucket in order, with the version that it was computed
+on."""
 
 from __future__ import annotations
 
@@ -15,9 +16,12 @@ LOST: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """A contribution of `worker`, number `turn` of its own (from 0), computed on version `read` of the bucket, which
-    entered it on rank `at` when its version was `applied`. A bucket's merges stand in the order in which they entered.
-    One that never did, since its worker died, was `applied` at LOST: it says what the others of the turn had read.
+    """A contribution of `worker` to a bucket on rank `at`.
+
+    `turn` numbers the worker's contributions from 0; `read` is the version of the bucket that it was computed on,
+    `applied` the version to which it was applied. A bucket's merges are in the order in which they were applied.
+    `applied` is LOST if the worker died before; then `read` says what its other contributions of that turn were
+    computed on.
     """
 
     bucket: str
@@ -29,19 +33,20 @@ class Merge:
 
     @property
     def staleness(self) -> int:
-        """Versions that came between reading and applying."""
+        """Versions made between reading and applying."""
         return self.applied - self.read
 
 
 def staleness_of(ledger: Iterable[Merge], *, skip: int = 4) -> dict[int, float]:
-    """Staleness -> share of the merges in the steady state: from the first worker's turn `skip` to its last."""
+    """Staleness -> fraction of the merges, in the steady state: from the first worker's turn `skip` to the first
+    worker's last turn."""
     counts = Counter(merge.staleness for merge in steady(ledger, skip))
     return {staleness: count / counts.total() for staleness, count in sorted(counts.items())}
 
 
 def steady(ledger: Iterable[Merge], skip: int) -> Iterator[Merge]:
-    """Of each bucket the merges after the first one of a turn `skip`, and before the first one of a last turn: with
-    unequal workers some would be alone in the end."""
+    """The merges of each bucket after the first merge of a turn `skip` and before the first merge of a last turn, since
+    unequal workers are alone at the start and at the end."""
     by_bucket: dict[tuple[int, str], list[Merge]] = {}
     for merge in ledger:
         if merge.applied != LOST:
@@ -58,10 +63,11 @@ def steady(ledger: Iterable[Merge], skip: int) -> Iterator[Merge]:
 
 
 def step_of(ends: Sequence[Sequence[Seconds]], shares: Sequence[float], skip: int) -> Seconds:
-    """Seconds of a step where workers go at their own pace: samples count when they are applied, from the moment at
-    which the first worker has ended `skip` rounds to that at which the first has ended all.
+    """Seconds of a step if workers go at their own pace: the time from when the first worker has ended `skip` rounds to
+    when the first worker has ended all, divided by the steps applied in that time.
 
-    `ends` are each worker's rounds, `shares` the steps that a round of it makes. Not a number for fewer rounds.
+    `ends` are the end times of each worker's rounds, `shares` the steps' worth of samples in a round of each. NaN if
+    there are too few rounds.
     """
     if min(map(len, ends)) < 1 or max(map(len, ends)) <= skip:
         return float("nan")
@@ -73,7 +79,7 @@ def step_of(ends: Sequence[Sequence[Seconds]], shares: Sequence[float], skip: in
 
 
 def _rounds(ends: Sequence[Seconds], at: Seconds) -> float:
-    """How many rounds are done at a moment, with the part of the one that runs."""
+    """Rounds done at the time `at`, counting the current one by its elapsed fraction."""
     if at <= ends[0]:
         return at / ends[0] if ends[0] > 0 else 1.0
     for n, (before, after) in enumerate(pairwise(ends), 1):

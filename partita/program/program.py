@@ -92,15 +92,17 @@ class Role:
     keeps: str = "model"
 
     def mine(self, numbers: tuple[T, ...], rank: int) -> T:
-        """The number for `rank`, where `numbers` has one for each rank of the role, or one for all."""
+        """The value for `rank` of a field that has one value for each rank of the role, or one for all."""
         return numbers[0] if len(numbers) == 1 else numbers[self.place[rank]]
 
     @cached_property
     def place(self) -> dict[int, int]:
+        """Rank -> its index in `ranks`."""
         return {rank: i for i, rank in enumerate(self.ranks)}
 
     @cached_property
     def on_name(self) -> dict[str, Instruction]:
+        """Instruction by name."""
         return {i.name: i for i in self.instructions}
 
     @cached_property
@@ -125,8 +127,8 @@ class Role:
 
     @cached_property
     def causes(self) -> dict[str, frozenset[str]]:
-        """Instruction -> the instructions whose end may let it start: its predecessors, those of all members of its
-        gate and these members, and itself, since it may be a message that arrives."""
+        """Instruction -> the names whose progress may let it start: its predecessors, the members of its gate and their
+        predecessors, and itself, since it may be a message that arrives."""
         found = {i.name: frozenset((i.name, *(after.name for after in i.after))) for i in self.instructions}
         for members in self.gates.values():
             found |= dict.fromkeys(members, frozenset[str]().union(*(found[name] for name in members)))
@@ -147,6 +149,7 @@ class Role:
         return found
 
     def on(self, lane: str) -> tuple[Instruction, ...]:
+        """The instructions of a lane, in program order."""
         return tuple(i for i in self.instructions if i.lane == lane)
 
 
@@ -179,10 +182,12 @@ class Program:
 
     @cached_property
     def size(self) -> int:
+        """The number of ranks."""
         return sum(len(role.ranks) for role in self.roles)
 
     @cached_property
     def role_of(self) -> dict[int, Role]:
+        """Rank -> its role."""
         return {rank: role for role in self.roles for rank in role.ranks}
 
     @cached_property
@@ -202,18 +207,22 @@ class Program:
 
     @cached_property
     def bucket(self) -> dict[str, Bucket]:
+        """Bucket by name."""
         return {b.name: b for b in self.buckets}
 
     @cached_property
     def segment(self) -> dict[str, Segment]:
+        """Segment by name."""
         return {s.name: s for s in self.segments}
 
     @cached_property
     def parcel(self) -> dict[str, Parcel]:
+        """Parcel by name."""
         return {p.name: p for p in self.parcels}
 
     @cached_property
     def coding(self) -> dict[str, Coding]:
+        """Coding by name."""
         return {c.name: c for c in self.codings}
 
     def cargo(self, act: Collective | Send | Receive) -> Bucket | Coding | Parcel:
@@ -237,7 +246,7 @@ class Program:
         return cargo.elements * many, item
 
     def edges(self, act: Collective) -> tuple[int, ...]:
-        """Where the parts of that vector begin, and its end, where owners have them; none where they are even."""
+        """The edges between the parts of that vector that ranks own, from 0 to its length; () if its parts are even."""
         cargo = self.cargo(act)
         if isinstance(cargo, Coding):
             return tuple(accumulate(cargo.parts, initial=0)) if cargo.parts else ()
@@ -272,6 +281,7 @@ class Program:
         return (self.whole or captured) if stage < 0 else self.stages[stage]
 
     def instructions(self) -> Iterator[tuple[Role, Instruction]]:
+        """Every instruction with its role."""
         for role in self.roles:
             for instruction in role.instructions:
                 yield role, instruction

@@ -1,4 +1,4 @@
-"""How a loss is scaled so that short gradients neither vanish nor overflow."""
+"""Loss scaling for half precision."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ SKIPPED: Final = 40  # steps in a row without a usable gradient after which a ru
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """The loss is multiplied by a scale that begins as `start`, gradients are divided by it in the precision of their
-    masters. A step whose gradients are not finite is left out and halves the scale, `growth` good ones in a row double
-    it; with a growth of 0 it stays (ME-11; Micikevicius et al. 2018)."""
+    """Dynamic loss scaling (ME-11; Micikevicius et al. 2018).
+
+    The loss is multiplied by a scale, at first `start`, and gradients are divided by it in the masters' precision. A
+    step with gradients that are not finite is skipped and halves the scale; `growth` good steps in a row double it (0:
+    the scale is constant).
+    """
 
     start: float
     growth: int
 
     def after(self, scale: float, good: int, finite: bool) -> tuple[float, int]:
-        """(scale, good steps in a row, skipped ones as a negative number) after a step."""
+        """(scale, good steps in a row, or minus the number of skipped ones) after a step."""
         good = max(good, 0) + 1 if finite else min(good, 0) - 1
         if not self.growth:
             return scale, good

@@ -1,4 +1,4 @@
-"""What part of a step each worker's round makes, and whether all go through their rounds together."""
+"""The fraction of a step that a round of each worker makes, and whether all ranks go through rounds in lockstep."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from partita.program.program import Program, Role
 
 
 def lockstep(program: Program) -> bool:
-    """Whether nothing enters weights as it comes: all ranks then take as long for a round in the steady state."""
+    """Whether no contribution is applied as it arrives: then all ranks take the same time for a round in the steady
+    state."""
     return not any(isinstance(i.act, Apply) for _, i in program.instructions())
 
 
 def shares_of(program: Program, role: Role) -> dict[int, float]:
-    """Rank -> minibatches' worth of samples that a round of it takes and that are applied, of what is dropped the
-    average; empty for a role that takes none."""
+    """Rank -> minibatches' worth of samples in a round of it that are applied; if late ones are dropped, on average.
+    Empty for a role that reads no samples."""
     loads = [i.act for i in role.instructions if isinstance(i.act, Load) and i.act.fetch]
     applies = [i.act for _, i in program.instructions() if isinstance(i.act, Apply) and i.act.drop]
     applied = applies[0].need / len({act.source for act in applies}) if applies else 1.0

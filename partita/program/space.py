@@ -1,4 +1,4 @@
-"""What instructions work on, and what collectives there are."""
+"""The tensors that instructions work on, and the kinds of collectives."""
 
 from __future__ import annotations
 
@@ -42,6 +42,8 @@ KEPT: Final = (
 
 
 class Kind(StrEnum):
+    """What a collective does; BROADCAST sends the first rank's tensor to all of its group."""
+
     ALL_REDUCE = "all_reduce"
     REDUCE_SCATTER = "reduce_scatter"
     ALL_GATHER = "all_gather"

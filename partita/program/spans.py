@@ -1,4 +1,5 @@
-"""Spans kept as columns: what ranks that are alike did is kept once, and a Span is made when somebody looks at it."""
+"""Spans stored as columns. The times of ranks that are simulated as one are stored once; a Span is made when somebody
+reads it."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from partita.program.timeline import Span
 
 @dataclass(frozen=True, eq=False)
 class Times:
-    """Seconds at which a role's instructions start and end, shape [rounds, instructions, kinds], `first` being the
-    number of the first round; `kind` tells for each of the role's ranks of which kind it is."""
+    """Start and end in seconds of a role's instructions, of shape [rounds, instructions, kinds]. `first` is the number
+    of the first round; `kind` maps each of the role's ranks to its kind: ranks of one kind have the same times."""
 
     role: Role
     first: int
@@ -29,6 +30,7 @@ class Times:
 
     @property
     def length(self) -> int:
+        """The number of spans of one rank."""
         return len(self.start) * len(self.role.instructions)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Who holds up a run that stands still: every rank's instructions are known, and so is whom each waits for.
+"""Which rank holds up a run that makes no progress: derived from the Program and from where every rank is in it.
 
 rank 0   B1 P1 A1 .........        rank 2 has not sent bucket b1 of step 17;
 rank 1   B1 P1 A1 .........        ranks 0, 1 wait for it in A1
@@ -17,7 +17,8 @@ from partita.units import Seconds
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A lane is in an instance of an instruction for `seconds`; it `meets` other ranks there, or computes."""
+    """The instruction that a lane is in since `seconds`: instance `round` of `name`. `meets`: it waits for other ranks
+    there; otherwise it computes."""
 
     lane: str
     name: str
@@ -28,8 +29,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Stand:
-    """Where a rank stands: what its lanes are in, how many rounds of each instruction it has done, and the run's step
-    of round 0."""
+    """A rank's position in its Program: the instructions that its lanes are in, the rounds done of each instruction,
+    and the run's step number of round 0."""
 
     places: tuple[Place, ...]
     done: Mapping[str, int]
@@ -38,7 +39,7 @@ class Stand:
 
 @dataclass(frozen=True)
 class Stall:
-    """`ranks` hold up `step`; the sentence says whom and where."""
+    """The `ranks` that hold up `step`, and a sentence that says so."""
 
     ranks: tuple[int, ...]
     step: int
@@ -47,7 +48,7 @@ class Stall:
 
 @dataclass
 class Wait:
-    """Instance `round` of an instruction in which `ranks` wait for `absent`; private to one search."""
+    """Instance `round` of an instruction in which `ranks` wait for the ranks `absent`."""
 
     instruction: Instruction
     round: int
@@ -56,8 +57,8 @@ class Wait:
 
 
 def stall_of(program: Program, stands: Mapping[int, Stand], mute: Mapping[int, str]) -> Stall | None:
-    """Whom a run waits for that does not wait itself: ranks that say nothing (`mute` has their state in words) before
-    those that compute. None where nobody waits for anybody else."""
+    """The ranks that others wait for and that wait for nobody: first those that do not report (`mute`: rank -> its
+    state in words), otherwise those that compute. None if no rank waits for another one."""
     waits = _waits(program, stands)
     if not waits:
         return None
@@ -84,7 +85,7 @@ def stall_of(program: Program, stands: Mapping[int, Stand], mute: Mapping[int, s
 
 
 def _waits(program: Program, stands: Mapping[int, Stand]) -> list[Wait]:
-    """What ranks wait in for ranks that have not come, the earliest first."""
+    """Every instance in which ranks wait for ranks that have not reached it, by round."""
     found: dict[tuple[str, int, tuple[int, ...]], Wait] = {}
     for rank, stand in sorted(stands.items()):
         on_name = program.role_of[rank].on_name
@@ -104,7 +105,7 @@ def _waits(program: Program, stands: Mapping[int, Stand]) -> list[Wait]:
 
 
 def _peers(program: Program, rank: int, instruction: Instruction) -> list[tuple[int, str]]:
-    """Who takes part in it besides, and what each calls it."""
+    """(rank, instruction name) of the other ranks that take part in an instruction, and their name of it."""
     act, role = instruction.act, program.role_of[rank]
     if isinstance(act, Collective):
         group = next(group for group in act.groups if rank in group)
@@ -118,7 +119,7 @@ def _peers(program: Program, rank: int, instruction: Instruction) -> list[tuple[
 
 
 def _came(stand: Stand | None, name: str, round: int) -> bool:
-    """Whether a rank has begun the instance, or done it."""
+    """Whether a rank has begun an instance, or finished it."""
     if stand is None:
         return False
     here = any(place.name == name and place.round == round for place in stand.places)

@@ -1,4 +1,5 @@
-"""What happened, or what is predicted to happen: spans of instructions on ranks and lanes."""
+"""A Timeline: what happened, or is predicted to happen, as spans of instructions on ranks and lanes, memory and
+bytes."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def read_call(text: str) -> Call:
         if type(value) is not type(default):
             raise PlanError(f"{name}({knob}={value!r}): a value such as {default!r} belongs there")
         if isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
-            raise PlanError(f"{name}({knob}={value}): 0 or more is allowed")
+            raise PlanError(f"{name}({knob}={value}) is negative; 0 or more is allowed")
     return Call(text.replace(" ", ""), recipe, knobs)
 
 

@@ -30,7 +30,10 @@ def coded(plan: Plan, graph: Graph, ramp: int = 0) -> Plan:
         return plan
     ratios = [settings_of(codec)["ratio"] for codec in codecs if "ratio" in settings_of(codec)]
     if not ratios:
-        raise PlanError(f"{plan.name}(ramp={ramp}): only codecs with a ratio, such as topk or dgc, can begin denser")
+        raise PlanError(
+            f"{plan.name}(ramp={ramp}) has no codec with a ratio, which could begin denser; give one, such as topk or "
+            "dgc, or leave ramp out"
+        )
     found, ratio = list[Phase](), DENSEST
     before = tuple(Phase(phase.steps, thinned(phase.plan, DENSEST)) for phase in plan.before)
     while ratio > min(ratios):

@@ -45,6 +45,7 @@ class Trade:
 
     @cached_property
     def lives(self) -> Liveness:
+        """The lifetimes of the step's values."""
         return liveness(self.graph)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What a command answers, and how it is said: as text for people, as one JSON object for programs."""
+"""The answer of a command, and its output: text for people, one JSON object for programs."""
 
 from __future__ import annotations
 

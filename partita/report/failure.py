@@ -1,4 +1,4 @@
-"""Whatever ends a command, as one sentence and an exit code."""
+"""Turns whatever ends a command into one sentence and an exit code."""
 
 from __future__ import annotations
 

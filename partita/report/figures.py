@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from partita.cost.curve import fullest
+from partita.cost.curve import highest
 from partita.program.timeline import Timeline
 from partita.report.comparison import Comparison, Curve, Row
 from partita.report.spans import packed, thinned
@@ -57,7 +57,7 @@ def traffic_of(timeline: Timeline) -> dict[str, Any] | None:
 
 
 def over_time(timeline: Timeline, zero: Seconds) -> list[list[list[float]]]:
-    """Live bytes of the first ranks as (seconds, bytes): the fullest moment of every stretch, so peaks stay."""
+    """Live bytes of the first ranks as (seconds, bytes): the highest moment of every stretch, so peaks stay."""
     return [[[at - zero, size] for at, size in _peaks(series)] for series in timeline.memory_over_time[:RANKS]]
 
 
@@ -76,7 +76,7 @@ def _peaks(series: Sequence[tuple[Seconds, Bytes]]) -> list[tuple[Seconds, Bytes
 
 
 def _moments(series: Sequence[tuple[Seconds, Bytes]]) -> list[int]:
-    return fullest(np.array([size for _, size in series], np.int64), MOMENTS)
+    return highest(np.array([size for _, size in series], np.int64), MOMENTS)
 
 
 def loss_of(row: Row) -> dict[str, Any] | None:

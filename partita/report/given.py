@@ -1,4 +1,4 @@
-"""What a command was given, read before anything slow is loaded. Loads the rooms that read it only when called."""
+"""Checks of what a command was given, before anything slow is loaded. It imports other rooms only when it is called."""
 
 from __future__ import annotations
 

@@ -56,12 +56,12 @@ def map_lines(comparison: Comparison) -> tuple[Line, ...]:
 
 
 def map_about(comparison: Comparison) -> str:
-    """What the seconds of the lines are for."""
+    """What the lines show, in words."""
     return "to the target loss" if any(row.over and row.seconds_to_target for row in comparison.rows) else "a step"
 
 
 def turns(lines: Sequence[Line]) -> str:
-    """Which plan is predicted to take the least time at which bandwidth, in words."""
+    """Which plan is predicted to be the fastest at which bandwidth, in words."""
     found = lowest({line.plan: line.predicted for line in lines})
     return ", ".join([found[0][1], *(f"{plan} from {show_bandwidth(at)}" for at, plan in found[1:])]) if found else ""
 
@@ -100,12 +100,15 @@ class Plot:
     most: float
 
     def x(self, bandwidth: float) -> float:
+        """The horizontal position of a bandwidth."""
         return LEFT + _share(self.low, self.high, bandwidth) * (WIDTH - RIGHT - LEFT)
 
     def y(self, seconds: float) -> float:
+        """The vertical position of a time."""
         return HEIGHT - BOTTOM - _share(self.least, self.most, seconds) * (HEIGHT - BOTTOM - TOP)
 
     def axes(self) -> Iterator[str]:
+        """The axes as SVG."""
         bottom = HEIGHT - BOTTOM
         for seconds in ticks(self.least, self.most):
             y = self.y(seconds)

@@ -24,7 +24,7 @@ SCHEMA: Final = 1
 
 @dataclass(frozen=True, config=ConfigDict(ser_json_inf_nan="strings", extra="forbid"))
 class Saved:
-    """A Comparison as it stands in the file."""
+    """The fields of a Comparison as the file stores them."""
 
     schema_: int
     rows: tuple[Row, ...]

@@ -1,4 +1,4 @@
-"""What a Timeline alone does not know of a step, and numbers of it need."""
+"""What numbers about a step need and a Timeline does not contain: samples, FLOPs, devices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHORT: Final = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Samples of an epoch, model FLOPs of a step, their dtype, the devices; what is not given is not known."""
+    """Samples of an epoch, model FLOPs of a step, their dtype, and the devices; defaults stand for unknown."""
 
     samples: int = 0
     flops: Flops = 0.0

@@ -1,4 +1,4 @@
-"""What a training run ends with."""
+"""The result of a training run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `verify` finds."""
+"""The result of `verify`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Verdict:
-    """`equal` within `tolerance` in fp64 `against` the named serial training.
+    """Whether weights are `equal` within `tolerance` in fp64, `against` the named serial training.
 
-    fp32's difference stands beside that of a control whose sums are only ordered otherwise. `because` says why they
-    differ, where that is known.
+    `fp32_difference` is to be compared with `control_difference`, that of a training which differs only in the order of
+    sums. `because` says why weights differ, if that is known.
     """
 
     equal: bool

@@ -1,5 +1,8 @@
-"""How a rank carries out each act of the instruction set. Each function returns None when the act is done at once, or
-what to wait for: one Pending, or a generator of them (Steps)."""
+"""How a rank carries out each act of the instruction set.
+
+Each function starts one instance. It returns None if that is done at once, otherwise what the lane has to wait for: one
+Pending, or a generator of them (Steps).
+"""
 
 from __future__ import annotations
 
@@ -62,6 +65,7 @@ Carry = Callable[[Rank, Any, str, int], Pending | Steps | None]
 
 
 def load(rank: Rank, act: Load, name: str, round: int) -> None:
+    """Read the samples of a minibatch's part and put them into an environment."""
     start = rank.role.mine(act.start, rank.rank)
     positions = rank.feed.positions(rank.step(round, act.step), start, act.count)
     environment = rank.environment(round, act.part)
@@ -85,6 +89,7 @@ def load(rank: Rank, act: Load, name: str, round: int) -> None:
 
 
 def compute(rank: Rank, act: Compute, name: str, round: int) -> None:
+    """Run a segment in an environment; after a forward pass, keep the loss."""
     environment = rank.environments[round, act.part]
     with default_floats(rank.floating):
         rank.code[act.segment](environment, rank.state.leaves)
@@ -107,8 +112,8 @@ def compute(rank: Rank, act: Compute, name: str, round: int) -> None:
 
 @contextmanager
 def default_floats(floating: torch.dtype | None) -> Iterator[None]:
-    """Within it, Python floats become fp64 where the graph is computed in fp64. Not elsewhere: a data set may draw
-    random numbers in the default dtype."""
+    """A context in which Python floats become fp64 tensors if the graph is computed in fp64. It is not set elsewhere,
+    since a data set may draw random numbers in the default dtype."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64 if floating is torch.float64 else before)
     try:
@@ -141,8 +146,8 @@ def forwarded(rank: Rank, graph: Graph, environment: Environment, step: int, seg
 
 
 def gradients(rank: Rank, bucket: str, part: str, round: int, stage: int = -1) -> list[torch.Tensor]:
-    """Take the gradients of a bucket's pieces out of an environment. Zero stands for the gradient of a tied weight that
-    this stage lacks, and for the samples' weight where another stage knows it."""
+    """Take the gradients of a bucket's pieces out of an environment. They are zeros for a tied weight whose gradient
+    another stage computes, and for the weight of samples that another stage knows."""
     environment = rank.environments[round, part]
     if bucket == WEIGHT:
         return [environment.get(WEIGHT, torch.zeros(1, dtype=torch.float64))]
@@ -160,6 +165,7 @@ def gradients(rank: Rank, bucket: str, part: str, round: int, stage: int = -1) -
 
 
 def pack(rank: Rank, act: Pack, name: str, round: int) -> None:
+    """Copy, or add, the gradients of an environment into a bucket."""
     if not rank.program.bucket[act.bucket].keeps(Space.GRADIENT):
         allocate(rank.state.gradient[act.bucket][rank.slot(round)])
     if act.space is Space.GRADIENT:
@@ -174,6 +180,7 @@ def pack(rank: Rank, act: Pack, name: str, round: int) -> None:
 
 
 def collective(rank: Rank, act: Collective, name: str, round: int) -> Pending | Steps:
+    """Start a collective of the transport, or one that follows a schedule of the wire room."""
     _check_outgoing(rank, act, round)
     group = next(group for group in act.groups if rank.rank in group)
     if act.space is Space.CODED:
@@ -208,6 +215,7 @@ def _check_outgoing(rank: Rank, act: Collective | Send, round: int) -> None:
 
 
 def free(rank: Rank, act: Free, name: str, round: int) -> None:
+    """Store the rank's own part of a bucket and release the memory of the whole."""
     slot = rank.slot(round)
     flat = rank.state.flat(act.space, act.bucket, slot)
     if act.space is Space.GRADIENT:
@@ -221,6 +229,7 @@ def free(rank: Rank, act: Free, name: str, round: int) -> None:
 
 
 def send(rank: Rank, act: Send, name: str, round: int) -> Pending | Steps:
+    """Start sending a bucket, a coding or a parcel of values."""
     if act.space is Space.VALUE:
         return send_values(rank, act, round)
     _check_outgoing(rank, act, round)
@@ -233,6 +242,7 @@ def send(rank: Rank, act: Send, name: str, round: int) -> Pending | Steps:
 
 
 def receive(rank: Rank, act: Receive, name: str, round: int) -> Pending | Steps:
+    """Start receiving a bucket, a coding or a parcel of values."""
     if act.space is Space.VALUE:
         return receive_values(rank, act, round)
     source = rank.role.mine(act.source, rank.rank)
@@ -244,7 +254,7 @@ def receive(rank: Rank, act: Receive, name: str, round: int) -> Pending | Steps:
 
 
 def combine(rank: Rank, act: Combine, name: str, round: int) -> None:
-    """Sums in the order of the sources, so that every server and every schedule gets the same bits."""
+    """Sum inboxes in the order of the sources, so that every server and every schedule gets the same bits."""
     flat = rank.state.gradient[act.bucket][rank.slot(round)]
     first, *others = [
         flat if source == rank.rank else rank.state.inbox_of(act.bucket, source) for source in act.sources
@@ -257,6 +267,7 @@ def combine(rank: Rank, act: Combine, name: str, round: int) -> None:
 
 
 def scale(rank: Rank, act: Scale, name: str, round: int) -> None:
+    """Multiply a bucket by a number, and divide it by the number in another bucket."""
     if round < act.lag:
         return
     slot = rank.slot(round - act.lag)
@@ -268,6 +279,7 @@ def scale(rank: Rank, act: Scale, name: str, round: int) -> None:
 
 
 def update(rank: Rank, act: Update, name: str, round: int) -> None:
+    """Step a bucket's optimizer, unless its gradient does not exist yet or overflowed."""
     if round < act.lag or act.bucket not in rank.state.optimizer:
         return
     scaler = rank.state.scaler
@@ -297,7 +309,8 @@ ACTS: Final[dict[type, Carry]] = {
 
 
 def carry_out(rank: Rank, instruction: Instruction, round: int) -> Pending | Steps | None:
-    """Start one instance of an instruction on a rank. The environment that it uses is dropped after its last use."""
+    """Start one instance of an instruction on a rank. An environment is dropped after the last instance that uses
+    it."""
     act, name = instruction.act, instruction.name
     peer, do = other_end(rank, act), ACTS[type(act)]
     pending = do(rank, act, name, round) if peer < 0 else owed(rank, peer, lambda: do(rank, act, name, round))

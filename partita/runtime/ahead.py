@@ -1,10 +1,10 @@
-"""Receives of a lane that goes in order, started before their turn.
+"""Receives of a lane in program order are posted before their turn.
 
-A backend sends nothing until it knows where that will land, and this word queues behind all that goes the same way. So
-what is asked for one by one comes with a pause each:
+A backend sends nothing until the receiver has said where it goes, and that message queues behind others on the same
+link. Receives that are posted one by one therefore have a pause between them:
 
-one by one   ask 0 ---- R0 ask 1 ---- R1 ask 2 ---- R2
-ahead        ask 0 1 2 ---- R0 R1 R2
+one by one   post 0 ---- R0 post 1 ---- R1 post 2 ---- R2
+ahead        post 0 1 2 ---- R0 R1 R2
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MADE_AT_START: Final = (Space.VALUE, Space.CODED)  # has no place to land in bef
 
 
 class Ahead:
-    """Starts the instances of one lane of one rank; where ranks may go away, each in its turn."""
+    """Starts the instances of one lane of one rank; each in its turn if ranks of the run may go away."""
 
     def __init__(self, rank: Rank, instructions: Sequence[Instruction], interval: Interval) -> None:
         self._interval = interval
@@ -34,7 +34,7 @@ class Ahead:
         self._next = {one.name: other for one, other in both if _lands(one) and _lands(other)}
 
     def start(self, rank: Rank, instruction: Instruction, round: int) -> Pending | Steps | None:
-        """Start an instance, where it is not started yet, and the Receives behind it that wait for nothing else."""
+        """Start an instance, unless it was started ahead, and the Receives behind it that wait for nothing else."""
         if instruction.name not in self._started:
             self._started[instruction.name] = carry_out(rank, instruction, round)
         behind = self._next.get(instruction.name)

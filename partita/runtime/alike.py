@@ -1,4 +1,4 @@
-"""Which of a bucket's tensors all ranks have alike at the end of a round, read from the instructions."""
+"""Which tensors of a bucket are equal on all ranks at the end of a round, derived from the instructions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from partita.program.program import Program
 
 
 def alike(program: Program) -> dict[str, frozenset[Space]]:
-    """Bucket -> its tensors that are the same everywhere: what a collective made the same, and what all ranks make of
-    such alone. They are so at the start; the largest set that a round gives back is what stays."""
+    """Bucket -> its tensors (Space) that are equal on all ranks that have them: results of collectives, and what all
+    ranks compute from such tensors in the same way. All are equal at the start; a set that a round preserves is equal
+    at the end of every round."""
     acts: dict[str, list[Act]] = {bucket.name: [] for bucket in program.buckets}
     for _, instruction in program.instructions():
         if bucket := getattr(instruction.act, "bucket", ""):
@@ -25,7 +26,7 @@ def alike(program: Program) -> dict[str, frozenset[Space]]:
 
 
 def products(program: Program) -> frozenset[str]:
-    """Buckets of which all ranks pack the products of everybody's factors: those of graphs without a forward pass."""
+    """The buckets for which every rank packs the products of all factors: those of graphs without a forward pass."""
     packs = [i.act for _, i in program.instructions() if isinstance(i.act, Pack) and i.act.stage >= 0]
     return frozenset(act.bucket for act in packs if not program.stages[act.stage].forward_length)
 

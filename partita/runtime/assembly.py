@@ -175,7 +175,7 @@ def carry_over(
     found = replace(
         fresh,
         optimizer=before.optimizer,
-        strips=dict(before.strips),
+        units=dict(before.units),
         schedule=before.schedule,
         leaves=before.leaves,
         parameter=fresh.parameter | before.parameter,

@@ -12,6 +12,7 @@ from partita.runtime.segment import key
 
 
 def norm(rank: Rank, act: Norm, name: str, round: int) -> None:
+    """Sum the squared norms of the gradients of some buckets into the bucket NORM."""
     if round < act.lag:
         return
     slot = rank.slot(round - act.lag)
@@ -20,8 +21,8 @@ def norm(rank: Rank, act: Norm, name: str, round: int) -> None:
 
 
 def clip(rank: Rank, act: Clip, name: str, round: int) -> None:
-    """Scale every gradient so that the norm of all is at most `norm` (torch's clip_grad_norm_); short ones when they
-    are widened."""
+    """Scale every gradient so that their common norm is at most `norm` (torch's clip_grad_norm_); in half precision
+    when they are converted to the master's dtype."""
     if rank.state.scaler:
         rank.state.scaler.bound(_norm(rank, act, round), act.norm, round, act.lag, rank.rank)
         return
@@ -45,7 +46,7 @@ def clip(rank: Rank, act: Clip, name: str, round: int) -> None:
 
 
 def _norm(rank: Rank, act: Clip, round: int) -> float:
-    """The common norm of a Clip's gradients as they are."""
+    """The common norm of the gradients that a Clip scales."""
     slot = rank.slot(round - act.lag)
     if round < act.lag:
         return 0.0
@@ -59,10 +60,10 @@ def _norm(rank: Rank, act: Clip, round: int) -> float:
 
 
 def bound_factor(gradients: list[torch.Tensor], norm: float) -> torch.Tensor:
-    """What brings the norm of all gradients down to `norm`; at most 1."""
+    """The factor, at most 1, that brings the common norm of all gradients down to `norm`."""
     return bounding(norm_of(gradients), norm)
 
 
 def bounding(total: torch.Tensor, norm: float) -> torch.Tensor:
-    """What brings a norm of `total` down to `norm`; at most 1."""
+    """The factor, at most 1, that brings the norm `total` down to `norm`."""
     return torch.clamp(norm / (total + 1e-6), max=1.0)

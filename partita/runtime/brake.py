@@ -1,8 +1,8 @@
-"""How ranks agree on a step, to stop a run there or to let somebody in, although none knows how far the others are.
+"""How ranks agree on a step at which to stop a run, or to let a rank in, although none knows how far the others are.
 
-1 hold      the rank's lanes begin no further round; it says how many steps it has begun
-2 release   every rank hears the largest of these numbers, goes on to there, and ends
-  resume    or goes on
+1 hold      the rank's lanes begin no further round; the rank says how many steps have begun
+2 release   every rank learns the largest of these numbers, goes on to that step, and ends there
+  resume    or goes on as before
 
 rank 0   ####|..#|      begun 4, ends at 5
 rank 1   #####|...|     begun 5, ends at 5
@@ -18,8 +18,8 @@ from partita.units import Seconds
 
 @dataclass
 class Brake:
-    """One rank's; its lanes ask it before each round, and wait at its gate while it holds. Rounds before step `until`
-    may begin all the same."""
+    """One rank's brake. Lanes ask it before each round, and wait while it is held; rounds before step `until` may begin
+    all the same."""
 
     begun: int = 0
     held: int = 0
@@ -70,9 +70,11 @@ class RoundWait:
     stop: int
 
     def ready(self) -> bool:
+        """Whether `block` would return at once."""
         return self.brake.passes(self.step, self.stop) or self.brake.end is not None
 
     def block(self, timeout: Seconds) -> bool:
+        """Wait until ready; False if `timeout` seconds passed before."""
         with self.brake.changed:
             return self.brake.changed.wait_for(self.ready, timeout)
 

@@ -116,6 +116,7 @@ class ChannelMessage(Unasked):
             self.channel.lose(self.times)
 
     def block(self, timeout: Seconds) -> bool:
+        """Wait until ready; False if `timeout` seconds passed before."""
         until = time.monotonic() + timeout
         while not self._over():
             left = until - time.monotonic()

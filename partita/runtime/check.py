@@ -1,4 +1,4 @@
-"""Is a plan's training what its class promises? In one process, against plain PyTorch."""
+"""Whether a plan's training is what its semantic class promises, tested in one process against plain PyTorch."""
 
 from __future__ import annotations
 
@@ -43,12 +43,13 @@ def checked(
     task: Task, planned: Callable[[Graph], Plan], cluster: Cluster, *, seed: int = 0, steps: int = 3,
     order: int = 0, tell: Callable[[str], None] = lambda sentence: None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Weights after `steps` steps under the plan against the serial training that its class names.
+    """The result of `verify`: weights after `steps` steps under the plan, compared with the serial training that its
+    class names.
 
-    fp64 decides (1e-9 relative to a tensor's largest weight); fp32's difference is reported beside that of a
-    control, the serial training fed in two halves, which differs by the order of its sums only. In half precision fp64
-    stands for the masters; where short gradients are summed as they are, in an order that is the transport's affair, a
-    rounding of the largest weight is allowed.
+    fp64 decides, with a tolerance of 1e-9 relative to a tensor's largest weight. The difference in fp32 is reported
+    beside that of a control, the same serial training fed in two halves, which differs only in the order of sums. In
+    half precision, masters are compared in fp64; if short gradients are summed in an order that the transport chooses,
+    a rounding error of the largest weight is allowed.
     """
     tell(f"capturing {task.name} in fp64")
     found = {}
@@ -95,8 +96,9 @@ def serial_training(
     task: Task, cluster: Cluster, parts: Sequence[Leg], *, ledger: Sequence[Merge] = (), whole: bool,
     graph: Graph | None = None, **more: Any,
 ) -> dict[int, dict[str, torch.Tensor]]:  # fmt: skip
-    """`reference` with replicas that agree as the legs' plans say; with a ledger, the run that this tells; with
-    masters, training in half precision, of the model or else of the step `graph`."""
+    """The serial training that a plan has to equal: `reference`, with replicas that agree as the plans of the legs say;
+    with a `ledger`, the replay of it; with masters, training in half precision of the model, or of the captured step
+    `graph`."""
     if any(bucket.master for bucket in parts[0].program.buckets):
         return {0: half_precision(task, parts, graph=graph, **more).masters}
     if ledger:
@@ -105,20 +107,20 @@ def serial_training(
 
 
 def difference_before_end(train: Callable[..., Any], serially: Callable[..., Any], parts: Sequence[Leg]) -> float:
-    """The largest difference of any replica before a run's end brings them together."""
+    """The largest difference of any replica before the averaging at the end of the run."""
     states, _ = train(settle=False)
     serial = serially(parts, whole=False)
     return max(difference(states[rank].leaves, weights) for rank, weights in serial.items())
 
 
 def ledger_of(states: Mapping[int, State]) -> tuple[Merge, ...]:
-    """All servers' ledgers; what ranks have in common once."""
+    """All servers' ledgers; a ledger that ranks share is taken once."""
     ledgers = {id(states[rank].ledger): states[rank].ledger for rank in sorted(states)}
     return tuple(merge for ledger in ledgers.values() for merge in ledger.merges)
 
 
 def gathered(program: Program, states: Mapping[int, State]) -> dict[str, torch.Tensor]:
-    """Every leaf of the model, from the first of the workers that hold it."""
+    """Every parameter and buffer of the model, each from the first worker that holds it."""
     found: dict[str, torch.Tensor] = {}
     for rank in sorted(states, reverse=True):
         if program.role_of[rank].keeps == "model":

@@ -1,4 +1,5 @@
-"""The checkpoints of a run: begun, committed, found again, thrown away. Rank 0 does this, the others write shards."""
+"""The checkpoints of a run: begun, committed, found and removed. Rank 0 does this; the other ranks write shards
+only."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A whole checkpoint and where it lies."""
+    """A complete checkpoint and its directory."""
 
     path: Path
     manifest: Manifest
@@ -30,7 +31,8 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Where a run's checkpoints go, after how many steps one is due (0: none), how many stay."""
+    """Where a run writes checkpoints (`out`), every how many steps (`every`, 0: none), and how many it keeps
+    (`many`)."""
 
     out: str
     every: int = 0
@@ -38,11 +40,12 @@ class Keep:
 
 
 def place_of(out: str | Path, step: int) -> Path:
+    """The directory of the checkpoint after `step` steps."""
     return Path(out) / PLACE / f"step-{step}"
 
 
 def stopped_at(step: int, out: str) -> str:
-    """What is said of a run that a signal has ended."""
+    """The sentence about a run that a signal has ended."""
     where = f"its checkpoint is {place_of(out, step)}; --resume goes on from there"
     return f"stopped after {step} steps; " + (where if place_of(out, step).exists() else "--resume starts it anew")
 
@@ -69,7 +72,8 @@ def require_space(directory: Path, need: Bytes) -> None:
 
 
 def commit(path: Path, manifest: Manifest, files: list[File], keep: int) -> None:
-    """Make a checkpoint count, and throw away all but the newest `keep`. Raises OSError, and then it does not count."""
+    """Commit a checkpoint, and remove all but the newest `keep`. Raises OSError, and then the checkpoint does not
+    count."""
     sync(path)
     write_manifest(path, with_files(manifest, files))
     for old in list(committed(path.parent.parent))[keep:]:
@@ -77,7 +81,7 @@ def commit(path: Path, manifest: Manifest, files: list[File], keep: int) -> None
 
 
 def abandon(path: Path) -> None:
-    """Remove what a checkpoint that failed has left."""
+    """Remove the files of a checkpoint that failed."""
     shutil.rmtree(path, ignore_errors=True)
 
 
@@ -92,9 +96,9 @@ def committed(out: str | Path) -> Iterator[Path]:
 
 
 def newest(out: str | Path, tell: Tell) -> Found | None:
-    """The newest checkpoint that is as it was written; None where there is none at all.
+    """The newest checkpoint that is undamaged; None if there are no checkpoints. Tells of damaged ones.
 
-    Tells of those that are damaged. Raises InputError where all are, or where one could only be made by hand.
+    Raises InputError if all are damaged, or if one is of a form that only manual changes can produce.
     """
     damaged = ""
     for path in committed(out):
@@ -112,7 +116,8 @@ def newest(out: str | Path, tell: Tell) -> Found | None:
 
 
 def sweep(out: str | Path, step: int) -> None:
-    """Before a run goes on from `step`: remove what was never committed, set aside what comes later (it is damaged)."""
+    """Before a run continues from `step`: remove checkpoints that were never committed, and set aside later ones, which
+    are damaged."""
     later = {path for path in committed(out) if int(path.name.removeprefix("step-")) > step}
     whole = set(committed(out))
     for path in (Path(out) / PLACE).glob("step-*"):

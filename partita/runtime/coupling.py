@@ -1,4 +1,5 @@
-"""What couples replicas that train apart, in plain PyTorch: a centre, neighbours, or randomly drawn partners."""
+"""The agreements between replicas that train separately, in plain PyTorch: with a centre, with neighbours, or with
+drawn partners."""
 
 from __future__ import annotations
 
@@ -19,30 +20,30 @@ Tensors = list[torch.Tensor]
 
 
 class Coupling:
-    """What happens to replicas around step `t` of a leg. The methods are called with gradients switched off."""
+    """What replicas do to each other around step `t` of a leg. Its methods are called without gradient tracking."""
 
     def __init__(self, plan: Plan, replicas: Replicas) -> None:
         self.plan, self.sync, self.first = plan, plan.sync[0], replicas[0]
         self.kept: dict[Any, Tensors] = {}
 
     def begin(self, leg: Leg) -> None:
-        """A leg begins."""
+        """Called at the beginning of a leg."""
         self.steps = max(leg.program.steps, 1)
 
     def before(self, replicas: Replicas, t: int) -> None:
-        """Before the gradients."""
+        """Called before gradients are computed."""
 
     def between(self, replicas: Replicas, t: int, gradients: dict[int, Tensors]) -> None:
-        """Between the gradients, which may be changed, and the updates."""
+        """Called after gradients, which it may change, and before updates."""
 
     def after(self, replicas: Replicas, t: int) -> None:
-        """After the updates."""
+        """Called after updates."""
 
     def end(self, replicas: Replicas) -> None:
-        """At the end of a leg."""
+        """Called at the end of a leg."""
 
     def settle(self, replicas: Replicas) -> None:
-        """What brings all together: the mean of the weights."""
+        """The final agreement of a run: the mean of the weights."""
         for together in zip(*(one.parameters for one in replicas.values()), strict=True):
             mean = torch.stack([p.detach() for p in together]).mean(0)
             for p in together:
@@ -61,6 +62,7 @@ class Centre(Coupling):
         self.momentum = momentum_of(plan.update)
 
     def before(self, replicas: Replicas, t: int) -> None:
+        """See Coupling."""
         self.ahead: dict[int, Tensors] = {}
         for w, one in replicas.items():
             for p, v in zip(one.parameters, self.own[w], strict=True):
@@ -69,6 +71,7 @@ class Centre(Coupling):
             self.ahead[w] = [p.detach().clone() for p in one.parameters]
 
     def between(self, replicas: Replicas, t: int, gradients: dict[int, Tensors]) -> None:
+        """See Coupling."""
         rho = self.sync.outer.penalty
         if self.sync.payload is Payload.DUAL:
             for w, one in replicas.items():
@@ -76,6 +79,7 @@ class Centre(Coupling):
                     g += y + rho * (p - z)
 
     def after(self, replicas: Replicas, t: int) -> None:
+        """See Coupling."""
         if self.momentum:
             for w, one in replicas.items():
                 for v, p, ahead in zip(self.own[w], one.parameters, self.ahead[w], strict=True):
@@ -96,6 +100,7 @@ class Centre(Coupling):
                     self.own[w][k].add_(p - centre, alpha=rho)
 
     def settle(self, replicas: Replicas) -> None:
+        """See Coupling."""
         for one in replicas.values():
             for p, centre in zip(one.parameters, self.centre, strict=True):
                 p.copy_(centre)
@@ -116,13 +121,16 @@ class Mixing(Coupling):
         self.masses = torch.ones(len(replicas), dtype=torch.float64)
 
     def before(self, replicas: Replicas, t: int) -> None:
+        """See Coupling."""
         self.was = {w: [p.detach().clone() for p in one.parameters] for w, one in replicas.items()}
 
     def between(self, replicas: Replicas, t: int, gradients: dict[int, Tensors]) -> None:
+        """See Coupling."""
         if self.early and t % self.sync.frequency.period == 0:
             self._mix({w: one.parameters for w, one in replicas.items()}, self.matrices[0])
 
     def after(self, replicas: Replicas, t: int) -> None:
+        """See Coupling."""
         if self.push:
             for w, one in replicas.items():
                 for s, p, was in zip(self.sums[w], one.parameters, self.was[w], strict=True):
@@ -140,6 +148,7 @@ class Mixing(Coupling):
                 p.copy_(s / float(self.masses[w]))
 
     def settle(self, replicas: Replicas) -> None:
+        """See Coupling."""
         if self.push:
             for w, one in replicas.items():
                 for p, s in zip(one.parameters, self.sums[w], strict=True):

@@ -1,18 +1,18 @@
-"""Where a rank computes: the one file that tells processors from accelerators.
+"""Where a rank computes. No other file distinguishes processors from accelerators.
 
             "cpu"                            "cuda:1"
-samples     as they are                      through pinned memory, so that nobody waits for the copy
-moments     the clock, read at once          events, read when the device has come to them
-groups      gloo                             NCCL for what lies there, gloo for words
+samples     as they are                      through pinned memory, so that nothing waits for the copy
+times       the clock, read at once          events, read once the device has reached them
+groups      gloo                             NCCL for tensors on the device, gloo for others
 
-All lanes of a rank launch into one stream, the device's first, in the order in which they carry instructions out: what
-is launched after what it needs runs after it, and freed memory can be used again at once. Only collectives run in
-streams of the backend's own. Their lane waits for them with its thread and not in the stream, so that computing goes
-on beside them.
+All lanes of a rank launch into one stream, the device's default one, in the order in which they carry out instructions:
+work that is launched after work that it depends on runs after it, and freed memory can be reused at once. Only
+collectives run in streams of the backend. The thread of their lane waits for them, not the stream, so that computing
+goes on meanwhile.
 
-Spans are of events. A device that is waited for at the end of each instruction would stand idle until the next one is
-launched, and the rounds that are looked at would be longer than all others; an event is one more entry in the queue.
-What ends on the host's side, a message or a collective, is told by the host's clock.
+Spans are measured by events. If the host waited for the device at the end of each instruction, the device would be idle
+until the next launch, and measured rounds would take longer than others; an event is one more entry in the queue. The
+end of a message or collective is taken from the host's clock.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ def backend_of(cluster: Cluster) -> str:
 
 
 def taken_up(device: str, seed: int) -> None:
-    """Make an accelerator this thread's, and its random numbers those of the seed."""
+    """Make an accelerator the current one of this thread, and seed its random numbers."""
     if device != CPU:
         torch.cuda.set_device(device)
         torch.cuda.manual_seed(seed)
 
 
 def on(device: str) -> AbstractContextManager[Any]:
-    """Within it what a thread launches goes to the device."""
+    """A context in which a thread launches to the device."""
     return nullcontext() if device == CPU else torch.cuda.device(device)
 
 
@@ -85,25 +85,25 @@ def to_device(tensor: torch.Tensor, device: str, floating: torch.dtype | None = 
 
 
 class Clock:
-    """The moments of a processor: what is done is done when the clock is read."""
+    """The times of a processor: an instruction is done when the clock is read."""
 
     def __call__(self, noted: bool) -> Seconds:
-        """Now, `noted` if somebody will look at it."""
+        """The time now; `noted` if it will be read later."""
         return time.perf_counter()
 
     def settle(self, spans: list[Span], ends: Ends) -> None:
-        """Put the device's moments in place of the host's."""
+        """Replace the host's times by the device's."""
 
 
 class Moment(float):
-    """When the host came by; `at` is when the device did, once that is known."""
+    """A time on the host, and `at`, the time at which the device reached the same point, once known."""
 
     event: Any = None
     at: Seconds = 0.0
 
 
 class Events(Clock):
-    """The moments of an accelerator, each a time after the one before, on the host's clock."""
+    """The times of an accelerator, each measured from the one before, on the host's clock."""
 
     def __init__(self, device: str) -> None:
         self.event: Any = torch.cuda.Event
@@ -124,6 +124,7 @@ class Events(Clock):
             return self.open[-1]
 
     def settle(self, spans: list[Span], ends: Ends) -> None:
+        """Replace the times of `spans` and `ends` by those of their events."""
         with self.order:
             while self.open:
                 self._close()

@@ -1,5 +1,6 @@
-"""Lanes that choose their next instruction at run time. A lane has a slot for each instruction that may be in flight at
-once; a free slot takes an instruction that is ready.
+"""Lanes that choose their next instruction at run time.
+
+A lane has a slot for each instruction that may be in flight at once; a free slot takes an instruction that is ready.
 
 lane push, credit 8   ready S3 S1 S2 of 4 bytes     slot 0   S1------ S2 ...       8 bytes in flight, and the next when
                                                     slot 1   S3----------          one of these is done
@@ -26,13 +27,13 @@ from partita.units import Bytes, Seconds
 
 @dataclass
 class Dispatch:
-    """What the slots of one lane share.
+    """The state that the slots of one lane share.
 
-    `at` has the next round of each waiting instruction, `posted` the Receives that were started ahead of their turn,
-    `busy` the number of slots at work, `flying` the bytes that they have in flight. An instruction that is left out
-    while a peer is away waits until the peer is back, or until the rank has nothing else to do.
+    `at` has the next round of each waiting instruction, `posted` the Receives that were started before their turn,
+    `busy` the number of slots at work, `flying` the bytes in flight. An instruction that is left out while a peer is
+    away waits until the peer is back, or until the rank has nothing else to do.
 
-    The lane is asked after every change whether it may go on. To answer quickly it keeps the waiting instructions that
+    The lane is asked after every change whether it may go on. To answer quickly, it keeps the waiting instructions that
     may start (`open`), and tests again only those that a change may have affected (`doubtful`; the board notes them).
     """
 
@@ -54,40 +55,41 @@ class Dispatch:
 
     @cached_property
     def count(self) -> int:
-        """As many as the smallest of its instructions fill its credit."""
+        """The number of slots: as many of the lane's smallest instructions as fill its credit."""
         before = [0, *accumulate(sorted(self.sizes.values()))][: len(self.sizes)]
         return max(sum(size < self.lane.credit for size in before), 1)
 
     @cached_property
     def causes(self) -> frozenset[str]:
-        """What may let one of its slots go on."""
+        """The names whose progress may let one of its slots go on."""
         return frozenset((self.lane.name,)).union(*(self.rank.role.causes[name] for name in self.sizes))
 
     def free(self) -> bool:
-        """Whether one more may start."""
+        """Whether one more instruction may start."""
         return self.flying < self.lane.credit if self.lane.credit else self.busy == 0
 
     def over(self) -> bool:
-        """Whether there is nothing left to do, nor will be."""
+        """Whether no instance is left."""
         self._catch_up()
         return self.busy == 0 and (not self.at or waits_in_vain(self.rank, self.lane.name, self.at.keys()))
 
     def round(self, otherwise: int) -> int:
-        """The first round of which there is something left to do."""
+        """The first round with an instance left; `otherwise` if there is none."""
         void = self.rank.board.void
         return min((round for name, round in self.at.items() if name not in void), default=otherwise)
 
     def turn(self, name: str) -> StartWait:
+        """The wait of a waiting instruction."""
         return StartWait(self.rank, self.rank.role.on_name[name], self.at[name], self.posted.get(name))
 
     def put(self, instruction: Instruction, round: int) -> None:
-        """An instance that is to be done."""
+        """Queue an instance."""
         with self.rank.board.changed:
             self.at[instruction.name], self.doubtful[instruction.name] = round, None
             self.rank.board.changed.notify_all(self.lane.name)
 
     def _catch_up(self) -> None:
-        """Messages of who is gone are not waited for; of who came back the rounds between are left out."""
+        """Drop Receives from peers that are gone, and skip the rounds that a peer missed which came back."""
         if not self.rank.spare:
             return
         for name in [n for n, one in self.posted.items() if isinstance(one.pending, Owed) and one.pending.over()]:
@@ -101,7 +103,7 @@ class Dispatch:
                 self.doubtful[name] = None
 
     def _look(self) -> None:
-        """Which of those that wait may start now."""
+        """Test again which waiting instructions may start."""
         while self.doubtful:
             name, _ = self.doubtful.popitem()
             if name in self.at and self.turn(name).open():
@@ -110,7 +112,7 @@ class Dispatch:
                 self.open.discard(name)
 
     def _start_ahead(self) -> None:
-        """Start the Receives that may start."""
+        """Post the Receives that may start."""
         for name in [name for name in self.at if name in self.open and name not in self.posted]:
             instruction, round = self.rank.role.on_name[name], self.at[name]
             if isinstance(instruction.act, Receive) and not skips(self.rank, instruction, round):
@@ -118,16 +120,16 @@ class Dispatch:
                 self.doubtful[name] = None
 
     def first(self, among: Sequence[str]) -> str | None:
-        """Of those `among` which may start the one of lowest priority number, of these the one that has been open
-        longest. What has become open since these were listed is not asked for yet: a lane that took it would wait for
-        one message while others are there."""
+        """Of the names `among` that may start, the one with the lowest priority number, and of these the one that has
+        been open longest. Instructions that have become open since `among` was listed are not considered: the lane
+        would wait for one message while others are there."""
         self._look()
         ready, of = (name for name in among if name in self.open), self.rank.role.on_name
         return min(ready, key=lambda name: (of[name].priority, self.turn(name).since()), default=None)
 
     def take(self) -> tuple[Instruction, int, Posted | None] | None:
-        """The instance that a slot should do now, if there is one; Receives that may start are started. Whichever
-        peer's message comes first is taken first."""
+        """The instance that a slot should carry out now, if any; Receives that may start are posted. The message that
+        arrived first is taken first."""
         with self.rank.board.changed:
             self._catch_up()
             self._look()
@@ -143,20 +145,20 @@ class Dispatch:
             return self.rank.role.on_name[chosen], round, self.posted.pop(chosen, None)
 
     def landed(self, instruction: Instruction) -> None:
-        """What it had in flight is there."""
+        """The bytes that an instruction had in flight have arrived."""
         with self.rank.board.changed:
             self.flying -= self.sizes[instruction.name]
             self.rank.board.changed.notify_all(self.lane.name)
 
     def rest(self) -> None:
-        """A slot is done with what it took."""
+        """A slot has finished what it took."""
         with self.rank.board.changed:
             self.busy -= 1
             self.rank.board.changed.notify_all(self.lane.name)
 
     def clear(self) -> bool:
-        """Whether a slot need not wait, by what is known: messages are not asked whether they are there, for whoever
-        asks one starts to wait for it."""
+        """Whether a slot can go on, by what is known already. Messages are not polled, since polling one starts a
+        thread that waits for it."""
         with self.rank.board.changed:
             if self.rank.board.failure is not None or self.over():
                 return True
@@ -164,12 +166,14 @@ class Dispatch:
             return self.free() and bool(self.open)
 
     def ready(self) -> bool:
+        """Whether `block` would return at once."""
         with self.rank.board.changed:
             for posted in self.posted.values():
                 posted.ask()
             return self.clear()
 
     def block(self, timeout: Seconds) -> bool:
+        """Wait until ready; False if `timeout` seconds passed before."""
         with self.rank.board.changed:
             for posted in self.posted.values():
                 posted.watch()
@@ -188,9 +192,11 @@ class DoneWait:
     round: int
 
     def ready(self) -> bool:
+        """Whether `block` would return at once."""
         return self.rank.board.failure is not None or self.rank.board.has(self.after, self.round)
 
     def block(self, timeout: Seconds) -> bool:
+        """Wait until ready; False if `timeout` seconds passed before."""
         with self.rank.board.changed:
             return self.rank.board.changed.wait_for(self.ready, timeout, (self.after.name,))
 
@@ -205,13 +211,13 @@ def _start(rank: Rank, instruction: Instruction, round: int) -> Pending:
 
 
 def until(rank: Rank, instruction: Instruction, round: int) -> Generator[Pending, None, None]:
-    """Waits for what holds an instruction's lane beyond its own end."""
+    """Wait for the instruction until whose end another one holds its lane."""
     if instruction.until:
         yield DoneWait(rank, After(instruction.until), round)
 
 
 def dispatch_of(rank: Rank, lane: Lane, interval: Interval) -> Dispatch:
-    """What the slots of a lane share, all of them idle."""
+    """The shared state of a lane's slots, all of them free."""
     return Dispatch(
         rank, lane, interval, {i.name: in_flight(rank.program, rank.role, i) for i in rank.role.on(lane.name)}
     )

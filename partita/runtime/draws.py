@@ -1,4 +1,4 @@
-"""Random operators of a segment: keyed by (seed, step, operator, sample) where asked for, torch's own if not."""
+"""Random operators of a segment: keyed by (seed, step, operator, sample) if asked for, otherwise torch's own."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ DRAWS: Final = "draws"
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """What the keyed numbers of an environment depend on, besides the operator."""
+    """What the keyed random numbers of an environment depend on besides the operator."""
 
     seed: int
     step: int
     samples: tuple[int, ...]
 
     def uniform(self, shape: torch.Size, key: int, along: int) -> torch.Tensor:
+        """Uniform random numbers of a shape whose dimension `along` is that of the samples."""
         return keyed_uniform(shape, self.seed, self.step, key, self.samples, along=along)
 
 
@@ -30,6 +31,7 @@ def dropout(
     env: dict[str, Any], value: torch.Tensor, probability: float, key: int, *, along: int = 0, kept: bool = False,
     again: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """(value with dropout, mask): torch's native_dropout, or keyed. `kept` and `again`: as in `drawn_again`."""
     draws: Draws | None = env[DRAWS]
     if draws is None:
         with drawn_again(env, key, value.device, kept, again):
@@ -42,6 +44,8 @@ def random(
     env: dict[str, Any], key: int, target: str, *arguments: Any, along: int = 0, kept: bool = False,
     again: bool = False, **keywords: Any,
 ) -> torch.Tensor:  # fmt: skip
+    """What the random operator `target` returns, keyed if the environment asks for it. `kept` and `again`: as in
+    `drawn_again`."""
     function: Any = torch.ops
     for part in target.split("."):
         function = getattr(function, part)
@@ -57,8 +61,8 @@ def random(
 
 @contextmanager
 def drawn_again(env: dict[str, Any], key: int, device: torch.device, kept: bool, again: bool) -> Iterator[None]:
-    """What is drawn inside is drawn anew `again`, if it was `kept` the first time: torch's generator stands where it
-    stood then, and goes on afterwards as if nothing had been drawn."""
+    """A context for random numbers that recomputation draws a second time. If `kept`, torch's generator state is
+    stored; `again`: it is set to the stored state, and restored afterwards."""
     random: Any = torch.cuda if device.type == "cuda" else torch
     now = random.get_rng_state() if kept or again else None
     if kept:

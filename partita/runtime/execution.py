@@ -94,6 +94,7 @@ class Execution:
     recovery: Rejoin | Failover | None = None
 
     def go(self) -> None:
+        """Carry out the run, leg by leg, from its start to its end."""
         session, order = self.session, self.order
         since = self.saved.manifest.step if self.saved else 0
         parts = left(session.graph, order.plan, session.cluster, order.steps, since)

@@ -51,6 +51,7 @@ class Failover:
 
     @property
     def program(self) -> Program:
+        """The Program of the run."""
         return self.leg.program
 
     def __enter__(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from partita.errors import TaskError
+from partita.errors import TaskError, first_line
 from partita.graph.graph import Graph
 from partita.runtime.device import to_device
 from partita.task import Task
@@ -55,7 +55,8 @@ class Feed:
             batch = read_batch(self.task, self.task.data, positions)
         except Exception as error:
             raise TaskError(
-                f"reading samples {list(positions)[:4]}... of {self.task.name!r} failed: {error}"
+                f"reading samples {list(positions)[:4]}... of {self.task.name!r} failed ({first_line(error)}); correct "
+                "the data set, or Task.collate"
             ) from error
         leaves, rest = flatten(batch)
         return [to_device(leaf, device, floating) for leaf in leaves], rest

@@ -64,6 +64,7 @@ class HalfPrecision:
 
     @property
     def trained(self) -> list[torch.Tensor]:
+        """The parameters that are trained."""
         return [p for p in self.own.model.parameters() if p.requires_grad]
 
     def apply(self, program: Program, summed: Summed) -> None:

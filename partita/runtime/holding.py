@@ -1,4 +1,8 @@
-"""What each rank writes of a checkpoint: what it alone has, and its share of what several have alike."""
+"""What each rank writes into a checkpoint: state that only it has, and its share of state that several ranks have
+equal.
+
+State that is equal on several ranks is written once: each bucket by one of the ranks, in turn.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +21,15 @@ from partita.runtime.owned import Part, Slice
 from partita.runtime.rank import Rank
 from partita.runtime.shard import Shard
 from partita.runtime.state import shaped
-from partita.tracing.strips import groups_of, states_of
+from partita.tracing.update_units import groups_of, states_of
 
 Losses = list[tuple[int, float, float, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Which ranks update a bucket, and whether their weights and their optimizer states are the same."""
+    """The `ranks` that update a bucket, and whether its `weights`, and its optimizer `state`, are equal on all of
+    them."""
 
     ranks: tuple[int, ...]
     weights: bool
@@ -32,10 +37,11 @@ class Copies:
 
 
 def copies_of(program: Program) -> dict[str, Copies]:
-    """For each bucket, from the instructions: who agrees on gradients has all alike, who agrees on weights only these;
-    of what a server is ahead with, it alone counts; servers that update the same are copies of each other.
+    """Bucket -> its Copies at the end of a round, derived from the instructions.
 
-    It holds at the end of a round.
+    Ranks that agree on gradients have equal weights and state; ranks that agree on weights only (averages) have equal
+    weights. Of a bucket with a server that does not wait for all workers only the server's copy counts. Servers that
+    update the same bucket (a replicated chain) have equal copies.
     """
     same = alike(program)
     updating: dict[str, set[int]] = {bucket.name: set() for bucket in program.trained}
@@ -63,8 +69,11 @@ def copies_of(program: Program) -> dict[str, Copies]:
 
 
 def keepers_of(program: Program) -> dict[tuple[Space, str], tuple[int, ...]]:
-    """(space, bucket) -> the ranks that keep it from round to round. Changes count only where they may be in flight;
-    what a server has is the weights."""
+    """(space, bucket) -> the ranks that keep that tensor from round to round, and so save it.
+
+    A DELTA is saved only if changes may be in flight at the end of a round. Space.SERVED is left out: it is saved as
+    the weights.
+    """
     found: dict[tuple[Space, str], set[int]] = {}
     for role in program.roles:
         for place in program.kept(role):
@@ -79,7 +88,8 @@ def workers_of(program: Program) -> tuple[int, ...]:
 
 
 def held(rank: Rank, round: int, flying: int, losses: Losses) -> Shard:
-    """A rank's shard after `round` rounds of its Program, of which the last `flying` are not applied yet."""
+    """The shard of a checkpoint that `rank` writes after `round` rounds of its Program; the gradients of the last
+    `flying` rounds are not applied yet. `losses` are rows of the loss curve to save with it."""
     shard = Shard()
     for i, (name, copies) in enumerate(copies_of(rank.program).items()):
         if rank.rank not in copies.ranks:
@@ -106,16 +116,17 @@ def held(rank: Rank, round: int, flying: int, losses: Losses) -> Shard:
 
 
 def of_piece(kind: str, piece: Part, detail: str = "", rank: int = ALIKE) -> Entry:
+    """The name in a checkpoint of one piece of a parameter, or of its state."""
     return Entry(kind, piece.parameter, detail, rank, piece.start, piece.stop, isinstance(piece, Slice))
 
 
 def _parts(rank: Rank, bucket: str) -> list[tuple[Part, torch.Tensor]]:
-    """What a rank updates of a bucket: where state is divided, its own part."""
+    """(piece, its tensor) for all that a rank updates of a bucket: with sharded state its own part."""
     return list(zip(rank.state.parts(rank.program.bucket[bucket]), rank.state.views[bucket], strict=True))
 
 
 def _parameters(shard: Shard, rank: Rank, bucket: str, owner: int) -> None:
-    """The weights that count: where a server goes ahead of its rank's own worker, the server's."""
+    """The weights of a bucket: the server's, if this rank has a server beside its worker."""
     served = rank.state.kept.get((Space.SERVED, bucket))
     parts = _parts(rank, bucket)
     views = [view for _, view in parts] if served is None else shaped(served, [view for _, view in parts])
@@ -124,7 +135,7 @@ def _parameters(shard: Shard, rank: Rank, bucket: str, owner: int) -> None:
 
 
 def _kept(shard: Shard, rank: Rank) -> None:
-    """What an agreement keeps, from its first keeper where all have it alike."""
+    """The tensors that an agreement keeps; those that are equal on all ranks are written by the first one."""
     same = alike(rank.program)
     for (space, bucket), keepers in keepers_of(rank.program).items():
         equal = space in same[bucket]
@@ -141,9 +152,9 @@ def _kept(shard: Shard, rank: Rank) -> None:
 
 
 def _optimizer(shard: Shard, rank: Rank, bucket: str, owner: int) -> None:
-    optimizer, strips = rank.state.optimizer[bucket], rank.state.strips[bucket]
-    states = states_of(optimizer, rank.state.views[bucket], strips)
-    places = zip(_parts(rank, bucket), states, groups_of(optimizer, strips), strict=True)
+    optimizer, units = rank.state.optimizer[bucket], rank.state.units[bucket]
+    states = states_of(optimizer, rank.state.views[bucket], units)
+    places = zip(_parts(rank, bucket), states, groups_of(optimizer, units), strict=True)
     for (piece, view), state, group in places:
         for key, value in state.items():
             if isinstance(value, torch.Tensor) and value.shape == view.shape:
@@ -157,11 +168,12 @@ def _optimizer(shard: Shard, rank: Rank, bucket: str, owner: int) -> None:
 
 
 def schedule_state(schedule: Any) -> dict[str, Any]:
-    """Its state without functions, which the task has anyway."""
+    """The schedule's state without functions, which the task builds anew."""
     return {key: value for key, value in schedule.state_dict().items() if not callable(value)}
 
 
 def _gradients(shard: Shard, rank: Rank, bucket: str, round: int, flying: int) -> None:
+    """The gradients in flight of a bucket that this rank will apply; `detail` is their age in rounds."""
     if not any(isinstance(i.act, Update) and i.act.bucket == bucket and i.act.lag for i in rank.role.instructions):
         return
     for age in range(1, flying + 1):
@@ -171,13 +183,13 @@ def _gradients(shard: Shard, rank: Rank, bucket: str, round: int, flying: int) -
 
 
 def _plain(rank: Rank, gradient: torch.Tensor, round: int) -> torch.Tensor:
-    """A gradient of a round as any plan knows it: wide, and of a loss that is not scaled."""
+    """The gradient of a round in a form that any plan can load: in the master's dtype, without the loss scale."""
     scaler, masters = rank.state.scaler, list(rank.state.master.values())
     return gradient.to(masters[0].dtype) / scaler.at(round) if scaler and masters else gradient
 
 
 def _scale(shard: Shard, rank: Rank, round: int, flying: int) -> None:
-    """The scale of the loss, and those with which gradients in flight were made."""
+    """The loss scale, and the scales of the gradients in flight."""
     scaler = rank.state.scaler
     if rank.program.scaling and scaler:
         used = [scaler.at(round - age) for age in range(flying, 0, -1)]
@@ -185,14 +197,15 @@ def _scale(shard: Shard, rank: Rank, round: int, flying: int) -> None:
 
 
 def _weights(shard: Shard, rank: Rank, round: int, flying: int) -> None:
-    """What gradients in flight are still to be divided by, from the first worker."""
+    """The sample weights by which gradients in flight are still to be divided; written by the first worker."""
     if WEIGHT in rank.state.gradient and workers_of(rank.program)[0] == rank.rank:
         for age in range(1, flying + 1):
             shard.tensors[Entry("weight", detail=str(age))] = rank.state.gradient[WEIGHT][rank.slot(round - age)]
 
 
 def _leaves(shard: Shard, rank: Rank) -> None:
-    """Buffers, one copy a worker where training changes them; frozen weights from the first worker that has them."""
+    """Buffers, one copy for each worker if training changes them, and weights in no bucket (frozen ones), written by
+    the first worker that has them."""
     changed = {name for name, _ in rank.graph.mutations}
     first = {name for name, owner in owners_of(rank.program, rank.graph).items() if owner == rank.rank}
     cut = {piece.parameter for bucket in rank.program.trained for piece in bucket.pieces}

@@ -1,6 +1,6 @@
-"""A rank's part in a collective that goes by a schedule: hop after hop over the transport's messages.
+"""A collective that follows a schedule of the wire room, carried out by one rank as messages of its transport.
 
-reduce-scatter in halves     first half of each part    ===|+|   ===|+|        = a message, + is added
+reduce-scatter in halves     first half of each part    ===|+|   ===|+|        = a message on its way, + its addition
                              second half                   ===|+|   ===|+|
 """
 
@@ -15,32 +15,35 @@ from typing import Final, Protocol
 import torch
 
 from partita.runtime.transport import Pending, Steps, Transport
-from partita.wire.schedule import Hop, Schedule, edges_of, own_steps, strand
+from partita.wire.schedule import Hop, Schedule, even_edges, own_steps, strand
 
 HALVES: Final = 2
 
 
 class Code(Protocol):
-    """A codec for hops. The bytes of a part of n numbers are as many on both ends."""
+    """A codec that encodes each hop. Sender and receiver derive the length of a message from the number of elements."""
 
     def size(self, elements: int) -> int:
-        """Bytes of an encoded part."""
+        """Bytes of a message for `elements` elements."""
 
     def encode(self, values: torch.Tensor, message: torch.Tensor, part: int, step: int) -> None:
-        """Fill `message` with what stands for `values`."""
+        """Encode `values` into `message`; `part` and `step` number the message among those of the collective."""
 
     def decode(self, message: torch.Tensor, values: torch.Tensor, *, add: bool) -> None:
-        """Put what a message says into `values`, or add it."""
+        """Decode a message into `values`, or add it to them."""
 
 
 def by_schedule(
     transport: Transport, schedule: Schedule, flat: torch.Tensor, group: Sequence[int], key: str, round: int,
     code: Code | None = None, edges: Sequence[int] = (),
 ) -> Steps:  # fmt: skip
-    """The collective on `flat` in place, whose parts lie between `edges` (none: they are even), among `group`, a step
-    after the other. A result that is encoded is encoded once; its owner keeps what others will decode, and these hand
-    the bytes on."""
-    parts = Parts(flat, edges or edges_of(flat.numel(), schedule.parts), code)
+    """Carry out a collective among the ranks of `group`, in place on the vector `flat`; yields what it waits for.
+
+    The parts of `flat` lie between `edges` (none: even ones); `key` and `round` name the messages. With a codec,
+    `code`, a final result is encoded once, by its owner, which keeps the decoded values; others forward the same bytes,
+    so that all ranks end with the same bits.
+    """
+    parts = Parts(flat, edges or even_edges(flat.numel(), schedule.parts), code)
     for waits in _stepping(transport, schedule, parts, group, key, round):
         yield from waits
 
@@ -49,8 +52,8 @@ def in_halves(
     transport: Transport, schedule: Schedule, flat: torch.Tensor, edges: Sequence[int], group: Sequence[int], key: str,
     round: int,
 ) -> Steps:  # fmt: skip
-    """The same where the parts of `flat` lie between `edges`. Each travels in two halves: while one is summed, the
-    other is under way."""
+    """As `by_schedule`, but each part is sent in two halves, so that one half is on its way while the other is
+    added."""
     cut = [start + (stop - start) * h // HALVES for start, stop in pairwise(edges) for h in range(HALVES)]
     parts = Parts(flat, (*cut, edges[-1]), None)
     runs = [
@@ -68,11 +71,12 @@ def in_halves(
 def _stepping(
     transport: Transport, schedule: Schedule, parts: Parts, group: Sequence[int], key: str, round: int
 ) -> Iterator[list[Pending]]:
-    """Starts the messages of a step and says what is to be waited for before the next, in the end for all that is left.
+    """Yields for each step the messages to wait for before the next step, and at the end those that are left.
 
-    Receives start first, as what tells a peer that it may send would queue up behind what is sent to it: at once where
-    a part is taken that this rank has not had to do with before, else in their step. What was received is added in the
-    schedule's order, once no message of the same part is still being sent.
+    Receives are posted before sends of the same step: a backend tells the peer that it may send, and this would queue
+    up behind the data that goes to that peer. A receive into a part that this rank has neither sent nor received before
+    is posted at the very beginning. Received parts are added in the schedule's order, once no message of the same part
+    is still being sent.
     """
     steps = [
         (number, [hop for hop in coming if parts.holds(hop)], [hop for hop in going if parts.holds(hop)])
@@ -114,8 +118,8 @@ def _stepping(
 
 @lru_cache(256)
 def untouched(schedule: Schedule, rank: int) -> frozenset[tuple[int, Hop]]:
-    """The hops to a rank, with the numbers of their steps, that take the place of parts with which no hop of its own
-    has had to do by then."""
+    """(step number, hop) of the hops to a rank that replace parts which no earlier hop of that rank sent or received:
+    these may be received directly into the vector, as early as one likes."""
     found, known = set[tuple[int, Hop]](), set[int]()
     for number, coming, going in own_steps(schedule, rank):
         known |= {part for hop in going for part in range(hop.start, hop.stop)}
@@ -125,21 +129,23 @@ def untouched(schedule: Schedule, rank: int) -> frozenset[tuple[int, Hop]]:
 
 
 class Parts:
-    """The parts of a vector, and what encoded results have passed here; private to one collective."""
+    """The parts of a vector, and the encoded `results` that this rank has made or forwarded; private to one
+    collective."""
 
     def __init__(self, flat: torch.Tensor, edges: Sequence[int], code: Code | None) -> None:
         self.flat, self.edges, self.code = flat, edges, code
         self.results: dict[int, torch.Tensor] = {}
 
     def part(self, start: int, stop: int) -> torch.Tensor:
+        """The view of parts `start` to `stop`."""
         return self.flat[self.edges[start] : self.edges[stop]]
 
     def holds(self, hop: Hop) -> bool:
-        """Whether there is anything in the parts that a hop moves."""
+        """Whether the parts of a hop have any elements."""
         return self.edges[hop.stop] > self.edges[hop.start]
 
     def outgoing(self, hop: Hop, step: int) -> torch.Tensor:
-        """What a hop sends."""
+        """The message of a hop from this rank, encoded if there is a codec; `step` is the hop's step number."""
         if self.code is None:
             return self.part(hop.start, hop.stop)
         messages = [self._encoded(part, hop.add, step) for part in range(hop.start, hop.stop)]
@@ -160,7 +166,7 @@ class Parts:
         return message
 
     def incoming(self, hop: Hop) -> tuple[torch.Tensor, Callable[[], object]]:
-        """Where a hop's message goes, and what is to be done once it is there."""
+        """(the tensor that a hop's message is received into, a function to call once it has arrived)."""
         values = self.part(hop.start, hop.stop)
         if self.code is None:
             message = torch.empty_like(values)

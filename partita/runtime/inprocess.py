@@ -1,6 +1,6 @@
-"""All ranks in one process: tensors are handed over by reference and combined in rank order.
+"""All ranks in one process: tensors are passed by reference and combined in the order of ranks.
 
-Nothing here depends on timing, so a Program gives the same bits under every order in which its lanes advance.
+Nothing here depends on timing, so a Program gives the same bits in whatever order its lanes advance.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ Own = dict[int, slice]
 
 @dataclass
 class Meeting:
-    """One collective or one message: what each side brought; `settle` runs once when all are there."""
+    """One collective or message of the `members`: the tensor that each has brought; `settle` runs once, when all
+    have."""
 
     members: tuple[int, ...]
     settle: Callable[[dict[int, torch.Tensor]], None]
@@ -31,6 +32,7 @@ class Meeting:
     settled: bool = False
 
     def bring(self, rank: int, tensor: torch.Tensor) -> None:
+        """Add the tensor of a rank; the last one to come settles the meeting."""
         if rank in self.brought:
             raise ProgramError(f"rank {rank} came twice to the same message; the program reuses a key")
         self.brought[rank] = tensor
@@ -39,26 +41,29 @@ class Meeting:
             self.settled = True
 
     def ready(self) -> bool:
+        """Whether `block` would return at once."""
         return self.settled
 
     def block(self, timeout: Seconds) -> bool:
+        """Wait until ready; False if `timeout` seconds passed before."""
         return self.settled
 
 
 @dataclass
 class Hall:
-    """Where the ranks of one process meet; `met` counts the rounds of each meeting that are over."""
+    """The meetings of the ranks of one process; `met` counts the rounds of each that are over."""
 
     meetings: dict[tuple[str, int, tuple[int, ...]], Meeting] = field(default_factory=dict)
     met: Counter[tuple[str, tuple[int, ...]]] = field(default_factory=Counter)
 
     def leave(self, rank: int) -> None:
-        """Nobody meets a rank any more that is gone."""
+        """Remove a rank that is gone from all meetings."""
         self.meetings = {place: meeting for place, meeting in self.meetings.items() if rank not in place[2]}
 
     def meet(
         self, key: str, round: int, members: tuple[int, ...], settle: Callable[[dict[int, torch.Tensor]], None]
     ) -> Meeting:
+        """The meeting of `members` under `key` in a round, made when the first of them asks for it."""
         place = (key, round, members)
         meeting = self.meetings.setdefault(place, Meeting(members, settle))
         if len(meeting.brought) == len(members) - 1:
@@ -78,17 +83,20 @@ class InProcess:
         self, kind: Kind, tensor: torch.Tensor, group: tuple[int, ...], lane: str, key: str, round: int,
         edges: tuple[int, ...] = (),
     ) -> Pending:  # fmt: skip
+        """Start a collective; see Transport."""
         own = {rank: slice(*edges[k : k + 2]) for k, rank in enumerate(group)} if edges else {}
         meeting = self.hall.meet(key, round, group, partial(SETTLE[kind], own))
         meeting.bring(self.rank, tensor)
         return meeting
 
     def send(self, tensor: torch.Tensor, to: int, key: str, round: int) -> Pending:
+        """Start sending; see Transport."""
         meeting = self.hall.meet(key, round, (self.rank, to), partial(_hand_over, self.rank, to))
         meeting.bring(self.rank, tensor)
         return meeting
 
     def receive(self, tensor: torch.Tensor, source: int, key: str, round: int) -> Pending:
+        """Start receiving; see Transport."""
         meeting = self.hall.meet(key, round, (source, self.rank), partial(_hand_over, source, self.rank))
         meeting.bring(self.rank, tensor)
         return meeting

@@ -31,7 +31,7 @@ from partita.runtime.state import rows
 from partita.wire.algorithms import BACKEND, schedule_of
 from partita.wire.codec import bound_of, masks, settings_of, spec_of
 from partita.wire.interpreter import carried_out
-from partita.wire.schedule import edges_of, halved
+from partita.wire.schedule import even_edges, halved
 
 Named = Mapping[str, torch.Tensor]
 SERVER: Final = -1
@@ -149,7 +149,7 @@ class Lossy:
         first, *others = said
         if act and sums and act.algorithm != BACKEND:
             schedule = schedule_of(act.kind, act.algorithm, len(said))
-            edges = edges_of(len(first), schedule.parts)
+            edges = even_edges(len(first), schedule.parts)
             first = torch.cat(carried_out(schedule, [[v[a:b] for a, b in pairwise(edges)] for v in said])[0])
             others = []
         for other in others:
@@ -175,7 +175,7 @@ class Lossy:
         if act is None or act.codec is None:
             return total
         _, results = halved(schedule_of(act.kind, act.algorithm, len(workers)))
-        parts = [total[a:b] for a, b in pairwise(edges_of(len(total), results.parts))]
+        parts = [total[a:b] for a, b in pairwise(even_edges(len(total), results.parts))]
         return torch.cat(carried_out(results, [parts for _ in workers], self._said(name, act, workers, step))[0])
 
     def _in_rounds(
@@ -200,7 +200,7 @@ class Lossy:
     ) -> torch.Tensor:
         workers = list(own)
         schedule = schedule_of(act.kind, act.algorithm, len(workers))
-        edges = program.edges(act) or edges_of(len(own[workers[0]]), schedule.parts)
+        edges = program.edges(act) or even_edges(len(own[workers[0]]), schedule.parts)
         said = self._said(name, act, workers, step)
         ends = carried_out(schedule, [[own[w][a:b] for a, b in pairwise(edges)] for w in workers], said)
         owned = act.kind is Kind.REDUCE_SCATTER

@@ -179,4 +179,5 @@ def differences(ours: Identity, theirs: Identity) -> list[str]:
 
 
 def with_files(manifest: Manifest, files: list[File]) -> Manifest:
+    """The manifest with its files named."""
     return replace(manifest, files=tuple(sorted(files, key=lambda file: file.name)))

@@ -1,4 +1,5 @@
-"""Which peers of a rank are away, and what of its work that leaves out. Mutable, private to one run of one rank.
+"""The peers of a rank that are away, and which of its work is left out meanwhile. Mutable, private to one run of one
+rank.
 
 away       the other end of a message is gone: instructions that involve only that rank are left out and not waited for
 parked     a lane whose instructions are all left out waits until the rank is back, or the other lanes have ended
@@ -20,7 +21,7 @@ T = TypeVar("T")
 
 
 def mark_gone(rank: Rank, peer: int, times: int) -> None:
-    """Note that a peer is gone which had gone `times` times before. Does nothing where this is known already."""
+    """Note that a peer is gone, for the (`times` + 1)-th time. Does nothing if this is known already."""
     with rank.board.changed:
         if rank.gone.get(peer, 0) != times:
             return
@@ -131,6 +132,7 @@ class Parked:
         return self.names <= self.rank.board.void
 
     def ready(self) -> bool:
+        """Whether `block` would return at once."""
         return self.rank.board.failure is not None or waits_in_vain(self.rank, self.lane, self.names) or not self.idle
 
     def block(self, timeout: Seconds) -> bool:
@@ -153,9 +155,11 @@ class Owed:
         return self.pending is None or self.rank.gone.get(self.peer, 0) != self.gone
 
     def ready(self) -> bool:
+        """Whether `block` would return at once."""
         return self.over() or (self.pending is not None and self.pending.ready())
 
     def block(self, timeout: Seconds) -> bool:
+        """Wait until ready; False if `timeout` seconds passed before."""
         if self.pending is None:
             return True
         try:

@@ -1,4 +1,4 @@
-"""What the allocator did in a run of its own, and where that lies on the clock of another run."""
+"""The allocations of a rank, recorded in a run of their own, and mapped onto the clock of another run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from partita.cost.curve import fullest
+from partita.cost.curve import highest
 from partita.program.timeline import Span
 from partita.runtime.device import CPU
 from partita.runtime.rank import LEADING
@@ -23,8 +23,8 @@ MOMENTS: Final = 240
 
 @dataclass(frozen=True)
 class MemoryTrace:
-    """The `peak` of live bytes on a rank, its `curve` as (seconds, bytes), and the spans of the leading lane in these
-    rounds on the same clock. On an accelerator there is no curve; `held` is what its caching allocator reserved."""
+    """The `peak` of live bytes on a rank; its `curve` as (seconds, bytes); the `spans` of the leading lane in these
+    rounds on the same clock. On an accelerator there is no curve, and `held` is what its caching allocator reserved."""
 
     peak: Bytes
     curve: tuple[tuple[Seconds, Bytes], ...]
@@ -32,12 +32,13 @@ class MemoryTrace:
     held: Bytes = 0
 
     def message(self) -> dict[str, Any]:
+        """The trace as plain data."""
         spans = [asdict(span) for span in self.spans]
         return {"peak": self.peak, "curve": self.curve, "spans": spans, "held": self.held}
 
     def laid_on(self, spans: Sequence[Span]) -> tuple[tuple[Seconds, Bytes], ...]:
-        """The curve on the clock of a timed run's `spans`, of which the last rounds count: instruction by instruction
-        of the leading lane."""
+        """The curve on the clock of a timed run's `spans`, of which the last rounds count: mapped instruction by
+        instruction of the leading lane."""
         mine, theirs = (_edges(each, self.spans) for each in (self.spans, spans))
         known = [place for place in mine if place in theirs]
         if not known:
@@ -49,34 +50,35 @@ class MemoryTrace:
 
 
 def read_memory_trace(message: dict[str, Any]) -> MemoryTrace:
-    """What `Watch.message` wrote."""
+    """The MemoryTrace that `MemoryTrace.message` wrote."""
     spans = tuple(Span(**span) for span in message["spans"])
     return MemoryTrace(message["peak"], tuple(map(tuple, message["curve"])), spans, message["held"])
 
 
 def _edges(spans: Sequence[Span], like: Sequence[Span]) -> dict[tuple[int, str], tuple[Seconds, Seconds]]:
-    """(rounds from the end, name) -> start and end, in the order of starts, of one rank's leading lane."""
+    """(rounds from the end, name) -> (start, end) of one rank's leading lane, by start."""
     rank, last = like[0].rank, max((span.round for span in spans), default=0)
     mine = sorted((s for s in spans if s.rank == rank and s.lane in LEADING), key=lambda s: s.start)
     return {(last - s.round, s.name): (s.start, s.end) for s in mine}
 
 
 class Profiled:
-    """What torch's profiler sees of this thread, from `steady` on."""
+    """The allocations of this thread as torch's profiler records them, from `steady` on."""
 
     def __init__(self, seen: profile) -> None:
         self.seen, self.since, self.now = seen, 0, 0.0
 
     def steady(self) -> None:
+        """The steady state begins here."""
         self.since, self.now = time.time_ns(), time.perf_counter()
 
     def watch(self, spans: Sequence[Span]) -> MemoryTrace:
-        """After the profile."""
+        """The trace, once the profile has ended."""
         return watched(self.seen, self.since, self.now, spans)
 
 
 class Counted:
-    """What the caching allocator of an accelerator counts by itself."""
+    """The peak that an accelerator's caching allocator counts by itself."""
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -84,16 +86,18 @@ class Counted:
         torch.cuda.reset_peak_memory_stats(device)
 
     def steady(self) -> None:
+        """The steady state begins here."""
         torch.cuda.reset_peak_memory_stats(self.device)
 
     def watch(self, spans: Sequence[Span]) -> MemoryTrace:
+        """The trace."""
         peak, held = torch.cuda.max_memory_allocated(self.device), torch.cuda.max_memory_reserved(self.device)
         return MemoryTrace(peak, (), tuple(span for span in spans if span.lane in LEADING), held)
 
 
 @contextmanager
 def allocations(device: str) -> Iterator[Profiled | Counted]:
-    """Watches what is allocated within it."""
+    """A context that records allocations."""
     if device != CPU:
         yield Counted(device)
         return
@@ -102,8 +106,8 @@ def allocations(device: str) -> Iterator[Profiled | Counted]:
 
 
 def watched(seen: profile, since: int, now: Seconds, spans: Sequence[Span]) -> MemoryTrace:
-    """The live bytes after the moment `since` (nanoseconds), which is `now` on the spans' clock, of all that was
-    allocated under a profile."""
+    """The trace of all live bytes under a profile after the time `since` in nanoseconds, which is `now` on the spans'
+    clock."""
     profiler: Any = seen.profiler
     events = [(e.start_ns(), e.nbytes()) for e in profiler.kineto_results.events() if e.name() == "[memory]"]
     moments, changes = np.array(sorted(events), np.int64).reshape(-1, 2).T
@@ -114,6 +118,6 @@ def watched(seen: profile, since: int, now: Seconds, spans: Sequence[Span]) -> M
     inside = (seconds >= min((s.start for s in lanes), default=now)) & (
         seconds <= max((s.end for s in lanes), default=now)
     )
-    kept = fullest(live[inside], MOMENTS)
+    kept = highest(live[inside], MOMENTS)
     curve = tuple(zip(seconds[inside][kept].tolist(), live[inside][kept].tolist(), strict=True))
     return MemoryTrace(peak, curve, lanes)

@@ -94,6 +94,7 @@ class PairwiseReplay:
         return {b.name: [rows(named[q.parameter].detach(), q) for q in b.pieces] for b in self.buckets}
 
     def go(self) -> dict[str, torch.Tensor]:
+        """Replay all merges; parameters by name, the mean over ranks."""
         while any([*(self._enters(*place) for place in self.left), *(self._joins(*place) for place in self.joined)]):
             pass
         if any(self.left.values()):

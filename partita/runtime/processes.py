@@ -39,12 +39,14 @@ class Work:
     waiter: threading.Thread | None = None
 
     def ready(self) -> bool:
+        """Whether `block` would return at once."""
         if self.waiter is None:
             self.waiter = threading.Thread(target=self.work.wait, daemon=True)
             self.waiter.start()
         return not self.waiter.is_alive()
 
     def block(self, timeout: Seconds) -> bool:
+        """Wait until ready; False if `timeout` seconds passed before."""
         try:
             self.work.wait(timedelta(seconds=timeout))
         except RuntimeError as error:
@@ -59,15 +61,17 @@ class Work:
 
 @dataclass
 class Launched:
-    """A collective in a stream of NCCL's. Waiting for it in the stream that computes would hold up all that is launched
-    there afterwards, so the lane's thread asks now and then."""
+    """A collective in a stream of NCCL. The thread of its lane polls it: if the computing stream waited for it,
+    everything launched there afterwards would wait as well."""
 
     work: Any
 
     def ready(self) -> bool:
+        """Whether `block` would return at once."""
         return bool(self.work.is_completed())
 
     def block(self, timeout: Seconds) -> bool:
+        """Wait until ready; False if `timeout` seconds passed before."""
         until = time.monotonic() + timeout
         while not self.work.is_completed():
             if time.monotonic() > until:
@@ -79,16 +83,18 @@ class Launched:
 
 @dataclass
 class Staged:
-    """A message to an accelerator, first in the host's memory."""
+    """A message to an accelerator: received into host memory, then copied to the device."""
 
     pending: Pending
     host: torch.Tensor
     into: torch.Tensor
 
     def ready(self) -> bool:
+        """Whether `block` would return at once."""
         return self.pending.ready()
 
     def block(self, timeout: Seconds) -> bool:
+        """Wait until ready; False if `timeout` seconds passed before."""
         came = self.pending.block(timeout)
         if came:
             self.into.copy_(self.host)
@@ -97,12 +103,13 @@ class Staged:
 
 @dataclass
 class Linked(Unasked):
-    """A message over a link. Its other end is gone where it ends before it has waited for as long as it may."""
+    """A message over a link of its own to a peer that may die. If it fails before its timeout, the peer is gone."""
 
     work: Any
     peer: int
 
     def block(self, timeout: Seconds) -> bool:
+        """Wait until ready; False if `timeout` seconds passed before."""
         begun = time.monotonic()
         try:
             self.work.wait(timedelta(seconds=timeout))
@@ -155,6 +162,7 @@ class Processes:
         self, kind: Kind, tensor: torch.Tensor, group: tuple[int, ...], lane: str, key: str, round: int,
         edges: tuple[int, ...] = (),
     ) -> Pending | Steps:  # fmt: skip
+        """Start a collective; see Transport."""
         among, place = self.groups[lane, group], group.index(self.rank)
         if kind in (Kind.REDUCE_SCATTER, Kind.ALL_GATHER) and tensor.is_cpu:
             # gloo's own reduce-scatter is an all-reduce, of twice the bytes, and its gather wants equal parts
@@ -168,6 +176,7 @@ class Processes:
         return flying(_native(kind, tensor, edges, place, among))
 
     def send(self, tensor: torch.Tensor, to: int, key: str, round: int) -> Pending:
+        """Start sending; see Transport."""
         self._count(tensor.numel() * tensor.element_size())
         tensor = tensor.cpu()
         if to in self.channels:
@@ -177,6 +186,7 @@ class Processes:
         return _started("send", tensor, to, key)
 
     def receive(self, tensor: torch.Tensor, source: int, key: str, round: int) -> Pending:
+        """Start receiving; see Transport."""
         host = tensor if tensor.is_cpu else torch.empty_like(tensor, device="cpu")
         pending: Pending
         if source in self.channels:
@@ -189,17 +199,18 @@ class Processes:
 
 
 def link(store: Any, place: int, timeout: Seconds) -> Any:
-    """A group of two, both of which make it at the same time; this is the one at `place`, 0 or 1."""
+    """A process group of two ranks, which both make at the same time; this rank has the index `place` in it, 0 or 1."""
     return dist.ProcessGroupGloo(store, place, 2, timedelta(seconds=timeout))
 
 
 def _started(act: str, tensor: torch.Tensor, peer: int, key: str) -> Work:
-    """A message among all, started at the group itself, without what `dist.isend` looks up for each."""
+    """Start a message at the default process group directly, without the look-ups that `dist.isend` makes for each
+    one."""
     return Work(getattr(dist.group.WORLD, act)([tensor], peer, tag_of(key)))
 
 
 def _native(kind: Kind, tensor: torch.Tensor, edges: tuple[int, ...], place: int, group: Any) -> Any:
-    """Scatter or gather by the backend, which takes equal parts at once and others one by one."""
+    """A reduce-scatter or all-gather of the backend, as one operation for equal parts and part by part for others."""
     parts = [tensor[a:b] for a, b in pairwise(edges)]
     equal = len({len(part) for part in parts}) == 1
     if kind is Kind.ALL_GATHER:
@@ -225,7 +236,7 @@ def receive_tensor(tensor: torch.Tensor, source: int) -> None:
 
 
 def clock_offset(transport_rank: int, rounds: int = 8) -> Seconds:
-    """Seconds to add to this process's clock to read rank 0's, from the quickest of `rounds` exchanges."""
+    """Seconds to add to this process's clock to get rank 0's, from the fastest of `rounds` exchanges."""
     best, offset = float("inf"), 0.0
     stamp = torch.zeros(1, dtype=torch.float64)
     for peer in range(1, dist.get_world_size()):

@@ -57,6 +57,7 @@ class Board:
     doubted: dict[str, list[tuple[dict[str, None], str]]] = field(default_factory=dict)
 
     def finish(self, name: str) -> None:
+        """An instance of an instruction is done; lanes are told."""
         with self.changed:
             self.done[name] = self.done.get(name, 0) + 1
             self.when.setdefault(name, deque(maxlen=REMEMBERED)).append(self.happens(name))
@@ -81,6 +82,7 @@ class Board:
         return moments[-back] if round >= after.rounds and 0 < back <= len(moments) else 0
 
     def fail(self, error: BaseException) -> None:
+        """The rank has failed; all lanes stop."""
         with self.changed:
             self.failure = self.failure or error
             self.changed.notify_all()

@@ -1,11 +1,11 @@
-"""What a plan must equal: the same training in plain PyTorch, one process, no part of the runtime.
+"""What a plan must equal: the same training in plain PyTorch, in one process, without any part of the runtime.
 
     exact       w <- w - rule(mean gradient of the minibatch)
-    delayed     the same with the gradient of `lag` steps ago (Pipe-SGD, DP-30), what is in flight applied at the end
-    consensus   replicas trained one by one, agreeing as `replicas` says
+    delayed     the same with the gradient of `lag` steps ago (Pipe-SGD, DP-30); those in flight are applied at the end
+    consensus   replicas trained one by one, which agree as `replicas` says
 
-Where a model changes buffers, a minibatch is fed in the sub-batches that the plan makes of it, and each worker has
-buffers of its own.
+If a model changes buffers (batch statistics), a minibatch is fed in the parts into which the plan divides it, and each
+worker has buffers of its own.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Share:
 
 
 def fed(share: Share, whole: bool) -> list[tuple[int, int]]:
-    """(start, count) of what a share is fed in: at once, or in two halves."""
+    """The (start, count) in which a share is fed: at once, or in two halves."""
     half = 0 if whole else share.count // 2
     parts = [(share.start, half), (share.start + half, share.count - half)]
     return [part for part in parts if part[1]]
@@ -66,7 +66,7 @@ def shares_of(program: Program) -> tuple[Share, ...]:
 
 @dataclass
 class Reference:
-    """A plain training of one model copy; `fed` tells which shares a minibatch is fed in (empty: whole)."""
+    """Plain training of one copy of the model."""
 
     task: Task
     model: Any
@@ -141,7 +141,7 @@ class Reference:
 
 
 def fresh(task: Task, *, seed: int, precision: str, dims: Mapping[int, int] = NOTHING) -> Reference:
-    """The task's model under a seed, ready to be trained plainly. `dims` are the graph's `sample_dims`."""
+    """The task's model built under a seed, ready to be trained. `dims` are the graph's `sample_dims`."""
     torch.manual_seed(seed)
     model = task.model().double() if precision == "fp64" else task.model()
     model.train()
@@ -150,7 +150,7 @@ def fresh(task: Task, *, seed: int, precision: str, dims: Mapping[int, int] = NO
 
 @dataclass
 class Replica:
-    """A plain training with its optimizer; workers that train apart have one each."""
+    """A plain training with its optimizer; workers that train separately have one each."""
 
     own: Reference
     update: Update
@@ -159,6 +159,7 @@ class Replica:
 
     @property
     def parameters(self) -> list[torch.Tensor]:
+        """The parameters that are trained."""
         return [p for p in self.own.model.parameters() if p.requires_grad]
 
     def apply(self, gradients: Sequence[torch.Tensor]) -> None:
@@ -170,7 +171,7 @@ class Replica:
             self.schedule.step()
 
     def copy(self, worker: int = -1) -> Replica:
-        """Another one in the same state, with a worker's buffers where one is named."""
+        """Another replica in the same state, with the buffers of `worker` if it is given."""
         if worker >= 0:
             self.own.turn(worker)
         feed = Feed(self.own.task, self.own.seed)

@@ -1,12 +1,12 @@
-"""A run through servers that wait for nobody, replayed serially in plain PyTorch from its ledger: no timing.
+"""The serial replay of an asynchronous run from its ledger, in plain PyTorch: what `verify` compares such runs with.
 
     ledger of a bucket   (worker 1, turn 0, read 0)  (worker 0, turn 0, read 0)  (worker 1, turn 1, read 1) ...
     versions             w0 ------------------> w1 ------------------> w2 ------------------> w3
 
-Each gradient is computed anew on the versions that its worker had read, each bucket takes them in the order in which
-they entered, and corrections are written out as their papers have them. What a worker encodes is what its codec leaves
-of it, and of what that held back of its turns before. Workers that are tied to a centre train apart,
-and bring what they give way to it.
+Every gradient is computed again, on the versions of the weights that its worker had read, and every bucket is updated
+by the gradients in the order in which they reached the server. Corrections for staleness are written as in their
+papers. Gradients that were encoded are replayed with the codec's twin and its error feedback. Elastic workers (EASGD)
+train replicas of their own and contribute the pull between replica and centre.
 """
 
 from __future__ import annotations
@@ -41,7 +41,12 @@ Turn = tuple[int, int]
 
 @dataclass
 class Shelf:
-    """One bucket: `apply` by worker, its parts now and in all versions that were, and the merges that are left."""
+    """The server's state of one bucket: the tensors of its pieces now (`parts`) and in every version so far, and the
+    merges that are `left` to replay.
+
+    `apply` maps workers to the instruction by which their contributions enter. `summed` are contributions since the
+    last step, `squares` and `clocks` the state of the corrections of DC-ASGD and DynSGD, `merged` counts contributions.
+    """
 
     bucket: Bucket
     apply: dict[int, Apply]
@@ -58,7 +63,8 @@ class Shelf:
 
 @dataclass(frozen=True)
 class Stage:
-    """A leg of the run: its first turn, how many pushes a round has, and each worker's part of a round."""
+    """One leg of the run: the number of its first turn, the pushes of a worker in a round, and the samples of a round
+    that each worker takes."""
 
     leg: Leg
     first: int
@@ -67,11 +73,12 @@ class Stage:
 
     @property
     def turns(self) -> int:
+        """How many times each worker pushes in the leg."""
         return self.leg.rounds * self.pushes
 
 
 def stages_of(legs: Sequence[Leg]) -> list[Stage]:
-    """The legs that merge anything, one after the other."""
+    """The legs of a run in which servers merge contributions, in order."""
     found: list[Stage] = []
     for leg in legs:
         pushes = max((len(acts) for one in applies_of(leg.program).values() for acts in one.values()), default=0)
@@ -82,7 +89,7 @@ def stages_of(legs: Sequence[Leg]) -> list[Stage]:
 
 
 def applies_of(program: Program) -> dict[str, dict[int, list[Apply]]]:
-    """Bucket -> worker -> how its contributions enter, one for each push of a round."""
+    """Bucket -> worker -> the Apply of each of its pushes in a round."""
     found: dict[str, dict[int, list[Apply]]] = {}
     for _, i in program.instructions():
         if isinstance(i.act, Apply):
@@ -91,9 +98,10 @@ def applies_of(program: Program) -> dict[str, dict[int, list[Apply]]]:
 
 
 def replayed(one: Reference, legs: Sequence[Leg], ledger: Sequence[Merge], *, whole: bool = True) -> Named:
-    """Parameters by name after all merges of a ledger; without `whole`, every part is fed in two halves.
+    """Parameters by name after all merges of a ledger have been replayed.
 
-    Raises ProgramError for a ledger that tells no possible run.
+    Without `whole`, each part of a minibatch is computed as two halves: another order of summation, whose difference
+    tells how far rounding alone moves the weights. Raises ProgramError for a ledger that no run can have.
     """
     if pairs_up(legs[0].plan.sync[0]):
         return together(one, legs, ledger, whole)
@@ -101,7 +109,7 @@ def replayed(one: Reference, legs: Sequence[Leg], ledger: Sequence[Merge], *, wh
 
 
 class Replay:
-    """Private to one call of `replayed`."""
+    """The state of one replay: the model, a Shelf for each bucket, and what each worker's turns contribute."""
 
     def __init__(self, one: Reference, legs: Sequence[Leg], ledger: Sequence[Merge], whole: bool) -> None:
         self.one, self.whole, self.stages = one, whole, stages_of(legs)
@@ -138,6 +146,7 @@ class Replay:
         return Shelf(bucket, apply, parts, optimizer, schedule, mine, [[part.clone() for part in parts]])
 
     def go(self) -> Named:
+        """Replay merges as soon as what they contribute can be computed; parameters by name at the end."""
         moved = True
         while moved:
             moved = False
@@ -151,7 +160,7 @@ class Replay:
         return dict(self.one.model.named_parameters())
 
     def _show(self, versions: dict[str, int]) -> None:
-        """Let the model have a version of each bucket."""
+        """Load the given version of each bucket into the model."""
         with torch.no_grad():
             for name, version in versions.items():
                 shelf = self.shelves[name]
@@ -159,7 +168,7 @@ class Replay:
                     rows(self.named[piece.parameter], piece).copy_(part)
 
     def _known(self, turn: Turn) -> bool:
-        """Whether what a worker's turn brings can be computed by now; it then is."""
+        """Whether all versions that a turn read exist by now; if so, its contribution is computed."""
         if turn not in self.made:
             read = self.read[turn]
             if len(read) < len(self.shelves) or any(len(self.shelves[b].versions) <= v for b, v in read.items()):
@@ -171,7 +180,7 @@ class Replay:
         return True
 
     def _brought(self, worker: int, turn: int) -> Named:
-        """What a turn brings, computed on the versions that the model shows."""
+        """The contribution of a worker's turn, computed on the weights that the model has now."""
         if self.elastic:
             minibatches = [
                 (step, [part for s in shares for part in fed(s, self.whole)])
@@ -185,7 +194,7 @@ class Replay:
         return self.codecs.pushed(program, step // program.steps * program.steps, worker, brought)
 
     def _minibatches(self, worker: int, turn: int) -> list[tuple[int, list[Share]]]:
-        """The steps of a turn, and the worker's parts of each."""
+        """(step, the worker's parts of its minibatch) for each step of a turn."""
         stage = next(stage for stage in reversed(self.stages) if stage.first <= turn)
         program, round, push = stage.leg.program, *divmod(turn - stage.first, stage.pushes)
         period, before = program.steps // stage.pushes, stage.leg.step + round * program.steps
@@ -193,12 +202,12 @@ class Replay:
         return [(before + step, [s for s in stage.shares[worker] if s.step == step]) for step in steps]
 
     def _taken(self, turn: Turn) -> Named:
-        """What a turn brings, which goes with the last bucket that takes its part."""
+        """The contribution of a turn; it is forgotten once every bucket has taken it."""
         self.waiting[turn] -= 1
         return self.made[turn] if self.waiting[turn] else self.made.pop(turn)
 
     def _gradient(self, worker: int, turn: int) -> Named:
-        """The gradient of a turn's minibatches, each sample weighing what it does in the whole minibatch."""
+        """The gradient of a turn's samples, each weighted as in the mean over the whole minibatch."""
         batch = self.stages[0].leg.program.batch
         total = {name: torch.zeros_like(p) for name, p in self.named.items()}
         for step, parts in self._minibatches(worker, turn):
@@ -210,7 +219,7 @@ class Replay:
         return total
 
     def _increment(self, worker: int, gradient: Named) -> Named:
-        """What the worker's own optimizer makes of a gradient."""
+        """The change of the weights that the worker's own optimizer makes of a gradient."""
         if worker not in self.workers:
             copies = deepcopy(list(self.named.values()))
             optimizer = optimizer_of(self.one.task, self.update, copies)

@@ -66,6 +66,7 @@ class Averages(Coupling):
     """Fragments' means taken, and those of `lag` steps ago merged."""
 
     def begin(self, leg: Leg) -> None:
+        """See Coupling."""
         often, self.buckets, self.steps = self.sync.frequency, leg.program.trained, max(leg.program.steps, 1)
         self.flying: list[tuple[int, Bucket, Rows]] = []
         agrees = often.period and (leg.whole or (often.fragments == 1 and not self.sync.consistency.lag))
@@ -78,6 +79,7 @@ class Averages(Coupling):
             self.kept |= {("velocity", b.name): _copy(rows_of(self.first, b), 0.0) for b in self.buckets}
 
     def after(self, replicas: dict[int, Replica], t: int) -> None:
+        """See Coupling."""
         for f, place in self.places.items():
             if t % self.steps == place:
                 taken = [self.buckets[i] for i in self.fragments[f]]
@@ -88,6 +90,7 @@ class Averages(Coupling):
             self._merge(replicas, bucket, mean)
 
     def end(self, replicas: dict[int, Replica]) -> None:
+        """See Coupling."""
         for _, bucket, mean in self.flying:
             self._merge(replicas, bucket, mean)
 

@@ -1,21 +1,22 @@
-"""From a checkpoint to a rank's state, under the plan that wrote it or another: tensors are found by parameter and row.
+"""Loading a checkpoint into the state of a rank, under the plan that wrote it or under another one.
 
-What has no meaning under the new plan is turned into what has, by these rules.
-- Copies of a thing, one a rank (optimizer state of workers that train alone, batch statistics), go to the same ranks
-  where the plan has copies on just these; otherwise everybody gets their mean.
-- Gradients in flight stay in flight where the lag is the same; otherwise they are applied first, oldest first, as at
-  the end of a phase.
-- What an agreement keeps (an anchor, an outer momentum) is taken where the new plan keeps it too; where the checkpoint
-  has none, it begins anew.
-- What codecs held back is divided among those that keep it now, so that as much is still to come.
-- Generators go on where they were on the ranks that there were.
+Tensors are stored by parameter and rows, so a plan with other buckets, stages or shards finds them all the same. State
+that the new plan does not have in the same form is converted:
+
+- State with one copy for each rank (the optimizer state of workers that train alone, batch statistics) goes to the same
+  ranks if the new plan has copies on exactly these; otherwise every rank gets the mean of the copies.
+- Gradients in flight (computed, not yet applied) stay in flight if the new plan has the same lag; otherwise they are
+  applied first, oldest first, as at the end of a phase.
+- Tensors that an agreement keeps (an anchor, an outer momentum) are loaded if the new plan keeps them too; if the
+  checkpoint has none, they are initialised as in a new run.
+- Residuals of codecs with error feedback are divided among the ranks that keep one now, so that their sum is preserved.
+- Random generators continue on ranks that existed before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,9 @@ from partita.runtime.alike import alike
 from partita.runtime.entry import ALIKE, Entry
 from partita.runtime.generators import set_random_states
 from partita.runtime.holding import Copies, copies_of, keepers_of, workers_of
+from partita.runtime.lookup import copy_for, factor_of, rows_of, value_of
 from partita.runtime.manifest import Manifest, read_manifest
-from partita.runtime.owned import Part, Slice
+from partita.runtime.owned import Part
 from partita.runtime.shard import Contents
 from partita.runtime.state import State, rows, shaped
 
@@ -43,18 +45,19 @@ class Saved:
     contents: Contents
 
     def flying(self, program: Program) -> int:
-        """How many of the gradients in flight stay so under a Program."""
+        """How many gradients in flight stay in flight under a Program: all of them, or 0 if its lag is another one."""
         return self.manifest.flying if program.drain == self.manifest.lag else 0
 
 
 def open_checkpoint(path: Path) -> Saved:
-    """The checkpoint in a directory, whose files were checked before."""
+    """The checkpoint in the directory `path`, whose files must have been checked before (`manifest`)."""
     manifest = read_manifest(path)
     return Saved(manifest, Contents(path / file.name for file in manifest.files))
 
 
 def restore(saved: Saved, graph: Graph, program: Program, rank: int, state: State, device: str) -> None:
-    """Put what the checkpoint holds into the fresh state of a rank. Raises InputError where something is missing."""
+    """Load a checkpoint into the newly made `state` of `rank`. Raises InputError if it lacks weights or parts of
+    state."""
     contents, copies = saved.contents, copies_of(program)
     for bucket in (b for b in program.trained if b.name in state.views):
         _weights(contents, bucket, state, copies[bucket.name], rank)
@@ -75,7 +78,7 @@ def restore(saved: Saved, graph: Graph, program: Program, rank: int, state: Stat
 
 
 def lost(saved: Saved, program: Program) -> list[str]:
-    """In sentences, what a Program makes of a checkpoint that has no place for all of it."""
+    """What is converted or left out if a Program continues from a checkpoint: one sentence each, for the user."""
     manifest, contents, found = saved.manifest, saved.contents, []
     if manifest.lag > 1 and manifest.flying and not saved.flying(program):
         found.append(f"{manifest.flying} gradients in flight are applied first")
@@ -93,47 +96,6 @@ def lost(saved: Saved, program: Program) -> list[str]:
     return found
 
 
-def _read(
-    contents: Contents, kind: str, name: str, detail: str, rank: int, wanted: Sequence[int],
-    read: Callable[[int], torch.Tensor],
-) -> torch.Tensor | None:  # fmt: skip
-    """The copy for `rank` where copies belong to the `wanted` ranks (none: all are to have the same)."""
-    owners = contents.ranks(kind, name, detail)
-    if not owners:
-        return None
-    if owners == (ALIKE,) or owners == tuple(wanted):
-        return read(ALIKE if owners == (ALIKE,) else rank)
-    first, *others = [read(owner) for owner in owners]
-    return reduce(torch.add, others, first) / len(owners) if first.is_floating_point() else first
-
-
-def _rows(contents: Contents, kind: str, detail: str, piece: Part, view: torch.Tensor, owner: int) -> torch.Tensor:
-    """What a part of a parameter means, in the shape of its `view`, put together from what the checkpoint has."""
-    parts = contents.parts(kind, piece.parameter, detail, owner)
-    if not isinstance(piece, Slice) and piece.stop < 0 and len(parts) == 1 and not parts[0].flat:
-        return contents.tensor(parts[0])
-    start, stop = _extent(piece.start, piece.stop, isinstance(piece, Slice), view)
-    found = []
-    for part in parts:
-        tensor = contents.tensor(part)
-        first, last = _extent(part.start, part.stop, part.flat, tensor)
-        low, high = max(start, first), min(stop, last)
-        if low < high:
-            found.append((low, tensor.reshape(-1)[low - first : high - first]))
-    if sum(len(tensor) for _, tensor in found) != stop - start:
-        raise InputError(f"the checkpoint lacks elements {start} to {stop} of {piece.parameter}; take another one")
-    whole = [tensor for _, tensor in sorted(found, key=lambda one: one[0])]
-    return torch.cat(whole).view(view.shape) if whole else view.clone()
-
-
-def _extent(start: int, stop: int, flat: bool, tensor: torch.Tensor) -> tuple[int, int]:
-    """The elements of a parameter, from and to, that `tensor` holds as rows (stop -1: all) or as a flat run."""
-    if flat or stop < 0:
-        return start, start + tensor.numel()
-    row = tensor.numel() // max(stop - start, 1)
-    return start * row, stop * row
-
-
 def _weights(contents: Contents, bucket: Bucket, state: State, copies: Copies, rank: int) -> None:
     wanted = () if copies.weights or rank not in copies.ranks else copies.ranks
     held: list[tuple[Part, torch.Tensor]] = list(zip(state.parts(bucket), state.views[bucket.name], strict=True))
@@ -141,9 +103,9 @@ def _weights(contents: Contents, bucket: Bucket, state: State, copies: Copies, r
         masters = held if bucket.name in state.master else []
         held = masters + [(piece, rows(state.leaves[piece.parameter], piece)) for piece in bucket.pieces]
     for piece, view in held:
-        found = _read(
+        found = copy_for(
             contents, "parameter", piece.parameter, "", rank, wanted,
-            partial(_rows, contents, "parameter", "", piece, view),
+            partial(rows_of, contents, "parameter", "", piece, view),
         )  # fmt: skip
         if found is None:
             raise InputError(f"the checkpoint lacks the weights of {piece.parameter}; take another one")
@@ -160,18 +122,18 @@ def _optimizer(contents: Contents, bucket: Bucket, state: State, copies: Copies,
     for piece, view in zip(parts, state.views[bucket.name], strict=True):
         own: dict[str, Any] = {}
         for key in contents.details("state", piece.parameter):
-            found = _read(
+            found = copy_for(
                 contents, "state", piece.parameter, key, rank, wanted,
-                partial(_rows, contents, "state", key, piece, view),
+                partial(rows_of, contents, "state", key, piece, view),
             )  # fmt: skip
             own[key] = None if found is None else found.clone().to(view.device)
         for key in contents.details("factor", piece.parameter):
-            own[key] = _factor(contents, piece, key, rank, wanted)
+            own[key] = factor_of(contents, piece, key, rank, wanted)
         if own:
             optimizer.state[view] = own
     for group in optimizer.param_groups:
         index = next(i for i, view in enumerate(state.views[bucket.name]) if view is group["params"][0])
-        group.update(_value(contents, "settings", parts[index], "", rank, wanted) or {})
+        group.update(value_of(contents, "settings", parts[index], "", rank, wanted) or {})
     state.arrange(bucket.name)
     if bucket.name in state.schedule and (kept := contents.values.get(Entry("schedule"))):
         state.schedule[bucket.name].load_state_dict(kept)
@@ -196,9 +158,9 @@ def _kept(contents: Contents, program: Program, rank: int, state: State) -> None
         if not pieces and contents.ranks("kept", bucket, str(space)) == tuple(wanted):
             flat.copy_(contents.tensor(Entry("kept", bucket, str(space), rank)))
         for piece, view in zip(pieces, state.whole(bucket) if pieces else (), strict=True):
-            found = _read(
+            found = copy_for(
                 contents, "kept", piece.parameter, str(space), rank, wanted,
-                partial(_rows, contents, "kept", str(space), piece, view),
+                partial(rows_of, contents, "kept", str(space), piece, view),
             )  # fmt: skip
             if found is not None:
                 there = contents.ranks("kept", piece.parameter, str(space))
@@ -207,40 +169,13 @@ def _kept(contents: Contents, program: Program, rank: int, state: State) -> None
             at += view.numel()
 
 
-def _factor(contents: Contents, piece: Part, key: str, rank: int, wanted: Sequence[int]) -> Any:
-    """State in another shape than the rows', from the first piece that overlaps; where ranks differ, their mean."""
-    owners = contents.ranks("factor", piece.parameter, key)
-    if not contents.has_tensor(_first(contents, "factor", piece, key, owners[0])):
-        return _value(contents, "factor", piece, key, rank, wanted)
-    found = _read(
-        contents, "factor", piece.parameter, key, rank, wanted,
-        lambda owner: contents.tensor(_first(contents, "factor", piece, key, owner)),
-    )  # fmt: skip
-    return None if found is None else found.clone()
-
-
-def _first(contents: Contents, kind: str, piece: Part, key: str, owner: int) -> Entry:
-    parts = contents.parts(kind, piece.parameter, key, owner)
-    if any(part.flat is not isinstance(piece, Slice) for part in parts):
-        return parts[0]
-    return next((part for part in parts if part.stop < 0 or part.stop > piece.start), parts[-1])
-
-
-def _value(contents: Contents, kind: str, piece: Part, key: str, rank: int, wanted: Sequence[int]) -> Any:
-    owners = contents.ranks(kind, piece.parameter, key)
-    if not owners:
-        return None
-    owner = rank if owners == tuple(wanted) else owners[0]
-    return contents.values[_first(contents, kind, piece, key, owner)]
-
-
 def _leaves(contents: Contents, graph: Graph, program: Program, rank: int, state: State) -> None:
     changed, workers = {name for name, _ in graph.mutations}, workers_of(program)
     cut = {piece.parameter for bucket in program.trained for piece in bucket.pieces}
     names = [("buffer", b.name) for b in graph.buffers if b.name in state.leaves]
     names += [("parameter", p.name) for p in graph.parameters if p.name not in cut and p.name in state.leaves]
     for kind, name in names:
-        found = _read(
+        found = copy_for(
             contents, kind, name, "", rank, workers if name in changed and rank in workers else (),
             partial(contents.whole, kind, name),
         )  # fmt: skip
@@ -252,13 +187,13 @@ def _gradient(contents: Contents, bucket: Bucket, state: State, age: int) -> lis
     if bucket.name == WEIGHT:
         return [contents.tensor(Entry("weight", detail=str(age)))]
     return [
-        _rows(contents, "gradient", str(age), piece, view, ALIKE)
+        rows_of(contents, "gradient", str(age), piece, view, ALIKE)
         for piece, view in zip(state.parts(bucket), state.views[bucket.name], strict=True)
     ]
 
 
 def _refill(contents: Contents, program: Program, state: State, flying: int) -> None:
-    """Gradients into the slots that the first `flying` rounds would have filled."""
+    """Put gradients in flight into the slots of the first `flying` rounds, as if these had computed them."""
     if not contents.entries("gradient"):
         return
     for name, slots in state.gradient_views.items():
@@ -270,8 +205,9 @@ def _refill(contents: Contents, program: Program, state: State, flying: int) -> 
 
 
 def _apply(contents: Contents, graph: Graph, program: Program, state: State, flying: int) -> None:
-    """Every rank takes the steps for every bucket, so that workers and servers begin with the same weights. Changes
-    of weights in flight (EX-01) are left out: a worker's own weights have its part of them."""
+    """Apply gradients in flight, oldest first, to every bucket on every rank, so that workers and servers begin with
+    the same weights. Changes of weights in flight (EX-01) are dropped: a worker's own weights contain its part of them.
+    """
     if not contents.entries("gradient"):
         return
     for age in range(flying, 0, -1):
@@ -302,8 +238,11 @@ def _apply(contents: Contents, graph: Graph, program: Program, state: State, fly
 def _clipped(
     gradients: dict[str, list[torch.Tensor]], others: list[torch.Tensor], norm: float
 ) -> dict[str, list[torch.Tensor]]:
-    """The norm bucket by bucket, as the instruction Clip takes it, for the same bits, and of `others`, which other
-    stages hold; what was read stays as it is."""
+    """Gradients scaled to a common norm of at most `norm`, without changing the tensors given.
+
+    The norm includes the gradients in `others`, which other stages hold, and is summed bucket by bucket as the
+    instruction Clip does, for the same bits.
+    """
     flats = [
         torch.cat([gradient.reshape(-1) for gradient in bucket]) for bucket in (*gradients.values(), others) if bucket
     ]

@@ -30,6 +30,7 @@ class Lars(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """One step, with the gradients in `grad`."""
         for group in self.param_groups:
             for w in group["params"]:
                 if w.grad is None:
@@ -58,6 +59,7 @@ class Lamb(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """One step, with the gradients in `grad`."""
         for group in self.param_groups:
             first, second = group["betas"]
             for w in group["params"]:

@@ -1,4 +1,4 @@
-"""One rank's file of a checkpoint: safetensors, with the plain values as JSON in its header. Nothing is unpickled."""
+"""One rank's file of a checkpoint: safetensors, with plain values as JSON in its header. Nothing is pickled."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A written shard; `name` has no directory in it."""
+    """A written shard: its name without a directory, size and digest."""
 
     name: str
     size: Bytes
@@ -66,6 +66,7 @@ def write_shard(shard: Shard, directory: Path, rank: int) -> File:
 
 
 def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -80,7 +81,7 @@ def sync(path: Path) -> None:
 
 
 class Contents:
-    """The tensors and values of several shards, read when asked for."""
+    """The tensors and values of several shards, read when they are asked for."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
         self.values: dict[Entry, Any] = {}
@@ -103,22 +104,24 @@ class Contents:
             self._copies.setdefault((entry.kind, entry.name), {}).setdefault(entry.detail, set()).add(entry.rank)
 
     def tensor(self, entry: Entry) -> torch.Tensor:
+        """A tensor by its entry."""
         found: torch.Tensor = self._open[entry].get_tensor(str(entry))
         return found
 
     def whole(self, kind: str, name: str, rank: int) -> torch.Tensor:
-        """The tensor of something that is never cut."""
+        """A tensor that is never cut."""
         return self.tensor(Entry(kind, name, rank=rank))
 
     def has_tensor(self, entry: Entry) -> bool:
+        """Whether there is a tensor of that entry."""
         return entry in self._open
 
     def parts(self, kind: str, name: str = "", detail: str = "", rank: int = ALIKE) -> list[Entry]:
-        """The entries that hold rows of one thing, in order."""
+        """The entries that hold parts of one tensor, in order."""
         return self._parts.get((kind, name, detail, rank), [])
 
     def ranks(self, kind: str, name: str = "", detail: str = "") -> tuple[int, ...]:
-        """Whose copies of a thing there are; (ALIKE,) where one serves all."""
+        """The ranks of which there are copies of something; (ALIKE,) if one copy is for all."""
         return tuple(sorted(self._copies.get((kind, name), {}).get(detail, ())))
 
     def entries(self, kind: str) -> list[Entry]:
@@ -126,8 +129,9 @@ class Contents:
         return [entry for entry in self._open if entry.kind == kind]
 
     def names(self) -> tuple[tuple[str, str], ...]:
-        """Every (kind, name) that there is something of."""
+        """Every (kind, name) of which there are entries."""
         return tuple(self._copies)
 
     def details(self, kind: str, name: str) -> tuple[str, ...]:
+        """The details under which there are entries of a kind and name."""
         return tuple(sorted(self._copies.get((kind, name), ())))

@@ -26,7 +26,7 @@ from partita.runtime.rules import optimizer_of, step_at_rate, whole_groups
 from partita.runtime.scaler import Scaler
 from partita.task import Task
 from partita.tracing.convert import dense
-from partita.tracing.strips import Strip, apart, joined, parted
+from partita.tracing.update_units import UpdateUnit, apart, joined, parted
 
 Views = list[torch.Tensor]
 
@@ -42,7 +42,7 @@ class State:
     corrections of late gradients remember. Of a bucket whose state is divided `views` are the rank's parts (`owned`).
     Where weights are short `views` are of the `master` of what the rank updates, and `scaler` unscales gradients; where
     the loss is scaled every rank has one. Of what a server steps beside its rank's own worker they are of Space.SERVED.
-    An optimizer knows `views` as `strips`, of several of them where the bucket is one of those that it is `joining`.
+    An optimizer knows `views` as `units`, of several of them where the bucket is one of those that it is `joining`.
     """
 
     leaves: dict[str, torch.Tensor]
@@ -62,7 +62,7 @@ class State:
     owned: dict[str, Owned] = field(default_factory=dict)
     master: dict[str, torch.Tensor] = field(default_factory=dict)
     scaler: Scaler | None = None
-    strips: dict[str, tuple[Strip, ...]] = field(default_factory=dict)
+    units: dict[str, tuple[UpdateUnit, ...]] = field(default_factory=dict)
     joining: frozenset[str] = frozenset()
 
     @property
@@ -71,6 +71,7 @@ class State:
         return {name: [view.shape for view in pieces] for name, pieces in self.views.items()}
 
     def flat(self, space: Space, bucket: str, slot: int) -> torch.Tensor:
+        """The flat tensor of a bucket in a space: weights, the gradient of a slot, or a kept tensor."""
         if space in KEPT:
             return self.kept[space, bucket]
         return self.parameter[bucket] if space is Space.PARAMETER else self.gradient[bucket][slot]
@@ -96,26 +97,26 @@ class State:
                 self.parameter[bucket].copy_(now)
 
     def my_gradients(self, bucket: str, slot: int) -> Views:
-        """The gradients of `strips`."""
+        """The gradients of a bucket, shaped as its update units."""
         return shaped(self.mine(Space.GRADIENT, bucket, slot), self.stepped(bucket))
 
     def stepped(self, bucket: str) -> Views:
-        """What the optimizer knows of a bucket."""
-        return [strip.tensor for strip in self.strips[bucket]]
+        """The tensors of a bucket that the optimizer is given."""
+        return [unit.tensor for unit in self.units[bucket]]
 
     def step(self, bucket: str, gradients: Views, program: Program) -> None:
-        """The optimizer's step, with the gradients of `strips`."""
-        for strip, gradient in zip(self.strips[bucket], gradients, strict=True):
-            strip.tensor.grad = gradient
+        """One step of a bucket's optimizer, with one gradient for each update unit."""
+        for unit, gradient in zip(self.units[bucket], gradients, strict=True):
+            unit.tensor.grad = gradient
         step_at_rate(self.optimizer[bucket], program.update)
-        for strip in self.strips[bucket]:
-            strip.tensor.grad = None
+        for unit in self.units[bucket]:
+            unit.tensor.grad = None
 
     def arrange(self, bucket: str, *, join: bool = True) -> None:
         """Let the optimizer step several pieces at once where it may, or (`join` False) each by itself."""
         own, views = self.optimizer[bucket], self.views[bucket]
         arranged = joined if join and bucket in self.joining else parted
-        self.strips[bucket] = arranged(own, views, self.strips.get(bucket) or apart(views))
+        self.units[bucket] = arranged(own, views, self.units.get(bucket) or apart(views))
 
     def parts(self, bucket: Bucket) -> tuple[Part, ...]:
         """What `views` are parts of."""

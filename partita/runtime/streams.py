@@ -17,7 +17,7 @@ from partita.kernels.compiled import array_of
 from partita.runtime.hops import Code, by_schedule
 from partita.runtime.transport import Steps, Transport
 from partita.runtime.varying import Incoming, Outgoing, exchanged
-from partita.wire.schedule import Hop, Schedule, edges_of, halved, own_steps
+from partita.wire.schedule import Hop, Schedule, even_edges, halved, own_steps
 from partita.wire.streams import Maps, body_size, packed, stream_of, unpacked
 
 Place = tuple[str, int, int, int]  # a hop: its collective, step, source and target
@@ -45,7 +45,7 @@ def _streaming(
 ) -> Steps:  # fmt: skip
     me, host = group.index(transport.rank), flat.cpu()
     vector = array_of(host)
-    edges = edges_of(len(vector), schedule.parts)
+    edges = even_edges(len(vector), schedule.parts)
     lengths = [stop - start for start, stop in pairwise(edges)]
     held = [stream_of(vector[start:stop]) for start, stop in pairwise(edges)]
 

@@ -117,9 +117,11 @@ class Tried:
     failed: bool = False
 
     def ready(self) -> bool:
+        """Whether `block` would return at once."""
         return self.pending.ready()
 
     def block(self, timeout: Seconds) -> bool:
+        """Wait until ready; False if `timeout` seconds passed before."""
         try:
             self.failed = not self.pending.block(timeout)
         except (RunError, RuntimeError):
@@ -136,16 +138,19 @@ class Some:
     every: bool = False
 
     def settled(self) -> bool:
+        """Whether enough of the messages have arrived, or a peer is gone."""
         here = [one.arrived > 0 for one in self.posted]
         enough = all(here) or any(_lost(one.pending) for one in self.posted) if self.every else any(here)
         return self.rank.board.failure is not None or enough
 
     def ready(self) -> bool:
+        """Whether `block` would return at once."""
         for one in self.posted:
             one.ask()
         return self.settled()
 
     def block(self, timeout: Seconds) -> bool:
+        """Wait until ready; False if `timeout` seconds passed before."""
         for one in self.posted:
             one.watch()
         with self.rank.board.changed:

@@ -1,4 +1,5 @@
-"""How tensors move between ranks, as the worker sees it. Two ways: threads of one process, torch.distributed."""
+"""How tensors move between ranks, as the worker sees it: within one process (`inprocess`), or over torch.distributed
+(`processes`)."""
 
 from __future__ import annotations
 
@@ -25,16 +26,16 @@ class Pending(Protocol):
 
 
 class Unasked:
-    """A message whose other end may go away, which lanes wait for with `block`. Nobody may ask whether it is there:
-    that would start a waiter, and a second one on a message of gloo never ends. Better a loud failure than a lane that
-    stands still."""
+    """A message whose other end may go away. Lanes wait for it with `block` only: `ready` would start a thread that
+    waits, and a second one that waits for a message of gloo never ends."""
 
     def ready(self) -> bool:
-        raise NotImplementedError("who looks whether a message is there cannot lose its other end")
+        """Never called: see above."""
+        raise NotImplementedError("a message whose other end may go away must not be polled")
 
 
 class Gone(RunError):
-    """The other end of a message is not there any more."""
+    """The other end of a message is gone."""
 
 
 def tag_of(key: str) -> int:
@@ -57,9 +58,12 @@ class Transport(Protocol):
         self, kind: Kind, tensor: torch.Tensor, group: tuple[int, ...], lane: str, key: str, round: int,
         edges: tuple[int, ...] = (),
     ) -> Pending | Steps:  # fmt: skip
-        """Start `kind` on `tensor` in place among `group`; lanes do not wait for each other. Of a tensor that is
-        scattered or gathered the k-th rank owns the elements from edges[k] to edges[k + 1].
-        What a backend has of its own, as it has every all-reduce, is one Pending."""
+        """Start the collective `kind` on `tensor`, in place, among the ranks of `group`. Lanes do not wait for each
+        other.
+
+        In a reduce-scatter or all-gather the k-th rank owns the elements edges[k] to edges[k + 1]. A collective of the
+        backend's own, such as every all-reduce, is one Pending.
+        """
 
     def send(self, tensor: torch.Tensor, to: int, key: str, round: int) -> Pending:
         """Start sending `tensor`; it must not change before the Pending is ready."""

@@ -28,9 +28,11 @@ class Together:
     done: bool = False
 
     def ready(self) -> bool:
+        """Whether `block` would return at once."""
         return self.done or (all(part.ready() for part in self.parts) and self._end())
 
     def block(self, timeout: Seconds) -> bool:
+        """Wait until ready; False if `timeout` seconds passed before."""
         return self.done or (all(part.block(timeout) for part in self.parts) and self._end())
 
     def _end(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a lane waits for before it goes on: that an instance may start, or that a message has arrived."""
+"""What a lane waits for: that an instance may start, or that a message has arrived."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class StartWait:
     posted: Posted | None = None
 
     def open(self) -> bool:
+        """Whether the instance may start, by what is known already."""
         if self.instruction.name in self.rank.board.void:
             return False
         if self.posted is not None:
@@ -40,12 +41,14 @@ class StartWait:
         return moments[(self.instruction.need or len(moments)) - 1] if moments else 0
 
     def ready(self) -> bool:
+        """Whether `block` would return at once."""
         if self.posted is not None:
             self.posted.ask()
         board = self.rank.board
         return board.failure is not None or self.instruction.name in board.void or self.open()
 
     def block(self, timeout: Seconds) -> bool:
+        """Wait until ready; False if `timeout` seconds passed before."""
         if self.posted is not None:
             self.posted.watch()
         with self.rank.board.changed:

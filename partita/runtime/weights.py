@@ -46,7 +46,8 @@ def load_weights(model: Any, path: Path) -> None:
             if name in found:
                 if found[name].shape != tensor.shape:
                     raise TaskError(
-                        f"{path}: {name} has shape {tuple(found[name].shape)}, the model {tuple(tensor.shape)}"
+                        f"{path} has {name} of shape {tuple(found[name].shape)} instead of {tuple(tensor.shape)}; "
+                        "it belongs to another model"
                     )
                 tensor.copy_(found[name])
 

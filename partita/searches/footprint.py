@@ -48,7 +48,7 @@ def footprint(graph: Graph, space: Space, cuts: Cuts, samples: Reals, trained: R
 
 def _activations(graph: Graph) -> float:
     """The most bytes a sample of what operators make, but for gradients of parameters."""
-    during, _ = lives_of(graph, graph.batch).made_course
+    during, _ = lives_of(graph, graph.batch).live_bytes
     return float(during[:, 0].max()) / graph.batch
 
 

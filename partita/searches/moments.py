@@ -120,8 +120,8 @@ def alone(plan: Plan, step: Graph, size: int) -> float:
     are packed bucket by bucket."""
     lives, shard, buckets = lives_of(step, size), plan.memory.shard, buckets_of(step, unsliced(plan).sync[0].wire)
     edges, end = edges_of(step, buckets), step.forward_length
-    during, across = (one.sum(axis=1) for one in lives.made_course)
-    given = [sum(lives.gradient(piece.parameter) for piece in one.pieces if piece.last) for one in buckets]
+    during, across = (one.sum(axis=1) for one in lives.live_bytes)
+    given = [sum(lives.released(piece.parameter) for piece in one.pieces if piece.last) for one in buckets]
     taken = np.zeros(len(step.operators) + 1)
     np.add.at(taken, list(edges), given)
     running, packing = during - np.cumsum(taken)[:-1], across[list(edges)] - np.cumsum(given) + np.array(given)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partita.cost.costs import Costs
-from partita.cost.tides import Tide
+from partita.cost.lifetimes import Lifetimes
 from partita.graph.graph import Graph
 from partita.graph.homes import homes_of
 from partita.graph.kinds import kinds_of
@@ -179,7 +179,7 @@ class Sections:
     # What it keeps.
 
     @cached_property
-    def tide(self) -> Tide:
+    def tide(self) -> Lifetimes:
         return lives_of(self.step, 1)
 
     @cached_property

@@ -19,7 +19,7 @@ from partita.program.program import Program
 from partita.simulator.ports import Ports
 from partita.units import Seconds
 from partita.wire.algorithms import schedule_of
-from partita.wire.loads import Load, loads_of
+from partita.wire.loads import HopLoad, loads_of
 
 Reals = NDArray[np.float64]
 Columns = dict[str, NDArray[np.generic]]
@@ -56,7 +56,7 @@ def ways_of(message: NDArray[np.integer[Any]], resource: NDArray[np.integer[Any]
     return ways
 
 
-def makespan(loads: Sequence[Load], ways: Sequence[Sequence[int]], latency: Reals, rate: Reals) -> Seconds:
+def makespan(loads: Sequence[HopLoad], ways: Sequence[Sequence[int]], latency: Reals, rate: Reals) -> Seconds:
     """Seconds from the first hop to the end of the last, each with its latency, the ports on its way and their rates in
     bytes a second; computing costs nothing."""
     done, fresh, free, now = dict[int, Seconds](), dict[int, Seconds](), dict[int, Seconds](), -1

@@ -9,7 +9,7 @@ import numpy as np
 
 from partita.cost.costs import Costs
 from partita.cost.launching import sides
-from partita.cost.memory import Changes, written
+from partita.cost.memory import Changes, changes_of
 from partita.cost.wiring import ALONE, circle_of
 from partita.program.breakdown import breakdown
 from partita.program.instruction import Collective
@@ -164,7 +164,7 @@ def _curves(changes: Changes, times: Times) -> list[tuple[int, Live]]:
 def _changes(program: Program, costs: Costs, times: Times) -> Changes:
     role = times.role
     foreach = costs.cluster.devices[role.ranks[0]].backend == "cuda"
-    return written(program, costs.graph, role, *_clocked(times), foreach=foreach)
+    return changes_of(program, costs.graph, role, *_clocked(times), foreach=foreach)
 
 
 def _clocked(times: Times) -> tuple[Reals, Reals]:

@@ -1,4 +1,5 @@
-"""torch -> Graph, by the first rung that works: the step traced on fake tensors, or the module as one operator."""
+"""Capture: torch -> Graph, by the first of two ways that works: tracing the step on fake tensors, or the module as one
+operator."""
 
 from __future__ import annotations
 
@@ -57,8 +58,8 @@ def capture(task: Task, *, batch: int | None = None, precision: str | None = Non
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Draws without effect on the caller's; no log of a trace that fails, for the next rung follows, and no warning of
-    modules that copy their layers while they are built, which copies no data."""
+    """A context in which draws do not change the caller's random state, and in which neither logs of a trace that fails
+    nor warnings about copied layers are printed."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     before, logger.disabled = logger.disabled, True
     try:

@@ -31,6 +31,7 @@ class Names:
     constants: list[Constant] = field(default_factory=list)
 
     def ref(self, tensor: torch.Tensor) -> Ref:
+        """The value that a traced tensor is; unknown tensors become constants."""
         found = self.refs.get(id(tensor))
         if found is None:
             self.constants.append(self._constant(tensor))
@@ -44,6 +45,7 @@ class Names:
         return Constant(f"constant.{len(self.constants)}", self.spec(value.contiguous()), raw_bytes(value))
 
     def spec(self, tensor: torch.Tensor) -> Tensor:
+        """The spec of a traced tensor, one object for equal ones."""
         shape, strides = tuple(tensor.shape), tensor.stride()
         found = self.specs.get((shape, strides, tensor.dtype))
         if found is None:

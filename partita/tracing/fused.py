@@ -1,5 +1,7 @@
-"""Operators kept whole: torch.lstm and torch.gru would be traced into their time steps, three times slower than a
-fused kernel; what each layer computes is in `recurrent`."""
+"""Operators that are kept whole: torch.lstm and torch.gru.
+
+Traced into their time steps they would be three times slower than a fused kernel; `recurrent` computes each layer.
+"""
 
 from __future__ import annotations
 

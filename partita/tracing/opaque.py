@@ -42,8 +42,8 @@ FORWARD, BACKWARD = "opaque_forward_0", "opaque_backward_0"
 
 @dataclass
 class Tried:
-    """What one real step on SIZES[0] samples told: whether the loss has a weight, FLOPs each way, bytes that autograd
-    keeps beside the weights."""
+    """What one real step on SIZES[0] samples showed: whether the loss has a weight, FLOPs of forward and backward, and
+    the bytes that autograd keeps besides the weights."""
 
     weighted: bool = False
     forward: float = 0.0

@@ -1,4 +1,4 @@
-"""What an optimizer keeps, seen by letting it take one step on a small parameter."""
+"""The properties of an optimizer, found by letting it step small parameters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from partita.errors import TaskError, first_line
 from partita.graph.graph import Optimizer
 from partita.task import Task
 from partita.tracing.prepare import DTYPES
-from partita.tracing.strips import apart, joined, states_of
+from partita.tracing.update_units import apart, joined, states_of
 
 SHAPES: Final = ((33, 7), (7,), (5, 3, 3))
 STEPS: Final = 3
@@ -61,8 +61,8 @@ def _check_schedule(task: Task, optimizer: torch.optim.Optimizer) -> None:
 
 
 def elementwise(task: Task) -> bool:
-    """Whether the task's optimizer does the same to each element whatever tensor it is part of, as a few steps on small
-    ones tell: of all, of the first alone, of all joined."""
+    """Whether the optimizer does the same to each element, whatever tensor it is part of. A few steps on small tensors
+    tell: all of them, the first alone, all joined into one."""
     try:
         (plain, *_), (flat, *_), (alone, *_) = _stepped(task), _stepped(task, join=True), _stepped(task, count=1)
     except Exception:  # of whoever wrote it: it takes no tensors of such shapes, so they cannot be cut or joined
@@ -72,26 +72,27 @@ def elementwise(task: Task) -> bool:
 
 
 def joins(task: Task) -> bool:
-    """Whether it also has the same bits where tensors are joined: torch's fused optimizers take the last few numbers of
-    each another way than those before."""
+    """Whether it also gives the same bits if tensors are joined. torch's fused optimizers do not: they compute the last
+    few elements of a tensor in another way."""
     return elementwise(task) and all(map(torch.equal, *(_stepped(task, torch.float32, join=j) for j in (True, False))))
 
 
 def _stepped(
     task: Task, dtype: torch.dtype = torch.float64, count: int = len(SHAPES), *, join: bool = False
 ) -> list[torch.Tensor]:
-    """By how much STEPS steps move the first `count` tensors of SHAPES, all in one, and what is kept of each."""
+    """By how much STEPS steps move the first `count` tensors of SHAPES, as one flat tensor, and the state tensors of
+    each."""
     sizes, draw = [prod(shape) for shape in SHAPES], torch.Generator().manual_seed(0)
     first, *drawn = [torch.randn(sum(sizes), generator=draw).to(dtype)[: sum(sizes[:count])] for _ in range(STEPS + 1)]
     now = first.clone()
     parts = torch.split(now, sizes[:count])
     pieces = [part.view(shape) for part, shape in zip(parts, SHAPES, strict=False)]
     optimizer = task.optimizer(pieces)
-    strips = joined(optimizer, pieces, apart(pieces)) if join else apart(pieces)
+    units = joined(optimizer, pieces, apart(pieces)) if join else apart(pieces)
     for flat in drawn:
-        gradients = torch.split(flat, [strip.tensor.numel() for strip in strips])
-        for strip, gradient in zip(strips, gradients, strict=True):
-            strip.tensor.grad = gradient.view(strip.tensor.shape)
+        gradients = torch.split(flat, [unit.tensor.numel() for unit in units])
+        for unit, gradient in zip(units, gradients, strict=True):
+            unit.tensor.grad = gradient.view(unit.tensor.shape)
         optimizer.step()
-    states = states_of(optimizer, pieces, strips)
+    states = states_of(optimizer, pieces, units)
     return [now - first, *(value for state in states for value in state.values() if isinstance(value, torch.Tensor))]

@@ -1,4 +1,5 @@
-"""What a capture and every rank prepare alike: the model in the task's precision, and batches as flat tensors."""
+"""What a capture and every rank prepare in the same way: the model in the task's precision, and batches as flat
+tensors."""
 
 from __future__ import annotations
 
@@ -120,6 +121,7 @@ class Rest:
         self.spec = spec
 
     def batch(self, tensors: list[torch.Tensor]) -> Any:
+        """The batch that has these tensors as its leaves."""
         leaves = list(self.leaves)
         for place, tensor in zip(self.places, tensors, strict=True):
             leaves[place] = tensor

@@ -36,7 +36,7 @@ FEW = 8  # samples that are looked at for themselves, all over the data
 
 
 class NeedsData(CaptureError):
-    """A model built without data does not do; one built for real may."""
+    """Raised for a model that can only be built with real data in its tensors."""
 
 
 @dataclass

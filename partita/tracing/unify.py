@@ -73,6 +73,7 @@ class Points:
     known: dict[tuple[Tensor, Tensor], Tensor] = field(default_factory=dict)
 
     def operator(self, a: Operator, b: Operator) -> Operator:
+        """The operator that is `a` at the first batch size and `b` at the second one."""
         if a == b:
             return a
         if _kind(a) != _kind(b):
@@ -88,6 +89,7 @@ class Points:
         )
 
     def tensor(self, a: Tensor, b: Tensor) -> Tensor:
+        """The tensor spec that is `a` at the first batch size and `b` at the second one."""
         found = self.known.get((a, b))
         if found is None:
             if a.dtype != b.dtype:
@@ -98,6 +100,7 @@ class Points:
         return found
 
     def argument(self, a: Any, b: Any, where: str) -> Any:
+        """The argument that is `a` at the first batch size and `b` at the second one; `where` stands in errors."""
         if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
             return tuple(self.argument(x, y, where) for x, y in zip(a, b, strict=True))
         if type(a) is type(b) and (a == b or (isinstance(a, float) and math.isnan(a) and math.isnan(b))):

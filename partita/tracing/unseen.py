@@ -1,8 +1,9 @@
-"""What a model may look at and a trace cannot see: numbers and texts of a batch, its own counters, Python's dice.
+"""What a model may depend on that a trace does not see: numbers and texts of a batch, its own counters, Python's random
+numbers.
 
-A step that depends on any of these is another step for other samples, or the next time; the trace ends with a
-CaptureError that says so, and the model is taken whole. Activation checkpoints are seen through: what is computed again
-is the plan's to say, and torch.compile is left out.
+A step that depends on any of these is another step for other samples, or the next time. The trace then ends with a
+CaptureError that says so, and the model is captured as one operator. Activation checkpoints are traced through, since
+what is recomputed is decided by the plan; torch.compile is disabled.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ PLAIN: Final = (int, float, str)
 
 
 class Varying:
-    """Stands for what is no tensor in a batch and differs from sample to sample: an error as soon as it is used."""
+    """Stands for a value of a batch that is no tensor and differs from sample to sample: using it is an error."""
 
 
 def _used(*_: Any) -> NoReturn:
@@ -73,8 +74,8 @@ def warmed(task: Task) -> Iterator[partial[Any]]:
 
 
 def check_own_values(task: Task) -> None:
-    """Raises CaptureError where a model's own numbers change from step to step, and not at its first step only, as
-    those of a cache do, or where it reads a tensor of the step before, and does not only leave one."""
+    """Raises CaptureError if numbers that a model keeps change from step to step (and not only at its first step, as a
+    cache's do), or if it reads a tensor of the step before."""
     counts: tuple[str, str] | None = None
     with ExitStack() as stack:
         try:
@@ -107,7 +108,7 @@ def _own(model: nn.Module, key: tuple[str, str]) -> Any:
 
 @contextmanager
 def seen_through() -> Iterator[None]:
-    """Runs a model without torch.compile, and without activation checkpoints, which would draw anew what is keyed."""
+    """A context in which a model runs without torch.compile and without activation checkpoints."""
     place: Any = torch.utils.checkpoint
     before = place.CheckpointFunction, place._checkpoint_without_reentrant_generator
     place.CheckpointFunction, place._checkpoint_without_reentrant_generator = Through, _through
@@ -119,12 +120,12 @@ def seen_through() -> Iterator[None]:
 
 
 def dice() -> Any:
-    """Where Python's and NumPy's random numbers stand."""
+    """The states of Python's and NumPy's random generators."""
     return random.getstate(), repr(numpy.random.get_state())
 
 
 def check_dice(task: Task) -> None:
-    """Raises CaptureError where the step follows Python's or NumPy's random numbers, and does not only draw some."""
+    """Raises CaptureError if the step depends on Python's or NumPy's random numbers; drawing some is allowed."""
     before, steps = (random.getstate(), numpy.random.get_state()), []
     try:
         with warmed(task) as once:
@@ -147,7 +148,7 @@ def check_dice(task: Task) -> None:
 
 
 class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Which operators are called, and with which plain numbers."""
+    """Records which operators are called, and with which plain numbers."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -160,10 +161,11 @@ class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Through:
-    """In the place of torch's CheckpointFunction."""
+    """Replaces torch's CheckpointFunction: calls the function without checkpointing."""
 
     @staticmethod
     def apply(function: Callable[..., Any], preserve: bool, *given: Any) -> Any:
+        """Call the function."""
         return function(*given)
 
 

@@ -53,14 +53,17 @@ def all_reduce(algorithm: str, ranks: int) -> Schedule:
     if name == "butterfly":
         degrees = numbers or factors(ranks)
         if prod(degrees) != ranks:
-            raise PlanError(f"a butterfly of degrees {degrees} has {prod(degrees)} ranks, not {ranks}")
+            raise PlanError(
+                f"a butterfly of degrees {degrees} has {prod(degrees)} ranks, not {ranks}; give degrees with the product "
+                f"{ranks}"
+            )
         return butterfly(*degrees)
     if name == "hierarchical":
         if len(numbers) != 1 or not numbers[0] or ranks % numbers[0]:
             raise PlanError(f"{algorithm} among {ranks} ranks; give the ranks of a node, such as hierarchical(2)")
         return hierarchical(ranks, numbers[0])
     if numbers:
-        raise PlanError(f"the collective {name} takes no number, and {algorithm} gives one")
+        raise PlanError(f"the collective {name} takes no number, and {algorithm} gives one; write {name}")
     return ALGORITHMS[name](ranks)
 
 

@@ -1,4 +1,4 @@
-"""What a schedule's hops ask of their two ranks: bytes, and numbers that are encoded, decoded and added."""
+"""The work of a schedule's hops: bytes sent, and elements that are encoded, decoded and added."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from partita.plan.wire import Codec
 from partita.units import Bytes
 from partita.wire.codec import coded_size
 from partita.wire.interpreter import carried_out
-from partita.wire.schedule import Hop, Schedule, edges_of, halved
+from partita.wire.schedule import Hop, Schedule, even_edges, halved
 from partita.wire.streams import HEAD, delta, expected_size, union
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """A hop of step `step` as numbers: `size` bytes in so many `messages`, of which the source encodes `encoded`
-    numbers anew, the target decodes `decoded`, adds `added`, and merges `merged` entries with those of a stream."""
+class HopLoad:
+    """The work of one hop of step number `step`: `size` bytes in `messages` messages.
+
+    The source encodes `encoded` elements; the target decodes `decoded`, adds `added`, and merges `merged` entries of a
+    sparse stream into its own.
+    """
 
     step: int
     source: int
@@ -34,11 +37,14 @@ class Load:
 def loads_of(
     schedule: Schedule, elements: int, item: int, codec: Codec | None = None, density: float = 1.0,
     edges: tuple[int, ...] = (),
-) -> tuple[Load, ...]:  # fmt: skip
-    """Every hop that moves anything of a vector of `elements` numbers of `item` bytes, whose parts lie between `edges`
-    (none: they are even). With a codec each part is encoded by itself: sums at every hop, a result once, by the rank
-    that has it first. Of streams, what is expected where each rank brings the part `density` of the numbers."""
-    edges = edges or edges_of(elements, schedule.parts)
+) -> tuple[HopLoad, ...]:  # fmt: skip
+    """The work of every hop that sends anything, for a vector of `elements` elements of `item` bytes.
+
+    Parts lie between `edges` (none: even ones). With a codec each part is encoded by itself: partial sums at every hop,
+    a result once, by the first rank that has it. For sparse schedules the work is an expectation, if the fraction
+    `density` of each rank's elements is not 0.
+    """
+    edges = edges or even_edges(elements, schedule.parts)
     if schedule.sparse and schedule.sparse.whole:
         sums, results = halved(schedule)
         last = loads_of(results, elements, item, codec)
@@ -61,14 +67,15 @@ def loads_of(
                 final.update(parts)
                 handed.update((hop.target, part) for _, part in parts)
             own = (fresh, moved) if codec else (0, 0)
-            found.append(Load(number, hop.source, hop.target, size, *own, moved if hop.add else 0))
+            found.append(HopLoad(number, hop.source, hop.target, size, *own, moved if hop.add else 0))
         final |= handed
     return tuple(found)
 
 
-def _of_streams(schedule: Schedule, edges: tuple[int, ...], item: int, density: float) -> tuple[Load, ...]:
-    """Parts grow with the number of ranks whose entries are in them; the head is a message of its own."""
-    found: list[Load] = []
+def _of_streams(schedule: Schedule, edges: tuple[int, ...], item: int, density: float) -> tuple[HopLoad, ...]:
+    """The expected work of sparse hops. A part has the more entries the more ranks it is the sum of; its head is a
+    message of its own."""
+    found: list[HopLoad] = []
 
     def note(number: int, hop: Hop, ranks: Sequence[int]) -> None:
         lengths = [edges[part + 1] - edges[part] for part in range(hop.start, hop.stop)]
@@ -79,7 +86,7 @@ def _of_streams(schedule: Schedule, edges: tuple[int, ...], item: int, density: 
             body += expected_size(length, item, density, many)
             entries += round(min(union(length, density, many), delta(length, item)))
         size = body + HEAD * len(lengths)
-        found.append(Load(number, hop.source, hop.target, size, 0, 0, 0, entries, 1 + bool(body)))
+        found.append(HopLoad(number, hop.source, hop.target, size, 0, 0, 0, entries, 1 + bool(body)))
 
     carried_out(schedule, [[1] * schedule.parts for _ in range(schedule.ranks)], note=note)
     return tuple(found)

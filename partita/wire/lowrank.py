@@ -23,16 +23,17 @@ class Factored:
 
     @property
     def elements(self) -> int:
+        """The number of its elements."""
         return self.rows * self.columns
 
     @property
     def first(self) -> int:
-        """Numbers of it among the Ps."""
+        """The number of elements that its first factor P has; all of its own if it is sent as it is."""
         return self.rows * self.rank or self.elements
 
     @property
     def second(self) -> int:
-        """Numbers of it among the Qs."""
+        """The number of elements that its second factor Q has."""
         return self.rank * self.columns
 
 

@@ -1,12 +1,12 @@
 """A collective as data: who sends which part of a vector to whom, step by step.
 
-    parts     the vector in `parts` pieces of about equal length, the first ones longer by one
+    parts     the vector in `parts` parts of about equal length, the first ones longer by one
     hop       0 --[1:2]--> 3 +     rank 0 sends part 1 to rank 3, which adds it to its own
-              0 --[1:2]--> 3       ... which puts it in the place of its own
-    step      hops that may go on at the same time: each sends what its sender held when the step began
-    sparse    parts travel as streams of the numbers that are not 0 (see `streams`), as long as these turn out to be
+              0 --[1:2]--> 3       ... which replaces its own by it
+    step      hops that may overlap: each sends what its sender held when the step began
+    sparse    parts are sent as streams of the elements that are not 0 (see `streams`), of lengths known at run time
 
-A rank goes through its own hops step by step and waits for nobody else. The simulator takes times and bytes from a
+A rank carries out its own hops step by step, and waits for no others. The simulator derives times and bytes from a
 schedule, the worker its sends and receives.
 """
 
@@ -22,9 +22,10 @@ from partita.units import Bytes
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """Parts `start` to `stop` from `source` to `target`, where they are added (`add`) or take the place of others.
+    """Parts `start` to `stop` are sent from `source` to `target`, which adds them to its own (`add`) or replaces its
+    own.
 
-    Ranks are places in the group that agrees, from 0.
+    `source` and `target` are positions in the group of the collective, from 0.
     """
 
     source: int
@@ -42,9 +43,11 @@ Step = tuple[Hop, ...]
 
 @dataclass(frozen=True, slots=True)
 class Sparse:
-    """How parts travel as streams: sums alone, results `whole`, as in any other schedule (SparCML's DSAR), or both
-    (SSAR); with `maps` both ends of a hop keep the places of the entries, which travel again only once they are others
-    (Kylix)."""
+    """How parts are sent as sparse streams.
+
+    Partial sums are streams; results are streams as well (SparCML's SSAR), or dense if `whole` (DSAR). With `maps` both
+    ends of a hop remember the indices of the entries, which are sent again only when they have changed (Kylix).
+    """
 
     whole: bool = False
     maps: bool = False
@@ -52,7 +55,7 @@ class Sparse:
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """The steps of a collective among `ranks` ranks on a vector in `parts` pieces. Two are equal if they are one."""
+    """The steps of a collective among `ranks` ranks on a vector of `parts` parts. Schedules compare by identity."""
 
     name: str
     ranks: int
@@ -70,26 +73,27 @@ class Schedule:
         return tuple(hop for step in self.steps for hop in step)
 
     def elements(self, hop: Hop, elements: int) -> int:
-        """How many of a vector's `elements` a hop moves."""
-        edges = edges_of(elements, self.parts)
+        """How many of a vector's `elements` a hop sends."""
+        edges = even_edges(elements, self.parts)
         return edges[hop.stop] - edges[hop.start]
 
     def sent(self, elements: int, item: int) -> list[Bytes]:
-        """Bytes that each rank sends, of a vector of `elements` of `item` bytes."""
-        edges, found = edges_of(elements, self.parts), [0] * self.ranks
+        """Bytes that each rank sends, for a vector of `elements` elements of `item` bytes."""
+        edges, found = even_edges(elements, self.parts), [0] * self.ranks
         for hop in self.hops:
             found[hop.source] += (edges[hop.stop] - edges[hop.start]) * item
         return found
 
 
-def edges_of(elements: int, parts: int) -> tuple[int, ...]:
-    """Where the parts of a vector begin, and its end: as equal as it goes, the first ones longer by one."""
+def even_edges(elements: int, parts: int) -> tuple[int, ...]:
+    """The edges of `parts` parts of a vector, from 0 to `elements`: as equal as possible, the first ones longer by
+    one."""
     share, rest = divmod(elements, parts)
     return tuple(accumulate((share + (i < rest) for i in range(parts)), initial=0))
 
 
 def schedule(name: str, ranks: int, parts: int, steps: list[list[Hop]]) -> Schedule:
-    """A Schedule of the steps in which anything is sent. Raises ProgramError for a hop that no rank or part is for."""
+    """A Schedule of the steps that have hops. Raises ProgramError for a hop of a rank or part that does not exist."""
     for hop in (hop for step in steps for hop in step):
         if hop.source == hop.target or not 0 <= min(hop.source, hop.target) <= max(hop.source, hop.target) < ranks:
             raise ProgramError(f"{name}: the hop {hop} is not between two of {ranks} ranks")
@@ -100,7 +104,7 @@ def schedule(name: str, ranks: int, parts: int, steps: list[list[Hop]]) -> Sched
 
 @lru_cache(256)
 def own_steps(schedule: Schedule, rank: int) -> tuple[tuple[int, tuple[Hop, ...], tuple[Hop, ...]], ...]:
-    """(number, hops to a rank, hops from it) of the steps in which it takes part."""
+    """(number, hops to `rank`, hops from it) for each step in which the rank takes part."""
     found = (
         (number, tuple(hop for hop in step if hop.target == rank), tuple(hop for hop in step if hop.source == rank))
         for number, step in enumerate(schedule.steps)
@@ -110,7 +114,8 @@ def own_steps(schedule: Schedule, rank: int) -> tuple[tuple[int, tuple[Hop, ...]
 
 @lru_cache(256)
 def strand(whole: Schedule, number: int, of: int) -> Schedule:
-    """A schedule for every `of`-th part of a vector whose parts are each cut into `of`: those with this `number`."""
+    """The schedule of one strand if each part is cut into `of` subparts: that of the `number`-th subpart of every
+    part."""
     steps = (
         tuple(
             Hop(hop.source, hop.target, part * of + number, part * of + number + 1, hop.add)
@@ -124,7 +129,8 @@ def strand(whole: Schedule, number: int, of: int) -> Schedule:
 
 @lru_cache(256)
 def halved(whole: Schedule) -> tuple[Schedule, Schedule]:
-    """A schedule whose results travel whole: the steps that sum streams, and those that hand all numbers on."""
+    """The two halves of a schedule with dense results: the steps that sum streams, and those that distribute
+    results."""
     cut = next((k for k, step in enumerate(whole.steps) if not all(hop.add for hop in step)), len(whole.steps))
     return replace(whole, steps=whole.steps[:cut], sparse=Sparse()), replace(
         whole, steps=whole.steps[cut:], sparse=None
@@ -132,5 +138,5 @@ def halved(whole: Schedule) -> tuple[Schedule, Schedule]:
 
 
 def joined(name: str, first: Schedule, *others: Schedule) -> Schedule:
-    """Schedules on the same parts, one after the other."""
+    """One schedule after the other, on the same parts."""
     return Schedule(name, first.ranks, first.parts, sum((s.steps for s in others), first.steps))

@@ -45,6 +45,7 @@ class AlexNet(nn.Module):
         )  # fmt: skip
 
     def forward(self, pixels: Tensor) -> Tensor:
+        """[n, 3, h, w] -> [n, classes]."""
         return self.classifier(self.features(pixels))  # type: ignore[no-any-return]
 
 
@@ -69,4 +70,5 @@ class Vgg16(nn.Module):
         )  # fmt: skip
 
     def forward(self, pixels: Tensor) -> Tensor:
+        """[n, 3, h, w] -> [n, classes]."""
         return self.classifier(self.features(pixels))  # type: ignore[no-any-return]

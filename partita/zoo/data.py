@@ -1,4 +1,4 @@
-"""What the built-in tasks learn from: real digits, real text, and seeded noise of the right shapes."""
+"""The data of the built-in tasks: real digits, real text, and seeded noise of the right shapes."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class Samples:
         return tuple(column[index] for column in self.columns)
 
     def collated(self, positions: Sequence[int]) -> tuple[torch.Tensor, ...]:
+        """The batch of the samples at `positions`."""
         rows = torch.from_numpy(np.array(positions))
         return tuple(column.index_select(0, rows) for column in self.columns)
 
@@ -69,7 +70,7 @@ class Image:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Draws `(tokens [length], the same one place later)`, uniform over `vocabulary`."""
+    """Draws `(tokens [length], the tokens one position later)`, uniform over `vocabulary`."""
 
     length: int
     vocabulary: int
@@ -112,7 +113,8 @@ def digits() -> tuple[Samples, Samples]:
 
 @lru_cache(maxsize=4)
 def library_text(length: int) -> tuple[Samples, Samples]:
-    """Bytes of the running Python's own library: `(bytes [length], the same one place later)`, int64.
+    """Bytes of the source of the running Python's standard library: `(bytes [length], the bytes one position later)`,
+    int64.
 
     The first 2 MB of the top-level modules in order of their names, cut into windows that do not overlap.
     """

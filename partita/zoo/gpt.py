@@ -20,6 +20,7 @@ class Block(nn.Module):
         self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
+        """[n, s, width] -> the same shape."""
         n, s, width = x.shape
         parts = self.query_key_value(self.attention_norm(x)).view(n, s, 3, self.heads, width // self.heads)
         query, key, value = parts.permute(2, 0, 3, 1, 4).unbind(0)
@@ -44,5 +45,6 @@ class Gpt(nn.Module):
             nn.init.normal_(table.weight, std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """[n, s] -> [n, s, vocabulary]."""
         places = torch.arange(tokens.shape[1], device=tokens.device)
         return self.head(self.norm(self.blocks(self.tokens(tokens) + self.places(places))))  # type: ignore[no-any-return]

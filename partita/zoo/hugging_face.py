@@ -41,23 +41,28 @@ def token_loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def causal_loss(model: nn.Module, batch: Any) -> Tensor:
+    """Cross-entropy of the next token."""
     return token_loss(model(input_ids=batch[0], use_cache=False).logits, batch[1])
 
 
 def masked_loss(model: nn.Module, batch: Any) -> Tensor:
+    """Cross-entropy of the masked tokens."""
     return token_loss(model(input_ids=batch[0]).logits, batch[1])
 
 
 def seq2seq_loss(model: nn.Module, batch: Any) -> Tensor:
+    """Cross-entropy of the decoder's tokens."""
     source, shifted, targets = batch
     return token_loss(model(input_ids=source, decoder_input_ids=shifted, use_cache=False).logits, targets)
 
 
 def classification_loss(model: nn.Module, batch: Any) -> Tensor:
+    """Cross-entropy of the label of a text."""
     return F.cross_entropy(model(input_ids=batch[0]).logits, batch[1])
 
 
 def image_loss(model: nn.Module, batch: Any) -> Tensor:
+    """Cross-entropy of the label of an image."""
     return F.cross_entropy(model(pixel_values=batch[0]).logits, batch[1])
 
 

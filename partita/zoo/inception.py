@@ -7,6 +7,8 @@ from torch import Tensor, nn
 
 
 class Convolution(nn.Module):
+    """A convolution without bias, batch normalisation and ReLU."""
+
     def __init__(
         self, inputs: int, outputs: int, size: int | tuple[int, int], stride: int = 1, pad: bool = True
     ) -> None:
@@ -18,6 +20,7 @@ class Convolution(nn.Module):
         self.activation = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
+        """[n, inputs, h, w] -> [n, outputs, h', w']."""
         return self.activation(self.norm(self.convolution(x)))  # type: ignore[no-any-return]
 
 
@@ -29,6 +32,7 @@ class Branches(nn.Module):
         self.branches = nn.ModuleList(branches)
 
     def forward(self, x: Tensor) -> Tensor:
+        """[n, inputs, h, w] -> the channels of all branches."""
         return torch.cat([branch(x) for branch in self.branches], 1)
 
 

@@ -16,6 +16,7 @@ class LstmLanguageModel(nn.Module):
         self.head = nn.Linear(width, vocabulary)
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """[n, s] -> [n, s, vocabulary]."""
         return self.head(self.recurrence(self.tokens(tokens))[0])  # type: ignore[no-any-return]
 
 
@@ -34,6 +35,7 @@ class Gnmt(nn.Module):
         self.head = nn.Linear(2 * width, vocabulary)
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """[n, s] -> [n, s, vocabulary]."""
         embedded = self.tokens(tokens)
         encoded = self.encoder(self.first(embedded.flip(1))[0])[0]
         decoded = self.decoder(embedded)[0]

@@ -31,11 +31,14 @@ class Bottleneck(nn.Module):
         self.activation = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
+        """[n, c, h, w] -> [n, c', h', w']."""
         y = self.activation(self.middle(self.activation(self.reduce(x))))
         return self.activation(self.expand(y) + self.shortcut(x))  # type: ignore[no-any-return]
 
 
 class ResNet50(nn.Module):
+    """ResNet-50: [n, 3, size, size] -> logits [n, classes]."""
+
     def __init__(self, classes: int = 1000, layers: tuple[int, ...] = LAYERS) -> None:
         super().__init__()
         self.stem = nn.Sequential(_convolution(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1))
@@ -50,4 +53,5 @@ class ResNet50(nn.Module):
         self.classifier = nn.Linear(channels, classes)
 
     def forward(self, pixels: Tensor) -> Tensor:
+        """[n, 3, h, w] -> [n, classes]."""
         return self.classifier(self.pool(self.blocks(self.stem(pixels))).flatten(1))  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""The tasks that come by name; nothing is downloaded."""
+"""The built-in tasks by name; nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ def predict(model: nn.Module, batch: Any) -> Tensor:
 
 
 def on_digits(name: str, model: Callable[[], nn.Module], rate: float) -> Task:
+    """Classification of scikit-learn's handwritten digits, with SGD at the learning rate `rate`."""
     training, validation = digits()
     optimizer = partial(torch.optim.SGD, lr=rate, momentum=0.9)
     return Task(name, model, classify, training, optimizer, batch_size=64, validation=validation)
@@ -49,12 +50,14 @@ def on_images(
 
 
 def on_text(name: str, model: Callable[[], nn.Module], *, length: int = 64, batch_size: int = 32) -> Task:
+    """Next-byte prediction on library text, with AdamW."""
     training, validation = library_text(length)
     optimizer = partial(torch.optim.AdamW, lr=1e-3)
     return Task(name, model, predict, training, optimizer, batch_size, validation=validation)
 
 
 def on_masks(name: str, model: Callable[[], nn.Module], size: int) -> Task:
+    """Segmentation of made-up images, with SGD."""
     optimizer = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
     data, validation = Synthetic(2_048, Mask(size)), Synthetic(64, Mask(size), seed=1)
     return Task(name, model, classify, data, optimizer, batch_size=16, validation=validation)

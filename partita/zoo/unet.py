@@ -25,6 +25,7 @@ class UNet(nn.Module):
         self.head = nn.Conv2d(widths[0], classes, 1)
 
     def forward(self, x: Tensor) -> Tensor:
+        """[n, 3, size, size] -> logits of each pixel."""
         levels: list[Tensor] = []
         for depth, block in enumerate(self.down):
             x = block(self.pool(x) if depth else x)

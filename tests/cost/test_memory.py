@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from partita.cost.memory import memory_curve, peak_memory, resident, written
+from partita.cost.memory import changes_of, memory_curve, peak_memory, resident
 from partita.graph.graph import Optimizer
 from partita.lab.rehearsal import Rehearsal
 from partita.lowering.lower import lower
@@ -85,7 +85,7 @@ def test_what_is_awaited_has_its_memory_from_the_start() -> None:
 
 @pytest.mark.parametrize("text", [*PLANS, "gpipe(microbatches=4)", "zero3(bucket_bytes=40,recompute=full)"])
 def test_what_was_written_at_one_pace_holds_at_another(text: str) -> None:
-    """The same totals at all moments as if it were written anew, wherever links are slow instead of devices."""
+    """The same totals at all moments as if it were predicted anew, wherever links are slow instead of devices."""
     graph = replace(layers(6), global_batch=64)
     times = []
     for bandwidth in (1e8, 1e3):
@@ -94,7 +94,7 @@ def test_what_was_written_at_one_pace_holds_at_another(text: str) -> None:
         costs = priced(graph, machines, sorted({s.batch for s in program.segments}))
         times.append([clocked(simulate(program, costs).spans, role) for role in program.roles])
     for role, fast, slow in zip(program.roles, *times, strict=True):
-        found, anew = written(program, graph, role, *fast).at(*slow), memory_curve(program, graph, role, *slow)
+        found, anew = changes_of(program, graph, role, *fast).at(*slow), memory_curve(program, graph, role, *slow)
         assert found.seconds.tolist() == anew.seconds.tolist()
         last = np.r_[np.diff(anew.seconds) > 0, True]  # what happens in one moment has no order
         assert found.totals[last].tolist() == anew.totals[last].tolist()

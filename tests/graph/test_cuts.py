@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partita.cost.tides import tide_of
+from partita.cost.lifetimes import lifetimes_of
 from partita.graph.cuts import Liveness, legal_cuts, liveness
 from partita.graph.graph import Graph, Parameter
 from partita.graph.operator import Operator, Phase, Ref
@@ -70,6 +70,6 @@ def test_cuts_leave_weights_at_home() -> None:
 
 def test_a_view_counts_once_and_what_was_read_for_the_last_time_goes() -> None:
     """Rows of 32 bytes: a and b, b alone (seen shares it), b and c, with the loss, with gw1, which stays, ..."""
-    during, across = tide_of(chain(), 2).made_course
+    during, across = lifetimes_of(chain(), 2).live_bytes
     assert during.sum(axis=1).tolist() == [0, 32, 64, 32, 64, 68, 128, 128, 160]
     assert across.sum(axis=1).tolist() == [0, 0, 32, 32, 32, 64, 64, 96, 96, 128]

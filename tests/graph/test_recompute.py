@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.cost.tides import tide_of
+from partita.cost.lifetimes import lifetimes_of
 from partita.errors import PlanError
 from partita.graph.blocks import block_starts, crossings, evenly, saved_before
 from partita.graph.graph import Graph
@@ -23,7 +23,7 @@ from tests.small import cluster_of, layers
 
 def peak(graph: Graph) -> int:
     """At so many samples that the gradients of weights do not count."""
-    return int(tide_of(graph, 4096).made_course[0].sum(axis=1).max())
+    return int(lifetimes_of(graph, 4096).live_bytes[0].sum(axis=1).max())
 
 
 def evenly_cut(graph: Graph, count: int) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from partita.wire.codec import coded_size, room, settings_of
 from partita.wire.elias import expected_bits
 from partita.wire.interpreter import carried_out
 from partita.wire.rings import ring
-from partita.wire.schedule import edges_of
+from partita.wire.schedule import even_edges
 
 DRAWS = 3000
 
@@ -181,7 +181,7 @@ def test_ranges_in_every_hop_err_by_the_hops(ranks: int) -> None:
     """QU-14: a ring that encodes each of its messages errs by p bounds at most."""
     bound, settings = 2.0**-8, settings_of(named("inceptionn", bound=2.0**-8))
     vectors = [normal(60, rank) * 0.05 for rank in range(ranks)]
-    edges = edges_of(60, ranks)
+    edges = even_edges(60, ranks)
 
     def code(value: torch.Tensor, rank: int, part: int) -> torch.Tensor:
         return decoded("inceptionn", encoded("inceptionn", value, settings), value, settings)
@@ -196,7 +196,7 @@ def test_ranges_in_every_hop_err_by_the_hops(ranks: int) -> None:
 def test_eight_bits_in_every_hop_err_by_their_steps(ranks: int) -> None:
     """QU-15: a ring that quantises each of its messages ends with the same bits on all ranks, and errs in each part by
     m / 254 of every message on its way at most."""
-    vectors, edges, most = [normal(60, rank) for rank in range(ranks)], edges_of(60, ranks), [0.0] * ranks
+    vectors, edges, most = [normal(60, rank) for rank in range(ranks)], even_edges(60, ranks), [0.0] * ranks
 
     def code(value: torch.Tensor, rank: int, part: int) -> torch.Tensor:
         most[part] += float(value.abs().max()) / 254 * (1 + 1e-5)

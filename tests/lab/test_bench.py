@@ -95,7 +95,7 @@ def test_a_step_takes_the_longer_of_the_card_and_its_host(factor: float) -> None
     costs = replace(priced(graph, machine, [8]), launching=None)
     program = lower(graph, call("single", graph, machine), machine)[-1].program
     alone = simulate(program, costs).step_seconds
-    nothing = dict.fromkeys(("copy", "add", "update", "lying", "load"), (0.0, 0.0, 0.0))
+    nothing = dict.fromkeys(("copy", "add", "update", "update_unpacked", "load"), (0.0, 0.0, 0.0))
     touches = [{"launching": [{**nothing, "instruction": 0.0}]}]
     launches = {name: factor * seconds for name, seconds in costs.operators.items()}
     both = with_launching(costs, launches, touches)

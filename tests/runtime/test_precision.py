@@ -30,7 +30,7 @@ from partita.runtime.leg import legs
 from partita.runtime.restore import open_checkpoint
 from partita.runtime.state import State
 from partita.task import Task
-from partita.tracing.strips import states_of
+from partita.tracing.update_units import states_of
 from tests.captures import capture
 from tests.runtime.padded import bounded, padded
 from tests.runtime.test_checkpoints import moody
@@ -224,7 +224,7 @@ def test_a_step_that_overflows_changes_nothing_anywhere(plan: str, size: int) ->
             assert torch.equal(flat, before[rank].master[name])
             assert not torch.equal(flat, later[rank].master[name])
             now, then = (
-                states_of(one.optimizer[name], one.views[name], one.strips[name]) for one in (state, before[rank])
+                states_of(one.optimizer[name], one.views[name], one.units[name]) for one in (state, before[rank])
             )
             for mine, was in zip(now, then, strict=True):
                 assert mine.keys() == was.keys()

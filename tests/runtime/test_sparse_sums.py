@@ -19,7 +19,7 @@ from partita.searches.pays import bare
 from partita.tracing.capture import capture
 from partita.wire.algorithms import BACKEND, all_reduce
 from partita.wire.interpreter import carried_out
-from partita.wire.schedule import Hop, edges_of
+from partita.wire.schedule import Hop, even_edges
 from partita.wire.streams import HEAD, PLACE, Stream, packed, stream_of
 from tests.runtime.test_ring import Post, Posting
 from tests.small import cluster_of, perceptron, two_layers
@@ -58,7 +58,7 @@ def on_paper(name: str, flats: dict[int, torch.Tensor]) -> dict[int, int]:
     assert schedule.sparse is not None
     sparse, sent = schedule.sparse, dict.fromkeys(group, 0)
     vectors = [flats[rank].numpy().copy() for rank in group]
-    edges = edges_of(len(vectors[0]), schedule.parts)
+    edges = even_edges(len(vectors[0]), schedule.parts)
 
     def note(step: int, hop: Hop, streams: Sequence[Stream]) -> None:
         head, body = packed(streams)

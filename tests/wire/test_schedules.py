@@ -15,7 +15,7 @@ from partita.errors import PlanError, ProgramError
 from partita.wire.algorithms import ALGORITHMS, all_reduce, factors
 from partita.wire.interpreter import carried_out
 from partita.wire.rings import pairwise_reduce_scatter, ring_all_gather, ring_reduce_scatter
-from partita.wire.schedule import Hop, Schedule, edges_of, schedule
+from partita.wire.schedule import Hop, Schedule, even_edges, schedule
 from partita.wire.trees import tree_broadcast, tree_reduce
 
 RANKS = range(1, 18)
@@ -58,7 +58,7 @@ def test_all_ranks_end_with_the_same_bits(ranks: int, elements: int) -> None:
     vectors = [draw.normal(size=elements).astype(np.float32) for _ in range(ranks)]
     for name in names(ranks):
         one = all_reduce(name, ranks)
-        edges = edges_of(elements, one.parts)
+        edges = even_edges(elements, one.parts)
         ends = carried_out(one, [[v[i:j] for i, j in pairwise(edges)] for v in vectors])
         first, *others = (np.concatenate(parts) for parts in ends)
         assert all(first.tobytes() == other.tobytes() for other in others), name
@@ -68,7 +68,7 @@ def test_all_ranks_end_with_the_same_bits(ranks: int, elements: int) -> None:
 @given(st.integers(2, 40), st.integers(0, 5000))
 def test_bytes_of_a_ring(ranks: int, elements: int) -> None:
     """CO-02: rank i sends 2n - size(c_{i+1}) - size(c_{i+2}); all together 2(p-1)n."""
-    edges = edges_of(elements, ranks)
+    edges = even_edges(elements, ranks)
     size = [4 * (edges[i + 1] - edges[i]) for i in range(ranks)]
     sent = all_reduce("ring", ranks).sent(elements, 4)
     assert sent == [8 * elements - size[(i + 1) % ranks] - size[(i + 2) % ranks] for i in range(ranks)]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from partita.errors import PlanError
 from partita.wire.algorithms import all_reduce
 from partita.wire.interpreter import carried_out
-from partita.wire.schedule import Hop, Schedule, edges_of
+from partita.wire.schedule import Hop, Schedule, even_edges
 from partita.wire.streams import (
     DENSE,
     FORMS,
@@ -58,7 +58,7 @@ class Wire:
     def sum(self, vectors: list[Vector]) -> list[Vector]:
         assert self.schedule.sparse is not None
         self.bytes, self.all = {}, []
-        edges = edges_of(len(vectors[0]), self.schedule.parts)
+        edges = even_edges(len(vectors[0]), self.schedule.parts)
         parts = [[stream_of(v[a:b]) for a, b in pairwise(edges)] for v in vectors]
         return [np.concatenate([p.all() for p in one]) for one in carried_out(self.schedule, parts, note=self._note)]
 
@@ -163,7 +163,7 @@ def test_split_sends_what_each_rank_sums() -> None:
     one = Wire("sparse_split", ranks)
     vectors = drawn(ranks, elements, entries)
     one.sum(vectors)
-    edges = edges_of(elements, ranks)
+    edges = even_edges(elements, ranks)
     apart = [[np.count_nonzero(v[a:b]) for a, b in pairwise(edges)] for v in vectors]
     first = sum(n for rank, row in enumerate(apart) for part, n in enumerate(row) if part != rank)
     last = (ranks - 1) * np.count_nonzero(np.sum(np.abs(vectors), 0))
@@ -211,7 +211,10 @@ def zipf(ranks: int, elements: int, entries: int) -> list[Vector]:
 def held_after(name: str, vectors: list[Vector], layers: int) -> int:
     """Entries that all ranks hold of what they still sum, after so many layers down."""
     whole = all_reduce(name, len(vectors))
-    edges, some = edges_of(len(vectors[0]), whole.parts), Schedule(name, whole.ranks, whole.parts, whole.steps[:layers])
+    edges, some = (
+        even_edges(len(vectors[0]), whole.parts),
+        Schedule(name, whole.ranks, whole.parts, whole.steps[:layers]),
+    )
     ends = carried_out(some, [[stream_of(v[a:b]) for a, b in pairwise(edges)] for v in vectors])
     mine = {hop.target: range(hop.start, hop.stop) for hop in some.steps[-1]} if layers else {}
     return sum(len(ends[r][part].values) for r in range(whole.ranks) for part in mine.get(r, range(whole.parts)))

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from partita.cost.lifetimes import lifetimes_of
 from partita.cost.memory import peak_memory
-from partita.cost.tides import tide_of
 from partita.lowering.lower import lower
 from partita.program.program import Program
 from partita.recipes.catalogue import call
@@ -23,13 +23,13 @@ def program(text: str, p: int, m: int) -> Program:
 def test_each_value_lives_from_its_maker_to_its_last_reader() -> None:
     """Inputs 8 x 2 floats, then 8 x 3, 8 x 4, 8 x 4; transposes share memory; gradients stay."""
     graph = layers(1)
-    tide = tide_of(graph, 8)
-    during, across = tide.made_course
+    lifetimes = lifetimes_of(graph, 8)
+    during, across = lifetimes.live_bytes
     assert during[graph.index["f0"]].tolist() == [96 + 128 + 128, 0]
     assert across[graph.forward_length].tolist() == [96 + 128, 0]
     assert across[-1].tolist() == [0, 4 * (2 * 3 + 3 * 4 + 4 * 4)]
     assert during[graph.index["loss"]].tolist() == [96 + 128 + 128 + 4, 0]
-    read = tide.outside(["input.0"])
+    read = lifetimes.input_bytes(["input.0"])
     assert read[: graph.index["wa"] + 1].tolist() == [64] * (graph.index["wa"] + 1)
     assert read[graph.index["wa"] + 1 :].tolist() == [0] * (len(read) - graph.index["wa"] - 1)
 
@@ -41,9 +41,11 @@ def test_one_f_one_b_keeps_as_many_microbatches_as_stages_follow(p: int, m: int)
     for rank in range(p - 1):
         kept = [peak_memory(one, layers(2 * p - 2), rank) for one in (alternating, filling)]
         stage = alternating.stages[rank]
-        tide, inputs = tide_of(stage, 8), [name for name, _ in stage.inputs if name.endswith(f">{rank}")]
-        forward = [name for name in inputs if tide.reads[name] < stage.forward_length or not name.startswith("x")]
-        held = tide.made_course[1][stage.forward_length].sum() + tide.outside(forward)[stage.forward_length]
+        lifetimes, inputs = lifetimes_of(stage, 8), [name for name, _ in stage.inputs if name.endswith(f">{rank}")]
+        forward = [name for name in inputs if lifetimes.reads[name] < stage.forward_length or not name.startswith("x")]
+        held = (
+            lifetimes.live_bytes[1][stage.forward_length].sum() + lifetimes.input_bytes(forward)[stage.forward_length]
+        )
         assert kept[1] - kept[0] == (m - min(p - rank, m)) * held
 
 

@@ -1,14 +1,14 @@
-"""Live bytes of one pass through a graph, or through a stage of it: what is made, how long it stays, what for.
+"""When each value of a graph is alive: from the operator that makes it to the last operator that reads it.
 
 position      0    1    2    3           position p lies before operator p
 operators       a    b    c
-a's life           |---------|           alive during a, b and c, across 1 and 2, if c is its last reader
+a's value          |---------|           alive during a, b and c, and at positions 1 and 2, if c reads it last
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -19,15 +19,17 @@ from partita.graph.operator import Ref
 from partita.graph.patterns import shares_memory
 from partita.units import Bytes
 
-MADE = 2  # kinds of what operators make: activations, gradients of parameters
+MADE = 2  # columns of `live_bytes`: activations, gradients of parameters
 
 
 @dataclass(frozen=True)
-class Tide:
-    """A graph's values by the memory that they own; views share their root's.
+class Lifetimes:
+    """The lifetimes of a graph's values, and their bytes for `batch` samples.
 
-    `made`, `last` and `size` are those of roots that operators make, gradients stay to the end; `reads` has the last
-    reader of what comes from outside, or of a view of it.
+    A view has no memory of its own: `root` maps each value to the value whose memory it uses. `made` and `last` map the
+    roots that operators make to the places of the operator that makes them and of the last one that reads them or a
+    view of them; gradients of parameters live to the end of the graph. `reads` maps the names of the graph's inputs to
+    the place of their last reader.
     """
 
     graph: Graph
@@ -38,8 +40,11 @@ class Tide:
     reads: dict[str, int] = field(default_factory=dict)
 
     @cached_property
-    def made_course(self) -> tuple[Course, Course]:
-        """(bytes alive during each operator, across each position) of what operators make, shape [., MADE]."""
+    def live_bytes(self) -> tuple[Course, Course]:
+        """Bytes of what operators make that are alive (during each operator, at each position).
+
+        Shapes [operators, MADE] and [operators + 1, MADE].
+        """
         count, final = len(self.graph.operators), self.gradients
         rises, falls = (np.zeros((count + 2, MADE), np.int64) for _ in range(2))
         for ref, at in self.made.items():
@@ -49,8 +54,8 @@ class Tide:
         during = np.cumsum(rises - falls, axis=0)[: count + 1]
         return during[:count], during - rises[: count + 1]
 
-    def outside(self, names: Collection[str]) -> Course:
-        """Bytes of these inputs that are still to be read at each position."""
+    def input_bytes(self, names: Collection[str]) -> Course:
+        """Bytes of the named inputs that operators still have to read, at each position: shape [operators + 1]."""
         found = np.zeros(len(self.graph.operators) + 1, np.int64)
         inputs = dict(self.graph.inputs)
         for name in names:
@@ -60,35 +65,46 @@ class Tide:
 
     @cached_property
     def gradients(self) -> frozenset[Ref]:
-        """Roots of parameters' gradients."""
+        """The roots of parameters' gradients."""
         return frozenset(self.root[ref] for _, ref in self.graph.gradients if ref in self.root)
 
     @cached_property
-    def wanted(self) -> dict[str, Ref]:
+    def gradient_of(self) -> dict[str, Ref]:
+        """Parameter -> the value that is its gradient."""
         return dict(self.graph.gradients)
 
     def size(self, ref: Ref) -> Bytes:
+        """Bytes of a value."""
         return self.graph.tensor(ref).size(self.batch)
 
-    def gradient(self, parameter: str) -> Bytes:
-        """Bytes that go when a parameter's gradient is taken; 0 where something else needs it as well."""
-        ref = self.wanted.get(parameter)
+    def released(self, parameter: str) -> Bytes:
+        """Bytes that are free once a parameter's gradient was copied into its bucket; 0 if something else reads the
+        gradient as well."""
+        ref = self.gradient_of.get(parameter)
         if ref is None or ref in self.graph.shared_gradients or self.root.get(ref) not in self.gradients:
             return 0
         return self.size(self.root[ref])
 
-    def leaving(self, start: int, stop: int) -> Iterator[tuple[str, Bytes]]:
-        """(name, bytes) of what operators `start` to `stop` leave for other stages; bytes are 0 while this stage keeps
-        the value itself."""
+    def sent(self, start: int, stop: int) -> Iterator[tuple[str, Bytes]]:
+        """(name, bytes) of each value that operators `start` to `stop` make for other stages. Bytes are 0 where
+        operators of this stage still read the value, so that it is counted among the stage's own."""
         for name, ref in self.graph.sends:
             if start <= self.graph.index.get(ref.name, -1) < stop:
                 kept = self.last.get(self.root.get(ref, ref), -1) >= stop
                 yield name, 0 if kept else self.size(ref)
 
 
-def tide_of(graph: Graph, batch: int) -> Tide:
-    """The lives of a graph's values for `batch` samples."""
-    found, inputs = Tide(graph, batch), {name for name, _ in graph.inputs}
+def lifetimes_of(graph: Graph, batch: int) -> Lifetimes:
+    """The lifetimes of a graph's values, for `batch` samples.
+
+    Only sizes depend on the batch, so lifetimes are found once a graph, and kept with it.
+    """
+    found = graph.once("lifetimes", lambda: _lifetimes(graph))
+    return graph.once(("lifetimes", batch), lambda: replace(found, batch=batch))
+
+
+def _lifetimes(graph: Graph) -> Lifetimes:
+    found, inputs = Lifetimes(graph, 1), {name for name, _ in graph.inputs}
     root, last = found.root, found.last
     for i, operator in enumerate(graph.operators):
         reads = list(operator.reads())

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, optim
 
-from partita.program.strips import STRIP, strips_of
+from partita.program.update_units import UNIT_BYTES, units_of
 from partita.tracing.optimizer import elementwise, joins
-from partita.tracing.strips import Strip, apart, groups_of, joined, parted, states_of
+from partita.tracing.update_units import UpdateUnit, apart, groups_of, joined, parted, states_of
 from tests.small import perceptron
 
 Make = Callable[[Iterable[Tensor]], optim.Optimizer]
@@ -58,21 +58,21 @@ class Stepped:
         parts = torch.split(self.flat, [prod(shape) for shape in SHAPES])
         self.pieces = [part.view(shape) for part, shape in zip(parts, SHAPES, strict=True)]
         self.optimizer = make(self.pieces)
-        self.strips = apart(self.pieces)
+        self.units = apart(self.pieces)
 
     def step(self, seed: int) -> None:
         draw = torch.Generator().manual_seed(seed)
         gradient = torch.randn(len(self.flat), generator=draw).to(self.flat.dtype)
-        parts = torch.split(gradient, [strip.tensor.numel() for strip in self.strips])
-        for strip, part in zip(self.strips, parts, strict=True):
-            strip.tensor.grad = part.view(strip.tensor.shape)
+        parts = torch.split(gradient, [unit.tensor.numel() for unit in self.units])
+        for unit, part in zip(self.units, parts, strict=True):
+            unit.tensor.grad = part.view(unit.tensor.shape)
         self.optimizer.step()
 
-    def arrange(self, how: Callable[..., tuple[Strip, ...]]) -> None:
-        self.strips = how(self.optimizer, self.pieces, self.strips)
+    def arrange(self, how: Callable[..., tuple[UpdateUnit, ...]]) -> None:
+        self.units = how(self.optimizer, self.pieces, self.units)
 
     def state(self) -> list[dict[str, Any]]:
-        return states_of(self.optimizer, self.pieces, self.strips)
+        return states_of(self.optimizer, self.pieces, self.units)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -94,8 +94,8 @@ def test_joined_pieces_have_the_bits_of_pieces(rule: str, dtype: torch.dtype) ->
             for key, value in mine.items():
                 same = torch.equal(value, theirs[key]) if isinstance(value, Tensor) else value == theirs[key]
                 assert same, (step, key)
-    assert groups_of(one.optimizer, one.strips) == groups_of(other.optimizer, other.strips)
-    assert len(other.strips) == (5 if rule == "apart" else 1)
+    assert groups_of(one.optimizer, one.units) == groups_of(other.optimizer, other.units)
+    assert len(other.units) == (5 if rule == "apart" else 1)
 
 
 def test_what_counts_differently_is_not_joined() -> None:
@@ -105,7 +105,7 @@ def test_what_counts_differently_is_not_joined() -> None:
         each.step(0)
         each.optimizer.state[each.pieces[1]]["step"] += 3
     other.arrange(joined)
-    assert [(strip.start, strip.stop) for strip in other.strips] == [(0, 1), (1, 2), (2, 6)]
+    assert [(unit.start, unit.stop) for unit in other.units] == [(0, 1), (1, 2), (2, 6)]
     for step in (1, 2):
         one.step(step)
         other.step(step)
@@ -113,11 +113,11 @@ def test_what_counts_differently_is_not_joined() -> None:
 
 
 def test_how_long_a_strip_is() -> None:
-    small = STRIP // 4
-    assert strips_of([small] * 9) == [(0, 4), (4, 8), (8, 9)]
-    assert strips_of([small, 2 * STRIP, small, small]) == [(0, 1), (1, 2), (2, 4)]
-    assert strips_of([small, small, small], ["a", "a", "b"]) == [(0, 2), (2, 3)]
-    assert strips_of([]) == []
+    small = UNIT_BYTES // 4
+    assert units_of([small] * 9) == [(0, 4), (4, 8), (8, 9)]
+    assert units_of([small, 2 * UNIT_BYTES, small, small]) == [(0, 1), (1, 2), (2, 4)]
+    assert units_of([small, small, small], ["a", "a", "b"]) == [(0, 2), (2, 3)]
+    assert units_of([]) == []
 
 
 class Normed(optim.Optimizer):

@@ -1,0 +1,90 @@
+"""Comparing plans, and checking one: they are run here, and compared with predictions or with plain PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from partita.api.loading import graph_of, load
+from partita.api.planning import check_plans, plan_of
+from partita.cluster.cluster import Cluster
+from partita.cluster.text import load_cluster
+from partita.cost.costs import Costs
+from partita.errors import PartitaError
+from partita.graph.graph import Graph
+from partita.lab.costing import Tell, quiet
+from partita.lowering.lower import lower
+from partita.plan.plan import Plan
+from partita.recipes.reading import AUTO
+from partita.report.comparison import Comparison, row_of
+from partita.report.environment import environment
+from partita.report.setting import setting_of
+from partita.report.verdict import Verdict
+from partita.searches.sweep import check_links
+from partita.task import Task, spec_of
+from partita.units import BytesPerSecond
+
+
+def compare(
+    task: Task | str, plans: Sequence[Plan | str], cluster: Cluster, *, steps: int = 0,
+    target_loss: float | None = None, repeat: int = 1, seed: int = 0, bandwidths: Sequence[BytesPerSecond] = (),
+    evaluate: bool = True, tell: Tell = quiet,
+) -> Comparison:  # fmt: skip
+    """Predict every plan from micro-benchmarks, then run all plans, repeats interleaved, on one set of workers.
+
+    Without `steps` there are 10 steps, or an epoch if there is a `target_loss`. Recipes choose stages by measured
+    costs. Held-out losses are computed if `evaluate`. With `bandwidths` (bytes a second), a step is also predicted at
+    each of these on the cluster's narrowest link. A plan that cannot apply becomes a row that says why.
+
+    Raises PlanError for a text that is no plan, OptionError for bandwidths if no link has one.
+    """
+    check_plans(*plans)
+    if bandwidths:
+        check_links(cluster)
+    loaded = load(task) if isinstance(task, str) else task
+    spec, names = spec_of(loaded), [plan if isinstance(plan, str) else plan.name for plan in plans]
+    from partita.lab.contest import contest
+
+    graph = graph_of(loaded, tell=tell)
+    steps = steps or (10 if target_loss is None else graph.samples // graph.global_batch)
+    given = dict(zip(names, plans, strict=True))
+    rows = {name: _planned(plan, graph, cluster, task=loaded, tell=tell) for name, plan in given.items()}
+    made = {text: plan for text, plan in rows.items() if isinstance(plan, Plan)}
+
+    def again(text: str, costs: Costs) -> Plan:
+        found = text if text == AUTO else _planned(given[text], graph, cluster, task=loaded, costs=costs)
+        return made[text] if isinstance(found, str) else found  # `auto` has measured what it judges
+
+    order: dict[str, Any] = {"steps": steps, "repeat": repeat, "seed": seed, "bandwidths": bandwidths}
+    ran = contest(loaded, graph, cluster, made, again=again, evaluate=evaluate, **order, tell=tell)
+    found = [
+        row_of(name, rows[name], ran.predicted.get(name), ran.results.get(name, ()), ran.memory.get(name, ()),
+               ran.guesses.get(name, {}), target_loss, ran.classes.get(name, ""), ran.over.get(name, ()))
+        for name in names
+    ]  # fmt: skip
+    return Comparison(tuple(found), spec, cluster, ran.notes, environment(), setting_of(graph, cluster))
+
+
+def _planned(plan: Plan | str, graph: Graph, cluster: Cluster, **order: Any) -> Plan | str:
+    """The Plan, or the sentence that says why it cannot apply."""
+    try:
+        made = plan_of(plan, graph, cluster, **order)
+        lower(graph, made, cluster)
+        return made
+    except PartitaError as error:
+        return str(error)
+
+
+def verify(
+    task: Task | str, plan: Plan | str, cluster: Cluster | None = None, *, seed: int = 0, steps: int = 3,
+    tell: Tell = quiet,
+) -> Verdict:  # fmt: skip
+    """Whether a plan's training equals what its semantic class promises: all ranks run in one process, in fp64, and are
+    compared with plain PyTorch."""
+    check_plans(plan)
+    from partita.runtime.check import checked
+
+    machines, loaded = cluster or load_cluster("local:4"), load(task) if isinstance(task, str) else task
+    return Verdict(
+        **checked(loaded, lambda graph: plan_of(plan, graph, machines), machines, seed=seed, steps=steps, tell=tell)
+    )

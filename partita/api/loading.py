@@ -1,0 +1,46 @@
+"""Loading tasks, clusters and graphs, and capturing a training step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from partita.cluster.cluster import Cluster
+from partita.cluster.text import load_cluster
+from partita.graph.graph import Graph
+from partita.graph.text import read_graph, write_graph
+from partita.lab.costing import Tell, quiet
+from partita.task import Task, load_task
+from partita.zoo.names import check_name
+
+
+def load(spec: str) -> Task:
+    """The Task of `file.py:function`, `package.module:function` or a built-in name."""
+    if ":" in spec:
+        return load_task(spec)
+    check_name(spec)
+    from partita.zoo.tasks import built_in
+
+    return load_task(spec, built_in)
+
+
+def cluster_of(spec: str) -> Cluster:
+    """The Cluster of a TOML file, a catalogue name or `local:N`."""
+    return load_cluster(spec)
+
+
+def graph_of(task: Task | str, *, tell: Tell = quiet) -> Graph:
+    """The Graph of a task's training step, captured, or read from a `graph.json`."""
+    if isinstance(task, str) and task.endswith(".json"):
+        return read_graph(Path(task))
+    loaded = load(task) if isinstance(task, str) else task
+    from partita.tracing.capture import capture
+
+    tell(f"capturing {loaded.name}")
+    return capture(loaded)
+
+
+def capture_to(spec: str, path: str, *, tell: Tell = quiet) -> Graph:
+    """Capture a task and write its graph to a file."""
+    graph = graph_of(spec, tell=tell)
+    write_graph(graph, Path(path))
+    return graph

@@ -1,0 +1,92 @@
+"""Making plans: from a text, or by a search."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
+from partita.graph.graph import Graph
+from partita.lab.costing import Tell, costs_of, quiet
+from partita.plan.plan import Plan
+from partita.recipes.budget import settled
+from partita.recipes.reading import read_text
+from partita.searches.auto import auto, field_of
+from partita.searches.exhaustive import Search
+from partita.searches.finals import finalists, judged
+from partita.searches.minibatches import over_minibatches
+from partita.searches.objective import ALLOWED
+from partita.searches.pays import all_pay, asked
+from partita.searches.steps_to_loss import StepsToLoss
+from partita.task import Task
+
+
+def check_plans(*plans: Plan | str) -> None:
+    """Raises PlanError for a text that is no plan, before anything slow is loaded."""
+    for plan in plans:
+        if isinstance(plan, str):
+            read_text(plan)
+
+
+def plan_of(
+    plan: str | Plan, graph: Graph, cluster: Cluster, *, task: Task | str = "", allow: str = "exact",
+    costs: Costs | None = None, tell: Tell = quiet,
+) -> Plan:  # fmt: skip
+    """The Plan that a recipe call, a plan file (`*.toml`) or `auto`, the best that `search` finds, stands for.
+
+    `recompute=auto` is replaced by the operators that are chosen to be recomputed. Recipes choose stages and
+    collectives by `costs` (None: those of data sheets); `auto` measures costs if this machine can stand for the cluster
+    and workers can load `task`.
+    """
+    wanted = plan if isinstance(plan, Plan) else read_text(plan)
+    if isinstance(wanted, Plan):
+        return settled(wanted, graph, cluster, costs)
+    if wanted is None:
+        return search(graph, cluster, task=task, allow=allow, costs=costs, tell=tell).best
+    return wanted.plan(graph, cluster, costs)
+
+
+def search(
+    graph: Graph, cluster: Cluster, *, task: Task | str = "", costs: Costs | None = None, source: str = "",
+    objective: str = "time", top: int = 0, allow: str = "exact", steps_to_loss: StepsToLoss | None = None,
+    tell: Tell = quiet,
+) -> Search:  # fmt: skip
+    """The best plans of a grid (`searches.space`), best first; `top` keeps so many (0: all).
+
+    A formula on costs of data sheets prices every point of the grid, and the event clock ranks the best. If `costs` are
+    not given and this machine can stand for the cluster, workers that load `task` measure costs for the best plans,
+    which are ranked again; if it cannot, the result's `because` says why. `source` 'measured' or 'datasheet' insists on
+    one of these.
+
+    With `steps_to_loss`, the steps K(B) to a loss by minibatch size B, plans of several sizes are compared by the time
+    of K(B) steps.
+    """
+    if steps_to_loss is not None:
+
+        def ranked(by: str) -> Callable[[Graph], Search]:
+            known: dict[str, Any] = {"task": task, "costs": costs, "source": by, "top": top, "allow": allow}
+            return lambda one: search(one, cluster, objective="time-to-loss", tell=tell, **known)
+
+        judge = None if costs is not None or source == "datasheet" else ranked(source)
+        return over_minibatches(graph, steps_to_loss, ranked("datasheet"), judge)
+    begun = time.perf_counter()
+    tell("pricing every point of the grid by formula")
+    field = field_of(graph, cluster, objective=objective, allow=allow)
+    coded = asked(graph, cluster) if "lossy" in ALLOWED[allow] else ()
+    known = costs or costs_of(graph, cluster, [*field.plans, *coded], source="datasheet")
+    found = auto(field, known, objective=objective, allow=allow, tell=tell)
+    if costs is None and source != "datasheet":
+        few = finalists(found)
+        known = costs_of(graph, cluster, [*(c.plan for c in few), *coded], task=task, source=source, tell=tell)
+        found = judged(found, few, known, objective=objective, allow=allow, tell=tell)
+    kept = found.candidates[:top] if top else found.candidates
+    if "lossy" in ALLOWED[allow]:
+        tell("simulating codecs")
+        found = replace(found, pays=all_pay(known))
+    sheet = f"; costs are data sheets', not measured: {found.because}" if found.because else ""
+    return replace(
+        found, candidates=kept, search_seconds=time.perf_counter() - begun, explanation=found.explanation + sheet
+    )

@@ -1,0 +1,55 @@
+"""Predictions of a plan, without running it: its Timeline, its step over bandwidths, whether it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from partita.api.planning import plan_of
+from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
+from partita.errors import PartitaError
+from partita.graph.graph import Graph
+from partita.lab.costing import Tell, costs_of, quiet
+from partita.lowering.lower import lower
+from partita.plan.plan import Plan
+from partita.report.notebook import Shown, shown
+from partita.searches.fit import Fit, usual
+from partita.searches.fit import fit as fit_to
+from partita.searches.sweep import Sweep
+from partita.searches.sweep import sweep as sweep_over
+from partita.simulator.simulate import simulate as simulate_program
+from partita.task import Task
+from partita.units import BytesPerSecond
+
+
+def simulate(
+    graph: Graph, plan: str | Plan, cluster: Cluster, *, task: Task | str = "", costs: Costs | None = None,
+    tell: Tell = quiet,
+) -> Shown:  # fmt: skip
+    """The predicted Timeline of a plan in its steady state, which notebooks draw. Costs are those of `costs_of`, unless
+    given."""
+    made = plan_of(plan, graph, cluster, task=task, tell=tell)
+    known = costs or costs_of(graph, cluster, [made], task=task, tell=tell)
+    tell(f"simulating {made.name}")
+    return shown(simulate_program(lower(graph, made, cluster)[-1].program, known))
+
+
+def sweep(plan: Plan, costs: Costs, bandwidths: Sequence[BytesPerSecond], *, tell: Tell = quiet) -> Sweep:
+    """The plan's predicted step at each bandwidth, in bytes a second, of the cluster's narrowest link; other links keep
+    their ratio to it."""
+    tell(f"simulating {plan.name} at {len(bandwidths)} bandwidths")
+    return sweep_over(plan, costs, tuple(bandwidths))
+
+
+def fit(graph: Graph, cluster: Cluster, plan: str | Plan = "", *, tell: Tell = quiet) -> Fit:
+    """Whether a plan (without one, data parallelism over all devices) fits the devices' memory, by how much, and what
+    would make it fit. Raises ClusterError where the cluster does not say how much memory there is."""
+    try:
+        made = plan_of(plan or usual(graph, cluster), graph, cluster, tell=tell)
+        lower(graph, made, cluster)
+    except PartitaError:
+        if plan:
+            raise
+        made = None
+    tell("predicting memory")
+    return fit_to(graph, cluster, made)

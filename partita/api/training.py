@@ -1,0 +1,86 @@
+"""Training by a plan."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from partita.api.loading import graph_of, load
+from partita.api.planning import check_plans, plan_of
+from partita.cluster.cluster import Cluster
+from partita.errors import OptionError
+from partita.lab.costing import Tell, quiet
+from partita.plan.plan import Plan
+from partita.report.comparison import Comparison, Row
+from partita.report.environment import environment
+from partita.report.manifest import write_manifest
+from partita.report.record import write_run
+from partita.report.setting import setting_of
+from partita.report.trained import Trained
+from partita.task import Task, spec_of
+from partita.units import Seconds
+
+
+def train(
+    task: Task | str, plan: Plan | str, cluster: Cluster, *, steps: int = 0, epochs: int = 0, seed: int = 0,
+    init: str = "", out: str = "", resume: bool = False, checkpoint_every: int = 0, keep: int = 2,
+    deterministic: bool = False, timeout: Seconds = 60.0, tell: Tell = quiet,
+) -> Trained | None:  # fmt: skip
+    """Train by a Plan, or a plan's text, on the cluster's devices, which are processes of this machine.
+
+    These load the task themselves: give the text that they load it by, or a Task that a function at the top level of a
+    file returned. Under torchrun this process is one rank, and only rank 0 returns a result.
+
+    With `out`, a manifest is written there before the run begins, and a checkpoint every `checkpoint_every` steps, of
+    which the newest `keep` stay; `resume` continues from the last one, bit for bit under the same plan. Without
+    checkpoints, a worker that dies is started again while the others go on, if the plan allows it. `timeout` is in
+    seconds.
+
+    Raises InputError; RunError for a run that failed; RunStopped if a signal has ended it.
+    """
+    ranked = "RANK" in os.environ
+    check_plans(plan)
+    loaded = load(task) if isinstance(task, str) else task
+    spec = loaded.origin if ranked else spec_of(loaded)
+    from partita.lab.train import train_on
+    from partita.runtime.checkpoint import Keep
+    from partita.runtime.torchrun import train_rank
+
+    graph = graph_of(loaded, tell=tell)
+    made = plan_of(plan, graph, cluster, task="" if ranked else loaded, tell=tell)
+    steps = steps or epochs * (len(loaded.data) // loaded.batch_size)
+    if steps < 1:
+        raise OptionError("nothing to do: give --steps N or --epochs N, 1 or more")
+    if out and os.environ.get("RANK", "0") == "0":
+        write_manifest(out, spec, made, cluster, seed=seed, steps=steps, init=init, deterministic=deterministic)
+    tell(f"training {steps} steps of {made.name}")
+    notes: list[str] = []
+
+    def note(sentence: str) -> None:
+        notes.append(sentence)
+        tell(sentence)
+
+    order: dict[str, Any] = {
+        "steps": steps, "seed": seed, "init": init, "keep": Keep(out, checkpoint_every, keep), "resume": resume,
+        "keyed": deterministic, "timeout": timeout, "note": note,
+    }  # fmt: skip
+    if ranked:
+        ran = train_rank(loaded, graph, made, cluster, **order)
+    else:
+        ran = train_on(loaded, graph, made, cluster, tell=tell, **order)
+    if ran is None:
+        return None
+    if out:  # for `partita report`
+        row = Row(made.name, None, ran.timeline, loss=ran.loss, final_loss=ran.final_loss, losses=(ran.loss,))
+        write_run(Comparison((row,), spec, cluster, environment=environment()), Path(out))
+    return Trained(
+        made, ran.timeline, ran.loss, ran.final_loss, steps, ran.weights, tuple(notes), setting_of(graph, cluster)
+    )
+
+
+def apply(plan: Plan | str, model: Any, optimizer: Any, loader: Any) -> tuple[Any, Any, Any]:
+    """Data parallelism for a training loop of one's own, under torchrun: see `partita.runtime.apply.apply`."""
+    from partita.runtime.apply import apply as applied
+
+    return applied(plan, model, optimizer, loader)

@@ -1,0 +1,38 @@
+"""Temporary tensors of an optimizer's update."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from partita.graph.graph import Graph
+from partita.graph.tensor import ITEMSIZE, Tensor
+from partita.program.program import Bucket, Piece
+from partita.program.update_units import units_of
+from partita.units import Bytes
+
+# Temporary tensors of the size of what is updated (torch 2.13, torch/optim): Adam's denominator twice, ...
+SCRATCH: Final = {"SGD": 0, "Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2}
+
+
+def scratch_bytes(graph: Graph, bucket: Bucket, foreach: bool, joined: bool = True) -> Bytes:
+    """Bytes of the temporary tensors of an update of a bucket.
+
+    They are SCRATCH times the largest of the tensors that are updated at once: an update unit if pieces may be
+    `joined`, otherwise a piece, or all pieces if torch updates them all at once (`foreach`, its default on CUDA). In
+    half precision all gradients are converted to the master's dtype first.
+    """
+    times, item = SCRATCH.get(graph.optimizer.name, 1), ITEMSIZE[bucket.master or bucket.dtype]
+    most = bucket.owned * item
+    widened = most if bucket.master else 0
+    if foreach or not bucket.pieces:
+        return times * most + widened
+    shapes = {p.name: p.tensor.at(1) for p in graph.parameters}
+    sizes = [_rows(shapes[piece.parameter], piece) for piece in bucket.pieces]
+    if joined and graph.optimizer.joins:
+        sizes = [sum(sizes[start:stop]) for start, stop in units_of(sizes)]
+    return times * min(max(sizes), most) + widened
+
+
+def _rows(tensor: Tensor, piece: Piece) -> Bytes:
+    whole, shape = tensor.size(), tensor.shape
+    return whole if piece.stop < 0 else whole * (piece.stop - piece.start) // int(shape[0])  # type: ignore[arg-type]

@@ -1,0 +1,38 @@
+"""Slowdowns: how many times as long each rank takes over the same operators.
+
+Devices of one kind are not equally fast at every moment: a hyperthread's sibling, or another guest of the host, takes
+some of a core's cache and memory bandwidth, and a minute later some of another core's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from partita.units import Seconds
+
+
+def pooled(
+    replies: Sequence[Mapping[str, Seconds]], known: Mapping[str, Seconds]
+) -> tuple[dict[str, Seconds], tuple[float, ...]]:
+    """(core-seconds of the operators that are not in `known`, each rank's slowdown), from each rank's core-seconds.
+
+    A rank's slowdown is the sum of its times of the operators that all ranks have timed, divided by the sum of the
+    known times, or of the medians over ranks; sums, because times of short operators vary twice as much. Times of
+    operators that only some ranks have timed are divided by the slowdowns of these.
+    """
+    shared = [name for name in replies[0] if all(name in reply for reply in replies)]
+    usual = {name: known.get(name, median(reply[name] for reply in replies)) for name in shared}
+    whole = sum(usual.values())
+    slowdowns = tuple(sum(reply[name] for name in shared) / whole for reply in replies)
+    even = [
+        {name: value / slowdown for name, value in reply.items()}
+        for reply, slowdown in zip(replies, slowdowns, strict=True)
+    ]
+    names = dict.fromkeys(name for reply in even for name in reply if name not in known)
+    return {name: median(reply[name] for reply in even if name in reply) for name in names}, slowdowns
+
+
+def means(first: Sequence[float], second: Sequence[float]) -> tuple[float, ...]:
+    """The means of each rank's two slowdowns, measured one after the other."""
+    return tuple((a + b) / 2 for a, b in zip(first, second, strict=True))

@@ -1,0 +1,25 @@
+"""What ranks have timed, put together."""
+
+from __future__ import annotations
+
+import pytest
+
+from partita.lab.slowdowns import pooled
+
+
+def test_shares_are_rid_of_their_ranks_slowdown() -> None:
+    """Four operators of 1 to 4 s: all ranks time two, one each of the others; two ranks take half as much again."""
+    seconds = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}
+    shares = (["a", "b", "c"], ["a", "b", "d"], ["a", "b"])
+    replies = [
+        {n: slowdown * seconds[n] for n in names} for slowdown, names in zip((0.5, 1.5, 1.0), shares, strict=True)
+    ]
+    found, slowdowns = pooled(replies, {})
+    assert found == pytest.approx(seconds)
+    assert slowdowns == pytest.approx((0.5, 1.5, 1.0))
+
+
+def test_what_is_known_is_kept_and_the_slowdown_is_of_today() -> None:
+    found, slowdowns = pooled([{"a": 1.2, "b": 6.0}, {"a": 2.4}], {"a": 1.0})
+    assert found == pytest.approx({"b": 5.0})
+    assert slowdowns == pytest.approx((1.2, 2.4))
