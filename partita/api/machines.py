@@ -19,7 +19,7 @@ def lab(cluster: Cluster, argv: Sequence[str]) -> int:
 
 def probe(cluster: Cluster, *, tell: Tell = quiet) -> dict[str, Any]:
     """The measured latency and bandwidth of a cluster's links, as plain data."""
-    from partita.lab.wires import probe_links
+    from partita.lab.link_costs import probe_links
 
     return json.loads(json.dumps(probe_links(cluster, tell)))  # type: ignore[no-any-return]
 

@@ -28,7 +28,7 @@ from partita.lab.quota import (
     reset_memory_peak,
     set_cores,
 )
-from partita.lab.wiring import INTERFACE, address, shape
+from partita.lab.network_setup import INTERFACE, address, shape
 from partita.runtime.heap import KEPT
 from partita.units import Bytes, BytesPerSecond
 

@@ -21,14 +21,14 @@ from partita.graph.graph import Graph
 from partita.graph.text import write_graph
 from partita.lab.background_load import BEARABLE, BackgroundLoad
 from partita.lab.costing import precisions_of
-from partita.lab.deaths import stalled
+from partita.lab.failures import stalled
 from partita.lab.forward import forwarding
 from partita.lab.launching import launches_of, touch_of, with_launching
 from partita.lab.monitor import Monitor
 from partita.lab.record import scratch
 from partita.lab.slowdowns import means, pooled
 from partita.lab.spares import Spares
-from partita.lab.wires import MEASURED, QUIET, sizes_for, wiring_of
+from partita.lab.link_costs import MEASURED, QUIET, sizes_for, wiring_of
 from partita.lab.worker_group import WorkerGroup
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan

@@ -1,7 +1,7 @@
-"""How long something takes in a step: after other work, with caches, code and heap as that work leaves them.
+"""Times of calls as they are in a step: after other work, with the caches, code and heap that this leaves behind.
 
-A loop over one call flatters it: an optimizer's step over eight small tensors takes 0.05 ms in a loop and 0.22 ms where
-a forward and a backward pass ran since the last one.
+A loop over one call is too optimistic: an optimizer's step over eight small tensors takes 0.05 ms in a loop, and 0.22
+ms if a forward and a backward pass ran since the last one.
 
     disturb  run  disturb  run  disturb  run        only the runs are timed, in core-seconds of this thread
 """
@@ -43,8 +43,8 @@ def thread_seconds(run: Callable[[], Any], least: Seconds = LEAST) -> Seconds:
 
 
 def cold_seconds(run: Callable[[], Any], bench: Bench = HOST) -> Seconds:
-    """Core-seconds of one `run` after other work, or what else the bench tells: the median of 9 to 31 turns, fewer of
-    what takes long."""
+    """Core-seconds of one `run` after other work, or seconds by the bench's clock: the median of 9 to 31 runs, fewer
+    if they take long."""
     run()
     if bench.each:
         return median(bench.each([partial(disturb, bench.device), run] * TURNS[0])[1::2])
@@ -58,8 +58,8 @@ def cold_seconds(run: Callable[[], Any], bench: Bench = HOST) -> Seconds:
 
 
 def disturb(device: str = CPU) -> None:
-    """What a step does between two updates, in small: a pass over 16 MB, or more than a card's cache, and a dozen
-    operators."""
+    """A small version of the work between two updates of a step: a pass over 16 MB, or more than a card's cache, and
+    a dozen operators."""
     memory, image, kernel, matrix = _disturbance(device)
     for block in memory:
         block.add_(1.0)
@@ -75,7 +75,7 @@ def _disturbance(device: str) -> tuple[list[torch.Tensor], torch.Tensor, torch.T
 
 
 class Executor:
-    """A thread that carries out what another one hands to it, one call at a time, as a worker's lanes do."""
+    """A thread that runs what another thread hands to it, one call at a time, as the lanes of a worker do."""
 
     def __init__(self) -> None:
         self.wanted: Callable[[], Any] | None = None
@@ -83,7 +83,7 @@ class Executor:
         threading.Thread(target=self._run, daemon=True).start()
 
     def carry_out(self, call: Callable[[], Any]) -> None:
-        """Returns when `call` has returned there."""
+        """Run `call` in the thread; returns when it has returned."""
         with self.changed:
             self.wanted = call
             self.changed.notify_all()

@@ -1,9 +1,9 @@
-"""Operators timed in turn, as a step meets them: none finds its own code and data in the cache.
+"""Operators timed in rotation, as in a step: none finds its own code and data in the cache.
 
-A loop over one operator flatters it: in a step it reads what was written a while ago, writes to memory that was freed
-a while ago, and a hundred other operators ran since its last turn. So all operators of a list are run one after the
-other, each on made-up inputs, pass after pass, and each one's turns are put together. A step's memory was mapped by the
-steps before it, so what the turns need is mapped before the first, and what a turn makes is freed after it.
+A loop over one operator is too optimistic: in a step an operator reads what was written a while ago, writes to memory
+that was freed a while ago, and a hundred other operators ran since its last call. So all operators of a list are run
+one after the other, on made-up inputs, pass after pass. Their memory is mapped before the first pass, as a step's
+memory was mapped by earlier steps, and results are freed after each call.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROOM: Final[Bytes] = 2**27
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An operator with its code and sets of made-up inputs (`size` bytes in all), used in rotation."""
+    """An operator: its code, and sets of made-up inputs (`size` bytes in all) that are used in rotation."""
 
     name: str
     code: Callable[[Environment, Leaves], None]
@@ -41,7 +41,8 @@ class Case:
 
 
 def make_case(name: str, graph: Graph, index: int, bench: Bench = HOST) -> Case:
-    """As many sets of activations as fill the bench's ring, up to 16; parameters are the same in all, as in a step."""
+    """As many sets of activations as fill the bench's ring, at most 16; all sets have the same parameters, as in a
+    step."""
     operator, inputs = graph.operators[index], dict(graph.inputs)
     refs = tuple(dict.fromkeys(operator.reads()))
     leaves = {r.name: made(graph.tensor(r), operator, graph, bench.device) for r in refs if r.name in graph.leaves}
@@ -60,7 +61,7 @@ def make_case(name: str, graph: Graph, index: int, bench: Bench = HOST) -> Case:
 def seconds_in_turn(
     examples: Sequence[tuple[str, Graph, int]], tell: Callable[[int], Any], bench: Bench = HOST
 ) -> dict[str, Seconds]:
-    """Core-seconds of each (name, graph, index), or what else the bench tells: the mean over its turns without the
+    """Core-seconds of each (name, graph, index), or seconds by the bench's clock: the mean over passes without the
     slowest and fastest tenths."""
     found: dict[str, Seconds] = {}
     for cases in _batches(examples, bench):
@@ -70,7 +71,7 @@ def seconds_in_turn(
 
 
 def _batches(examples: Sequence[tuple[str, Graph, int]], bench: Bench) -> Iterator[list[Case]]:
-    """Cases that fit into memory together."""
+    """Lists of cases that fit into memory together."""
     held: list[Case] = []
     for example in examples:
         held.append(make_case(*example, bench))
@@ -114,6 +115,6 @@ def _middle(values: Sequence[Seconds]) -> Seconds:
 
 
 def _clock_cost() -> Seconds:
-    """What reading the clock twice costs."""
+    """Seconds that reading the clock twice takes."""
     stamps = [time.thread_time() for _ in range(101)]
     return (stamps[-1] - stamps[0]) / 100

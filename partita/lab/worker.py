@@ -1,4 +1,4 @@
-"""The launcher's end of one worker: its pipes, its log, how far it has come."""
+"""The launcher's end of one worker: its pipes, its log and its progress."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from partita.units import Seconds
 
 @dataclass
 class Worker:
-    """A process on the device of `rank`; `step` is the last that it reported for the request at hand (-1: none),
-    `stands` where it said that it stands since it last moved, `heard` when it last said anything."""
+    """A process on the device of `rank`. `step` is the last step that it reported for the current request (-1:
+    none), `stands` its last report of standing still since it last moved, `heard` the time of its last message."""
 
     rank: int
     process: subprocess.Popen[Any]
@@ -49,7 +49,7 @@ class Worker:
             self.unsaid = b""
 
     def hear(self) -> Iterator[dict[str, Any]]:
-        """The messages that have arrived; a line that is none is added to the log."""
+        """The messages that have arrived; any other line is added to the log."""
         for line in self.lines.take():
             try:
                 message = json.loads(line)

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from partita.cluster.cluster import Cluster
 from partita.errors import RunError
-from partita.lab.deaths import Trouble, complaint, ending, hang, worst
+from partita.lab.failures import Trouble, complaint, ending, hang, worst
 from partita.lab.lab import Lab
 from partita.lab.links import Links
 from partita.lab.network import open_lab
@@ -91,12 +91,12 @@ class WorkerGroup:
         self, verb: str, payload: Mapping[str, Any] | Sequence[Mapping[str, Any]], timeout: Seconds,
         on_event: OnEvent = lambda rank, event: None, stall: Seconds = inf, spares: Spares = NOBODY,
     ) -> list[dict[str, Any]]:  # fmt: skip
-        """The reply of every rank to `verb`, in order; a sequence as `payload` holds one for each rank. The others go
-        on without a rank of `spares` that dies; it is started again as often as these say.
+        """The reply of every rank to `verb`, in order; a sequence as `payload` has one for each rank. The others go on
+        without a rank of `spares` that dies; it is started again if they say so.
 
-        `timeout` is how long nothing at all may be heard from those that have yet to answer, `stall` how long they may
-        say that they stand still (`{"at": ...}`) without a byte on its way. Raises RunError with rank
-        and last step where a worker dies or reports an error, RunHung where time runs out; the group is then broken.
+        `timeout` limits the seconds without any message from the workers that have yet to answer, `stall` the seconds
+        in which they report that they stand still (`{"at": ...}`) while no byte moves. Raises RunError with rank and
+        last step if a worker dies or reports an error, RunHung if time runs out; the group cannot be used afterwards.
         """
         if self.broken:
             raise RunError(f"the workers cannot be asked to {verb}: {self.broken}; start them again")
@@ -161,7 +161,7 @@ class WorkerGroup:
         return [replies[worker.rank] for worker in self.workers if worker.rank in replies]
 
     def _do_without(self, worker: Worker, on_event: OnEvent) -> None:
-        """The others go on without a worker that has died; it comes back if it may."""
+        """Go on without a worker that has died; it is started again if it may be."""
         rank, again = worker.rank, self.spares.dies(worker.rank)
         sentence = str(ending(self.lab, worker).error).partition("; the end of its log")[0]
         left = (
@@ -186,7 +186,7 @@ class WorkerGroup:
     def _hear(
         self, worker: Worker, replies: dict[int, dict[str, Any]], troubles: list[Trouble], on_event: OnEvent
     ) -> bool:
-        """Takes in what the worker has said, which is whether it has moved; lines that are no messages of this request
+        """Handle the messages of a worker; whether it has made progress. Lines that are no messages of this request
         go to its log."""
         moved, worker.heard = False, time.monotonic()
         for message in worker.hear():
@@ -214,14 +214,14 @@ class WorkerGroup:
         return moved
 
     def _hear_of_links(self, worker: Worker, at: Mapping[str, Any], on_event: OnEvent) -> bool:
-        """Whether bytes are on their way to or from a worker that stands still: that takes time, and is no hang."""
+        """Whether bytes move to or from a worker that stands still: then it is slow, and does not hang."""
         carried = self.links.hear(worker.rank, at.get("flows", {}), worker.heard)
         for sentence in self.links.slow(worker.heard):
             on_event(worker.rank, {"note": sentence})
         return carried
 
     def _want_write(self, worker: Worker) -> None:
-        """Watches the worker's stdin for as long as something is left to say."""
+        """Watch the worker's stdin for as long as messages are queued."""
         pipe = worker.stdin
         registered = pipe in self.selector.get_map()
         if worker.unsaid and not registered:

@@ -1,7 +1,7 @@
 """Data parallelism for people who keep their own training loop.
 
-backward   hooks: .grad times the share of the minibatch that was here -> bucket -> all-reduce, while backward goes on
-           at its end: every bucket waited for, .grad is the whole minibatch's
+backward   hooks: .grad times this rank's share of the minibatch -> bucket -> all-reduce, while backward goes on
+           at its end: wait for every bucket; .grad is then that of the whole minibatch
 step       local_sgd: after every `period`-th step the weights are averaged
 """
 
@@ -31,9 +31,10 @@ from partita.units import Bytes
 
 @dataclass
 class Slices:
-    """A DataLoader over this rank's part of every minibatch of another one; `share` is the current part of the whole.
+    """A DataLoader of this rank's part of every minibatch of another DataLoader; `share` is the current part's fraction
+    of the minibatch.
 
-    All ranks draw the same minibatches, from `seed` and the epoch, and take their positions of each in turn; a last
+    All ranks draw the same minibatches, from `seed` and the epoch, and take different positions of each; a last
     minibatch with fewer samples than ranks is left out.
     """
 
@@ -70,7 +71,7 @@ class Slices:
 
 @dataclass
 class Reducer:
-    """Sums gradients of `buckets` over all ranks as backward completes them; buckets leave in the same order on all."""
+    """All-reduces the gradients of `buckets` as backward completes them; in the same order on all ranks."""
 
     buckets: list[list[torch.Tensor]]
     loader: Slices
@@ -79,7 +80,7 @@ class Reducer:
     done: bool = False
 
     def watch(self) -> None:
-        """Hook every parameter."""
+        """Register a hook on every parameter."""
         self.rest()
         for i, bucket in enumerate(self.buckets):
             for parameter in bucket:
@@ -87,12 +88,12 @@ class Reducer:
                 hooked.register_post_accumulate_grad_hook(partial(self.ready, i))
 
     def rest(self, *_: Any) -> None:
-        """Wait for the next backward."""
+        """Prepare for the next backward."""
         self.missing = [{id(p) for p in bucket} for bucket in self.buckets]
         self.sent, self.done = [], False
 
     def ready(self, i: int, parameter: torch.Tensor) -> None:
-        """A gradient is there: send what is complete, as far as all buckets before it are sent."""
+        """A gradient is complete: send complete buckets, as long as all buckets before them are sent."""
         if self.done:
             raise RunError(
                 "backward ran twice before step; partita.apply sums gradients over ranks at the end of each backward, "
@@ -113,7 +114,7 @@ class Reducer:
         self.sent.append((dist.all_reduce(flat, async_op=True), flat))
 
     def finish(self) -> None:
-        """The end of backward: send what is left, wait for all, and put the sums where gradients belong."""
+        """At the end of backward: send the rest, wait for all, and store the sums as gradients."""
         while len(self.sent) < len(self.buckets):
             self.send()
         for (work, flat), bucket in zip(self.sent, self.buckets, strict=True):
@@ -169,7 +170,7 @@ def apply(plan: Plan | str, model: Any, optimizer: Any, loader: Any) -> tuple[An
 
 
 def _place() -> tuple[int, int]:
-    """(rank, world size); joins the other ranks where the caller has not."""
+    """(rank, world size); joins the other ranks unless the caller has."""
     if not dist.is_initialized():
         if "RANK" not in os.environ:
             raise OptionError(
@@ -180,7 +181,7 @@ def _place() -> tuple[int, int]:
 
 
 def _plan_of(plan: Plan | str, model: Any, world: int) -> Plan:
-    """A plan's text read for as many equal devices; of the model it knows the parameters alone."""
+    """The Plan of a text, for `world` equal devices and a graph that has only the model's parameters."""
     wanted = plan if isinstance(plan, Plan) else read_text(plan)
     if isinstance(wanted, Plan):
         return wanted

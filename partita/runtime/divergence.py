@@ -1,5 +1,6 @@
-"""Whether replicas still have the same weights: a flipped bit, another seed or an update that one rank makes alone
-would go unnoticed.
+"""Whether replicas still have the same weights.
+
+A flipped bit, another seed, or an update that one rank makes alone would go unnoticed otherwise.
 
 rank 0  b0 5f3a  b1 77c0        rank 2's bucket b1 differs from those of ranks 0, 1
 rank 1  b0 5f3a  b1 77c0
@@ -30,7 +31,7 @@ class Divergence:
 
 
 def find_divergence(rank: Rank, number: int, world: int) -> Divergence | None:
-    """The rank whose weights differ, told to all ranks, or None. Collective: every rank of the Program must call it, at
+    """The rank whose weights differ, on all ranks, or None. Collective: every rank of the Program must call it at
     the end of a round."""
     found: list[Mapping[str, int]] = gather(digests(rank), number, world)
     divergence = divergence_of(rank.program, found) if found else None
@@ -39,7 +40,7 @@ def find_divergence(rank: Rank, number: int, world: int) -> Divergence | None:
 
 
 def digests(rank: Rank, among: Collection[str] | None = None) -> dict[str, int]:
-    """A checksum of each bucket that other ranks have alike, whole; of those `among` some where they are given."""
+    """A checksum of each whole bucket that is equal on other ranks; with `among`, only of buckets among these."""
     return {
         name: zlib.crc32(_weights(rank, name).detach().cpu().view(torch.uint8).numpy().data)
         for name, copies in copies_of(rank.program).items()
@@ -52,13 +53,14 @@ def digests(rank: Rank, among: Collection[str] | None = None) -> dict[str, int]:
 
 
 def _weights(rank: Rank, bucket: str) -> torch.Tensor:
-    """A bucket's weights, their master where every rank has all of it."""
+    """A bucket's weights; their masters, if every rank has all of them."""
     shared = rank.program.bucket[bucket].shares
     return rank.state.parameter[bucket] if shared else rank.state.master.get(bucket, rank.state.parameter[bucket])
 
 
 def divergence_of(program: Program, found: Sequence[Mapping[str, int]]) -> Divergence | None:
-    """Which rank differs from most others in the checksums of all ranks; the last one where there is no majority."""
+    """The rank that differs from most others, given the checksums of all ranks; the last one if there is no
+    majority."""
     for name, copies in copies_of(program).items():
         by_sum: dict[int, list[int]] = {}
         for rank in copies.ranks:

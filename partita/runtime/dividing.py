@@ -1,6 +1,7 @@
-"""A checkpoint with gradients in flight, taken up where state is divided: applied to the whole first, then divided.
+"""Loading a checkpoint with gradients in flight under a plan with sharded state: they are applied to the whole, which
+is then sharded.
 
-It takes the memory of the whole state for a moment; other checkpoints are read part by part.
+For a moment this takes the memory of the whole state; other checkpoints are read part by part.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from partita.task import Task
 
 
 def restored(saved: Saved, task: Task, graph: Graph, program: Program, rank: int, state: State, device: str) -> None:
-    """Put a checkpoint into the fresh state of a rank."""
+    """Load a checkpoint into the newly made state of a rank."""
     if not (state.owned and saved.manifest.flying):
         restore(saved, graph, program, rank, state, device)
         state.together()
@@ -50,7 +51,7 @@ def _zeros(spec: Tensor) -> torch.Tensor:
 
 
 def _divide(program: Program, name: str, whole: State, state: State) -> None:
-    """This rank's part of a bucket, of its weights and of its optimizer's state."""
+    """Keep this rank's part of a bucket: of its weights and of its optimizer's state."""
     bucket = program.bucket[name]
     for one in (whole, state):
         if name in one.optimizer:

@@ -1,5 +1,7 @@
-"""Workers that train apart and meet a centre one by one, in plain PyTorch: asynchronous elastic averaging (DP-19), and
-consensus by multipliers (DP-20)."""
+"""Workers that train separately and exchange with a centre at their own pace, in plain PyTorch.
+
+Asynchronous elastic averaging (DP-19), and consensus ADMM (DP-20).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ Parts = list[tuple[int, int]]
 
 @dataclass
 class ElasticWorkers:
-    """Each worker's replica and velocity, all from `first` on, and the last turn at which each has met the centre."""
+    """Each worker's replica and velocity, at first copies of `first`, and the last turn at which it met the centre."""
 
     first: Replica
     rate: float
@@ -29,9 +31,11 @@ class ElasticWorkers:
     def pull(
         self, worker: int, turn: int, steps: Iterable[tuple[int, Parts]], centre: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """A period of a worker's own `steps`, each with the parts (start, count) of its minibatch, and what it then
-        gives way to the centre that it has read: d = rate (x - centre), x -= d. After turns that it was away for it
-        begins anew, from that centre."""
+        """What a worker contributes to the centre: its pull d = rate (x - centre), after a period of its own `steps`,
+        each with the parts (start, count) of its minibatch; then x -= d. `centre` are the weights that it has read.
+
+        After turns that it missed, being away, it starts again from that centre.
+        """
         if turn != self.turns.get(worker, -1) + 1 or worker not in self.replicas:
             made = self.first.copy()
             self.replicas[worker] = made, [torch.zeros_like(p) for p in made.parameters]
@@ -61,8 +65,8 @@ class ElasticWorkers:
 
 @dataclass
 class AdmmWorkers:
-    """The same of workers with multipliers y: x goes down f + y (x - z) + penalty / 2 (x - z)^2 for a period, and the
-    consensus hears by how much x + y / penalty has changed. Each has its replica, its y and what it said last."""
+    """The same for workers with multipliers y: x descends f + y (x - z) + penalty / 2 (x - z)^2 for a period, and
+    contributes the change of x + y / penalty. A worker has its replica, its y and its last contribution."""
 
     first: Replica
     penalty: float
@@ -72,7 +76,7 @@ class AdmmWorkers:
     def pull(
         self, worker: int, turn: int, steps: Iterable[tuple[int, Parts]], centre: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """A period from the centre z that the worker has read, whose y has first moved by penalty (x - z)."""
+        """A period from the centre z that the worker has read, after y += penalty (x - z)."""
         if worker not in self.replicas:
             made = self.first.copy()
             said = [p.detach().clone() for p in made.parameters]
@@ -92,7 +96,7 @@ class AdmmWorkers:
 
 
 def elastic_workers(one: Reference, plan: Plan) -> ElasticWorkers | AdmmWorkers | None:
-    """No worker has taken a step yet; `one` stays as it is. None where workers are not tied to anything."""
+    """The workers of a plan, before their first step, or None if it ties workers to no centre. `one` is not changed."""
     sync = plan.sync[0]
     if sync.payload is Payload.DUAL:
         return AdmmWorkers(replica(one, plan.update).copy(), sync.outer.penalty)

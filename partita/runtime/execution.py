@@ -41,9 +41,9 @@ WHILE: Seconds = 10.0
 
 @dataclass
 class Reporter:
-    """Called at each instance. Tells the driver from which round on spans are kept, and reports now and then which step
-    runs and how long the rank's own work takes: `paced` and `since` are when, and in which round, it last reported
-    that."""
+    """Called at each instance of a rank. It tells the driver from which round on spans are recorded, and reports
+    from time to time the current step and how long the rank's own work takes; `paced` and `since` are the time and
+    round of the last such report."""
 
     rank: Rank
     first: int
@@ -60,7 +60,7 @@ class Reporter:
         return round >= self.first
 
     def _pace(self, now: Seconds, round: int) -> dict[str, Any]:
-        """Seconds a round and the quickest instance of each instruction, over a while of two rounds or more."""
+        """Seconds a round, and the fastest instance of each instruction, over two rounds or more."""
         lasted, rounds = now - self.paced, round - self.since
         if self.paced and (lasted < WHILE or rounds < 2):
             return {}
@@ -71,9 +71,11 @@ class Reporter:
 
 @dataclass
 class Execution:
-    """The state of one run on one rank. `earlier` are the losses of steps before a resume; `begun` is when the run
-    began on this process's clock, as if it had never been interrupted; `idle` are the core-seconds that the process had
-    used by then."""
+    """The state of one run on one rank.
+
+    `earlier` are the losses of steps before a resume; `begun` is the time at which the run would have begun on this
+    process's clock, had it never been interrupted; `idle` are the core-seconds that the process had used by then.
+    """
 
     session: Session
     order: Order
@@ -115,7 +117,7 @@ class Execution:
                     self._carry_out(leg, i, at, last=not any(later.whole for later in parts[i + 1 :]))
 
     def _carry_out(self, leg: Leg, number: int, at: int, last: bool) -> None:
-        """The `number`-th leg, which a rank that is back enters at round `at`."""
+        """Carry out the `number`-th leg. A rank that comes back enters it at round `at`."""
         saved, self.saved = self.saved, None
         flying = saved.flying(leg.program) if saved else 0
         first = leg.step - flying * leg.program.steps
@@ -149,7 +151,7 @@ class Execution:
             self.spans, self.sent = [asdict(span) for span in rank.spans], self.session.transport.sent
 
     def _come_back(self, rank: Rank, at: int, reporter: Reporter) -> None:
-        """Enter before round `at`, where the others are, with the weights that they have."""
+        """Enter before round `at`, which the others have reached, with the others' weights."""
         assert isinstance(self.recovery, Rejoin)
         rank.board.done = entered(rank.program, rank.rank, at, rank.rank)
         drive(rank, Interval(at, at - 1, drain=False), reporter, self.session.timeout)
@@ -163,7 +165,7 @@ class Execution:
         return max(-(-(self.brake.end - rank.first_step) // rank.program.steps), 0)
 
     def _take_in(self, rank: Rank, start: int, stop: int) -> None:
-        """Losses and the ends of rounds `start` to `stop`, in steps."""
+        """Collect the losses and end times of rounds `start` to `stop`, by step."""
         for round, (end, core) in zip(range(start, stop), rank.ends, strict=False):
             if rank.program.steps:
                 at = rank.step(round, rank.program.steps - 1)
@@ -172,7 +174,7 @@ class Execution:
         self.step = rank.step(stop, 0)
 
     def _hold_together(self, rank: Rank) -> None:
-        """Raises RunError where ranks that must have the same weights do not."""
+        """Raises RunError if ranks that must have equal weights do not."""
         divergence = find_divergence(rank, self.session.rank, rank.program.size)
         if divergence is not None:
             raise RunError(f"{divergence.sentence} at step {self.step}", rank=divergence.rank, step=self.step)

@@ -1,9 +1,9 @@
-"""Which process plays which part of a run with replicated servers, as processes die.
+"""Which process plays which part of a run with replicated servers, after processes have died.
 
-part 3   process 3 -----x                                  a link breaks: whoever sees it says so in the store
+part 3   process 3 -----x                                  a link breaks; whoever notices says so in the store
 part 4   process 4 ------------------------------
-part 3            process 4 waits until it is at rest, copies, hears from all what they have of part 3's messages,
-                  goes on with it ---------------          in threads of its own
+part 3            process 4 waits until it is at rest, copies its state, learns from all others which of part 3's
+                  messages they have, and goes on with part 3 in threads of its own ---------------
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ POLL: Final = 0.01
 
 @dataclass
 class Failover:
-    """One process's view, in the `number`-th run of its session. While entered, a thread looks for `kept` (replicated)
-    servers that are `dead`. `plays`: the transport of each part that this process plays."""
+    """One process's view, in the `number`-th run of its session. While entered, a thread watches for `kept`
+    (replicated) servers that are `dead`. `plays` has the transport of each part that this process plays."""
 
     session: Session
     kept: frozenset[int]
@@ -69,7 +69,7 @@ class Failover:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """A server stays until all workers have their last answers: somebody may have to bring them in its stead."""
+        """A server stays until all workers have their last answers, since it may have to give them for another one."""
         store, me = self._client(), self.session.rank
         store.set(f"over/{me}", "")
         workers = [f"over/{rank}" for role in self.program.roles if role.keeps == "model" for rank in role.ranks]
@@ -80,11 +80,12 @@ class Failover:
         self.done.set()
 
     def begins(self, rank: Rank, leg: int) -> None:
-        """The run's only part begins."""
+        """The run's only leg begins."""
         self.rank = rank
 
     def _bridge(self, part: int, met: Met) -> None:
-        """Bridges from a part to all whose messages with it have to outlive a process, of which so many have `met`."""
+        """Open channels from a part to every part with which it has messages that must survive a process; `met`
+        counts the rounds that are over."""
         others = {other for other in met_by(self.program, part) if part in self.kept or other in self.kept}
         channels = {other: Channel(part, other, self._dies) for other in sorted(others)}
         for (key, ends), rounds in met.items():
@@ -93,7 +94,7 @@ class Failover:
         self.plays[part].channels = channels
 
     def _player(self, part: int) -> int:
-        """The process that plays a part, -1 if nobody can."""
+        """The process that plays a part; -1 if none can."""
         if part not in self.dead:
             return part
         return successor_of(self.program, self.kept - self.dead, part)
@@ -102,7 +103,7 @@ class Failover:
         return self._player(channel.mine), self._player(channel.other)
 
     def _dies(self, process: int) -> None:
-        """Somebody's process is gone."""
+        """A process is gone."""
         store = self._client()
         store.set(f"dead/{process}", "")
         store.add("deaths", 1)
@@ -117,7 +118,7 @@ class Failover:
             self._follow()
 
     def _follow(self) -> None:
-        """Take over the parts that fall to this process; turn all bridges the way that they lead now."""
+        """Take over the parts that fall to this process, and redirect all channels."""
         for part in sorted(self.dead - self.plays.keys()):
             if self._player(part) == self.session.rank:
                 self.plays[part] = Processes(part)
@@ -135,7 +136,7 @@ class Failover:
         threading.Thread(target=self._meet, args=(channel, route, crossed), daemon=True).start()
 
     def _meet(self, channel: Channel, route: Route, crossed: dict[str, int]) -> None:
-        """Say what has crossed a bridge, hear what has at the other end, and go on by a link of the new way."""
+        """Exchange with the other end of a channel what has crossed it, and open it over a new link."""
         with suppress(RuntimeError):  # another death has come between
             store, name = self._client(), _name(channel, route)
             store.set(f"stand/{name}/{channel.mine}", json.dumps(crossed))
@@ -157,7 +158,7 @@ class Failover:
         channel.open(route, group, self.session.timeout)
 
     def _play(self, part: int) -> None:
-        """Play another part beside this process's own, to its end."""
+        """Play another part to its end, besides this process's own."""
         try:
             fresh, transport = self._fresh(part), self.plays[part]
             self._bridge(part, asked(fresh))
@@ -178,7 +179,7 @@ class Failover:
                 self.rank.board.fail(error)
 
     def _fresh(self, part: int) -> Rank:
-        """A part that stands where this process's own does, once that is at rest."""
+        """A new Rank of a part in the state of this process's own one, once that is at rest."""
         session, program = self.session, self.program
         while self.rank is None:
             time.sleep(POLL)
@@ -198,13 +199,13 @@ class Failover:
 
 
 def _name(channel: Channel, route: Route) -> str:
-    """The same at both ends of a bridge."""
+    """A name of the channel over a route, the same at both ends."""
     (a, p), (b, q) = sorted(((channel.mine, route[0]), (channel.other, route[1])))
     return f"{a}.{p}-{b}.{q}"
 
 
 def _met(transport: Processes) -> Met:
-    """Rounds of each message of a part that are over, as it knows itself, or else as the other end does."""
+    """Rounds of each message of a part that are over, by its own count, or else by the other end's."""
     found: dict[tuple[str, tuple[int, int]], int] = {}
     for other, channel in transport.channels.items():
         for key, rounds in {**(channel.there or {}), **channel.crossed}.items():

@@ -1,4 +1,4 @@
-"""Which samples a minibatch holds, whatever the world size, and how they become a batch.
+"""Which samples a minibatch consists of, whatever the world size, and how they become a batch.
 
 Epoch e visits `randperm(len(data), generator=manual_seed(seed + e))`; minibatch k is positions k*B to (k+1)*B of it; a
 last partial minibatch is dropped.
@@ -21,7 +21,7 @@ from partita.tracing.prepare import Rest, flatten, read_batch
 
 @dataclass
 class Feed:
-    """The task's data in the order of `seed`; keeps the current epoch's permutation."""
+    """The task's data in the order of `seed`; it keeps the permutation of the current epoch."""
 
     task: Task
     seed: int
@@ -30,7 +30,7 @@ class Feed:
 
     @property
     def at_hand(self) -> bool:
-        """Whether samples are in memory, so that reading them waits for nothing: a data set that has `collated`."""
+        """Whether samples are in memory (a data set with `collated`), so that reading them does not wait."""
         return self.task.collate is None and hasattr(self.task.data, "collated")
 
     def positions(self, step: int, start: int, count: int) -> list[int]:
@@ -44,13 +44,13 @@ class Feed:
         return self.order[k * batch + start : k * batch + start + count]
 
     def leaves(self, positions: Sequence[int], device: str, floating: torch.dtype | None = None) -> list[torch.Tensor]:
-        """The collated samples' tensors in pytree order, floats as `floating` where it is given."""
+        """The tensors of the collated samples, in pytree order; floats as `floating` if it is given."""
         return self.read(positions, device, floating)[0]
 
     def read(
         self, positions: Sequence[int], device: str, floating: torch.dtype | None = None
     ) -> tuple[list[torch.Tensor], Rest]:
-        """The same, and what else the batch holds."""
+        """The same, and the rest of the batch."""
         try:
             batch = read_batch(self.task, self.task.data, positions)
         except Exception as error:
@@ -63,7 +63,7 @@ class Feed:
 
 
 def check_shapes(graph: Graph, leaves: Sequence[torch.Tensor], count: int, step: int) -> None:
-    """Raises TaskError where a batch of `count` samples has other shapes than the step was captured for."""
+    """Raises TaskError if a batch of `count` samples has other shapes than the captured step."""
     inputs = graph.once(("inputs", count), lambda: [(name, tensor.at(count).shape) for name, tensor in graph.inputs])
     if len(leaves) != len(inputs):
         raise TaskError(
@@ -79,5 +79,5 @@ def check_shapes(graph: Graph, leaves: Sequence[torch.Tensor], count: int, step:
 
 
 def place(leaf: Any, device: str, floating: torch.dtype | None) -> Any:
-    """A leaf on the device; other things than tensors pass."""
+    """A leaf of a batch on the device; anything but a tensor is returned as it is."""
     return to_device(leaf, device, floating) if isinstance(leaf, torch.Tensor) else leaf

@@ -1,5 +1,7 @@
-"""Stops a run at the first value that is not finite (NaN or infinity), before another rank or a checkpoint gets it, and
-names the rank and the first bad weight."""
+"""Stops a run at the first value that is not finite, before another rank or a checkpoint gets it.
+
+The error names the rank and the first bad weight.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from partita.runtime.rank import Rank
 
 
 def check_loss(rank: Rank, loss: torch.Tensor, step: int) -> None:
-    """Raises RunError where the loss is not finite. Not on accelerators, which would wait for each other's ends."""
+    """Raises RunError if the loss is not finite. Not called on accelerators, where the host would wait for the
+    device."""
     if loss.device.type == "cpu" and not isfinite(loss.item()):
         raise RunError(
             f"the loss of step {step} is {float(loss)} on rank {rank.rank}; lower the rate, or look at its samples",
@@ -22,8 +25,8 @@ def check_loss(rank: Rank, loss: torch.Tensor, step: int) -> None:
 
 
 def check_update(rank: Rank, bucket: str, gradients: Sequence[torch.Tensor], step: int) -> None:
-    """Raises RunError where an update by a rank's own `gradients` made weights that are not finite: one sum over a
-    bucket that is still in the cache, where a sum for each gradient costs a small model 2 % of its step."""
+    """Raises RunError if an update with a rank's own `gradients` made weights that are not finite. It sums one
+    bucket that is still in the cache; a sum for each gradient would cost a small model 2 % of its step."""
     weights = rank.state.parameter[bucket]
     if weights.device.type == "cpu" and not isfinite(weights.sum().item()):
         check_gradients(rank, bucket, gradients, step)
@@ -41,8 +44,8 @@ def check_update(rank: Rank, bucket: str, gradients: Sequence[torch.Tensor], ste
 
 
 def check_gradients(rank: Rank, bucket: str, gradients: Sequence[torch.Tensor], step: int) -> None:
-    """Raises RunError naming the first of a bucket's weights whose gradient is not finite: they stand in the order in
-    which backward completes them, so it is the one nearest to where that came from."""
+    """Raises RunError naming the first weight of a bucket whose gradient is not finite. They are in the order in
+    which backward completes them, so it is the one closest to the cause."""
     if gradients and gradients[0].device.type == "cpu" and not isfinite(sum(g.sum().item() for g in gradients)):
         pieces = rank.program.bucket[bucket].pieces
         bad = [piece.parameter for piece, g in zip(pieces, gradients, strict=True) if not g.isfinite().all()]

@@ -1,6 +1,7 @@
-"""What the kernel knows of this process's connections: whether bytes still move on them, and what nobody confirms.
+"""The kernel's view of this process's connections: whether bytes still move on them, and how many are unconfirmed.
 
-A link that is slow, cut for a while or gone for good looks the same from a collective: it waits. TCP can tell.
+A link that is slow, cut for a while or gone for good looks the same from a collective, which waits. TCP can tell them
+apart.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The gates of a running rank: which instructions go through, and when."""
+"""The gates of a running rank: which instances may pass, and when."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Arrived = Callable[[Rank, Instruction, int], bool]
 
 
 def passes_gate(rank: Rank, instruction: Instruction, round: int, arrived: Arrived) -> bool:
-    """Whether an instance whose predecessors are done may go through its gate; `arrived` tells the same of the gate's
-    other members. Members that have no instance left, or are left out, are not waited for."""
+    """Whether an instance whose predecessors are done may pass its gate. `arrived` tells whether the predecessors of
+    another member's instance are done. Members that have no instance left, or are left out, are not waited for."""
     board, gate = rank.board, instruction.gate
     if gate is None:
         return True
@@ -30,6 +30,6 @@ def passes_gate(rank: Rank, instruction: Instruction, round: int, arrived: Arriv
 
 
 def _over(rank: Rank, round: int) -> bool:
-    """Whether the round never begins: the run ends, or is stopped, before it."""
+    """Whether the round never begins, since the run ends or is stopped before it."""
     end = rank.brake.end
     return round >= rank.board.stop or (end is not None and rank.step(round, 0) >= end)

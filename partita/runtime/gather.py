@@ -1,4 +1,4 @@
-"""The whole model after a run: on rank 0, where stages or owners hold parts of it."""
+"""The whole model after a run, on rank 0, if stages or owners have parts of it."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def owners_of(program: Program, graph: Graph) -> dict[str, int]:
 
 
 def parted(program: Program) -> Iterator[tuple[Bucket, Shares]]:
-    """The buckets of which each rank keeps its own part only."""
+    """The buckets of which each rank keeps only its own part."""
     for bucket in program.trained:
         if bucket.shares and not bucket.keeps(Space.PARAMETER) and not bucket.master:
             yield bucket, bucket.shares
 
 
 def mastered(program: Program, masters: Mapping[str, torch.Tensor], leaves: Mapping[str, torch.Tensor]) -> Leaves:
-    """Whole weights in the precision in which they are updated, out of whole masters of buckets."""
+    """Whole weights in the precision in which they are updated, from the whole masters of buckets."""
     found: Leaves = {}
     for bucket in program.trained:
         at, flat = 0, masters.get(bucket.name)
@@ -51,7 +51,7 @@ def mastered(program: Program, masters: Mapping[str, torch.Tensor], leaves: Mapp
 
 
 def reunited(program: Program, states: Mapping[int, State]) -> None:
-    """The weights of every bucket whole again on all ranks, which share this process."""
+    """Makes the weights of every bucket whole again on all ranks of this process."""
     for bucket, shares in parted(program):
         for group in shares.groups:
             for rank in group:
@@ -73,7 +73,8 @@ def _together(bucket: Bucket, rank: int, states: Mapping[int, State]) -> torch.T
 
 
 def _masters(program: Program, rank: int, state: State) -> Leaves:
-    """Whole masters on the first rank of each group, over torch.distributed; a rank's own where each has all."""
+    """Whole masters on the first rank of each group, gathered over torch.distributed; a rank's own if every rank has
+    all."""
     found: Leaves = {}
     for bucket in program.trained:
         if bucket.name not in state.master:
@@ -97,7 +98,7 @@ def _masters(program: Program, rank: int, state: State) -> Leaves:
 
 
 def _reunited_on_first(program: Program, rank: int, state: State) -> None:
-    """The same on the first rank of each group, over torch.distributed."""
+    """Makes the weights whole on the first rank of each group, over torch.distributed."""
     for bucket, shares in parted(program):
         group = next((group for group in shares.groups if rank in group), ())
         if not group:
@@ -114,7 +115,8 @@ def _reunited_on_first(program: Program, rank: int, state: State) -> None:
 
 
 def gathered_leaves(program: Program, graph: Graph, rank: int, state: State) -> dict[str, torch.Tensor]:
-    """On rank 0 its leaves and those that only others hold, who must call it as well; on these their leaves alone."""
+    """The parameters and buffers of the model: on rank 0 all of them, on others only their own. All ranks must call
+    it."""
     _reunited_on_first(program, rank, state)
     leaves = state.leaves | mastered(program, _masters(program, rank, state), state.leaves)
     found, specs = (

@@ -1,4 +1,4 @@
-"""The states of the generators that a process draws from: torch's, Python's and numpy's."""
+"""The states of the random generators of a process: torch's, Python's and numpy's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 def random_states(device: str) -> dict[str, torch.Tensor]:
-    """Generator -> its state."""
+    """Generator -> its state, as a byte tensor."""
     version, numbers, pending = random.getstate()
     kind: Any = np.random.get_state()
     found = {
@@ -27,7 +27,7 @@ def random_states(device: str) -> dict[str, torch.Tensor]:
 
 
 def set_random_states(states: Mapping[str, torch.Tensor], device: str) -> None:
-    """Go on drawing where `random_states` was taken."""
+    """Continue the generators from states that `random_states` returned."""
     torch.set_rng_state(states["torch"])
     version, *numbers = states["python"].tolist()
     pending = states["python-normal"].tolist()

@@ -24,8 +24,8 @@ POLL: Final[Seconds] = 0.01
 
 
 class Halt:
-    """While entered, signals stop the run through `brake`; `number` is the signal that came, 0 before it. Enter it in
-    the main thread, on all ranks of the `world`."""
+    """A context in which signals stop the run through `brake`; `number` is the signal that came, 0 before. Enter it
+    in the main thread, on all ranks of the `world`."""
 
     def __init__(self, brake: Brake, rank: int, world: int) -> None:
         self.brake, self.rank, self.world, self.number = brake, rank, world, 0
@@ -64,7 +64,7 @@ class Halt:
 
 
 def agreed(begun: int, rank: int, world: int) -> int:
-    """The largest `begun` of all ranks; -1 where some do not answer. Through the store, which is idle in a run."""
+    """The largest `begun` of all ranks, exchanged through the store; -1 if some rank does not answer."""
     if world == 1:
         return begun
     store: Any = dist.distributed_c10d._get_default_store()

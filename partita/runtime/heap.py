@@ -1,14 +1,14 @@
-"""Freed memory that stays with the process, and objects that the collector need not visit.
+"""Keeps freed memory within the process, and long-lived objects out of Python's garbage collection.
 
-glibc gives memory above 128 kB back to the kernel when it is freed and faults its pages in anew at the next allocation.
-A training step frees and allocates the same sizes over and over: a 16 x 16 x 32 x 32 convolution takes 0.8 ms of
-computing and 2 ms of page faults, or none, as the heap happens to lie. Kept memory makes steps faster and all alike.
-It also has holes: blocks of other sizes do not fill them, and a process came to 1.2 to 1.6 times what lived in it. So
-where a limit that kills leaves no room for that, large blocks go back to the kernel when they are freed, and what a
-process takes is what lives.
+glibc returns freed blocks above 128 kB to the kernel, and the next allocation faults their pages in again. A training
+step allocates the same sizes over and over: a 16 x 16 x 32 x 32 convolution takes 0.8 ms of computing and, depending on
+the state of the heap, up to 2 ms of page faults. Kept memory makes steps faster and more uniform.
 
-Python's collector visits every object that lives, the whole of torch and the graph among them: 6 ms in every step of a
-small model. What is there before the first step stays, so it is set aside.
+A kept heap fragments: a process came to 1.2 to 1.6 times the bytes that are alive in it. Under a memory limit that
+leaves no room for this, large blocks go back to the kernel when they are freed.
+
+Python's garbage collector visits every live object, with all of torch and the graph among them: 6 ms in every step of a
+small model. Objects that exist before the first step are set aside (`gc.freeze`).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ MMAP_THRESHOLD: Final = -3
 
 
 def keep_freed() -> None:
-    """The same as starting with `KEPT` in the environment, for a process that somebody else started; nothing where the
-    C library is not glibc."""
+    """Keep freed memory, as if this process had been started with `KEPT` in the environment; no effect without
+    glibc."""
     _set(2**31 - 1)
 
 
 def make_room(live: Bytes) -> None:
-    """Keep what is freed if this process may take as much as it has now and a heap in which `live` bytes live at once,
-    with holes; or else give it back, what is free now as well."""
+    """Keep freed memory if the process may take what it has now plus a fragmented heap with `live` live bytes;
+    otherwise return freed memory to the kernel, now and later."""
     if psutil.Process().memory_info().rss + HOLES * live <= limit():
         keep_freed()
     elif _set(SMALL):
@@ -48,7 +48,8 @@ def make_room(live: Bytes) -> None:
 
 
 def limit(proc: Path = Path("/proc/self"), mount: Path = Path("/sys/fs/cgroup")) -> float:
-    """Bytes that this process's control group may take, by either version of the kernel's interface; inf for any."""
+    """The memory limit in bytes of this process's control group, for both versions of the kernel's interface; inf if
+    there is none."""
     table = proc / "cgroup"
     for line in table.read_text().splitlines() if table.exists() else ():
         _, kinds, path = line.split(":", 2)
@@ -61,19 +62,19 @@ def limit(proc: Path = Path("/proc/self"), mount: Path = Path("/sys/fs/cgroup"))
 
 
 def _set(threshold: Bytes) -> bool:
-    """From which size on freed blocks go back to the kernel; False where the C library is not glibc."""
+    """Set the size from which freed blocks go back to the kernel; False without glibc."""
     change = getattr(ctypes.CDLL(None), "mallopt", None)
     return change is not None and bool(change(TRIM_THRESHOLD, threshold) and change(MMAP_THRESHOLD, threshold))
 
 
 def fault_in(size: Bytes) -> None:
-    """Have the kernel map `size` bytes of the kept heap now. A page fault takes 0.2 us, or 13 where a host has to find
-    the page for a virtual machine first: 2,000 of them made a pass of 10 ms one of 40."""
+    """Map `size` bytes of the kept heap now. A page fault takes 0.2 us, or 13 us if a host has to find the page for
+    a virtual machine first: 2,000 of them made a pass of 10 ms one of 40."""
     torch.ones(size, dtype=torch.uint8)
 
 
 def set_aside() -> None:
-    """Collect what is dead, and leave what lives now out of every later collection."""
+    """Collect garbage, and exclude what is alive now from all later collections."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()

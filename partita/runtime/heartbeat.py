@@ -1,7 +1,6 @@
-"""What a rank reports while nothing moves: where each of its lanes stands, and the state of its connections, once a
-second.
+"""Reports of a rank while nothing moves: where each of its lanes is, and the state of its connections, once a second.
 
-From the reports of all ranks and the Program, the launcher finds who holds the run up (program/stall.py).
+From these reports and the Program the launcher finds the rank that holds the run up (program/stall.py).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ EVERY: Final[Seconds] = 1.0
 
 
 class Heartbeat:
-    """While entered, a thread reports `{"at": ...}` every second in which no instruction has finished."""
+    """A context in which a thread reports `{"at": ...}` in every second in which no instruction has finished."""
 
     def __init__(self, rank: Rank, report: Callable[[dict[str, Any]], None]) -> None:
         self.rank, self.report = rank, report
@@ -44,7 +43,7 @@ class Heartbeat:
             before = done
 
     def stand(self) -> dict[str, Any]:
-        """Where the lanes are, as plain data (see program/stall.py)."""
+        """The positions of the lanes, as plain data (see program/stall.py)."""
         now = time.perf_counter()
         places = [
             [lane, name, round, now - since, meets] for lane, (name, round, since, meets) in self.rank.at.copy().items()

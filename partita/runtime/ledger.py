@@ -1,4 +1,4 @@
-"""What a server knows of its versions while it runs. Mutable, private to one rank of one run."""
+"""The versions of a server's buckets while it runs. Mutable, private to one rank of one run."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from partita.program.ledger import LOST, Merge
 
 @dataclass
 class Ledger:
-    """`version` of each bucket, the version that each peer has `read`, the `turns` that it has had, and all
-    merges at rank `at`; none where it is `blind`, since other processes change the same without telling."""
+    """The `version` of each bucket, the version that each peer has `read`, the `turns` of each peer, and all
+    `merges`, on rank `at`. It records no merges if it is `blind`: other processes then change the same weights
+    without telling."""
 
     at: int = -1
     version: dict[str, int] = field(default_factory=dict)
@@ -22,7 +23,7 @@ class Ledger:
     blind: bool = False
 
     def merge(self, act: Apply, round: int) -> bool:
-        """Enter a contribution; whether it completes a version. Where late ones are dropped, it is its round's."""
+        """Record a contribution; whether it completes a version. If late ones are dropped, its turn is the round."""
         bucket, worker = act.bucket, act.source
         turn = round if act.drop else self.turns.get((bucket, worker), 0)
         self.turns[bucket, worker] = turn + 1
@@ -36,14 +37,14 @@ class Ledger:
         return True
 
     def lose(self, bucket: str, worker: int) -> None:
-        """What a worker that died would have brought next."""
+        """Record the next contribution of a worker that died, as lost."""
         turn, read = self.turns.get((bucket, worker), 0), self.read.get((bucket, worker), 0)
         self.merges.append(Merge(bucket, worker, turn, read, LOST, self.at))
 
     def step(self, bucket: str) -> None:
-        """There is a new version."""
+        """Count a new version of a bucket."""
         self.version[bucket] = self.version.get(bucket, 0) + 1
 
     def give(self, bucket: str, worker: int) -> None:
-        """The worker gets the version that there is now."""
+        """Note that a worker has read the current version."""
         self.read[bucket, worker] = self.version.get(bucket, 0)

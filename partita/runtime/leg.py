@@ -1,8 +1,8 @@
-"""The parts of a run: which Program goes for how many rounds, and after which of them a checkpoint is written.
+"""The legs of a run: which Program runs for how many rounds, and after which rounds a checkpoint is written.
 
 leg 0  ddp, 4 rounds       |####|
-leg 1  pipe_sgd, 6 rounds       |######|>        > what is in flight is applied
-every 3 steps                 ^   ^   ^ ^         a cut in a leg applies nothing: what is in flight is kept
+leg 1  pipe_sgd, 6 rounds       |######|>        > gradients in flight are applied
+every 3 steps                 ^   ^   ^ ^         at a checkpoint within a leg they stay in flight, and are saved
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Leg:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Rounds `start` to `stop` of a leg, driven without a pause. With `drain`, further rounds apply what is then in
-    flight; with `keep`, a checkpoint follows."""
+    """Rounds `start` to `stop` of a leg, run without a pause. With `drain`, further rounds apply what is in flight
+    then; with `keep`, a checkpoint follows."""
 
     stop: int
     start: int = 0
@@ -48,12 +48,13 @@ class Interval:
     keep: bool = False
 
     def last(self, instruction: Instruction) -> int:
-        """Rounds that an instruction runs: what has a lag goes on until what is in flight is applied."""
+        """The number of rounds that an instruction runs; one with a lag goes on until what is in flight is applied."""
         return self.stop + (instruction.lag if self.drain else 0)
 
 
 def legs(graph: Graph, plan: Plan, cluster: Cluster, steps: int, since: int = 0) -> tuple[Leg, ...]:
-    """Steps `since` to `steps` of a run, phase by phase; steps that do not fill the last period are a shorter one."""
+    """The legs of steps `since` to `steps` of a run, phase by phase. Steps that do not fill a last period are a
+    shorter one."""
     found: list[Leg] = []
     at = 0
     for phase in lower(graph, plan, cluster):
@@ -66,7 +67,8 @@ def legs(graph: Graph, plan: Plan, cluster: Cluster, steps: int, since: int = 0)
 
 
 def left(graph: Graph, plan: Plan, cluster: Cluster, steps: int, since: int) -> tuple[Leg, ...]:
-    """Steps `since` to `steps`; where none is left, a leg without rounds: something may still be in flight."""
+    """The legs of steps `since` to `steps`; if no step is left, one leg without rounds, since gradients may be in
+    flight."""
     found = legs(graph, plan, cluster, steps, since)
     if any(leg.program.steps for leg in found):
         return found

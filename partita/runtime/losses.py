@@ -1,4 +1,4 @@
-"""The loss of a step out of what every rank saw of it."""
+"""The loss of each step, from the parts that the ranks have computed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Row = tuple[int, float, float]
 
 
 def rows_of(rank: Rank) -> list[Row]:
-    """(step, its part of the loss, what that part weighs), step by step; a part of a mean, which is already weighed by
-    the samples' share, weighs 0."""
+    """(step, this rank's part of the loss, the weight of that part) for each step. A part of a mean is already
+    weighted by its share of the samples, and has weight 0."""
     steps = sorted(rank.losses.keys() | rank.weights.keys())
     return [(step, float(rank.losses.get(step, 0.0)), float(rank.weights.get(step, 0.0))) for step in steps]
 
 
 def totals(rows: Iterable[Row]) -> dict[int, float]:
-    """Step -> loss: the parts' sum, over the sum of their weights where they have any."""
+    """Step -> loss: the sum of its parts, divided by the sum of their weights if they have any."""
     sums: dict[int, tuple[float, float]] = {}
     for step, loss, weight in rows:
         before = sums.get(step, (0.0, 0.0))
@@ -29,7 +29,7 @@ def totals(rows: Iterable[Row]) -> dict[int, float]:
 
 
 def losses_of(saved: Saved) -> Losses:
-    """(step, seconds, loss, 0) of the steps so far, put together over the ranks in their order, as a run's end does."""
+    """(step, seconds, loss, 0) of all steps up to a checkpoint, from the parts that the ranks saved."""
     contents = saved.contents
     rows = [row for rank in contents.ranks("losses") for row in contents.tensor(Entry("losses", rank=rank)).tolist()]
     seconds = {int(step): second for step, second, _, _ in reversed(rows)}

@@ -1,14 +1,14 @@
-"""What is left of gradients after a plan's codecs, worker by worker in plain operators: the oracle of lossy plans.
+"""What a plan's codecs leave of gradients, worker by worker, in plain operators: the oracle of lossy plans.
 
-contribution of worker r   v = e_r + g_r,   message = codec(v),   e_r = v - said(message)
-momentum ahead (SP-03)     g_r bounded, u_r = m u_r + g_r,   v = e_r + u_r,   u_r = 0 where the message speaks
-applied                    sum over r of said(message of r), in the order of the ranks
-in rounds (EX-02)          what all workers' values are understood as together, from what was understood last
-pushed to a server that goes ahead    the same of one worker, turn by turn
-coded answers (QU-05)      the same once more of the sum, by its server
-coded results (CO-09)      said(each part of the sum of chosen entries), by the rank that sums it
-per hop                    the plan's schedule on the contributions, each message said through the codec
-to owners                  the same of each owner's part by itself, as often a step as it is packed anew
+contribution of worker r   v = e_r + g_r,   message = encode(v),   e_r = v - decode(message)
+momentum ahead (SP-03)     g_r bounded, u_r = m u_r + g_r,   v = e_r + u_r,   u_r = 0 where the message has entries
+applied                    sum over r of decode(message of r), in the order of the ranks
+in rounds (EX-02)          decoded from all workers' values together, starting from the last decoded values
+pushed to a server that does not wait    the same for one worker, turn by turn
+coded answers (QU-05)      the sum is encoded once more, by its server
+coded results (CO-09)      decode(encode(each part of the sum of chosen entries)), by the rank that sums it
+per hop                    the plan's schedule on the contributions, each message encoded and decoded
+to owners                  the same for each owner's part by itself, as often a step as it is packed anew
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ NOBODY: Final[Mapping[str, Mapping[int, Sequence[Named]]]] = {}
 
 @dataclass
 class Lossy:
-    """Codecs of a run's programs; `residual` is what they held back of (worker, bucket) so far, `velocity` the momentum
-    that went ahead of them."""
+    """The codecs of a run's programs: `residual` of each (worker, bucket) so far, `velocity` of momentum that is
+    applied before the codec."""
 
     seed: int
     residual: dict[tuple[int, str], torch.Tensor] = field(default_factory=dict)
@@ -53,8 +53,8 @@ class Lossy:
         self, program: Program, step: int, contributions: Mapping[int, Named], weight: float = 1.0,
         apart: Mapping[str, Mapping[int, Sequence[Named]]] = NOBODY,
     ) -> dict[str, torch.Tensor]:  # fmt: skip
-        """Parameter -> the gradient that all workers apply, of what each brings, divided by `weight`; `apart` has the
-        buckets to which others bring something, or some several times a step."""
+        """Parameter -> the gradient that all workers apply, from the contribution of each, divided by `weight`.
+        `apart` has the buckets to which other ranks contribute, or some ranks several times a step."""
         contributions = {
             worker: _bounded(program, named, len(contributions)) for worker, named in contributions.items()
         }
@@ -70,7 +70,8 @@ class Lossy:
         return found
 
     def pushed(self, program: Program, step: int, worker: int, brought: Named) -> dict[str, torch.Tensor]:
-        """What a server that goes ahead understands of what a worker brings; what is not encoded as it is."""
+        """What a server that does not wait decodes from a contribution of a worker; buckets without a codec are
+        returned as they are."""
         found = {name: value.clone() for name, value in brought.items()}
         acts = [i.act for i in program.role_of[worker].instructions if isinstance(i.act, Encode)]
         for coding in dict.fromkeys(program.coding[act.coding] for act in acts):
@@ -80,7 +81,7 @@ class Lossy:
         return found
 
     def coded(self, program: Program) -> tuple[str, ...]:
-        """The buckets whose gradients codecs have to do with."""
+        """The buckets whose gradients are encoded."""
         names = {coding.bucket for coding in program.codings}
         return tuple(
             b.name for b in program.trained if b.name in names or any(act.codec for _, act in _sums(program, b.name))
@@ -100,7 +101,7 @@ class Lossy:
         return torch.stack(list(own.values())).sum(0)
 
     def _answered(self, program: Program, bucket: Bucket, whole: torch.Tensor, step: int) -> torch.Tensor:
-        """What workers understand of a server's coded answer; the sum itself where it steps by itself."""
+        """What workers decode from a server's coded answer; the sum itself if the server updates by itself."""
         answers = [(i.act, role) for role, i in program.instructions() if isinstance(i.act, Encode)]
         for act, role in answers:
             if act.bucket == bucket.name and act.held is Space.REST:
@@ -114,7 +115,7 @@ class Lossy:
         return whole
 
     def _ahead(self, program: Program, place: tuple[int, str], gradient: torch.Tensor) -> torch.Tensor:
-        """The gradient with the momentum that goes ahead of the codec."""
+        """The gradient with the momentum that is applied before the codec."""
         factor, nesterov = momentum_ahead(program.update)
         if not factor:
             return gradient
@@ -159,7 +160,7 @@ class Lossy:
     def _of_parts(
         self, coding: Coding, value: torch.Tensor, ahead: torch.Tensor, worker: int, step: int, place: str
     ) -> torch.Tensor:
-        """What the owners understand of a worker's messages, each its own."""
+        """What the owners decode from a worker's messages, each its own."""
         codec, settings, said = coding.codec, settings_of(coding.codec), []
         for part, (a, b) in enumerate(pairwise(coding.edges)):
             key = coding_key(self.seed, step, worker, f"{place}/{part}")
@@ -170,7 +171,7 @@ class Lossy:
     def _handed_on(
         self, program: Program, bucket: Bucket, total: torch.Tensor, workers: list[int], step: int
     ) -> torch.Tensor:
-        """What all understand of the sum of chosen entries, whose parts may be encoded by the ranks that sum them."""
+        """What all ranks decode of the sum of chosen entries, whose parts may be encoded by the ranks that sum them."""
         name, act = next(iter(_sums(program, bucket.name)), ("", None))
         if act is None or act.codec is None:
             return total
@@ -209,7 +210,7 @@ class Lossy:
     def _said(
         self, name: str, act: Collective, workers: list[int], step: int
     ) -> Callable[[torch.Tensor, int, int], torch.Tensor]:
-        """What is understood of a part that one of the workers encodes for a hop."""
+        """What is decoded from a part that one of the workers encodes for a hop."""
         codec = act.codec
         assert codec is not None
         settings = settings_of(codec)
@@ -228,7 +229,7 @@ def _flat(bucket: Bucket, named: Named) -> torch.Tensor:
 
 
 def _spread(bucket: Bucket, flat: torch.Tensor, found: Named) -> None:
-    """The numbers of a bucket into the parameters' own."""
+    """Copy the elements of a bucket into the parameters' own tensors."""
     lengths = [rows(found[piece.parameter], piece).numel() for piece in bucket.pieces]
     for piece, part in zip(bucket.pieces, torch.split(flat, lengths), strict=True):
         into = rows(found[piece.parameter], piece)
@@ -245,7 +246,7 @@ def _sums(program: Program, cargo: str) -> list[tuple[str, Collective]]:
 
 
 def _bounded(program: Program, named: Named, workers: int) -> Named:
-    """A worker's gradient, its norm bounded where the codec asks for it."""
+    """A worker's gradient, with its norm bounded if the codec asks for it."""
     norm = max((bound_of(coding.codec, workers) for coding in program.codings), default=0.0)
     if not norm:
         return named

@@ -1,4 +1,5 @@
-"""What says that a checkpoint is whole, and of which run: written last, its rename is the commit.
+"""The manifest of a checkpoint: it says which run it is of and that it is complete. It is written last; its rename
+commits.
 
 DIR/checkpoints/step-40/rank-0.safetensors
                         rank-1.safetensors
@@ -69,7 +70,7 @@ class Manifest:
 
 
 def identity_of(graph: Graph, seed: int, update: Update) -> Identity:
-    """The identity of a run on a captured step, whose optimizer is that of the update's rule."""
+    """The identity of a run: its captured step, with the optimizer of the plan's rule, and its seed."""
     leaves: list[Parameter | Buffer] = [*graph.parameters, *graph.buffers]
     layout = {leaf.name: f"{leaf.tensor.dtype}{list(leaf.tensor.at(1).shape)}" for leaf in leaves}
     words = [repr((o.name, o.target, o.arguments, o.keywords)) for o in graph.operators]
@@ -82,12 +83,12 @@ def identity_of(graph: Graph, seed: int, update: Update) -> Identity:
 def written(
     plan: Plan, program: Program, step: int, flying: int, seconds: Seconds, keyed: bool, identity: Identity
 ) -> Manifest:
-    """The manifest of what a Program of the plan has come to, its files still to be named."""
+    """The manifest of a checkpoint of a plan after `step` steps; its files are named later."""
     return Manifest(step, write_plan(plan), program.size, program.drain, flying, seconds, keyed, identity)
 
 
 def render(manifest: Manifest) -> bytes:
-    """The manifest's file, with a digest of all the rest of it."""
+    """The bytes of the manifest's file, with a digest of all the rest."""
     body = {"format": FORMAT, "schema": SCHEMA, **asdict(manifest)}
     digest = hashlib.sha256(_text(body)).hexdigest()
     return _text({**body, "digest": digest})
@@ -108,7 +109,8 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """The manifest of a checkpoint. Raises Damaged where its digest is another, InputError where it is not ours."""
+    """The manifest of a checkpoint. Raises Damaged if its digest does not match, InputError if it is no manifest of
+    ours."""
     path = directory / NAME
     _plain_file(path)
     try:
@@ -164,7 +166,8 @@ def _plain_file(path: Path) -> None:
 
 
 def differences(ours: Identity, theirs: Identity) -> list[str]:
-    """What keeps a run from going on from a checkpoint, most telling first; models by up to five keys."""
+    """What keeps a run from continuing from a checkpoint, the most telling difference first; up to five of a model's
+    tensors."""
     keys = [key for key in sorted(ours.layout | theirs.layout) if ours.layout.get(key) != theirs.layout.get(key)]
     if keys:
         each = [f"{k} ({theirs.layout.get(k, 'none')} there, {ours.layout.get(k, 'none')} here)" for k in keys[:5]]

@@ -1,4 +1,4 @@
-"""Is a loss what a minibatch can be divided under: the mean over its samples, or a sum with its weight?
+"""Whether a loss may be computed in parts: it must be the mean over its samples, or a sum with its weight.
 
 loss of 8 samples    = the mean of those of 1 and of 7, by samples      a plan that divides a minibatch trains the same
                     /= ...                   a mean over tokens, a sum, samples that are compared with each other
@@ -26,13 +26,14 @@ CLOSE: Final = 1e-6
 
 
 def divides(program: Program) -> bool:
-    """Whether minibatches are taken in parts."""
+    """Whether a Program computes minibatches in parts."""
     return any(i.act.count < program.batch for _, i in program.instructions() if isinstance(i.act, Load))
 
 
 def unlike_its_parts(task: Task, batch: int, seed: int = 0) -> str:
-    """A sentence where the loss of the first samples is not the mean of those of one and of the others, in fp64 and in
-    evaluation mode, that neither batch statistics nor dropout count; empty where it is, or cannot be asked."""
+    """A sentence if the loss of the first samples is not the mean of the losses of one and of the rest; "" if it is,
+    or cannot be computed. It is computed in fp64 and in evaluation mode, so that neither batch statistics nor
+    dropout count."""
     count = min(SAMPLES, batch)
     if count < 2:
         return ""
@@ -56,7 +57,7 @@ def unlike_its_parts(task: Task, batch: int, seed: int = 0) -> str:
 
 
 def _sums(task: Task, model: Any, samples: range, seed: int) -> tuple[float, float]:
-    """What the losses of the first samples of the data sum up to, and what by."""
+    """(sum of losses, sum of weights) over the first samples of the data."""
     batch = read_batch(task, task.data, samples)
     with Promoted(), KeyedDraws(seed, 0, samples):
         loss = task.loss(model, tree_map(lambda leaf: place(leaf, "cpu", torch.float64), batch))

@@ -34,7 +34,7 @@ def mark_gone(rank: Rank, peer: int, times: int) -> None:
 
 
 def mark_back(rank: Rank, peer: int, at: int) -> None:
-    """Note that a peer is back and takes part from round `at` on, which this rank has not begun."""
+    """Note that a peer is back and takes part from round `at` on; this rank has not begun that round."""
     with rank.board.changed:
         rank.away.discard(peer)
         rank.since[peer] = at
@@ -50,7 +50,7 @@ def mark_back(rank: Rank, peer: int, at: int) -> None:
 
 
 def begin_without(rank: Rank) -> None:
-    """A Program begins while some peers are away already."""
+    """A Program begins while some peers are away."""
     with rank.board.changed:
         _left_out(rank)
 
@@ -67,8 +67,8 @@ def finished_before(rank: Rank, at: int) -> bool:
 
 
 def waits_in_vain(rank: Rank, lane: str, names: Set[str]) -> bool:
-    """Whether a lane whose remaining instructions, `names`, are all left out need not go on waiting: all lanes that
-    have not ended wait as it does."""
+    """Whether a lane need not wait any longer whose remaining instructions, `names`, are all left out: all lanes
+    that have not ended wait like it."""
     with rank.board.changed:
         if not rank.board.void or not names <= rank.board.void:
             rank.parked.discard(lane)
@@ -86,12 +86,12 @@ def lane_over(rank: Rank, lane: str) -> None:
 
 
 def stale(rank: Rank, instruction: Instruction, round: int) -> bool:
-    """Whether an instance is done, or belongs to a round that was left out while a peer was away."""
+    """Whether an instance is done already, or is of a round that was left out while a peer was away."""
     return rank.board.done.get(instruction.name, 0) > round
 
 
 def other_end(rank: Rank, act: Act) -> int:
-    """The other end of a message if the run can do without that rank; otherwise -1."""
+    """The rank at the other end of a message if the run can do without it; otherwise -1."""
     if not rank.spare or not isinstance(act, Send | Receive):
         return -1
     peer = rank.role.mine(act.to if isinstance(act, Send) else act.source, rank.rank)
@@ -99,7 +99,7 @@ def other_end(rank: Rank, act: Act) -> int:
 
 
 def owed(rank: Rank, peer: int, start: Callable[[], T]) -> T | Owed:
-    """Start something with a peer that may go away; once it has gone, what was started counts as over."""
+    """Start something with a peer that may go away; once the peer is gone, it counts as over."""
     gone = rank.gone.get(peer, 0)
     if peer in rank.away:
         return Owed(rank, peer, None, gone)
@@ -114,13 +114,13 @@ def owed(rank: Rank, peer: int, start: Callable[[], T]) -> T | Owed:
 
 
 def lost(rank: Rank, instruction: Instruction, pending: Pending | Steps | None) -> bool:
-    """Whether what was started came to nothing because its peer is gone."""
+    """Whether a started message came to nothing since its peer is gone."""
     return instruction.name in rank.board.void or (isinstance(pending, Owed) and pending.over())
 
 
 @dataclass
 class Parked:
-    """Waits for a lane whose instructions, `names`, may all be left out at once."""
+    """The wait of a lane whose instructions, `names`, may all be left out at once."""
 
     rank: Rank
     lane: str
@@ -128,7 +128,7 @@ class Parked:
 
     @property
     def idle(self) -> bool:
-        """Whether all are left out."""
+        """Whether all of them are left out."""
         return self.names <= self.rank.board.void
 
     def ready(self) -> bool:
@@ -136,14 +136,14 @@ class Parked:
         return self.rank.board.failure is not None or waits_in_vain(self.rank, self.lane, self.names) or not self.idle
 
     def block(self, timeout: Seconds) -> bool:
-        """Without a limit: others work, or will fail."""
+        """Wait without a limit, since other lanes work, or will fail."""
         with self.rank.board.changed:
             return self.rank.board.changed.wait_for(self.ready)
 
 
 @dataclass
 class Owed:
-    """A message whose other end may go away. It is over when that happens, and the instruction is left out."""
+    """A message whose other end may go away. It is over when that happens, and its instruction is left out."""
 
     rank: Rank
     peer: int
@@ -151,7 +151,7 @@ class Owed:
     gone: int
 
     def over(self) -> bool:
-        """Whether the other end went away after this began, even if it is back by now."""
+        """Whether the other end went away after the message was started, even if it is back by now."""
         return self.pending is None or self.rank.gone.get(self.peer, 0) != self.gone
 
     def ready(self) -> bool:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 
 def gather(body: Any, rank: int, world: int) -> list[Any]:
-    """What every rank below `world` brings, on rank 0; empty on the others."""
+    """The bodies of all ranks below `world`, in their order, on rank 0; empty on other ranks."""
     if rank:
         _send(body, 0)
         return []
@@ -18,7 +18,7 @@ def gather(body: Any, rank: int, world: int) -> list[Any]:
 
 
 def spread(body: Any, rank: int, world: int) -> Any:
-    """What rank 0 brings, on every rank below `world`."""
+    """Rank 0's body, on every rank below `world`."""
     if rank:
         return _receive(0)
     for peer in range(1, world):

@@ -1,4 +1,4 @@
-"""Linear rules over the tensors of a bucket."""
+"""The act Mix: linear combinations of the tensors of a bucket."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from partita.runtime.rank import Rank
 
 
 def mix(rank: Rank, act: Mix, name: str, round: int) -> None:
-    """In place, and without copies: what `into` held counts first, the others are added in their order."""
+    """Computed in place and without copies: first the term of `into` itself, then the others in their order."""
     if round < act.lag:
         return
     slot = rank.slot(round - act.lag)
@@ -28,7 +28,7 @@ def mix(rank: Rank, act: Mix, name: str, round: int) -> None:
 
 
 def _there(rank: Rank, act: Mix, name: str, round: int) -> tuple[Term, ...]:
-    """The terms of those whose message came; what the others would have had stays with the rank's own."""
+    """The terms of those peers whose message came; the factors of the others are added to the rank's own."""
     known, left = rank.role.on_name, set[int]()
     for after in known[name].after:
         came = known[after.name].act

@@ -1,9 +1,9 @@
 """A condition variable that wakes only the threads whose wait is over.
 
-Whoever changes something evaluates the predicates of all waiting threads for them. To wake a thread that must go back
-to sleep costs both that thread and the one that computes: they pass Python's lock, and on one core the core, to and
-fro, 0.1 ms each time; a step of three lanes did so ten times. Evaluating predicates costs as well, where a server has a
-dozen lanes and hundreds of changes a step: a thread that names what it waits for is asked only when that changes.
+The thread that changes something evaluates the predicates of all waiting threads. Waking a thread that must go back to
+sleep costs both threads: they pass Python's lock, and on one core the core, to and fro, 0.1 ms each time, and a step of
+three lanes did so ten times. Evaluating predicates costs time as well if a server has a dozen lanes and hundreds of
+changes in a step, so a thread may name what it waits for, and is then tested only when that changes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ T = TypeVar("T")
 
 
 class Notifier(threading.Condition):
-    """Like `threading.Condition`, but `notify_all` evaluates the predicates that were given to `wait_for`, and wakes
-    only those threads whose predicate holds."""
+    """Like `threading.Condition`, but `notify_all` evaluates the predicates given to `wait_for`, and wakes only
+    threads whose predicate holds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,8 +30,9 @@ class Notifier(threading.Condition):
     def wait_for(
         self, predicate: Callable[[], T], timeout: Seconds | None = None, of: Container[str] | None = None
     ) -> T:
-        """Waits, the lock let go, until the predicate holds or `timeout` is over; the predicate's last value. Others
-        call it too, with the lock held, when one of these names changes (None: whatever changes)."""
+        """Wait, with the lock released, until the predicate holds or `timeout` seconds have passed; its last value.
+        Other threads call the predicate as well, with the lock held, when one of the names in `of` changes (None:
+        any name)."""
         until = inf if timeout is None else time.monotonic() + timeout
         while not (found := predicate()) and (left := until - time.monotonic()) > 0:
             own = threading.Lock()
@@ -46,8 +47,8 @@ class Notifier(threading.Condition):
         return found
 
     def notify_all(self, name: str = "") -> None:
-        """Wakes whoever need not wait any more since what has this name changed ("": since anything did), also where
-        asking fails, so that it fails there."""
+        """Wake the threads whose predicate holds after a change of `name` ("": of anything). A predicate that raises
+        wakes its thread too, so that it raises there."""
         for own, (predicate, of) in tuple(self._asleep.items()):
             if name and of is not None and name not in of:
                 continue

@@ -1,10 +1,10 @@
-"""What a rank owns of a bucket whose state is divided, and memory that comes and goes.
+"""The part of a bucket that a rank owns if state is sharded, and memory that is released between uses.
 
-    whole   [ fc2.weight        | fc2.bias | fc1.weight        ]      kept, or there from a gather to a Free
-    owned             [ ........| ........ | .. ]                     kept; a view of the whole where that is kept
+    whole   [ fc2.weight        | fc2.bias | fc1.weight        ]      kept, or allocated from a gather to a Free
+    owned             [ ........| ........ | .. ]                     kept; a view of the whole if that is kept
     slices             fc2.w 8:24  fc2.b     fc1.w 0:4                what the optimizer updates
 
-A slice has as many dimensions as its parameter, so that a rule that treats vectors otherwise than matrices still does.
+A slice has as many dimensions as its parameter, since a rule may treat vectors differently from matrices.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Part = Piece | Slice
 
 @dataclass
 class Owned:
-    """`parameter` and `gradient` (one a slot) hold elements `start` to `stop` of a bucket; `parts` says what they are,
-    pieces where whole ones are owned; `views` have the shapes of the parts."""
+    """Elements `start` to `stop` of a bucket: their `parameter` and `gradient` tensors (one for each slot), the
+    `parts` of parameters that they are (pieces, if whole ones are owned), and `views` in the shapes of the parts."""
 
     start: int
     stop: int
@@ -49,7 +49,8 @@ class Owned:
 def owned_of(
     bucket: Bucket, rank: int, shapes: Shapes, whole: torch.Tensor, gradients: list[torch.Tensor]
 ) -> Owned | None:
-    """What `rank` owns of a bucket (None: everybody owns all), its memory a part of the whole's where that is kept."""
+    """The part of a bucket that `rank` owns, as a view of the whole if that is kept; None if the bucket is not
+    divided."""
     if bucket.shares is None:
         return None
     start, stop = bucket.shares.of(rank)
@@ -93,11 +94,12 @@ def is_allocated(tensor: torch.Tensor) -> bool:
 
 
 def allocate(tensor: torch.Tensor) -> torch.Tensor:
-    """Give a tensor, the only one of its storage, memory again; what it holds is undefined. Views of it are whole."""
+    """Allocate the memory of a released tensor, the only one of its storage; its content is undefined. Views of it
+    are valid again."""
     tensor.untyped_storage().resize_(tensor.numel() * tensor.element_size())
     return tensor
 
 
 def release(tensor: torch.Tensor) -> None:
-    """Give back the memory of a tensor, and of all views of it, until `allocate`."""
+    """Release the memory of a tensor, and so of all views of it, until `allocate`."""
     tensor.untyped_storage().resize_(0)

@@ -1,9 +1,10 @@
-"""Computing that leaves the processor to messages while these are what everybody waits for.
+"""Pauses of computing that leave a limited processor to messages, while the messages are the bottleneck.
 
-A processor quota freezes the whole process once it is used up, its message threads too: half a core is 10 ms of
-computing, then 10 ms in which nothing is sent or received, and a ring of four is frozen most of the time. So where the
-last round waited for messages longer than this costs, computing pauses between operators while any fly and never uses
-its quota up. What is asked for may not even be sent, and does not count: a server's lanes always ask for something.
+A processor quota freezes the whole process once it is used up, including its message threads: half a core means 10 ms
+of computing and then 10 ms in which nothing is sent or received, so that a ring of four ranks is frozen most of the
+time. If the last round waited for messages for longer than this costs, computing pauses between operators while
+messages are in flight, so that the quota is never used up. Posted receives do not count: a server's lanes always have
+some posted.
 
     quota 0.5   computing ██████░░░░██████░░░░   link  ▔▔▔▔▔▔____▔▔▔▔▔▔____
     paced       computing ██░░░░██░░░░██░░░░██   link  ▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔
@@ -25,7 +26,7 @@ WAITED: Final = 0.5
 
 @dataclass
 class Pace:
-    """`cores` is the rank's quota (0 or 1 and more: none, so nothing is ever paced); private to one rank."""
+    """The pacing of one rank. `cores` is its quota; with 0, or 1 and more, there is none and nothing is paced."""
 
     cores: float = 0.0
     flying: int = 0
@@ -35,7 +36,8 @@ class Pace:
     _round: Seconds = 0.0
 
     def yield_core(self) -> None:
-        """Between operators: pause so long that this thread uses two thirds of the quota, if messages fly."""
+        """Called between operators: if messages are in flight, pause so long that this thread uses two thirds of the
+        quota."""
         if not self.on or not self.flying:
             return
         me, now = threading.get_ident(), time.thread_time()
@@ -44,7 +46,7 @@ class Pace:
             time.sleep(spent * (1 / (SHARE * self.cores) - 1))
 
     def round_ends(self) -> None:
-        """Decide from how long computing waited for messages in this round whether to pace the next one."""
+        """Decide whether to pace the next round, from how long this one waited for messages."""
         now = time.perf_counter()
         length, self._round = now - self._round, now
         self.on = 0 < self.cores < 1 and self.waited > WAITED * length

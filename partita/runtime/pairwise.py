@@ -1,8 +1,10 @@
-"""Workers that average two by two, replayed serially in plain PyTorch from the ledgers of those who are asked (DP-22).
+"""The serial replay of workers that average in pairs, in plain PyTorch, from the ledgers of the ranks that are asked
+(DP-22).
 
     ledger of rank 1, a bucket    (own, turn 0, read 0)  (rank 2, turn 0)  (rank 0, turn 0)  (own, turn 1, read 2) ...
 
-Who asks has no ledger: it takes a copy, steps on it, asks, takes the mean and adds what its steps came to, in turn.
+An asking rank has no ledger. It copies its weights, takes its steps on the copy, asks, takes the mean, and adds the
+change that its steps made, in this order.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ Minibatches = list[tuple[int, list[Share]]]
 
 
 class PairWorker:
-    """A rank: what it has of each bucket now and had in all versions, its turns, and what each turn came to."""
+    """A rank: its buckets now and in all versions so far, its turns, and the change of each turn."""
 
     def __init__(self, one: Replica, buckets: dict[str, Parts], turns: list[Minibatches], whole: bool) -> None:
         self.one, self.turns, self.whole = one, turns, whole
@@ -36,13 +38,13 @@ class PairWorker:
         return [part.clone() for part in self.now[bucket]]
 
     def becomes(self, bucket: str, parts: Parts) -> None:
-        """A new version of a bucket."""
+        """Store a new version of a bucket."""
         self.now[bucket] = parts
         self.versions[bucket].append(self._copy(bucket))
 
     def change(self, turn: int, read: dict[str, int], pieces: dict[str, list[torch.Tensor]]) -> dict[str, torch.Tensor]:
-        """By parameter what the steps of a turn came to, on the versions that it read; `pieces` are views by bucket of
-        the replica's parameters."""
+        """Parameter -> the change that the steps of a turn make, from the versions that it read. `pieces` are views,
+        by bucket, of the replica's parameters."""
         if turn not in self.made:
             for bucket, version in read.items():
                 for view, part in zip(pieces[bucket], self.versions[bucket][version], strict=True):
@@ -60,13 +62,14 @@ class PairWorker:
 
 
 def together(one: Reference, legs: Sequence[Leg], ledger: Sequence[Merge], whole: bool) -> dict[str, torch.Tensor]:
-    """Parameters by name after all of a ledger: the mean over ranks. Raises ProgramError where it tells no run."""
+    """Parameters by name after a ledger has been replayed: the mean over ranks. Raises ProgramError for a ledger
+    that no run can have."""
     with torch.no_grad():
         return PairwiseReplay(one, legs, ledger, whole).go()
 
 
 class PairwiseReplay:
-    """Private to one call of `together`."""
+    """The state of one replay."""
 
     def __init__(self, one: Reference, legs: Sequence[Leg], ledger: Sequence[Merge], whole: bool) -> None:
         program, through = legs[0].program, legs[0].plan.sync[0].through
@@ -106,7 +109,7 @@ class PairwiseReplay:
         return dict(self.one.model.named_parameters())
 
     def _enters(self, rank: int, bucket: str) -> bool:
-        """Take the next merge of who is asked, if what it needs is there."""
+        """Replay the next merge of an asked rank, if what it needs is there."""
         left = self.left[rank, bucket]
         if not left:
             return False
@@ -131,7 +134,7 @@ class PairwiseReplay:
         return True
 
     def _joins(self, rank: int, bucket: str) -> bool:
-        """Add to what an asking rank has what its steps came to, once it has the mean."""
+        """Add the change of an asking rank's steps to its weights, once it has the mean."""
         turn, half = self.joined[rank, bucket], self.halves[rank]
         if self.met[rank, bucket] <= turn:
             return False
@@ -143,7 +146,7 @@ class PairwiseReplay:
         return True
 
     def _changed(self, rank: int, turn: int, read: dict[str, int], bucket: str) -> Parts | None:
-        """A bucket's part of what a turn came to; None where a version that it read is not there yet."""
+        """A bucket's part of the change of a turn; None if a version that it read is not there yet."""
         half = self.halves[rank]
         if turn not in half.made and any(len(half.versions[name]) <= version for name, version in read.items()):
             return None
@@ -152,7 +155,7 @@ class PairwiseReplay:
 
 
 def _turns(leg: Leg, rank: int, period: int) -> Iterator[Minibatches]:
-    """A rank's turns in a leg: the steps between two meetings, and its parts of their minibatches."""
+    """A rank's turns in a leg: the steps between two averages, and its parts of their minibatches."""
     program = leg.program
     shares = [share for share in shares_of(program) if share.rank == rank]
     for round in range(leg.rounds):

@@ -1,4 +1,4 @@
-"""Numbers, texts and small collections of them <-> JSON: what optimizers and schedules keep besides tensors.
+"""Numbers, texts and small collections of them as JSON: the state of optimizers and schedules besides tensors.
 
 0.1  "sum"  None  True          themselves
 inf                             {"float": "inf"}
@@ -22,7 +22,7 @@ LARGEST: Final = 4096
 
 
 def to_plain(value: Any, what: str) -> Any:
-    """The value as JSON. Raises TaskError for one that cannot be written without code; `what` names its owner."""
+    """The value as JSON. Raises TaskError for one that would need code to read it back; `what` names its owner."""
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": str(value)}
     if value is None or type(value) in (bool, int, float, str):

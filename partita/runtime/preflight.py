@@ -1,5 +1,7 @@
-"""Before ranks that somebody else launched meet in a collective: whether all are about to do the same. Otherwise they
-would abort, hang, or quietly mix what does not belong together."""
+"""Whether ranks that somebody else launched are about to do the same, checked before they meet in a collective.
+
+If they are not, a backend aborts, hangs, or silently combines what does not belong together.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ ADVICE: Final = {
 
 
 def facts_of(graph: Graph, plan: Plan, cluster: Cluster, *, seed: int, steps: int) -> Facts:
-    """What must be the same on all ranks, as plain data."""
+    """What must be equal on all ranks, as plain data."""
     return {
         "torch": torch.__version__, "--steps": steps, "--plan": [plan.name, write_plan(plan)],
         "--cluster": [cluster.name, write_cluster(cluster)], "run": asdict(identity_of(graph, seed, plan.update)),
@@ -34,7 +36,7 @@ def facts_of(graph: Graph, plan: Plan, cluster: Cluster, *, seed: int, steps: in
 
 
 def differing(found: Sequence[Facts]) -> str:
-    """The first difference between ranks in a sentence; empty where there is none."""
+    """The first difference between ranks, as a sentence; "" if there is none."""
     first = found[0]
     for rank, other in enumerate(found):
         for what, advice in ADVICE.items():
@@ -54,5 +56,5 @@ def differing(found: Sequence[Facts]) -> str:
 
 
 def _short(fact: Any) -> Any:
-    """A plan and a cluster by their names."""
+    """A plan or a cluster by its name."""
     return fact[0] if isinstance(fact, list) else fact

@@ -1,4 +1,4 @@
-"""One rank of a running Program: what it holds and what is done. Mutable, private to one run."""
+"""One rank of a running Program: its state and its progress. Mutable, private to one run."""
 
 from __future__ import annotations
 
@@ -63,21 +63,21 @@ class Board:
             self.when.setdefault(name, deque(maxlen=REMEMBERED)).append(self.happens(name))
 
     def happens(self, name: str = "") -> int:
-        """The number of what happens now to what has this name; lanes are told."""
+        """Number the event that happens now to `name`, and tell the lanes."""
         with self.changed:
             self.moment += 1
             self.tell(name)
             return self.moment
 
     def tell(self, name: str = "") -> None:
-        """Whoever waits for what has this name looks again ("": everybody)."""
+        """Lanes that wait for `name` test their condition again ("": all lanes)."""
         with self.changed:
             for notes, waits in self.doubted.get(name, ()):
                 notes[waits] = None
             self.changed.notify_all(name)
 
     def since(self, after: After, round: int) -> int:
-        """When the instance that `after` means for `round` was done; 0 for long ago."""
+        """The moment at which the instance that `after` means for `round` was done; 0 if long ago."""
         back, moments = self.done.get(after.name, 0) - (round - after.rounds), self.when.get(after.name, ())
         return moments[-back] if round >= after.rounds and 0 < back <= len(moments) else 0
 
@@ -92,7 +92,7 @@ class Board:
         return round < after.rounds or self.done.get(after.name, 0) > round - after.rounds
 
     def lacks(self, after: After, round: int) -> bool:
-        """Whether that instance is left out, since it has to do with a rank that is, or was, away."""
+        """Whether that instance is left out, since it involves a rank that is, or was, away."""
         first, stop = self.missing.get(after.name, (0, 0))
         return first <= round - after.rounds < stop or (after.name in self.void and not self.has(after, round))
 
@@ -157,12 +157,12 @@ class Rank:
     round_ends: Callable[[int], None] = lambda round: None
 
     def there(self, peer: int, round: int) -> bool:
-        """Whether a rank takes part in a round: it is not away, and has not come back later."""
+        """Whether a rank takes part in a round: it is not away, nor came back after it."""
         return peer not in self.away and round >= self.since.get(peer, 0)
 
     @cached_property
     def leading(self) -> str:
-        """The lane whose rounds are the rank's: where it computes, or else where it serves."""
+        """The lane whose rounds are the rank's: the one that computes, otherwise the one that serves."""
         names = [lane.name for lane in self.role.lanes]
         return next((name for name in LEADING if name in names), names[0])
 
@@ -171,12 +171,12 @@ class Rank:
         return self.program.graph_of(stage, self.graph)
 
     def environment(self, round: int, part: str) -> Environment:
-        """The values of a minibatch or microbatch of a round; made when first asked for."""
+        """The values of a minibatch or microbatch of a round; made when it is first asked for."""
         with self.board.changed:
             return self.environments.setdefault((round, part), {})
 
     def leave(self, round: int, part: str) -> None:
-        """An instruction is done with an environment; after the last one it is forgotten."""
+        """An instruction has finished with an environment; after the last one it is dropped."""
         with self.board.changed:
             self.used[round, part] = self.used.get((round, part), 0) + 1
             if self.used[round, part] == self.uses[part]:
@@ -184,7 +184,7 @@ class Rank:
                 self.environments.pop((round, part), None)
 
     def slot(self, round: int) -> int:
-        """Which copy of the gradients round `round` writes."""
+        """The slot of gradients that a round writes."""
         return round % self.program.slots
 
     def step(self, round: int, step: int) -> int:

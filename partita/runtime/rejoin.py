@@ -1,9 +1,9 @@
-"""How a worker that was started again joins a running run: all agree, through the store, on the round in which it
-enters.
+"""How a worker that was started again joins a running run: all ranks agree, through the store, on the round it enters
+at.
 
-rank 2, back       returns/2 = 1          ............ reads both: it enters at round 9
-rank 3, a server            sees it: 0:8               reads both: so does rank 2
-rank 4, a server            sees it: 0:9               "
+rank 2, back       returns/2 = 1          ............ reads both answers: it enters at round 9
+rank 3, a server            sees it: 0:8               reads both answers: rank 2 enters at round 9
+rank 4, a server            sees it: 0:9               the same
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Admission:
 
 @dataclass
 class Rejoin:
-    """One rank's part, in the `number`-th run of its session. While entered, a thread looks for peers that are back.
-    `legs` are the run's; `spare` the ranks that it can do without, of which some are `away`."""
+    """One rank's part, in the `number`-th run of its session. While entered, a thread watches for peers that are
+    back. The run can do without the ranks in `spare`, of which some are `away`."""
 
     session: Session
     spare: frozenset[int]
@@ -80,13 +80,13 @@ class Rejoin:
         self.store.set(f"over/{self.session.rank}", "")
 
     def begins(self, rank: Rank, leg: int) -> None:
-        """A part of the run begins."""
+        """A leg of the run begins."""
         rank.spare, rank.away, rank.gone = self.spare, self.away, self.gone
         begin_without(rank)
         self.rank, self.leg = rank, leg
 
     def enter(self) -> Admission:
-        """This rank is back: where it enters. Raises RunError where the run is over."""
+        """Where this rank, which is back, enters. Raises RunError if the run is over."""
         me = self.session.rank
         self.store.set(f"absent/{me}", " ".join(map(str, sorted(self.away))))
         self.times = self.gone[me] = self.store.add(f"returns/{me}", 1)
@@ -97,8 +97,8 @@ class Rejoin:
         return entry
 
     def adopt(self, rank: Rank, at: int) -> None:
-        """Take over the current weights, and what else is kept from round to round: from the answers that this rank
-        gets, or from the first of the other workers."""
+        """Receive the current weights, and other tensors kept from round to round: from the answers of servers, or
+        from the first of the other workers."""
         program, me = rank.program, self.session.rank
         giver = self._giver(program, me)
         for space, bucket in shared(program, me, giver) if giver >= 0 else ():
@@ -109,7 +109,7 @@ class Rejoin:
                 rank.state.parameter[i.act.bucket].copy_(rank.state.kept[Space.ANCHOR, i.act.bucket])
 
     def _give(self, rank: Rank, peer: int, at: int) -> None:
-        """Send the same from this rank, once it has finished the rounds before."""
+        """Send them from this rank, once it has finished the rounds before."""
         rank.brake.lift(rank.step(at, 0))
         with rank.board.changed:
             rank.board.changed.wait_for(lambda: rank.board.failure or finished_before(rank, at), self.session.timeout)
@@ -118,7 +118,7 @@ class Rejoin:
             message.block(self.session.timeout)
 
     def _giver(self, program: Program, peer: int) -> int:
-        """Who gives its weights to a rank that is back; -1 where answers of servers bring them."""
+        """The rank that gives its weights to a rank that is back; -1 if answers of servers bring them."""
         workers = [w for w in self.met(peer) if program.role_of[w].keeps == "model" and w not in self.away]
         return -1 if answered(program, peer) else workers[0]
 
@@ -128,7 +128,7 @@ class Rejoin:
         return self.session.transport
 
     def _link(self, store: Any, peer: int, times: int) -> None:
-        """Make the link to a peer, one of which has come back so many times."""
+        """Open the link to a peer; one of the two has come back so many times."""
         a, b = sorted((self.session.rank, peer))
         self._transport.link(peer, prefixed(store, f"link/{a}-{b}/{times}"), self.session.timeout)
 
@@ -149,8 +149,8 @@ class Rejoin:
             self._admit(self._client(), peer, times)
 
     def _admit(self, store: Any, peer: int, times: int) -> None:
-        """Stop before the next round, say how many rounds have begun, hear the same from all others, and go on with the
-        peer from the largest of these numbers on."""
+        """Stop before the next round, exchange with all others how many rounds have begun, and go on with the peer
+        from the largest of these numbers on."""
         rank, mine = self.rank, f"clock/{peer}/{times}/{self.session.rank}"
         if rank is None or not rank.program.steps:
             store.set(mine, LATE)
@@ -169,8 +169,8 @@ class Rejoin:
             rank.brake.resume()
 
     def _agreed(self, store: Any, peer: int, times: int) -> Admission | None:
-        """What all that `peer` exchanges messages with have answered: the furthest of their rounds; None where some
-        have ended."""
+        """The admission that follows from the answers of all ranks that `peer` exchanges messages with: the furthest
+        of their rounds. None if some have ended."""
         away = {int(rank) for rank in store.get(f"absent/{peer}").decode().split()}
         voters = [rank for rank in self.met(peer) if rank not in away]
         answers = [_answer(store, f"clock/{peer}/{times}/{voter}", f"over/{voter}") for voter in voters]
@@ -183,7 +183,7 @@ class Rejoin:
 
 
 def _answer(store: Any, key: str, over: str) -> str:
-    """A rank's answer; LATE where it ended before it was asked."""
+    """A rank's answer; LATE if it ended before it was asked."""
     while not store.check([key]):
         if store.check([over]) and not store.check([key]):
             return LATE

@@ -1,4 +1,4 @@
-"""What the ranks of a run report, put together."""
+"""The result of a run, put together from what its ranks report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class Halted(Exception):
 
 @dataclass(frozen=True)
 class RunResult:
-    """One measured run of a plan: its Timeline, (step, seconds, loss) of every step, and the loss after the last."""
+    """One measured run of a plan: its Timeline, (step, seconds, loss) of every step, the held-out loss after the
+    last one, and the path of the weights."""
 
     timeline: Timeline
     loss: tuple[tuple[int, Seconds, float], ...]
@@ -33,8 +34,8 @@ class RunResult:
 
 
 def result_of(program: Program, replies: list[dict[str, Any]], discard: int) -> RunResult:
-    """What the ranks reported, put together; the first `discard` steps that it took do not count for
-    the step's seconds. Raises Halted."""
+    """The result from the ranks' replies; the first `discard` steps do not count for the seconds of a step. Raises
+    Halted."""
     for reply in replies:
         if reply["stopped"] is not None:
             raise Halted(reply["stopped"])
@@ -62,7 +63,7 @@ def result_of(program: Program, replies: list[dict[str, Any]], discard: int) -> 
 
 
 def _applied(program: Program, replies: list[dict[str, Any]], discard: int) -> Seconds:
-    """Seconds of a step's samples where workers go at their own pace, of those that were there all the time."""
+    """Seconds of a step if workers go at their own pace, over the workers that were there all the time."""
     all_the_time = {reply["rank"]: reply for reply in replies if not reply.get("back")}
     shares = {rank: share for role in program.roles for rank, share in shares_of(program, role).items()}
     shares = {rank: share for rank, share in shares.items() if rank in all_the_time}
@@ -71,13 +72,13 @@ def _applied(program: Program, replies: list[dict[str, Any]], discard: int) -> S
 
 
 def _when(ends: list[list[float]], step: int) -> Seconds:
-    """When the round ended that holds the step: only its last step has a time of its own."""
+    """The end of the round that contains a step: only the last step of a round has a time."""
     return next((float(end) for at, end in ends if at >= step), float(ends[-1][1]))
 
 
 def _rate(ends: dict[int, float], since: int, discard: int, begun: Seconds) -> Seconds:
-    """Seconds a step from the end of step `discard` - 1 to the last end, of a run that went on from step `since` at
-    `begun`. Not a number where it took no step."""
+    """Seconds of a step, from the end of step `discard` - 1 to the last end, of a run that continued from step
+    `since` at the time `begun`. NaN if it took no step."""
     last = max(ends, default=-1)
     first = max((step for step in ends if since <= step < discard), default=since - 1)
     return (ends[last] - ends.get(first, begun)) / (last - first) if last > first else float("nan")

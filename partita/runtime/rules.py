@@ -1,6 +1,6 @@
-"""Update rules that a plan may name in place of the task's, and the rates at which any rule steps.
+"""Update rules that a plan may use instead of the task's, and the learning rates of all rules.
 
-Their norms are those of whole tensors: lowering never divides one where such a rule updates it.
+Their norms are those of whole tensors, so lowering never divides a tensor that such a rule updates.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ Groups = Sequence[tuple[Mapping[str, Any], Sequence[str]]]
 def optimizer_of(
     task: Task, update: Update, parameters: Iterable[torch.Tensor], names: Sequence[str] = (), groups: Groups = ()
 ) -> torch.optim.Optimizer:
-    """The task's optimizer, or the one that the plan's rule names, with the settings that the task's has: its groups,
-    rates and decays, momentum (or Adam's first beta), betas (or momentum and 0.999), eps.
+    """The task's optimizer, or that of the plan's rule with the settings of the task's: groups, rates, weight decay,
+    momentum (or Adam's first beta), betas (or momentum and 0.999), eps.
 
-    Where `parameters` are parts of the weights `names`, `groups` tell in which group each is that the whole model's
-    optimizer has: a part may have other dimensions than its weight, and a bucket holds a few weights in another order.
+    `names` are the weights of which `parameters` are parts, if they are; `groups` then tell in which group of the whole
+    model's optimizer each one is, since a part may have other dimensions than its weight.
     """
     parts = list(parameters)
     own = _made(task, parts)
@@ -121,8 +121,8 @@ def _made(task: Task, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
 
 
 def groups_among(task: Task, weights: Mapping[str, torch.Tensor]) -> Groups:
-    """The groups that the task's optimizer makes of all weights of a model: settings, and names of weights. None where
-    it makes but one, or has tensors for settings."""
+    """The parameter groups that the task's optimizer makes of all weights of a model: settings, and names of
+    weights. None if there is only one, or if settings are tensors."""
     groups = _made(task, list(weights.values())).param_groups
     names = {id(weight): name for name, weight in weights.items()}
     settings = [{key: value for key, value in group.items() if key != "params"} for group in groups]
@@ -132,7 +132,7 @@ def groups_among(task: Task, weights: Mapping[str, torch.Tensor]) -> Groups:
 
 
 def whole_groups(task: Task, graph: Graph) -> Groups:
-    """The same of a graph's weights, without memory for them."""
+    """The same for a graph's weights, without allocating them."""
 
     def make() -> Groups:
         with FakeTensorMode():
@@ -146,8 +146,8 @@ def whole_groups(task: Task, graph: Graph) -> Groups:
 
 
 def step_at_rate(optimizer: torch.optim.Optimizer, update: Update) -> None:
-    """An optimizer's step at the rate of its group times the plan's factor, by the steps that the group has taken, and
-    without momentum where that went ahead; the settings themselves stay as the task's schedule has them."""
+    """Step an optimizer with each group's rate times the plan's factor for that step, and without momentum if the
+    plan applies momentum before the codec. The settings are restored, since the task's schedule changes them."""
     ahead = momentum_ahead(update)[0] > 0
     if not update.warmup and update.scale == 1.0 and not ahead:
         optimizer.step()

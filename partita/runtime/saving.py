@@ -1,4 +1,4 @@
-"""A checkpoint made by all ranks together: rank 0 makes room, each writes its shard, rank 0 commits.
+"""A checkpoint that all ranks write together: rank 0 prepares, each rank writes its shard, rank 0 commits.
 
 rank 0   need?  space, directory   shard   all there: manifest, rename
 rank 1   need                      shard
@@ -17,15 +17,16 @@ from partita.runtime.shard import File, Shard, write_shard
 
 
 def save_shards(shards: Sequence[Shard], keep: Keep, manifest: Manifest) -> None:
-    """The checkpoint of ranks that share a process. Raises OSError where it could not be written."""
+    """Write the checkpoint of ranks that share a process. Raises OSError if it could not be written."""
     path = begin(keep.out, manifest.step, sum(shard.size for shard in shards))
     commit(path, manifest, [write_shard(shard, path, rank) for rank, shard in enumerate(shards)], keep.many)
 
 
 def save_together(shard: Shard, keep: Keep, manifest: Manifest, rank: int) -> str:
-    """This rank's part of a checkpoint, which every rank of the Program must take; why it failed ('': it did not).
+    """Write this rank's part of a checkpoint; every rank of the Program must call it. Returns why it failed ("": it did
+    not).
 
-    A checkpoint that fails leaves nothing, and the ones before it stay.
+    A failed checkpoint leaves no files, and the ones before it stay.
     """
     world, path = manifest.world, place_of(keep.out, manifest.step)
     needs = gather(shard.size, rank, world)

@@ -1,10 +1,10 @@
-"""A rank's side of half precision: the scale of the loss, what gradients are multiplied by, steps that are left out.
+"""Loss scaling on one rank: the scale of the loss, the factor of gradients, and which steps are skipped.
 
-round       0           1           2               C finds inf: no U, and the next loss is scaled by half
-compute     F B(S) C U  F B(S) C -  F B(S/2) C U    as where weights are gathered again, or lie on stages
-compute     F B(S)      C U F B(S)  C - F B(S/2)    as where updates wait for their reader: C of the round before
+round       0           1           2               C finds inf: U is skipped, and the next loss has half the scale
+compute     F B(S) C U  F B(S) C -  F B(S/2) C U    if weights are gathered again, or are on stages
+compute     F B(S)      C U F B(S)  C - F B(S/2)    if updates wait for their reader: C is of the round before
 
-Every rank carries out C on the same numbers, so that all have the same scale and leave out the same steps.
+Every rank carries out C on the same numbers, so that all have the same scale and skip the same steps.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ KEPT = 64  # rounds that are remembered
 
 @dataclass
 class Scaler:
-    """`scale` and `good` are those after the last C, `loss` the scale of each round's loss, `factors` what the
-    gradients of which a round's C told are multiplied by; None: left out."""
+    """`scale` and `good` are the state after the last C. `loss` is the scale of the loss in each round, `factors`
+    the factor of the gradients of each round (None: skipped)."""
 
     scaling: Scaling | None
     scale: float = 1.0
@@ -36,7 +36,7 @@ class Scaler:
         self.scale = self.scaling.start if self.scaling else 1.0
 
     def begin(self, flying: Sequence[float] = ()) -> None:
-        """A leg begins; the gradients of its first rounds are in flight already, made with the scales `flying`."""
+        """A leg begins; the gradients of its first rounds are in flight, computed with the scales `flying`."""
         self.loss = dict(enumerate((*flying, self.scale)))
         self.factors = {}
 
@@ -45,9 +45,9 @@ class Scaler:
         return self.loss[round] if self.scaling else 1.0
 
     def bound(self, total: float, norm: float, round: int, lag: int, rank: int) -> None:
-        """C: the gradients of `lag` rounds ago have the norm `total`, and are to have at most `norm`, unscaled.
+        """C: the gradients of `lag` rounds ago have the norm `total`, and are to have at most `norm` after unscaling.
 
-        Raises RunError after too many steps in a row that were left out.
+        Raises RunError after too many skipped steps in a row.
         """
         factor: float | None = 1.0
         if round >= lag:
@@ -69,13 +69,13 @@ class Scaler:
             )
 
     def usable(self, round: int) -> bool:
-        """Whether a round's updates are made."""
+        """Whether the updates of a round are made."""
         return self.factors.get(round, 1.0) is not None
 
     def unscaled(
         self, gradients: Sequence[torch.Tensor], like: Sequence[torch.Tensor], round: int
     ) -> list[torch.Tensor]:
-        """Gradients in the precision of the masters `like`, bounded and without the loss's scale."""
+        """Gradients in the dtype of the masters `like`, bounded and divided by the loss scale."""
         factor = self.factors.get(round, 1.0) or 0.0
         wide = [g.to(view.dtype, copy=True) for g, view in zip(gradients, like, strict=True)]
         if factor != 1.0:
@@ -84,7 +84,7 @@ class Scaler:
 
 
 def norm_of(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The norm of all of them together; of short ones in fp64, for their squares would overflow."""
+    """The common norm of gradients; in fp64 if they are in half precision, since squares would overflow."""
     norms = [torch.linalg.vector_norm(g, dtype=torch.float64 if g.element_size() < 4 else None) for g in gradients]
     total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return total

@@ -1,4 +1,5 @@
-"""All ranks of a Program in one thread, in an order drawn from a seed: how exactness under any timing is tested."""
+"""All ranks of a Program in one thread, with lanes advanced in an order drawn from a seed: tests that results do not
+depend on timing."""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ def advance(
     ranks: Sequence[Rank], interval: Interval, seed: int = 0, slow: dict[int, float] | None = None,
     patience: Seconds = 0.0, record: Record = lambda _: False, fate: Fate = lambda runs: None,
 ) -> int:  # fmt: skip
-    """Run the rounds of `interval`; each turn a lane that could go on is drawn, those of rank r with weight `slow[r]`.
-    Before each, `fate` may take lanes away, or bring new ones.
+    """Run the rounds of `interval`. Each turn advances a lane that can go on, drawn at random; lanes of rank r have the
+    weight `slow[r]`. Before each turn, `fate` may remove lanes, or add some.
 
-    Returns the number of turns. Raises what a lane raised, RunHung where no lane can go on for `patience` seconds
-    (those that wait for other processes may).
+    Returns the number of turns. Raises what a lane raised, or RunHung if no lane can go on for `patience` seconds
+    (lanes may wait for other processes).
     """
     draw, weights = random.Random(seed), slow or {}
     runs = {(rank.rank, name): run for rank in ranks for name, run in lanes(rank, interval, record).items()}

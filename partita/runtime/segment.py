@@ -1,21 +1,21 @@
-"""A run of the graph's operators as one Python function, so that carrying it out costs no interpretation.
+"""Operators of a graph compiled into one Python function, so that running them needs no interpreter.
 
 For operators 3 to 5 of a graph the function reads
 
     def segment(env, leaf):
-        relu = env.pop('relu')                  # last use is in here
+        relu = env.pop('relu')                  # its last use is in here
         weight = leaf['fc.weight']
-        mm = _3(relu, weight); del relu         # every value goes with its last use
-        env['mm'] = mm                          # somebody later reads it
+        mm = _3(relu, weight); del relu         # a value is dropped after its last use
+        env['mm'] = mm                          # a later segment reads it
 
-Where a plan wants it compiled, what it computes is a function of tensors that torch.compile takes, and the rest around
-it; what draws, or was put in a processor's operator's place, stays as it is:
+If the plan asks for torch.compile, the tensors are computed in a function that it takes, with the rest around it;
+random operators, and those that stand in for a processor's, are called as they are:
 
     def pure(relu, weight):
         mm = _3(relu, weight)
         return (mm,)
     def segment(env, leaf):
-        hold[0] = env                           # for what draws
+        hold[0] = env                           # for random operators
         (mm,) = pure(env.pop('relu'), leaf['fc.weight'])
         env['mm'] = mm
 """
@@ -45,7 +45,7 @@ COMPILER: Final = "inductor"  # of torch.compile
 
 
 def resolve(target: str, device: str = CPU) -> Callable[..., Any]:
-    """`'aten.mm.default'` -> the torch operator, or what takes its place where a device has none."""
+    """`'aten.mm.default'` -> the torch operator, or its replacement on a device that lacks it."""
     import partita.tracing.recurrent  # noqa: F401  registers the operators that are kept whole
 
     if device != CPU and target in TWINS:
@@ -63,13 +63,13 @@ def resolve(target: str, device: str = CPU) -> Callable[..., Any]:
 
 
 def as_complex(pairs: torch.Tensor) -> torch.Tensor:
-    """torch.view_as_complex, also of a weight that begins at an odd place of its bucket."""
+    """torch.view_as_complex, also for a weight that begins at an odd offset of its bucket."""
     return torch.view_as_complex(pairs.clone() if pairs.storage_offset() % 2 else pairs)
 
 
 def last_reads(graph: Graph) -> dict[Ref, int]:
-    """For every value, the index of the last operator that reads it, or makes it for others only; results stay (the
-    number of operators), new buffers and the loss's weight until the forward pass is over and nobody reads them."""
+    """For every value the index of the last operator that reads it, or makes it only for other stages; the number of
+    operators for results. New buffers and the loss's weight are kept to the end of the forward pass."""
     last = graph.last_reader
     ends = [ref for _, ref in graph.mutations] + ([graph.weight] if graph.weight else [])
     new = {ref: max(last.get(ref, 0), graph.forward_length) for ref in ends}
@@ -81,11 +81,11 @@ def compile_segment(
     graph: Graph, start: int, stop: int, device: str, last: dict[Ref, int] | None = None, yielding: bool = False,
     compiled: bool = False,
 ) -> Callable[[Environment, Leaves], None]:  # fmt: skip
-    """Operators `start` to `stop` of a graph whose sizes are numbers, as a function over (environment, leaves).
+    """Operators `start` to `stop` of a graph whose sizes are numbers, as a function of (environment, leaves).
 
-    Values that a later segment or the caller reads stay in the environment; values that are used up are taken out of
-    it; what other stages take stays under the names that they know. With `yielding` the environment's YIELD_CORE is
-    called between operators (not with `compiled`, which goes through torch.compile).
+    Values that a later segment or the caller reads are left in the environment, values that are used up are removed
+    from it, and values for other stages are stored under the names that these use. With `yielding` the environment's
+    YIELD_CORE is called between operators; not with `compiled`, which uses torch.compile.
     """
     last = last_reads(graph) if last is None else last
     writer = _Writer(graph, start, stop, device, last, yielding, compiled)

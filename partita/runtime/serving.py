@@ -1,4 +1,5 @@
-"""How a server that waits for nobody carries out what comes: merges in the order of arrival, versions, corrections."""
+"""The acts of a server that does not wait for all workers: it applies contributions as they arrive, and counts
+versions."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ Correct = Callable[[Rank, Apply, torch.Tensor, dict[str, float]], None]
 
 
 def apply(rank: Rank, act: Apply, name: str, round: int) -> None:
-    """What lies in the inbox of `source` enters the bucket; the ledger says which version it had read."""
+    """Apply the contribution in the inbox of `source` to a bucket, with its corrections; the ledger notes which
+    version it was computed on."""
     state = rank.state
     own = act.source == rank.rank
     inbox = state.kept[Space.DELTA, act.bucket] if own else state.inbox_of(act.bucket, act.source)
@@ -44,7 +46,7 @@ def apply(rank: Rank, act: Apply, name: str, round: int) -> None:
 
 
 def step(rank: Rank, act: Apply, gradient: torch.Tensor) -> None:
-    """The optimizer's step on the bucket; its schedule goes on once for every minibatch's worth of merges."""
+    """Step the bucket's optimizer; its schedule is stepped once for every minibatch's worth of contributions."""
     state = rank.state
     state.step(act.bucket, shaped(gradient, state.stepped(act.bucket)), rank.program)
     merged = state.ledger.merged[act.bucket]
@@ -69,8 +71,9 @@ def compensate(rank: Rank, act: Apply, gradient: torch.Tensor, settings: dict[st
 
 
 def revise(rank: Rank, act: Apply, gradient: torch.Tensor, settings: dict[str, float]) -> None:
-    """The average of what a clock's workers have brought so far takes the place of the average before: the d-th weighs
-    1 / d, and all weigh the same in the end (DynSGD, Jiang et al., SIGMOD 2017)."""
+    """Replace the average of what the workers of a clock have contributed by the one that includes this gradient, so
+    that the d-th counts 1 / d when it arrives, and all count the same in the end (DynSGD, Jiang et al., SIGMOD
+    2017)."""
     state = rank.state
     clock = state.ledger.turns[act.bucket, act.source] - 1
     count, mean = state.clocks.pop((act.bucket, clock), (0, None))
@@ -85,7 +88,7 @@ CORRECTIONS: Final[dict[str, Correct]] = {"delay": compensate, "staleness": revi
 
 
 def snapshot(rank: Rank, act: Snapshot, name: str, round: int) -> None:
-    """The version that peer `to` reads."""
+    """Copy the version that peer `to` will read."""
     state, own = rank.state, act.to == rank.rank
     if own and act.into is Space.INBOX:
         taken = state.inbox_of(act.bucket, act.to)
@@ -96,4 +99,4 @@ def snapshot(rank: Rank, act: Snapshot, name: str, round: int) -> None:
 
 
 def mark(rank: Rank, act: Mark, name: str, round: int) -> None:
-    """Nothing: the board says that it is done."""
+    """Nothing happens; that the instance is done is what others wait for."""

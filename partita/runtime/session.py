@@ -1,4 +1,5 @@
-"""What one process does for a whole run or many: holds the task and its first weights, carries out plan after plan."""
+"""One process of a run, or of many runs one after the other: it holds the task and its first weights, and carries
+out plans."""
 
 from __future__ import annotations
 
@@ -45,12 +46,14 @@ from partita.wire.algorithms import by_messages
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to run: `steps` steps in all.
+    """A run to carry out: `steps` steps of `plan` in all.
 
-    `record` keeps spans of the last rounds; `out` is where rank 0 writes the weights, and all ranks a checkpoint after
-    `every` steps (0: only when stopped by a signal), of which `keep` stay; `resume` is the checkpoint to go on from.
-    The run, the `number`-th of all, goes on without the ranks in `spare`; one of them that is `back` enters where the
-    others are, except those that are `absent`.
+    `record` keeps the spans of the last rounds. `out` is where rank 0 writes the weights, and all ranks a checkpoint
+    after every `every` steps (0: only when a signal stops the run), of which `keep` stay; `resume` is the checkpoint to
+    continue from. `keyed`: random numbers do not depend on the plan. `evaluate`: compute the held-out loss at the end.
+
+    It is the `number`-th run of the session, and goes on without ranks in `spare`. A rank that is `back` enters where
+    the others are, except for those that are `absent`.
     """
 
     plan: Plan
@@ -70,8 +73,8 @@ class Order:
 
 @dataclass
 class Session:
-    """One rank's process. Every run starts from the first weights: those in the mapped `values`, or else those that the
-    seed or the file `init` gives, which are made when a run begins and go when it has taken them."""
+    """One rank's process. Every run begins with the first weights: the mapped `values`, or those that the seed or
+    the file `init` gives, which are then made for each run."""
 
     task: Task
     graph: Graph
@@ -88,8 +91,8 @@ class Session:
     _meetings: int = 0
 
     def open(self, init: str = "", first: str = "", back: bool = False) -> None:
-        """Join the other ranks, align the clocks; `first` is the file of first weights, where a launcher wrote one. Who
-        is `back` joins them in the run."""
+        """Join the other ranks and align clocks. `first` is the file of the first weights, if a launcher wrote one.
+        A rank that is `back` joins when the run begins."""
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         taken_up(self.device, self.seed)
         self.init = init
@@ -101,7 +104,7 @@ class Session:
             self.offset = clock_offset(self.rank)
 
     def first(self, state: State | None = None) -> Values:
-        """The first weights; where they have to be made and a run is under way, its random numbers stay as they are."""
+        """The first weights. If they have to be made while a run is under way, its random state is restored."""
         if self.values:
             return self.values
         with torch.random.fork_rng(devices=[]) if state is not None else nullcontext():
@@ -109,8 +112,9 @@ class Session:
 
     @contextmanager
     def together(self, all_of_them: bool = True) -> Iterator[None]:
-        """Within it ranks work, or are left idle by a plan; all leave it at once, or with rank 0. Who is done waits for
-        it without a limit, as work takes however long it takes: whoever dies is found by who launched it."""
+        """A context in which ranks work, or are idle if a plan does not use them; all leave it together, or once
+        rank 0 does. Waiting has no limit, since work may take any time; a rank that dies is found by whoever
+        launched it."""
         key, self._meetings = f"meeting/{self._meetings}", self._meetings + 1
         try:
             yield
@@ -123,10 +127,10 @@ class Session:
                 dist.barrier()
 
     def memory(self, order: Order) -> MemoryTrace | None:
-        """Live bytes of tensors in the last rounds of a run of its own, from the allocator's events; None where the
+        """The live bytes of tensors in the last rounds of a run of its own, from the allocator's events; None if the
         plan does not use this rank.
 
-        torch's profiler sees the allocations of one thread, so one thread carries out all lanes.
+        torch's profiler records one thread, so one thread carries out all lanes.
         """
         program = lower(self.graph, order.plan, self.cluster)[-1].program
         self.join(program)
@@ -146,7 +150,8 @@ class Session:
         return seen.watch(rank.spans)
 
     def join(self, program: Program) -> None:
-        """Make the groups of a program's collectives, as every rank of the world must, whether it takes part or not."""
+        """Make the process groups of a program's collectives; every rank of the world must call it, also those that
+        the program does not use."""
         assert self.transport is not None
         acts = [i for _, i in program.instructions() if isinstance(i.act, Collective) and not by_messages(i.act)]
         crowds = {(i.lane, g) for i in acts if isinstance(i.act, Collective) for g in i.act.groups}
@@ -156,7 +161,8 @@ class Session:
         self, program: Program, state: State | None, step: int, keyed: bool = False, saved: Saved | None = None,
         values: Values | None = None,
     ) -> Rank:  # fmt: skip
-        """This process's rank, its round 0 at step `step`; its state is the one before, a checkpoint's or new."""
+        """This process's Rank, whose round 0 is step `step`. Its state is `state`, that of a checkpoint, or a new
+        one."""
         assert self.transport is not None
         machine = self.cluster.devices[self.rank]
         if self.device == CPU and limit() < inf:
@@ -172,7 +178,7 @@ class Session:
         return rank
 
     def leaves(self, order: Order, state: State | None) -> dict[str, torch.Tensor]:
-        """On rank 0 the whole model after a run, if it is asked for."""
+        """The whole model after a run, on rank 0, if it is wanted."""
         if state is None or not (order.evaluate or order.out):
             return {}
         program = lower(self.graph, order.plan, self.cluster)[-1].program
@@ -188,13 +194,13 @@ class Session:
         return model
 
     def evaluate(self, model: Any) -> float:
-        """Mean loss over the validation set, or over the first 256 samples where there is none."""
+        """Mean loss over the validation set, or over the first 256 samples if there is none."""
         data = self.task.validation if self.task.validation is not None else self.task.data
         count = len(data) if self.task.validation is not None else min(256, len(data))
         return evaluate(self.task, model.to(self.device), data, count, self.device)
 
     def save(self, model: Any, out: str) -> str:
-        """Write the model into the folder `out`; the file's path."""
+        """Write the model into the folder `out`; returns the path of the file."""
         path = Path(out) / "model.safetensors"
         path.parent.mkdir(parents=True, exist_ok=True)
         save_weights(model, path)
@@ -225,11 +231,11 @@ def evaluate(task: Task, model: Any, data: Any, count: int, device: str) -> floa
 
 
 def join_world(rank: int, world: int, timeout: Seconds, backend: str = GLOO) -> None:
-    """Meet the other ranks by torchrun's environment variables. Raises RunError with what to check, OptionError where
-    the place at which they should meet is another's.
+    """Meet the other ranks, as torchrun's environment variables say. Raises RunError with what to check, OptionError if
+    the address belongs to another process.
 
-    Where torchrun's agent does not keep the store, rank 0 does: on the socket that it inherits as PARTITA_LISTEN_FD, or
-    at MASTER_ADDR alone (TCPStore by itself listens on all interfaces).
+    If torchrun's agent does not keep the store, rank 0 does, on the socket that it inherits as PARTITA_LISTEN_FD, or
+    else listening at MASTER_ADDR only (a TCPStore by itself listens on all interfaces).
     """
     place = os.environ.get("MASTER_ADDR", ""), int(os.environ.get("MASTER_PORT", "0"))
     patience, kept = timedelta(seconds=timeout), os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
@@ -249,8 +255,8 @@ def join_world(rank: int, world: int, timeout: Seconds, backend: str = GLOO) -> 
 
 
 def _listening(place: tuple[str, int]) -> dict[str, Any]:
-    """A socket that listens there and nowhere else, as TCPStore takes it; nothing where that is no address of this
-    machine's, as behind a translating gateway."""
+    """A socket that listens at that address only, as an argument of TCPStore; empty if it is no address of this
+    machine (behind a NAT gateway)."""
     if given := os.environ.get("PARTITA_LISTEN_FD", ""):
         return {"master_listen_fd": int(given)}
     try:

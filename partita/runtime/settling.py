@@ -1,7 +1,7 @@
-"""Batch statistics that wait for the whole minibatch: gathered from its microbatches, then entered once.
+"""Deferred batch normalisation: statistics are gathered from all microbatches of a minibatch, and applied once.
 
-What a microbatch's normalisation would make of the running statistics tells its own mean and variance; these make those
-of all samples together: N the values of a channel, the variance unbiased as torch's is.
+The running statistics after a microbatch give its own mean and variance. Those of all samples together follow, with N
+the number of values of a channel and the variance unbiased as in torch:
 
     mean = sum n_k mean_k / N        variance = (sum (n_k - 1) variance_k + sum n_k (mean_k - mean)^2) / (N - 1)
 """
@@ -22,8 +22,8 @@ def gather(rank: Rank, buffer: str, new: torch.Tensor, segment: Segment) -> None
 
 
 def settle(rank: Rank, act: Settle, name: str, round: int) -> None:
-    """Enter what was gathered since the last time into the running statistics; counters, which a cut may part from
-    these, count once."""
+    """Update the running statistics with what was gathered since the last time; counters, which may be on another
+    stage, count once."""
     graph = rank.graph_of(act.stage)
     for statistic in statistics_of(graph):
         means, variances = rank.gathered.pop(statistic.mean), rank.gathered.pop(statistic.variance)

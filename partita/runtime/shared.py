@@ -1,7 +1,7 @@
-"""Tensors that several ranks of one machine have in common: their Space.SHARED.
+"""Tensors that several ranks of one machine share: their Space.SHARED.
 
-one process    all ranks hold the same tensors, and one ledger: nothing is torn, so a run has versions
-processes      a file in memory that rank 0 fills and all map; it has no name any more once they do
+one process    all ranks hold the same tensors and one ledger; no read is torn, so a run has versions
+processes      a file in memory that rank 0 fills and all map; it is unlinked once they have
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ LINE: Final = 64  # bytes of a cache line: no two buckets lie on one
 
 
 def places_of(state: State) -> list[tuple[Space, str]]:
-    """What a rank shares, in the same order on all."""
+    """The (space, bucket) that a rank shares, in the same order on all."""
     return [place for place in state.kept if place[0] is Space.SHARED]
 
 
 def in_common(ranks: Sequence[Rank]) -> None:
-    """Let all ranks of this process have what the first one has."""
+    """Let all ranks of this process use the first one's tensors."""
     first = ranks[0].state
     for rank in ranks[1:]:
         for place in places_of(rank.state):
@@ -38,7 +38,7 @@ def in_common(ranks: Sequence[Rank]) -> None:
 
 
 def mapped(rank: Rank) -> None:
-    """The same over processes, each of which must call it; versions cannot be told there, and no ledger is kept."""
+    """The same for ranks in processes; all must call it. There are no versions then, and no ledger."""
     state, places, world = rank.state, places_of(rank.state), rank.program.size
     if not places:
         return

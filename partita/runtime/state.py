@@ -33,16 +33,20 @@ Views = list[torch.Tensor]
 
 @dataclass
 class State:
-    """Mutable, private to one rank of one run.
+    """The tensors of one rank. Mutable, private to one rank of one run.
 
-    `leaves` holds parameters, buffers and constants by name; `parameter` and `gradient` the flat tensor of each bucket
-    (gradients one a slot) and `views`, `gradient_views` its pieces in their own shapes; `inbox` what came from a peer,
-    `outbox` what one is to get, `kept` what an agreement keeps of a bucket, `coded` codings, a row for each rank whose
-    it holds, and `ledger` who updated what; `squares` and `clocks` (how many have come, their mean) are what
-    corrections of late gradients remember. Of a bucket whose state is divided `views` are the rank's parts (`owned`).
-    Where weights are short `views` are of the `master` of what the rank updates, and `scaler` unscales gradients; where
-    the loss is scaled every rank has one. Of what a server steps beside its rank's own worker they are of Space.SERVED.
-    An optimizer knows `views` as `units`, of several of them where the bucket is one of those that it is `joining`.
+    `leaves` are parameters, buffers and constants by name. `parameter` and `gradient` are the flat tensor of each
+    bucket (gradients: one for each slot); `views` and `gradient_views` are its pieces in their own shapes. `inbox` is
+    what came from a peer, `outbox` what a peer is to get, `kept` what an agreement keeps of a bucket (by Space),
+    `coded` codings, with a row for each rank whose coding it holds.
+
+    An `optimizer` updates the `views` of a bucket: the rank's own parts if state is sharded (`owned`); parts of the
+    `master` if weights are in half precision; tensors of Space.SERVED if the rank serves beside its worker. It is given
+    them as `units`, which join pieces of the buckets in `joining`. `scaler` unscales gradients; every rank has one if
+    the loss is scaled.
+
+    `ledger` records merges; `squares` and `clocks` (contributions so far, their mean) are state of corrections for
+    staleness.
     """
 
     leaves: dict[str, torch.Tensor]
@@ -77,19 +81,20 @@ class State:
         return self.parameter[bucket] if space is Space.PARAMETER else self.gradient[bucket][slot]
 
     def mine(self, space: Space, bucket: str, slot: int) -> torch.Tensor:
-        """What this rank updates of a bucket."""
+        """The part of a bucket that this rank updates, as a flat tensor."""
         if bucket not in self.owned:
             return self.flat(space, bucket, slot)
         own = self.owned[bucket]
         return own.parameter if space is Space.PARAMETER else own.gradient[slot]
 
     def round(self, bucket: str) -> None:
-        """The weights that the step reads, from what this rank updates of their master, if there is one."""
+        """Round the weights of a bucket from this rank's masters, if it has any."""
         if bucket in self.master:
             self.mine(Space.PARAMETER, bucket, 0).copy_(self.master[bucket])
 
     def together(self) -> None:
-        """What a server has beside what its rank's own worker reads, and this, become what `views` are."""
+        """At the end of a run with servers beside workers: make the served weights and the worker's weights those of
+        `views`."""
         for (space, bucket), flat in self.kept.items():
             if space is Space.SERVED:
                 now = torch.cat([view.reshape(-1) for view in self.views[bucket]])
@@ -113,21 +118,22 @@ class State:
             unit.tensor.grad = None
 
     def arrange(self, bucket: str, *, join: bool = True) -> None:
-        """Let the optimizer step several pieces at once where it may, or (`join` False) each by itself."""
+        """Let the optimizer update joined pieces where it may, or (`join` False) each by itself."""
         own, views = self.optimizer[bucket], self.views[bucket]
         arranged = joined if join and bucket in self.joining else parted
         self.units[bucket] = arranged(own, views, self.units.get(bucket) or apart(views))
 
     def parts(self, bucket: Bucket) -> tuple[Part, ...]:
-        """What `views` are parts of."""
+        """The parts of parameters that `views` are."""
         return self.owned[bucket.name].parts if bucket.name in self.owned else bucket.pieces
 
     def whole(self, bucket: str) -> Views:
-        """Tensors in the shapes of a bucket's pieces, also where `views` are of parts of these."""
+        """Tensors in the shapes of a bucket's pieces, also if `views` are of parts of these."""
         return self.gradient_views[bucket][0] if bucket in self.owned else self.views[bucket]
 
     def inbox_of(self, bucket: str, peer: int) -> torch.Tensor:
-        """What `peer` sends of a bucket arrives here; made when first asked for, as if it had sent what there is."""
+        """The tensor that `peer`'s messages of a bucket are received into; made when it is first asked for, with the
+        current weights."""
         if (bucket, peer) not in self.inbox:
             self.inbox[bucket, peer] = self.parameter[bucket].clone()
         return self.inbox[bucket, peer]
@@ -136,8 +142,8 @@ class State:
 def make_state(
     graph: Graph, program: Program, role: Role, task: Task, values: dict[str, torch.Tensor], device: str, rank: int
 ) -> State:
-    """A fresh state whose parameters and buffers are copies of `values` (by the module's own names): those of the
-    role's stages, all where it runs the whole graph or none of it."""
+    """A new state, with copies of `values` (by the module's own names) for the parameters and buffers of the role's
+    stages; of all stages if it runs the whole graph or none of it."""
     held = [program.graph_of(stage, graph) for stage in program.stages_of(role) or (-1,)]
     shapes = {p.name: tuple(values[p.name].shape) for part in held for p in part.parameters}
     dtypes = {p.name: getattr(torch, p.tensor.dtype) for part in held for p in part.parameters}
@@ -196,7 +202,7 @@ def make_state(
 def _optimizers(
     graph: Graph, program: Program, task: Task, views: dict[str, Views], owned: Mapping[str, Owned]
 ) -> dict[str, torch.optim.Optimizer]:
-    """One a bucket, over its pieces or what is the rank's own of it."""
+    """One optimizer for each bucket, over its pieces or the part that the rank owns."""
     parts = {name: owned[name].parts if name in owned else program.bucket[name].pieces for name in views}
     names, groups = (
         {name: [part.parameter for part in every] for name, every in parts.items()},
@@ -206,7 +212,7 @@ def _optimizers(
 
 
 def _packed(acts: Sequence[Act]) -> set[str]:
-    """The buckets of which such a rank has flat gradients."""
+    """The buckets for which a rank with these acts has flat gradients."""
     found = {act.bucket for act in acts if isinstance(act, Combine)}
     found |= {act.bucket for act in acts if isinstance(act, Decode) and act.into is Space.GRADIENT}
     found |= {act.bucket for act in acts if isinstance(act, Pack) and act.space is Space.GRADIENT}
@@ -216,7 +222,7 @@ def _packed(acts: Sequence[Act]) -> set[str]:
 
 
 def _begun(space: Space, bucket: Bucket, weights: torch.Tensor) -> torch.Tensor:
-    """What a space of a bucket begins as."""
+    """The initial value of a space of a bucket."""
     if space in (Space.ANCHOR, Space.SHARED, Space.SERVED):
         short = space is Space.SHARED and bucket.shared
         return weights.to(getattr(torch, short or bucket.dtype), copy=True)
@@ -229,7 +235,7 @@ def _zeros(bucket: Bucket, shapes: Shapes, device: str) -> tuple[torch.Tensor, V
 
 
 def _absent(bucket: Bucket, shapes: Shapes, device: str, dtype: str = "") -> tuple[torch.Tensor, Views]:
-    """A flat tensor of gradients, or of `dtype`, and its pieces that have no memory before it is taken."""
+    """A flat tensor of gradients (or of `dtype`) and its pieces, without memory until it is allocated."""
     flat = torch.empty(bucket.elements, dtype=getattr(torch, dtype or bucket.sums or bucket.dtype), device=device)
     views = _views(flat, bucket, shapes)
     release(flat)
@@ -237,29 +243,30 @@ def _absent(bucket: Bucket, shapes: Shapes, device: str, dtype: str = "") -> tup
 
 
 def _master(views: Views, dtype: str, device: str) -> torch.Tensor:
-    """Room for the master of the weights in `views`."""
+    """An uninitialised master of the weights in `views`."""
     return torch.zeros(sum(view.numel() for view in views), dtype=getattr(torch, dtype), device=device)
 
 
 def _fill(parts: Sequence[Part], views: Views, values: dict[str, torch.Tensor]) -> None:
-    """The first weights of some parts."""
+    """Copy the first weights into some parts."""
     for part, view in zip(parts, views, strict=True):
         whole = values[part.parameter].detach()
         view.copy_(rows(whole, part) if isinstance(part, Piece) else elements(whole, part).view(view.shape))
 
 
 def elements(tensor: torch.Tensor, part: Slice) -> torch.Tensor:
-    """The elements of a parameter, or of what has its shape, that a slice means."""
+    """The elements of a slice, of a parameter or of a tensor of its shape."""
     return tensor.reshape(-1)[part.start : part.stop]
 
 
 def rows(tensor: torch.Tensor, piece: Piece) -> torch.Tensor:
-    """The rows of a parameter (or of its gradient) that a piece means."""
+    """The rows of a piece, of a parameter or of its gradient."""
     return tensor if piece.stop < 0 else tensor[piece.start : piece.stop]
 
 
 def _flats(held: tuple[Bucket, ...], device: str) -> dict[str, torch.Tensor]:
-    """One flat tensor a bucket, adjacent in memory, so that a parameter cut into several buckets is whole as well."""
+    """One flat tensor for each bucket, adjacent in memory, so that a parameter that is cut into several buckets is
+    whole as well."""
     found: dict[str, torch.Tensor] = {}
     for dtype in dict.fromkeys(b.dtype for b in held):
         buckets = [b for b in held if b.dtype == dtype]
@@ -301,7 +308,7 @@ def _whole(buckets: tuple[Bucket, ...], shapes: Shapes, views: dict[str, Views])
 
 
 def constant_of(constant: Constant, device: str) -> torch.Tensor:
-    """A graph's constant as a tensor; what has no data is not set."""
+    """A graph's constant as a tensor; uninitialised if it has no data."""
     shape = tuple(int(d) for d in constant.tensor.shape if isinstance(d, int))
     dtype = getattr(torch, constant.tensor.dtype)
     if not constant.data:

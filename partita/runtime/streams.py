@@ -1,6 +1,6 @@
-"""A rank's part in a sum of vectors of which few numbers are not 0: hop by hop, in messages of any length.
+"""A sum of sparse vectors, carried out by one rank hop by hop, in messages of any length.
 
-vector    0 0 a 0 b 0 0 c  ->  streams, one a part  --hops: added, or in the place of others-->  streams  ->  vector
+vector    0 0 a 0 b 0 0 c  ->  streams, one for each part  --hops: merged, or replacing others-->  streams  ->  vector
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def by_streams(
     transport: Transport, schedule: Schedule, flat: torch.Tensor, group: Sequence[int], key: str, round: int,
     kept: KeptMaps, code: Code | None = None,
 ) -> Steps:  # fmt: skip
-    """The sum of `flat` in place among `group`, by a schedule whose parts are streams; `kept` has the places that both
-    ends of its hops know, where they keep any. Results that travel whole may be encoded. All ranks end with the same
+    """Sum `flat` in place among `group` by a schedule whose parts are streams; yields what it waits for. `kept` has
+    the indices that both ends of hops remember. Dense results may be encoded by `code`. All ranks end with the same
     bits."""
     if schedule.sparse and schedule.sparse.whole:
         sums, results = halved(schedule)
@@ -81,7 +81,7 @@ def _streaming(
 
 @dataclass
 class Landing:
-    """A message on its way to this rank, with numbers of `item` bytes."""
+    """A message on its way to this rank, with elements of `item` bytes."""
 
     hop: Hop
     head: Any
@@ -89,6 +89,6 @@ class Landing:
     body: Any = None
 
     def room(self) -> torch.Tensor:
-        """Where its body goes, as long as its head says."""
+        """A buffer for its body, of the length that its head says."""
         self.body = np.empty(body_size(self.head, self.item), np.uint8)
         return torch.from_numpy(self.body)

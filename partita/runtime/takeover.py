@@ -1,8 +1,8 @@
-"""A server that is lost, and how another of its chain comes to play its part (FT-02).
+"""How a server of a chain takes over the part of a lost one (FT-02).
 
-A part is a role of the Program and where it stands: what of each instruction is done. What the lost server had applied
-without its neighbour knowing is forgotten; nobody was answered for it, so whoever sent it still has it, and is asked
-again. The Program stays as it is: the neighbour's process plays two parts.
+A part is a role of the Program and its progress: the rounds done of each instruction. Updates that the lost server made
+and its neighbour does not have are forgotten. Nobody was answered for them, so whoever sent the gradients still has
+them and is asked again. The Program does not change: the neighbour's process plays two parts.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ Met = Mapping[tuple[str, tuple[int, int]], int]  # rounds of each message that a
 
 def copied(fresh: Rank, successor: Rank, met: Met) -> bool:
     """Copy the successor's state into `fresh`, which has the lost rank's role, and mark as many updates as done.
-
-    False where the successor is not at rest: it has not applied all that it has received and summed yet.
-    """
+    False if the successor is not at rest: it has not applied all that it has received and summed."""
     with successor.board.changed:  # nothing ends, so that nothing that waits for it begins
         rounds = applied(successor)
         if not _at_rest(successor, met, rounds):
@@ -37,8 +35,8 @@ def copied(fresh: Rank, successor: Rank, met: Met) -> bool:
 
 
 def take_over(fresh: Rank, met: Met) -> None:
-    """Let `fresh`, which has been `copied`, stand where that and the messages that have `met` bring it; of messages
-    that `met` says nothing of it stands where it has applied. What it has not applied is to be brought again."""
+    """Set the progress of `fresh`, which has been `copied`, from its updates and from `met`, the rounds of messages
+    that are over. Gradients that it has not applied are to be sent again."""
     rounds = applied(fresh)
     for i in fresh.role.instructions:
         if isinstance(i.act, Send | Receive):
@@ -49,18 +47,18 @@ def take_over(fresh: Rank, met: Met) -> None:
 
 
 def ends_of(rank: int, act: Send | Receive) -> tuple[int, int]:
-    """Who sends a message of a server's, and who receives it."""
+    """(sender, receiver) of one of a server's messages."""
     return (rank, act.to[0]) if isinstance(act, Send) else (act.source[0], rank)
 
 
 def applied(rank: Rank) -> dict[str, int]:
-    """How many rounds of each of its buckets a server has applied."""
+    """Bucket -> rounds that a server has applied."""
     done = rank.board.done
     return {i.act.bucket: done.get(i.name, 0) for i in rank.role.instructions if isinstance(i.act, Update)}
 
 
 def asked(rank: Rank) -> dict[tuple[str, tuple[int, int]], int]:
-    """Rounds of each gradient that a server needs no more."""
+    """(bucket, (sender, receiver)) -> rounds of that gradient which a server does not need any more."""
     rounds, found = applied(rank), dict[tuple[str, tuple[int, int]], int]()
     for i in rank.role.instructions:
         if isinstance(i.act, Receive) and i.act.bucket in rounds:
@@ -81,5 +79,5 @@ def _at_rest(rank: Rank, met: Met, rounds: Mapping[str, int]) -> bool:
 
 
 def _about(act: Send | Receive) -> str:
-    """The bucket that a message is about, be it a word."""
+    """The bucket that a message is about; also for a word without content."""
     return act.key.rpartition(".")[0]

@@ -1,8 +1,8 @@
-"""How many steps a task takes to a held-out loss, at the rate that needs fewest, for minibatches of a size: K(B).
+"""The number of steps to a held-out loss, at the learning rate that needs fewest, for a minibatch size: K(B).
 
     K(B) = min over rates of the median over seeds of steps to the target       (Shallue et al. 2018)
 
-Trained is by the plain loop that `verify` trusts, so that what is counted is the task's and no plan's.
+Training is the plain loop that `verify` compares with, so the count is a property of the task and of no plan.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SLOWER: Final = 1.5  # times the steps of the best rate so far, at which a run o
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What is least at the best rate, and what was at every rate that was tried (inf: broken off, or it left)."""
+    """The best `rate`, its `value`, and (rate, value) of all rates tried (inf: stopped early, or diverged)."""
 
     rate: float
     value: float
@@ -50,8 +50,8 @@ def at(task: Task, batch: int, rate: float) -> Task:
 
 
 def losses(task: Task, seed: int, looks: Iterator[int]) -> Iterator[tuple[int, float]]:
-    """(steps taken, held-out loss) of a plain training at each rising number of steps of `looks`; ends where the loss
-    is no number or has left. Raises TaskError for a task without held-out samples."""
+    """(steps taken, held-out loss) of a plain training, at each of the rising numbers of steps in `looks`; it ends
+    if the loss diverges. Raises TaskError for a task without held-out samples."""
     if task.validation is None:
         raise TaskError(f"{task.name!r} has no held-out samples; give Task.validation some, to know when it has learnt")
     held_out, size = replace(task, batch_size=min(256, len(task.data))), len(task.validation)
@@ -67,13 +67,13 @@ def losses(task: Task, seed: int, looks: Iterator[int]) -> Iterator[tuple[int, f
 
 
 def steps_to(task: Task, target: float, seed: int, most: float) -> float:
-    """Steps until the held-out loss is first at or below `target`; inf where it is not after `most` of them."""
+    """Steps until the held-out loss is first at or below `target`; inf if it is not within `most` steps."""
     looks = takewhile(lambda look: look <= most, finer())
     return next((float(done) for done, loss in losses(task, seed, looks) if loss <= target), inf)
 
 
 def loss_after(task: Task, seed: int, steps: int) -> float:
-    """The held-out loss after so many steps; inf where it has left."""
+    """The held-out loss after `steps` steps; inf if training diverged."""
     return next((loss for _, loss in losses(task, seed, iter((steps,)))), inf)
 
 
@@ -86,7 +86,7 @@ def finer() -> Iterator[int]:
 
 
 def least_steps(task: Task, batch: int, target: float, *, seeds: Sequence[int], first: float, most: int) -> Tuned:
-    """K(B): the fewest steps over rates, of which `first` is tried first."""
+    """K(B): the fewest steps to `target` over learning rates; `first` is tried first."""
 
     def steps(rate: float, best: float) -> float:
         limit = min(float(most), SLOWER * best)
@@ -96,7 +96,7 @@ def least_steps(task: Task, batch: int, target: float, *, seeds: Sequence[int], 
 
 
 def least_loss(task: Task, batch: int, samples: int, *, seeds: Sequence[int], first: float) -> Tuned:
-    """E(B): the least held-out loss over rates after `samples` samples."""
+    """E(B): the least held-out loss over learning rates, after `samples` samples."""
 
     def loss(rate: float, best: float) -> float:
         return median(loss_after(at(task, batch, rate), seed, max(samples // batch, 1)) for seed in seeds)
@@ -105,10 +105,11 @@ def least_loss(task: Task, batch: int, samples: int, *, seeds: Sequence[int], fi
 
 
 def tuned(value: Callable[[float, float], float], first: float) -> Tuned:
-    """The least `value(rate, least so far)` of a ladder of rates that has `first` on it, gone down, then up, until two
-    rates in a row are worse, so that the best one has worse ones on both sides.
+    """The least `value(rate, least so far)` over a geometric ladder of rates that contains `first`. The search goes
+    down, then up, until two rates in a row are worse.
 
-    Raises TaskError where no rate leads anywhere."""
+    Raises TaskError if no rate has a finite value.
+    """
     tried = {0: value(first, inf)}
     for way in (-1, 1):
         rung, worse = way, 0

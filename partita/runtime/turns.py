@@ -1,7 +1,7 @@
-"""What each rank brings to the sum of a bucket, read from a Program's instructions.
+"""What each rank contributes to the sum of a bucket, derived from a Program's instructions.
 
 P0#0 P0#1(add) A0            one turn a round: the gradient of both microbatches
-P0#0 E0#0 A0#0 P0#1 ..       a turn for each, where what was packed is summed before more of it is (ZeRO's second stage)
+P0#0 E0#0 A0#0 P0#1 ..       one turn for each, if a bucket is summed before more is packed (ZeRO's second stage)
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Parts = tuple[tuple[int, int], ...]  # (start, count) of samples, in their order
 
 
 def turns_of(program: Program) -> dict[str, dict[int, tuple[Parts, ...]]]:
-    """Bucket -> rank -> the samples of which it brings the gradient, one turn after the other."""
+    """Bucket -> rank -> the samples whose gradient it contributes, turn by turn."""
     found: dict[str, dict[int, tuple[Parts, ...]]] = {bucket.name: {} for bucket in program.trained}
     for role in program.roles:
         loads = {i.act.part: i.act for i in role.instructions if isinstance(i.act, Load)}
@@ -27,7 +27,8 @@ def turns_of(program: Program) -> dict[str, dict[int, tuple[Parts, ...]]]:
 
 
 def _packed(role: Role) -> dict[str, list[list[str]]]:
-    """Bucket -> for each time that it is packed anew the parts that are in it; two stages of a rank may have one."""
+    """Bucket -> for each time that it is packed anew, the environments packed into it; two stages of a rank may have
+    one."""
     found: dict[str, list[list[str]]] = {}
     for act in (i.act for i in role.instructions):
         if isinstance(act, Pack):

@@ -1,7 +1,8 @@
-"""Values that cross between stages: taken out of an environment and sent; received in the layout that was captured.
+"""Values that cross between stages: sent from an environment, received in the layout that was captured.
 
-A message holds a value's elements once and densely. One whose memory is a permutation of its dimensions (transposed,
-channels last) is sent and received in the order of its memory, without a copy; others are copied on both sides.
+A message holds a value's elements once and densely. A value whose memory is a permutation of its dimensions
+(transposed, channels last) is sent and received in the order of its memory, without a copy; others are copied on both
+sides.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from partita.units import Seconds
 
 @dataclass
 class Together:
-    """Several messages as one. When all have come, their elements enter the environment as `specs` says."""
+    """Several messages as one. Once all have arrived, their elements are put into the environment as `specs` says."""
 
     parts: list[Pending]
     environment: Environment = field(default_factory=dict)
@@ -42,7 +43,7 @@ class Together:
 
 
 def send_values(rank: Rank, act: Send, round: int) -> Pending:
-    """Start sending the values of a parcel, which leave the environment unless others take them too."""
+    """Start sending the values of a parcel; they are dropped from the environment unless another Send needs them."""
     environment, parcel = rank.environment(round, act.part), rank.program.parcel[act.bucket]
     to = rank.role.mine(act.to, rank.rank)
     flats = [flat(environment[name], tensor.at(parcel.batch)) for name, tensor in parcel.values]
@@ -52,7 +53,7 @@ def send_values(rank: Rank, act: Send, round: int) -> Pending:
 
 
 def receive_values(rank: Rank, act: Receive, round: int) -> Pending:
-    """Start receiving a parcel; its values are in the environment when all have come."""
+    """Start receiving a parcel; its values are put into the environment once all have arrived."""
     environment, parcel = rank.environment(round, act.part), rank.program.parcel[act.bucket]
     source = rank.role.mine(act.source, rank.rank)
     found, pending = [], []
@@ -65,7 +66,7 @@ def receive_values(rank: Rank, act: Receive, round: int) -> Pending:
 
 
 def sent_once(spec: Tensor) -> int:
-    """Elements of the message: a dimension of stride 0 counts once."""
+    """Elements of the message: a dimension of stride 0 is sent once."""
     total = 1
     for size, stride in zip(*numbers(spec), strict=True):
         total *= size if stride else 1
@@ -73,7 +74,7 @@ def sent_once(spec: Tensor) -> int:
 
 
 def numbers(spec: Tensor) -> tuple[list[int], list[int]]:
-    """(shape, strides) of a spec whose dimensions are numbers."""
+    """(shape, strides) of a spec without symbolic dimensions."""
     shape = [int(d) for d in spec.shape]  # type: ignore[arg-type]
     strides = [int(d) for d in spec.strides]  # type: ignore[arg-type]
     if not strides:
@@ -90,14 +91,14 @@ def memory_order(spec: Tensor) -> list[int]:
 
 
 def flat(value: torch.Tensor, spec: Tensor) -> torch.Tensor:
-    """A value's elements as bytes in the order of its captured memory."""
+    """The elements of a value as bytes, in the order of its captured memory."""
     for d, stride in enumerate(numbers(spec)[1]):
         value = value if stride else value.narrow(d, 0, 1)
     return value.permute(memory_order(spec)).contiguous().view(-1).view(torch.uint8)
 
 
 def shaped(elements: torch.Tensor, spec: Tensor) -> torch.Tensor:
-    """The elements of a message with the shape and strides of the spec."""
+    """The elements of a message, with the spec's shape and strides."""
     shape, strides = numbers(spec)
     once = [size if stride else 1 for size, stride in zip(shape, strides, strict=True)]
     order = memory_order(spec)

@@ -1,7 +1,8 @@
-"""Messages of which only their sender knows the length: a head, whose length both ends know, says how long the body is.
+"""Messages of which only the sender knows the length: a head, whose length both ends know, tells the length of the
+body.
 
-sender      head~ body ------------------>      both leave at once; an empty body does not travel
-receiver         head~ <---  body <-------      the body is asked for once the head is there
+sender      head~ body ------------------>      both are sent at once; an empty body is not sent
+receiver         head~ <---  body <-------      the body is received once the head has arrived
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A message from a rank; `body` is asked once `head` is there, and gives room for what follows it."""
+    """A message from a rank. `body` is called once `head` has arrived, and returns a buffer for the body."""
 
     head: torch.Tensor
     body: Callable[[], torch.Tensor]
@@ -35,8 +36,8 @@ class Incoming:
 
 
 def exchanged(transport: Transport, going: Sequence[Outgoing], coming: Sequence[Incoming], round: int) -> Steps:
-    """Send and receive messages side by side, until all have left and all are there. Receives start first, as what
-    tells a peer that it may send would queue up behind what is sent to it."""
+    """Send and receive messages concurrently; yields what it waits for. Receives are posted first: a backend tells
+    the peer that it may send, and this would queue up behind the data that goes to that peer."""
     heads = [transport.receive(one.head, one.source, f"{one.key}~", round) for one in coming]
     sent = []
     for one in going:

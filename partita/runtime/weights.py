@@ -1,7 +1,7 @@
-"""Weights in files: those of a finished run, and those that every rank of a run begins with.
+"""Files of weights: those of a finished run, and those with which every rank of a run begins.
 
-The first weights of a run lie in a file that its ranks map: the kernel takes mapped pages back when memory is short, so
-that they cost a rank nothing beside the parts that it copies into its state.
+Ranks map the file of the first weights. The kernel drops mapped pages when memory is short, so they cost a rank nothing
+besides the parts that it copies into its state.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ RANDOM: Final = "random state"
 
 
 def save_weights(model: Any, path: Path) -> None:
-    """The module's parameters and persistent buffers under their own names, tied ones once."""
+    """Write a module's parameters and persistent buffers under their own names; tied ones once."""
     kept = dict(model.named_parameters())
     kept |= {name: buffer for name, buffer in model.named_buffers() if name in model.state_dict()}
     save_file({name: tensor.detach().contiguous() for name, tensor in kept.items()}, path)
 
 
 def load_weights(model: Any, path: Path) -> None:
-    """Read such a file into the module. Raises TaskError listing what differs."""
+    """Load such a file into a module. Raises TaskError listing what differs."""
     if not path.is_file():
         raise TaskError(f"there is no weights file {path}; give one that `partita train --out` wrote")
     try:
@@ -61,7 +61,8 @@ def first_weights(task: Task, seed: int, init: str = "") -> Values:
 
 
 def write_first(task: Task, seed: int, init: str, path: Path) -> None:
-    """Write the first weights for other processes, with the state that torch's random numbers are then in."""
+    """Write the first weights for other processes, and the state of torch's random generator after building the
+    model."""
     with torch.random.fork_rng(devices=[]):
         values = first_weights(task, seed, init)
         whole = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in values.items()}
@@ -69,6 +70,6 @@ def write_first(task: Task, seed: int, init: str, path: Path) -> None:
 
 
 def map_first(path: Path) -> tuple[Values, torch.Tensor]:
-    """The first weights that another process wrote, mapped, and its random state."""
+    """(the first weights that another process wrote, mapped; the state of its random generator)."""
     values = load_file(path)
     return values, values.pop(RANDOM).clone()

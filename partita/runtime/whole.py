@@ -1,8 +1,9 @@
-"""A model that is one operator each way: the task's own module and autograd, on a rank's weights and samples.
+"""A model that was captured as one operator each way: the task's own module and autograd, on a rank's weights and
+samples.
 
-load       env[WHOLE] = the rank's Whole, env[BATCH] = a batch as it was collated
-forward    loss, weight, new buffers, Kept = module(weights, buffers, batch)      records autograd's graph
-backward   gradients = autograd of Kept                                           which goes with it
+load       env[WHOLE] = the rank's Whole, env[BATCH] = a collated batch
+forward    loss, weight, new buffers, Kept = module(weights, buffers, batch)      builds autograd's graph
+backward   gradients = autograd of Kept                                           which frees it
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ Values = Sequence[torch.Tensor]
 
 @dataclass
 class Whole:
-    """The module of a rank, whose weights are given anew in every call; `changed` are the buffers that it changes, and
-    `doubled` says that it computes in fp64."""
+    """The module of a rank, called with the weights as arguments. `changed` are the buffers that it changes;
+    `doubled`: it computes in fp64."""
 
     task: Task
     module: Any
@@ -49,7 +50,7 @@ class Whole:
 
     @classmethod
     def of(cls, task: Task, graph: Graph, seed: int, precision: str) -> Whole:
-        """What carries out the two operators of `graph`; torch's random numbers stay as they are."""
+        """The Whole for the two operators of `graph`. torch's random state is not changed."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module = build_model(task, precision) if precision else checked_model(task)
@@ -62,7 +63,7 @@ class Whole:
 
 @dataclass
 class Kept:
-    """What a forward pass leaves for its backward pass."""
+    """What a forward pass keeps for its backward pass."""
 
     loss: torch.Tensor
     weights: dict[str, torch.Tensor]
@@ -71,7 +72,7 @@ class Kept:
 
     @contextmanager
     def modes(self) -> Iterator[None]:
-        """Autograd on, double precision and keyed draws where they are asked for."""
+        """A context with autograd, double precision and keyed random numbers, as asked for."""
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
             if self.doubled:
@@ -85,9 +86,9 @@ class Kept:
 def forward(
     env: dict[str, Any], parameters: Values, buffers: Values, inputs: Values, *, flops: float = 0.0
 ) -> tuple[Any, ...]:
-    """The loss, its weight where it has one, the new values of the buffers that change, and Kept.
+    """The loss, its weight if it has one, the new values of buffers that change, and Kept.
 
-    Raises TaskError for a buffer or a parameter that changes and did not when the step was captured.
+    Raises TaskError for a buffer or parameter that changes and did not when the step was captured.
     """
     whole: Whole = env[WHOLE]
     model, drawn, batch = whole.module, env[DRAWS], env.pop(BATCH)
@@ -114,7 +115,7 @@ def backward(
     env: dict[str, Any], kept: Kept, tangent: torch.Tensor, parameters: Values, buffers: Values, inputs: Values, *,
     flops: float = 0.0,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    """The gradient of every weight that is trained, zero where this batch did not use it."""
+    """The gradient of every trained weight; zeros for a weight that this batch did not use."""
     with kept.modes():
         kept.loss.backward(tangent.to(kept.loss.dtype))  # type: ignore[no-untyped-call]
     trained = {name: weight for name, weight in kept.weights.items() if weight.requires_grad}

@@ -1,4 +1,4 @@
-"""Every schedule of an all-reduce by name, as `Wire.collective` and `Collective.algorithm` write it."""
+"""The schedules of collectives by name, as `Wire.collective` and `Collective.algorithm` give them."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ STREAMS: Final[dict[str, tuple[str, Sparse]]] = {
 @lru_cache(256)
 def all_reduce(algorithm: str, ranks: int) -> Schedule:
     """The schedule of an all-reduce: `ring`, `hierarchical(4)` (nodes of 4), `butterfly(2,3)` (its degrees),
-    `kylix(2,3)` (the same of streams), ...
+    `kylix(2,3)` (the same for sparse streams), ...
 
-    Raises PlanError for an algorithm that is none or is not one for `ranks`.
+    Raises PlanError for a name that is none, or that does not go with `ranks`.
     """
     found = re.fullmatch(r"(\w+)(?:\(([\d,]+)\))?", algorithm)
     if found is not None and found[1] in STREAMS:
@@ -54,8 +54,8 @@ def all_reduce(algorithm: str, ranks: int) -> Schedule:
         degrees = numbers or factors(ranks)
         if prod(degrees) != ranks:
             raise PlanError(
-                f"a butterfly of degrees {degrees} has {prod(degrees)} ranks, not {ranks}; give degrees with the product "
-                f"{ranks}"
+                f"a butterfly of degrees {degrees} has {prod(degrees)} ranks, not {ranks}; give degrees whose product "
+                f"is {ranks}"
             )
         return butterfly(*degrees)
     if name == "hierarchical":
@@ -69,9 +69,9 @@ def all_reduce(algorithm: str, ranks: int) -> Schedule:
 
 @lru_cache(256)
 def schedule_of(kind: Kind, algorithm: str, ranks: int) -> Schedule:
-    """The schedule by which a collective of `kind` goes where the transport has none of its own. Of kinds other than
-    all-reduce there is one each: rings, in which rank i owns part i, and a tree from rank 0; of what is scattered
-    without being added up also `pairwise`."""
+    """The schedule of a collective that the transport does not carry out itself. Kinds other than all-reduce have
+    one each: rings, in which rank i owns part i, and a tree from rank 0 for a broadcast; a reduce-scatter may also
+    be `pairwise`, which does not add up."""
     if kind is Kind.ALL_REDUCE:
         return all_reduce("ring" if algorithm == BACKEND else algorithm, ranks)
     if kind is Kind.BROADCAST:
@@ -82,33 +82,34 @@ def schedule_of(kind: Kind, algorithm: str, ranks: int) -> Schedule:
 
 
 def by_messages(act: Collective) -> bool:
-    """Whether a collective goes by a schedule of the wire room, message by message, and not as the transport's own."""
+    """Whether a collective is carried out message by message, by a schedule of the wire room, and not by the
+    backend."""
     apart = act.space is Space.CODED and act.kind is not Kind.ALL_REDUCE
     return act.algorithm != BACKEND or act.codec is not None or apart
 
 
 def by_hops(act: Collective) -> bool:
-    """Whether that schedule is no plain ring."""
+    """Whether that schedule is another one than a plain ring, whose cost has a formula."""
     return act.codec is not None or act.algorithm not in (BACKEND, "ring")
 
 
 def algorithm_for(wire: Wire, size: Bytes) -> str:
-    """The algorithm by which a plan sums a vector of so many bytes."""
+    """The algorithm with which a plan sums a vector of `size` bytes."""
     return next((algorithm for most, algorithm in wire.by_size if size <= most), wire.collective)
 
 
 def of_streams(algorithm: str) -> bool:
-    """Whether an algorithm sums entries that were chosen, and not all numbers."""
+    """Whether an algorithm sums sparse streams."""
     return algorithm.partition("(")[0] in STREAMS
 
 
 def hands_whole(algorithm: str) -> bool:
-    """Whether an algorithm sums entries and hands all numbers of the results on, which may then be encoded."""
+    """Whether an algorithm sums sparse streams and distributes dense results, which may then be encoded."""
     return algorithm in STREAMS and STREAMS[algorithm][1].whole
 
 
 def all_numbers(wire: Wire) -> Wire:
-    """The wire, where it sums streams with the backend's own algorithm in their place."""
+    """The wire with the backend's algorithm in place of one for sparse streams."""
     by_size = tuple((most, BACKEND if of_streams(one) else one) for most, one in wire.by_size)
     return replace(wire, collective=BACKEND if of_streams(wire.collective) else wire.collective, by_size=by_size)
 

@@ -1,11 +1,11 @@
-"""Exchanges with partners at distance 1, 2, 4, ...: recursive doubling, halving-doubling, binary blocks (CO-04..06;
-Thakur, Rabenseifner & Gropp 2005).
+"""Exchanges with partners at distance 1, 2, 4, ...: recursive doubling, halving-doubling, binary blocks.
 
 halving of 4: partners halve what both still sum      doubling
 step 0   0 <-[..|..]-> 1   2 <-[..|..]-> 3             0 <-[.|.]->  2   1 <-[.|.]->  3
      1   0 <-[.|.]->   2   1 <-[.|.]->   3             0 <-[..|..]-> 1   2 <-[..|..]-> 3
-then rank 0 has part 0, rank 1 part 2, rank 2 part 1, rank 3 part 3: the bits of the rank turned round. Long messages
-go to near ranks.
+
+Then rank 0 has part 0, rank 1 part 2, rank 2 part 1, rank 3 part 3: the bits of the rank reversed. Long messages go to
+near ranks (CO-04..06; Thakur, Rabenseifner & Gropp 2005).
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ def halving_doubling(ranks: int) -> Schedule:
 
 
 def binary_blocks(ranks: int) -> Schedule:
-    """All-reduce of any number of ranks as blocks of powers of two, 11 = 8 + 2 + 1.
+    """All-reduce for any number of ranks, as blocks of powers of two: 11 = 8 + 2 + 1.
 
-    step      0        1        2        3        4        5
-    8 ranks   halve    halve    halve +  double   double   double
-    2 ranks   halve +        up ---^     ^-down   double
-    1 rank    up --^                              ^-down
+        step      0        1        2        3        4        5
+        8 ranks   halve    halve    halve +  double   double   double
+        2 ranks   halve +        up ---^     ^-down   double
+        1 rank    up --^                              ^-down
 
-    Every block halves by itself. A smaller block hands its sums to the next larger one while that one halves for the
-    last time, and gets the result when that one begins to double: the largest block's 2 log2 steps are all there are.
+    Every block halves by itself. A smaller block gives its sums to the next larger one while that one halves for the
+    last time, and gets the result when that one begins to double, so there are no more steps than the 2 log2 of the
+    largest block.
     """
     blocks, first = [], 0
     while first < ranks:
@@ -70,7 +71,8 @@ def _power(ranks: int) -> int:
 
 
 def _share(j: int, size: int, parts: int, distance: int = 0) -> tuple[int, int]:
-    """The parts that place `j` of a block of `size` still sums after the exchange over `distance` (0: the last)."""
+    """The parts that member `j` of a block of `size` still sums after the exchange over `distance` (0: after the
+    last one)."""
     start, width, bit = 0, parts, 1
     while bit < size and (not distance or bit <= distance):
         width //= 2
@@ -91,12 +93,13 @@ def _halving(block: range, parts: int) -> Steps:
 
 
 def _back(steps: Steps) -> Steps:
-    """The same messages turned round, last step first, handing results on."""
+    """The same messages reversed, the last step first, distributing results."""
     return [[Hop(hop.target, hop.source, hop.start, hop.stop, add=False) for hop in step] for step in reversed(steps)]
 
 
 def _handed(small: range, large: range, parts: int) -> list[Hop]:
-    """What each rank of a block gives to those of the next larger one: to each its share."""
+    """The hops by which each rank of a small block gives its sums to the ranks of the next larger block, to each its
+    share."""
     found = []
     for j, rank in enumerate(small):
         start, stop = _share(j, len(small), parts)
@@ -106,7 +109,7 @@ def _handed(small: range, large: range, parts: int) -> list[Hop]:
 
 
 def _in(ranks: int, core: int, parts: int) -> list[Hop]:
-    """Ranks beyond the core give their vectors to the first ones."""
+    """The hops by which ranks beyond the core give their vectors to the first ranks."""
     return [Hop(core + i, i, 0, parts, add=True) for i in range(ranks - core)]
 
 

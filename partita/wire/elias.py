@@ -1,4 +1,4 @@
-"""How long numbers are in Elias' gamma code, for planning: as if they were drawn from a normal distribution."""
+"""The length of numbers in Elias' gamma code, for predictions: expected for normally distributed numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a schedule does to vectors, without ranks, messages or time: the oracle of the worker and of tests."""
+"""A schedule carried out on plain vectors, without ranks, messages or time: the oracle of the worker and of tests."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ Note = Callable[[int, Hop, Sequence[Any]], object]
 def carried_out(
     schedule: Schedule, vectors: Sequence[Sequence[V]], code: Code | None = None, note: Note | None = None
 ) -> list[list[V]]:
-    """The parts that each rank ends with; `vectors[rank][part]` is what it begins with: anything that adds up.
-    `note(step, hop, values)` is told what each hop carries.
+    """The parts that each rank ends with. `vectors[rank][part]` is what it begins with: anything that can be added.
 
-    `code(value, rank, part)` is what becomes of a value that `rank` encodes and others decode. Sums are encoded anew
-    for each hop. A result is encoded once, by the rank that has it first, which takes what all others will decode;
-    these hand on what they got (Pipe-SGD's quantised all-reduce, QU-15).
+    `code(value, rank, part)` is a value after `rank` has encoded and others have decoded it. Partial sums are encoded
+    at every hop. A result is encoded once, by the first rank that has it, which itself takes what others decode; these
+    forward the same bytes (Pipe-SGD's quantised all-reduce, QU-15). `note(step, hop, values)` is called for each hop.
     """
     coded: Code = code or (lambda value, rank, part: value)
     held: list[list[Any]] = [list(vector) for vector in vectors]

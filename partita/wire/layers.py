@@ -35,7 +35,7 @@ def hierarchical(ranks: int, width: int) -> Schedule:
 
 
 def _rings(one: Schedule, groups: list[range], firsts: list[int], scale: int) -> Steps:
-    """A schedule in every group at once, on the parts from `firsts` on, each of which is `scale` parts here."""
+    """A schedule in every group at once, on the parts from `firsts` on; one part of it is `scale` parts here."""
     return [
         [
             Hop(group[h.source], group[h.target], first + h.start * scale, first + h.stop * scale, h.add)

@@ -1,7 +1,8 @@
-"""Pieces of a bucket as matrices, of which two thin factors are sent in place of all numbers (PowerSGD, EX-02).
+"""Pieces of a bucket as matrices, sent as two thin factors (PowerSGD, EX-02).
 
 piece    [out, in, 3, 3]  ->  out x 9 in        P: out x r        Q': r x 9 in
-vectors, and matrices that two factors would not make smaller, go as they are, with the Ps
+
+Vectors, and matrices that two factors would not make smaller, are sent as they are, together with the Ps.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ Shapes = Sequence[Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Factored:
-    """A piece of `rows` x `columns` numbers, sent as factors of rank `rank` (0: as it is)."""
+    """A piece of `rows` x `columns` elements, sent as factors of rank `rank` (0: as it is)."""
 
     rows: int
     columns: int
@@ -38,7 +39,7 @@ class Factored:
 
 
 def factored(shapes: Shapes, settings: Mapping[str, float]) -> tuple[Factored, ...]:
-    """How the pieces of a bucket are sent, dimension 0 against all others."""
+    """How the pieces of a bucket are sent, as matrices of dimension 0 by all others."""
     found = []
     for shape in shapes:
         rows = shape[0] if len(shape) > 1 else 1
@@ -49,7 +50,7 @@ def factored(shapes: Shapes, settings: Mapping[str, float]) -> tuple[Factored, .
 
 
 def factor_counts(shapes: Shapes, settings: Mapping[str, float]) -> tuple[int, ...]:
-    """Numbers of the first and of the second coding; no second one where nothing is factored."""
+    """The elements of the first and of the second coding; only one if nothing is factored."""
     pieces = factored(shapes, settings)
     second = sum(piece.second for piece in pieces)
     return (sum(piece.first for piece in pieces), *((second,) if second else ()))

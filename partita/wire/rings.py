@@ -40,28 +40,28 @@ def ring(ranks: int) -> Schedule:
 
 
 def pairwise_reduce_scatter(ranks: int) -> Schedule:
-    """The same sums in one step: everybody sends rank j its part j directly. p-1 messages at once."""
+    """The same sums in one step: every rank sends rank j its part j directly, p-1 messages at once."""
     return schedule("pairwise reduce-scatter", ranks, ranks, [_each(ranks, own=False)] if ranks > 1 else [])
 
 
 def pairwise_all_gather(ranks: int) -> Schedule:
-    """Everybody sends its own part to all others, in one step."""
+    """Every rank sends its own part to all others, in one step."""
     return schedule("pairwise all-gather", ranks, ranks, [_each(ranks, own=True)] if ranks > 1 else [])
 
 
 def pairwise(ranks: int) -> Schedule:
-    """All-reduce in two steps of p-1 messages each: each rank sums one part and hands it round (1-bit SGD's stripes,
-    Seide et al. 2014; SparCML's split and all-gather, Renggli et al. 2019)."""
+    """All-reduce in two steps of p-1 messages each: each rank sums one part and sends it to all (1-bit SGD's
+    stripes, Seide et al. 2014; SparCML's split and all-gather, Renggli et al. 2019)."""
     return joined("pairwise", pairwise_reduce_scatter(ranks), pairwise_all_gather(ranks))
 
 
 def pairwise_scatter(ranks: int) -> Schedule:
-    """Everybody sends rank j its part j, which keeps those of all apart: messages that cannot be added on the way."""
+    """Every rank sends rank j its part j, which keeps all of them: for messages that cannot be added on the way."""
     steps = [[replace(hop, add=False) for hop in _each(ranks, own=False)]] if ranks > 1 else []
     return schedule("pairwise scatter", ranks, ranks, steps)
 
 
 def _each(ranks: int, *, own: bool) -> list[Hop]:
-    """Rank i to i+1, i+2, ...: no two at one moment to the same rank."""
+    """Rank i to i+1, i+2, ...: no two hops to the same rank at a time."""
     pairs = [(i, (i + d) % ranks) for d in range(1, ranks) for i in range(ranks)]
     return [Hop(i, j, i if own else j, (i if own else j) + 1, add=not own) for i, j in pairs]

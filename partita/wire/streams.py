@@ -1,9 +1,9 @@
-"""Vectors of which few numbers are not 0, as streams, and the messages that carry them (SparCML, CO-09; Kylix, CO-08).
+"""Sparse vectors as streams of entries, and the messages that carry them (SparCML, CO-09; Kylix, CO-08).
 
-stream     places 2 5 9, values a b c     while these are no more bytes: entries <= delta = N isize / (c + isize)
-           values of all N places         from then on
-sum        the union of the places; what cancels stays an entry, so that the sum is as long as the union
-message    head, ahead: 8 bytes a part    4 entries + form
+stream     places 2 5 9, values a b c     while these take no more bytes: entries <= delta = N isize / (c + isize)
+           values of all N places         otherwise
+sum        the union of the places; entries that cancel stay, so that the sum is as long as the union
+message    head, sent before: 8 bytes a part    4 entries + form
            body: places values            form SPARSE
                  values                   form AGAIN: at the places of the last message on this hop (Kylix's maps)
                  all values               form DENSE
@@ -31,7 +31,8 @@ SPARSE, AGAIN, DENSE, FORMS = 0, 1, 2, 4
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """`values` at `places` in rising order (int32), 0 everywhere else among `length`; all of them without places."""
+    """A vector of `length` elements: `values` at the ascending `places` (int32) and 0 elsewhere; without places, all
+    values."""
 
     length: int
     values: Array
@@ -50,7 +51,7 @@ class Stream:
         return switched(Stream(self.length, sums, places[fresh]))
 
     def all(self) -> Array:
-        """All of its numbers."""
+        """All of its elements."""
         if self.places is None:
             return self.values
         found = np.zeros(self.length, self.values.dtype)
@@ -59,12 +60,12 @@ class Stream:
 
 
 def delta(length: int, item: int) -> float:
-    """How many entries take as many bytes as all `length` numbers of `item` bytes."""
+    """The number of entries that take as many bytes as all `length` elements of `item` bytes."""
     return length * item / (PLACE + item)
 
 
 def switched(stream: Stream) -> Stream:
-    """The stream, as all of its numbers where it has more than delta entries."""
+    """The stream; as all values if it has more than delta entries."""
     dense = len(stream.values) > delta(stream.length, stream.values.itemsize)
     return Stream(stream.length, stream.all()) if dense else stream
 
@@ -76,20 +77,20 @@ def stream_of(vector: Array) -> Stream:
 
 
 def union(length: int, density: float, ranks: int) -> float:
-    """How many places so many ranks' entries have together, each the part `density` of `length`, drawn independently:
-    N (1 - (1 - k/N)^p)."""
+    """The expected number of places in the union of the entries of `ranks` ranks, each the fraction `density` of
+    `length`, drawn independently: N (1 - (1 - k/N)^p)."""
     return length * (1.0 - (1.0 - density) ** ranks)
 
 
 def expected_size(length: int, item: int, density: float, ranks: int) -> Bytes:
-    """Bytes of a stream with as many entries as are expected of the sum of so many ranks'."""
+    """Bytes of a stream with the expected entries of the sum of `ranks` ranks."""
     entries = union(length, density, ranks)
     return length * item if entries > delta(length, item) else round(entries * (PLACE + item))
 
 
 def packed(streams: Sequence[Stream], maps: Maps | None = None) -> tuple[Array, Array]:
-    """(head int64, body uint8) of a message of streams, one a part. Places that `maps` has are left out, others are
-    noted there."""
+    """(head int64, body uint8) of a message of streams, one for each part. Places that `maps` has are left out; new
+    ones are stored there."""
     head, body = list[int](), [np.zeros(0, np.uint8)]
     for part, stream in enumerate(streams):
         form = DENSE
@@ -106,12 +107,12 @@ def packed(streams: Sequence[Stream], maps: Maps | None = None) -> tuple[Array, 
 
 
 def body_size(head: Array, item: int) -> Bytes:
-    """Bytes of the body of which a head speaks, with numbers of `item` bytes."""
+    """Bytes of the body that a head describes, with elements of `item` bytes."""
     return sum(n // FORMS * (item + PLACE * (n % FORMS == SPARSE)) for n in head.tolist())
 
 
 def unpacked(head: Array, body: Array, lengths: Sequence[int], dtype: Any, maps: Maps | None = None) -> list[Stream]:
-    """The streams of a message, whose parts are of `lengths` numbers; places are kept in `maps` as its sender does."""
+    """The streams of a message, for parts of `lengths` elements; places are stored in `maps` as at the sender."""
     return list(_unpacked(head.tolist(), body, lengths, np.dtype(dtype), maps))
 
 

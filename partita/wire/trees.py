@@ -1,4 +1,4 @@
-"""Trees: partial sums meet pair by pair at rank 0, and the result goes back the same way (CO-03).
+"""Trees: partial sums are combined in pairs towards rank 0, and the result returns the same way (CO-03).
 
 reduce of 6     1 -> 0   3 -> 2   5 -> 4
                 2 -> 0            (4 waits)
@@ -22,7 +22,7 @@ def tree_reduce(ranks: int) -> Schedule:
 
 
 def tree_broadcast(ranks: int) -> Schedule:
-    """Rank 0's vector on every rank: the reduction's messages turned round."""
+    """Rank 0's vector on every rank: the messages of the reduction, reversed."""
     back = [
         [Hop(hop.target, hop.source, 0, 1, add=False) for hop in step] for step in reversed(tree_reduce(ranks).steps)
     ]
@@ -30,6 +30,6 @@ def tree_broadcast(ranks: int) -> Schedule:
 
 
 def tree(ranks: int) -> Schedule:
-    """All-reduce by a binomial tree: 2 ceil(log2 p) steps of the whole vector, p-1 messages each way. FireCaffe's
-    reduction tree in place of a server (Iandola et al., CVPR 2016) is this one."""
+    """All-reduce by a binomial tree: 2 ceil(log2 p) steps of the whole vector, p-1 messages each way. It is
+    FireCaffe's reduction tree (Iandola et al., CVPR 2016)."""
     return joined("tree", tree_reduce(ranks), tree_broadcast(ranks))

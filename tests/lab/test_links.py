@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from partita.lab.links import Links
-from partita.lab.wiring import address
+from partita.lab.network_setup import address
 from partita.runtime.flows import flows_of
 from tests.small import cluster_of
 

@@ -11,7 +11,7 @@ import pytest
 
 from partita.cluster.text import load_cluster
 from partita.lab.record import reap, scratch
-from partita.lab.wires import probe_links
+from partita.lab.link_costs import probe_links
 
 KILLED = """
 import os, signal

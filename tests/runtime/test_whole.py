@@ -13,7 +13,7 @@ from partita.errors import PartitaError, PlanError, TaskError
 from partita.graph.batch import substitute
 from partita.graph.flops import flops
 from partita.graph.signature import signature
-from partita.lab.wholes import whole_seconds
+from partita.lab.opaque_timing import whole_seconds
 from partita.recipes.catalogue import call
 from partita.runtime import whole
 from partita.runtime.assembly import train_in_process

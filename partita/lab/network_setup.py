@@ -75,7 +75,7 @@ def _plug(end: str, bridge: str) -> list[str]:
 
 
 def shape(interface: str, link: Link, netem: bool, verb: str = "add") -> list[str]:
-    """Lines that let `interface` send at the link's rate, and later by its latency where the kernel has netem.
+    """Lines that limit `interface` to the link's rate, and add its latency if the kernel has netem.
 
     The queue holds 50 ms, so that bursts of several senders into one port are delayed rather than dropped.
     """

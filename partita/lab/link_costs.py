@@ -1,4 +1,5 @@
-"""What a cluster's links do, measured: what messages and collectives of any size take in time and in processor."""
+"""The measured costs of a cluster's links: latency, bandwidth and processor time of messages and collectives by
+size."""
 
 from __future__ import annotations
 
@@ -18,11 +19,11 @@ QUIET: Final = {"TORCH_CPP_LOG_LEVEL": "ERROR", "TORCHELASTIC_USE_AGENT_STORE": 
 
 
 def wiring_of(replies: list[dict[str, Any]], cluster: Cluster) -> Wiring:
-    """Fit the transport's costs to the measured curves of two devices or more.
+    """The transport's costs, fitted to the measurements on two or more devices.
 
-    A message of n bytes takes the sender `start + sent n` and the receiver `start + received n` core-seconds; what an
-    all-reduce takes beyond those of its 2 (p-1)/p n bytes is its sums. The largest size gives the part of the bandwidth
-    that payload gets, unless the processor binds it; what a size takes beyond that is its waiting.
+    A message of n bytes takes the sender `start + sent n` and the receiver `start + received n` core-seconds. What an
+    all-reduce takes beyond those of its 2 (p-1)/p n bytes is its additions. The largest size gives the fraction of the
+    bandwidth that payload gets, unless the processor limits it; what a size takes beyond that is latency.
     """
     p = cluster.size
     curve, scatter, gather = (_curve(replies, kind) for kind in MEASURED)
@@ -52,13 +53,14 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster) -> Wiring:
 
 
 def _curve(replies: list[dict[str, Any]], name: str) -> Curve:
-    """(bytes, seconds, core-seconds), of each the median over the ranks, and that all of a ring's bytes go round."""
+    """(bytes, seconds, core-seconds, 1) by size, medians over the ranks: all of a ring's bytes go over the ports."""
     columns = zip(*(reply.get(name, []) for reply in replies), strict=True)
     return tuple((*(median(row[k] for row in rows) for k in range(3)), 1.0) for rows in columns)
 
 
 def probe_links(cluster: Cluster, tell: Tell) -> dict[str, Any]:
-    """Latency, payload bandwidth and processor costs of a cluster's links, measured; None where there is one device."""
+    """Latency, payload bandwidth and processor costs of a cluster's links, measured; None for what one device alone
+    does not have."""
     if cluster.size == 1:
         return {"cluster": cluster.name, "wiring": None, "notes": ["one device sends no messages: nothing to measure"]}
     with WorkerGroup(cluster, env=QUIET, listen=True) as group:
@@ -71,7 +73,7 @@ def probe_links(cluster: Cluster, tell: Tell) -> dict[str, Any]:
 
 
 def sizes_for(cluster: Cluster) -> tuple[Bytes, ...]:
-    """Message sizes whose largest takes about a tenth of a second."""
+    """Message sizes, of which the largest takes about a tenth of a second."""
     slowest = min(port.link.bandwidth for climb in cluster.climbs for port in climb)
     largest = int(min(max(slowest * 0.1, 2**20), 2**25))
     return (4, *(size for size in (2**14, 2**16, 2**18, 2**20, 2**22) if size < largest), largest)

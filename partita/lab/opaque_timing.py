@@ -1,4 +1,4 @@
-"""A model that is one operator each way, timed on samples of its task: there is nothing inside it to take turns."""
+"""Timing of a model that was captured as one operator each way, on samples of its task."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ PASSES: Final = (3, 15)
 
 
 def whole_seconds(task: Task, graph: Graph, batches: Iterable[int], device: str = CPU) -> dict[str, Seconds]:
-    """Signature -> core-seconds of each way, on a card seconds, on so many samples: medians over minibatches."""
+    """Signature -> core-seconds (on a card seconds) of forward and of backward, for each of `batches`: medians over
+    minibatches."""
     whole, feed, found = Whole.of(task, graph, 0, ""), Feed(task, 0), {}
     module = whole.module.to(device)
     leaves = {name: leaf.detach() for name, leaf in (*module.named_parameters(), *module.named_buffers())}

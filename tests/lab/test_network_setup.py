@@ -7,7 +7,7 @@ import pytest
 from partita.cluster.cluster import Link
 from partita.cluster.text import load_cluster
 from partita.errors import ClusterError
-from partita.lab.wiring import address, shape, wire_up
+from partita.lab.network_setup import address, shape, wire_up
 
 PATHS = tuple(f"/net/{i}" for i in range(5))
 
