@@ -36,11 +36,6 @@ class Curve:
         """The most bytes at any moment."""
         return int(self.totals.max())
 
-    @property
-    def breakdown(self) -> dict[str, Bytes]:
-        """Bytes by purpose at the moment of the peak."""
-        return dict(zip(PARTS, self.parts[int(self.totals.argmax())].tolist(), strict=True))
-
     def thinned(self, most: int) -> Curve:
         """At most `most` moments of the curve, the highest one of each interval, so that the peak is among them."""
         kept = highest(self.totals, most)

@@ -68,6 +68,6 @@ def measured_costs(
     from partita.lab.rehearsal import Rehearsal
 
     with Rehearsal(task, graph, cluster, tell=tell) as rehearsal:
-        if rehearsal.lame and not insist:
-            return rehearsal.lame
+        if rehearsal.distorted and not insist:
+            return rehearsal.distorted
         return rehearsal.probe(plans)

@@ -20,6 +20,7 @@ from partita.errors import ClusterError
 from partita.lab import enter
 from partita.lab.keeper import MARK
 from partita.lab.keeper_client import KeeperClient, Refused
+from partita.lab.network_setup import INTERFACE, address, shape
 from partita.lab.quota import (
     DeviceGroup,
     killed_for_memory,
@@ -28,7 +29,6 @@ from partita.lab.quota import (
     reset_memory_peak,
     set_cores,
 )
-from partita.lab.network_setup import INTERFACE, address, shape
 from partita.runtime.heap import KEPT
 from partita.units import Bytes, BytesPerSecond
 

@@ -18,9 +18,9 @@ from partita.cluster.cluster import Cluster, Group
 from partita.errors import ClusterError
 from partita.lab.keeper_client import KeeperClient, Refused, start_keeper
 from partita.lab.lab import Lab, find_tool
+from partita.lab.network_setup import wire_up
 from partita.lab.quota import DeviceGroup, find_hierarchy, make_group, name_group
 from partita.lab.record import new_run, reap, state_directory, write_record
-from partita.lab.network_setup import wire_up
 
 PORT: Final = 29500
 # The same on all hosts. A host may prefer BBR, whose flows leave a third of a port unused where many share it by turns;

@@ -1,6 +1,7 @@
-"""Control groups of the devices: share of the cores, peak of memory; version 1 and 2 of the kernel's interface.
+"""Control groups of the devices: their quota of the cores and their memory limit, in both versions of the kernel's
+interface.
 
-A device's groups lie below the group that this process is in, so limits set from outside keep holding.
+A device's group is below the group of this process, so limits that were set from outside still hold.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What a lab leaves in the machine, written down before it is made, so that the next start can reap it."""
+"""Records of what a lab makes on the machine, written before it is made, so that the next start can remove what is
+left."""
 
 from __future__ import annotations
 
@@ -22,9 +23,9 @@ SCRATCH: Final = "partita-run-"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """`run` marks the lab's processes, `owner` is its launcher (pid, start in ticks), `place` the boot and pid
-    namespace in which pids mean something, `groups` the directories of its control groups, `folders` its temporary
-    ones."""
+    """A lab's record: `run` marks its processes, `owner` is its launcher (pid, start in ticks), `place` the boot and
+    PID namespace in which pids are valid, `groups` the directories of its control groups, `folders` its temporary
+    folders."""
 
     run: str
     place: str
@@ -68,7 +69,8 @@ def write_record(path: Path, run: str, groups: tuple[str, ...], folders: tuple[s
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A temporary folder, recorded before it is made: where this process is killed, the next start removes it."""
+    """A context with a temporary folder. It is recorded before it is made, so that the next start removes it if this
+    process is killed."""
     run = new_run()
     folder, record = Path(tempfile.gettempdir()) / f"{SCRATCH}{run}", state_directory() / f"lab-{run}.json"
     write_record(record, run, (), (str(folder),))
@@ -81,13 +83,13 @@ def scratch() -> Iterator[Path]:
 
 
 def _remove(folder: str) -> None:
-    """Only what `scratch` could have made is removed, whatever a record says; a link is not followed."""
+    """Remove a folder, if `scratch` could have made it, whatever a record says; links are not followed."""
     if Path(folder).name.startswith(SCRATCH):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def reap() -> tuple[str, ...]:
-    """Removes what labs left whose launcher is gone; the names of these labs."""
+    """Remove what is left of labs whose launcher is gone; returns their names."""
     reaped = []
     for path in sorted(state_directory().glob("lab-*.json")):
         record = _read(path)

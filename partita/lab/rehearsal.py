@@ -1,4 +1,4 @@
-"""A task on a cluster of this machine: one set of workers that is probed, then runs plan after plan."""
+"""A task on a cluster emulated by this machine: one set of workers that is probed and then runs plan after plan."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from partita.lab.costing import precisions_of
 from partita.lab.failures import stalled
 from partita.lab.forward import forwarding
 from partita.lab.launching import launches_of, touch_of, with_launching
+from partita.lab.link_costs import MEASURED, QUIET, sizes_for, wiring_of
 from partita.lab.monitor import Monitor
 from partita.lab.record import scratch
 from partita.lab.slowdowns import means, pooled
 from partita.lab.spares import Spares
-from partita.lab.link_costs import MEASURED, QUIET, sizes_for, wiring_of
 from partita.lab.worker_group import WorkerGroup
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
@@ -100,12 +100,14 @@ class Rehearsal:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the lab does not emulate here, and what disturbed its timing."""
+        """Sentences about what the lab does not emulate here, and about other work on the machine while costs were
+        measured."""
         return (*self.group.lab.notes, *self.beside)
 
     @property
-    def lame(self) -> str:
-        """Why times taken here would not be the cluster's: its devices have quotas and this lab has none."""
+    def distorted(self) -> str:
+        """Why times measured here are not those of the cluster: its devices have quotas, and this lab cannot set
+        any; "" if they are."""
         quotas = self.cluster.emulated and any(device.cores for device in self.cluster.devices)
         return "; ".join(self.group.lab.notes) or "no CPU quotas here" if quotas and not self.group.lab.groups else ""
 
@@ -119,7 +121,7 @@ class Rehearsal:
             self.note(sentence)
 
     def probe(self, plans: Sequence[Plan]) -> Costs:
-        """Costs of everything that the plans' programs do, by micro-benchmarks with all devices loaded at once."""
+        """Costs of everything that the plans' programs do, by micro-benchmarks with all devices busy at once."""
         programs = [s.program for plan in plans for s in lower(self.graph, plan, self.cluster)]
         batches = sorted({segment.batch for program in programs for segment in program.segments})
         background = BackgroundLoad()
@@ -184,7 +186,7 @@ class Rehearsal:
     def _timed(
         self, batches: Sequence[int], ranks: int, steps: Sequence[str], known: Iterable[str]
     ) -> list[dict[str, Any]]:
-        """Times of operators that are not known and of some others, on the first `ranks` ranks."""
+        """Replies with the times of operators that are not known, and of some that are, on the first `ranks` ranks."""
         order: dict[str, Any] = {"batches": list(batches), "known": list(known), "ranks": ranks, "steps": list(steps)}
         replies = self._ask("operators", 600.0, **order)[:ranks]
         self.launches = launches_of(replies) | self.launches
@@ -203,10 +205,11 @@ class Rehearsal:
         self, plan: Plan, *, steps: int, keep: Keep, keyed: bool = False, resume: str = "", since: int = 0,
         note: Tell = lambda sentence: None,
     ) -> RunResult:  # fmt: skip
-        """Up to step `steps`, from the first weights or from the checkpoint in `resume`, which is of step `since`.
+        """Train up to step `steps`, from the first weights or from the checkpoint in `resume`, which is of step
+        `since`.
 
-        The first three steps that it takes do not count for the step's seconds. With `keep.out`, a first SIGTERM or
-        SIGINT ends it at a checkpoint: raises RunStopped.
+        The first three steps that it takes do not count for the seconds of a step. With `keep.out`, a first SIGTERM or
+        SIGINT ends the run at a checkpoint: raises RunStopped.
         """
         self.note = note
         order = {"out": keep.out, "every": keep.every, "keep": keep.many, "keyed": keyed, "resume": resume}
@@ -228,15 +231,15 @@ class Rehearsal:
                 self.monitor = None
 
     def measure(self, plan: Plan, *, steps: int, evaluate: bool = True) -> RunResult:
-        """At least `steps` whole rounds of the steady state, after three steps and every warm-up of the plan."""
+        """Run at least `steps` whole rounds of the steady state, after three steps and every warm-up of the plan."""
         program = lower(self.graph, plan, self.cluster)[-1].program
         discard = max(3, program.drain + sum(phase.steps for phase in plan.before))
         discard += -discard % program.steps
         return self._run(plan, steps + -steps % program.steps + discard, discard, evaluate=evaluate)
 
     def _expendable(self, plan: Plan, steps: int) -> list[int]:
-        """Who may die in a run without checkpoints; not rank 0, which keeps the store at which all meet, and no server
-        where more than one Program is carried out."""
+        """The ranks that may die in a run without checkpoints. Rank 0 may not, since it keeps the store; no server
+        may if the run has several Programs."""
         programs = [leg.program for leg in legs(self.graph, plan, self.cluster, steps)]
         found = [r for r in range(1, programs[0].size) if all(r < p.size and expendable(p, r) for p in programs)]
         return [r for r in found if len(programs) == 1 or programs[0].role_of[r].keeps == "model"]
@@ -261,7 +264,7 @@ class Rehearsal:
 
 
 def _coding(replies: list[dict[str, Any]], name: str) -> tuple[Touch, Touch]:
-    """Encoding and decoding, the medians over ranks."""
+    """The costs of encoding and decoding with a codec, medians over ranks."""
     ahead, back = (
         Touch(*(median(reply["codecs"][name][way][part] for reply in replies) for part in (0, 1))) for way in (0, 1)
     )

@@ -42,7 +42,7 @@ class Service:
         self.session: Session | None = None
 
     def open(self, request: Request, tell: Tell) -> dict[str, Any]:
-        """Load task and graph, map the first weights, meet the other ranks."""
+        """Load the task and the graph, map the first weights, and meet the other ranks."""
         from partita.zoo.tasks import built_in
 
         task, cluster = load_task(request["task"], built_in), load_cluster(request["cluster"])
@@ -73,7 +73,7 @@ class Service:
         return run(self.session, order, tell)
 
     def memory(self, request: Request, tell: Tell) -> dict[str, Any]:
-        """Live tensor bytes under a plan."""
+        """Measure live tensor bytes under a plan."""
         assert self.session is not None
         seen = self.session.memory(Order(read_plan(request["plan"]), 0))
         return seen.message() if seen else {}
@@ -139,7 +139,7 @@ def serve(lines: TextIO, out: TextIO) -> None:
 
 
 def main() -> None:
-    """Speak over the inherited standard output; whatever user code prints goes to standard error."""
+    """Answer requests on the inherited standard output; what user code prints goes to standard error."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     serve(sys.stdin, out)

@@ -1,4 +1,4 @@
-"""Which workers a request can do without, and who of them died, is away, or has been started again."""
+"""The workers that a request can do without, and which of them died, are away, or have been started again."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Message = Mapping[str, Any]
 
 @dataclass
 class Spares:
-    """`ranks` may die; each is started again `times` times, and then told the `again` messages: to open, and what it
-    was asked. One of each of `chains` has to stay: it does what the others of it did. Those in `absent` are not there
-    now, of which those `away` will not be. Private to one request."""
+    """`ranks` may die. Each is started again at most `times` times, and then sent the messages `again`: to open, and
+    the request. One rank of each of `chains` has to stay, since it takes over the parts of the others. `absent`
+    ranks are not there now; of these, the `away` ones will not come back. Private to one request."""
 
     ranks: Collection[int] = ()
     again: Sequence[Message] = ()
@@ -24,16 +24,18 @@ class Spares:
     absent: set[int] = field(default_factory=set)
 
     def can_do_without(self, rank: int, begun: bool) -> bool:
-        """Whether the others go on without a worker: once it has `begun` to train, before which all meet."""
+        """Whether the others can go on without a worker; only once it has `begun` to train, since all ranks meet
+        before."""
         last = any(rank in chain and self.died.keys() >= {*chain} - {rank} for chain in self.chains)
         return rank in self.ranks and (begun or rank in self.died) and not last
 
     def successors(self, rank: int) -> bool:
-        """Whether others do what a worker did."""
+        """Whether others can take over a worker's part."""
         return any(rank in chain for chain in self.chains)
 
     def dies(self, rank: int) -> Sequence[Message]:
-        """A worker has died; what it is told when it is started again, nothing if it is not."""
+        """A worker has died. Returns the messages to send it after starting it again; none if it is not started
+        again."""
         self.died[rank] = self.died.get(rank, 0) + 1
         others = sorted(self.absent - {rank})
         self.absent.add(rank)
@@ -43,7 +45,7 @@ class Spares:
         return ()
 
     def gives_up(self, rank: int) -> bool:
-        """Whether a worker that was started again, and complains, is done without."""
+        """Whether a worker that was started again and reports an error is abandoned."""
         if rank in self.died and rank not in self.away:
             self.away.add(rank)
             return True

@@ -1,4 +1,5 @@
-"""Ranks that take longer for the same work than the others, in sentences: whose processor, whose data."""
+"""Ranks that take longer than others for the same work, in sentences: because of their processor, or because of
+their data."""
 
 from __future__ import annotations
 
@@ -21,10 +22,12 @@ Quickest: TypeAlias = dict[tuple[int, str], Seconds]  # of a rank and an instruc
 
 @dataclass
 class Paces:
-    """How fast the ranks of a running Program do their own work; mutable, private to one run. A rank that computes, or
-    loads, FACTOR times as long as the median of those that do the same work, where that is more than SHARE of a round,
-    is told of once. What the cluster says of speeds and quotas is expected, and of an instruction the quickest
-    instance of a while counts: noise is none."""
+    """The speeds at which the ranks of a running Program do their own work; mutable, private to one run.
+
+    A rank is reported once if it takes FACTOR times as long to compute, or to load, as the median of the ranks with the
+    same work, and this is more than SHARE of a round. Speeds and quotas in the cluster are taken into account, and an
+    instruction counts with its fastest recent instance, so that noise is not reported.
+    """
 
     program: Program
     cluster: Cluster
@@ -33,8 +36,8 @@ class Paces:
     told: set[tuple[int, str]] = field(default_factory=set)
 
     def hear(self, rank: int, pace: Mapping[str, Any]) -> Iterator[str]:
-        """What a rank says of the last while: seconds a round, and each instruction's quickest instance. A sentence for
-        each straggler, once all have spoken."""
+        """Take a rank's report: seconds a round, and each instruction's fastest instance. Yields a sentence for each
+        straggler, once all ranks have reported."""
         self.rounds[rank] = pace["round"]
         self.quickest |= {(rank, name): seconds for name, seconds in pace["quickest"].items()}
         if all(each in self.rounds for role in self.program.roles for each in role.ranks):
@@ -42,7 +45,7 @@ class Paces:
             self.quickest, self.rounds = {}, {}
 
     def at_end(self, timeline: Timeline) -> Iterator[str]:
-        """The same from a run's last rounds."""
+        """The same from the last rounds of a run."""
         quickest: Quickest = {}
         for span in timeline.spans:
             place = span.rank, span.name
@@ -76,8 +79,8 @@ WORK: Final = (
 def _seconds(
     program: Program, quickest: Quickest, cluster: Cluster, kind: Callable[[Act], str]
 ) -> dict[int, tuple[Seconds, Seconds]]:
-    """Rank -> (what its work of a kind takes in a round, what the same work takes the median of the other ranks), as if
-    all devices were as fast as its own."""
+    """Rank -> (seconds of its work of a kind in a round, the median over other ranks of the seconds of the same
+    work), scaled to its own device."""
     work: dict[tuple[str, ...], dict[int, Seconds]] = {}
     for role in program.roles:
         names = [i.name for i in role.instructions if kind(i.act)]

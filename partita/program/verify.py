@@ -1,4 +1,5 @@
-"""What every Program must keep, whoever wrote it; a broken rule is our fault, and the place is shown."""
+"""The rules that every Program must keep. A Program that breaks one is a fault of Partita, and the error shows
+where."""
 
 from __future__ import annotations
 
@@ -21,9 +22,12 @@ Messages: TypeAlias = NDArray[np.int64]
 
 
 def verify(program: Program, *, clocked: bool = False) -> Program:
-    """The program itself. Raises ProgramError if a name is unknown or twice, a message lacks its other end, the members
-    of a collective disagree, or no order of the lanes ever finishes; the last is left to the event clock where that
-    goes through it anyway (`clocked`)."""
+    """The program itself, if it keeps all rules.
+
+    Raises ProgramError if a name is unknown or appears twice, a message lacks its other end, the members of a
+    collective disagree, or no order of the lanes ever finishes. The last rule is left to the event clock if the program
+    is simulated next (`clocked`).
+    """
     for role in program.roles:
         _names(program, role)
     _messages(program)
@@ -53,7 +57,8 @@ def _names(program: Program, role: Role) -> None:
 
 
 def _ends(program: Program, numbers: dict[str, int]) -> Iterator[Messages]:
-    """Of all sends, then of all receives, sorted: each message as one number made of key, source and target."""
+    """Two arrays: all sends, then all receives, sorted, each message as one number made of its key, source and
+    target."""
     size = program.size
     ranks = {role.name: np.array(role.ranks, np.int64) for role in program.roles}
     for kind in (Send, Receive):
@@ -81,7 +86,8 @@ def _messages(program: Program) -> None:
 
 
 def _collectives(program: Program) -> None:
-    """All members name the same collectives, and in-order lanes have them in the same order."""
+    """Check that all members of a group name the same collectives, and that lanes in program order have them in the
+    same order."""
     orders: dict[tuple[int, ...], dict[int, tuple[str, ...]]] = {}
     for role in program.roles:
         acts = [(i.name, i.act.groups) for i in role.instructions if isinstance(i.act, Collective)]
@@ -98,8 +104,8 @@ def _collectives(program: Program) -> None:
 
 
 def _progress(program: Program) -> None:
-    """Run the program with tokens for as many rounds as it looks back, on programs of up to 64 ranks (the event clock
-    finds the same for larger ones)."""
+    """Play the program with tokens for as many rounds as it looks back. Programs of up to 64 ranks only: the event
+    clock finds the same in larger ones."""
     if program.size > 64:
         return
     rounds = program.drain + 3
@@ -155,8 +161,8 @@ def _open(i: Instruction, rank: int, done: dict[tuple[int, str], int]) -> bool:
 
 @dataclass
 class _Doors:
-    """The gates of all ranks, private to one play of the tokens in `done`: how often each member has gone through its
-    gate, by rank, and how often in a row it was left out."""
+    """The gates of all ranks during one play: how often each member has passed its gate, by rank, and how often in a
+    row it was left out."""
 
     done: dict[tuple[int, str], int]
     rounds: int
@@ -164,7 +170,7 @@ class _Doors:
     ages: dict[tuple[int, Gate], dict[str, int]] = field(default_factory=dict)
 
     def let(self, role: Role, i: Instruction, rank: int) -> bool:
-        """Whether an instance whose predecessors are done may go on."""
+        """Whether an instance whose predecessors are done may pass its gate."""
         if i.gate is None or self.passed[rank, i.name] > self.done.get((rank, i.name), 0):
             return True
         coming = [name for name in role.gates[i.gate] if self.passed[rank, name] < self.rounds]
@@ -178,7 +184,8 @@ class _Doors:
 
 
 def _meeting(program: Program, name: str, rank: int) -> Meeting | None:
-    """What a rank's instruction has in common with those of its peers that it goes through together with."""
+    """What identifies the collective or message that a rank's instruction takes part in; None for other
+    instructions."""
     role = program.role_of[rank]
     i = role.on_name[name]
     if isinstance(i.act, Send):

@@ -1,6 +1,6 @@
-"""Where to cut the forward pass: runs of blocks such that the slowest, or the fullest, stage is as good as it gets.
+"""Where to cut the forward pass into stages, so that the largest time, or memory, of a stage is as small as possible.
 
-Between two legal cuts lies a block: it goes to a stage whole, with all of backward that serves it.
+A block is what lies between two legal cuts. It belongs to one stage as a whole, with its part of backward.
 """
 
 from __future__ import annotations
@@ -29,9 +29,12 @@ MOST_CUTS: Final = 128
 
 @dataclass(frozen=True)
 class Blocks:
-    """What lies between legal cuts. `firsts` names each block's first operator; `seconds` are those of forward and
-    backward on a device of speed 1, `state` bytes of parameters, `saved` those that backward waits for, all for a
-    microbatch; `crossing[i]` is the bytes of the values that cross the cut before block i."""
+    """The blocks of a graph, in order.
+
+    `firsts` names each block's first operator; `seconds` are those of forward and backward on a device of speed 1,
+    `state` the bytes of parameters, `saved` the bytes that backward needs, all for one microbatch; `crossing[i]` are
+    the bytes of the values that cross the cut before block i.
+    """
 
     firsts: tuple[str, ...]
     seconds: tuple[Seconds, ...]
@@ -86,9 +89,9 @@ def _numbered(graph: Graph) -> tuple[tuple[Cut, ...], Ints]:
 def prices_near(
     graph: Graph, cluster: Cluster, costs: Costs | None, count: int, precision: str = ""
 ) -> Mapping[str, Seconds]:
-    """Core-seconds of each operator for `count` samples, by measured costs where there are any (at the nearest size
-    that they cover), by FLOPs and bytes on the cluster's devices where there are none; of the step in the short dtype
-    `precision` where one is named."""
+    """Core-seconds of each operator for `count` samples: measured costs at the nearest size that they cover, or
+    without costs from FLOPs and bytes on the cluster's devices; of the step in the short dtype `precision` if it is
+    given."""
     if costs is None or not costs.sizes:
         size = count if graph.symbolic else graph.batch
         costs = datasheet_costs(graph, cluster, (size,), precisions=(precision,) if precision else ())
@@ -96,8 +99,8 @@ def prices_near(
 
 
 def narrow(graph: Graph, cuts: tuple[Cut, ...]) -> tuple[Cut, ...]:
-    """The cuts, or where a deep model has more than MOST_CUTS of them those that the fewest bytes cross, if they are
-    enough: between blocks, not within them."""
+    """The cuts. If a deep model has more than MOST_CUTS, only those that the fewest bytes cross, as long as they are
+    enough: cuts between repeated blocks and not within them."""
     if len(cuts) <= MOST_CUTS:
         return cuts
     free = homes_of(graph).free
@@ -133,8 +136,8 @@ def least_maximum(blocks: int, parts: int, price: Price) -> tuple[int, ...]:
 
 
 def by_time(blocks: Blocks, speeds: Sequence[float], bandwidths: Sequence[BytesPerSecond] = ()) -> tuple[int, ...]:
-    """Stages of least largest time: computing at each device's speed, and the messages over both of a stage's cuts,
-    forward and back, where `bandwidths` gives those between neighbours (PP-10)."""
+    """The stages with the least largest time: computing at each device's speed, and the messages over both of its
+    cuts, forward and back, if `bandwidths` gives those between neighbours (PP-10)."""
     total = np.concatenate([[0.0], np.cumsum(blocks.seconds)])
     crossing = np.array([*blocks.crossing, 0.0])
 
@@ -152,8 +155,8 @@ def by_time(blocks: Blocks, speeds: Sequence[float], bandwidths: Sequence[BytesP
 def by_time_each(
     blocks: Blocks, speeds: Sequence[float], bandwidths: Sequence[BytesPerSecond]
 ) -> tuple[tuple[int, ...], ...]:  # fmt: skip
-    """What `by_time` finds for the first 1, 2, .. of these devices with the links between them, as far as there are
-    blocks, in one pass: all but the last stage of a division have the same prices in each."""
+    """What `by_time` finds for the first 1, 2, .. of these devices and the links between them, as far as there are
+    blocks, in one pass: the prices of all stages but the last are the same."""
     count = len(blocks.seconds)
     total = np.concatenate([[0.0], np.cumsum(blocks.seconds)])
     crossing, some = np.array([*blocks.crossing, 0.0]), np.tri(count + 1, k=-1, dtype=bool)
@@ -176,8 +179,8 @@ def by_time_each(
 
 
 def by_memory(blocks: Blocks, in_flight: Sequence[int], state_factor: float) -> tuple[int, ...]:
-    """Stages of least largest memory: parameters times `state_factor` (weights, gradients, optimizer) and what backward
-    waits for, once for each microbatch in flight (PP-10)."""
+    """The stages with the least largest memory: parameters times `state_factor` (weights, gradients, optimizer), and
+    what backward needs once for each microbatch in flight (PP-10)."""
     state = np.concatenate([[0.0], np.cumsum(blocks.state)]) * state_factor
     saved = np.concatenate([[0.0], np.cumsum(blocks.saved)])
 
@@ -189,9 +192,9 @@ def by_memory(blocks: Blocks, in_flight: Sequence[int], state_factor: float) -> 
 
 
 def block_partition(sequence: Sequence[float], parts: int) -> tuple[int, ...]:
-    """First elements of runs whose sums differ by at most the largest less the smallest element: while they differ by
-    more, a minimal run takes one element from its side of the maximal one (PP-02; Barany & Grinberg 2015, as
-    torchgpipe applies it). Ties: the last maximal, the first minimal run."""
+    """First elements of runs whose sums differ by at most the difference between the largest and the smallest
+    element: while they differ by more, a minimal run takes one element from the side of the maximal one (PP-02;
+    Barany & Grinberg 2015, as in torchgpipe). Ties: the last maximal, the first minimal run."""
     if len(sequence) < parts:
         raise PlanError(
             f"{parts} stages were asked of a model that can be cut into {len(sequence)} at most; ask for fewer stages"

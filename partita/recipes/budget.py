@@ -1,4 +1,4 @@
-"""What `recompute=auto` computes again: as little as keeps what comes and goes on every rank to the budget."""
+"""What `recompute=auto` recomputes: as little as possible while every rank keeps to the memory budget."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ TRIMS = 24  # operators that are then tried without
 
 @dataclass
 class _Place:
-    """The ranks that run the same stages: the trade of each stage, the bytes allowed, and the best found so far."""
+    """The ranks that run the same stages: the trade-off of each stage, the bytes allowed, and the best choice so
+    far."""
 
     trades: dict[int, Trade]
     allowed: Bytes
@@ -42,7 +43,7 @@ class _Place:
     least: list[Bytes] = field(default_factory=list)
 
     def turn(self) -> None:
-        """Choose for the limit half way between the largest that is too tight and the smallest too loose."""
+        """Choose for the limit half way between the largest that is too tight and the smallest that is too loose."""
         self.limit = (self.low + self.high) / 2
         found = [trade.best(self.limit) for trade in self.trades.values()]
         self.now = frozenset(name for one in found if one for name in one)
@@ -50,7 +51,7 @@ class _Place:
             self.low, self.now = self.limit, frozenset()
 
     def judge(self, peak: Bytes) -> None:
-        """Take what was chosen, if it fits and costs least, and go on to a looser limit, or to a tighter one."""
+        """Keep the current choice if it fits and costs least, and go on to a looser or tighter limit."""
         if not self.now:
             return
         self.least.append(peak)
@@ -65,10 +66,10 @@ class _Place:
 
 
 def settled(plan: Plan, graph: Graph, cluster: Cluster, costs: Costs | None = None) -> Plan:
-    """The plan with what `recompute=auto` stands for under its budget written out, in the phases before it as well; by
-    measured costs where there are any, by data sheets where there are none.
+    """The plan with the operators that `recompute=auto` stands for under its budget, also in the phases before it; by
+    measured costs, or without `costs` by data sheets.
 
-    Raises PlanError where nothing keeps to the budget, saying what is the least that was found.
+    Raises PlanError if no choice keeps to the budget; it says what the least is that was found.
     """
     before = tuple(replace(phase, plan=settled(phase.plan, graph, cluster, costs)) for phase in plan.before)
     plan = replace(plan, before=before)
@@ -104,8 +105,8 @@ def settled(plan: Plan, graph: Graph, cluster: Cluster, costs: Costs | None = No
 def _searched(
     plan: Plan, graph: Graph, cluster: Cluster, places: Mapping[tuple[int, ...], _Place], blocks: Sequence[int]
 ) -> frozenset[str] | None:
-    """What every place computes again: the rules' choices to begin with, then by bisection over the limit of each;
-    None where one place does not get there."""
+    """The operators that every place recomputes: at first those of the rules, then by bisection over each place's
+    limit; None if one place cannot keep to its budget."""
 
     def judged() -> None:
         names = frozenset(name for place in places.values() for name in place.now)
@@ -139,8 +140,8 @@ def _searched(
 def _trimmed(
     plan: Plan, graph: Graph, cluster: Cluster, names: frozenset[str], limits: Mapping[str, Bytes], place: _Place
 ) -> Plan:
-    """The plan with these names, less those, dearest first, without which every rank keeps to its limit as well: what
-    a programme over bounds left on the table."""
+    """The plan with these names, without those, most expensive first, that can be left out while every rank keeps to
+    its limit: a programme over bounds may choose too many."""
     prices = place.trades[next(iter(place.trades))].seconds
     kept = _with(plan, names)
     for name in sorted(names, key=lambda name: (-prices[name], name))[:TRIMS]:
@@ -158,12 +159,13 @@ def _with(plan: Plan, names: frozenset[str]) -> Plan:
 
 
 def passing(program: Program, graph: Graph, rank: int) -> Bytes:
-    """The most bytes that a rank holds beyond what stays: activations, gradients on their way, messages, workspace."""
+    """The most bytes that a rank holds besides resident ones: activations, gradients, messages, workspace."""
     return peak_memory(program, graph, rank) - int(resident(program, graph, program.role_of[rank]).sum())
 
 
 def _allowed(plan: Plan, program: Program, role: Role, graph: Graph, cluster: Cluster, most: Bytes) -> Bytes:
-    """Bytes that a role's ranks may hold beyond what stays, where the fullest rank holds `most` without recomputing."""
+    """Bytes that a role's ranks may hold besides resident ones, if the rank with the most would hold `most` without
+    recomputation."""
     budget = plan.memory.budget
     if budget:
         return int(budget if budget > 1 else budget * most)
@@ -201,7 +203,7 @@ def _places(
 
 
 def _in_flight(program: Program, graph: Graph, role: Role, stage: int) -> int:
-    """The most microbatches that are between the beginning of a stage's forward and the end of its backward."""
+    """The most microbatches between the beginning of forward and the end of backward of a stage."""
     flying = most = 0
     end = len(program.graph_of(stage, graph).operators)
     for act in (i.act for i in role.instructions if isinstance(i.act, Compute)):

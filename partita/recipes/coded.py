@@ -1,4 +1,4 @@
-"""What codecs need from the plan around them: momentum before the codec, and denser phases before its own."""
+"""What codecs need from the plan around them: momentum before the codec, and phases with denser codecs before it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ THINNER: Final = 4
 
 
 def coded(plan: Plan, graph: Graph, ramp: int = 0) -> Plan:
-    """The plan with what its codecs need (SP-03): the task's momentum before dgc; with `ramp`, phases of so many steps
-    in which a quarter, a sixteenth, ... of the numbers are sent, until the codec's own ratio.
+    """The plan with what its codecs need (SP-03): the task's momentum applied before dgc; with `ramp`, phases of so
+    many steps in which a quarter, a sixteenth, ... of the elements are sent, until the codec's own ratio.
 
-    Raises PlanError for a ramp of codecs without a ratio.
+    Raises PlanError for a ramp without a codec that has a ratio.
     """
     codecs = [codec for sync in plan.sync for codec in sync.wire.codecs]
     own = graph.optimizer.momentum
@@ -49,7 +49,7 @@ def with_update(plan: Plan, update: Update) -> Plan:
 
 
 def thinned(plan: Plan, ratio: float) -> Plan:
-    """The plan with codecs that send at least the share `ratio` of the numbers."""
+    """The plan with codecs that send at least the fraction `ratio` of the elements."""
 
     def denser(codec: Codec) -> Codec:
         settings = settings_of(codec)

@@ -68,8 +68,8 @@ def _with(plan: Plan, algorithm: str, costs: Costs) -> Program:
 
 
 def timed(size: Bytes, ranks: int, codec: Codec | None, costs: Costs) -> Iterator[tuple[Seconds, str]]:
-    """(predicted seconds, algorithm) of an all-reduce of so many bytes among the first `ranks` devices, each algorithm
-    run alone."""
+    """(predicted seconds, algorithm) of an all-reduce of `size` bytes among the first `ranks` devices, each
+    algorithm by itself."""
     bucket = Bucket("b0", LEAVES, max(size // ITEMSIZE[LEAVES], 1), ())
     group = tuple(range(ranks))
     for algorithm in candidates(ranks, codec is not None, costs.cluster):
@@ -79,14 +79,14 @@ def timed(size: Bytes, ranks: int, codec: Codec | None, costs: Costs) -> Iterato
 
 
 def choice(found: Iterable[tuple[Seconds, str]]) -> str:
-    """The algorithm to take: of those that are as fast as the fastest, as far as predictions can tell, the first."""
+    """The algorithm to take: the first of those that are as fast as the fastest, within the error of predictions."""
     times = list(found)
     least = min(seconds for seconds, _ in times)
     return next(name for seconds, name in times if seconds <= ALIKE * least)
 
 
 def candidates(ranks: int, coded: bool, cluster: Cluster) -> list[str]:
-    """The algorithms for so many ranks, the backend's own, which cannot encode, before all others."""
+    """The algorithms for `ranks` ranks. The backend's own comes first; it cannot encode."""
     names = [*ALGORITHMS, *(f"hierarchical({k})" for k in range(2, ranks) if ranks % k == 0)]
     found = [] if coded else [BACKEND]
     for name in names:

@@ -1,4 +1,4 @@
-"""What all pipelines share: how many stages, on which devices, where the model is cut."""
+"""What all pipelines have in common: the number of stages, their devices, and where the model is cut."""
 
 from __future__ import annotations
 

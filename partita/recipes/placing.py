@@ -1,4 +1,4 @@
-"""Which devices serve: their own, behind those that work, or the fastest of these."""
+"""Which devices serve: devices of their own, after the workers, or the fastest devices of workers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from partita.plan.sync import Servers
 
 
 def servers_on(cluster: Cluster, count: int, own: bool) -> Servers:
-    """`count` servers on devices of their `own`, or on the fastest devices of workers; 0 of these: one on each that is
-    as fast as the median or faster, so that a slow device has nothing else to do."""
+    """`count` servers on devices of their `own`, or on the fastest devices of workers; with a count of 0 one on each
+    that is at least as fast as the median, so that a slow device does not serve as well."""
     paces = [device.pace for device in cluster.devices]
     if not own and count == 0:
         middle = median(paces)

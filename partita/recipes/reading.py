@@ -1,4 +1,4 @@
-"""A plan as it is asked for: a recipe call, a plan file (`*.toml`) or `auto`; read before anything slow begins."""
+"""Reads a plan as the user gives it: a recipe call, a plan file (`*.toml`) or `auto`; before anything slow begins."""
 
 from __future__ import annotations
 

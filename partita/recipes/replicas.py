@@ -1,4 +1,4 @@
-"""PipeDream's partitioner: stages and how often each is replicated, together."""
+"""PipeDream's partitioner: stages, and the number of replicas of each, chosen together."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Replicated:
 
 @dataclass(frozen=True)
 class Layers:
-    """`seconds` of forward and backward, bytes of `activations` that each layer gives the next, bytes of `weights`."""
+    """For each layer `seconds` of forward and backward, bytes of the `activations` that it passes on, bytes of
+    `weights`."""
 
     seconds: Sequence[Seconds]
     activations: Sequence[Bytes]

@@ -1,5 +1,7 @@
-"""Knobs that every recipe has, whatever its method: memory, precision and the update rule. They change the finished
-plan."""
+"""Knobs that every recipe has: memory, precision and the update rule.
+
+They change the finished plan.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from partita.plan.plan import COMPILED, DEFERRED, Plan, Rule, Update
 
 
 class BatchNorm(StrEnum):
-    """Whether running batch statistics are updated by each microbatch, or once for the whole minibatch (DP-36)."""
+    """Whether running batch statistics are updated for each microbatch, or once for the whole minibatch (DP-36)."""
 
     LOCAL = "local"
     DEFERRED = "deferred"

@@ -76,7 +76,7 @@ def load(rank: Rank, act: Load, name: str, round: int) -> None:
             check_shapes(rank.graph, leaves, act.count, rank.step(round, act.step))
         else:
             environment |= rank.whole.given(leaves, rest)
-            leaves += [torch.empty(0)] * (len(rank.graph.inputs) - len(leaves))  # whose number is the batch's affair
+            leaves += [torch.empty(0)] * (len(rank.graph.inputs) - len(leaves))  # batches may differ in number
     suffix = f">{act.stage}" if act.stage >= 0 else ""
     named = {f"input.{i}{suffix}": leaf for i, leaf in enumerate(leaves)}
     environment |= {name: leaf for name, leaf in named.items() if Ref(name) in rank.reads}

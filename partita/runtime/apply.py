@@ -202,7 +202,7 @@ def _plan_of(plan: Plan | str, model: Any, world: int) -> Plan:
 
 
 def _refuse(plan: Plan, sync: Sync, world: int) -> None:
-    # Order, slices and algorithms say when messages go, which is the backend's affair here; codecs what they hold.
+    # Order, slices and algorithms say when messages are sent, which the backend decides here; codecs what they hold.
     plain = Sync(over=sync.over, payload=sync.payload, frequency=sync.frequency, wire=replace(sync.wire, codecs=()))
     shape = Plan(plan.name, plan.mesh, sync=plan.sync)
     gradients = sync.payload is Payload.GRADIENT and sync.frequency.period == 1

@@ -38,7 +38,7 @@ WAKE: Final[Seconds] = 0.05
 
 def lanes(rank: Rank, interval: Interval, record: Record) -> dict[str, LaneRun]:
     """A generator for each lane, or for each slot of a lane that chooses (`runtime/dispatch.py`), over the rounds of
-    `interval`; with its `drain` also over the rounds that apply what is then still in flight."""
+    `interval`; with `drain` also over the rounds that apply what is in flight after it."""
     found: dict[str, LaneRun] = {}
     rank.board.stop, rank.board.doubted = interval.stop, {}
     for lane in rank.role.lanes:

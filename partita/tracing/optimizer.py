@@ -65,7 +65,7 @@ def elementwise(task: Task) -> bool:
     tell: all of them, the first alone, all joined into one."""
     try:
         (plain, *_), (flat, *_), (alone, *_) = _stepped(task), _stepped(task, join=True), _stepped(task, count=1)
-    except Exception:  # of whoever wrote it: it takes no tensors of such shapes, so they cannot be cut or joined
+    except Exception:  # the user's optimizer does not take tensors of such shapes: they cannot be cut or joined
         return False
     close = torch.allclose(plain, flat, rtol=1e-9, atol=0.0)
     return close and torch.allclose(plain[: len(alone)], alone, rtol=1e-9, atol=0.0)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from partita.cluster.text import load_cluster
-from partita.lab.record import reap, scratch
 from partita.lab.link_costs import probe_links
+from partita.lab.record import reap, scratch
 
 KILLED = """
 import os, signal
