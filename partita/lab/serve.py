@@ -25,7 +25,7 @@ from partita.lab import probe
 from partita.plan.text import read_plan
 from partita.runtime.device import CPU, GLOO, backend_of, device_of
 from partita.runtime.execution import run
-from partita.runtime.session import Order, Session, join_world
+from partita.runtime.session import Job, Session, join_world
 from partita.task import load_task
 
 Request = dict[str, Any]
@@ -67,15 +67,15 @@ class Service:
     def run(self, request: Request, tell: Tell) -> dict[str, Any]:
         """Carry out a plan for some steps."""
         assert self.session is not None
-        order = Order(
-            read_plan(request["plan"]), **{k: request[k] for k in Order.__slots__ if k in request and k != "plan"}
+        job = Job(
+            read_plan(request["plan"]), **{k: request[k] for k in Job.__slots__ if k in request and k != "plan"}
         )
-        return run(self.session, order, tell)
+        return run(self.session, job, tell)
 
     def memory(self, request: Request, tell: Tell) -> dict[str, Any]:
         """Measure live tensor bytes under a plan."""
         assert self.session is not None
-        seen = self.session.memory(Order(read_plan(request["plan"]), 0))
+        seen = self.session.memory(Job(read_plan(request["plan"]), 0))
         return seen.message() if seen else {}
 
     def operators(self, request: Request, tell: Tell) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from partita.runtime.manifest import Identity, identity_of, written
 from partita.runtime.owned import is_allocated
 from partita.runtime.pace import Pace
 from partita.runtime.rank import Code, Rank
-from partita.runtime.restore import Saved
+from partita.runtime.restore import Checkpoint
 from partita.runtime.saving import save_shards
 from partita.runtime.schedules import advance
 from partita.runtime.segment import compile_segment, last_reads
@@ -79,7 +79,7 @@ def compiled(
 def make_rank(
     task: Task, graph: Graph, program: Program, rank: int, state: State, transport: Transport, *, seed: int,
     first_step: int = 0, device: str = CPU, precision: str = "", keyed: bool = False, cores: float = 0.0,
-    code: tuple[dict[str, Code], set[Ref]] | None = None, saved: Saved | None = None,
+    code: tuple[dict[str, Code], set[Ref]] | None = None, saved: Checkpoint | None = None,
 ) -> Rank:  # fmt: skip
     """A rank whose round 0 is step `first_step`, ready to be driven; `cores` is its processor quota (0: none).
 
@@ -105,7 +105,7 @@ def make_rank(
 def train_in_process(
     task: Task, graph: Graph, plan: Plan, cluster: Cluster, steps: int, *, seed: int = 0, order: int = 0,
     slow: dict[int, float] | None = None, precision: str = "", keyed: bool = False,
-    values: Mapping[str, torch.Tensor] | None = None, keep: Keep | None = None, saved: Saved | None = None,
+    values: Mapping[str, torch.Tensor] | None = None, keep: Keep | None = None, saved: Checkpoint | None = None,
     settle: bool = True, device: str = CPU,
 ) -> tuple[dict[int, State], dict[int, float]]:  # fmt: skip
     """Train up to step `steps` with every rank in this thread, lanes advanced in the order that `order` seeds.

@@ -15,12 +15,14 @@ from partita.graph.graph import Graph
 from partita.graph.tensor import Tensor
 from partita.program.program import Program
 from partita.runtime.owned import Slice
-from partita.runtime.restore import Saved, restore
+from partita.runtime.restore import Checkpoint, restore
 from partita.runtime.state import State, elements, make_state, rows
 from partita.task import Task
 
 
-def restored(saved: Saved, task: Task, graph: Graph, program: Program, rank: int, state: State, device: str) -> None:
+def restored(
+    saved: Checkpoint, task: Task, graph: Graph, program: Program, rank: int, state: State, device: str
+) -> None:
     """Load a checkpoint into the newly made state of a rank."""
     if not (state.owned and saved.manifest.flying):
         restore(saved, graph, program, rank, state, device)

@@ -27,9 +27,9 @@ from partita.runtime.losses import Row, losses_of, rows_of
 from partita.runtime.manifest import identity_of, written
 from partita.runtime.rank import Rank
 from partita.runtime.rejoin import Admission, Rejoin
-from partita.runtime.restore import Saved, lost, open_checkpoint
+from partita.runtime.restore import Checkpoint, lost, open_checkpoint
 from partita.runtime.saving import save_together
-from partita.runtime.session import Order, Session
+from partita.runtime.session import Job, Session
 from partita.runtime.state import State
 from partita.runtime.worker import drive
 from partita.units import Bytes, Seconds
@@ -78,9 +78,9 @@ class Execution:
     """
 
     session: Session
-    order: Order
+    job: Job
     report: Report
-    saved: Saved | None
+    saved: Checkpoint | None
     begun: Seconds
     brake: Brake = field(default_factory=Brake)
     step: int = 0
@@ -97,19 +97,19 @@ class Execution:
 
     def go(self) -> None:
         """Carry out the run, leg by leg, from its start to its end."""
-        session, order = self.session, self.order
+        session, job = self.session, self.job
         since = self.saved.manifest.step if self.saved else 0
-        parts = left(session.graph, order.plan, session.cluster, order.steps, since)
+        parts = left(session.graph, job.plan, session.cluster, job.steps, since)
         self.step = since
-        if not order.back:
+        if not job.back:
             for leg in parts:
                 session.join(leg.program)
-        spare, role_of = frozenset(order.spare), parts[0].program.role_of
+        spare, role_of = frozenset(job.spare), parts[0].program.role_of
         if any(role_of[rank].keeps == "server" for rank in spare):
-            self.recovery = Failover(session, spare, parts[0], order.number)
+            self.recovery = Failover(session, spare, parts[0], job.number)
         elif spare:
-            self.recovery = Rejoin(session, spare, parts, order.number, away={*order.absent})
-        entry = self.recovery.enter() if isinstance(self.recovery, Rejoin) and order.back else Admission(0, 0)
+            self.recovery = Rejoin(session, spare, parts, job.number, away={*job.absent})
+        entry = self.recovery.enter() if isinstance(self.recovery, Rejoin) and job.back else Admission(0, 0)
         with self.recovery or nullcontext():
             for i, leg in enumerate(parts):
                 if entry.leg <= i and session.rank < leg.program.size and not self.stopped:
@@ -121,22 +121,22 @@ class Execution:
         saved, self.saved = self.saved, None
         flying = saved.flying(leg.program) if saved else 0
         first = leg.step - flying * leg.program.steps
-        rank = self.session.rank_for(leg.program, self.state, first, self.order.keyed, saved)
+        rank = self.session.rank_for(leg.program, self.state, first, self.job.keyed, saved)
         rank.brake, self.state = self.brake, rank.state
         if saved and rank.rank == 0:
             self.earlier = losses_of(saved)
             for sentence in lost(saved, leg.program):
                 self.report({"note": f"{leg.program.name} goes on from another plan: {sentence}"})
         set_aside()
-        reporter = Reporter(rank, flying + leg.rounds - self.order.record, self.report)
-        if self.session.world > 1 and not self.step and not self.order.back:
+        reporter = Reporter(rank, flying + leg.rounds - self.job.record, self.report)
+        if self.session.world > 1 and not self.step and not self.job.back:
             self._hold_together(rank)
         rank.round_ends = ChecksumReporter(rank, self.report)
         if self.recovery:
             self.recovery.begins(rank, number)
         if at:
             self._come_back(rank, at, reporter)
-        for interval in [Interval(leg.rounds, at)] if at else intervals(leg, flying, self.order.every, last):
+        for interval in [Interval(leg.rounds, at)] if at else intervals(leg, flying, self.job.every, last):
             with Heartbeat(rank, self.report):
                 drive(rank, interval, reporter, self.session.timeout)
             round = min(interval.stop, self._braked(rank))
@@ -180,15 +180,15 @@ class Execution:
             raise RunError(f"{divergence.sentence} at step {self.step}", rank=divergence.rank, step=self.step)
 
     def _keep(self, rank: Rank, round: int, flying: int) -> None:
-        if not self.order.out:
+        if not self.job.out:
             return
         self._hold_together(rank)
         losses = [(at, self._second(at), loss, weight) for at, loss, weight in self.losses.values()]
         shard = held(rank, round, flying, self.earlier + losses)
         seconds = time.perf_counter() - self.begun
-        identity = identity_of(self.session.graph, self.session.seed, self.order.plan.update)
-        manifest = written(self.order.plan, rank.program, self.step, flying, seconds, self.order.keyed, identity)
-        failed = save_together(shard, Keep(self.order.out, self.order.every, self.order.keep), manifest, rank.rank)
+        identity = identity_of(self.session.graph, self.session.seed, self.job.plan.update)
+        manifest = written(self.job.plan, rank.program, self.step, flying, seconds, self.job.keyed, identity)
+        failed = save_together(shard, Keep(self.job.out, self.job.every, self.job.keep), manifest, rank.rank)
         if failed and rank.rank == 0:
             self.report({"note": f"the checkpoint of step {self.step} was not written ({failed}); older ones stay"})
 
@@ -197,17 +197,17 @@ class Execution:
 
     def reply(self, since: int, away: Seconds) -> dict[str, Any]:
         """This rank's part of the result as plain data; seconds are of rank 0's clock."""
-        session, order, state, shift = self.session, self.order, self.state, self.session.offset
+        session, job, state, shift = self.session, self.job, self.state, self.session.offset
         ends = {at: second for at, second, _, _ in self.earlier if second} | {at: self._second(at) for at in self.ends}
         losses = [(at, loss, weight) for at, _, loss, weight in self.earlier] + [*self.losses.values()]
-        leaves = {} if self.stopped else session.leaves(order, state)
+        leaves = {} if self.stopped else session.leaves(job, state)
         merges = [astuple(merge) for merge in state.ledger.merges] if state else []
         self.state = state = None  # what a step needs beside the weights makes room for the module
         model = session.module(leaves) if session.rank == 0 and leaves else None
         return {
             "rank": session.rank,
             "since": since,
-            "back": order.back,
+            "back": job.back,
             "begun": away,
             "stopped": self.step if self.stopped else None,
             "ends": [[at, end + shift] for at, end in ends.items()],
@@ -219,23 +219,23 @@ class Execution:
             "merges": merges,
             "steps": self.step,
             "resident": psutil.Process().memory_info().rss,
-            "final_loss": session.evaluate(model) if model and order.evaluate else None,
-            "weights": session.save(model, order.out) if model and order.out else "",
+            "final_loss": session.evaluate(model) if model and job.evaluate else None,
+            "weights": session.save(model, job.out) if model and job.out else "",
         }
 
 
-def run(session: Session, order: Order, report: Report) -> dict[str, Any]:
-    """Carry out an order; returns this rank's part of the result as plain data.
+def run(session: Session, job: Job, report: Report) -> dict[str, Any]:
+    """Carry out a job; returns this rank's part of the result as plain data.
 
     With `out`, a signal ends the run after the round that the fastest rank is in, with a checkpoint.
     """
-    saved = open_checkpoint(Path(order.resume)) if order.resume else None
+    saved = open_checkpoint(Path(job.resume)) if job.resume else None
     away = saved.manifest.seconds if saved else 0.0
     assert session.transport is not None
     session.transport.sent = 0
-    execution = Execution(session, order, report, saved, time.perf_counter() - away)
-    halts = Halt(execution.brake, session.rank, session.world) if order.out and not order.back else nullcontext()
-    with halts, nullcontext() if order.back else session.together(all_of_them=not order.spare):
+    execution = Execution(session, job, report, saved, time.perf_counter() - away)
+    halts = Halt(execution.brake, session.rank, session.world) if job.out and not job.back else nullcontext()
+    with halts, nullcontext() if job.back else session.together(all_of_them=not job.spare):
         execution.go()
     session.transport.links.clear()
     session.transport.channels.clear()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from partita.runtime.entry import Entry
 from partita.runtime.holding import Losses
 from partita.runtime.rank import Rank
-from partita.runtime.restore import Saved
+from partita.runtime.restore import Checkpoint
 
 Row = tuple[int, float, float]
 
@@ -28,7 +28,7 @@ def totals(rows: Iterable[Row]) -> dict[int, float]:
     return {step: loss / weight if weight else loss for step, (loss, weight) in sorted(sums.items())}
 
 
-def losses_of(saved: Saved) -> Losses:
+def losses_of(saved: Checkpoint) -> Losses:
     """(step, seconds, loss, 0) of all steps up to a checkpoint, from the parts that the ranks saved."""
     contents = saved.contents
     rows = [row for rank in contents.ranks("losses") for row in contents.tensor(Entry("losses", rank=rank)).tolist()]

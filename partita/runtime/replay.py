@@ -62,7 +62,7 @@ class Shelf:
 
 
 @dataclass(frozen=True)
-class Stage:
+class ServedLeg:
     """One leg of the run: the number of its first turn, the pushes of a worker in a round, and the samples of a round
     that each worker takes."""
 
@@ -77,14 +77,14 @@ class Stage:
         return self.leg.rounds * self.pushes
 
 
-def stages_of(legs: Sequence[Leg]) -> list[Stage]:
+def served_legs(legs: Sequence[Leg]) -> list[ServedLeg]:
     """The legs of a run in which servers merge contributions, in order."""
-    found: list[Stage] = []
+    found: list[ServedLeg] = []
     for leg in legs:
         pushes = max((len(acts) for one in applies_of(leg.program).values() for acts in one.values()), default=0)
         if pushes:
             shares = {w: list(s) for w, s in groupby(sorted(shares_of(leg.program), key=_worker), key=_worker)}
-            found.append(Stage(leg, found[-1].first + found[-1].turns if found else 0, pushes, shares))
+            found.append(ServedLeg(leg, found[-1].first + found[-1].turns if found else 0, pushes, shares))
     return found
 
 
@@ -112,13 +112,13 @@ class Replay:
     """The state of one replay: the model, a Shelf for each bucket, and what each worker's turns contribute."""
 
     def __init__(self, one: Reference, legs: Sequence[Leg], ledger: Sequence[Merge], whole: bool) -> None:
-        self.one, self.whole, self.stages = one, whole, stages_of(legs)
-        program = self.stages[0].leg.program
+        self.one, self.whole, self.legs = one, whole, served_legs(legs)
+        program = self.legs[0].leg.program
         self.update = program.update
         self.named = {n: p for n, p in one.model.named_parameters() if p.requires_grad}
         applies = applies_of(program)
         self.delta = any(act.delta for by_worker in applies.values() for acts in by_worker.values() for act in acts)
-        drops, plan = program.drops, self.stages[0].leg.plan
+        drops, plan = program.drops, self.legs[0].leg.plan
         self.elastic = elastic_workers(one, plan)
         self.shelves = {
             name: self._shelf(program.bucket[name], {w: acts[0] for w, acts in by_worker.items()}, ledger)
@@ -190,16 +190,16 @@ class Replay:
             return dict(zip(self.named, given, strict=True))
         gradient = self._gradient(worker, turn)
         brought = self._increment(worker, gradient) if self.delta else gradient
-        program, (step, _) = self.stages[0].leg.program, self._minibatches(worker, turn)[0]
+        program, (step, _) = self.legs[0].leg.program, self._minibatches(worker, turn)[0]
         return self.codecs.pushed(program, step // program.steps * program.steps, worker, brought)
 
     def _minibatches(self, worker: int, turn: int) -> list[tuple[int, list[Share]]]:
         """(step, the worker's parts of its minibatch) for each step of a turn."""
-        stage = next(stage for stage in reversed(self.stages) if stage.first <= turn)
-        program, round, push = stage.leg.program, *divmod(turn - stage.first, stage.pushes)
-        period, before = program.steps // stage.pushes, stage.leg.step + round * program.steps
+        served = next(served for served in reversed(self.legs) if served.first <= turn)
+        program, round, push = served.leg.program, *divmod(turn - served.first, served.pushes)
+        period, before = program.steps // served.pushes, served.leg.step + round * program.steps
         steps = range(push * period, (push + 1) * period)
-        return [(before + step, [s for s in stage.shares[worker] if s.step == step]) for step in steps]
+        return [(before + step, [s for s in served.shares[worker] if s.step == step]) for step in steps]
 
     def _taken(self, turn: Turn) -> Named:
         """The contribution of a turn; it is forgotten once every bucket has taken it."""
@@ -208,7 +208,7 @@ class Replay:
 
     def _gradient(self, worker: int, turn: int) -> Named:
         """The gradient of a turn's samples, each weighted as in the mean over the whole minibatch."""
-        batch = self.stages[0].leg.program.batch
+        batch = self.legs[0].leg.program.batch
         total = {name: torch.zeros_like(p) for name, p in self.named.items()}
         for step, parts in self._minibatches(worker, turn):
             shares = [part for s in parts for part in fed(s, self.whole)]

@@ -38,7 +38,7 @@ from partita.runtime.state import State, rows, shaped
 
 
 @dataclass(frozen=True)
-class Saved:
+class Checkpoint:
     """An opened checkpoint."""
 
     manifest: Manifest
@@ -49,13 +49,13 @@ class Saved:
         return self.manifest.flying if program.drain == self.manifest.lag else 0
 
 
-def open_checkpoint(path: Path) -> Saved:
+def open_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint in the directory `path`, whose files must have been checked before (`manifest`)."""
     manifest = read_manifest(path)
-    return Saved(manifest, Contents(path / file.name for file in manifest.files))
+    return Checkpoint(manifest, Contents(path / file.name for file in manifest.files))
 
 
-def restore(saved: Saved, graph: Graph, program: Program, rank: int, state: State, device: str) -> None:
+def restore(saved: Checkpoint, graph: Graph, program: Program, rank: int, state: State, device: str) -> None:
     """Load a checkpoint into the newly made `state` of `rank`. Raises InputError if it lacks weights or parts of
     state."""
     contents, copies = saved.contents, copies_of(program)
@@ -77,7 +77,7 @@ def restore(saved: Saved, graph: Graph, program: Program, rank: int, state: Stat
         set_random_states(found, device)
 
 
-def lost(saved: Saved, program: Program) -> list[str]:
+def lost(saved: Checkpoint, program: Program) -> list[str]:
     """What is converted or left out if a Program continues from a checkpoint: one sentence each, for the user."""
     manifest, contents, found = saved.manifest, saved.contents, []
     if manifest.lag > 1 and manifest.flying and not saved.flying(program):
@@ -139,7 +139,7 @@ def _optimizer(contents: Contents, bucket: Bucket, state: State, copies: Copies,
         state.schedule[bucket.name].load_state_dict(kept)
 
 
-def _scale(saved: Saved, program: Program, state: State) -> None:
+def _scale(saved: Checkpoint, program: Program, state: State) -> None:
     kept, flying = saved.contents.values.get(Entry("scale")), saved.flying(program)
     if state.scaler and program.scaling and kept:
         state.scaler.scale, state.scaler.good = kept["scale"], kept["good"]

@@ -33,7 +33,7 @@ from partita.runtime.leg import Interval
 from partita.runtime.memory_trace import MemoryTrace, allocations
 from partita.runtime.processes import Processes, clock_offset
 from partita.runtime.rank import Rank
-from partita.runtime.restore import Saved
+from partita.runtime.restore import Checkpoint
 from partita.runtime.schedules import advance
 from partita.runtime.shared import mapped
 from partita.runtime.state import State
@@ -45,7 +45,7 @@ from partita.wire.algorithms import by_messages
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class Job:
     """A run to carry out: `steps` steps of `plan` in all.
 
     `record` keeps the spans of the last rounds. `out` is where rank 0 writes the weights, and all ranks a checkpoint
@@ -126,13 +126,13 @@ class Session:
             if all_of_them:
                 dist.barrier()
 
-    def memory(self, order: Order) -> MemoryTrace | None:
+    def memory(self, job: Job) -> MemoryTrace | None:
         """The live bytes of tensors in the last rounds of a run of its own, from the allocator's events; None if the
         plan does not use this rank.
 
         torch's profiler records one thread, so one thread carries out all lanes.
         """
-        program = lower(self.graph, order.plan, self.cluster)[-1].program
+        program = lower(self.graph, job.plan, self.cluster)[-1].program
         self.join(program)
         with self.together():
             return self._watch(program) if self.rank < program.size else None
@@ -158,7 +158,7 @@ class Session:
         self.transport.join(sorted((lane, g) for lane, g in crowds if len(g) > 1), self.timeout)
 
     def rank_for(
-        self, program: Program, state: State | None, step: int, keyed: bool = False, saved: Saved | None = None,
+        self, program: Program, state: State | None, step: int, keyed: bool = False, saved: Checkpoint | None = None,
         values: Values | None = None,
     ) -> Rank:  # fmt: skip
         """This process's Rank, whose round 0 is step `step`. Its state is `state`, that of a checkpoint, or a new
@@ -177,11 +177,11 @@ class Session:
             mapped(rank)
         return rank
 
-    def leaves(self, order: Order, state: State | None) -> dict[str, torch.Tensor]:
+    def leaves(self, job: Job, state: State | None) -> dict[str, torch.Tensor]:
         """The whole model after a run, on rank 0, if it is wanted."""
-        if state is None or not (order.evaluate or order.out):
+        if state is None or not (job.evaluate or job.out):
             return {}
-        program = lower(self.graph, order.plan, self.cluster)[-1].program
+        program = lower(self.graph, job.plan, self.cluster)[-1].program
         return gathered_leaves(program, self.graph, self.rank, state)
 
     def module(self, leaves: dict[str, torch.Tensor]) -> Any:

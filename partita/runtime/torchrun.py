@@ -23,7 +23,7 @@ from partita.runtime.heap import keep_freed
 from partita.runtime.messages import gather, spread
 from partita.runtime.preflight import differing, facts_of
 from partita.runtime.result import RunResult, result_of
-from partita.runtime.session import Order, Session, join_world
+from partita.runtime.session import Job, Session, join_world
 from partita.task import Task
 from partita.units import Seconds
 
@@ -108,10 +108,10 @@ def train_rank(
             return start.result if isinstance(start, Finished) else None
         session = Session(task, graph, cluster, seed, rank, world, timeout, device)
         session.open(init)
-        order = Order(
+        job = Job(
             plan, steps, out=keep.out, keyed=keyed, every=keep.every, keep=keep.many, resume=word["resume"]
         )  # fmt: skip
-        report = run(session, order, lambda event: note(event["note"]) if "note" in event else None)
+        report = run(session, job, lambda event: note(event["note"]) if "note" in event else None)
         reports = gather(report, rank, world)
         if dist.is_initialized():
             dist.destroy_process_group()

@@ -62,7 +62,7 @@ class Shortened(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return tree_map(one, values)
 
 
-class Whole(Fused):
+class WholeCalls(Fused):
     """The calls that a capture keeps whole, and convolutions of unlike dtypes in that of the weight: torch refuses them
     before the other mode could see them."""
 

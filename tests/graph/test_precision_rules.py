@@ -11,7 +11,7 @@ from partita.task import Task
 from partita.tracing.capture import capture
 from partita.tracing.draws import KeyedDraws, sample_dims
 from partita.tracing.prepare import build_batch, build_model
-from partita.tracing.shorten import Shortened, Whole, shorten
+from partita.tracing.shorten import Shortened, WholeCalls, shorten
 from tests.small import perceptron
 from tests.tracing.interpreter import interpret
 from tests.tracing.models import TASKS
@@ -25,7 +25,7 @@ def differences(task: Task, graph: Graph, short: torch.dtype) -> dict[str, float
     model, data = build_model(task, "fp32"), build_batch(task, range(BATCH), "fp32")
     shorten(model, short)
     seen = interpret(graph, model, data, seed=SEED, step=STEP)
-    with Whole(), Shortened(short, torch.float32), KeyedDraws(SEED, STEP, range(BATCH), sample_dims(graph)):
+    with WholeCalls(), Shortened(short, torch.float32), KeyedDraws(SEED, STEP, range(BATCH), sample_dims(graph)):
         value = task.loss(model, data)
         loss = value[0] if isinstance(value, tuple) else value
         loss.to(torch.float32).backward()

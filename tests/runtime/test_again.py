@@ -18,7 +18,7 @@ from partita.plan.memory import Memory, Recompute
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import RECIPES, call
 from partita.runtime.assembly import train_in_process
-from partita.runtime.session import Order, Session
+from partita.runtime.session import Job, Session
 from partita.task import Task
 from tests.captures import capture
 from tests.priced import machines_for
@@ -138,7 +138,7 @@ def measured(text: str) -> int:
     plan = call(text, graph, cluster_of(1))
     session = Session(task, graph, cluster_of(1), 0, 0, 1, 60.0)
     session.open()
-    watch = session.memory(Order(plan, 2))
+    watch = session.memory(Job(plan, 2))
     assert watch is not None
     return watch.peak
 

@@ -22,7 +22,7 @@ from partita.runtime.assembly import train_in_process
 from partita.runtime.device import backend_of
 from partita.runtime.execution import run
 from partita.runtime.processes import Processes
-from partita.runtime.session import Order, Session, join_world
+from partita.runtime.session import Job, Session, join_world
 from partita.task import Task
 from partita.tracing.capture import capture
 from partita.tracing.recurrent import CELLS, _backward, _forward
@@ -66,13 +66,13 @@ def session_of(task: Task) -> tuple[Session, Plan]:
 
 def test_a_run_on_a_card_has_spans_in_order_and_a_peak() -> None:
     session, plan = session_of(perceptron())
-    reply = run(session, Order(plan, 8), lambda event: None)
+    reply = run(session, Job(plan, 8), lambda event: None)
     spans = sorted((s for s in reply["spans"] if s["lane"] == "compute"), key=lambda s: (s["round"], s["start"]))
     assert spans
     assert all(a["start"] <= a["end"] <= b["start"] + 1e-6 for a, b in pairwise(spans))
     ends = [end for _, end in reply["ends"]]
     assert ends == sorted(ends)
-    watch = session.memory(Order(plan, 0))
+    watch = session.memory(Job(plan, 0))
     program = lower(session.graph, plan, ONE)[-1].program
     assert watch is not None
     assert watch.held >= watch.peak > sum(bucket.size for bucket in program.buckets)

@@ -18,7 +18,7 @@ from partita.recipes.catalogue import call
 from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, difference, gathered
 from partita.runtime.checkpoint import Keep, committed, newest
-from partita.runtime.restore import Saved, lost, open_checkpoint
+from partita.runtime.restore import Checkpoint, lost, open_checkpoint
 from partita.runtime.state import State
 from partita.task import Task
 from tests.captures import capture
@@ -67,7 +67,7 @@ def trained(task: Task, graph: Graph, plan: str, steps: int = STEPS, size: int =
     return train_in_process(task, graph, call(plan, graph, machines), machines, steps, keyed=True, **more)
 
 
-def saved_at(out: Path, step: int) -> Saved:
+def saved_at(out: Path, step: int) -> Checkpoint:
     return open_checkpoint(out / "checkpoints" / f"step-{step}")
 
 
