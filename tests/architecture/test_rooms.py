@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -93,15 +94,50 @@ def test_files_and_functions_stay_short() -> None:
     assert not long, "\n".join(long)
 
 
-def test_what_a_room_offers_says_what_it_does() -> None:
-    """Functions that another room uses, and all verbs, have docstrings."""
+# Rooms and files with public names that have no docstring yet: this list only gets shorter.
+WITHOUT_DOCSTRINGS = {
+    "graph", "lowering", "searches", "simulator", "kernels", "cost/fabric.py", "runtime/coding.py",
+}  # fmt: skip
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    """Classes, functions and methods; in the files that are left out, functions that other rooms use."""
     used = {found.target for found in imports() if found.target_room != found.room}
-    bare = []
+    bare, left = [], set[str]()
     for path, tree in sources():
+        file = path.relative_to(PACKAGE).as_posix()
         module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
-        for node in tree.body:
-            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and not ast.get_docstring(node):
-                verb = module == "partita.__main__" or module.startswith("partita.api.")
-                offered = verb or f"{module}.{node.name}" in used
-                bare += [f"{module}.{node.name}"] if offered else []
+        exempt = {file, file.split("/")[0]} & WITHOUT_DOCSTRINGS
+        for name in undocumented(tree):
+            offered = name[0].islower() and f"{module}.{name}" in used  # a function
+            if exempt and not offered:
+                left |= exempt
+            else:
+                bare.append(f"{module}.{name}")
     assert not bare, "\n".join(bare)
+    assert left == WITHOUT_DOCSTRINGS, f"now documented: {WITHOUT_DOCSTRINGS - left}"
+
+
+def undocumented(tree: ast.Module) -> Iterator[str]:
+    """The public functions, classes and methods of a module that have no docstring, by qualified name."""
+    for node in tree.body:
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef) or node.name.startswith("_"):
+            continue
+        if not ast.get_docstring(node):
+            yield node.name
+        for inner in node.body if isinstance(node, ast.ClassDef) else ():
+            public = isinstance(inner, ast.FunctionDef) and not inner.name.startswith("_")
+            if public and not ast.get_docstring(inner):
+                yield f"{node.name}.{inner.name}"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("def f():\n    pass", ["f"]),
+        ("def _f():\n    pass", []),
+        ("class C:\n    'A class.'\n    def m(self):\n        pass", ["C.m"]),
+    ],
+)
+def test_missing_docstrings_are_found(text: str, found: list[str]) -> None:
+    assert list(undocumented(ast.parse(text))) == found
