@@ -27,6 +27,7 @@ from partita.graph.graph import Graph
 from partita.program.instruction import Space
 from partita.program.program import WEIGHT, Bucket, Program
 from partita.runtime.alike import alike
+from partita.runtime.bounds import bound_factor
 from partita.runtime.entry import ALIKE, Entry
 from partita.runtime.generators import set_random_states
 from partita.runtime.holding import Copies, copies_of, keepers_of, workers_of
@@ -246,6 +247,5 @@ def _clipped(
     flats = [
         torch.cat([gradient.reshape(-1) for gradient in bucket]) for bucket in (*gradients.values(), others) if bucket
     ]
-    total = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(flat) for flat in flats]))
-    factor = torch.clamp(norm / (total + 1e-6), max=1.0)
+    factor = bound_factor(flats, norm)
     return {name: [gradient * factor for gradient in bucket] for name, bucket in gradients.items()}
