@@ -33,7 +33,7 @@ from partita.task import Task
 from partita.tracing.draws import NOTHING, KeyedDraws
 from partita.tracing.prepare import hooked, read_batch
 from partita.tracing.promote import Promoted
-from partita.tracing.unseen import seen_through
+from partita.tracing.hidden_inputs import seen_through
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from partita.tracing.prepare import (
     split_loss,
 )
 from partita.tracing.promote import Promoted
-from partita.tracing.unseen import seen_through
+from partita.tracing.hidden_inputs import seen_through
 
 WHOLE: Final = "whole"
 BATCH: Final = "batch"

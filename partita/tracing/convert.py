@@ -16,7 +16,7 @@ from partita.graph.operator import Argument, Operator, Phase, Ref, Symbol, refer
 from partita.graph.tensor import Tensor
 from partita.task import Task
 from partita.tracing.draws import is_random
-from partita.tracing.record import Call
+from partita.tracing.record import AtenCall
 from partita.tracing.trace import NeedsData, Trace
 
 SAME = frozenset({"detach", "alias", "lift", "lift_fresh", "lift_fresh_copy"})
@@ -171,7 +171,7 @@ def _operators(trace: Trace, names: Names) -> list[Operator]:
     return operators
 
 
-def _same(call: Call, bases: dict[int, tuple[torch.Tensor, ...]]) -> torch.Tensor | None:
+def _same(call: AtenCall, bases: dict[int, tuple[torch.Tensor, ...]]) -> torch.Tensor | None:
     """The argument, or the tensor that it views, of which the result is an alias with equal layout; None if none is."""
     name = call.function._schema.name.partition("::")[2]
     if name in SAME:
@@ -188,7 +188,7 @@ def _layout(tensor: torch.Tensor) -> Any:
     return tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
 
 
-def _call(call: Call, names: Names, key: int) -> tuple[str, tuple[Argument, ...], tuple[tuple[str, Argument], ...]]:
+def _call(call: AtenCall, names: Names, key: int) -> tuple[str, tuple[Argument, ...], tuple[tuple[str, Argument], ...]]:
     arguments = tuple(_argument(a, names) for a in call.arguments)
     keywords = tuple((k, _argument(v, names)) for k, v in call.keywords.items())
     if not any(references(arguments)) and any(a.name == "dtype" for a in call.function._schema.arguments):

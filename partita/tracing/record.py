@@ -21,7 +21,7 @@ OUTSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class AtenCall:
     """One ATen call. `sequence` joins a forward call to the autograd node that differentiates it (-1: none)."""
 
     function: Any
@@ -34,7 +34,7 @@ class Call:
     source: str
 
 
-class Places:
+class ModuleStack:
     """Which module is running: a stack kept by hooks on every module of a model, removed at exit."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -42,7 +42,7 @@ class Places:
         self.stack: list[str] = [""]
         self.handles: list[RemovableHandle] = []
 
-    def __enter__(self) -> Places:
+    def __enter__(self) -> ModuleStack:
         for name, module in self.model.named_modules():
             enter = partial(self._enter, name)
             self.handles.append(module.register_forward_pre_hook(enter, prepend=True))
@@ -69,8 +69,8 @@ class Recorder(FakeTensorMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
-        self.places: Places | None = None
-        self.calls: list[Call] = []
+        self.places: ModuleStack | None = None
+        self.calls: list[AtenCall] = []
         self.outside: dict[CodeType, bool] = {}
         self.backward = False
         self.within = False
@@ -90,7 +90,7 @@ class Recorder(FakeTensorMode):  # type: ignore[no-untyped-call]
             self._keep(self.places, func, args, kwargs, result)
         return result
 
-    def _keep(self, places: Places, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def _keep(self, places: ModuleStack, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         if func._schema.is_mutable:
             raise CaptureError(f"{func} changes a tensor in place where no functional form is known")
         if self.backward:
@@ -98,7 +98,7 @@ class Recorder(FakeTensorMode):  # type: ignore[no-untyped-call]
             sequence, module, source = (node._sequence_nr() if node is not None else -1), "", ""
         else:
             sequence, module, source = _get_sequence_nr() - 1, places.stack[-1], self._source()
-        self.calls.append(Call(func, args, kwargs, result, self.backward, sequence, module, source))
+        self.calls.append(AtenCall(func, args, kwargs, result, self.backward, sequence, module, source))
 
     def _source(self) -> str:
         """`file:line` of the innermost frame outside torch and this room."""

@@ -29,8 +29,8 @@ from partita.tracing.prepare import (
     split_loss,
 )
 from partita.tracing.promote import Promoted
-from partita.tracing.record import Call, Places, Recorder
-from partita.tracing.unseen import Varying, check_dice, check_own_values, dice, own_values, seen_through
+from partita.tracing.record import AtenCall, ModuleStack, Recorder
+from partita.tracing.hidden_inputs import Varying, check_python_random, check_own_values, python_random_state, own_values, seen_through
 
 FEW = 8  # samples that are looked at for themselves, all over the data
 
@@ -44,7 +44,7 @@ class Trace:
     """What one traced step leaves: its calls, its leaves by name and its results, all fake tensors."""
 
     model: nn.Module
-    calls: list[Call]
+    calls: list[AtenCall]
     parameters: dict[str, torch.Tensor]
     buffers: dict[str, torch.Tensor]
     inputs: list[torch.Tensor]
@@ -68,7 +68,7 @@ def trace_step(task: Task, batch: int, precision: str, *, real: bool, unknown: f
     inputs = [_fake(t, fake, precision) for t in tensors]
     trainable = [name for name, p in model.named_parameters() if p.requires_grad]
     with ExitStack() as stack:
-        places = stack.enter_context(Places(model))
+        places = stack.enter_context(ModuleStack(model))
         stack.enter_context(_exporting())
         stack.enter_context(seen_through())
         stack.enter_context(fake)
@@ -84,9 +84,9 @@ def trace_step(task: Task, batch: int, precision: str, *, real: bool, unknown: f
         given = rest.batch([FunctionalTensor.to_functional(t) for t in inputs])
         fake.places, before = places, own_values(model)
         with stateless._reparametrize_module(model, leaves, tie_weights=True), Fused():
-            stood = dice()
+            state = python_random_state()
             loss, weight = split_loss(task, task.loss(model, given))
-            thrown = dice() != stood
+            drawn = python_random_state() != state
             changed = {n: b for n, b in model.named_buffers() if n in buffers and isinstance(b, FunctionalTensor)}
             with _disable_current_modes():
                 tangent = fake.from_tensor(torch.ones((), dtype=loss.dtype))
@@ -105,8 +105,8 @@ def trace_step(task: Task, batch: int, precision: str, *, real: bool, unknown: f
     known = frozenset(name for name in made.mutations if getattr(buffers[name], "constant", None) is not None)
     if fake.looked and known:  # a value that was looked at may be that of a buffer's first step
         return trace_step(task, batch, precision, real=real, unknown=known)
-    if thrown:
-        check_dice(task)
+    if drawn:
+        check_python_random(task)
     if own_values(model) != before:
         check_own_values(task)
     return made

@@ -119,12 +119,12 @@ def seen_through() -> Iterator[None]:
         place.CheckpointFunction, place._checkpoint_without_reentrant_generator = before
 
 
-def dice() -> Any:
+def python_random_state() -> Any:
     """The states of Python's and NumPy's random generators."""
     return random.getstate(), repr(numpy.random.get_state())
 
 
-def check_dice(task: Task) -> None:
+def check_python_random(task: Task) -> None:
     """Raises CaptureError if the step depends on Python's or NumPy's random numbers; drawing some is allowed."""
     before, steps = (random.getstate(), numpy.random.get_state()), []
     try:
