@@ -98,7 +98,7 @@ def committed(out: str | Path) -> Iterator[Path]:
 def newest(out: str | Path, tell: Tell) -> Found | None:
     """The newest checkpoint that is undamaged; None if there are no checkpoints. Tells of damaged ones.
 
-    Raises InputError if all are damaged, or if one is of a form that only manual changes can produce.
+    Raises InputError if all are damaged, or if a manifest is not one that this package writes.
     """
     damaged = ""
     for path in committed(out):
