@@ -5,18 +5,14 @@ PARTITA_PLUGINS=examples/own_recipe.py partita verify digits-cnn --cluster local
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from partita.cluster.cluster import Cluster
+from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Phase, Plan
 from partita.plan.sync import Sync
 from partita.plan.wire import Wire
 from partita.wire.codec import read_codecs
-
-if TYPE_CHECKING:  # plugins are loaded before costs are
-    from partita.cost.costs import Costs
 
 
 def coded_later(

@@ -8,13 +8,14 @@ from typing import Any, Final
 
 import torch
 
+from partita.errors import PlanError
 from partita.kernels import adaptive, chosen, elias, levels, lowrank, ranges, rounding, signs, tree
 from partita.kernels.cards import ANYWHERE, pair_of
 from partita.kernels.site import NOWHERE, Site
 from partita.plan.wire import Codec
 from partita.units import Bytes
-from partita.wire.codec import settings_of
-from partita.wire.plugins import plugged
+from partita.wire.codec import settings_of, spec_of
+from partita.wire.plugins import Registry
 
 Settings = Mapping[str, float]
 Encode = Callable[[torch.Tensor, torch.Tensor, Settings, int, bool, Site], int | None]
@@ -47,7 +48,7 @@ def unfused(encode: Callable[..., torch.Tensor], decode: Callable[..., torch.Ten
     return fill, read
 
 
-KERNELS: dict[str, tuple[Encode, Decode]] = {
+OURS: Final[dict[str, tuple[Encode, Decode]]] = {
     "fp16": flat(rounding.encode_half, rounding.decode_half),
     "bf16": flat(rounding.encode_half, rounding.decode_half),
     "truncate": flat(rounding.encode_truncate, rounding.decode_truncate),
@@ -66,7 +67,7 @@ KERNELS: dict[str, tuple[Encode, Decode]] = {
     "threshold": flat(chosen.encode_threshold, chosen.decode_threshold),
     "powersgd": (lowrank.encode_factors, lowrank.decode_factors),
 }
-KERNELS |= {name: flat(*unfused(*pair)) for name, pair in plugged("KERNELS", KERNELS).items()}
+KERNELS: Final[Registry[tuple[Encode, Decode]]] = Registry("KERNELS", OURS, lambda pair: flat(*unfused(*pair)))
 PLACES: Final[dict[str, Places]] = {
     "topk": chosen.places_of_topk, "dgc": chosen.places_of_topk, "threshold": chosen.places_of_threshold,
     "adaptive": adaptive.places_of_adaptive, "adacomp": adaptive.places_of_adacomp,
@@ -123,5 +124,7 @@ class Kernel:
 
 
 def kernel_of(codec: Codec) -> Kernel:
-    """The kernels of a codec. Raises PlanError where there is no codec of that name."""
+    """The kernels of a codec. Raises PlanError where there is no codec of that name, or a plugin's has none."""
+    if codec.name not in KERNELS and spec_of(codec):
+        raise PlanError(f"the codec {codec.name} has no kernels; add its two functions to KERNELS of its plugin")
     return Kernel(codec.name, settings_of(codec))

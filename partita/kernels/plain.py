@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Final
 
 import torch
 
@@ -33,7 +34,7 @@ from partita.kernels.plain_levels import (
     tree,
 )
 from partita.wire.codec import SPECS, kept
-from partita.wire.plugins import plugged
+from partita.wire.plugins import Registry
 
 Settings = Mapping[str, float]
 Encode = Callable[..., torch.Tensor]
@@ -98,14 +99,14 @@ def from_terngrad(message: torch.Tensor, like: torch.Tensor, s: Settings) -> tor
     return torch.tensor([0, 1, -1, 0], dtype=like.dtype)[unpacked(message[4:], 2, like.numel())] * scale
 
 
-PLAIN: dict[str, tuple[Encode, Decode]] = {
+OURS: Final[dict[str, tuple[Encode, Decode]]] = {
     "fp16": half(torch.float16), "bf16": half(torch.bfloat16), "truncate": (truncate, widen), "q8": (q8, from_q8),
     "fixed": (fixed, from_fixed), "dettmers8": (tree, from_tree), "onebit": (onebit, from_onebit),
     "terngrad": (terngrad, from_terngrad), "qsgd": (qsgd, from_qsgd), "dorefa": (dorefa, from_dorefa),
     "adaptive": (adaptive, from_adaptive), "inceptionn": (ranges, from_ranges), "adacomp": (adacomp, from_adacomp),
     "threshold": (threshold, from_threshold), "topk": (topk, from_topk), "dgc": (topk, from_topk),
 }  # fmt: skip
-PLAIN |= plugged("KERNELS", PLAIN)
+PLAIN: Final[Registry[tuple[Encode, Decode]]] = Registry("KERNELS", OURS)
 
 
 def encoded(

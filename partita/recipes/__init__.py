@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from collections.abc import Callable
 
+from partita.plan.plan import Plan
 from partita.recipes import catalogue
 
 # A recipe's function takes the place of its file's module, which has the same name.
-globals().update({name: recipe.make for name, recipe in catalogue.RECIPES.items()})
+globals().update({name: recipe.make for name, recipe in catalogue.OURS.items()})
 
 
-def __getattr__(name: str) -> NoReturn:
+def __getattr__(name: str) -> Callable[..., Plan]:
+    """The function of a plugin's recipe."""
+    if not name.startswith("_") and name in catalogue.RECIPES:
+        return catalogue.RECIPES[name].make
     raise AttributeError(f"there is no recipe {name!r}; there are {', '.join(catalogue.RECIPES)}")

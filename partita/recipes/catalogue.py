@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
@@ -59,7 +59,7 @@ from partita.recipes.zero1 import zero1
 from partita.recipes.zero2 import zero2
 from partita.recipes.zero3 import zero3
 from partita.recipes.zero_bubble import zero_bubble
-from partita.wire.plugins import plugged
+from partita.wire.plugins import Registry
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Recipe:
         return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
-RECIPES: dict[str, Recipe] = {
+OURS: Final[dict[str, Recipe]] = {
     "single": Recipe(single, ("DP-01",), "oracle", "Robbins & Monro 1951"),
     "ddp": Recipe(
         ddp,
@@ -130,7 +130,7 @@ RECIPES: dict[str, Recipe] = {
     "zero3": Recipe(zero3, ("ME-03",), "sharded state", "Rajbhandari et al., SC 2020"),
     "zero_bubble": Recipe(zero_bubble, ("EX-07",), "pipelined stages", "Qi et al., ICLR 2024"),
 }
-RECIPES |= {name: Recipe(make, (), "plugins", "a plugin") for name, make in plugged("RECIPES", RECIPES).items()}
+RECIPES: Final[Registry[Recipe]] = Registry("RECIPES", OURS, lambda make: Recipe(make, (), "plugins", "a plugin"))
 
 
 @dataclass(frozen=True, slots=True)

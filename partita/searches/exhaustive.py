@@ -77,7 +77,7 @@ class Search:
 At = Callable[[Candidate], Callable[[float], Seconds] | None]
 
 
-def grid(names: tuple[str, ...] = tuple(RECIPES), least: Bytes = 0) -> Iterator[str]:
+def grid(names: Iterable[str] = RECIPES, least: Bytes = 0) -> Iterator[str]:
     """Every recipe call of the grid as text, with buckets of at least so many bytes."""
     for name in names:
         knobs = {knob: GRID[knob] for knob in RECIPES[name].knobs if knob in GRID}

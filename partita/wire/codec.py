@@ -14,7 +14,7 @@ from partita.plan.wire import PLACES, Codec
 from partita.units import Bytes
 from partita.wire.elias import expected_bits
 from partita.wire.lowrank import Shapes, factor_counts
-from partita.wire.plugins import plugged
+from partita.wire.plugins import Registry
 
 Settings = Mapping[str, float]
 OWN: Final = "own"  # sums of the numbers that the bucket itself holds
@@ -82,7 +82,7 @@ def _signs(elements: int, item: int, settings: Settings) -> Bytes:
     return -(-elements // 8) + 8 * -(-elements // int(settings["group"]))
 
 
-SPECS: Final[dict[str, Spec]] = {
+OURS: Final[dict[str, Spec]] = {
     "fp16": Spec("QU-01", lambda n, item, s: 2 * n, sums="float16", passes=(1.5, 1.5)),
     "bf16": Spec("QU-01", lambda n, item, s: 2 * n, sums="bfloat16", passes=(1.5, 1.5)),
     "truncate": Spec("QU-15", lambda n, item, s: 2 * n, where="hop", passes=(1.5, 1.5)),
@@ -143,7 +143,7 @@ SPECS: Final[dict[str, Spec]] = {
         "EX-02", _square, (("rank", 4.0),), sums=OWN, feedback=True, counts=factor_counts, passes=(3.0, 2.0)
     ),
 }
-
+SPECS: Final[Registry[Spec]] = Registry("CODECS", OURS)
 
 LIMITS: Final = {
     "ratio": (1e-12, 1.0, "above 0 up to 1"),
@@ -265,6 +265,3 @@ def _read(text: str) -> Codec:
             except ValueError:
                 raise PlanError(f"{text!r}: {keyword.arg}={word} is no number") from None
     return replace(found, settings=tuple(own.items()))
-
-
-SPECS.update(plugged("CODECS", SPECS))  # last, for a plugin imports Spec from here

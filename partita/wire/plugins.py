@@ -8,6 +8,9 @@ A plugin is a module with one or more of
                                               encode(values, settings, key) -> a message of bytes
                                               decode(message, like, settings) -> the numbers that it says
 
+It may import all of the package: it is loaded when something is first looked up in a `Registry`, and no module of the
+package looks anything up while it is imported.
+
 Workers are told by the same variable, so it must name what they can find: a path, or a module on their path.
 """
 
@@ -15,49 +18,100 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
+from threading import RLock
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
-from partita.errors import OptionError
+from partita.errors import OptionError, first_line
 from partita.task import module_of
 
 VARIABLE: Final = "PARTITA_PLUGINS"
 GROUP: Final = "partita.plugins"
+LOADED: Final[dict[str, ModuleType | str]] = {}  # every plugin by what names it, or why it cannot be loaded
+LOADING: Final = RLock()
+V = TypeVar("V")
 
 
-def plugged(kind: str, known: Mapping[str, Any]) -> dict[str, Any]:
-    """What plugins add to the `known` ones of a kind (RECIPES, CODECS, KERNELS).
+class Registry(Mapping[str, V], Generic[V]):
+    """The entries of a kind by name: the package's `own`, and what plugins have under `kind`, made entries by `entry`.
 
-    Raises OptionError for a plugin that cannot be loaded, and for a name that is taken or is none.
+    Raises OptionError where an entry is looked up, or all are, that a plugin may have which cannot be loaded; and for
+    a name of a plugin's that is taken or is none.
     """
-    found: dict[str, Any] = {}
-    for name, module in _modules().items():
-        for own, value in getattr(module, kind, {}).items():
-            if own in known or own in found:
-                raise OptionError(f"the plugin {name} adds {own!r} to {kind}, which is there already; rename it")
-            if not str(own).isidentifier():
-                raise OptionError(f"the plugin {name} adds {own!r} to {kind}; a name of letters and digits is allowed")
-            found[own] = value
-    return found
+
+    def __init__(self, kind: str, own: Mapping[str, V], entry: Callable[[Any], V] = lambda value: value) -> None:
+        self.kind, self.own = kind, own
+        self._entry = entry
+        self._read: Mapping[str, ModuleType | str] = {}
+        self._entries: dict[str, V] = dict(own)
+        self._wrong: list[tuple[str, str]] = []  # the name in question, and what is wrong with it
+
+    def __getitem__(self, name: str) -> V:
+        self._look()
+        for what, sentence in self._wrong:
+            if what == name or (not what and name not in self._entries):
+                raise OptionError(sentence)
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        self._look()
+        for _, sentence in self._wrong:
+            raise OptionError(sentence)
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _look(self) -> None:
+        """Read the plugins, if there are any that were not read: one that is being loaded may look things up."""
+        if (plugins := loaded()) == self._read:
+            return
+        entries, wrong = dict(self.own), list[tuple[str, str]]()
+        for name, module in plugins.items():
+            if isinstance(module, str):
+                wrong.append(("", module))
+                continue
+            if not isinstance(offered := getattr(module, self.kind, {}), Mapping):
+                wrong.append(("", f"the plugin {name} has {self.kind} that is no dict of names"))
+                continue
+            for own, value in offered.items():
+                adds = f"the plugin {name} adds {own!r} to {self.kind}"
+                if own in entries:
+                    wrong.append((own, f"{adds}, which is there already; rename it"))
+                elif not str(own).isidentifier():
+                    wrong.append(("", f"{adds}; a name of letters and digits is allowed"))
+                else:
+                    entries[own] = self._entry(value)
+        self._read, self._entries, self._wrong = plugins, entries, wrong
 
 
-def _modules() -> dict[str, ModuleType]:
-    """Every plugin by what names it, loaded once."""
+def loaded() -> Mapping[str, ModuleType | str]:
+    """Every plugin by what names it: its module, or the sentence that says why there is none. Loaded at the first
+    call."""
+    with LOADING:
+        for name, value in _named():
+            if name not in LOADED:
+                LOADED[name] = f"the plugin {name} is looked for while it is being loaded; look it up in a function"
+                LOADED[name] = _loaded(name, value)
+        return dict(LOADED)
+
+
+@cache
+def _named() -> tuple[tuple[str, str], ...]:
+    """What names a plugin, and the file or module."""
     named = {text: text for text in os.environ.get(VARIABLE, "").split(",") if text.strip()}
     named |= {point.name: point.value for point in entry_points(group=GROUP)}
-    return {name: _loaded(name, value.strip()) for name, value in named.items()}
+    return tuple((name, value.strip()) for name, value in named.items())
 
 
-def _loaded(name: str, value: str) -> ModuleType:
+def _loaded(name: str, value: str) -> ModuleType | str:
     try:
         return module_of(Path(value).resolve()) if value.endswith(".py") else importlib.import_module(value)
-    except OptionError:
-        raise
-    except Exception as error:
-        why = " ".join(f"{type(error).__name__}: {error}".split())
-        raise OptionError(
-            f"the plugin {name} cannot be loaded ({why}); {VARIABLE} takes files and modules between commas"
-        ) from None
+    except (Exception, SystemExit) as error:
+        what = name if name.strip() == value else f"{name} ({value})"
+        mend = f"{VARIABLE} takes files and modules between commas" if name.strip() == value else "mend or uninstall it"
+        return f"the plugin {what} cannot be loaded ({first_line(error)}); {mend}"

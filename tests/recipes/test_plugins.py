@@ -6,10 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+SIMULATE = (
+    "-m", "partita", "simulate", "tests/small.py:perceptron", "--cluster", "lab-4x1g", "--costs", "datasheet", "--json",
+    "--plan",
+)  # fmt: skip
 EXAMPLES = Path("examples/own_codec.py"), Path("examples/own_recipe.py")
 SCRIPT = """
 import json, torch
@@ -38,9 +43,79 @@ print(json.dumps({
 """
 
 
-def told(words: list[str], plugins: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PARTITA_PLUGINS": plugins}
+CODEC = """
+import partita.api
+import partita.cost.costs
+from partita.wire.codec import Spec, read_codecs
+
+(LIKE,) = read_codecs("topk(ratio=0.5)")  # may look things up as well
+CODECS = {"halves": Spec("", lambda elements, item, settings: 2 * elements, sums="float16")}
+"""
+RECIPE = """
+from partita import api, recipes
+from partita.cost.costs import Costs
+from partita.wire.codec import spec_of
+
+def halved(graph, cluster, costs: Costs | None = None, *, codec: str = "halves"):
+    return api.plan_of(f"ddp(codec={codec})", graph, cluster)
+
+RECIPES = {"halved": halved}
+"""
+IMPORTED = """
+import importlib, pkgutil, sys
+import partita
+from partita.wire.plugins import LOADED
+
+for found in pkgutil.walk_packages(partita.__path__, "partita."):
+    try:
+        importlib.import_module(found.name)
+    except ModuleNotFoundError as error:
+        assert error.name == "triton", error
+assert LOADED == {}, LOADED
+from partita import recipes
+from partita.recipes.catalogue import RECIPES
+from partita.wire.codec import SPECS
+assert "halves" in SPECS and set(LOADED) == {"mine_codec", "mine_recipe"}
+assert recipes.halved is RECIPES["halved"].make
+"""
+
+BROKEN = "the plugin mine cannot be loaded (ModuleNotFoundError: No module named 'no_such_library')"
+LOOKED = """
+import sys
+from partita.errors import OptionError
+from partita.kernels.codecs import kernel_of
+from partita.plan.wire import Codec
+from partita.recipes.catalogue import RECIPES, read_call
+from partita.wire.codec import SPECS, read_codecs
+
+assert read_call("ddp(codec=topk)").name == "ddp(codec=topk)" and kernel_of(*read_codecs("topk")).name == "topk"
+mine = Codec("mine")
+for look in (lambda: read_codecs("mine"), lambda: kernel_of(mine), lambda: list(RECIPES), lambda: len(SPECS)):
+    try:
+        look()
+    except OptionError as error:
+        assert str(error).startswith(sys.argv[1]), error
+    else:
+        raise AssertionError(look)
+"""
+
+
+def told(words: Sequence[str], plugins: str = "", path: str = "") -> subprocess.CompletedProcess[str]:
+    """What an interpreter says that was told of plugins, with those that are installed at `path`."""
+    among = os.pathsep.join(filter(None, (path, os.environ.get("PYTHONPATH", ""))))
+    environment = {**os.environ, "PARTITA_PLUGINS": plugins, "PYTHONPATH": among}
     return subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment, timeout=240)
+
+
+def installed(place: Path, **modules: str) -> str:
+    """A folder with a distribution of so many modules, each an entry point of its name."""
+    about = place / "mine-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("\n".join(["[partita.plugins]", *(f"{m} = {m}" for m in modules)]))
+    for module, text in modules.items():
+        (place / f"{module}.py").write_text(text)
+    return str(place)
 
 
 def both() -> str:
@@ -56,14 +131,41 @@ def test_they_are_listed_beside_the_others() -> None:
     assert "ddp" in listed
 
 
+def test_what_is_installed_may_import_all_of_the_package(tmp_path: Path) -> None:
+    """A recipe of one module with a codec of another, both of which import what stands above both registries."""
+    path = installed(tmp_path, mine_codec=CODEC, mine_recipe=RECIPE)
+    found = told([*SIMULATE, "halved"], path=path)
+    assert found.returncode == 0, found.stderr
+    sent = json.loads(found.stdout)["wire_bytes_sent"]
+    assert sum(sent) == 2 * 3 * 2 * 275  # a ring of four passes what 275 numbers take on, twice to three of them
+
+
+def test_plugins_are_loaded_when_something_is_looked_up(tmp_path: Path) -> None:
+    found = told(["-c", IMPORTED], path=installed(tmp_path, mine_codec=CODEC, mine_recipe=RECIPE))
+    assert found.returncode == 0, found.stderr
+
+
+def test_one_that_cannot_be_loaded_is_named_where_it_may_be_asked_for(tmp_path: Path) -> None:
+    path = installed(tmp_path, mine="import no_such_library")
+    found = told(["-m", "partita", "recipes", "ddp", "--json"], path=path)
+    assert found.returncode == 0, found.stderr
+    found = told([*SIMULATE, "halved"], path=path)
+    assert found.returncode == 2
+    assert json.loads(found.stdout)["error"].startswith(BROKEN)
+    assert "Traceback" not in found.stderr
+    found = told(["-c", LOOKED, BROKEN], path=path)
+    assert found.returncode == 0, found.stderr
+
+
 @pytest.mark.parametrize(("text", "says"), [
     ("RECIPES = {'ddp': print}", "adds 'ddp' to RECIPES, which is there already; rename it"),
-    ("CODECS = {'two words': 1}", "adds 'two words' to CODECS; a name of letters and digits is allowed"),
+    ("RECIPES = {'two words': 1}", "adds 'two words' to RECIPES; a name of letters and digits is allowed"),
+    ("RECIPES = [print]", "has RECIPES that is no dict of names"),
     ("1 / 0", r"cannot be loaded (ZeroDivisionError: division by zero); PARTITA_PLUGINS takes files and modules"),
 ])  # fmt: skip
 def test_what_is_none_is_refused_in_a_sentence(text: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(text)
-    found = told(["-m", "partita", "recipes", "ddp", "--json"], str(tmp_path / "mine.py"))
+    found = told(["-m", "partita", "recipes", "--json"], str(tmp_path / "mine.py"))
     assert found.returncode == 2
     assert says in json.loads(found.stdout)["error"]
     assert "Traceback" not in found.stderr
