@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from partita.cost.curve import Course, highest, unit
+from partita.cost.hops import hop_bytes
 from partita.cost.lifetimes import Lifetimes, lifetimes_of
 from partita.cost.scratch import scratch_bytes
 from partita.graph.graph import Graph
@@ -100,6 +101,7 @@ class AllocationLog:
         self.during = cache(self._during)
         self.between = cache(self._between)
         self.bytes_row = cache(self._bytes_row)
+        self.hops = cache(lambda act: hop_bytes(program, act, role.ranks[0]))
         self.released = cache(self._released)
         self.values = cache(self._values)
         self.loaded = cache(self._loaded)
@@ -116,9 +118,7 @@ class AllocationLog:
                 self._set(one, END, (0, "", (act.bucket, act.space)), NOTHING)
             case Collective(kind=Kind.ALL_GATHER):
                 self._whole(one, act.bucket, act.space)
-            case Collective(kind=Kind.REDUCE_SCATTER, space=Space.GRADIENT):
-                bucket = self.program.bucket[act.bucket]
-                room = bucket.owned * bucket.item(act.space)
+            case Collective() if room := self.hops(act):
                 self._set(one, START, (one.round, "", ("room", act.bucket)), self.bytes_row("messages", room))
                 self._set(one, END, (one.round, "", ("room", act.bucket)), NOTHING)
             case Receive(space=Space.VALUE):

@@ -24,6 +24,7 @@ from partita.plan.rule import ruled
 from partita.program.instruction import Act, Apply, Combine, Compute, Decode, Pack, Receive, Snapshot, Space, Update
 from partita.program.program import Bucket, Program, Role
 from partita.units import Bytes
+from partita.wire.rows import rows_bytes
 
 Ints = NDArray[np.int64]
 Reals = NDArray[np.float64]
@@ -152,6 +153,7 @@ def resident(program: Program, graph: Graph, role: Role) -> Course:
     packed = {a.bucket for a in acts if isinstance(a, Combine) or (isinstance(a, Pack) and a.space is Space.GRADIENT)}
     packed |= {a.bucket for a in acts if isinstance(a, Apply) and (a.need > 1 or a.drop)}
     packed |= {a.bucket for a in acts if isinstance(a, Receive) and a.space is Space.GRADIENT}
+    packed |= {a.bucket for a in acts if isinstance(a, Decode) and a.into is Space.GRADIENT}
     buckets = program.slots * sum(_kept(program.bucket[name], Space.GRADIENT) for name in packed)
     boxes = {(a.bucket, a.source) for a in acts if isinstance(a, Receive) and a.space is Space.INBOX}
     boxes |= {(a.bucket, a.sources) for a in acts if isinstance(a, Decode) and a.into is Space.INBOX}
@@ -161,9 +163,10 @@ def resident(program: Program, graph: Graph, role: Role) -> Course:
     kept = sum(program.bucket[name].size for space, name in program.kept(role) if space is not Space.SHARED)
     kept += sum(program.bucket[name].size for name in set(map(_squared, acts)) - {""})
     optimizer = ruled(graph, program.update).optimizer
+    messages = inboxes + rows_bytes(program, role)
     return (
         unit("parameters") * parameters + unit("optimizer") * (optimizer.state_bytes(elements) + masters)
-        + unit("buckets") * (buckets + kept) + unit("messages") * inboxes
+        + unit("buckets") * (buckets + kept) + unit("messages") * messages
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -11,20 +11,28 @@ import torch
 from partita.kernels.compiled import Array, array_of, fused, largest
 
 Settings = Mapping[str, float]
+STRETCH: Final = 2**14  # numbers
 
 
 def encode_half(values: torch.Tensor, message: torch.Tensor, settings: Settings, key: int, back: bool) -> None:
     """Round to the nearest number of the message's 16-bit dtype."""
     message.copy_(values)
     if back:
-        values.sub_(message)
+        _add(values, message, -1)
 
 
 def decode_half(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
     if add:
-        values.add_(message)
+        _add(values, message, 1)
     else:
         values.copy_(message)
+
+
+def _add(values: torch.Tensor, message: torch.Tensor, sign: int) -> None:
+    """In place. On processors torch widens a copy of what it adds: a stretch at a time."""
+    stretch = STRETCH if values.is_cpu else max(values.numel(), 1)
+    for some, said in zip(torch.split(values, stretch), torch.split(message, stretch), strict=True):
+        some.add_(said, alpha=sign)
 
 
 def encode_truncate(values: torch.Tensor, message: torch.Tensor, settings: Settings, key: int, back: bool) -> None:

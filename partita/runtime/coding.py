@@ -25,11 +25,11 @@ from partita.runtime.rank import Rank
 from partita.runtime.transport import Pending, Steps
 from partita.runtime.varying import Incoming, Outgoing, exchanged
 from partita.wire.algorithms import schedule_of
-from partita.wire.codec import coded_size, message_dtype, room
+from partita.wire.codec import coded_size, message_dtype
+from partita.wire.rows import LENGTH, padded, part_lengths, row_length
 from partita.wire.schedule import Schedule, own_steps
 
 EVERYBODY: Final = -1
-LENGTH: Final = 8  # bytes in front of a message of varying length, that say how many follow
 
 
 def coding_key(seed: int, step: int, rank: int, place: str) -> int:
@@ -187,8 +187,7 @@ def receive_coding(rank: Rank, act: Receive, source: int, round: int) -> Pending
 def block_of(rank: Rank, coding: Coding) -> torch.Tensor:
     """The rows of a coding, made when first asked for: one for each rank whose is decoded by itself, else one."""
     rows = len(rank.role.decoded.get(coding.name, ())) or 1
-    length = coding.most + LENGTH if coding.most else coding.elements
-    return _room(rank, coding, coding.name, (rows, -(-length // 8) * 8 if coding.most else length))
+    return _room(rank, coding, coding.name, (rows, row_length(coding)))
 
 
 def _room(rank: Rank, coding: Coding, name: str, shape: tuple[int, ...]) -> torch.Tensor:
@@ -201,17 +200,13 @@ def _room(rank: Rank, coding: Coding, name: str, shape: tuple[int, ...]) -> torc
 
 def own_part(rank: Rank, coding: Coding, part: int) -> torch.Tensor:
     """What a rank itself makes of a part of a bucket."""
-    lengths = [_length(rank, coding, k) for k in range(len(coding.parts))]
-    starts = list(accumulate((-(-length // 8) * 8 for length in lengths), initial=0))
+    lengths = _lengths(rank, coding)
+    starts = list(accumulate(map(padded, lengths), initial=0))
     return _room(rank, coding, coding.name, (starts[-1],))[starts[part] : starts[part] + lengths[part]]
 
 
-def _length(rank: Rank, coding: Coding, part: int) -> int:
-    """How many numbers there is room for in the message of a part."""
-    if not coding.most:
-        return coding.parts[part]
-    bucket, count = rank.program.bucket[coding.bucket], coding.edges[part + 1] - coding.edges[part]
-    return room(coding.codec, count, ITEMSIZE[bucket.dtype]) + LENGTH if count else 0
+def _lengths(rank: Rank, coding: Coding) -> tuple[int, ...]:
+    return part_lengths(coding, ITEMSIZE[rank.program.bucket[coding.bucket].dtype])
 
 
 def _part_from(rank: Rank, coding: Coding, source: int) -> torch.Tensor:
@@ -220,8 +215,8 @@ def _part_from(rank: Rank, coding: Coding, source: int) -> torch.Tensor:
     mine = sources.index(rank.rank)
     if source == rank.rank:
         return own_part(rank, coding, mine)
-    length = _length(rank, coding, mine)
-    room_of_all = _room(rank, coding, f"{coding.name} of others", (len(sources), -(-length // 8) * 8))
+    length = _lengths(rank, coding)[mine]
+    room_of_all = _room(rank, coding, f"{coding.name} of others", (len(sources), padded(length)))
     return room_of_all[sources.index(source)][:length]
 
 

@@ -112,7 +112,7 @@ def watched(seen: profile, since: int, now: Seconds, spans: Sequence[Span]) -> M
     events = [(e.start_ns(), e.nbytes()) for e in profiler.kineto_results.events() if e.name() == "[memory]"]
     moments, changes = np.array(sorted(events), np.int64).reshape(-1, 2).T
     live = np.cumsum(changes)
-    peak = int(live[moments >= since].max(initial=0))
+    peak = int(live[max(int(np.searchsorted(moments, since)) - 1, 0) :].max(initial=0))  # what is there by then as well
     seconds = (moments - since) * 1e-9 + now
     lanes = tuple(span for span in spans if span.lane in LEADING)
     inside = (seconds >= min((s.start for s in lanes), default=now)) & (
