@@ -86,7 +86,8 @@ class Registry(Mapping[str, V], Generic[V]):
                     wrong.append(("", f"{adds}; a name of letters and digits is allowed"))
                 else:
                     entries[own] = self._entry(value)
-        self._read, self._entries, self._wrong = plugins, entries, wrong
+        self._entries, self._wrong = entries, wrong
+        self._read = plugins  # last: other threads look as well
 
 
 def loaded() -> Mapping[str, ModuleType | str]:
