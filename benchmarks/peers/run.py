@@ -6,9 +6,9 @@
     run.py digits-cnn lab-4x1g --peers gpipe,1f1b --plans "gpipe;one_f_one_b"        torch.distributed.pipelining
     run.py digits-cnn,lstm lab-4x1g,lab-4x100m --peers ddp,fsdp --plans "auto;ddp"   the plan that is found, against all
 
-Prints one line of JSON a turn, and a table of medians with the spread. With `auto`, a line that sets it beside the best of
-the others: the median of the ratios of each turn, and the 95 % bootstrap interval of that median. What stands in --out
-(one line of JSON a turn) is not run again.
+Prints one line of JSON a turn, and a table of medians with the spread. With `auto`, a line that sets it beside the best
+of the others: the median of the ratios of each turn, and the 95 % bootstrap interval of that median. What stands in
+--out (one line of JSON a turn) is not run again.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from partita.program.program import Program
 from partita.units import Bytes
 from partita.wire.algorithms import by_hops, by_messages, schedule_of
 from partita.wire.codec import coded_size
-from partita.wire.schedule import Schedule, edges_of, halved
+from partita.wire.schedule import Schedule, even_edges, halved
 
 
 def hop_bytes(program: Program, act: Collective, rank: int) -> Bytes:
@@ -34,7 +34,7 @@ def hop_bytes(program: Program, act: Collective, rank: int) -> Bytes:
         parts, widest = schedule.parts, widest_step(schedule)
     if not widest:
         return 0
-    lengths = [stop - start for start, stop in pairwise(program.edges(act) or edges_of(elements, parts))]
+    lengths = [stop - start for start, stop in pairwise(program.edges(act) or even_edges(elements, parts))]
     if act.codec is None:
         return widest * max(lengths) * item
     sizes = [coded_size(act.codec, length, item) for length in lengths]

@@ -67,9 +67,7 @@ class Service:
     def run(self, request: Request, tell: Tell) -> dict[str, Any]:
         """Carry out a plan for some steps."""
         assert self.session is not None
-        job = Job(
-            read_plan(request["plan"]), **{k: request[k] for k in Job.__slots__ if k in request and k != "plan"}
-        )
+        job = Job(read_plan(request["plan"]), **{k: request[k] for k in Job.__slots__ if k in request and k != "plan"})
         return run(self.session, job, tell)
 
     def memory(self, request: Request, tell: Tell) -> dict[str, Any]:

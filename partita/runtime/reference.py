@@ -31,9 +31,9 @@ from partita.runtime.rules import optimizer_of, step_at_rate
 from partita.runtime.turns import Parts, turns_of
 from partita.task import Task
 from partita.tracing.draws import NOTHING, KeyedDraws
+from partita.tracing.hidden_inputs import seen_through
 from partita.tracing.prepare import hooked, read_batch
 from partita.tracing.promote import Promoted
-from partita.tracing.hidden_inputs import seen_through
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from partita.graph.graph import Graph
 from partita.runtime.draws import DRAWS
 from partita.task import Task
 from partita.tracing.draws import KeyedDraws
+from partita.tracing.hidden_inputs import seen_through
 from partita.tracing.prepare import (
     Rest,
     build_model,
@@ -31,7 +32,6 @@ from partita.tracing.prepare import (
     split_loss,
 )
 from partita.tracing.promote import Promoted
-from partita.tracing.hidden_inputs import seen_through
 
 WHOLE: Final = "whole"
 BATCH: Final = "batch"

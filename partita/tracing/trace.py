@@ -17,6 +17,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 from partita.errors import CaptureError, PartitaError, first_line
 from partita.task import Task
 from partita.tracing.fused import Fused
+from partita.tracing.hidden_inputs import (
+    Varying,
+    check_own_values,
+    check_python_random,
+    own_values,
+    python_random_state,
+    seen_through,
+)
 from partita.tracing.prepare import (
     Rest,
     build_batch,
@@ -30,7 +38,6 @@ from partita.tracing.prepare import (
 )
 from partita.tracing.promote import Promoted
 from partita.tracing.record import AtenCall, ModuleStack, Recorder
-from partita.tracing.hidden_inputs import Varying, check_python_random, check_own_values, python_random_state, own_values, seen_through
 
 FEW = 8  # samples that are looked at for themselves, all over the data
 
