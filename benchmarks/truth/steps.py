@@ -1,6 +1,7 @@
 """Published step times against what data sheets alone predict, table by table.
 
-    steps.py [--truth ../shared/truth] [--tables products-v100,neusight,tensorflow,vtrain,torchtitan] [--rows]
+    steps.py [--truth ../shared/truth] [--tables products-v100,neusight,tensorflow,vtrain,megatron,torchtitan] [--rows]
+    steps.py --fit
 
 Inputs are the captured step, the machine's data sheet and the row's plan; no row is looked at before it is predicted.
 Beside each table stands the null model FLOPs / (one efficiency x peak), its efficiency fitted on the very table: a
@@ -12,7 +13,7 @@ from __future__ import annotations
 import argparse
 import csv
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from math import log
 from pathlib import Path
@@ -23,22 +24,24 @@ from typing import Any
 from partita.api import graph_of, plan_of
 from partita.cluster.cluster import Cluster
 from partita.cluster.text import read_cluster
-from partita.cost.costs import Costs
-from partita.cost.datasheet import datasheet_costs
+from partita.cost.datasheet import LAUNCH, datasheet_costs
 from partita.cost.kernels import KERNEL, multiplying, streaming
 from partita.graph.batch import of_minibatch
 from partita.graph.contraction import Contraction
 from partita.graph.flops import flops, is_contraction
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
-from partita.lowering.precision import short_dtype
+from partita.lowering.precision import in_precision, short_dtype
 from partita.lowering.samples import sizes_of
+from partita.plan.memory import Recompute
+from partita.plan.plan import COMPILED
 from partita.simulator.simulate import step_seconds
 from partita.zoo.convolutional import AlexNet, Vgg16
 from partita.zoo.hugging_face import hugging_face, transformers
 from partita.zoo.inception import inception3
 from partita.zoo.resnet import ResNet50
 from partita.zoo.tasks import on_images
+from run import again
 
 Row = dict[str, str]
 MACHINE = """
@@ -52,6 +55,18 @@ memory_bandwidth = "{bandwidth} GB/s"
 [network]
 link = {{ bandwidth = "{link} GB/s", latency = "2 us" }}
 members = [{{ device = "card", count = {count} }}]
+"""
+
+
+NODES = """
+[network]
+link = {{ bandwidth = "{far} GB/s", latency = "2 us" }}
+[[network.members]]
+name = "node"
+count = {count}
+link = {{ bandwidth = "{near} GB/s", latency = "1 us" }}
+{sums}
+members = [{{ device = "card", count = 8 }}]
 """
 
 
@@ -85,11 +100,32 @@ def passes(graph: Graph, cluster: Cluster, batch: int, *, forward: bool) -> floa
     return max(one.segment(0, stop, batch) for one in sides)
 
 
-def step(text: str, graph: Graph, cluster: Cluster, costs_of: Callable[..., Costs] = datasheet_costs) -> float:
-    """Seconds of a step of a plan."""
+def nodes(flops: str, bandwidth: int, *, more: str, near: int, far: int, ranks: int, sums: str = "") -> Cluster:
+    """Cards in nodes of eight, whose links go `near` GB/s inside and `far` GB/s from node to node."""
+    if ranks < 8:
+        return machine(flops, bandwidth, more=more, link=near, count=ranks)
+    head = MACHINE[: MACHINE.index("[network]")]
+    known = {"flops": flops, "bandwidth": bandwidth, "more": more, "near": near, "far": far, "sums": sums}
+    name = f"{ranks}-cards"
+    return read_cluster((head + NODES).format(name=name, count=ranks // 8, **known), name)
+
+
+def step(
+    text: str, graph: Graph, cluster: Cluster, *, host: float = LAUNCH, again: Callable[[Graph], set[str]] | None = None
+) -> float:
+    """Seconds of a step of a plan, on hosts that take `host` seconds to launch a kernel; `again` names the operators of
+    the step in half precision that are computed again."""
     plan = plan_of(text, graph, cluster)
     short = short_dtype(plan.memory)
-    costs = costs_of(graph, cluster, sizes_of(plan, graph), precisions=(short,) if short else ())
+    if again is not None:
+        names = tuple(sorted(again(in_precision(graph, plan.memory))))
+        plan = replace(plan, memory=replace(plan.memory, recompute=Recompute.SELECTIVE, recomputed=names))
+    costs = datasheet_costs(
+        graph, cluster, sizes_of(plan, graph), precisions=(short,) if short else (), compiled=COMPILED in plan.kernels
+    )
+    if costs.launching:
+        launches = {key: seconds * host / LAUNCH for key, seconds in costs.launching.operators.items()}
+        costs = replace(costs, launching=replace(costs.launching, operators=launches, _sums={}), _sums={})
     return step_seconds(lower(graph, plan, cluster)[-1].program, costs)
 
 
@@ -169,50 +205,83 @@ def tensorflow(truth: Path) -> Iterator[Case]:
         )
 
 
-# Pipelines and replicas of a GPT of width 1,024 on A100s of one node, all computed again, as vTrain timed Megatron-LM.
+# GPT on A100s and V100s, all computed again, as vTrain and Megatron-LM's authors timed Megatron-LM. That program has
+# fused kernels around its products, which compiled segments are nearest to, and a host that goes through modules and
+# autograd in Python for each of them, which no rank of ours does.
+
+HOST = 25e-6  # seconds a kernel; fitted on vTrain's rows of 16 layers (`--fit`)
 
 
 @cache
-def gpt(layers: int) -> Graph:
+def gpt(layers: int, width: int = 1024, heads: int = 16, length: int = 1024) -> Graph:
     """With hand-written attention and one kernel for GELU, as that program has them."""
     config = transformers().GPT2Config(
-        n_embd=1024, n_head=16, n_layer=layers, n_positions=1024, vocab_size=51200,
+        n_embd=width, n_head=heads, n_layer=layers, n_positions=length, vocab_size=51200,
         activation_function="gelu_pytorch_tanh", attn_implementation="eager",
     )  # fmt: skip
-    return graph_of(hugging_face(config, name=f"gpt-{layers}", family="causal", length=1024, batch_size=8))
+    name = f"gpt-{layers}-{width}"
+    return graph_of(hugging_face(config, name=name, family="causal", length=length, batch_size=8))
 
 
-def vtrain(truth: Path) -> Iterator[Case]:
+def megatron_case(
+    name: str, measured: float, graph: Graph, cluster: Cluster, data: int, pipe: int = 1, microbatches: int = 1
+) -> Case:
+    kept = f"microbatches={microbatches},bucket_bytes=1073741824,recompute=full,precision=fp16,segments=compiled"
+    text = f"one_f_one_b(stages={pipe},data={data},{kept})" if pipe > 1 else f"ddp({kept})"
+    stops = len(graph.operators), graph.forward_length
+    every = sum(work(graph, 0, stop, graph.global_batch) for stop in stops) / (data * pipe)
+    return Case(name, measured, step(text, graph, cluster, host=HOST), ideal(every, cluster, "fp16"))
+
+
+def vtrain(truth: Path, layers: int = 24) -> Iterator[Case]:
     for row in table(truth, "vtrain_single_node_dev"):
-        if row["tp"] != "1":
+        if row["tp"] != "1" or int(row["layers"]) != layers:
             continue
         data, pipe, m = int(row["dp"]), int(row["pp"]), int(float(row["num_microbatches"]))
-        graph = of_minibatch(gpt(int(row["layers"])), int(row["global_batch"]))
+        graph = of_minibatch(gpt(layers, int(row["hidden"]), int(row["heads"])), int(row["global_batch"]))
         cluster = machine(A100, 1555, more=units(108), link=300, count=data * pipe)
-        kept = f"microbatches={m},bucket_bytes=1073741824,recompute=full,precision=fp16"
-        text = f"one_f_one_b(stages={pipe},data={data},{kept})" if pipe > 1 else f"ddp({kept})"
-        every = work(graph, 0, len(graph.operators), graph.global_batch) / (data * pipe)
-        again = work(graph, 0, graph.forward_length, graph.global_batch) / (data * pipe)
         name = f"{row['layers']} layers, pp {pipe} dp {data}, {m} x {row['micro_batch']}"
-        yield Case(name, float(row["iter_time_s"]), step(text, graph, cluster), ideal(every + again, cluster, "fp16"))
+        yield megatron_case(name, float(row["iter_time_s"]), graph, cluster, data, pipe, m)
 
 
-# Llama 3 8B in bf16 with divided weights, as torchtitan timed it.
+def megatron(truth: Path) -> Iterator[Case]:
+    """The rows without tensor parallelism, which no plan of ours can say yet."""
+    for row in table(truth, "megatron_2020_tp_dp_scaling") + table(truth, "megatron_sc21_table1"):
+        if row["tp"] != "1" or row.get("pp", "1") != "1":
+            continue
+        ranks, volta, first = int(row["gpus"]), "V100" in row.get("hardware", ""), "case" in row
+        graph = gpt(int(row["layers"]), int(row["hidden"]), int(row["heads"]), int(row["seq"]))
+        known = {"more": units(80 if volta else 108), "near": 150 if volta else 300, "far": 200, "ranks": ranks}
+        cluster = nodes(V100 if volta else A100, 900 if volta else 1555 if first else 2039, **known)
+        name = f"{row['params_B']}B on {ranks} {'V100' if volta else 'A100'}"
+        measured = float(row["iter_time_s" if first else "derived_iter_time_s"])
+        yield megatron_case(name, measured, of_minibatch(graph, int(row["global_batch"])), cluster, ranks)
+
+
+# Llama 3 8B in bf16 with divided weights, as torchtitan timed it: a block's weights are gathered at once, gradients are
+# summed in fp32, and of a block all is computed again but every other product, attention and what leaves it.
 
 
 def torchtitan(truth: Path) -> Iterator[Case]:
     for row in table(truth, "torchtitan_llama_dev"):
-        if row["precision"] != "bf16" or row["fsdp"] != row["gpus"] or row["torch_compile"] == "1":
+        alone = row["tp"] == row["cp"] == row["pp"] == "1"
+        if row["precision"] != "bf16" or not alone:
             continue
-        ranks, batch = int(row["gpus"]), int(row["global_batch"])
-        hopper = row["hardware"].startswith("H100")
-        known = {"more": units(132 if hopper else 108), "link": 50 if hopper else 25, "count": ranks}
-        cluster = machine(H100, 2400, **known) if hopper else machine(A100, 2039, **known)
-        graph = of_minibatch(graph_of("llama3-8b"), batch)
-        text = "zero3(recompute=selective,precision=bf16,bucket_bytes=268435456)"
+        ranks, batch, hopper = int(row["gpus"]), int(row["global_batch"]), row["hardware"].startswith("H100")
+        known = {"more": units(132 if hopper else 108), "near": 450 if hopper else 300, "far": 400 if hopper else 200}
+        cluster = nodes(H100 if hopper else A100, 2400 if hopper else 2039, ranks=ranks, **known)
+        graph = of_minibatch(graph_of_llama(), batch)
+        compiled = ",segments=compiled" if row["torch_compile"] == "1" else ""
+        text = f"zero3(precision=bf16,sums=fp32,bucket_bytes=436207616{compiled})"
         every = work(graph, 0, len(graph.operators), batch) / ranks
-        name = f"{row['date']} {ranks} x {row['local_batch']}, {row['activation_ckpt']}"
-        yield Case(name, float(row["derived_step_time_s"]), step(text, graph, cluster), ideal(every, cluster, "bf16"))
+        name = f"{row['date']} {ranks} x {row['local_batch']}, {row['activation_ckpt']}{compiled}"
+        took = step(text, graph, cluster, again=again)
+        yield Case(name, float(row["derived_step_time_s"]), took, ideal(every, cluster, "bf16"))
+
+
+@cache
+def graph_of_llama() -> Graph:
+    return graph_of("llama3-8b")
 
 
 # Products and batches of products in fp32, 400 drawn of each kind, as NeuSight timed them. What it calls N is the depth
@@ -241,11 +310,12 @@ def products(card: str, truth: Path) -> Iterator[Case]:
                 yield Case(f"{kind} {b} x {m} x {k} x {n}", seconds, took, ideal(product.flops, cluster, "fp32"))
 
 
+V100 = 'fp32 = "15.7 TFLOP/s", fp16 = "125 TFLOP/s"'
 A100 = 'fp32 = "19.5 TFLOP/s", tf32 = "156 TFLOP/s", fp16 = "312 TFLOP/s", bf16 = "312 TFLOP/s"'
 H100 = 'fp32 = "67 TFLOP/s", tf32 = "494.5 TFLOP/s", fp16 = "989 TFLOP/s", bf16 = "989 TFLOP/s"'
 TABLES: dict[str, Callable[[Path], Iterator[Case]]] = {
     **{f"products-{card}": partial(products, card) for card in CARDS},
-    "neusight": neusight, "tensorflow": tensorflow, "vtrain": vtrain, "torchtitan": torchtitan,
+    "neusight": neusight, "tensorflow": tensorflow, "vtrain": vtrain, "megatron": megatron, "torchtitan": torchtitan,
 }  # fmt: skip
 
 
@@ -269,14 +339,25 @@ def said(errors: list[float]) -> str:
     return f"mean {mean(sizes):.1%}, p90 {tenth:.1%}, max {sizes[-1]:.1%}, bias {mean(errors):+.1%}"
 
 
+def fit(truth: Path) -> None:
+    global HOST
+    for HOST in (LAUNCH, 15e-6, 20e-6, 25e-6, 30e-6, 35e-6):
+        cases = vtrain(truth, layers=16)
+        print(f"HOST {HOST * 1e6:.0f} us: {said([log(c.predicted / c.measured) for c in cases])}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--truth", type=Path, default=Path(__file__).parents[3] / "shared" / "truth")
     parser.add_argument("--tables", default=",".join(TABLES))
     parser.add_argument("--rows", action="store_true", help="a line for each row")
+    parser.add_argument("--fit", action="store_true", help="HOST again, on vTrain's rows of 16 layers")
     given = parser.parse_args()
     if not given.truth.is_dir():
         print(f"{given.truth} is not here; give --truth FOLDER")
+        return
+    if given.fit:
+        fit(given.truth)
         return
     for name in given.tables.split(","):
         cases = list(TABLES[name](given.truth))

@@ -14,6 +14,7 @@ from typing import Final, final
 from partita.cluster.cluster import Cluster, Port
 from partita.cost.wiring import ALONE, Circle, Wiring
 from partita.errors import CostError
+from partita.graph.fusing import Part, parts_of
 from partita.graph.graph import Graph
 from partita.graph.kinds import kinds_of
 from partita.graph.precision import shortened
@@ -117,7 +118,7 @@ class Costs:
     slowdowns: tuple[float, ...] = ()
     launching: Costs | None = None
     update_unpacked: Touch | None = None
-    _sums: dict[tuple[int, int, int, int], tuple[Graph, Seconds]] = field(
+    _sums: dict[tuple[int, int, int, int, bool], tuple[Graph, Seconds]] = field(
         default_factory=dict, repr=False, compare=False
     )
 
@@ -125,33 +126,40 @@ class Costs:
         """The speed of a rank's device; 1 is that of the device on which core-seconds were measured."""
         return self.cluster.devices[rank].speed / (self.slowdowns[rank] if self.slowdowns else 1.0)
 
-    def segment(self, start: int, stop: int, batch: int, stage: Graph | None = None) -> Seconds:
+    def segment(
+        self, start: int, stop: int, batch: int, stage: Graph | None = None, compiled: bool = False
+    ) -> Seconds:  # fmt: skip
         """Core-seconds of operators `start` to `stop` of the graph, or of a `stage` of it, for `batch` samples.
 
         Raises CostError for an operator whose cost is not known.
         """
         graph = stage or self.graph
-        place = (id(graph), start, stop, batch)
+        place = (id(graph), start, stop, batch, compiled)
         if place not in self._sums:
-            prices = self.prices(batch, graph.precision)
+            prices = self.prices(batch, graph.precision, compiled)
             self._sums[place] = graph, sum(prices[o.name.split("@")[0]] for o in graph.operators[start:stop])
         return self._sums[place][1]
 
-    def prices(self, batch: int, precision: str = "") -> Mapping[str, Seconds]:
+    def prices(self, batch: int, precision: str = "", compiled: bool = False) -> Mapping[str, Seconds]:
         """Operator name -> core-seconds for `batch` samples, of the captured step or (`precision`) of the step in that
-        short dtype. A stage's copy `x@2` of an operator costs what `x` does."""
-        if (batch, precision) not in self._batches:
+        short dtype, where it is `compiled` and that is priced as parts of kernels. A stage's copy `x@2` of an operator
+        costs what `x` does."""
+        known = batch, precision, compiled
+        if known not in self._batches:
             kinds = kinds_of(step := shortened(self.graph, precision) if precision else self.graph)
-            each = [self._operator(signature(operator, graph)) for operator, graph in kinds.at(batch)]
-            numbered = zip(step.operators, kinds.number, strict=True)
-            self._batches[batch, precision] = {o.name: each[kind] for o, kind in numbered}
-        return self._batches[batch, precision]
+            keys = [signature(operator, graph) for operator, graph in kinds.at(batch)]
+            parts = parts_of(step) if compiled else (None,) * len(step.operators)
+            numbered = zip(step.operators, kinds.number, parts, strict=True)
+            self._batches[known] = {o.name: self._operator(keys[kind], part) for o, kind, part in numbered}
+        return self._batches[known]
 
     @cached_property
-    def _batches(self) -> dict[tuple[int, str], dict[str, Seconds]]:
+    def _batches(self) -> dict[tuple[int, str, bool], dict[str, Seconds]]:
         return {}
 
-    def _operator(self, key: str) -> Seconds:
+    def _operator(self, key: str, part: Part | None = None) -> Seconds:
+        if part is not None and key + part.mark in self.operators:
+            return self.operators[key + part.mark]
         if key not in self.operators:
             raise CostError(f"no cost is known for {key}; probe the task on this cluster first")
         return self.operators[key]
@@ -166,7 +174,8 @@ class Costs:
             case Compute():
                 segment = program.segment[act.segment]
                 graph = program.graph_of(segment.stage, self.graph)
-                return Demand(own + self.segment(segment.start, segment.stop, segment.batch, graph))
+                taken = self.segment(segment.start, segment.stop, segment.batch, graph, program.compiled)
+                return Demand(own + taken)
             case Pack():
                 return Demand(own + _over(program.bucket[act.bucket], self.add if act.add else self.copy))
             case Combine():

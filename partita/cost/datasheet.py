@@ -13,7 +13,8 @@ from partita.cost.kernels import KERNEL, MEMORY, multiplying, streaming
 from partita.cost.wiring import Wiring
 from partita.graph.contraction import contractions_of
 from partita.graph.flops import bytes_moved, flops
-from partita.graph.graph import Graph
+from partita.graph.fusing import Part, parts_of
+from partita.graph.graph import Graph, Optimizer
 from partita.graph.kinds import kinds_of
 from partita.graph.operator import Operator
 from partita.graph.patterns import shares_memory
@@ -30,32 +31,49 @@ VIEW: Final[Seconds] = 2e-6  # where there is nothing to launch
 
 def datasheet_costs(
     graph: Graph, cluster: Cluster, batches: tuple[int, ...], *, dtype: str = "fp32", because: str = "",
-    precisions: tuple[str, ...] = (),
+    precisions: tuple[str, ...] = (), compiled: bool = False,
 ) -> Costs:  # fmt: skip
     """Costs by data sheets: on accelerators of `kernels`, and beside them what launching takes; on processors of a
     roofline. `because` says why nothing was measured; steps in the short dtypes of `precisions` are covered too, an
-    operator at the speed of the dtype that it makes."""
+    operator at the speed of the dtype that it makes. With `compiled` operators are also priced as parts of kernels."""
     device = cluster.devices[0]
+    card = device.backend == "cuda"
     table: dict[str, Seconds] = {}
     launches: dict[str, Seconds] = {}
     for batch, step in product(batches, (graph, *(shortened(graph, short) for short in precisions))):
-        for operator, concrete in kinds_of(step).at(batch):
+        kinds = kinds_of(step)
+        parts = zip(kinds.number, parts_of(step), strict=True) if compiled and card else ()
+        told = {(kind, part.mark): part for kind, part in parts if part}
+        for number, (operator, concrete) in enumerate(kinds.at(batch)):
             key = signature(operator, concrete)
             table[key] = operator_seconds(device, operator, concrete, batch, dtype)
             launches[key] = VIEW if shares_memory(operator, concrete) else LAUNCH
-    card = device.backend == "cuda"
+            for mark, part in [(mark, part) for (kind, mark), part in told.items() if kind == number]:
+                table[key + mark] = part_seconds(device, operator, concrete, batch, part)
+                launches[key + mark] = LAUNCH if part.begins else 0.0
     byte = 1 / ((MEMORY if card else 0.8) * (device.memory_bandwidth or 10e9))
     element = ITEMSIZE[DTYPES[dtype]] * byte
     launch = KERNEL if card else 5e-6
     costs = Costs(
         graph, cluster, table, copy=Touch(launch, 2 * element), add=Touch(launch, 3 * element),
-        update=Touch(launch, 6 * element), load=Touch(0.0, 1e-6), sizes=batches, instruction=2e-6,
+        update=Touch(launch, (passes_of(graph.optimizer) if card else 6) * element), load=Touch(0.0, 1e-6), sizes=batches, instruction=2e-6,
         wiring=wired(cluster) if device.backend == "cuda" else Wiring(),
         source="datasheet", because=because,
     )  # fmt: skip
     touch = Touch(LAUNCH, 0.0)
     host = replace(costs, operators=launches, copy=touch, add=touch, update=touch, _sums={}) if card else None
     return replace(costs, launching=host, _sums={}) if host else costs
+
+
+def passes_of(rule: Optimizer) -> int:
+    """How often an optimizer's step reads or writes a number for each of the weights: fused, a gradient, and a weight
+    and what is kept of it both ways; otherwise each of the calls over all tensors that torch makes of it on CUDA
+    (`_multi_tensor_adam` and `_multi_tensor_sgd` of torch/optim, torch 2.13; others as many for what they keep)."""
+    if rule.fused:
+        return 3 + 2 * len(rule.state)
+    if rule.name == "SGD":
+        return 3 + 5 * bool(rule.momentum) + 3 * rule.nesterov
+    return {"Adam": 18, "AdamW": 20}.get(rule.name, 3 + 7 * len(rule.state))
 
 
 def operator_seconds(device: Device, operator: Operator, graph: Graph, batch: int, dtype: str = "fp32") -> Seconds:
@@ -72,6 +90,12 @@ def operator_seconds(device: Device, operator: Operator, graph: Graph, batch: in
     item, windows = ITEMSIZE.get(made, 4), "convolution" in operator.target
     tiles = sum(multiplying(device, each, made, item, convolution=windows) for each in products)
     return max(tiles, streaming(device, moved)) + KERNEL * len(products)
+
+
+def part_seconds(device: Device, operator: Operator, graph: Graph, batch: int, part: Part) -> Seconds:
+    """Seconds that an operator adds to the kernel of a compiler that it is a part of."""
+    moved = bytes_moved(operator, graph, batch, part) + (any(part.read[:1]) and _again(operator, graph, batch))
+    return streaming(device, moved, flops(operator, graph, batch)) + KERNEL * part.begins
 
 
 def _again(operator: Operator, graph: Graph, batch: int) -> int:

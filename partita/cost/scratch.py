@@ -21,14 +21,15 @@ def scratch_bytes(graph: Graph, bucket: Bucket, foreach: bool, joined: bool = Tr
     `joined`, otherwise a piece, or all pieces if torch updates them all at once (`foreach`, its default on CUDA). In
     half precision all gradients are converted to the master's dtype first.
     """
-    times, item = SCRATCH.get(graph.optimizer.name, 1), ITEMSIZE[bucket.master or bucket.dtype]
+    rule, item = graph.optimizer, ITEMSIZE[bucket.master or bucket.dtype]
+    times = 0 if rule.fused else SCRATCH.get(rule.name, 1)
     most = bucket.owned * item
     widened = most if bucket.master else 0
     if foreach or not bucket.pieces:
         return times * most + widened
     shapes = {p.name: p.tensor.at(1) for p in graph.parameters}
     sizes = [_rows(shapes[piece.parameter], piece) for piece in bucket.pieces]
-    if joined and graph.optimizer.joins:
+    if joined and rule.joins:
         sizes = [sum(sizes[start:stop]) for start, stop in units_of(sizes)]
     return times * min(max(sizes), most) + widened
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from partita.graph.formula import Call, kind_of
+from partita.graph.fusing import Part
 from partita.graph.graph import Graph
 from partita.graph.operator import Operator
 from partita.graph.patterns import CONTRACTIONS, pattern_of, shares_memory
@@ -35,22 +36,25 @@ def is_contraction(operator: Operator) -> bool:
     return kind_of(operator.target) in CONTRACTIONS
 
 
-def bytes_moved(operator: Operator, graph: Graph, batch: int) -> int:
-    """Bytes read from and written to memory on `batch` samples if every tensor is touched once; views touch none.
+def bytes_moved(operator: Operator, graph: Graph, batch: int, part: Part | None = None) -> int:
+    """Bytes read from and written to memory on `batch` samples if every tensor is touched once; views touch none. Of a
+    `part` of a kernel, what it reads and writes there.
 
     A dimension of stride 0 (an expanded one) is read once.
     """
     if shares_memory(operator, graph):
         return 0
     call = Call(operator, graph)
-    written = sum(tensor.size(batch) for tensor in operator.outputs if tensor is not None)
+    made = [tensor.size(batch) for tensor in operator.outputs if tensor is not None]
+    written, read = sum(made), 0
+    moved = written if part is None else sum(size for size, goes in zip(made, part.written, strict=True) if goes)
     if call.kind in WRITES_ONLY:
-        return written
-    reads = [graph.tensor(ref) for _, ref in call.reads()]
-    read = 0
-    for place, tensor in enumerate(reads):
+        return moved
+    for place, tensor in enumerate(graph.tensor(ref) for _, ref in call.reads()):
+        if part is not None and not part.read[place]:
+            continue
         once = tensor.size(batch)
         for size, stride in zip(tensor.shape, tensor.strides, strict=False):
             once //= max(dim_at(size, batch), 1) if stride == 0 else 1
         read += min(once, written) if place == 0 and call.kind in ROWS else once
-    return read + written
+    return read + moved

@@ -47,7 +47,7 @@ class Optimizer:
 
     `elementwise` is False where an update mixes elements (LAMB's norms), so that shards need more than their own part.
     `momentum` is that of SGD, and whether it is `nesterov`'s. `joins` says whether adjacent tensors have the same bits
-    where it steps them as one.
+    where it steps them as one, `fused` whether a step is one kernel.
     """
 
     name: str = "SGD"
@@ -56,6 +56,7 @@ class Optimizer:
     momentum: float = 0.0
     nesterov: bool = False
     joins: bool = True
+    fused: bool = False
 
     def state_bytes(self, elements: int) -> int:
         return round(sum(each * elements * ITEMSIZE[dtype] for _, each, dtype in self.state))

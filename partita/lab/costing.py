@@ -14,7 +14,7 @@ from partita.errors import OptionError
 from partita.graph.graph import Graph
 from partita.lowering.precision import short_dtype
 from partita.lowering.samples import sizes_of
-from partita.plan.plan import Plan
+from partita.plan.plan import COMPILED, Plan
 from partita.task import Task
 
 Tell = Callable[[str], None]
@@ -57,7 +57,8 @@ def costs_of(
             return found
         because = found
     sizes, precisions = batches_of(graph, plans), precisions_of(plans)
-    return datasheet_costs(graph, cluster, sizes, because=because, precisions=precisions)
+    compiled = any(COMPILED in plan.kernels for plan in plans)
+    return datasheet_costs(graph, cluster, sizes, because=because, precisions=precisions, compiled=compiled)
 
 
 def measured_costs(

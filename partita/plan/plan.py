@@ -58,7 +58,7 @@ class Kernel:
 
 
 DEFERRED: Final = Kernel("*batch_norm*", "deferred")  # running statistics move once a minibatch, not a microbatch
-COMPILED: Final = Kernel("*", "compiled")  # segments go through torch.compile; costs are those of its operators
+COMPILED: Final = Kernel("*", "compiled")  # segments go through torch.compile
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from partita.graph.graph import TANGENT, Buffer, Constant, Graph, Optimizer, Par
 from partita.graph.operator import Argument, Operator, Phase, Ref, Symbol, references
 from partita.graph.tensor import Tensor
 from partita.task import Task
+from partita.tracing.causal import told_causal
 from partita.tracing.draws import is_random
 from partita.tracing.record import AtenCall
 from partita.tracing.trace import NeedsData, Trace
@@ -62,7 +63,7 @@ def to_graph(task: Task, trace: Trace, batch: int, optimizer: Optimizer) -> Grap
     for i, tensor in enumerate(trace.inputs):
         names.refs[id(tensor)] = Ref(f"input.{i}")
     names.refs[id(trace.tangent)] = Ref(TANGENT)
-    operators = _operators(trace, names)
+    operators = told_causal(_operators(trace, names), names.constants)
     weight = None if trace.weight is None else names.ref(trace.weight)
     aliases = other_names(trace.model)
     parameters = tuple(

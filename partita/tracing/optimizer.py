@@ -42,6 +42,7 @@ def optimizer_spec(task: Task, precision: str) -> Optimizer:
     return Optimizer(
         name, state, elementwise(task),
         float(own.get("momentum", 0.0)), bool(own.get("nesterov", False)), joins(task),
+        bool(optimizer.defaults.get("fused")),
     )  # fmt: skip
 
 

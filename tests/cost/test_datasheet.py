@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.cluster.cluster import Cluster, Device
-from partita.cost.datasheet import LAUNCH, VIEW, datasheet_costs, operator_seconds, roofline
+from partita.cost.datasheet import LAUNCH, VIEW, datasheet_costs, operator_seconds, passes_of, roofline
 from partita.cost.kernels import KERNEL, MEMORY, RAMP, multiplying, peak_of, streaming
 from partita.cost.launching import joined, sides, slower
 from partita.graph.contraction import Contraction
+from partita.graph.graph import Optimizer
 from partita.lowering.lower import lower
 from partita.recipes.catalogue import call
 from partita.simulator.simulate import simulate, step_seconds
@@ -21,6 +22,7 @@ from tests.small import cluster_of, two_layers
 CARD = Device(
     "card", "cuda", (("fp32", 14e12), ("tf32", 60e12), ("bf16", 112e12)), memory_bandwidth=900e9, multiprocessors=80
 )
+ADAM = Optimizer("Adam", (("exp_avg", 1.0, "float32"), ("exp_avg_sq", 1.0, "float32")))
 SIZE = st.integers(1, 20_000)
 SHAPES = st.builds(Contraction, st.just(1.0), st.integers(1, 64), SIZE, SIZE, SIZE)
 
@@ -118,3 +120,23 @@ def test_joined_costs_know_both_batches_on_both_sides() -> None:
     assert both.launching is not None
     for side in (both, both.launching):
         assert 0 < side.segment(0, len(graph.operators), 4) <= side.segment(0, len(graph.operators), 8)
+
+
+@pytest.mark.parametrize(
+    ("rule", "passes"),
+    [
+        (Optimizer("SGD"), 3),
+        (Optimizer("SGD", (("momentum_buffer", 1.0, "float32"),), momentum=0.9), 8),
+        (Optimizer("SGD", (("momentum_buffer", 1.0, "float32"),), momentum=0.9, nesterov=True), 11),
+        (replace(ADAM, name="AdamW"), 20),
+        (ADAM, 18),
+        (replace(ADAM, fused=True), 7),
+        (Optimizer("SGD", fused=True), 3),
+    ],
+)
+def test_an_update_on_a_card_goes_over_its_numbers_as_often_as_torch_does(rule: Optimizer, passes: int) -> None:
+    assert passes_of(rule) == passes
+    graph, machine = replace(two_layers(), optimizer=rule), carded(1)
+    element = datasheet_costs(graph, machine, (4,)).update.element
+    assert element == pytest.approx(passes * 4 / (MEMORY * 900e9))
+    assert datasheet_costs(graph, cluster_of(1), (4,)).update.element == pytest.approx(6 * 4 / (0.8 * 10e9))
