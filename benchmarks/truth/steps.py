@@ -21,6 +21,8 @@ from random import Random
 from statistics import mean, median
 from typing import Any
 
+from run import again
+
 from partita.api import graph_of, plan_of
 from partita.cluster.cluster import Cluster
 from partita.cluster.text import read_cluster
@@ -41,7 +43,6 @@ from partita.zoo.hugging_face import hugging_face, transformers
 from partita.zoo.inception import inception3
 from partita.zoo.resnet import ResNet50
 from partita.zoo.tasks import on_images
-from run import again
 
 Row = dict[str, str]
 MACHINE = """
@@ -239,7 +240,7 @@ def vtrain(truth: Path, layers: int = 24) -> Iterator[Case]:
             continue
         data, pipe, m = int(row["dp"]), int(row["pp"]), int(float(row["num_microbatches"]))
         graph = of_minibatch(gpt(layers, int(row["hidden"]), int(row["heads"])), int(row["global_batch"]))
-        cluster = machine(A100, 1555, more=units(108), link=300, count=data * pipe)
+        cluster = machine(A100, 1555, more=units(108, 400), link=300, count=data * pipe)
         name = f"{row['layers']} layers, pp {pipe} dp {data}, {m} x {row['micro_batch']}"
         yield megatron_case(name, float(row["iter_time_s"]), graph, cluster, data, pipe, m)
 
@@ -251,8 +252,10 @@ def megatron(truth: Path) -> Iterator[Case]:
             continue
         ranks, volta, first = int(row["gpus"]), "V100" in row.get("hardware", ""), "case" in row
         graph = gpt(int(row["layers"]), int(row["hidden"]), int(row["heads"]), int(row["seq"]))
-        known = {"more": units(80 if volta else 108), "near": 150 if volta else 300, "far": 200, "ranks": ranks}
-        cluster = nodes(V100 if volta else A100, 900 if volta else 1555 if first else 2039, **known)
+        if volta:
+            cluster = nodes(V100, 900, more=units(80, 300), near=150, far=200, ranks=ranks)
+        else:
+            cluster = nodes(A100, 1555 if first else 2039, more=units(108, 400), near=300, far=200, ranks=ranks)
         name = f"{row['params_B']}B on {ranks} {'V100' if volta else 'A100'}"
         measured = float(row["iter_time_s" if first else "derived_iter_time_s"])
         yield megatron_case(name, measured, of_minibatch(graph, int(row["global_batch"])), cluster, ranks)
@@ -268,7 +271,8 @@ def torchtitan(truth: Path) -> Iterator[Case]:
         if row["precision"] != "bf16" or not alone:
             continue
         ranks, batch, hopper = int(row["gpus"]), int(row["global_batch"]), row["hardware"].startswith("H100")
-        known = {"more": units(132 if hopper else 108), "near": 450 if hopper else 300, "far": 400 if hopper else 200}
+        known = {"near": 450 if hopper else 300, "far": 400 if hopper else 200}
+        known |= {"more": units(132, 500) if hopper else units(108, 400)}
         cluster = nodes(H100 if hopper else A100, 2400 if hopper else 2039, ranks=ranks, **known)
         graph = of_minibatch(graph_of_llama(), batch)
         compiled = ",segments=compiled" if row["torch_compile"] == "1" else ""
@@ -319,8 +323,8 @@ TABLES: dict[str, Callable[[Path], Iterator[Case]]] = {
 }  # fmt: skip
 
 
-def units(count: int) -> str:
-    return f"multiprocessors = {count}"
+def units(count: int, watts: int = 0) -> str:
+    return f"multiprocessors = {count}" + (f'\npower = "{watts} W"' if watts else "")
 
 
 def table(truth: Path, name: str) -> list[Row]:

@@ -53,10 +53,10 @@ def datasheet_costs(
                 launches[key + mark] = LAUNCH if part.begins else 0.0
     byte = 1 / ((MEMORY if card else 0.8) * (device.memory_bandwidth or 10e9))
     element = ITEMSIZE[DTYPES[dtype]] * byte
-    launch = KERNEL if card else 5e-6
+    launch, passes = (KERNEL, passes_of(graph.optimizer)) if card else (5e-6, 6)
     costs = Costs(
         graph, cluster, table, copy=Touch(launch, 2 * element), add=Touch(launch, 3 * element),
-        update=Touch(launch, (passes_of(graph.optimizer) if card else 6) * element), load=Touch(0.0, 1e-6), sizes=batches, instruction=2e-6,
+        update=Touch(launch, passes * element), load=Touch(0.0, 1e-6), sizes=batches, instruction=2e-6,
         wiring=wired(cluster) if device.backend == "cuda" else Wiring(),
         source="datasheet", because=because,
     )  # fmt: skip

@@ -6,7 +6,8 @@
     +----+----+         among several and summed at the end. A tile is fed from the second-level cache.
 
 Constants are of all devices together, fitted on public tables of fp32 products of V100 and A100 (NeuSight's), tested on
-P100's, on convolutions and on whole steps (`benchmarks/truth`); sizes in elements, speeds in bytes and FLOP a second.
+P100's, on convolutions and on whole steps, those of half precision on the best products that were published of seven
+parts (`benchmarks/truth`); sizes in elements, speeds in bytes and FLOP a second.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ from partita.graph.contraction import Contraction
 from partita.units import Seconds
 
 ISSUE: Final = 0.86  # of the peak that the inner loop of a product reaches: clocks sag, and not only products issue
+HALF: Final = 0.845  # of a half precision's peak, at 1 TFLOP/s a watt: the best products of seven parts of NVIDIA's
+SAG: Final = (
+    0.107  # power by which that falls with TFLOP/s a watt: the more a part computes by a watt, the lower its clock
+)
 MEMORY: Final = 0.75  # of the memory's bandwidth that a kernel gets who reads and writes it once (ReLU on V100: 0.74)
 CACHE: Final = 3.0  # bandwidth of the second-level cache over the memory's (fits of parts of the table: 2.6 to 3.6)
 RAMP: Final[Seconds] = 1.3e-6  # before a tile's first operands have come and after its last product
@@ -41,6 +46,13 @@ def peak_of(device: Device, dtype: str, *, convolution: bool = False) -> float:
     return known or max(flops.values(), default=50e9)
 
 
+def issue_of(device: Device, dtype: str) -> float:
+    """The part of the peak that the inner loop of a product reaches; in half precision by the device's power."""
+    if SHORT.get(dtype, "") not in ("fp16", "bf16") or not device.power:
+        return ISSUE
+    return min(ISSUE, HALF * (peak_of(device, dtype) / 1e12 / device.power) ** -SAG)
+
+
 def streaming(device: Device, moved: float, work: float = 0.0) -> Seconds:
     """Of a kernel that moves so many bytes and computes `work` on what passes by."""
     return max(moved / (MEMORY * (device.memory_bandwidth or 10e9)), work / (ISSUE * peak_of(device, "float32")))
@@ -49,7 +61,7 @@ def streaming(device: Device, moved: float, work: float = 0.0) -> Seconds:
 def multiplying(device: Device, product: Contraction, dtype: str, item: int, *, convolution: bool = False) -> Seconds:
     """Of the tiles of a product, of operands of `item` bytes that have come into the cache already."""
     many = device.multiprocessors or ASSUMED
-    peak = ISSUE * peak_of(device, dtype, convolution=convolution)
+    peak = issue_of(device, dtype) * peak_of(device, dtype, convolution=convolution)
     feed = CACHE * (device.memory_bandwidth or 10e9)
     shape = product.parts, product.rows, product.columns, product.depth
     return product.times * _waves(peak / many, feed / many, many, item, *shape)

@@ -22,8 +22,8 @@ from partita.graph.repeats import DRAW
 APART: Final = frozenset(
     f"aten.{name}"
     for name in (
-        "embedding_dense_backward", "index_put", "scatter_add", "scatter", "topk", "sort", "median", "cumsum", "cumprod",
-        "max_pool2d_with_indices_backward", "avg_pool2d_backward",
+        "embedding_dense_backward", "index_put", "scatter_add", "scatter", "topk", "sort", "median", "cumsum",
+        "cumprod", "max_pool2d_with_indices_backward", "avg_pool2d_backward",
     )
 )  # fmt: skip
 LOOPS: Final = frozenset({*POINTS, *VIEWS, *NORMS, *LOOKUPS}) - APART

@@ -16,6 +16,7 @@ from partita.graph.gc_pause import without_gc
 from partita.graph.graph import Graph, Optimizer
 from partita.graph.repeats import find_repeats
 from partita.task import PRECISIONS, Task
+from partita.tracing.causal import told_causal
 from partita.tracing.convert import to_graph
 from partita.tracing.draws import with_sample_dims
 from partita.tracing.opaque import opaque_graph
@@ -75,13 +76,13 @@ def _traced(task: Task, batch: int, precision: str, optimizer: Optimizer, symbol
         return to_graph(task, trace_step(task, size, precision, real=real), size, optimizer)
 
     if not symbolic:
-        return _folded(at(batch))
+        return _folded(told_causal(at(batch)))
     one, two = _sizes(task, precision)
     try:
-        return _folded(with_sample_dims(unify(at(one), at(two), batch)))
+        return _folded(told_causal(with_sample_dims(unify(at(one), at(two), batch))))
     except Unlike as error:
         reason = f"it is not one step for any number of samples ({error})"
-        return _folded(replace(at(batch), blind=reason))
+        return _folded(told_causal(replace(at(batch), blind=reason)))
 
 
 def _folded(graph: Graph) -> Graph:

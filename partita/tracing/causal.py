@@ -4,50 +4,54 @@
                                                            ->   attention(q, k, v, is_causal=True)
 
 Models that are traced make their masks from positions alone instead of saying what they are, and a kernel that is
-handed a mask has to read it and to compute every score. What such a mask holds is known: it is computed here.
+handed a mask has to read it and to compute every score. What such a mask holds is known: it is computed here, for two
+samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from partita.graph.batch import substitute
 from partita.graph.formula import kind_of
-from partita.graph.graph import Constant
-from partita.graph.operator import Argument, Operator, Ref, Symbol
+from partita.graph.graph import TANGENT, Graph
+from partita.graph.operator import Argument, Operator, Ref, Symbol, reading
+from partita.tracing.convert import tidy
 
 FORWARD: Final = "aten._scaled_dot_product_flash_attention_for_cpu"
 PLACES: Final = {FORWARD: 3, f"{FORWARD}_backward": 6}  # of the probability of dropout, behind which `is_causal` stands
 MASK: Final = "attn_mask"
 LARGEST: Final = 2**28  # elements of a mask that is looked at
-POSITIONS: Final = frozenset(
-    f"aten.{name}"
-    for name in (
-        "arange", "full", "ones", "zeros", "scalar_tensor", "unsqueeze", "expand", "add", "sub", "rsub", "mul", "neg",
-        "abs", "le", "lt", "ge", "gt", "eq", "ne", "minimum", "maximum", "bitwise_and", "bitwise_or", "bitwise_not",
-        "bitwise_xor", "logical_and", "logical_or", "logical_not", "logical_xor", "where", "masked_fill", "_to_copy",
-        "zeros_like", "ones_like", "full_like", "clone", "tril", "triu",
-    )
-)  # fmt: skip
+SAMPLES: Final = 2
+SMALL: Final = 2**20  # elements of what is kept
 
 
-def told_causal(operators: Iterable[Operator], constants: Iterable[Constant]) -> list[Operator]:
-    """The operators of a step of known sizes; of attention that reads a mask which hides all later places, or nothing,
-    the mask is taken away, and `is_causal` says which."""
-    every = list(operators)
-    values = _Values({o.name: o for o in every}, {c.name: c for c in constants})
-    return [_told(operator, values) for operator in every]
+def told_causal(graph: Graph) -> Graph:
+    """The step in which attention that reads a mask which hides all later places, or nothing, has no mask, and
+    `is_causal` says which."""
+    asked = [o for o in graph.operators if _mask_of(o)]
+    if not asked:
+        return graph
+    values = _Values(substitute(graph, SAMPLES if graph.symbolic else graph.batch))
+    operators = tuple(_told(operator, values) for operator in graph.operators)
+    return graph if operators == graph.operators else tidy(replace(graph, operators=operators))
+
+
+def _mask_of(operator: Operator) -> Ref | None:
+    mask = dict(operator.keywords).get(MASK) if kind_of(operator.target) in PLACES else None
+    return mask if isinstance(mask, Ref) else None
 
 
 def _told(operator: Operator, values: _Values) -> Operator:
-    place, mask = PLACES.get(kind_of(operator.target), 0), dict(operator.keywords).get(MASK)
-    hidden = values.hidden(mask) if place and isinstance(mask, Ref) else ""
+    mask = _mask_of(operator)
+    hidden = values.hidden(mask) if mask else ""
     if not hidden:
         return operator
+    place = PLACES[kind_of(operator.target)]
     known = operator.arguments[: place + 1]
     arguments = (*known, *(0.0,) * (place + 1 - len(known)), hidden == "later")
     return replace(operator, arguments=arguments, keywords=tuple(k for k in operator.keywords if k[0] != MASK))
@@ -55,76 +59,85 @@ def _told(operator: Operator, values: _Values) -> Operator:
 
 @dataclass
 class _Values:
-    """What operators make that read positions alone; `found` has what masks hide that were already asked for. A
-    dimension that a value only repeats over is left out: what follows would repeat it."""
+    """What a step of known sizes makes of positions alone. `found` has what masks hide, by how they are made: layers
+    may each make their own. `numbers` tells values apart by that."""
 
-    made: Mapping[str, Operator]
-    constants: Mapping[str, Constant]
-    found: dict[str, str] = field(default_factory=dict)
+    graph: Graph
+    found: dict[int, str] = field(default_factory=dict)
+    numbers: dict[object, int] = field(default_factory=dict)
+    told: dict[str, int] = field(default_factory=dict)
 
     def hidden(self, ref: Ref) -> str:
         """What a mask hides: 'later' places, 'nothing', or "" where it is another, or not known."""
-        if ref.name not in self.found:
-            self.found[ref.name] = self._hidden(ref)
-        return self.found[ref.name]
+        if not self._known(ref):
+            return ""
+        number = self._number(ref)
+        if number not in self.found:
+            self.found[number] = self._hidden(ref)
+        return self.found[number]
+
+    def _number(self, ref: Ref) -> int:
+        """The same of values that are made alike."""
+        if ref.name not in self.told:
+            place = self.graph.index.get(ref.name, -1)
+            key: object = ref.name
+            if place >= 0:
+                operator = reading(self.graph.operators[place], lambda one: Ref(str(self._number(one)), one.index))
+                key = operator.target, operator.arguments, operator.keywords
+            self.told[ref.name] = self.numbers.setdefault(key, len(self.numbers))
+        return self.told[ref.name]
 
     def _hidden(self, ref: Ref) -> str:
-        operator = self.made.get(ref.name)
-        made = operator.outputs[0] if operator else None
-        if made is None or len(made.shape) < 2 or not self._plain(ref):
+        spec = self.graph.tensor(ref)
+        if len(spec.shape) < 2 or spec.elements() > LARGEST:
             return ""
-        sides = made.at(1).shape[-2:]
-        rows, columns = (side for side in sides if isinstance(side, int))
-        if rows * columns > LARGEST:
-            return ""
-        value = self._value(ref)
-        if value.numel() > rows * columns:
-            return ""
+        value = self._value(ref, {})
         seen = value if value.dtype is torch.bool else value == 0
         if bool(seen.all()):
             return "nothing"
-        if rows != columns or value.shape[-2:] != (rows, columns):
-            return ""
         gone = ~seen if value.dtype is torch.bool else value <= torch.finfo(value.dtype).min
+        rows, columns = value.shape[-2:]
         below = torch.ones(rows, columns, dtype=torch.bool).tril()
-        return "later" if bool(torch.where(below, seen, gone).all()) else ""
+        return "later" if rows == columns and bool(torch.where(below, seen, gone).all()) else ""
 
-    def _plain(self, ref: Ref) -> bool:
-        """Whether a value comes from positions and numbers alone, by operators each of whose elements is of one place
-        of what it reads."""
-        waiting, seen = [ref], set[str]()
+    def _known(self, ref: Ref) -> bool:
+        """Whether a value comes from numbers alone: no sample, weight or buffer, and nothing drawn."""
+        graph, waiting, done = self.graph, [ref], set[str]()
+        constants = {c.name for c in graph.constants} - {TANGENT}
         while waiting:
-            one = waiting.pop()
-            if one.name in seen or one.name in self.constants:
+            name = waiting.pop().name
+            if name in done or name in constants:
                 continue
-            seen.add(one.name)
-            operator = self.made.get(one.name)
-            if operator is None or operator.several or kind_of(operator.target) not in POSITIONS:
+            done.add(name)
+            if name not in graph.index or not graph.operators[graph.index[name]].target.startswith("aten."):
                 return False
-            waiting += operator.reads()
+            waiting += graph.operators[graph.index[name]].reads()
         return True
 
-    def _value(self, ref: Ref) -> Tensor:
-        if ref.name in self.constants:
-            constant = self.constants[ref.name]
-            flat = torch.frombuffer(bytearray(constant.data), dtype=getattr(torch, constant.tensor.dtype))
-            return flat.reshape(constant.tensor.at(1).shape)  # type: ignore[arg-type]
-        operator = self.made[ref.name]
-        if kind_of(operator.target) == "aten.expand":
-            return self._value(next(operator.reads()))
+    def _value(self, ref: Ref, made: dict[str, Any]) -> Tensor:
+        value = made[ref.name] if ref.name in made else self._made(ref.name, made)
+        found: Tensor = value if ref.index < 0 else value[ref.index]
+        if found.numel() < SMALL:  # what is large has one reader as a rule
+            made[ref.name] = value
+        return found
+
+    def _made(self, name: str, made: dict[str, Any]) -> Any:
+        for constant in self.graph.constants:
+            if constant.name == name:
+                flat = torch.frombuffer(bytearray(constant.data), dtype=getattr(torch, constant.tensor.dtype))
+                return flat.reshape(constant.tensor.shape)  # type: ignore[arg-type]
+        operator = self.graph.operators[self.graph.index[name]]
         function: Any = torch.ops
         for part in operator.target.split("."):
             function = getattr(function, part)
-        arguments = [self._argument(argument) for argument in operator.arguments]
-        keywords = {name: self._argument(value) for name, value in operator.keywords}
-        result: Tensor = function(*arguments, **keywords)
-        return result
 
-    def _argument(self, argument: Argument) -> Any:
-        if isinstance(argument, Ref):
-            return self._value(argument)
-        if isinstance(argument, tuple):
-            return [self._argument(part) for part in argument]
-        if isinstance(argument, Symbol):
-            return torch.device("cpu") if argument.kind == "device" else getattr(torch, argument.value)
-        return argument
+        def given(argument: Argument) -> Any:
+            if isinstance(argument, Ref):
+                return self._value(argument, made)
+            if isinstance(argument, tuple):
+                return [given(part) for part in argument]
+            if isinstance(argument, Symbol):
+                return torch.device("cpu") if argument.kind == "device" else getattr(torch, argument.value)
+            return argument
+
+        return function(*map(given, operator.arguments), **{name: given(value) for name, value in operator.keywords})

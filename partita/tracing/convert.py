@@ -15,7 +15,6 @@ from partita.graph.graph import TANGENT, Buffer, Constant, Graph, Optimizer, Par
 from partita.graph.operator import Argument, Operator, Phase, Ref, Symbol, references
 from partita.graph.tensor import Tensor
 from partita.task import Task
-from partita.tracing.causal import told_causal
 from partita.tracing.draws import is_random
 from partita.tracing.record import AtenCall
 from partita.tracing.trace import NeedsData, Trace
@@ -63,7 +62,7 @@ def to_graph(task: Task, trace: Trace, batch: int, optimizer: Optimizer) -> Grap
     for i, tensor in enumerate(trace.inputs):
         names.refs[id(tensor)] = Ref(f"input.{i}")
     names.refs[id(trace.tangent)] = Ref(TANGENT)
-    operators = told_causal(_operators(trace, names), names.constants)
+    operators = _operators(trace, names)
     weight = None if trace.weight is None else names.ref(trace.weight)
     aliases = other_names(trace.model)
     parameters = tuple(
@@ -83,7 +82,7 @@ def to_graph(task: Task, trace: Trace, batch: int, optimizer: Optimizer) -> Grap
         optimizer=optimizer, rung="dispatch", symbolic=False, global_batch=task.batch_size,
         samples=len(task.data), clip_norm=task.clip_norm or 0.0,
     )  # fmt: skip
-    return _as_read(_tidy(replace(graph, constants=(tangent, *names.constants))))
+    return _as_read(tidy(replace(graph, constants=(tangent, *names.constants))))
 
 
 def _as_read(graph: Graph) -> Graph:
@@ -221,7 +220,7 @@ def _argument(value: Any, names: Names) -> Argument:
     raise CaptureError(f"a call has the argument {value!r} of type {type(value).__name__}, which a graph cannot hold")
 
 
-def _tidy(graph: Graph) -> Graph:
+def tidy(graph: Graph) -> Graph:
     """Dead operators and constants dropped, what only gradients need moved behind the forward pass, names given."""
     by_name = {operator.name: operator for operator in graph.operators}
     ends = (graph.loss, *((graph.weight,) if graph.weight else ()), *(ref for _, ref in graph.mutations))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from partita.cluster.cluster import Cluster, Device
 from partita.cost.datasheet import LAUNCH, VIEW, datasheet_costs, operator_seconds, passes_of, roofline
-from partita.cost.kernels import KERNEL, MEMORY, RAMP, multiplying, peak_of, streaming
+from partita.cost.kernels import ISSUE, KERNEL, MEMORY, RAMP, issue_of, multiplying, peak_of, streaming
 from partita.cost.launching import joined, sides, slower
 from partita.graph.contraction import Contraction
 from partita.graph.graph import Optimizer
@@ -70,6 +70,18 @@ def test_a_dtype_without_a_peak_goes_at_that_of_fp32() -> None:
     assert peak_of(CARD, "float16") == peak_of(CARD, "float32") == 14e12
     assert peak_of(CARD, "float32", convolution=True) == 60e12
     assert peak_of(Device("bare", "cuda"), "float32") > 0
+
+
+@pytest.mark.parametrize(
+    ("peak", "watts", "share"),
+    [(312e12, 400, 0.869), (989e12, 700, 0.803), (989e12, 900, 0.838), (2250e12, 1000, 0.776)],
+)
+def test_half_precision_goes_by_the_power_that_it_has(peak: float, watts: float, share: float) -> None:
+    """The best products that were published of an A100, an H100, a GH200 and a B200; fp32 has power enough."""
+    card = replace(CARD, flops=(("fp32", 14e12), ("bf16", peak)), power=watts)
+    assert issue_of(card, "bfloat16") == pytest.approx(share, rel=0.02)
+    assert issue_of(card, "bfloat16") <= ISSUE == issue_of(card, "float32") == issue_of(CARD, "bfloat16")
+    assert issue_of(replace(card, power=watts / 2), "bfloat16") < issue_of(card, "bfloat16")
 
 
 @given(st.floats(0, 1e12), st.floats(0, 1e12))

@@ -87,7 +87,8 @@ def test_views_hide_nothing() -> None:
 
 def test_a_sum_over_rows_is_a_kernel_of_its_own_unless_it_alone_reads() -> None:
     def rows(*more: Operator, loss: str) -> dict[str, Part | None]:
-        graph = step(op("x", "relu.default", "input.0"), op("sum", "sum.dim_IntList", "x", (0,), made=WIDE), *more, loss=loss)
+        first = op("x", "relu.default", "input.0"), op("sum", "sum.dim_IntList", "x", (0,), made=WIDE)
+        graph = step(*first, *more, loss=loss)
         return dict(zip(graph.index, parts_of(graph), strict=True))
 
     alone = rows(loss="sum")
