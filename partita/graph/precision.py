@@ -20,6 +20,7 @@ from typing import Final
 from partita.graph.graph import TANGENT, Graph, Parameter
 from partita.graph.homes import adds
 from partita.graph.operator import Operator, Phase, Ref, Symbol, reading
+from partita.graph.patterns import shares_memory
 from partita.graph.tensor import Tensor
 
 FLOATS: Final = ("float64", "float32")
@@ -85,6 +86,7 @@ class _Writer:
     made: dict[tuple[Ref, str, Phase], Ref] = field(default_factory=dict)
     rounded: dict[Ref, Ref] = field(default_factory=dict)
     groups: dict[Ref, str] = field(default_factory=dict)
+    views: dict[object, Ref] = field(default_factory=dict)
 
     def write(self) -> Graph:
         graph = self.graph
@@ -189,7 +191,9 @@ class _Writer:
         return place >= 0 and ref.index > 0 and ATTENTION in self.graph.operators[place].target
 
     def _cast(self, ref: Ref, dtype: str, near: Operator) -> Ref:
-        """The value in a dtype, by an operator that stands here; what was rounded in forward is not rounded again."""
+        """The value in a dtype, by an operator that stands here; what was rounded in forward is not rounded again, nor
+        what is looked at in the same way."""
+        ref = self._first(ref)
         spec = self.spec(ref)
         if spec.dtype == dtype:
             return ref
@@ -207,6 +211,14 @@ class _Writer:
         self.specs[Ref(name)] = replace(spec, dtype=dtype)
         self.made[ref, dtype, near.phase] = Ref(name)
         return Ref(name)
+
+    def _first(self, ref: Ref) -> Ref:
+        """Of views that are alike, such as those of a layer's input for each of its projections, the first."""
+        place = self.graph.index.get(ref.name, -1)
+        operator = self.graph.operators[place]
+        if place < 0 or operator.phase is not Phase.FORWARD or not shares_memory(operator, self.graph):
+            return ref
+        return self.views.setdefault((operator.target, operator.arguments, operator.keywords, ref.index), ref)
 
 
 def _literals(operator: Operator) -> Iterator[object]:

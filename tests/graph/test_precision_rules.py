@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+from torch import nn
 
 from partita.graph.graph import Graph
 from partita.graph.precision import shortened
@@ -52,3 +55,25 @@ def test_a_step_is_plain_pytorchs_within_its_rounding(name: str) -> None:
     """What reads values of several dtypes may be rounded at another place than autograd rounds it."""
     graph = shortened(capture(TASKS[name](), batch=BATCH, symbolic=False), "bfloat16")
     assert max(differences(TASKS[name](), graph, torch.bfloat16).values()) <= 2.0**-6
+
+
+class Fanned(nn.Module):
+    """A norm whose result three projections look at, each as a table of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.parts = nn.LayerNorm(6), nn.ModuleList(nn.Linear(6, 6, bias=False) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = self.norm(x).pow(2)[:, None].expand(-1, 2, -1).clone()
+        return sum(part(rows) for part in self.parts)[:, 0, :3]  # type: ignore[no-any-return]
+
+
+def test_what_several_look_at_alike_is_cast_once() -> None:
+    """Kept once for backward too; gradients are still what plain PyTorch sums."""
+    given = replace(perceptron(), model=Fanned)
+    graph = shortened(capture(given, batch=BATCH, symbolic=False), "bfloat16")
+    products = [o for o in graph.operators[: graph.forward_length] if o.target == "aten.mm.default"]
+    assert len(products) == 3
+    assert len({next(o.reads()) for o in products}) == 1
+    assert set(differences(given, graph, torch.bfloat16).values()) == {0.0}
