@@ -8,7 +8,7 @@ from typing import Final
 
 from partita.cluster.cluster import Cluster, Device
 from partita.cost.costs import Costs, Touch
-from partita.cost.fabric import wired
+from partita.cost.fabric import of_hosts, wired
 from partita.cost.kernels import KERNEL, MEMORY, multiplying, streaming
 from partita.cost.wiring import Wiring
 from partita.graph.contraction import contractions_of
@@ -61,8 +61,11 @@ def datasheet_costs(
         source="datasheet", because=because,
     )  # fmt: skip
     touch = Touch(LAUNCH, 0.0)
-    host = replace(costs, operators=launches, copy=touch, add=touch, update=touch, _sums={}) if card else None
-    return replace(costs, launching=host, _sums={}) if host else costs
+    if not card:
+        return costs
+    wiring = of_hosts(costs.wiring)
+    host = replace(costs, operators=launches, copy=touch, add=touch, update=touch, wiring=wiring, _sums={})
+    return replace(costs, launching=host, _sums={})
 
 
 def passes_of(rule: Optimizer) -> int:

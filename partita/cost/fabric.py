@@ -13,7 +13,7 @@ compares: LAUNCH, LANDING and FLAGGED are fitted to all-reduces on 2 to 8 A100 (
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cache
 from math import ceil, inf, log2
@@ -62,6 +62,8 @@ FLAGGED: Final = 0.8  # of the link's payload, LL128's (NCCL reckons with 0.92)
 # above which bandwidth a link inside a machine is an NVLink (PCIe 5 x16 has 63 GB/s, NVLink 1 80).
 NETWORK: Final = 0.95
 CALL: Final = 10e-6
+CHANNELS: Final = 16  # of NCCL's, each of which takes a multiprocessor as long as bytes flow
+ASSUMED: Final = 100  # multiprocessors of a device that does not say
 PCIE: Final = 64e9
 SIZES: Final = np.unique(np.round(2.0 ** np.arange(6, 35.1, 0.5)))
 
@@ -70,7 +72,8 @@ SIZES: Final = np.unique(np.round(2.0 ** np.arange(6, 35.1, 0.5)))
 class Fabric:
     """The links of accelerators: payload bytes a second `near`, of a device inside its machine, and `far`, of a
     machine; `way` seconds from machine to machine; `kind` of the near ones; the part of it at which switches sum. What
-    arrives lands at `landing` bytes a second. In a `mesh` a group's devices have only the wires between themselves."""
+    arrives lands at `landing` bytes a second. In a `mesh` a group's devices have only the wires between themselves.
+    While bytes flow, the part `occupied` of a device does not compute."""
 
     near: BytesPerSecond
     far: BytesPerSecond
@@ -79,6 +82,7 @@ class Fabric:
     sums: float = 0.0
     mesh: tuple[tuple[int, ...], ...] = ()
     landing: BytesPerSecond = inf
+    occupied: float = 0.0
 
     def of(self, kind: Kind, circle: Circle) -> Curve:
         return curve_of(self, kind, circle.ranks, circle.machines)
@@ -103,7 +107,8 @@ def fabric_of(cluster: Cluster) -> Fabric:
     switches = list(_switches(cluster.root))
     sums, mesh = min(one.sums for one in switches), max(one.mesh for one in switches)
     memory = min(device.memory_bandwidth or inf for device in cluster.devices)
-    return Fabric(NVLINK * near, NETWORK * far, way, kind, sums, mesh, LANDING * memory)
+    occupied = CHANNELS / min(device.multiprocessors or ASSUMED for device in cluster.devices)
+    return Fabric(NVLINK * near, NETWORK * far, way, kind, sums, mesh, LANDING * memory, min(occupied, 0.5))
 
 
 @cache
@@ -120,6 +125,12 @@ def narrowest(mesh: tuple[tuple[int, ...], ...], count: int) -> float:
 def wired(cluster: Cluster) -> Wiring:
     """The wiring of a cluster of accelerators."""
     return Wiring(CALL, 5e-6, fabric_of(cluster), 0.0, 0.0, 0.0, NETWORK, NVLINK)
+
+
+def of_hosts(wiring: Wiring) -> Wiring:
+    """The same wiring for those who launch: bytes that flow keep no host from its work."""
+    curves = wiring.curves
+    return replace(wiring, curves=replace(curves, occupied=0.0)) if isinstance(curves, Fabric) else wiring
 
 
 def _switches(group: Group) -> Iterator[Group]:
@@ -139,8 +150,9 @@ def curve_of(fabric: Fabric, kind: Kind, ranks: int, machines: int) -> Curve:
     total, part = fastest(fabric, kind, ranks, machines, SIZES)
     ring = PASSES.get(kind, 2) * (ranks - 1) / ranks * SIZES / fabric.ports(machines)
     beyond = np.maximum(total - np.maximum(part * ring, CALL), 0.0)
-    rows = zip(SIZES.tolist(), beyond.tolist(), part.tolist(), strict=True)
-    return tuple((int(size), wait, CALL, share) for size, wait, share in rows)
+    core = np.maximum(fabric.occupied * part * ring, CALL)
+    rows = zip(SIZES.tolist(), beyond.tolist(), core.tolist(), part.tolist(), strict=True)
+    return tuple((int(size), wait, busy, share) for size, wait, busy, share in rows)
 
 
 def fastest(fabric: Fabric, kind: Kind, ranks: int, machines: int, size: Reals) -> tuple[Reals, Reals]:

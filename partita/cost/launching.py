@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from partita.cost.costs import Costs
+from partita.cost.fabric import of_hosts
 from partita.program.instruction import Act, Compute, Pack, Update
 from partita.program.program import Program, Role
 
@@ -16,7 +17,9 @@ def sides(program: Program, costs: Costs) -> tuple[Costs, ...]:
     host = costs.launching
     if host is None or not any(_launched(program, role, costs, host) for role in program.roles):
         return (costs,)
-    return costs, host if host.cluster is costs.cluster else replace(host, cluster=costs.cluster, wiring=costs.wiring)
+    if host.cluster is not costs.cluster:
+        host = replace(host, cluster=costs.cluster, wiring=of_hosts(costs.wiring))
+    return costs, host
 
 
 def slower(costs: Costs, batch: int) -> Costs:

@@ -172,3 +172,17 @@ def test_processors_keep_their_chains() -> None:
     machines = Cluster("three", Group("root", devices, (Link(1e9, 1e-5),) * 3))
     costs = datasheet_costs(two_layers(), machines, ())
     assert costs.wiring.waiting(2**20, Circle(3, 3, 2e-5)) == pytest.approx(4 * (100e-6 + 2e-5))
+
+
+@pytest.mark.parametrize(("name", "part"), [("a100-dgx", 16 / 108), ("h200-dgx-x4", 16 / 132)])
+def test_bytes_that_flow_take_multiprocessors(name: str, part: float) -> None:
+    """As long as they flow, on the device and not on its host; a small collective takes no more than its call."""
+    cluster = load_cluster(name)
+    wiring, circle = wired(cluster), Circle(8, 1)
+    fabric = fabric_of(cluster)
+    flowing = 7 / 8 * 2.0**30 / fabric.ports(1)
+    assert wiring.reducing(2**30, circle, Kind.ALL_GATHER) == pytest.approx(part * flowing)
+    assert wiring.reducing(64, circle, Kind.ALL_GATHER) == CALL
+    host = datasheet_costs(two_layers(), cluster, (4,)).launching
+    assert host is not None
+    assert host.wiring.reducing(2**30, circle, Kind.ALL_GATHER) == CALL
