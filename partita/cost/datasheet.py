@@ -20,13 +20,14 @@ from partita.graph.operator import Operator
 from partita.graph.patterns import shares_memory
 from partita.graph.precision import shortened
 from partita.graph.signature import signature
-from partita.graph.tensor import ITEMSIZE
+from partita.graph.tensor import ITEMSIZE, dim_at
 from partita.units import Seconds
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
 SHORT = {"bfloat16": "bf16", "float16": "fp16"}
 LAUNCH: Final[Seconds] = 6e-6  # of a host that launches an operator from Python, kernel and bookkeeping
 VIEW: Final[Seconds] = 2e-6  # where there is nothing to launch
+ROW: Final = 48 * 2**10  # bytes that threads who work together keep between them
 
 
 def datasheet_costs(
@@ -103,12 +104,23 @@ def part_seconds(device: Device, operator: Operator, graph: Graph, batch: int, p
 
 def _again(operator: Operator, graph: Graph, batch: int) -> int:
     """Bytes read a second time: statistics over samples are known when all of a tensor was read (BatchNorm, both ways);
-    a row of a layer norm or a softmax stays on the chip."""
-    made = operator.outputs[0]
-    if "batch_norm" not in operator.target or made is None:
+    a row of a layer norm or a softmax stays on the chip, but one that is longer than ROW: a softmax reads that for its
+    largest, its sum and its result, and its backward pass for a sum and its result (torch's SoftMax.cu)."""
+    made, tensors = operator.outputs[0], [graph.tensor(ref) for ref in operator.reads()]
+    if made is None:
         return 0
-    tensors = [graph.tensor(ref) for ref in operator.reads()]
-    return sum(tensor.size(batch) for tensor in tensors if tensor.shape == made.shape)
+    if "batch_norm" in operator.target:
+        return sum(tensor.size(batch) for tensor in tensors if tensor.shape == made.shape)
+    if "softmax" not in operator.target or not tensors[0].shape:
+        return 0
+    backward = "backward" in operator.target
+    along = operator.arguments[2 if backward else 1]
+    length = dim_at(tensors[0].shape[along if isinstance(along, int) else -1], batch)
+    if length * ITEMSIZE[tensors[0].dtype] <= ROW:
+        return 0
+    if not backward:
+        return 2 * tensors[0].size(batch)
+    return sum(tensor.size(batch) for tensor in tensors[: 1 if "log" in operator.target else 2])
 
 
 def roofline(device: Device, dtype: str, work: float, moved: float) -> Seconds:

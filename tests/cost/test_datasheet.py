@@ -14,6 +14,8 @@ from partita.cost.kernels import ISSUE, KERNEL, MEMORY, RAMP, issue_of, multiply
 from partita.cost.launching import joined, sides, slower
 from partita.graph.contraction import Contraction
 from partita.graph.graph import Optimizer
+from partita.graph.operator import Operator, Ref, Symbol
+from partita.graph.tensor import Tensor
 from partita.lowering.lower import lower
 from partita.recipes.catalogue import call
 from partita.simulator.simulate import simulate, step_seconds
@@ -152,3 +154,22 @@ def test_an_update_on_a_card_goes_over_its_numbers_as_often_as_torch_does(rule: 
     element = datasheet_costs(graph, machine, (4,)).update.element
     assert element == pytest.approx(passes * 4 / (MEMORY * 900e9))
     assert datasheet_costs(graph, cluster_of(1), (4,)).update.element == pytest.approx(6 * 4 / (0.8 * 10e9))
+
+
+@pytest.mark.parametrize(("kind", "forward", "backward"), [("_log_softmax", 4, 4), ("_softmax", 4, 5)])
+def test_rows_that_do_not_stay_on_the_chip_are_read_again(kind: str, forward: int, backward: int) -> None:
+    """Tensors that go over the bus: one in and one out, two in and one out, and what is read again of long rows."""
+
+    def tensors(length: int, *reads: str) -> float:
+        spec = Tensor((64, length), "float32")
+        ends = (-1, False) if len(reads) == 1 else (-1, Symbol("dtype", "float32"))
+        target = f"aten.{kind}{'' if len(reads) == 1 else '_backward_data'}.default"
+        operator = Operator("made", target, (*map(Ref, reads), *ends), (), (spec,))
+        graph = replace(two_layers(), operators=(operator,), inputs=(("x", spec), ("y", spec)))
+        moved = operator_seconds(CARD, operator, graph, 1) - KERNEL
+        return moved * MEMORY * 900e9 / spec.size()
+
+    assert tensors(12 * 1024, "x") == pytest.approx(2)
+    assert tensors(12 * 1024, "x", "y") == pytest.approx(3)
+    assert tensors(12 * 1024 + 1, "x") == pytest.approx(forward)
+    assert tensors(12 * 1024 + 1, "x", "y") == pytest.approx(backward)
