@@ -50,7 +50,7 @@ def issue_of(device: Device, dtype: str) -> float:
     """The part of the peak that the inner loop of a product reaches; in half precision by the device's power."""
     if SHORT.get(dtype, "") not in ("fp16", "bf16") or not device.power:
         return ISSUE
-    return min(ISSUE, HALF * (peak_of(device, dtype) / 1e12 / device.power) ** -SAG)
+    return min(ISSUE, HALF * float((peak_of(device, dtype) / 1e12 / device.power) ** -SAG))
 
 
 def streaming(device: Device, moved: float, work: float = 0.0) -> Seconds:
