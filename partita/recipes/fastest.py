@@ -19,7 +19,7 @@ from partita.plan.sync import Sync
 from partita.plan.wire import Codec
 from partita.program.instruction import Collective, Instruction, Kind
 from partita.program.program import Bucket, Lane, Program, Role
-from partita.simulator.simulate import simulate
+from partita.simulator.simulate import step_seconds
 from partita.units import Bytes, Seconds
 from partita.wire.algorithms import ALGORITHMS, AUTO, BACKEND, STREAMS, all_reduce, hands_whole
 from partita.wire.codec import spec_of
@@ -49,7 +49,7 @@ def _settled(sync: Sync, plan: Plan, costs: Costs) -> Sync:
     if any(spec_of(codec).sparse and codec.where == "end" for codec in sync.wire.codecs):
         twice = len(sync.wire.codecs) > 1
         names = [name for name in (BACKEND, *STREAMS) if hands_whole(name) or not twice]
-        steps = {name: simulate(_with(plan, name, costs), costs).step_seconds for name in names}
+        steps = {name: step_seconds(_with(plan, name, costs), costs) for name in names}
         return replace(sync, wire=replace(sync.wire, collective=min(steps, key=lambda name: steps[name])))
     program = _with(plan, BACKEND, costs)
     acts = [i.act for _, i in program.instructions() if isinstance(i.act, Collective)]
@@ -75,7 +75,7 @@ def timed(size: Bytes, ranks: int, codec: Codec | None, costs: Costs) -> Iterato
     for algorithm in candidates(ranks, codec is not None, costs.cluster):
         act = Collective(Kind.ALL_REDUCE, bucket.name, (group,), algorithm=algorithm, codec=codec)
         role = Role("all", group, (Instruction("A", act, "compute"),), (Lane("compute"),))
-        yield simulate(Program("all-reduce", (role,), (), (bucket,), 1), costs).step_seconds, algorithm
+        yield step_seconds(Program("all-reduce", (role,), (), (bucket,), 1), costs), algorithm
 
 
 def choice(found: Iterable[tuple[Seconds, str]]) -> str:

@@ -15,7 +15,7 @@ from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.lowering.samples import sizes_of
 from partita.plan.plan import Plan
-from partita.simulator.simulate import simulate
+from partita.simulator.simulate import step_seconds
 from partita.units import Bytes, Seconds
 
 PARTS: Final = (1, 4, 16, 64, 256)  # slices of all gradients
@@ -35,7 +35,7 @@ def tuned(planned: Planned, graph: Graph, cluster: Cluster, costs: Costs | None 
         if point not in known:
             plan = planned(*point)
             found = costs or datasheet_costs(graph, cluster, sizes_of(plan, graph))
-            known[point] = simulate(lower(graph, plan, cluster)[-1].program, found).step_seconds
+            known[point] = step_seconds(lower(graph, plan, cluster)[-1].program, found)
         return known[point]
 
     slices = [-(-total // parts) for parts in PARTS]

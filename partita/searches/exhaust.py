@@ -23,7 +23,7 @@ from partita.searches.exhaustive import Candidate, fits
 from partita.searches.floors import Floors
 from partita.searches.screen import Screen
 from partita.searches.space import Space
-from partita.simulator.simulate import setting_of, simulate, step_seconds
+from partita.simulator.simulate import clocked
 from partita.units import Seconds
 
 FEW_DEVICES: Final = 16
@@ -118,9 +118,8 @@ def _better(text: str, costs: Costs, best: Seconds) -> tuple[Candidate | None, i
     except InputError:
         return None, 0
     length = sum(len(role.ranks) * len(role.instructions) for role in program.roles)
-    setting = setting_of(program, costs)
-    if cluster.size <= FEW_DEVICES and step_seconds(program, costs, setting=setting) >= best:
-        return None, length  # on many devices floors are near, and the clock is not asked twice
-    timeline = simulate(program, costs, setting=setting)
-    found = Candidate(plan, timeline, program.semantics, fits(timeline, cluster))
-    return found if timeline.step_seconds < best else None, length
+    run = clocked(program, costs)
+    if run.seconds >= best:
+        return None, length
+    timeline = run.timeline()
+    return Candidate(plan, timeline, program.semantics, fits(timeline, cluster)), length

@@ -52,9 +52,11 @@ class Floors:
         return int(self.batch // (row[0] * row[3]))
 
     def like(self, row: Ints) -> tuple[int, ...]:
-        """What is the same for rows that are lowered to the same: no bucket is larger than what a stage has."""
+        """What is the same for rows that are lowered to the same: no bucket is larger than what a stage has alone, or
+        what stages share."""
         shapes = next(found for _, _, found in self.places.shapes(Space(row[None])))
-        most = max([float(shapes.state.max()), *(float(one.size) for one in shared_of(self.graph))])
+        shared, _ = self.places.tied(shapes)
+        most = max(float((shapes.state - shared).max()), float(shared.sum()))
         return *row[:-1].tolist(), min(int(row[-1]), int(most))
 
     # Wherever a point is cut.
@@ -178,10 +180,10 @@ class Floors:
     def _tails(self, shapes: Shapes, shard: Ints, bucket: Ints) -> Reals:
         """Seconds of the first place, shape [points, 1], between what it packs last and its next forward pass."""
         found, costs = np.zeros((len(shard), 1)), self.places.costs(1)
-        if shapes.pipe > 1 == shapes.chunks:
+        if shapes.pipe > 1:
             for i in np.flatnonzero(shapes.data > 1).tolist():
                 first, ring = int(shapes.first[i]), rings_at(shapes, i, int(shapes.first[i]), costs.wiring, NOTHING)
-                start, stop = [*shapes.starts[i, 0].tolist(), self.places.count][first : first + 2]
+                start, stop = [*shapes.starts[i].ravel().tolist(), self.places.count][first : first + 2]
                 found[i] = self.gathers.tail(start, stop, int(bucket[i]), ring, SHARDS[shard[i]])
         return found
 

@@ -11,7 +11,7 @@ from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import call
 from partita.searches.explaining import MOST_RANKS, WIDEST, break_even, narrowest_link, widened
-from partita.simulator.simulate import simulate
+from partita.simulator.simulate import step_seconds
 from partita.units import BytesPerSecond, Seconds, show_bandwidth
 from partita.wire.algorithms import all_numbers
 from partita.wire.codec import SPECS
@@ -56,7 +56,7 @@ def pays(plan: Plan, costs: Costs) -> Pays | None:
     def seconds(which: int, factor: float) -> Seconds:
         if (which, factor) not in known:
             there = replace(costs, cluster=widened(costs.cluster, factor))
-            known[which, factor] = simulate((coded, plain)[which], there).step_seconds
+            known[which, factor] = step_seconds((coded, plain)[which], there)
         return known[which, factor]
 
     own, gain = narrowest_link(costs.cluster), seconds(1, 1.0) / seconds(0, 1.0)

@@ -16,7 +16,7 @@ from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.searches.explaining import narrowest_link, widened
 from partita.searches.pays import Pays, bare, pays
-from partita.simulator.simulate import simulate
+from partita.simulator.simulate import simulate, step_seconds
 from partita.units import BytesPerSecond, Seconds, parse_bandwidth
 
 Curve: TypeAlias = tuple[tuple[float, float], ...]  # (x, y), both above 0, by increasing x
@@ -83,7 +83,7 @@ def sweep(plan: Plan, costs: Costs, bandwidths: tuple[BytesPerSecond, ...]) -> S
     for bandwidth in bandwidths:
         there = replace(costs, cluster=widened(costs.cluster, bandwidth / own))
         found = simulate(program, there)
-        without = simulate(plain, there).step_seconds if plain else 0.0
+        without = step_seconds(plain, there) if plain else 0.0
         points.append(Point(bandwidth, found.step_seconds, found.breakdown.exposed_communication, without))
     return Sweep(plan.name, tuple(points), own, pays(plan, costs))
 

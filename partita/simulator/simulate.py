@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from operator import attrgetter
 
 import numpy as np
 
@@ -48,10 +50,56 @@ class Setting:
     symmetry: Symmetry
     changes: dict[str, Changes] = field(default_factory=dict)
 
-    def clocked(self, costs: Costs, rounds: int) -> tuple[Layout, Reals, Reals]:
-        """The layout of `rounds` rounds, and the start and end of each activity in seconds."""
-        layout, activities = expand(self.program, costs, self.ports, self.held, self.symmetry, rounds)
-        return layout, *advance(activities, self.ports.resources)
+    def clocked(self, costs: Costs, rounds: int) -> Clocked:
+        """`rounds` rounds in the steady state, after those that fill it."""
+        layout, activities = expand(self.program, costs, self.ports, self.held, self.symmetry, WARM + rounds)
+        return Clocked(self, costs, layout, *advance(activities, self.ports.resources))
+
+
+@dataclass(frozen=True, eq=False)
+class Clocked:
+    """What the clock says of a program by these costs: the `start` and `end` of each activity of a layout, in seconds.
+    All else is worked out when it is asked for."""
+
+    setting: Setting
+    costs: Costs
+    layout: Layout
+    start: Reals
+    end: Reals
+
+    @cached_property
+    def seconds(self) -> Seconds:
+        """Of a step in the steady state: after the first WARM rounds."""
+        program, rounds = self.setting.program, self.layout.rounds
+        ends = {role.name: _round_ends(self.layout, role, self.end) for role in program.roles}
+        if lockstep(program):
+            filled = np.array([np.mean(of_role, axis=1) for of_role in ends.values()])
+            return float(np.mean(filled[:, -1] - filled[:, WARM - 1])) / ((rounds - WARM) * max(program.steps, 1))
+        shares = {rank: share for role in program.roles for rank, share in shares_of(program, role).items()}
+        lines = {rank: ends[program.role_of[rank].name][:, program.role_of[rank].place[rank]] for rank in shares}
+        return step_of([lines[rank].tolist() for rank in shares], list(shares.values()), WARM)
+
+    def times(self, role: Role, keep: int) -> Times:
+        """The last `keep` rounds of a role."""
+        at, layout = self.layout.at(role)[-keep:], self.layout
+        return Times(role, layout.rounds - keep, self.start[at], self.end[at], layout.kind(role))
+
+    def timeline(self, keep: int = 2) -> Timeline:
+        """All that there is to tell, with the spans of the last `keep` rounds."""
+        here, costs = self.setting, self.costs
+        program, times = here.program, [self.times(role, keep) for role in here.program.roles]
+        spans, worker = Spans(times), next((r for r in program.roles if r.keeps == "model"), program.roles[0])
+        here.changes = {each.role.name: _changes(program, costs, each) for each in times}
+        curves = {rank: curve for each in times for rank, curve in _curves(here.changes[each.role.name], each)}
+        live = [curves[rank] for rank in range(program.size)]
+        return Timeline(
+            program.name, "simulated", self.seconds, program.batch, spans,
+            memory=tuple(peak for peak, _, _ in live), wire_sent=sent_by(program, here.meetings),
+            memory_over_time=tuple(over for _, over, _ in live), memory_parts=tuple(parts for _, _, parts in live),
+            cores=core_seconds(program, costs), traffic=traffic_of(program, here.meetings),
+            breakdown=breakdown(program, spans.of(worker.ranks[0]), self.seconds, keep),
+            ledger=merges_of(program, self.layout, self.start),
+        )  # fmt: skip
 
 
 def setting_of(program: Program, costs: Costs) -> Setting:
@@ -62,46 +110,25 @@ def setting_of(program: Program, costs: Costs) -> Setting:
     return Setting(program, ports, meetings, held, symmetry_of(program, costs, ports, held))
 
 
-def simulate(
-    program: Program, costs: Costs, *, rounds: int = 4, keep: int = 2, setting: Setting | None = None
-) -> Timeline:
-    """The steady state of a program: `rounds` rounds after 4 that fill it; spans of the last `keep` rounds.
+def clocked(program: Program, costs: Costs, *, rounds: int = 4, setting: Setting | None = None) -> Clocked:
+    """The steady state of a program: `rounds` rounds after 4 that fill it, on the side of the costs that takes longer.
 
     Deterministic. Raises CostError for an operator without a cost.
     """
-    here = setting or setting_of(program, costs)
-    return max((_timeline(program, each, rounds, keep, here) for each in sides(program, costs)), key=_seconds)
+    here, rounds = setting or setting_of(program, costs), rounds if lockstep(program) else max(rounds, LOOSE)
+    return max((here.clocked(each, rounds) for each in sides(program, costs)), key=attrgetter("seconds"))
 
 
-def _timeline(program: Program, costs: Costs, rounds: int, keep: int, here: Setting) -> Timeline:
-    rounds = rounds if lockstep(program) else max(rounds, LOOSE)
-    layout, start, end = here.clocked(costs, rounds + WARM)
-    seconds = _step(program, layout, end)
-    times = [_times(layout, role, start, end, keep) for role in program.roles]
-    spans = Spans(times)
-    worker = next((role for role in program.roles if role.keeps == "model"), program.roles[0])
-    here.changes = {each.role.name: _changes(program, costs, each) for each in times}
-    curves = {rank: curve for each in times for rank, curve in _curves(here.changes[each.role.name], each)}
-    live = [curves[rank] for rank in range(program.size)]
-    return Timeline(
-        program.name, "simulated", seconds, program.batch, spans,
-        memory=tuple(peak for peak, _, _ in live), wire_sent=sent_by(program, here.meetings),
-        memory_over_time=tuple(over for _, over, _ in live), memory_parts=tuple(parts for _, _, parts in live),
-        cores=core_seconds(program, costs), traffic=traffic_of(program, here.meetings),
-        breakdown=breakdown(program, spans.of(worker.ranks[0]), seconds, keep),
-        ledger=merges_of(program, layout, start),
-    )  # fmt: skip
+def simulate(
+    program: Program, costs: Costs, *, rounds: int = 4, keep: int = 2, setting: Setting | None = None
+) -> Timeline:
+    """The Timeline of `clocked`, with the spans of the last `keep` rounds."""
+    return clocked(program, costs, rounds=rounds, setting=setting).timeline(keep)
 
 
-def _seconds(timeline: Timeline) -> Seconds:
-    return timeline.step_seconds
-
-
-def step_seconds(program: Program, costs: Costs, *, setting: Setting | None = None) -> Seconds:
+def step_seconds(program: Program, costs: Costs) -> Seconds:
     """Seconds of a step, the same as `simulate` finds, without the rest of the Timeline."""
-    here, rounds = setting or setting_of(program, costs), (4 if lockstep(program) else LOOSE) + WARM
-    clocked = (here.clocked(each, rounds) for each in sides(program, costs))
-    return max(_step(program, layout, end) for layout, _, end in clocked)
+    return clocked(program, costs).seconds
 
 
 def peaks(setting: Setting, costs: Sequence[Costs], roles: Collection[str]) -> list[dict[str, Bytes]]:
@@ -109,21 +136,10 @@ def peaks(setting: Setting, costs: Sequence[Costs], roles: Collection[str]) -> l
     simulated before."""
     program, found = setting.program, []
     for each in costs:
-        layout, start, end = setting.clocked(each, (2 if lockstep(program) else LOOSE) + WARM)
-        times = [_times(layout, role, start, end, 2) for role in program.roles if role.name in roles]
-        found.append({one.role.name: setting.changes[one.role.name].at(*_clocked(one)).peak for one in times})
+        run = setting.clocked(each, 2 if lockstep(program) else LOOSE)
+        times = [run.times(role, 2) for role in program.roles if role.name in roles]
+        found.append({one.role.name: setting.changes[one.role.name].at(*_of_first(one)).peak for one in times})
     return found
-
-
-def _step(program: Program, layout: Layout, end: Reals) -> Seconds:
-    """Seconds of a step in the steady state: after the first WARM rounds."""
-    ends = {role.name: _round_ends(layout, role, end) for role in program.roles}
-    if lockstep(program):
-        filled = np.array([np.mean(of_role, axis=1) for of_role in ends.values()])
-        return float(np.mean(filled[:, -1] - filled[:, WARM - 1])) / ((layout.rounds - WARM) * max(program.steps, 1))
-    shares = {rank: share for role in program.roles for rank, share in shares_of(program, role).items()}
-    lines = {rank: ends[program.role_of[rank].name][:, program.role_of[rank].place[rank]] for rank in shares}
-    return step_of([lines[rank].tolist() for rank in shares], list(shares.values()), WARM)
 
 
 def core_seconds(program: Program, costs: Costs) -> tuple[Seconds, ...]:
@@ -147,15 +163,9 @@ def _round_ends(layout: Layout, role: Role, end: Reals) -> Reals:
     return found
 
 
-def _times(layout: Layout, role: Role, start: Reals, end: Reals, keep: int) -> Times:
-    """The last `keep` rounds of a role."""
-    at = layout.at(role)[-keep:]
-    return Times(role, layout.rounds - keep, start[at], end[at], layout.kind(role))
-
-
 def _curves(changes: Changes, times: Times) -> list[tuple[int, Live]]:
     """Live bytes of each rank of a role, which are those of its first."""
-    curve = changes.at(*_clocked(times)).thinned(MOMENTS)
+    curve = changes.at(*_of_first(times)).thinned(MOMENTS)
     over = tuple(zip(curve.seconds.tolist(), curve.totals.tolist(), strict=True))
     parts = tuple(map(tuple, curve.parts.tolist()))
     return [(rank, (curve.peak, over, parts)) for rank in times.role.ranks]
@@ -164,9 +174,9 @@ def _curves(changes: Changes, times: Times) -> list[tuple[int, Live]]:
 def _changes(program: Program, costs: Costs, times: Times) -> Changes:
     role = times.role
     foreach = costs.cluster.devices[role.ranks[0]].backend == "cuda"
-    return changes_of(program, costs.graph, role, *_clocked(times), foreach=foreach)
+    return changes_of(program, costs.graph, role, *_of_first(times), foreach=foreach)
 
 
-def _clocked(times: Times) -> tuple[Reals, Reals]:
+def _of_first(times: Times) -> tuple[Reals, Reals]:
     """When the instructions of a role's first rank start and end, shape [rounds, instructions]."""
     return times.start[:, :, times.kind[0]], times.end[:, :, times.kind[0]]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain, product
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.cost.datasheet import datasheet_costs
 from partita.graph.graph import Graph, Optimizer
+from partita.graph.operator import Operator, Phase, Ref, reading
 from partita.lowering.lower import lower
 from partita.lowering.schedules import ROWS, under_way
 from partita.plan.schedule import Order
@@ -76,15 +79,16 @@ CLUSTERS = {
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_no_point_is_below_its_floor(name: str) -> None:
     """Neither the rough floor nor the one of its own cuts nor the closer one, in seconds and in bytes, on drawn points
-    of every kind and more with gathered weights on stages and without stages; and where wires are fast, the second is
-    not far."""
+    of every kind and more with gathered weights on stages, without stages, and with stages in turns; and where wires
+    are fast, the second is not far."""
     graph, cluster = deep(16), CLUSTERS[name]
     space, floors, draw = space_on(graph, cluster), Floors(graph, cluster), np.random.default_rng(5)
     (rough, state), floor, fullest = floors.rough(space), floors.seconds(space), floors.memory(space)
     near = []
     gathering, alone = (space.column("shard") == 3) & (space.column("pipe") > 1), space.column("pipe") == 1
-    drawn = [draw.choice(np.flatnonzero(some), 20).tolist() for some in (gathering, alone)]
-    for i in (*draw.choice(len(space), 60, replace=False).tolist(), *drawn[0], *drawn[1]):
+    in_turns = (space.column("schedule") >= 4) & (space.column("data") > 1)
+    drawn = [draw.choice(np.flatnonzero(some), 20).tolist() for some in (gathering, alone, in_turns)]
+    for i in (*draw.choice(len(space), 60, replace=False).tolist(), *chain(*drawn)):
         seconds, memory = clocked(graph, cluster, space.call(i))
         one = Space(space.rows[[i]])
         closer, held = floors.seconds(one, closer=True)[0], floors.memory(one, closer=True)[0]
@@ -93,6 +97,40 @@ def test_no_point_is_below_its_floor(name: str) -> None:
         near.append((floor[i] / seconds, held / memory))
     if name == "fast wires":
         assert (np.median(near, axis=0) > (0.6, 0.7)).all()
+
+
+def tied(graph: Graph) -> Graph:
+    """The first and the last of its equal layers have one weight."""
+
+    def first(ref: Ref) -> Ref:
+        return replace(ref, name="p0") if ref.name == "p7" else ref
+
+    weight = next(p.tensor for p in graph.parameters if p.name == "p0")
+    add = Operator("w", "aten.add.Tensor", (Ref("w7"), Ref("w0")), outputs=(weight,), phase=Phase.BACKWARD)
+    return replace(
+        graph, operators=(*(reading(each, first) for each in graph.operators), add),
+        parameters=tuple(p for p in graph.parameters if p.name != "p7"),
+        gradients=tuple((n, Ref("w") if n == "p0" else ref) for n, ref in graph.gradients if n != "p7"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("made", [deep, lambda batch: tied(deep(batch))], ids=["own", "tied"])
+def test_points_whose_buckets_are_never_full_are_alike(made: Callable[[int], Graph]) -> None:
+    """And alike ones are lowered to the same; a weight that stages share has a bucket of its own."""
+    graph, cluster = made(16), CLUSTERS["fast wires"]
+    space, floors, sizes = space_on(graph, cluster), Floors(graph, cluster), (32, 64, 80, 112, 128, 144, 1024)
+    some = np.flatnonzero((space.column("pipe") > 1) & (space.column("data") > 1))
+    for i in np.random.default_rng(3).choice(some, 8, replace=False).tolist():
+        rows = np.repeat(space.rows[[i]], len(sizes), axis=0)
+        rows[:, -1] = sizes
+        buckets = [
+            lower(graph, call(Space(rows).call(k), graph, cluster), cluster)[-1].program.buckets
+            for k in range(len(sizes))
+        ]
+        kinds = [floors.like(row) for row in rows]
+        assert all((a == b) <= (x == y) for (a, x), (b, y) in product(zip(kinds, buckets, strict=True), repeat=2))
+        most = max(bucket.size for bucket in buckets[-1])
+        assert len({kind for kind, size in zip(kinds, sizes, strict=True) if size >= most}) == 1
 
 
 @pytest.mark.parametrize("tight", [False, True])
