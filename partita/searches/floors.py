@@ -25,7 +25,6 @@ from partita.searches.gathering import Gathers, rings_at
 from partita.searches.moments import Moments, alone
 from partita.searches.places import ORDERS, Places, Shapes
 from partita.searches.space import RECOMPUTES, SHARDS, Space
-from partita.searches.tied import shared_of
 
 Reals = NDArray[np.float64]
 Ints = NDArray[np.int64]
