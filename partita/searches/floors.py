@@ -17,14 +17,16 @@ from numpy.typing import NDArray
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import NOTHING
 from partita.graph.graph import Graph
-from partita.lowering.schedules import under_way
+from partita.lowering.schedules import ROWS, under_way
 from partita.plan.memory import Recompute, Shard
 from partita.plan.schedule import Order
 from partita.recipes.catalogue import call
 from partita.searches.gathering import Gathers, rings_at
 from partita.searches.moments import Moments, alone
 from partita.searches.places import ORDERS, Places, Shapes
+from partita.searches.rounds import Pipe, round_of
 from partita.searches.space import RECOMPUTES, SHARDS, Space
+from partita.units import Seconds
 
 Reals = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -44,6 +46,7 @@ class Floors:
         self.graph, self.cluster, self.places = graph, cluster, Places(graph, cluster)
         self.batch = self.places.batch
         self.many, self.gathers = cache(_many), Gathers(graph)
+        self.row = cache(lambda order, *place: ROWS[order](*place))
         self.moments = cache(lambda rule: Moments(self.places.sections(rule, True)))
 
     def size(self, row: Ints) -> int:
@@ -116,23 +119,22 @@ class Floors:
     # Where a point is cut, as the recipes do.
 
     def seconds(self, space: Space, *, closer: bool = False) -> Reals:
-        """Seconds that no step of a point takes less than; if `closer`, those among them in which weights are gathered
-        and nothing is computed, point by point."""
+        """Seconds that no step of a point takes less than; if `closer`, also by way of all passes in their order, point
+        by point."""
         found, shard, bucket = np.zeros(len(space)), space.column("shard"), space.column("bucket")
         every = _every(space)
         for some, at, shapes in self.places.shapes(space):
-            kinds, waits, tails = shard[some], np.zeros(1), np.zeros(1)
-            if closer:
-                shapes, at = shapes.each(at), np.arange(len(some))
-                waits, tails = self._waits(shapes, kinds, bucket[some]), self._tails(shapes, kinds, bucket[some])
+            kinds = shard[some]
             # Of a place's state, and of what no other place has, what a rank sends to its like in one round of a ring.
             once = ((shapes.data - 1) / shapes.data)[:, None] / shapes.width
             part, own = (once * one.sum(axis=1) for one in (shapes.state, shapes.own))
             times = _times(ONCE, kinds) + space.column("microbatches")[some] * every[some]
-            passes = np.array([self._passes(shapes, part, waits, tails, updates) for updates in (False, True)])
+            passes = np.array([self._passes(shapes, part, updates) for updates in (False, True)])
             whole = (kinds == 0).astype(np.int64)
             sent = np.array([own.max(axis=1), (shapes.light * own).max(axis=1)])
             found[some] = np.maximum(passes[whole, at], times * sent[whole, at])
+            if closer and shapes.pipe > 1:
+                found[some] = np.maximum(found[some], self._in_order(shapes.each(at), part[at], kinds, bucket[some]))
         return found
 
     def computing(self, space: Space) -> Reals:
@@ -167,51 +169,77 @@ class Floors:
         edges = [*shapes.starts[k, -1].tolist(), self.places.count]
         return [self.moments(rule).stage(a, b, size, m > 1) for a, b in pairwise(edges)]
 
-    def _waits(self, shapes: Shapes, shard: Ints, bucket: Ints) -> Reals:
-        """Seconds of each place in which it has to wait for weights, shape [points, places]."""
-        found, costs = np.zeros((len(shard), shapes.pipe)), self.places.costs(1)
-        some = (shard == SHARDS.index(PARAMETERS)) & ~shapes.ordered(Order.ZERO_BUBBLE) & (shapes.pipe > 1)
-        found[some] = self.gathers.waits(
-            shapes.each(np.flatnonzero(some)), bucket[some].tolist(), self.places.count, costs.wiring, costs.copy
-        )
+    def _in_order(self, shapes: Shapes, part: Reals, shard: Ints, bucket: Ints) -> Reals:
+        """A round of each point's first place, by way of all passes in their order, and what follows them."""
+        found = np.zeros(len(shard))
+        packs, steps = self._packs(shapes), self._steps(shapes) / shapes.peaks
+        rounds = [self._rounds(shapes, part, whole) for whole in (False, True)]
+        for i, (kind, most) in enumerate(zip(shard.tolist(), bucket.tolist(), strict=True)):
+            first, update, tail, sent = int(shapes.first[i]), 0.0 if kind else steps[i, shapes.first[i]], 0.0, 0.0
+            begun, over = self._round(shapes, i, packs[i], SHARDS[kind], most)
+            if shapes.data[i] > 1:
+                tail = self._tail(shapes, i, SHARDS[kind], most)
+                sent = begun + rounds[not kind][i, first] if shapes.chunks == 1 else 0.0
+            found[i] = max(over + max(update, tail), sent)
         return found
 
-    def _tails(self, shapes: Shapes, shard: Ints, bucket: Ints) -> Reals:
-        """Seconds of the first place, shape [points, 1], between what it packs last and its next forward pass."""
-        found, costs = np.zeros((len(shard), 1)), self.places.costs(1)
-        if shapes.pipe > 1:
-            for i in np.flatnonzero(shapes.data > 1).tolist():
-                first, ring = int(shapes.first[i]), rings_at(shapes, i, int(shapes.first[i]), costs.wiring, NOTHING)
-                start, stop = [*shapes.starts[i].ravel().tolist(), self.places.count][first : first + 2]
-                found[i] = self.gathers.tail(start, stop, int(bucket[i]), ring, SHARDS[shard[i]])
+    def _round(self, shapes: Shapes, i: int, packs: Reals, shard: Shard, bucket: int) -> tuple[Seconds, Seconds]:
+        """`round_of` the i-th point."""
+        order, pipe, costs = ORDERS[shapes.schedule[i]], shapes.pipe, self.places.costs(1)
+        rows = [self.row(order, pipe, place, int(shapes.m[i]), shapes.chunks) for place in range(pipe)]
+        waits, packed = [[0.0] * len(row) for row in rows], "W" if order is Order.ZERO_BUBBLE else "B"
+        if shard is PARAMETERS and packed == "B":
+            waits = self.gathers.waits(shapes, i, rows, bucket, self.places.count, costs.wiring, costs.copy)
+        took = {"F": shapes.forward[i], "B": shapes.backward[i], "W": shapes.late[i]}
+        seconds = {kind: (one / shapes.peaks[i]).ravel().tolist() for kind, one in took.items()}
+        behind = {kind: ((kind == packed) * packs / shapes.peaks[i]).ravel().tolist() for kind in took}
+        return round_of(rows, waits, Pipe(seconds, behind, *self.places.leaps(shapes, i)), int(shapes.first[i]))
+
+    def _tail(self, shapes: Shapes, i: int, shard: Shard, bucket: int) -> Seconds:
+        """Of the first place of the i-th point, between what it packs last and its next forward pass."""
+        first = int(shapes.first[i])
+        ring = rings_at(shapes, i, first, self.places.costs(1).wiring, NOTHING)
+        start, stop = [*shapes.starts[i].ravel().tolist(), self.places.count][first : first + 2]
+        return self.gathers.tail(start, stop, bucket, ring, shard)
+
+    def _packs(self, shapes: Shapes) -> Reals:
+        """Core-seconds of packing the gradients of each stage, shape [points, chunks, places]."""
+        copy, several = self.places.costs(1).copy, shapes.data * shapes.pipe > 1
+        return (copy.element * shapes.state / WORD + copy.tensor * shapes.tensors) * several[:, None, None]
+
+    def _steps(self, shapes: Shapes) -> Reals:
+        """Core-seconds of updating all that each place has, shape [points, places]."""
+        update = self.places.costs(1).update
+        words, tensors = (one.sum(axis=1) for one in (shapes.state / WORD, shapes.tensors))
+        found: Reals = update.element * words + update.tensor * tensors
         return found
 
-    def _passes(self, shapes: Shapes, part: Reals, waits: Reals, tails: Reals, updates: bool) -> Reals:
+    def _rounds(self, shapes: Shapes, part: Reals, whole: bool) -> Reals:
+        """Seconds in which each place sums up what it has once."""
+        return shapes.whole + 2 * shapes.light * part if whole else shapes.halves + 2 * part
+
+    def _passes(self, shapes: Shapes, part: Reals, updates: bool) -> Reals:
         """A round of the rank that has most to do, or of the first one by way of it; if it `updates` all that it has
-        beside its passes. `part` is the seconds in which replicas scatter or gather all that they have once; `waits`
-        those of each place between its passes, `tails` of the first one behind them."""
-        m, costs, place = shapes.m[:, None], self.places.costs(1), np.arange(shapes.pipe)
-        words, tensors, late = (one.sum(axis=1) for one in (shapes.state / WORD, shapes.tensors, shapes.late))
-        each, several = (shapes.forward + shapes.backward).sum(axis=1) + late, shapes.data * shapes.pipe > 1
-        pack = (costs.copy.element * words + costs.copy.tensor * tensors) * several[:, None]
-        steps = (costs.update.element * words + costs.update.tensor * tensors) * updates
-        # Packs, and W where they are put off, that follow when the last microbatch has left; of the first place,
-        # before its next round.
+        beside its passes. `part` is the seconds in which replicas scatter or gather all that they have once."""
+        m, place, late = shapes.m[:, None], np.arange(shapes.pipe), shapes.late.sum(axis=1)
+        each, packs = (shapes.forward + shapes.backward).sum(axis=1) + late, self._packs(shapes)
+        pack, steps = packs.sum(axis=1), self._steps(shapes) * updates
+        # Packs, and W where they are put off, that follow when the last microbatch has left, of what it leaves last; of
+        # the first place, before its next round.
         zero = shapes.ordered(Order.ZERO_BUBBLE)[:, None]
         many = np.where(zero, np.minimum(place, m - 1) + 1.0, 1.0)
-        after = many * (late * zero + pack)
+        after = many * (late * zero + packs[:, 0])
         inside = (m * (each + pack) - after) / shapes.peaks
-        ways = np.where(place >= shapes.first[:, None], shapes.ahead + inside + waits + shapes.back, 0.0)
+        ways = np.where(place >= shapes.first[:, None], shapes.ahead + inside + shapes.back, 0.0)
         # What the last microbatch completes travels before the next round: of a pipe's first place all of it before
         # any forward pass, where there is but one place while one goes on.
-        rounds = shapes.whole + 2 * shapes.light * part if updates else shapes.halves + 2 * part
         last, through = (shapes.backward.sum(axis=1) if shapes.pipe > 1 else each), ways
         if shapes.chunks > 1:
             last = shapes.backward[:, -1] + shapes.pipe * (shapes.backward[:, :-1].sum(axis=1) + pack)
             through = np.where(place == shapes.first[:, None], inside, 0.0)
-        sent = through.max(axis=1)[:, None] - last / shapes.peaks + rounds * (shapes.data > 1)[:, None]
-        behind = after / shapes.peaks + np.maximum(steps / shapes.peaks, tails)
-        home = np.maximum(ways.max(axis=1)[:, None] + behind, sent)
+        rounds = self._rounds(shapes, part, updates) * (shapes.data > 1)[:, None]
+        sent = through.max(axis=1)[:, None] - last / shapes.peaks + rounds
+        home = np.maximum(ways.max(axis=1)[:, None] + (after + steps) / shapes.peaks, sent)
         own = (m * (each + pack) + steps) / shapes.speeds
         found: Reals = np.maximum(np.take_along_axis(home, shapes.first[:, None], 1)[:, 0], own.max(axis=1))
         return found

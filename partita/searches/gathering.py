@@ -13,25 +13,19 @@ from functools import cache
 from itertools import pairwise
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from partita.cost.costs import Touch
 from partita.cost.wiring import Circle, Wiring
 from partita.graph.graph import Graph
 from partita.graph.homes import homes_of
 from partita.lowering.layout import completion
-from partita.lowering.schedules import ROWS
+from partita.lowering.schedules import Row
 from partita.plan.memory import Shard
-from partita.plan.schedule import Order
 from partita.program.space import Kind
 from partita.recipes.balance import numbered
-from partita.searches.places import ORDERS, Shapes
+from partita.searches.places import Shapes
 from partita.units import Bytes, Seconds
 
-Reals = NDArray[np.float64]
 WORD: Final = 4  # bytes of a parameter
-Turns = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +73,6 @@ class Gathers:
         read = {name: index[block.get(name, [0])] for name in completion(graph)}
         self.parameters = [(int(at.min()), int(at.max()), sizes[name]) for name, at in read.items()]
         self.buckets = cache(self._buckets)
-        self.turns = cache(_turns)
 
     def _buckets(self, first: int, stop: int, most: Bytes) -> tuple[tuple[Bytes, int], ...]:
         """(bytes, tensors) of each bucket of the stage of these blocks, as they are laid out where no tensor is cut."""
@@ -91,18 +84,16 @@ class Gathers:
                 found[-1] = found[-1][0] + size, found[-1][1] + 1
         return tuple(found)
 
-    def waits(self, shapes: Shapes, bucket: Sequence[Bytes], blocks: int, wiring: Wiring, copy: Touch) -> Reals:
-        """Seconds of each place, shape [points, places], but for the first pass of a round and for backward of the last
-        microbatch, whose weights come as it goes on. `bucket` is each point's."""
-        found = np.zeros((len(shapes.data), shapes.pipe))
-        for i, most in enumerate(bucket):
-            order, m = ORDERS[shapes.schedule[i]], int(shapes.m[i])
-            edges = [*shapes.starts[i].ravel().tolist(), blocks]
-            stages = [self.buckets(a, b, most) for a, b in pairwise(edges)]
-            for place in range(shapes.pipe):
-                ring = rings_at(shapes, i, place, wiring, copy)
-                mine = [_stage(ring, stage) for stage in stages[place :: shapes.pipe]]
-                found[i, place] = _waits(mine, self.turns(order, shapes.pipe, place, m, shapes.chunks))
+    def waits(
+        self, shapes: Shapes, i: int, rows: Sequence[Row], most: Bytes, blocks: int, wiring: Wiring, copy: Touch
+    ) -> list[list[Seconds]]:  # fmt: skip
+        """Seconds before each pass of each place of the i-th point, with buckets of so many bytes; none are counted
+        before the first pass of a round and backward of the last microbatch, whose weights come as it goes on."""
+        edges = [*shapes.starts[i].ravel().tolist(), blocks]
+        stages, found = [self.buckets(a, b, most) for a, b in pairwise(edges)], []
+        for place, row in enumerate(rows):
+            ring = rings_at(shapes, i, place, wiring, copy)
+            found.append(_waits([_stage(ring, stage) for stage in stages[place :: shapes.pipe]], row))
         return found
 
     def tail(self, first: int, stop: int, most: Bytes, ring: Rings, shard: Shard) -> Seconds:
@@ -130,26 +121,18 @@ def _stage(ring: Rings, buckets: Sequence[tuple[Bytes, int]]) -> tuple[Seconds, 
     return sum(halves[1:]), halves[0], both, alone
 
 
-def _waits(stages: Sequence[tuple[Seconds, ...]], turns: Turns) -> Seconds:
-    found, several = 0.0, all(others for others, *_ in stages)
-    for (others, first, both, alone), (passes, forward, backward, apart) in zip(stages, turns, strict=True):
-        found += passes * others + forward * first + backward * both + several * apart * alone
-    return found
-
-
-def _turns(order: Order, pipe: int, place: int, m: int, chunks: int) -> Turns:
-    """Of each chunk of a place, how many passes there are; how many follow a forward pass of the same chunk, how many a
-    backward pass; and how many of another chunk follow its backward passes. But for the first pass and backward of the
-    last microbatch."""
-    row = ROWS[order](pipe, place, m, chunks)
+def _waits(stages: Sequence[tuple[Seconds, ...]], row: Row) -> list[Seconds]:
+    """Those of one place."""
     finals = {(one.kind, one.chunk): one for one in row}
     whole = [one.kind == "F" or finals[one.kind, one.chunk] != one for one in row]
-    found = [[0, 0, 0, 0] for _ in range(chunks)]
+    found, several = [0.0] * len(row), all(others for others, *_ in stages)
     for k in range(1, len(row)):
-        found[row[k].chunk][0] += whole[k]
-        if whole[k] and whole[k - 1]:
-            back, same = row[k - 1].kind == "B", row[k - 1].chunk == row[k].chunk
-            found[row[k - 1].chunk][1] += same and not back
-            found[row[k - 1].chunk][2] += same and back
-            found[row[k - 1].chunk][3] += back and not same
-    return tuple(map(tuple, found))
+        if whole[k]:
+            found[k] = stages[row[k].chunk][0]
+            if whole[k - 1]:
+                _, first, both, alone = stages[row[k - 1].chunk]
+                if row[k - 1].chunk == row[k].chunk:
+                    found[k] += first if row[k - 1].kind == "F" else both
+                else:
+                    found[k] += several * (row[k - 1].kind == "B") * alone
+    return found

@@ -26,6 +26,7 @@ from partita.searches.network import Network
 from partita.searches.sections import Sections
 from partita.searches.space import RECOMPUTES, SCHEDULES, Space
 from partita.searches.tied import shared_of
+from partita.units import Seconds
 
 Reals = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -169,6 +170,19 @@ class Places:
             state, tensors, own, speeds, peaks, ahead, back, ring, way_there,
             machines, whole, halves, light, first,
         )  # fmt: skip
+
+    def leaps(self, shapes: Shapes, i: int) -> tuple[list[Seconds], list[Seconds]]:
+        """Seconds of a message from each stage of the i-th point to the next one, and back; -inf where that one does
+        not wait for it."""
+        data, pipe, rule = int(shapes.data[i]), shapes.pipe, RECOMPUTES[shapes.rule[i]]
+        work = self.work(rule, pipe > 1, self.batch // (data * int(shapes.m[i])))
+        _, _, message, width, *_ = self.neighbours(data)
+        message = np.append(message[: pipe - 1], self.costs(1).wiring.message)  # the last one goes round
+        width = np.append(width[: pipe - 1], self.links(data)[2][pipe - 1])
+        cuts = shapes.starts[i].ravel()[1:] - 1
+        place, waited = np.arange(len(cuts)) % pipe, self.sections(rule, pipe > 1).linked[cuts]
+        there, back = (np.where(waited, message[place] + size[cuts] / width[place], -np.inf) for size in work[7:9])
+        return there.tolist(), back.tolist()
 
     def held(self, shapes: Shapes) -> Held:
         """What the points keep."""

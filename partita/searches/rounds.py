@@ -1,0 +1,61 @@
+"""A round of a pipe as its schedule orders it: the longest way through the passes of all places.
+
+place 0   F0 F1 .......... B0 P B1 P     a pass begins when what its rank does before it is over, gradients are packed
+             \\         /                 (P) and weights are gathered; and when the message from the stage before, or
+place 1       F0 B0 P F1 B1 P            on the way back from the stage behind, is there
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+from partita.lowering.schedules import Row
+from partita.units import Seconds
+
+Each = Sequence[Seconds]
+
+
+@dataclass(frozen=True)
+class Pipe:
+    """What the stages of one point take: seconds of their passes `took` and of packing what these complete (`packs`),
+    by kind of pass; of messages `there` from each stage to the next one, and `back`, -inf where nobody waits for
+    them."""
+
+    took: dict[str, Each]
+    packs: dict[str, Each]
+    there: Each
+    back: Each
+
+
+def round_of(rows: Sequence[Row], waits: Sequence[Each], pipe: Pipe, first: int) -> tuple[Seconds, Seconds]:
+    """When the last backward pass of place `first` begins at the least, and when all of its round is over, after its
+    first pass began. `waits` has for each pass of a place's row how long its rank computes nothing before it."""
+    places, free, at, begun = len(rows), [-inf] * len(rows), [0] * len(rows), 0.0
+    free[first] = 0.0
+    ends: dict[tuple[str, int, int], Seconds] = {}
+    line = list(reversed(range(places)))
+    while line:
+        place = line.pop()
+        row = rows[place]
+        while at[place] < len(row):
+            one = row[at[place]]
+            kind, stage, ready = one.kind, one.chunk * places + place, -inf
+            step = {"F": -1, "B": 1}.get(kind, 0)  # to the stage that it waits for
+            leaps = pipe.there if step < 0 else pipe.back
+            edge = stage - (step < 0)
+            if step and 0 <= edge < len(leaps) and leaps[edge] > -inf:
+                source = ends.get((kind, stage + step, one.microbatch))
+                if source is None:
+                    break
+                ready = source + leaps[edge]
+            start = max(free[place] + waits[place][at[place]], ready)
+            ends[kind, stage, one.microbatch] = start + pipe.took[kind][stage]
+            free[place] = start + pipe.took[kind][stage] + pipe.packs[kind][stage]
+            if place == first and kind == "B":
+                begun = start
+            if step:
+                line.append((place - step) % places)
+            at[place] += 1
+    return begun, free[first]
