@@ -15,11 +15,11 @@ from partita.plan.plan import Plan
 from partita.recipes.budget import settled
 from partita.recipes.reading import read_text
 from partita.searches.auto import auto, field_of
+from partita.searches.break_even import all_break_evens, asked
 from partita.searches.exhaustive import Search
 from partita.searches.finals import finalists, judged
 from partita.searches.minibatches import over_minibatches
 from partita.searches.objective import ALLOWED
-from partita.searches.pays import all_pay, asked
 from partita.searches.steps_to_loss import StepsToLoss
 from partita.task import Task
 
@@ -85,7 +85,7 @@ def search(
     kept = found.candidates[:top] if top else found.candidates
     if "lossy" in ALLOWED[allow]:
         tell("simulating codecs")
-        found = replace(found, pays=all_pay(known))
+        found = replace(found, pays=all_break_evens(known))
     sheet = f"; costs are data sheets', not measured: {found.because}" if found.because else ""
     return replace(
         found, candidates=kept, search_seconds=time.perf_counter() - begun, explanation=found.explanation + sheet

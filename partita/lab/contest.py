@@ -17,8 +17,8 @@ from partita.program.timeline import Timeline
 from partita.runtime.mean import divides, unlike_its_parts
 from partita.runtime.memory_trace import MemoryTrace
 from partita.runtime.result import RunResult
+from partita.searches.break_even import break_even_of
 from partita.searches.explaining import MOST_RANKS
-from partita.searches.pays import pays
 from partita.searches.sweep import Sweep, sweep
 from partita.simulator.simulate import simulate
 from partita.task import Task
@@ -69,7 +69,7 @@ def contest(
                 results[text].append(rehearsal.measure(plan, steps=steps, evaluate=evaluate and turn == 0))
         tell("measuring memory")
         memory = {text: rehearsal.memory(plan) for text, plan in plans.items()}
-        paid = [pays(plan, costs) for plan in plans.values()] if cluster.size <= MOST_RANKS else []
+        paid = [break_even_of(plan, costs) for plan in plans.values()] if cluster.size <= MOST_RANKS else []
         over = {text: points(sweep(plan, costs, tuple(bandwidths))) for text, plan in plans.items() if bandwidths}
         divided = any(map(divides, programs.values()))
         unlike = unlike_its_parts(task, graph.batch, seed) if divided else ""

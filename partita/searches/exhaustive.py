@@ -18,10 +18,10 @@ from partita.plan.plan import Plan
 from partita.program.program import Program
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import RECIPES, call
+from partita.searches.break_even import BreakEven
 from partita.searches.explaining import WIDEST, binding, break_even, loss, narrowest_link, widened
+from partita.searches.minibatch_choice import MinibatchChoice
 from partita.searches.objective import check_objective, refusal, worth
-from partita.searches.pays import Pays
-from partita.searches.weighed import Weighed
 from partita.simulator.simulate import simulate, step_seconds
 from partita.units import Bytes, Seconds, show_bandwidth
 
@@ -63,11 +63,11 @@ class Search:
     refused: tuple[tuple[str, str], ...] = field(default=())
     costs: str = ""
     because: str = ""
-    pays: tuple[Pays, ...] = ()
+    pays: tuple[BreakEven, ...] = ()
     space: int = 0
     fitting: int = 0
     clocked: int = 0
-    minibatches: tuple[Weighed, ...] = ()
+    minibatches: tuple[MinibatchChoice, ...] = ()
 
     @property
     def best(self) -> Plan:

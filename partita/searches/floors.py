@@ -21,11 +21,11 @@ from partita.lowering.schedules import ROWS, under_way
 from partita.plan.memory import Recompute, Shard
 from partita.plan.schedule import Order
 from partita.recipes.catalogue import call
+from partita.searches.backward_memory import BackwardMemory, alone
 from partita.searches.gathering import Gathers, rings_at
-from partita.searches.moments import Moments, alone
-from partita.searches.places import ORDERS, Places, Shapes
 from partita.searches.rounds import Pipe, round_of
 from partita.searches.space import RECOMPUTES, SHARDS, Space
+from partita.searches.stage_costs import ORDERS, Shapes, StageCosts
 from partita.units import Seconds
 
 Reals = NDArray[np.float64]
@@ -43,11 +43,11 @@ class Floors:
     for one search."""
 
     def __init__(self, graph: Graph, cluster: Cluster) -> None:
-        self.graph, self.cluster, self.places = graph, cluster, Places(graph, cluster)
+        self.graph, self.cluster, self.places = graph, cluster, StageCosts(graph, cluster)
         self.batch = self.places.batch
         self.many, self.gathers = cache(_many), Gathers(graph)
         self.row = cache(lambda order, *place: ROWS[order](*place))
-        self.moments = cache(lambda rule: Moments(self.places.sections(rule, True)))
+        self.moments = cache(lambda rule: BackwardMemory(self.places.sections(rule, True)))
 
     def size(self, row: Ints) -> int:
         """Samples of a microbatch of a row of a space."""

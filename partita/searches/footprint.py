@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from partita.cost.lifetimes import lifetimes_of
 from partita.graph.graph import Graph
 from partita.plan.memory import Recompute, Shard
 from partita.plan.schedule import Order
 from partita.searches.divisions import Cuts
-from partita.searches.lives import lives_of
 from partita.searches.space import RECOMPUTES, SCHEDULES, SHARDS, Space
 
 Reals = NDArray[np.float64]
@@ -48,7 +48,7 @@ def footprint(graph: Graph, space: Space, cuts: Cuts, samples: Reals, trained: R
 
 def _activations(graph: Graph) -> float:
     """The most bytes a sample of what operators make, but for gradients of parameters."""
-    during, _ = lives_of(graph, graph.batch).live_bytes
+    during, _ = lifetimes_of(graph, graph.batch).live_bytes
     return float(during[:, 0].max()) / graph.batch
 
 

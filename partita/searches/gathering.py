@@ -22,7 +22,7 @@ from partita.lowering.schedules import Row
 from partita.plan.memory import Shard
 from partita.program.space import Kind
 from partita.recipes.balance import numbered
-from partita.searches.places import Shapes
+from partita.searches.stage_costs import Shapes
 from partita.units import Bytes, Seconds
 
 WORD: Final = 4  # bytes of a parameter

@@ -19,8 +19,8 @@ from partita.errors import InputError, OptionError, PlanError
 from partita.graph.batch import of_minibatch
 from partita.graph.graph import Graph
 from partita.searches.exhaustive import Search
+from partita.searches.minibatch_choice import MinibatchChoice, both_good, in_words
 from partita.searches.steps_to_loss import Point, StepsToLoss
-from partita.searches.weighed import Weighed, both_good, in_words
 
 TIMED: Final = 3  # minibatches whose plans `judge` ranks anew
 
@@ -58,14 +58,14 @@ def over_minibatches(
     )  # fmt: skip
 
 
-def weighed(known: StepsToLoss, found: Mapping[int, Search]) -> tuple[Weighed, ...]:
+def weighed(known: StepsToLoss, found: Mapping[int, Search]) -> tuple[MinibatchChoice, ...]:
     """The best plan of each minibatch, those that fit first, the soonest at the loss before others."""
     law = known.law
 
-    def of(point: Point, search: Search) -> Weighed:
+    def of(point: Point, search: Search) -> MinibatchChoice:
         best = search.candidates[0]
         seconds = best.timeline.step_seconds
-        return Weighed(point, law.steps(point.batch), best.plan.name, seconds, best.fits, search.costs)
+        return MinibatchChoice(point, law.steps(point.batch), best.plan.name, seconds, best.fits, search.costs)
 
     made = [of(point, found[point.batch]) for point in known.points if point.batch in found]
     return tuple(sorted(made, key=lambda each: (not each.fits, each.seconds)))

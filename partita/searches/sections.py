@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partita.cost.costs import Costs
-from partita.cost.lifetimes import Lifetimes
+from partita.cost.lifetimes import Lifetimes, lifetimes_of
 from partita.graph.graph import Graph
 from partita.graph.homes import homes_of
 from partita.graph.kinds import kinds_of
@@ -24,7 +24,6 @@ from partita.graph.recompute import AGAIN
 from partita.lowering.recomputation import step_by_rule
 from partita.plan.memory import Recompute
 from partita.recipes.balance import numbered
-from partita.searches.lives import lives_of
 from partita.searches.tied import shared_of
 
 Reals = NDArray[np.float64]
@@ -179,8 +178,8 @@ class Sections:
     # What it keeps.
 
     @cached_property
-    def tide(self) -> Lifetimes:
-        return lives_of(self.step, 1)
+    def lifetimes(self) -> Lifetimes:
+        return lifetimes_of(self.step, 1)
 
     @cached_property
     def lives(self) -> tuple[Ints, Ints, Ints, Reals, Reals]:
@@ -196,19 +195,19 @@ class Sections:
     def _lives(self) -> Iterator[tuple[int, int, int, Ref]]:
         """(block, maker, -1: from elsewhere, last reader in the block, the value) of every value but gradients."""
         step, block, end = self.step, self.block.tolist(), self.step.forward_length
-        tide = self.tide
+        lifetimes = self.lifetimes
         own, sent = dict[Ref, int](), dict[Ref, tuple[int, int, Ref]]()
         for i, operator in enumerate(step.operators):
             for ref in operator.reads():
-                root = tide.root.get(ref)
-                if root not in tide.made or not self.sure[i]:
+                root = lifetimes.root.get(ref)
+                if root not in lifetimes.made or not self.sure[i]:
                     continue
-                if block[tide.made[root]] == block[i]:
+                if block[lifetimes.made[root]] == block[i]:
                     own[root] = i
-                elif i >= end > tide.made[root] and ref.name in step.index:
+                elif i >= end > lifetimes.made[root] and ref.name in step.index:
                     sent[root] = (block[i], i, ref)
-        for root, made in tide.made.items():
-            if not self.sure[made] or root in tide.gradients:
+        for root, made in lifetimes.made.items():
+            if not self.sure[made] or root in lifetimes.gradients:
                 continue
             if made < end and own.get(root, made) < end and root in sent:
                 number, last, ref = sent[root]
@@ -251,14 +250,14 @@ class Sections:
 
     @cached_property
     def _put_off(self) -> tuple[Ints, Reals, Reals]:
-        step, block, end, tide = self.step, self.block.tolist(), self.step.forward_length, self.tide
+        step, block, end, lifetimes = self.step, self.block.tolist(), self.step.forward_length, self.lifetimes
         held: dict[Ref, int] = {}
         for i in np.flatnonzero(self.late).tolist():
             for ref in step.operators[i].reads():
-                root = tide.root.get(ref)
-                made = tide.made.get(root, -1) if root else -1
+                root = lifetimes.root.get(ref)
+                made = lifetimes.made.get(root, -1) if root else -1
                 there = made >= 0 and block[made] == block[i] and (made < end or self.onward[made]) and self.sure[made]
-                if root and there and root not in tide.gradients:
+                if root and there and root not in lifetimes.gradients:
                     held[root] = block[i]
         each, rest = np.array([size_of(step, root) for root in held], np.float64).reshape(-1, 2).T
         return np.array(list(held.values()), np.int64), each, rest
@@ -288,9 +287,10 @@ class Sections:
         those that are there before backward of any block before it begins."""
         order, starts = self.course[0], self.course[3]
         amount, tied = np.zeros(len(self.block)), {one.name for one in shared_of(self.graph)}
-        roots = {self.tide.root[ref] for name, ref in self.step.gradients if name not in tied and ref in self.tide.root}
-        for root in roots & self.tide.gradients:
-            amount[self.tide.made[root]] += self.step.tensor(root).size() * self.sure[self.tide.made[root]]
+        root_of, maker = self.lifetimes.root, self.lifetimes.made
+        roots = {root_of[ref] for name, ref in self.step.gradients if name not in tied and ref in root_of}
+        for root in roots & self.lifetimes.gradients:
+            amount[maker[root]] += self.step.tensor(root).size() * self.sure[maker[root]]
         total = np.cumsum(amount[order])
         before = np.repeat(total[starts] - amount[order][starts], np.diff(np.append(starts, len(order))))
         early = np.arange(len(self.block)) < self.earlier[self.block]

@@ -14,8 +14,8 @@ from partita.cost.costs import Costs
 from partita.errors import InputError, OptionError
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
+from partita.searches.break_even import BreakEven, bare, break_even_of
 from partita.searches.explaining import narrowest_link, widened
-from partita.searches.pays import Pays, bare, pays
 from partita.simulator.simulate import simulate, step_seconds
 from partita.units import BytesPerSecond, Seconds, parse_bandwidth
 
@@ -42,7 +42,7 @@ class Sweep:
     plan: str
     points: tuple[Point, ...]
     own: BytesPerSecond
-    pays: Pays | None = None
+    pays: BreakEven | None = None
 
 
 def read_sweep(text: str) -> tuple[BytesPerSecond, ...]:
@@ -85,7 +85,7 @@ def sweep(plan: Plan, costs: Costs, bandwidths: tuple[BytesPerSecond, ...]) -> S
         found = simulate(program, there)
         without = step_seconds(plain, there) if plain else 0.0
         points.append(Point(bandwidth, found.step_seconds, found.breakdown.exposed_communication, without))
-    return Sweep(plan.name, tuple(points), own, pays(plan, costs))
+    return Sweep(plan.name, tuple(points), own, break_even_of(plan, costs))
 
 
 def crossings(one: Curve, other: Curve) -> tuple[tuple[float, bool], ...]:

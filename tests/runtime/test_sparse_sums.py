@@ -15,7 +15,7 @@ from partita.program.instruction import Collective
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import train_in_process
 from partita.runtime.streams import KeptMaps, by_streams
-from partita.searches.pays import bare
+from partita.searches.break_even import bare
 from partita.tracing.capture import capture
 from partita.wire.algorithms import BACKEND, all_reduce
 from partita.wire.interpreter import carried_out

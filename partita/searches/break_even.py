@@ -18,7 +18,7 @@ from partita.wire.codec import SPECS
 
 
 @dataclass(frozen=True, slots=True)
-class Pays:
+class BreakEven:
     """`gain` is how many times faster a step is with the codecs; `even` the bandwidth of the narrowest link, nearest to
     the cluster's `own`, at which they cost as much time as they save (0: the order is the same from a sixteenth to
     sixteen times that)."""
@@ -44,7 +44,7 @@ def bare(plan: Plan) -> Plan:
     return replace(plan, sync=syncs, update=replace(plan.update, corrections=kept), before=())
 
 
-def pays(plan: Plan, costs: Costs) -> Pays | None:
+def break_even_of(plan: Plan, costs: Costs) -> BreakEven | None:
     """Where the codecs of a plan pay, predicted; None where it has none."""
     if not any(sync.wire.codecs for sync in plan.sync):
         return None
@@ -62,7 +62,7 @@ def pays(plan: Plan, costs: Costs) -> Pays | None:
     own, gain = narrowest_link(costs.cluster), seconds(1, 1.0) / seconds(0, 1.0)
     best = int(gain <= 1)
     turn = break_even(lambda f: seconds(best, f), lambda f: seconds(1 - best, f), own) if own else None
-    return Pays(plan.name, gain, turn[0] if turn else 0.0, own)
+    return BreakEven(plan.name, gain, turn[0] if turn else 0.0, own)
 
 
 def asked(graph: Graph, cluster: Cluster) -> tuple[Plan, ...]:
@@ -72,9 +72,9 @@ def asked(graph: Graph, cluster: Cluster) -> tuple[Plan, ...]:
     return (call("ddp", graph, cluster),) if some else ()
 
 
-def all_pay(costs: Costs) -> tuple[Pays, ...]:
+def all_break_evens(costs: Costs) -> tuple[BreakEven, ...]:
     """Where every codec pays with its own settings, on what is `asked` about."""
     graph, cluster = costs.graph, costs.cluster
     names = SPECS if asked(graph, cluster) else ()
-    found = (pays(call(f"ddp(codec={name})", graph, cluster, costs), costs) for name in names)
+    found = (break_even_of(call(f"ddp(codec={name})", graph, cluster, costs), costs) for name in names)
     return tuple(one for one in found if one)

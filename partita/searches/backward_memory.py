@@ -16,6 +16,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from partita.cost.lifetimes import lifetimes_of
 from partita.graph.graph import Graph
 from partita.graph.operator import Ref
 from partita.graph.recompute import AGAIN
@@ -25,7 +26,6 @@ from partita.lowering.shards import unsliced
 from partita.plan.memory import Shard
 from partita.plan.plan import Plan
 from partita.program.program import Bucket
-from partita.searches.lives import lives_of
 from partita.searches.sections import Sections, size_of
 from partita.searches.tied import shared_of
 from partita.units import Bytes
@@ -35,7 +35,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Moments:
+class BackwardMemory:
     """The values of a step under a rule, for stages of any blocks."""
 
     sections: Sections
@@ -44,19 +44,19 @@ class Moments:
     def values(self) -> tuple[Ints, Reals, Reals]:
         """Of every value that its block makes wherever a stage is cut: (block, maker) shape [2, values]; bytes, a
         sample's and the rest; and whether it is a gradient, which stays. A copy counts as made by what needs it."""
-        s, tide = self.sections, self.sections.tide
+        s, lifetimes = self.sections, self.sections.lifetimes
         roots = self._roots
-        made = [self._made(tide.made[root]) for root in roots]
-        block = s.block[[tide.made[root] for root in roots]]
+        made = [self._made(lifetimes.made[root]) for root in roots]
+        block = s.block[[lifetimes.made[root] for root in roots]]
         sizes = np.array([size_of(s.step, root) for root in roots], np.float64).reshape(-1, 2).T
-        final = np.array([root in tide.gradients for root in roots], np.float64)
+        final = np.array([root in lifetimes.gradients for root in roots], np.float64)
         return np.array([block, made], np.int64), sizes, final
 
     @cached_property
     def _roots(self) -> list[Ref]:
-        tied, tide = {one.name for one in shared_of(self.sections.graph)}, self.sections.tide
-        shared = {tide.root.get(ref) for name, ref in self.sections.step.gradients if name in tied}
-        return [root for root, made in tide.made.items() if self.sections.sure[made] and root not in shared]
+        tied, lifetimes = {one.name for one in shared_of(self.sections.graph)}, self.sections.lifetimes
+        shared = {lifetimes.root.get(ref) for name, ref in self.sections.step.gradients if name in tied}
+        return [root for root, made in lifetimes.made.items() if self.sections.sure[made] and root not in shared]
 
     def _made(self, at: int) -> int:
         return self._needed.get(self.sections.step.operators[at].name, at) if at >= self._end else at
@@ -87,7 +87,7 @@ class Moments:
         block, last = s.block.tolist(), dict[tuple[int, int], int]()
         for i in np.flatnonzero(s.sure).tolist():
             for ref in s.step.operators[i].reads():
-                k = place.get(s.tide.root.get(ref, ref))
+                k = place.get(s.lifetimes.root.get(ref, ref))
                 if k is not None:
                     last[k, block[i]] = i
         return np.array([(*key, i) for key, i in last.items()], np.int64).reshape(-1, 3).T
@@ -118,7 +118,7 @@ class Moments:
 def alone(plan: Plan, step: Graph, size: int) -> float:
     """The fullest moment of backward of a step without stages for `size` samples, but for what stays, where gradients
     are packed bucket by bucket."""
-    lives, shard, buckets = lives_of(step, size), plan.memory.shard, buckets_of(step, unsliced(plan).sync[0].wire)
+    lives, shard, buckets = lifetimes_of(step, size), plan.memory.shard, buckets_of(step, unsliced(plan).sync[0].wire)
     edges, end = edges_of(step, buckets), step.forward_length
     during, across = (one.sum(axis=1) for one in lives.live_bytes)
     given = [sum(lives.released(piece.parameter) for piece in one.pieces if piece.last) for one in buckets]

@@ -10,8 +10,8 @@ from partita.cost.costs import Costs, Touch
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import call
+from partita.searches.break_even import all_break_evens, bare, break_even_of
 from partita.searches.explaining import widened
-from partita.searches.pays import all_pay, bare, pays
 from partita.simulator.simulate import simulate
 from partita.wire.codec import SPECS
 from tests.priced import priced, whole_cores
@@ -36,7 +36,7 @@ def seconds(plan: Plan, costs: Costs, bandwidth: float) -> float:
 def test_at_the_break_even_both_take_as_long(codec: str, number: float) -> None:
     costs = costs_of(codec.split("(")[0], number)
     plan = call(f"ddp(codec={codec})", costs.graph, costs.cluster)
-    found = pays(plan, costs)
+    found = break_even_of(plan, costs)
     assert found is not None
     assert found.even > 0
     coded, plain = (seconds(each, costs, found.even) for each in (plan, bare(plan)))
@@ -51,7 +51,7 @@ def test_a_dearer_codec_pays_up_to_less() -> None:
     evens = []
     for number in (3e-6, 1e-5, 3e-5):
         costs = costs_of("onebit", number)
-        found = pays(call("ddp(codec=onebit)", costs.graph, costs.cluster), costs)
+        found = break_even_of(call("ddp(codec=onebit)", costs.graph, costs.cluster), costs)
         assert found is not None
         evens.append(found.even)
     assert evens[0] > evens[1] > evens[2] > 0
@@ -60,14 +60,14 @@ def test_a_dearer_codec_pays_up_to_less() -> None:
 def test_what_never_pays_and_what_always_does() -> None:
     for number, words in ((1.0, "never pays from"), (0.0, "pays from")):
         costs = costs_of("fp16", number)
-        found = pays(call("ddp(codec=fp16)", costs.graph, costs.cluster), costs)
+        found = break_even_of(call("ddp(codec=fp16)", costs.graph, costs.cluster), costs)
         assert found is not None
         assert found.even == 0
         assert words in str(found)
-    assert pays(call("ddp", costs.graph, costs.cluster), costs) is None
+    assert break_even_of(call("ddp", costs.graph, costs.cluster), costs) is None
 
 
 def test_every_codec_is_judged() -> None:
     costs = costs_of("fp16", 1e-5)
-    assert [one.plan for one in all_pay(costs)] == [f"ddp(codec={name})" for name in SPECS]
-    assert all_pay(replace(costs, cluster=cluster_of(1))) == ()
+    assert [one.plan for one in all_break_evens(costs)] == [f"ddp(codec={name})" for name in SPECS]
+    assert all_break_evens(replace(costs, cluster=cluster_of(1))) == ()

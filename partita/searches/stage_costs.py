@@ -97,7 +97,7 @@ class Held:
     unpaid: Reals
 
 
-class Places:
+class StageCosts:
     """The places of a grid's points on data sheets' costs; lives for one search."""
 
     def __init__(self, graph: Graph, cluster: Cluster) -> None:
@@ -301,5 +301,5 @@ class Places:
         )  # fmt: skip
 
     def most(self, data: int) -> int:
-        """Places of the longest pipe of `data` replicas."""
+        """Stages of the longest pipe of `data` replicas."""
         return min(self.cluster.size // data, self.count)

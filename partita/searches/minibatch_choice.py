@@ -14,7 +14,7 @@ WORSE: Final = 0.1  # by which a good minibatch's loss after equally many sample
 
 
 @dataclass(frozen=True, slots=True)
-class Weighed:
+class MinibatchChoice:
     """The best plan of a minibatch: `steps` of them to the target loss, by the law, of `step_seconds` each by costs
     from `costs`. `good`: both busy and learning (`both_good`), by the costs that all minibatches were looked at by."""
 
@@ -36,7 +36,7 @@ class Weighed:
         return self.point.batch / self.step_seconds
 
 
-def both_good(minibatches: Iterable[Weighed]) -> frozenset[int]:
+def both_good(minibatches: Iterable[MinibatchChoice]) -> frozenset[int]:
     """The minibatches between too small, where devices are not busy, and too large, where the same samples teach less
     (MX-01's region B): samples a second within USED of the most, held-out loss after equally many samples within WORSE
     of the least. None where those losses are not known."""
@@ -51,7 +51,7 @@ def both_good(minibatches: Iterable[Weighed]) -> frozenset[int]:
     )
 
 
-def in_words(minibatches: tuple[Weighed, ...], known: StepsToLoss) -> str:
+def in_words(minibatches: tuple[MinibatchChoice, ...], known: StepsToLoss) -> str:
     """What the first of them takes to the loss, the second beside it, and where both are good."""
     best, law = minibatches[0], known.law
     at = f" at rate {best.point.rate:g}" if best.point.rate else ""
