@@ -18,7 +18,7 @@ from partita.searches.floors import Floors
 from partita.searches.screen import Screen
 from partita.searches.space import COLUMNS, SHARDS, Space
 from partita.units import Bytes, Seconds
-from partita.wire.codec import SPECS, coded_size, read_codecs, spec_of
+from partita.wire.codec import SPECS, coded_size, read_codecs, room, spec_of
 
 Reals = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -45,9 +45,9 @@ def coded_points(space: Space) -> int:
 def coded(screen: Screen, costs: Costs, capacity: Bytes, most: int) -> tuple[str, ...]:
     """Calls of the `most` best of these points with each codec, by formula, one of each codec; among those that fit by
     formula, if any do."""
-    found = []
+    found, trained = [], sum(p.tensor.elements() for p in costs.graph.trainable)
     for name in SPECS:
-        some = _promising(screen, codable(screen.space, name), capacity)
+        some = _promising(screen, codable(screen.space, name), trained, name, capacity)
         kinds, seconds = screen.space.rows[some][:, KIND], np.empty(len(some))
         for data, shard in np.unique(kinds, axis=0).tolist():
             here = (kinds == (data, shard)).all(axis=1)
@@ -59,10 +59,22 @@ def coded(screen: Screen, costs: Costs, capacity: Bytes, most: int) -> tuple[str
     return tuple(text for _, text in sorted(found)[:most])
 
 
-def _promising(screen: Screen, some: Ints, capacity: Bytes) -> Ints:
+def held_bytes(name: str, space: Space, trained: int) -> Reals:
+    """What a codec holds on a rank of each point, by formula, where so many numbers are trained: what it keeps of them,
+    and rows of messages, one where they are summed, else those of all or, with owners, own ones and those of a part."""
+    (codec,) = read_codecs(name)
+    spec, data, mine = spec_of(codec), space.column("data"), trained / space.column("pipe")
+    row = 0.0 if codec.where == "hop" else room(codec, trained, WORD) / trained
+    rows = np.where(space.column("shard") > 0, 2.0, 1.0 if spec.sums else data)
+    found: Reals = mine * (WORD * (codec.error_feedback + (spec.counts is not None)) + rows * row)
+    return found
+
+
+def _promising(screen: Screen, some: Ints, trained: int, name: str, capacity: Bytes) -> Ints:
     """Those that fit by formula, if any do; of those with stages or divided state as many as are looked at, which are
     the quickest without a codec."""
-    some = some[fits] if (fits := screen.fitting(capacity)[some]).any() else some
+    held = screen.memory[some] + held_bytes(name, Space(screen.space.rows[some]), trained)
+    some = some[fits] if (fits := held <= (capacity or np.inf)).any() else some
     divided = (screen.space.column("pipe")[some] > 1) | (screen.space.column("shard")[some] > 0)
     rest = some[divided]
     return np.concatenate([some[~divided], rest[np.argsort(screen.seconds[rest], kind="stable")[:AMONG]]])

@@ -10,12 +10,14 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
+from partita.cost.datasheet import datasheet_costs
 from partita.cost.hops import hop_bytes
 from partita.cost.memory import peak_memory, resident
 from partita.graph.graph import Graph
@@ -31,8 +33,12 @@ from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
 from partita.runtime.transport import Pending
 from partita.runtime.worker import LaneRun, lanes
+from partita.searches.codings import codable, held_bytes
+from partita.searches.divisions import cuts_of
 from partita.searches.fit import fit_of
+from partita.searches.space import Space, space_of
 from partita.task import Task
+from partita.wire.codec import SPECS
 from tests.captures import capture
 from tests.small import Numbers, cluster_of
 
@@ -158,6 +164,23 @@ def test_a_sum_hop_by_hop_takes_messages() -> None:
     _, program = lowered("ddp(codec=q8,bucket_bytes=1048576)")
     (act,) = (i.act for i in program.roles[0].instructions if isinstance(i.act, Collective))
     assert hop_bytes(program, act, 0) == program.bucket[act.bucket].elements + WORKERS * 4 + part + 4
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_the_formula_of_a_search_counts_them(name: str) -> None:
+    """On a point of whole replicas and on one of divided state, with large buckets."""
+    graph, machines = capture(wide()), cluster_of(WORKERS)
+    costs = datasheet_costs(graph, machines, (1, 4, 12))
+    trained = sum(p.tensor.elements() for p in graph.trainable)
+    space = space_of(graph, machines, cuts_of(graph, machines, costs, 4).most, 4 * trained)
+    wanted = (space.column("data") == WORKERS) & (space.column("bucket") >= 4 * trained)
+    for shard in (0, 1):
+        some = np.intersect1d(np.flatnonzero(wanted & (space.column("shard") == shard)), codable(space, name))[:1]
+        for i in some.tolist():
+            point = space.call(i).removesuffix(")")
+            more = [sum(held(text).values()) for text in (f"{point},codec={name})", f"{point})")]
+            (formula,) = held_bytes(name, Space(space.rows[[i]]), trained)
+            assert more[0] - more[1] == pytest.approx(formula, rel=0.1, abs=64)
 
 
 def test_fit_counts_them() -> None:
