@@ -1,4 +1,4 @@
-"""The clock's twin: the same laws as `clock.advance`, written to be read, recomputing everything at every moment."""
+"""The plain twin of the clock: the laws of `clock.advance` written to be read, all computed anew at every moment."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ ROUNDS = 200
 
 
 @dataclass(slots=True)
-class Twin:
-    """One activity; `start` is when it became ready until it has started, `speed` the work done a second (all is 1)."""
+class Progress:
+    """One activity and how far it has come; `start` is when it became ready until it has started, `speed` the work done a second (all is 1)."""
 
     index: int
     missing: int
@@ -79,23 +79,23 @@ class Bucket:
         return self.tokens / self.spill if self.bursts and self.tokens > 0 and self.spill > 0 else inf
 
 
-def advance_plainly(activities: Activities, resources: Resources) -> tuple[Reals, Reals]:
+def advance_plainly(arrays: Activities, resources: Resources) -> tuple[Reals, Reals]:
     """(start, end) seconds of every activity, as `clock.advance`; raises ProgramError likewise."""
-    twins = [_twin(activities, i) for i in range(activities.size)]
-    doors = _doors(activities, twins)
+    activities = [_activity(arrays, i) for i in range(arrays.size)]
+    doors = _gates(arrays, activities)
     buckets = [Bucket(*map(float, row)) for row in zip(resources.rate, resources.peak, resources.burst, strict=True)]
     for bucket in buckets:
         bucket.tokens = bucket.burst
     time = 0.0
-    ready = [twin for twin in twins if twin.missing <= 0]
-    ended: list[Twin] = []
+    ready = [activity for activity in activities if activity.missing <= 0]
+    ended: list[Progress] = []
     while True:
-        _react(twins, ready, ended, doors, activities.lane_credit, time)
-        flowing = [twin for twin in twins if twin.state == "flowing"]
+        _react(activities, ready, ended, doors, arrays.lane_credit, time)
+        flowing = [activity for activity in activities if activity.state == "flowing"]
         share(flowing, buckets)
-        for twin in flowing:
-            twin.event = time + max(twin.remaining, 0.0) / twin.speed
-        waiting = [twin.event for twin in twins if twin.state in ("delayed", "flowing")]
+        for activity in flowing:
+            activity.event = time + max(activity.remaining, 0.0) / activity.speed
+        waiting = [activity.event for activity in activities if activity.state in ("delayed", "flowing")]
         upcoming = min([*waiting, *(time + bucket.dry for bucket in buckets)], default=inf)
         if upcoming == inf:
             break
@@ -104,56 +104,56 @@ def advance_plainly(activities: Activities, resources: Resources) -> tuple[Reals
             bucket.tokens = min(bucket.burst, max(0.0, bucket.tokens - bucket.spill * (upcoming - time)))
         for bucket in drained:
             bucket.tokens = 0.0
-        for twin in flowing:
-            twin.remaining -= twin.speed * (upcoming - time)
+        for activity in flowing:
+            activity.remaining -= activity.speed * (upcoming - time)
         time, ready = upcoming, []
-        ended = [twin for twin in twins if _happens(twin, time)]
-    stuck = [twin.index for twin in twins if twin.end == inf]
+        ended = [activity for activity in activities if _happens(activity, time)]
+    stuck = [activity.index for activity in activities if activity.end == inf]
     if stuck:
         raise ProgramError(f"activities {stuck} never finish")
-    return np.array([twin.start for twin in twins]), np.array([twin.end for twin in twins])
+    return np.array([activity.start for activity in activities]), np.array([activity.end for activity in activities])
 
 
-def _twin(activities: Activities, i: int) -> Twin:
+def _activity(arrays: Activities, i: int) -> Progress:
     def entries(start: Offsets, values: Indices | Reals | Flags) -> list[Any]:
         return [value.item() for value in values[start[i] : start[i + 1]]]
 
-    return Twin(
+    return Progress(
         index=i,
-        missing=int(activities.need[i]),
-        successors=entries(activities.successor_start, activities.successor),
-        lanes=entries(activities.lane_start, activities.lane),
-        weights=entries(activities.lane_start, activities.lane_weight),
+        missing=int(arrays.need[i]),
+        successors=entries(arrays.successor_start, arrays.successor),
+        lanes=entries(arrays.lane_start, arrays.lane),
+        weights=entries(arrays.lane_start, arrays.lane_weight),
         freed=list(
             zip(
-                entries(activities.freed_start, activities.freed),
-                entries(activities.freed_start, activities.freed_weight),
+                entries(arrays.freed_start, arrays.freed),
+                entries(arrays.freed_start, arrays.freed_weight),
                 strict=True,
             )
         ),
-        priority=int(activities.priority[i]),
-        latency=float(activities.latency[i]),
-        least=float(activities.least[i]),
+        priority=int(arrays.priority[i]),
+        latency=float(arrays.latency[i]),
+        least=float(arrays.least[i]),
         demands=list(
             zip(
-                entries(activities.demand_start, activities.demand_resource),
-                entries(activities.demand_start, activities.demand_amount),
-                entries(activities.demand_start, activities.demand_times),
-                entries(activities.demand_start, activities.demand_again),
+                entries(arrays.demand_start, arrays.demand_resource),
+                entries(arrays.demand_start, arrays.demand_amount),
+                entries(arrays.demand_start, arrays.demand_times),
+                entries(arrays.demand_start, arrays.demand_again),
                 strict=True,
             )
         ),
-        guard=int(activities.guard[i]),
-        member=int(activities.member[i]),
+        guard=int(arrays.guard[i]),
+        member=int(arrays.member[i]),
     )
 
 
-def _happens(twin: Twin, time: Seconds) -> bool:
-    """Carry out the twin's event if it lies in this moment; true if it ends."""
-    if twin.state not in ("delayed", "flowing") or twin.event > time * (1 + MOMENT):
+def _happens(activity: Progress, time: Seconds) -> bool:
+    """Carry out the activity's event if it lies in this moment; true if it ends."""
+    if activity.state not in ("delayed", "flowing") or activity.event > time * (1 + MOMENT):
         return False
-    if twin.state == "delayed" and twin.demands:
-        twin.state = "flowing"
+    if activity.state == "delayed" and activity.demands:
+        activity.state = "flowing"
         return False
     return True
 
@@ -163,81 +163,81 @@ class Door:
     """A gate: `left` has for each of its members the activities that have not gone through."""
 
     gate: Gate
-    left: dict[str, list[Twin]]
+    left: dict[str, list[Progress]]
     ages: dict[str, int] = field(default_factory=dict)
 
-    def open(self) -> list[Twin]:
+    def open(self) -> list[Progress]:
         """Those who go through now."""
-        coming = [name for name, twins in self.left.items() if twins]
-        waiting = {name: twin for name in coming for twin in self.left[name] if twin.state == "held"}
+        coming = [name for name, activities in self.left.items() if activities]
+        waiting = {name: activity for name in coming for activity in self.left[name] if activity.state == "held"}
         if not opens(self.gate, self.ages, coming, waiting):
             return []
-        for name, twin in waiting.items():
-            self.left[name].remove(twin)
-            twin.member = -1
+        for name, activity in waiting.items():
+            self.left[name].remove(activity)
+            activity.member = -1
         return list(waiting.values())
 
 
-def _doors(activities: Activities, twins: list[Twin]) -> list[Door]:
-    edges, needs, within = (x.tolist() for x in (activities.gate_start, activities.gate_need, activities.gate_within))
+def _doors(arrays: Activities, activities: list[Progress]) -> list[Door]:
+    edges, needs, within = (x.tolist() for x in (arrays.gate_start, arrays.gate_need, arrays.gate_within))
     return [
         Door(
             Gate(str(g), needs[g], within[g]),
-            {str(m): [twin for twin in twins if twin.member == m] for m in range(edges[g], edges[g + 1])},
+            {str(m): [activity for activity in activities if activity.member == m] for m in range(edges[g], edges[g + 1])},
         )
         for g in range(len(needs))
     ]
 
 
 def _react(
-    twins: list[Twin], ready: list[Twin], ended: list[Twin], doors: list[Door], credit: Reals, time: Seconds
+    activities: list[Progress], ready: list[Progress], ended: list[Progress], doors: list[Door], credit: Reals, time: Seconds
 ) -> None:
     """What follows from `ended` at this moment, wave by wave: ends, then skips, then gates open, and when all that is
     exhausted starts."""
     while ready or ended:
-        for twin in ended:
-            twin.state, twin.end = "finished", time
-        for twin in ended:
-            for successor in twin.successors:
-                twins[successor].missing -= 1
-                if twins[successor].missing == 0:
-                    ready.append(twins[successor])
-        for twin in ready:
-            twin.state, twin.start = "ready" if twin.member < 0 else "held", time
-        free = [twin for twin in ready if twin.state == "ready"]
-        ended = [twin for twin in free if twin.guard >= 0 and twins[twin.guard].end <= time]
-        ready = [] if ended else [twin for door in doors for twin in door.open()]
+        for activity in ended:
+            activity.state, activity.end = "finished", time
+        for activity in ended:
+            for successor in activity.successors:
+                activities[successor].missing -= 1
+                if activities[successor].missing == 0:
+                    ready.append(activities[successor])
+        for activity in ready:
+            activity.state, activity.start = "ready" if activity.member < 0 else "held", time
+        free = [activity for activity in ready if activity.state == "ready"]
+        ended = [activity for activity in free if activity.guard >= 0 and activities[activity.guard].end <= time]
+        ready = [] if ended else [activity for door in doors for activity in door.open()]
         if not ended and not ready:
-            ended = _dispatch(twins, credit, time)
+            ended = _dispatch(activities, credit, time)
 
 
-def _dispatch(twins: list[Twin], credit: Reals, time: Seconds) -> list[Twin]:
-    """Start every ready twin that comes first on each of its lanes, all of them with room; returns those of no
+def _dispatch(activities: list[Progress], credit: Reals, time: Seconds) -> list[Progress]:
+    """Start every ready activity that comes first on each of its lanes, all of them with room; returns those of no
     duration."""
     spare = credit.copy()
-    for twin in twins:
-        for lane, weight in zip(twin.lanes, twin.weights, strict=True) if twin.began else ():
+    for activity in activities:
+        for lane, weight in zip(activity.lanes, activity.weights, strict=True) if activity.began else ():
             spare[lane] -= weight
-        for lane, weight in twin.freed if twin.began and twin.state == "finished" else ():
+        for lane, weight in activity.freed if activity.began and activity.state == "finished" else ():
             spare[lane] += weight
     instant = []
-    for twin in sorted((twin for twin in twins if twin.state == "ready"), key=lambda twin: twin.key):
-        if all(spare[lane] > 0 for lane in twin.lanes):
-            twin.start, twin.began = time, True
-            for lane, weight in zip(twin.lanes, twin.weights, strict=True):
+    for activity in sorted((activity for activity in activities if activity.state == "ready"), key=lambda activity: activity.key):
+        if all(spare[lane] > 0 for lane in activity.lanes):
+            activity.start, activity.began = time, True
+            for lane, weight in zip(activity.lanes, activity.weights, strict=True):
                 spare[lane] -= weight
-            delay = twin.latency + (0.0 if twin.demands else twin.least)
-            twin.state, twin.event = ("delayed", time + delay) if delay > 0 or not twin.demands else ("flowing", inf)
-            if delay == 0 and not twin.demands:
-                instant.append(twin)
+            delay = activity.latency + (0.0 if activity.demands else activity.least)
+            activity.state, activity.event = ("delayed", time + delay) if delay > 0 or not activity.demands else ("flowing", inf)
+            if delay == 0 and not activity.demands:
+                instant.append(activity)
         else:
-            spare[twin.lanes] = 0.0
+            spare[activity.lanes] = 0.0
     return instant
 
 
-def share(flowing: list[Twin], buckets: list[Bucket]) -> None:
-    """Give every flowing twin its speed and every bucket its use, by the sharing law of `clock`."""
-    users: dict[int, list[tuple[Twin, float, float]]] = {}
+def share(flowing: list[Progress], buckets: list[Bucket]) -> None:
+    """Give every flowing activity its speed and every bucket its use, by the sharing law of `clock`."""
+    users: dict[int, list[tuple[Progress, float, float]]] = {}
     for t in flowing:
         for r, d, k, _ in t.demands:
             users.setdefault(r, []).append((t, d, k))
@@ -250,7 +250,7 @@ def share(flowing: list[Twin], buckets: list[Bucket]) -> None:
             t.speed = min([tops[t.index], *(allotment[r] / d for r, d, *_ in t.demands)])
         if before and all(abs(t.speed - before[t.index]) <= TIE * t.speed for t in flowing):
             break
-        before = {twin.index: twin.speed for twin in flowing}
+        before = {activity.index: activity.speed for activity in flowing}
         limits: dict[int, list[tuple[float, float]]] = {r: [] for r in users}
         for t in flowing:
             offers = [allotment[r] / d for r, d, *_ in t.demands]
@@ -259,16 +259,16 @@ def share(flowing: list[Twin], buckets: list[Bucket]) -> None:
                 limits[r].append((min([tops[t.index], *others]) * d, k))
         target = {r: level(limits[r], buckets[r].capacity) for r in users}
         allotment = target if turn < FREE else {r: halfway(allotment[r], target[r]) for r in users}
-    without_gc, left = list(flowing), {r: buckets[r].capacity for r in users}
-    while without_gc:
-        load = {r: sum(d * k * t.speed for t, d, k in users[r] if t in without_gc) for r in users}
-        growth = min([*(left[r] / load[r] for r in users if load[r]), *(tops[t.index] / t.speed for t in without_gc)])
+    unsettled, left = list(flowing), {r: buckets[r].capacity for r in users}
+    while unsettled:
+        load = {r: sum(d * k * t.speed for t, d, k in users[r] if t in unsettled) for r in users}
+        growth = min([*(left[r] / load[r] for r in users if load[r]), *(tops[t.index] / t.speed for t in unsettled)])
         full = {r for r in users if left[r] <= growth * load[r] * (1 + FULL)}
-        for t in without_gc:
+        for t in unsettled:
             t.speed *= growth
-        settled = [t for t in without_gc
+        settled = [t for t in unsettled
                    if t.speed >= tops[t.index] * (1 - FULL) or any(r in full for r, *_ in t.demands)]  # fmt: skip
-        without_gc = [t for t in without_gc if t not in settled]
+        unsettled = [t for t in unsettled if t not in settled]
         left = {r: left[r] - sum(d * k * t.speed for t, d, k in users[r] if t in settled) for r in users}
     for r, bucket in enumerate(buckets):
         bucket.use = sum(d * k * t.speed for t, d, k in users.get(r, []))
