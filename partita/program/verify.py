@@ -116,7 +116,7 @@ def _progress(program: Program) -> None:
         for r in role.ranks
         for lane in role.lanes
     }
-    place, doors, meeting_of = dict.fromkeys(lanes, 0), _Doors(done, rounds), cache(partial(_meeting, program))
+    place, gates, meeting_of = dict.fromkeys(lanes, 0), _Gates(done, rounds), cache(partial(_meeting, program))
     moved = True
     while moved:
         moved = False
@@ -126,7 +126,7 @@ def _progress(program: Program) -> None:
             while going:
                 going = False
                 for i in _heads(body, place[rank, lane], policy, rounds, rank, done):
-                    if not _open(i, rank, done) or not doors.let(role, i, rank):
+                    if not _open(i, rank, done) or not gates.passes(role, i, rank):
                         continue
                     meeting = meeting_of(i.name, rank)
                     here = {} if meeting is None else arrived.setdefault(meeting, {})
@@ -160,7 +160,7 @@ def _open(i: Instruction, rank: int, done: dict[tuple[int, str], int]) -> bool:
 
 
 @dataclass
-class _Doors:
+class _Gates:
     """The gates of all ranks during one play: how often each member has passed its gate, by rank, and how often in a
     row it was left out."""
 
@@ -169,7 +169,7 @@ class _Doors:
     passed: Counter[tuple[int, str]] = field(default_factory=Counter)
     ages: dict[tuple[int, Gate], dict[str, int]] = field(default_factory=dict)
 
-    def let(self, role: Role, i: Instruction, rank: int) -> bool:
+    def passes(self, role: Role, i: Instruction, rank: int) -> bool:
         """Whether an instance whose predecessors are done may pass its gate."""
         if i.gate is None or self.passed[rank, i.name] > self.done.get((rank, i.name), 0):
             return True

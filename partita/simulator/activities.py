@@ -19,7 +19,7 @@ Indices: TypeAlias = NDArray[np.int32]
 Offsets: TypeAlias = NDArray[np.int64]
 Reals: TypeAlias = NDArray[np.float64]
 Flags: TypeAlias = NDArray[np.bool_]
-Door: TypeAlias = tuple[int, int, int]  # members of a gate, how many it needs, and within how many times each
+GateSpec: TypeAlias = tuple[int, int, int]  # members of a gate, how many it needs, and within how many times each
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,7 +159,7 @@ def assemble(
     least: Reals | None = None,
     guard: Indices | None = None,
     member: Indices | None = None,
-    gates: Sequence[Door] = (),
+    gates: Sequence[GateSpec] = (),
 ) -> Activities:
     """`count` activities from pairs in any order: `edges` (predecessor, successor), `lanes` (activity, lane),
     `demands` (activity, resource, amount) that count `times` users; amounts of 0 are left out. Lanes have `weights`
@@ -202,7 +202,7 @@ def assemble(
     )
 
 
-def activities_of(rows: Sequence[Activity], credit: Sequence[float] = (), gates: Sequence[Door] = ()) -> Activities:
+def activities_of(rows: Sequence[Activity], credit: Sequence[float] = (), gates: Sequence[GateSpec] = ()) -> Activities:
     """The same from a list; `after`, `guard` and `until` count its rows, `credit` the first lanes (1 where there is
     none)."""
     edges = np.array([(before, i) for i, row in enumerate(rows) for before in row.after], np.int32).reshape(-1, 2)

@@ -19,7 +19,7 @@ from partita.cost.costs import Costs, Demand
 from partita.program.flight import in_flight
 from partita.program.instruction import Collective, Receive, Send
 from partita.program.program import Policy, Program, Role
-from partita.simulator.activities import Activities, Door, assemble
+from partita.simulator.activities import Activities, GateSpec, assemble
 from partita.simulator.meetings import Flags, Index, Meetings, Reals, speeds
 from partita.simulator.ports import Ports
 from partita.simulator.symmetry import Symmetry, folded
@@ -79,7 +79,7 @@ class Draft:
     lanes: list[tuple[Index, Index, Reals, Index]] = field(default_factory=list)
     credit: list[float] = field(default_factory=list)
     demands: list[tuple[Index, Index, Reals, Reals, Flags]] = field(default_factory=list)
-    gates: list[Door] = field(default_factory=list)
+    gates: list[GateSpec] = field(default_factory=list)
 
 
 def expand(

@@ -23,7 +23,8 @@ ROUNDS = 200
 
 @dataclass(slots=True)
 class Progress:
-    """One activity and how far it has come; `start` is when it became ready until it has started, `speed` the work done a second (all is 1)."""
+    """One activity and how far it has come; `start` is when it became ready until it has started, `speed` the work done
+    a second (all of it is 1)."""
 
     index: int
     missing: int
@@ -51,7 +52,7 @@ class Progress:
 
 
 @dataclass(slots=True)
-class Bucket:
+class TokenBucket:
     """One resource; `tokens` is what its bucket holds, `use` the units a second drawn now."""
 
     rate: float
@@ -82,15 +83,15 @@ class Bucket:
 def advance_plainly(arrays: Activities, resources: Resources) -> tuple[Reals, Reals]:
     """(start, end) seconds of every activity, as `clock.advance`; raises ProgramError likewise."""
     activities = [_activity(arrays, i) for i in range(arrays.size)]
-    doors = _gates(arrays, activities)
-    buckets = [Bucket(*map(float, row)) for row in zip(resources.rate, resources.peak, resources.burst, strict=True)]
+    gates = _gates(arrays, activities)
+    buckets = [TokenBucket(*map(float, row)) for row in zip(resources.rate, resources.peak, resources.burst, strict=True)]
     for bucket in buckets:
         bucket.tokens = bucket.burst
     time = 0.0
     ready = [activity for activity in activities if activity.missing <= 0]
     ended: list[Progress] = []
     while True:
-        _react(activities, ready, ended, doors, arrays.lane_credit, time)
+        _react(activities, ready, ended, gates, arrays.lane_credit, time)
         flowing = [activity for activity in activities if activity.state == "flowing"]
         share(flowing, buckets)
         for activity in flowing:
@@ -159,7 +160,7 @@ def _happens(activity: Progress, time: Seconds) -> bool:
 
 
 @dataclass(slots=True)
-class Door:
+class PlainGate:
     """A gate: `left` has for each of its members the activities that have not gone through."""
 
     gate: Gate
@@ -178,10 +179,10 @@ class Door:
         return list(waiting.values())
 
 
-def _doors(arrays: Activities, activities: list[Progress]) -> list[Door]:
+def _gates(arrays: Activities, activities: list[Progress]) -> list[PlainGate]:
     edges, needs, within = (x.tolist() for x in (arrays.gate_start, arrays.gate_need, arrays.gate_within))
     return [
-        Door(
+        PlainGate(
             Gate(str(g), needs[g], within[g]),
             {str(m): [activity for activity in activities if activity.member == m] for m in range(edges[g], edges[g + 1])},
         )
@@ -190,7 +191,7 @@ def _doors(arrays: Activities, activities: list[Progress]) -> list[Door]:
 
 
 def _react(
-    activities: list[Progress], ready: list[Progress], ended: list[Progress], doors: list[Door], credit: Reals, time: Seconds
+    activities: list[Progress], ready: list[Progress], ended: list[Progress], gates: list[PlainGate], credit: Reals, time: Seconds
 ) -> None:
     """What follows from `ended` at this moment, wave by wave: ends, then skips, then gates open, and when all that is
     exhausted starts."""
@@ -206,7 +207,7 @@ def _react(
             activity.state, activity.start = "ready" if activity.member < 0 else "held", time
         free = [activity for activity in ready if activity.state == "ready"]
         ended = [activity for activity in free if activity.guard >= 0 and activities[activity.guard].end <= time]
-        ready = [] if ended else [activity for door in doors for activity in door.open()]
+        ready = [] if ended else [activity for gate in gates for activity in gate.open()]
         if not ended and not ready:
             ended = _dispatch(activities, credit, time)
 
@@ -235,7 +236,7 @@ def _dispatch(activities: list[Progress], credit: Reals, time: Seconds) -> list[
     return instant
 
 
-def share(flowing: list[Progress], buckets: list[Bucket]) -> None:
+def share(flowing: list[Progress], buckets: list[TokenBucket]) -> None:
     """Give every flowing activity its speed and every bucket its use, by the sharing law of `clock`."""
     users: dict[int, list[tuple[Progress, float, float]]] = {}
     for t in flowing:
