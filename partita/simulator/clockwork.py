@@ -8,43 +8,43 @@ from zlib import crc32
 
 import numpy as np
 
-from partita.simulator.queues import join_line, leave_line, part, pop, put, whole
-from partita.simulator.sharing import ebb, find, flow, share
+from partita.simulator.queues import dequeue, enqueue, part, pop, put, whole
+from partita.simulator.sharing import end_flow, mark, share, start_flow
 from partita.simulator.workings import (
-    BARRED,
-    BEGUN,
+    AT_GATE,
     DIGEST,
     ENDED,
     EVENTS,
-    LET,
     NOBODY,
     OPEN,
     READY,
     SKIPPED,
+    STARTED,
     SWEPT_ENDED,
     SWEPT_OPEN,
     SWEPT_READY,
+    THROUGH,
     State,
     Work,
-)  # fmt: skip
+)
 
 MOMENT = 1e-12
 
 
 @part
-def _happen(work: Work, state: State, event: int, time: float) -> None:
-    """A bucket runs dry, an activity's latency is over, or it ends."""
+def _handle_event(work: Work, state: State, event: int, time: float) -> None:
+    """A token bucket is empty, an activity's latency is over, or it ends."""
     n = len(state.end)
     if event >= n:
         state.tokens[event - n] = 0.0
         state.counted[event - n] = time
-        find(state, event, n)
+        mark(state, event, n)
         return
     if work.demand_start[event] < work.demand_start[event + 1]:
         if state.speed[event] < 0:
-            flow(work, state, event, time)
+            start_flow(work, state, event, time)
             return
-        ebb(work, state, event)
+        end_flow(work, state, event)
     state.ended[state.length[ENDED]] = event
     state.length[ENDED] += 1
 
@@ -53,7 +53,7 @@ def _happen(work: Work, state: State, event: int, time: float) -> None:
 def _begin(work: Work, state: State, activity: int, time: float) -> None:
     state.start[activity] = time
     for k in range(work.lane_start[activity], work.lane_start[activity + 1]):
-        leave_line(work, state, work.lane[k])
+        dequeue(work, state, work.lane[k])
         state.spare[work.lane[k]] -= work.lane_weight[k]
         if state.spare[work.lane[k]] > 0:
             state.open[state.length[OPEN]] = work.lane[k]
@@ -63,18 +63,18 @@ def _begin(work: Work, state: State, activity: int, time: float) -> None:
     if delay > 0:
         put(state, activity, time + delay)
     else:
-        _happen(work, state, activity, time)
+        _handle_event(work, state, activity, time)
 
 
 @part
 def _try(work: Work, state: State, lane: int, time: float) -> None:
     """Begin the first in line on a lane, where it is so on all of its own lanes and they have room."""
-    if state.queue[lane] == 0 or state.spare[lane] <= 0:
+    if state.waiting_count[lane] == 0 or state.spare[lane] <= 0:
         return
-    head = state.line[work.line_start[lane]]
+    head = state.waiting[work.waiting_start[lane]]
     for j in range(work.lane_start[head], work.lane_start[head + 1]):
         other = work.lane[j]
-        if state.spare[other] <= 0 or state.line[work.line_start[other]] != head:
+        if state.spare[other] <= 0 or state.waiting[work.waiting_start[other]] != head:
             return
     _begin(work, state, head, time)
 
@@ -98,15 +98,15 @@ def _release(work: Work, state: State, activity: int, time: float) -> None:
 def _admit(work: Work, state: State, activity: int, time: float) -> None:
     """Put a ready activity into the lines of its lanes, hold it at its gate, or end it where its guard has finished."""
     state.start[activity] = time
-    if state.barred[activity] == BARRED:
-        state.held[work.gated[activity]] = activity
+    if state.gate_state[activity] == AT_GATE:
+        state.held[work.gate_member[activity]] = activity
     elif work.guard[activity] >= 0 and state.end[work.guard[activity]] <= time:
         state.speed[activity] = SKIPPED
         state.ended[state.length[ENDED]] = activity
         state.length[ENDED] += 1
     else:
         for k in range(work.lane_start[activity], work.lane_start[activity + 1]):
-            join_line(work, state, work.lane[k], activity)
+            enqueue(work, state, work.lane[k], activity)
 
 
 @part
@@ -129,7 +129,7 @@ def _opened(work: Work, state: State) -> bool:
             if state.held[k] != NOBODY:
                 state.ready[state.length[READY]] = state.held[k]
                 state.length[READY] += 1
-                state.barred[state.held[k]] = LET
+                state.gate_state[state.held[k]] = THROUGH
                 state.held[k] = NOBODY
                 state.coming[k] -= 1
                 state.age[k] = 0
@@ -161,8 +161,11 @@ def _react(work: Work, state: State, time: float) -> None:
             if work.lane_start[activity] < work.lane_start[activity + 1]:
                 for j in range(work.lane_start[activity], work.lane_start[activity + 1]):
                     _try(work, state, work.lane[j], time)
-            elif state.end[activity] == np.inf and state.barred[activity] == (work.gated[activity] >= 0) * LET:
-                state.barred[activity] = BEGUN
+            elif (
+                state.end[activity] == np.inf
+                and state.gate_state[activity] == (work.gate_member[activity] >= 0) * THROUGH
+            ):
+                state.gate_state[activity] = STARTED
                 _begin(work, state, activity, time)
         while length[SWEPT_OPEN] < length[OPEN]:
             length[SWEPT_OPEN] += 1
@@ -171,7 +174,7 @@ def _react(work: Work, state: State, time: float) -> None:
 
 
 @part
-def _moments(work: Work, state: State) -> None:
+def _run_events(work: Work, state: State) -> None:
     """Moment after moment, until nothing more can happen; those that never could keep an end of inf."""
     time = 0.0
     for activity in range(len(state.end)):
@@ -185,7 +188,7 @@ def _moments(work: Work, state: State) -> None:
             break
         time = state.key[0]
         while state.length[EVENTS] > 0 and state.key[0] <= time * (1 + MOMENT):
-            _happen(work, state, pop(state), time)
+            _handle_event(work, state, pop(state), time)
 
 
 def _compiled(digest: int) -> Callable[[Work, State], None]:
@@ -195,7 +198,7 @@ def _compiled(digest: int) -> Callable[[Work, State], None]:
     @whole
     def loop(work: Work, state: State) -> None:
         state.length[DIGEST] = digest
-        _moments(work, state)
+        _run_events(work, state)
 
     return loop
 

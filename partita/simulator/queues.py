@@ -94,9 +94,9 @@ def first(priority: Offsets, ready: Reals, a: int, b: int) -> bool:
 
 
 @part
-def join_line(work: Work, state: State, lane: int, activity: int) -> None:
-    line, base, at = state.line, work.line_start[lane], state.queue[lane]
-    state.queue[lane] += 1
+def enqueue(work: Work, state: State, lane: int, activity: int) -> None:
+    line, base, at = state.waiting, work.waiting_start[lane], state.waiting_count[lane]
+    state.waiting_count[lane] += 1
     while at > 0:
         above = line[base + ((at - 1) >> 1)]
         if not first(work.priority, state.start, activity, above):
@@ -107,9 +107,9 @@ def join_line(work: Work, state: State, lane: int, activity: int) -> None:
 
 
 @part
-def leave_line(work: Work, state: State, lane: int) -> None:
-    line, base, size, at = state.line, work.line_start[lane], state.queue[lane] - 1, 0
-    state.queue[lane] = size
+def dequeue(work: Work, state: State, lane: int) -> None:
+    line, base, size, at = state.waiting, work.waiting_start[lane], state.waiting_count[lane] - 1, 0
+    state.waiting_count[lane] = size
     last = line[base + size]
     while 2 * at + 1 < size:
         below = 2 * at + 1

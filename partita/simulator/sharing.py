@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from partita.simulator.queues import part, put
-from partita.simulator.workings import BASIN, FLOCK, NOBODY, State, Work
+from partita.simulator.workings import ACTIVITIES, NOBODY, RESOURCES, State, Work
 
 TIE = 1e-12
 FULL = 1e-11
@@ -14,20 +14,20 @@ FREE, ROUNDS = 20, 200  # after how many rounds allotments go halfway, and no fu
 
 
 @part
-def find(state: State, event: int, activities: int) -> None:
+def mark(state: State, event: int, activities: int) -> None:
     """Add an activity, or n + a resource, to those whose rates change."""
-    if not state.found[event]:
-        state.found[event] = True
+    if not state.marked[event]:
+        state.marked[event] = True
         if event < activities:
-            state.flock[state.length[FLOCK]] = event
-            state.length[FLOCK] += 1
+            state.changed_activities[state.length[ACTIVITIES]] = event
+            state.length[ACTIVITIES] += 1
         else:
-            state.basin[state.length[BASIN]] = event - activities
-            state.length[BASIN] += 1
+            state.changed_resources[state.length[RESOURCES]] = event - activities
+            state.length[RESOURCES] += 1
 
 
 @part
-def flow(work: Work, state: State, activity: int, time: float) -> None:
+def start_flow(work: Work, state: State, activity: int, time: float) -> None:
     """Its demands begin to flow."""
     top = 1 / work.least[activity]
     state.speed[activity] = 0.0
@@ -35,23 +35,23 @@ def flow(work: Work, state: State, activity: int, time: float) -> None:
     for demand in range(work.demand_start[activity], work.demand_start[activity + 1]):
         resource = work.resource[demand]
         top = min(top, work.peak[resource] / work.amount[demand])
-        state.seat[demand] = state.users[resource]
-        state.member[work.member_start[resource] + state.users[resource]] = demand
+        state.user_place[demand] = state.users[resource]
+        state.user_demand[work.user_start[resource] + state.users[resource]] = demand
         state.users[resource] += 1
     state.top[activity] = top
-    find(state, activity, len(state.end))
+    mark(state, activity, len(state.end))
 
 
 @part
-def ebb(work: Work, state: State, activity: int) -> None:
+def end_flow(work: Work, state: State, activity: int) -> None:
     """Its demands flow no more."""
     for demand in range(work.demand_start[activity], work.demand_start[activity + 1]):
         resource = work.resource[demand]
         state.users[resource] -= 1
-        last = state.member[work.member_start[resource] + state.users[resource]]
-        state.member[work.member_start[resource] + state.seat[demand]] = last
-        state.seat[last] = state.seat[demand]
-        find(state, len(state.end) + resource, len(state.end))
+        last = state.user_demand[work.user_start[resource] + state.users[resource]]
+        state.user_demand[work.user_start[resource] + state.user_place[demand]] = last
+        state.user_place[last] = state.user_place[demand]
+        mark(state, len(state.end) + resource, len(state.end))
 
 
 @part
@@ -66,52 +66,54 @@ def _binds(work: Work, state: State, resource: int, time: float) -> bool:
         state.counted[resource] = time
         if state.tokens[resource] > 0:
             capacity = work.peak[resource]
-    load, crowd, base, before = 0.0, 0.0, work.member_start[resource], state.couples[resource]
+    load, user_count, base, before = 0.0, 0.0, work.user_start[resource], state.contended[resource]
     for k in range(base, base + state.users[resource]):
-        load += work.load[state.member[k]] * state.top[work.user[state.member[k]]]
-        crowd += work.times[state.member[k]]
-    state.left[resource] = capacity
-    state.crowd[resource] = crowd
-    state.allotment[resource] = capacity / crowd
-    state.couples[resource] = load > capacity * (1 + SLACK)
-    return bool(before or state.couples[resource])
+        load += work.load[state.user_demand[k]] * state.top[work.user[state.user_demand[k]]]
+        user_count += work.times[state.user_demand[k]]
+    state.capacity[resource] = capacity
+    state.user_count[resource] = user_count
+    state.allotment[resource] = capacity / user_count
+    state.contended[resource] = load > capacity * (1 + SLACK)
+    return bool(before or state.contended[resource])
 
 
 @part
-def _spread(work: Work, state: State, time: float) -> None:
+def _spread_changes(work: Work, state: State, time: float) -> None:
     """Find all whose rates may change: what hangs together with the changed through resources that bind."""
-    n, length, flock, basin = len(state.end), state.length, 0, 0
-    while flock < length[FLOCK] or basin < length[BASIN]:
-        if basin < length[BASIN]:
-            resource = state.basin[basin]
-            basin += 1
+    n, length, next_activity, next_resource = len(state.end), state.length, 0, 0
+    while next_activity < length[ACTIVITIES] or next_resource < length[RESOURCES]:
+        if next_resource < length[RESOURCES]:
+            resource = state.changed_resources[next_resource]
+            next_resource += 1
             if _binds(work, state, resource, time):
-                base = work.member_start[resource]
+                base = work.user_start[resource]
                 for k in range(base, base + state.users[resource]):
-                    find(state, work.user[state.member[k]], n)
+                    mark(state, work.user[state.user_demand[k]], n)
         else:
-            for demand in range(work.demand_start[state.flock[flock]], work.demand_start[state.flock[flock] + 1]):
-                find(state, n + work.resource[demand], n)
-            flock += 1
+            activity = state.changed_activities[next_activity]
+            for demand in range(work.demand_start[activity], work.demand_start[activity + 1]):
+                mark(state, n + work.resource[demand], n)
+            next_activity += 1
 
 
 @part
 def _offer(work: Work, state: State) -> bool:
     """What each could take of the allotments offered; true if that is what it was before."""
     same = True
-    for k in range(state.length[FLOCK]):
-        activity = state.flock[k]
-        wish, otherwise, tightest = state.top[activity], state.top[activity], NOBODY
+    for k in range(state.length[ACTIVITIES]):
+        activity = state.changed_activities[k]
+        target, without_tightest, tightest = state.top[activity], state.top[activity], NOBODY
         for demand in range(work.demand_start[activity], work.demand_start[activity + 1]):
             resource = work.resource[demand]
-            if state.couples[resource]:
+            if state.contended[resource]:
                 offer = state.allotment[resource] / work.amount[demand]
-                if offer < wish:
-                    wish, otherwise, tightest = offer, offer if work.again[demand] else wish, demand
-                elif offer < otherwise:
-                    otherwise = offer
-        same = same and abs(wish - state.wish[activity]) <= TIE * wish
-        state.wish[activity], state.otherwise[activity], state.tightest[activity] = wish, otherwise, tightest
+                if offer < target:
+                    target, without_tightest, tightest = offer, offer if work.again[demand] else target, demand
+                elif offer < without_tightest:
+                    without_tightest = offer
+        same = same and abs(target - state.target[activity]) <= TIE * target
+        state.target[activity], state.tightest[activity] = target, tightest
+        state.without_tightest[activity] = without_tightest
     return same
 
 
@@ -119,20 +121,21 @@ def _offer(work: Work, state: State) -> bool:
 def _allot(work: Work, state: State, halfway: bool) -> None:
     """The allotment of each resource that uses it up, given what its users could take of the others; or `halfway`
     (the harmonic mean) from the last to it."""
-    for k in range(state.length[BASIN]):
-        resource = state.basin[k]
-        first, users = work.member_start[resource], state.users[resource]
-        open, before = state.crowd[resource], np.inf
-        allotment = state.left[resource] / open
-        while state.couples[resource] and open < before:
-            left, before, open = state.left[resource], open, 0.0
+    for k in range(state.length[RESOURCES]):
+        resource = state.changed_resources[k]
+        first, users = work.user_start[resource], state.users[resource]
+        open, before = state.user_count[resource], np.inf
+        allotment = state.capacity[resource] / open
+        while state.contended[resource] and open < before:
+            left, before, open = state.capacity[resource], open, 0.0
             for j in range(first, first + users):
-                user = work.user[state.member[j]]
-                limit = state.otherwise[user] if state.tightest[user] == state.member[j] else state.wish[user]
-                if limit * work.amount[state.member[j]] < allotment * (1 - TIE):
-                    left -= limit * work.load[state.member[j]]
+                user = work.user[state.user_demand[j]]
+                tightest = state.tightest[user] == state.user_demand[j]
+                limit = state.without_tightest[user] if tightest else state.target[user]
+                if limit * work.amount[state.user_demand[j]] < allotment * (1 - TIE):
+                    left -= limit * work.load[state.user_demand[j]]
                 else:
-                    open += work.times[state.member[j]]
+                    open += work.times[state.user_demand[j]]
             allotment = left / open if open > 0 else np.inf
         state.allotment[resource] = 2 / (1 / state.allotment[resource] + 1 / allotment) if halfway else allotment
 
@@ -142,32 +145,33 @@ def _grow(work: Work, state: State) -> bool:
     """All that still seek a speed grow in proportion until one has its top or a resource is full; that one, or the
     resource's users, are settled. True if some still seek. This ends where the offers went in a circle."""
     growth, seek = np.inf, False
-    for k in range(state.length[BASIN]):
-        state.load[state.basin[k]], state.room[state.basin[k]] = 0.0, state.left[state.basin[k]]
-    for k in range(state.length[FLOCK]):
-        activity = state.flock[k]
+    for k in range(state.length[RESOURCES]):
+        resource = state.changed_resources[k]
+        state.load[resource], state.room[resource] = 0.0, state.capacity[resource]
+    for k in range(state.length[ACTIVITIES]):
+        activity = state.changed_activities[k]
         for demand in range(work.demand_start[activity], work.demand_start[activity + 1]):
-            use = work.load[demand] * state.wish[activity]
+            use = work.load[demand] * state.target[activity]
             if state.settled[activity]:
                 state.room[work.resource[demand]] -= use
             else:
                 state.load[work.resource[demand]] += use
         if not state.settled[activity]:
-            growth = min(growth, state.top[activity] / state.wish[activity])
-    for k in range(state.length[BASIN]):
-        resource = state.basin[k]
-        if state.couples[resource] and state.load[resource] > 0:
+            growth = min(growth, state.top[activity] / state.target[activity])
+    for k in range(state.length[RESOURCES]):
+        resource = state.changed_resources[k]
+        if state.contended[resource] and state.load[resource] > 0:
             growth = min(growth, state.room[resource] / state.load[resource])
-    for k in range(state.length[FLOCK]):
-        activity = state.flock[k]
+    for k in range(state.length[ACTIVITIES]):
+        activity = state.changed_activities[k]
         if state.settled[activity]:
             continue
-        state.wish[activity] *= growth
-        settled = state.wish[activity] >= state.top[activity] * (1 - FULL)
+        state.target[activity] *= growth
+        settled = state.target[activity] >= state.top[activity] * (1 - FULL)
         for demand in range(work.demand_start[activity], work.demand_start[activity + 1]):
             resource = work.resource[demand]
             full = state.room[resource] <= growth * state.load[resource] * (1 + FULL)
-            settled = settled or (state.couples[resource] and full)
+            settled = settled or (state.contended[resource] and full)
         state.settled[activity] = settled
         seek = seek or not settled
     return seek
@@ -177,30 +181,30 @@ def _grow(work: Work, state: State) -> bool:
 def _apply(work: Work, state: State, time: float) -> None:
     """Foresee the ends at the new speeds and the moments at which buckets run dry."""
     n = len(state.end)
-    for k in range(state.length[FLOCK]):
-        activity = state.flock[k]
-        state.found[activity] = state.settled[activity] = False
-        if state.wish[activity] != state.speed[activity]:
+    for k in range(state.length[ACTIVITIES]):
+        activity = state.changed_activities[k]
+        state.marked[activity] = state.settled[activity] = False
+        if state.target[activity] != state.speed[activity]:
             done = state.speed[activity] * (time - state.since[activity])
             state.remaining[activity] = max(state.remaining[activity] - done, 0.0)
-            state.since[activity], state.speed[activity] = time, state.wish[activity]
+            state.since[activity], state.speed[activity] = time, state.target[activity]
             put(state, activity, time + state.remaining[activity] / state.speed[activity])
-    for k in range(state.length[BASIN]):
-        resource = state.basin[k]
-        state.found[n + resource] = False
+    for k in range(state.length[RESOURCES]):
+        resource = state.changed_resources[k]
+        state.marked[n + resource] = False
         if work.burst[resource] > 0 and work.peak[resource] > work.rate[resource]:
-            use, base = 0.0, work.member_start[resource]
+            use, base = 0.0, work.user_start[resource]
             for j in range(base, base + state.users[resource]):
-                use += work.load[state.member[j]] * state.speed[work.user[state.member[j]]]
+                use += work.load[state.user_demand[j]] * state.speed[work.user[state.user_demand[j]]]
             state.use[resource], spill = use, use - work.rate[resource]
             dries = spill > SLACK * work.rate[resource] and state.tokens[resource] > 0
             put(state, n + resource, time + state.tokens[resource] / spill if dries else np.inf)
-    state.length[FLOCK] = state.length[BASIN] = 0
+    state.length[ACTIVITIES] = state.length[RESOURCES] = 0
 
 
 @part
 def share(work: Work, state: State, time: float) -> None:
-    _spread(work, state, time)
+    _spread_changes(work, state, time)
     _offer(work, state)
     for turn in range(ROUNDS):
         _allot(work, state, turn >= FREE)

@@ -8,16 +8,16 @@ from partita.errors import ProgramError
 from partita.simulator.activities import Activities, Flags, Indices, Offsets, Reals, Resources
 
 NOBODY = -1
-BARRED, LET, BEGUN = 1, 2, 3  # at a gate, through it, and then started without a lane
+AT_GATE, THROUGH, STARTED = 1, 2, 3  # at a gate, through it, and then started without a lane
 SKIPPED = -2.0  # the speed of an activity that has ended without lanes
-EVENTS, ENDED, READY, SWEPT_ENDED, SWEPT_READY, FLOCK, BASIN, DIGEST, OPEN, SWEPT_OPEN, LENGTHS = range(11)
+EVENTS, ENDED, READY, SWEPT_ENDED, SWEPT_READY, ACTIVITIES, RESOURCES, DIGEST, OPEN, SWEPT_OPEN, LENGTHS = range(11)
 
 
 class Work(NamedTuple):
-    """Activities and resources, less the resources that are never shared; `line_start` gives each lane room for all
-    that ever wait for it, `member_start` each resource for all that ever use it, `user` is the activity of a demand,
+    """Activities and resources, less the resources that are never shared; `waiting_start` gives each lane room for all
+    that ever wait for it, `user_start` each resource for all that ever use it, `user` is the activity of a demand,
     which takes `load` of the resource as `times` users of `amount` each, and `again` as much of another like it; it
-    is the member `gated` of a gate."""
+    is the member `gate_member` of a gate."""
 
     successor_start: Offsets
     successor: Indices
@@ -42,9 +42,9 @@ class Work(NamedTuple):
     rate: Reals
     peak: Reals
     burst: Reals
-    line_start: Offsets
-    member_start: Offsets
-    gated: Indices
+    waiting_start: Offsets
+    user_start: Offsets
+    gate_member: Indices
     gate_start: Offsets
     gate_need: Offsets
     gate_within: Offsets
@@ -54,17 +54,19 @@ class State(NamedTuple):
     """What changes; `length` holds the lengths of lists.
 
     activity  `missing` predecessors, `start` (until it starts: when it became ready) and `end` seconds, `top` speed,
-              `speed` now (-1 before its demands flow), `wish` the speed being sought, which its `tightest` demand
-              allows, `otherwise` what the others would, `remaining` work at `since`
-    event     an activity or n + a resource that runs dry: `place` in `heap`, where `key` is the time
-    lane      what is `spare` of its credit and the heap `line` of the `queue` that wait for it
-    resource  `users` in `member` (a `crowd` of so many), demands whose place there is `seat`; `tokens` at `counted`,
-              its `use`, whether it `couples` its users; while seeking its capacity `left`, the equal `allotment` of
-              each user, and the `load` of those that are not settled, for whom there is `room`
+              `speed` now (-1 before its demands flow), `target` the speed being sought, which its `tightest` demand
+              allows, `without_tightest` what the others would, `remaining` work at `since`
+    event     an activity, or n + a resource whose token bucket becomes empty: `place` in `heap`, where `key` is the
+              time
+    lane      what is `spare` of its credit and the heap `waiting` of the `waiting_count` activities that wait for it
+    resource  `users`: the demands in `user_demand` that flow now, at `user_place` there; `user_count` of them by their
+              times; `tokens` at `counted`, its `use`, whether it is `contended`: its users would exceed it; while
+              seeking its `capacity`, the equal `allotment` of each user, and the `load` of those that are not settled,
+              for whom there is `room`
     gate      of each member the activity that is `held` (-1: none), how many are still `coming`, how often in a row it
-              was left out (`age`); of an activity whether it is `barred` (0: it has no gate)
-    lists     `ended` and `ready` in order, `open` lanes that still have room; `flock` and `basin` whose rates change,
-              `found`
+              was left out (`age`); of an activity its `gate_state` (0: it has no gate)
+    lists     `ended` and `ready` in order, `open` lanes that still have room; `changed_activities` and
+              `changed_resources` whose rates change, which are `marked`
     """
 
     length: Offsets
@@ -73,8 +75,8 @@ class State(NamedTuple):
     end: Reals
     top: Reals
     speed: Reals
-    wish: Reals
-    otherwise: Reals
+    target: Reals
+    without_tightest: Reals
     tightest: Indices
     settled: Flags
     remaining: Reals
@@ -83,30 +85,30 @@ class State(NamedTuple):
     place: Indices
     heap: Indices
     spare: Reals
-    line: Indices
-    queue: Indices
+    waiting: Indices
+    waiting_count: Indices
     users: Indices
-    crowd: Reals
-    member: Indices
-    seat: Indices
+    user_count: Reals
+    user_demand: Indices
+    user_place: Indices
     tokens: Reals
     counted: Reals
     use: Reals
-    couples: Flags
-    left: Reals
+    contended: Flags
+    capacity: Reals
     load: Reals
     room: Reals
     allotment: Reals
     ended: Indices
     ready: Indices
     open: Indices
-    flock: Indices
-    basin: Indices
-    found: Flags
+    changed_activities: Indices
+    changed_resources: Indices
+    marked: Flags
     held: Indices
     coming: Indices
     age: Indices
-    barred: Indices
+    gate_state: Indices
 
 
 def work_of(activities: Activities, resources: Resources) -> Work:
@@ -172,8 +174,8 @@ def state_of(work: Work, need: Indices) -> State:
         end=np.full(n, np.inf),
         top=np.zeros(n),
         speed=np.full(n, -1.0),
-        wish=np.zeros(n),
-        otherwise=np.zeros(n),
+        target=np.zeros(n),
+        without_tightest=np.zeros(n),
         tightest=np.zeros(n, np.int32),
         settled=np.zeros(n, np.bool_),
         remaining=np.ones(n),
@@ -182,30 +184,30 @@ def state_of(work: Work, need: Indices) -> State:
         place=np.full(n + m, NOBODY, np.int32),
         heap=np.zeros(n + m, np.int32),
         spare=work.lane_credit.copy(),
-        line=np.zeros(len(work.lane), np.int32),
-        queue=np.zeros(lanes, np.int32),
+        waiting=np.zeros(len(work.lane), np.int32),
+        waiting_count=np.zeros(lanes, np.int32),
         users=np.zeros(m, np.int32),
-        crowd=np.zeros(m),
-        member=np.zeros(demands, np.int32),
-        seat=np.zeros(demands, np.int32),
+        user_count=np.zeros(m),
+        user_demand=np.zeros(demands, np.int32),
+        user_place=np.zeros(demands, np.int32),
         tokens=work.burst.copy(),
         counted=np.zeros(m),
         use=np.zeros(m),
-        couples=np.zeros(m, np.bool_),
-        left=np.zeros(m),
+        contended=np.zeros(m, np.bool_),
+        capacity=np.zeros(m),
         load=np.zeros(m),
         room=np.zeros(m),
         allotment=np.zeros(m),
         ended=np.zeros(n, np.int32),
-        ready=np.zeros(n + int((work.gated >= 0).sum()), np.int32),
+        ready=np.zeros(n + int((work.gate_member >= 0).sum()), np.int32),
         open=np.zeros(len(work.lane), np.int32),
-        flock=np.zeros(n, np.int32),
-        basin=np.zeros(m, np.int32),
-        found=np.zeros(n + m, np.bool_),
+        changed_activities=np.zeros(n, np.int32),
+        changed_resources=np.zeros(m, np.int32),
+        marked=np.zeros(n + m, np.bool_),
         held=np.full(work.gate_start[-1], NOBODY, np.int32),
-        coming=np.bincount(work.gated[work.gated >= 0], minlength=work.gate_start[-1]).astype(np.int32),
+        coming=np.bincount(work.gate_member[work.gate_member >= 0], minlength=work.gate_start[-1]).astype(np.int32),
         age=np.zeros(work.gate_start[-1], np.int32),
-        barred=(work.gated >= 0).astype(np.int32),
+        gate_state=(work.gate_member >= 0).astype(np.int32),
     )
 
 
