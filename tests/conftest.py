@@ -16,7 +16,7 @@ settings.register_profile("same", deadline=None, derandomize=True, suppress_heal
 settings.load_profile("same")
 
 # Numba compiles this file's functions and caches them by their source, which checked ones no longer have.
-COMPILED = ("partita.simulator.clockwork", "partita.kernels")
+COMPILED = ("partita.simulator.clock_loop", "partita.kernels")
 # As for mypy, an int is a float too; local variables are left to mypy.
 HOW = BeartypeConf(is_pep484_tower=True, claw_is_pep526=False, claw_skip_package_names=COMPILED)
 # What beartype cannot check passes unchecked: recursive aliases, static protocols.

@@ -31,8 +31,8 @@ import numpy as np
 
 from partita.errors import ProgramError
 from partita.simulator.activities import Activities, Reals, Resources
-from partita.simulator.clockwork import run
-from partita.simulator.workings import state_of, work_of
+from partita.simulator.clock_loop import run
+from partita.simulator.clock_state import state_of, work_of
 
 
 def advance(activities: Activities, resources: Resources) -> tuple[Reals, Reals]:

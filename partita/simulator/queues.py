@@ -13,7 +13,7 @@ import numba
 import numpy as np
 
 from partita.simulator.activities import Offsets, Reals
-from partita.simulator.workings import EVENTS, NOBODY, State, Work
+from partita.simulator.clock_state import EVENTS, NOBODY, State, Work
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 BARE: Any = {"error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": False}

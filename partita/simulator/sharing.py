@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from partita.simulator.queues import part, put
-from partita.simulator.workings import ACTIVITIES, NOBODY, RESOURCES, State, Work
+from partita.simulator.clock_state import ACTIVITIES, NOBODY, RESOURCES, State, Work
 
 TIE = 1e-12
 FULL = 1e-11

@@ -10,7 +10,7 @@ import numpy as np
 
 from partita.simulator.queues import dequeue, enqueue, part, pop, put, whole
 from partita.simulator.sharing import end_flow, mark, share, start_flow
-from partita.simulator.workings import (
+from partita.simulator.clock_state import (
     AT_GATE,
     DIGEST,
     ENDED,
@@ -203,5 +203,5 @@ def _compiled(digest: int) -> Callable[[Work, State], None]:
     return loop
 
 
-PARTS = ("queues", "sharing", "clockwork", "workings")
+PARTS = ("clock_loop", "clock_state", "queues", "sharing")
 run = _compiled(crc32(b"".join(Path(__file__).with_stem(name).read_bytes() for name in PARTS)))
