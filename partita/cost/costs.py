@@ -1,7 +1,7 @@
 """The cost of each instruction: core-seconds on a device, and seconds in which it waits.
 
 Core-seconds are seconds of one whole core of a device of speed 1; the simulator divides them by a device's speed and
-quota. The bytes that messages put on links are not here: `simulator/meetings` lists them.
+quota. The bytes that messages put on links are not here: `simulator/transfers` lists them.
 """
 
 from __future__ import annotations

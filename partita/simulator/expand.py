@@ -20,7 +20,7 @@ from partita.program.flight import in_flight
 from partita.program.instruction import Collective, Receive, Send
 from partita.program.program import Policy, Program, Role
 from partita.simulator.activities import Activities, GateSpec, assemble
-from partita.simulator.meetings import Flags, Index, Meetings, Reals, speeds
+from partita.simulator.transfers import Flags, Index, Reals, Transfers, speeds
 from partita.simulator.ports import Ports
 from partita.simulator.symmetry import Symmetry, folded
 
@@ -83,7 +83,7 @@ class Draft:
 
 
 def expand(
-    program: Program, costs: Costs, ports: Ports, meetings: Meetings, symmetry: Symmetry, rounds: int
+    program: Program, costs: Costs, ports: Ports, transfers: Transfers, symmetry: Symmetry, rounds: int
 ) -> tuple[Layout, Activities]:
     """`rounds` rounds of a program, of which the first rank of each kind is moved for all."""
     seats = sum(len(role.instructions) * len(np.unique(symmetry.rank[list(role.ranks)])) for role in program.roles)
@@ -95,7 +95,7 @@ def expand(
         _waits(draft, layout, role)
         _choices(draft, layout, role)
         _gates(draft, layout, role)
-    host, number = _together(draft, layout, meetings)
+    host, number = _together(draft, layout, transfers)
     return Layout(program, rounds, symmetry, number, len(host)), _repeated(draft, host, number, rounds)
 
 
@@ -159,21 +159,22 @@ def _gates(draft: Draft, layout: Layout, role: Role) -> None:
             draft.gates.append((len(mine), gate.need or len(mine), gate.within))
 
 
-def _together(draft: Draft, layout: Layout, meetings: Meetings) -> tuple[Index, Index]:
-    """Add what meetings take. The seats that stand for all who meet, one for each activity; each seat's activity."""
-    program, met = layout.program, folded(meetings, layout.symmetry)
+def _together(draft: Draft, layout: Layout, transfers: Transfers) -> tuple[Index, Index]:
+    """Add what transfers take. The seats that stand for all who take part, one for each activity; each seat's
+    activity."""
+    program, moved = layout.program, folded(transfers, layout.symmetry)
     ranks, slots = np.zeros(program.size, np.int64), []
     for role in program.roles:
         ranks[list(role.ranks)] = layout.kind(role)
         slots += layout.seats(role)[:, 0].tolist()
-    seat = np.array(slots, np.int64)[met.slot] + ranks[met.rank]
-    host = np.full(len(met.latency), -1)
-    host[met.who[::-1]] = seat[::-1]
+    seat = np.array(slots, np.int64)[moved.slot] + ranks[moved.rank]
+    host = np.full(len(moved.latency), -1)
+    host[moved.who[::-1]] = seat[::-1]
     held = np.flatnonzero(host >= 0)
-    draft.latency[host[held]], draft.least[host[held]] = met.latency[held], met.least[held]
-    draft.demands.append((host[met.at], met.resource, met.amount, met.times, met.again))
+    draft.latency[host[held]], draft.least[host[held]] = moved.latency[held], moved.least[held]
+    draft.demands.append((host[moved.at], moved.resource, moved.amount, moved.times, moved.again))
     stands = np.arange(layout.count)
-    stands[seat] = host[met.who]
+    stands[seat] = host[moved.who]
     return np.unique(stands, return_inverse=True)
 
 

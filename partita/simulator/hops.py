@@ -28,7 +28,7 @@ Columns = dict[str, NDArray[np.generic]]
 def scheduled(
     program: Program, act: Collective, group: tuple[int, ...], costs: Costs, ports: Ports, speed: Reals
 ) -> Columns:
-    """One meeting (see there) of a group's collective, without who takes part."""
+    """One transfer (see there) of a group's collective, without who takes part."""
     schedule = schedule_of(act.kind, act.algorithm, len(group))
     loads = loads_of(schedule, *program.extent(act, len(group)), act.codec, act.density, program.edges(act))
     members, rate = np.array(group, np.int64), ports.resources.rate

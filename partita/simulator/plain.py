@@ -84,7 +84,8 @@ def advance_plainly(arrays: Activities, resources: Resources) -> tuple[Reals, Re
     """(start, end) seconds of every activity, as `clock.advance`; raises ProgramError likewise."""
     activities = [_activity(arrays, i) for i in range(arrays.size)]
     gates = _gates(arrays, activities)
-    buckets = [TokenBucket(*map(float, row)) for row in zip(resources.rate, resources.peak, resources.burst, strict=True)]
+    rows = zip(resources.rate, resources.peak, resources.burst, strict=True)
+    buckets = [TokenBucket(*map(float, row)) for row in rows]
     for bucket in buckets:
         bucket.tokens = bucket.burst
     time = 0.0
@@ -184,15 +185,16 @@ def _gates(arrays: Activities, activities: list[Progress]) -> list[PlainGate]:
     return [
         PlainGate(
             Gate(str(g), needs[g], within[g]),
-            {str(m): [activity for activity in activities if activity.member == m] for m in range(edges[g], edges[g + 1])},
+            {str(m): [one for one in activities if one.member == m] for m in range(edges[g], edges[g + 1])},
         )
         for g in range(len(needs))
     ]
 
 
 def _react(
-    activities: list[Progress], ready: list[Progress], ended: list[Progress], gates: list[PlainGate], credit: Reals, time: Seconds
-) -> None:
+    activities: list[Progress], ready: list[Progress], ended: list[Progress], gates: list[PlainGate], credit: Reals,
+    time: Seconds,
+) -> None:  # fmt: skip
     """What follows from `ended` at this moment, wave by wave: ends, then skips, then gates open, and when all that is
     exhausted starts."""
     while ready or ended:
@@ -222,13 +224,14 @@ def _dispatch(activities: list[Progress], credit: Reals, time: Seconds) -> list[
         for lane, weight in activity.freed if activity.began and activity.state == "finished" else ():
             spare[lane] += weight
     instant = []
-    for activity in sorted((activity for activity in activities if activity.state == "ready"), key=lambda activity: activity.key):
+    for activity in sorted((one for one in activities if one.state == "ready"), key=lambda one: one.key):
         if all(spare[lane] > 0 for lane in activity.lanes):
             activity.start, activity.began = time, True
             for lane, weight in zip(activity.lanes, activity.weights, strict=True):
                 spare[lane] -= weight
             delay = activity.latency + (0.0 if activity.demands else activity.least)
-            activity.state, activity.event = ("delayed", time + delay) if delay > 0 or not activity.demands else ("flowing", inf)
+            delayed = delay > 0 or not activity.demands
+            activity.state, activity.event = ("delayed", time + delay) if delayed else ("flowing", inf)
             if delay == 0 and not activity.demands:
                 instant.append(activity)
         else:

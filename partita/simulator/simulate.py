@@ -23,7 +23,7 @@ from partita.program.timeline import Timeline
 from partita.simulator.activities import Reals
 from partita.simulator.clock import advance
 from partita.simulator.expand import Layout, expand
-from partita.simulator.meetings import Meetings, meetings_of, sent_by, traffic_of
+from partita.simulator.transfers import Transfers, transfers_of, sent_by, traffic_of
 from partita.simulator.merges import merges_of
 from partita.simulator.ports import Ports
 from partita.simulator.symmetry import Symmetry, symmetry_of, without_idle_ports
@@ -39,14 +39,14 @@ LOOSE = 28  # rounds where workers go at their own pace, and a ledger is to show
 class Setting:
     """What the clock needs to know of a program on a cluster, whatever its computing takes.
 
-    `meetings` is what ranks do together; `held` is the same without ports that can hold nobody back; `symmetry` tells
+    `transfers` is what ranks do together; `held` is the same without ports that can hold nobody back; `symmetry` tells
     which ranks are alike; `changes` (filled when first needed) has what comes and goes in each role's memory.
     """
 
     program: Program
     ports: Ports
-    meetings: Meetings
-    held: Meetings
+    transfers: Transfers
+    held: Transfers
     symmetry: Symmetry
     changes: dict[str, Changes] = field(default_factory=dict)
 
@@ -94,9 +94,9 @@ class Clocked:
         live = [curves[rank] for rank in range(program.size)]
         return Timeline(
             program.name, "simulated", self.seconds, program.batch, spans,
-            memory=tuple(peak for peak, _, _ in live), wire_sent=sent_by(program, here.meetings),
+            memory=tuple(peak for peak, _, _ in live), wire_sent=sent_by(program, here.transfers),
             memory_over_time=tuple(over for _, over, _ in live), memory_parts=tuple(parts for _, _, parts in live),
-            cores=core_seconds(program, costs), traffic=traffic_of(program, here.meetings),
+            cores=core_seconds(program, costs), traffic=traffic_of(program, here.transfers),
             breakdown=breakdown(program, spans.of(worker.ranks[0]), self.seconds, keep),
             ledger=merges_of(program, self.layout, self.start),
         )  # fmt: skip
@@ -105,9 +105,9 @@ class Clocked:
 def setting_of(program: Program, costs: Costs) -> Setting:
     """The setting for these costs; it also holds for other costs that price messages alike."""
     ports = Ports(costs.cluster, costs.wiring, costs.hosts)
-    meetings = meetings_of(program, costs, ports)
-    held = without_idle_ports(meetings, ports)
-    return Setting(program, ports, meetings, held, symmetry_of(program, costs, ports, held))
+    transfers = transfers_of(program, costs, ports)
+    held = without_idle_ports(transfers, ports)
+    return Setting(program, ports, transfers, held, symmetry_of(program, costs, ports, held))
 
 
 def clocked(program: Program, costs: Costs, *, rounds: int = 4, setting: Setting | None = None) -> Clocked:

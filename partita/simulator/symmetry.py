@@ -1,7 +1,7 @@
-"""What is alike in a Program on a cluster: ranks, meetings and resources that go through the same at the same times.
+"""What is alike in a Program on a cluster: ranks, transfers and resources that go through the same at the same times.
 
-Ranks are alike that have one role and equal processors, and whose meetings are alike, instruction by instruction;
-meetings that have alike ranks and resources; resources that have alike users. Colours are refined until they tell
+Ranks are alike that have one role and equal processors, and whose transfers are alike, instruction by instruction;
+transfers that have alike ranks and resources; resources that have alike users. Colours are refined until they tell
 apart no more (Weisfeiler & Leman 1968; partitions of this kind are equitable: Godsil & Royle, Algebraic Graph Theory,
 2001, section 9.3). Who has one colour sees the same around it, so the clock, which knows no names, gives it the same
 times. It suffices to move one rank of each colour: a single straggler among a thousand makes two.
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from partita.cost.costs import Costs
 from partita.program.program import Policy, Program
-from partita.simulator.meetings import Index, Meetings, Reals, role_of, speeds
+from partita.simulator.transfers import Index, Reals, Transfers, role_of, speeds
 from partita.simulator.ports import Ports
 
 Colours = NDArray[np.uint64]
@@ -25,55 +25,55 @@ FRONT = 16  # resources of one set of users that are compared with all others
 
 @dataclass(frozen=True, eq=False)
 class Symmetry:
-    """For each rank, meeting and resource the first one that is like it."""
+    """For each rank, transfer and resource the first one that is like it."""
 
     rank: Index
-    meeting: Index
+    transfer: Index
     resource: Index
 
 
-def no_symmetry(program: Program, ports: Ports, meetings: Meetings) -> Symmetry:
+def no_symmetry(program: Program, ports: Ports, transfers: Transfers) -> Symmetry:
     """Nobody is like another."""
-    return Symmetry(np.arange(program.size), np.arange(len(meetings.latency)), np.arange(ports.resources.size))
+    return Symmetry(np.arange(program.size), np.arange(len(transfers.latency)), np.arange(ports.resources.size))
 
 
-def symmetry_of(program: Program, costs: Costs, ports: Ports, meetings: Meetings) -> Symmetry:
+def symmetry_of(program: Program, costs: Costs, ports: Ports, transfers: Transfers) -> Symmetry:
     """Where anything is decided by who comes first, ties are broken by number, and so nobody is like another; nor on
     emulated clusters, which are small and whose devices share cores."""
     chooses = any(lane.policy is not Policy.ORDER for role in program.roles for lane in role.lanes)
     if chooses or ports.hosts or any(i.need or i.gate for _, i in program.instructions()):
-        return no_symmetry(program, ports, meetings)
+        return no_symmetry(program, ports, transfers)
     table, ranks = ports.resources, program.size
     resource = _mix(table.rate, table.peak, table.burst)
     rank = _mix(role_of(program), speeds(costs, program), resource[:ranks])
-    meeting = _mix(meetings.latency, meetings.least)
+    transfer = _mix(transfers.latency, transfers.least)
     count = 0
-    while count < (count := sum(len(np.unique(colours)) for colours in (rank, meeting, resource))):
-        if count == ranks + len(meeting) + len(resource):
-            return no_symmetry(program, ports, meetings)
-        seen = _sum(meetings.who, _mix(rank[meetings.rank], meetings.slot), len(meeting))
-        drawn = _sum(meetings.at, _mix(resource[meetings.resource], meetings.amount), len(meeting))
-        meeting = _mix(meeting, seen, drawn)
-        used = _sum(meetings.resource, _mix(meeting[meetings.at], meetings.amount), len(resource))
-        met = _sum(meetings.rank, _mix(meeting[meetings.who], meetings.slot), ranks)
+    while count < (count := sum(len(np.unique(colours)) for colours in (rank, transfer, resource))):
+        if count == ranks + len(transfer) + len(resource):
+            return no_symmetry(program, ports, transfers)
+        seen = _sum(transfers.who, _mix(rank[transfers.rank], transfers.slot), len(transfer))
+        drawn = _sum(transfers.at, _mix(resource[transfers.resource], transfers.amount), len(transfer))
+        transfer = _mix(transfer, seen, drawn)
+        used = _sum(transfers.resource, _mix(transfer[transfers.at], transfers.amount), len(resource))
+        met = _sum(transfers.rank, _mix(transfer[transfers.who], transfers.slot), ranks)
         rank, resource = _mix(rank, met, used[:ranks]), _mix(resource, used)
         resource[:ranks] = rank
-    return Symmetry(_first(rank), _first(meeting), _first(resource))
+    return Symmetry(_first(rank), _first(transfer), _first(resource))
 
 
-def without_idle_ports(meetings: Meetings, ports: Ports) -> Meetings:
+def without_idle_ports(transfers: Transfers, ports: Ports) -> Transfers:
     """Without the demands of ports that can hold nobody back: some other port has the same users, and each of them
     takes at least as much of that one's rate. Of a ring's ports about one is left."""
     table, own = ports.resources, ports.cluster.size
-    chosen = np.flatnonzero((meetings.resource >= own) & (meetings.resource < len(ports.table[0])))
-    chosen = chosen[np.lexsort((meetings.at[chosen], meetings.resource[chosen]))]
-    at, (port, start, users) = meetings.at[chosen], np.unique(
-        meetings.resource[chosen], return_index=True, return_counts=True
+    chosen = np.flatnonzero((transfers.resource >= own) & (transfers.resource < len(ports.table[0])))
+    chosen = chosen[np.lexsort((transfers.at[chosen], transfers.resource[chosen]))]
+    at, (port, start, users) = transfers.at[chosen], np.unique(
+        transfers.resource[chosen], return_index=True, return_counts=True
     )  # fmt: skip
     if not len(port):
-        return meetings
+        return transfers
     plain = (table.peak == table.rate) | (table.burst == 0)
-    part = meetings.amount[chosen] / table.rate[meetings.resource[chosen]]
+    part = transfers.amount[chosen] / table.rate[transfers.resource[chosen]]
     kind = np.where(plain, 0, _mix(table.rate, table.peak, table.burst))[port]
     _, same = np.unique(_mix(kind, np.add.reduceat(_mix(at), start), users), return_inverse=True)
     order = np.argsort(same, kind="stable")
@@ -82,10 +82,10 @@ def without_idle_ports(meetings: Meetings, ports: Ports) -> Meetings:
         if len(ours) > 1:
             entries = start[ours][:, None] + np.arange(users[ours[0]])
             dropped[entries[_exceeded(part[entries])]] = True
-    kept = np.ones(len(meetings.at), np.bool_)
+    kept = np.ones(len(transfers.at), np.bool_)
     kept[chosen[dropped]] = False
     return replace(
-        meetings, **{name: getattr(meetings, name)[kept] for name in ("at", "resource", "amount", "times", "again")}
+        transfers, **{name: getattr(transfers, name)[kept] for name in ("at", "resource", "amount", "times", "again")}
     )
 
 
@@ -100,28 +100,28 @@ def _exceeded(rows: Reals) -> NDArray[np.intp]:
     return np.setdiff1d(np.arange(len(rows)), [*kept, *open])
 
 
-def folded(meetings: Meetings, symmetry: Symmetry) -> Meetings:
-    """The first meeting of each kind only, as the first ranks and resources of each kind see it.
+def folded(transfers: Transfers, symmetry: Symmetry) -> Transfers:
+    """The first transfer of each kind only, as the first ranks and resources of each kind see it.
 
-    There a meeting counts as often as its kin draw as much on that resource; and it draws on it again if it draws as
+    There a transfer counts as often as its kin draw as much on that resource; and it draws on it again if it draws as
     much on others that are like it. So the clock takes the same steps as for all of them.
     """
-    seen = symmetry.rank[meetings.rank] == meetings.rank
-    drawn = symmetry.resource[meetings.resource] == meetings.resource
-    at, resource, amount = symmetry.meeting[meetings.at], symmetry.resource[meetings.resource], meetings.amount
+    seen = symmetry.rank[transfers.rank] == transfers.rank
+    drawn = symmetry.resource[transfers.resource] == transfers.resource
+    at, resource, amount = symmetry.transfer[transfers.at], symmetry.resource[transfers.resource], transfers.amount
     first, times = _counted(at[drawn], resource[drawn], amount[drawn])
-    sole = symmetry.meeting[meetings.at] == meetings.at
+    sole = symmetry.transfer[transfers.at] == transfers.at
     _, copies = _counted(at[sole], resource[sole], amount[sole])
     return replace(
-        meetings,
-        who=symmetry.meeting[meetings.who[seen]], rank=meetings.rank[seen], slot=meetings.slot[seen],
+        transfers,
+        who=symmetry.transfer[transfers.who[seen]], rank=transfers.rank[seen], slot=transfers.slot[seen],
         at=at[drawn][first], resource=resource[drawn][first], amount=amount[drawn][first], times=times,
         again=copies > 1,
     )  # fmt: skip
 
 
 def _counted(at: Index, resource: Index, amount: Reals) -> tuple[Index, Reals]:
-    """Where each (meeting, resource, amount) comes first, sorted by these, and how often it comes."""
+    """Where each (transfer, resource, amount) comes first, sorted by these, and how often it comes."""
     order = np.lexsort((amount, resource, at))
     fresh = np.ones(len(order), np.bool_)
     fresh[1:] = np.logical_or.reduce([np.diff(column[order]) != 0 for column in (at, resource, amount)])

@@ -19,7 +19,7 @@ from partita.recipes.catalogue import RECIPES, call
 from partita.simulator.activities import Activities
 from partita.simulator.clock import advance
 from partita.simulator.expand import Layout, expand
-from partita.simulator.meetings import meetings_of
+from partita.simulator.transfers import transfers_of
 from partita.simulator.ports import Ports
 from partita.simulator.symmetry import Symmetry, no_symmetry, symmetry_of, without_idle_ports
 from tests.priced import machines_for, priced
@@ -54,10 +54,10 @@ CLUSTERS = {
 def times(program: Program, costs: Costs, *, alike: bool, every: bool) -> tuple[dict[int, np.ndarray], Symmetry]:
     """By rank start and end of its instructions in all rounds; `alike` moves one of each kind; `every` port counts."""
     ports = Ports(costs.cluster, costs.wiring)
-    meetings = meetings_of(program, costs, ports)
-    meetings = meetings if every else without_idle_ports(meetings, ports)
-    symmetry = symmetry_of(program, costs, ports, meetings) if alike else no_symmetry(program, ports, meetings)
-    layout, activities = expand(program, costs, ports, meetings, symmetry, ROUNDS)
+    transfers = transfers_of(program, costs, ports)
+    transfers = transfers if every else without_idle_ports(transfers, ports)
+    symmetry = symmetry_of(program, costs, ports, transfers) if alike else no_symmetry(program, ports, transfers)
+    layout, activities = expand(program, costs, ports, transfers, symmetry, ROUNDS)
     found = np.array(advance(activities, ports.resources))
     told = {}
     for role in program.roles:
@@ -168,8 +168,8 @@ def test_where_the_first_come_wins_all_are_moved() -> None:
     costs, ports = costs_of(program, machines), Ports(machines, Wiring(efficiency=1.0))
     lanes = tuple(replace(lane, policy=Policy.ARRIVAL) for lane in program.roles[0].lanes)
     chosen = replace(program, roles=(replace(program.roles[0], lanes=lanes),))
-    meetings = meetings_of(chosen, costs, ports)
-    assert len(np.unique(symmetry_of(chosen, costs, ports, meetings).rank)) == 6
+    transfers = transfers_of(chosen, costs, ports)
+    assert len(np.unique(symmetry_of(chosen, costs, ports, transfers).rank)) == 6
     agree(chosen, costs)
 
 
@@ -183,7 +183,7 @@ def test_a_thousand_ranks_take_as_many_activities_as_four() -> None:
         machines = flat(*(WHOLE,) * size)
         program = lower(graph, call("ddp(bucket_bytes=24)", graph, machines), machines)[-1].program
         costs, ports = costs_of(program, machines), Ports(machines, Wiring(efficiency=1.0))
-        meetings = without_idle_ports(meetings_of(program, costs, ports), ports)
-        symmetry = symmetry_of(program, costs, ports, meetings)
-        sizes.append(size_of(expand(program, costs, ports, meetings, symmetry, ROUNDS)))
+        transfers = without_idle_ports(transfers_of(program, costs, ports), ports)
+        symmetry = symmetry_of(program, costs, ports, transfers)
+        sizes.append(size_of(expand(program, costs, ports, transfers, symmetry, ROUNDS)))
     assert sizes[0] == sizes[1]

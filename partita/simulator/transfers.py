@@ -1,7 +1,7 @@
 """What ranks do together in one round: collectives and messages, each one activity of all who take part, as arrays.
 
 Send on rank 0 ------+                     Collective on ranks 0, 1, 2 ---+
-                     meeting                                              meeting
+                     transfer                                             transfer
 Receive on rank 1 ---+                     its processors and ports   ----+
 """
 
@@ -32,13 +32,13 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Meetings:
-    """`latency` and `least` seconds of every meeting, in one round.
+class Transfers:
+    """`latency` and `least` seconds of every transfer, in one round.
 
-    Entry k of `who`, `rank`, `slot`: meeting who[k] is the instruction slot[k] of rank[k]; the first entry of a meeting
-    stands for it. Entry k of `at`, `resource`, `amount`, `times`, `again`: what meeting at[k]
-    demands, as in Activities. Entry k of `source`, `target`,
-    `size`: payload bytes that a rank sends to another. Slots number the instructions role by role.
+    Entry k of `who`, `rank`, `slot`: transfer who[k] is the instruction slot[k] of rank[k]; the first entry of a
+    transfer stands for it. Entry k of `at`, `resource`, `amount`, `times`, `again`: what transfer at[k] demands, as in
+    Activities. Entry k of `source`, `target`, `size`: payload bytes that a rank sends to another. Slots number the
+    instructions role by role.
     """
 
     latency: Reals
@@ -59,8 +59,8 @@ class Meetings:
 Columns = dict[str, NDArray[np.generic]]
 
 
-def meetings_of(program: Program, costs: Costs, ports: Ports) -> Meetings:
-    """The meetings of one round. Raises ProgramError for a message with one end."""
+def transfers_of(program: Program, costs: Costs, ports: Ports) -> Transfers:
+    """The transfers of one round. Raises ProgramError for a message with one end."""
     slots, first = {}, 0
     for role in program.roles:
         slots[role.name] = {i.name: first + j for j, i in enumerate(role.instructions)}
@@ -71,17 +71,18 @@ def meetings_of(program: Program, costs: Costs, ports: Ports) -> Meetings:
         count += len(part["latency"])
     columns = {
         name: np.concatenate([part[name] for part in parts])
-        for name in Meetings.__annotations__
+        for name in Transfers.__annotations__
         if name not in ("times", "again")
     }
     columns |= _on_hosts(columns, ports)
     columns |= {"times": np.ones(len(columns["amount"])), "again": np.zeros(len(columns["amount"]), np.bool_)}
     flows = columns["amount"] > 0
-    return Meetings(**columns | {name: columns[name][flows] for name in ("at", "resource", "amount", "times", "again")})
+    demands = {name: columns[name][flows] for name in ("at", "resource", "amount", "times", "again")}
+    return Transfers(**columns | demands)
 
 
 def _on_hosts(columns: Columns, ports: Ports) -> Columns:
-    """The demands, and on cores that several devices share the sum of what each meeting asks of their processors."""
+    """The demands, and on cores that several devices share the sum of what each transfer asks of their processors."""
     if not ports.hosts:
         return {name: columns[name] for name in ("at", "resource", "amount")}
     at, resource = (columns[name].astype(np.int64) for name in ("at", "resource"))
@@ -117,7 +118,7 @@ class Rings:
         return ring, rank, place, rank[start[ring] + (place + 1) % sizes[ring]]
 
     @cached_property
-    def met(self) -> tuple[Index, Index, Index]:
+    def sorted_members(self) -> tuple[Index, Index, Index]:
         """(ring, rank, the rank's role) of every member, sorted."""
         ring, rank, _, _ = self.members
         order = np.lexsort((rank, ring))
@@ -172,7 +173,7 @@ def _collectives(program: Program, costs: Costs, ports: Ports, slots: dict[str, 
         slot = np.full(len(program.roles), -1, np.int64)
         for role, _ in acts:
             slot[numbers[role.name]] = slots[role.name][name]
-        ring, rank, role_at = rings.met
+        ring, rank, role_at = rings.sorted_members
         yield {"who": ring, "rank": rank, "slot": slot[role_at]} | taken[key, act]
 
 
@@ -273,16 +274,16 @@ def role_of(program: Program) -> Index:
     return found
 
 
-def sent_by(program: Program, meetings: Meetings) -> tuple[int, ...]:
+def sent_by(program: Program, transfers: Transfers) -> tuple[int, ...]:
     """Payload bytes that each rank sends in one step."""
-    total = np.bincount(meetings.source, meetings.size, program.size)
+    total = np.bincount(transfers.source, transfers.size, program.size)
     return tuple(int(bytes_) // max(program.steps, 1) for bytes_ in total)
 
 
-def traffic_of(program: Program, meetings: Meetings) -> tuple[tuple[int, int, Bytes], ...]:
+def traffic_of(program: Program, transfers: Transfers) -> tuple[tuple[int, int, Bytes], ...]:
     """The same, by receiver too: (source, target, bytes) of every pair that speaks. A collective is a ring."""
-    pairs, entry = np.unique(meetings.source * program.size + meetings.target, return_inverse=True)
-    total = np.bincount(entry, meetings.size, len(pairs))
+    pairs, entry = np.unique(transfers.source * program.size + transfers.target, return_inverse=True)
+    total = np.bincount(entry, transfers.size, len(pairs))
     speaking = np.flatnonzero(total)
     return tuple(
         (int(pair) // program.size, int(pair) % program.size, int(size) // max(program.steps, 1))
