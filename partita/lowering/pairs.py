@@ -1,16 +1,16 @@
-"""Pairs that average whenever one of them asks, while all go on at their own pace (AD-PSGD).
+"""Pairs that average whenever one of them asks, while all go on at their own pace (AD-PSGD; Lian et al. 2018).
 
-asking   compute   T F B K U C X G | T F B ..     T: weights to compute on, from what is agreed on; C: what the step
+active   compute   T F B K U C X G | T F B ..     T: weights to compute on, from what is agreed on; C: what the step
          to 3      S--                            changed; X: the mean that came back; G: the change joins it
          from 3               R--
-asked    serve     T . A V ... G . | T . A V      A: the mean with whoever asks, V: a copy for them, at once; T, G as
+passive  serve     T . A V ... G . | T . A V      A: the mean with whoever asks, V: a copy for them, at once; T, G as
          compute     F B K U C     |   F B ..     above, between A and V never
          from 0        I--
          to 0                D--
 
-Even ranks ask, odd ones are asked: nobody waits for one who waits, so there is no deadlock. What is agreed on is the
-ANCHOR; it changes on who asks in the order of its own round, and on who is asked in its serving lane, so that every
-averaging is atomic and the sum over all stays.
+Even ranks are active: they ask. Odd ones are passive: they are asked. Nobody waits for one who waits, so there is no
+deadlock. What is agreed on is the ANCHOR; it changes on an active rank in the order of its own round, and on a passive
+one in its serving lane, so that every averaging is atomic and the sum over all stays.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ def pairs_up(sync: Sync) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
-    """The `number`-th meeting of a round: rank `asks` meets rank `asked`."""
+class Averaging:
+    """The `number`-th averaging of a pair in a round: rank `active` asks rank `passive`."""
 
     number: int
-    asks: int
-    asked: int
+    active: int
+    passive: int
 
 
-def meetings_of(gossip: Gossip, ranks: int) -> tuple[Meeting, ...]:
-    """Who meets whom in a round: at each of its draws every even rank asks an odd one, all alike likely."""
+def averagings_of(gossip: Gossip, ranks: int) -> tuple[Averaging, ...]:
+    """Who averages with whom in a round: at each of its draws every even rank asks an odd one, all alike likely."""
     draw, odd = random.Random(gossip.seed), range(1, ranks, 2)
-    return tuple(Meeting(n, rank, draw.choice(odd)) for n in range(gossip.draws) for rank in range(0, ranks, 2))
+    return tuple(Averaging(n, rank, draw.choice(odd)) for n in range(gossip.draws) for rank in range(0, ranks, 2))
 
 
 def paired(draft: Draft, steps: int) -> Program:
@@ -56,18 +56,18 @@ def paired(draft: Draft, steps: int) -> Program:
     through, period = draft.sync.through, draft.sync.frequency.period
     assert isinstance(through, Gossip)
     steps = steps or through.draws * period
-    met = tuple(one for one in meetings_of(through, len(draft.workers)) if one.number * period < steps)
+    averagings = tuple(one for one in averagings_of(through, len(draft.workers)) if one.number * period < steps)
     roles = []
     for crew in draft.crews:
         for one in separate(crew, crew.ranks):
             (rank,) = one.ranks
-            body = (_asked if rank % 2 else _asking)(draft, one, steps, met)
+            body = (_passive if rank % 2 else _active)(draft, one, steps, averagings)
             roles.append(Role(f"{crew.name}-{rank}", (rank,), tuple(body), lanes_of(body, SERVE)))
     return program_of(draft, tuple(roles), steps=steps, semantics="consensus")
 
 
 def _own(draft: Draft, crew: Crew, steps: int, number: int) -> list[Instruction]:
-    """The steps between two meetings, and what they come to in DELTA."""
+    """The steps between two averagings, and what they come to in DELTA."""
     period, tag, body = draft.sync.frequency.period, f".{number}", list[Instruction]()
     for i, bucket in enumerate(draft.buckets):
         kept = Mix(bucket.name, Space.DELTA, (Term(Space.PARAMETER, (-1.0,)),))
@@ -86,11 +86,11 @@ def _before(name: str, number: int, numbers: list[int]) -> After:
     return After(f"{name}.{numbers[place - 1]}", int(place == 0))
 
 
-def _asking(draft: Draft, crew: Crew, steps: int, met: tuple[Meeting, ...]) -> list[Instruction]:
-    mine, body = [one for one in met if one.asks == crew.ranks[0]], list[Instruction]()
+def _active(draft: Draft, crew: Crew, steps: int, averagings: tuple[Averaging, ...]) -> list[Instruction]:
+    mine, body = [one for one in averagings if one.active == crew.ranks[0]], list[Instruction]()
     numbers = [one.number for one in mine]
     for one in mine:
-        tag, peer, ends = f".{one.number}", one.asked, list[Instruction]()
+        tag, peer, ends = f".{one.number}", one.passive, list[Instruction]()
         for i, bucket in enumerate(draft.buckets):
             name, joined = bucket.name, _before(f"G{i}", one.number, numbers)
             taken = Mix(name, Space.PARAMETER, (Term(Space.ANCHOR),))
@@ -110,7 +110,7 @@ def _asking(draft: Draft, crew: Crew, steps: int, met: tuple[Meeting, ...]) -> l
     return body
 
 
-def _asked(draft: Draft, crew: Crew, steps: int, met: tuple[Meeting, ...]) -> list[Instruction]:
+def _passive(draft: Draft, crew: Crew, steps: int, averagings: tuple[Averaging, ...]) -> list[Instruction]:
     rank, body, period = crew.ranks[0], list[Instruction](), draft.sync.frequency.period
     numbers = list(range(-(-steps // period)))
     for number in numbers:
@@ -122,8 +122,8 @@ def _asked(draft: Draft, crew: Crew, steps: int, met: tuple[Meeting, ...]) -> li
         for i, bucket in enumerate(draft.buckets):
             grown = Apply(bucket.name, rank, 1.0, 1, delta=True, into=Space.ANCHOR)
             body.append(Instruction(f"G{i}.{number}", grown, "serve", (After(f"C{i}.{number}"),), priority=1))
-    for peer in sorted({one.asks for one in met if one.asked == rank}):
-        turns = [one.number for one in met if (one.asks, one.asked) == (peer, rank)]
+    for peer in sorted({one.active for one in averagings if one.passive == rank}):
+        turns = [one.number for one in averagings if (one.active, one.passive) == (peer, rank)]
         for number in turns:
             for i, bucket in enumerate(draft.buckets):
                 body += _served(bucket.name, f"{i}.{peer}", peer, number, turns)
@@ -131,7 +131,7 @@ def _asked(draft: Draft, crew: Crew, steps: int, met: tuple[Meeting, ...]) -> li
 
 
 def _served(bucket: str, label: str, peer: int, number: int, turns: list[int]) -> list[Instruction]:
-    """A meeting on the side of who is asked."""
+    """An averaging on the passive side."""
     tag = f".{number}"
     came = Receive(bucket, (peer,), f"{bucket}.ask{tag}", Space.INBOX)
     mean = Apply(bucket, peer, 1.0, 1, delta=True, scale=0.5, into=Space.ANCHOR, keep=0.5)

@@ -1,4 +1,4 @@
-"""The serial replay of workers that average in pairs, in plain PyTorch, from the ledgers of the ranks that are asked
+"""The serial replay of workers that average in pairs, in plain PyTorch, from the ledgers of the passive ranks
 (DP-22).
 
     ledger of rank 1, a bucket    (own, turn 0, read 0)  (rank 2, turn 0)  (rank 0, turn 0)  (own, turn 1, read 2) ...
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from partita.errors import ProgramError
-from partita.lowering.pairs import meetings_of
+from partita.lowering.pairs import averagings_of
 from partita.plan.sync import Gossip
 from partita.program.ledger import Merge
 from partita.runtime.leg import Leg
@@ -75,21 +75,21 @@ class PairwiseReplay:
         program, through = legs[0].program, legs[0].plan.sync[0].through
         assert isinstance(through, Gossip)
         self.one, self.buckets = one, program.trained
-        self.asks: dict[int, list[int]] = {}
+        self.partners: dict[int, list[int]] = {}
         first, turns = replica(one, program.update), dict[int, list[Minibatches]]()
         for leg in (leg for leg in legs if leg.program.steps):
             period = leg.plan.sync[0].frequency.period
-            for meeting in meetings_of(through, leg.plan.mesh.size) * leg.rounds:
-                if meeting.number * period < leg.program.steps:
-                    self.asks.setdefault(meeting.asks, []).append(meeting.asked)
+            for averaging in averagings_of(through, leg.plan.mesh.size) * leg.rounds:
+                if averaging.number * period < leg.program.steps:
+                    self.partners.setdefault(averaging.active, []).append(averaging.passive)
             for rank in range(leg.plan.mesh.size):
                 turns.setdefault(rank, []).extend(_turns(leg, rank, period))
         begun = self._views(first)
-        self.halves = {r: PairWorker(first.copy(), begun, mine, whole) for r, mine in turns.items()}
+        self.workers = {r: PairWorker(first.copy(), begun, mine, whole) for r, mine in turns.items()}
         self.left = {(r, b.name): [m for m in ledger if (m.at, m.bucket) == (r, b.name)]
                      for r in turns if r % 2 for b in self.buckets}  # fmt: skip
         self.read = {(m.at, m.turn, m.bucket): m.read for m in ledger if m.at == m.worker}
-        self.met = {(r, b.name): 0 for r in self.asks for b in self.buckets}
+        self.met = {(r, b.name): 0 for r in self.partners for b in self.buckets}
         self.joined = dict(self.met)
 
     def _views(self, one: Replica) -> dict[str, Parts]:
@@ -101,56 +101,56 @@ class PairwiseReplay:
         while any([*(self._enters(*place) for place in self.left), *(self._joins(*place) for place in self.joined)]):
             pass
         if any(self.left.values()):
-            raise ProgramError("the ledgers have meetings and reads that no run can have had in this order")
-        held = [half.now for half in self.halves.values()]
-        for name, views in self._views(replica(self.one, self.halves[0].one.update)).items():
+            raise ProgramError("the ledgers have averagings and reads that no run can have had in this order")
+        held = [worker.now for worker in self.workers.values()]
+        for name, views in self._views(replica(self.one, self.workers[0].one.update)).items():
             for k, view in enumerate(views):
                 view.copy_(torch.stack([now[name][k] for now in held]).mean(0))
         return dict(self.one.model.named_parameters())
 
     def _enters(self, rank: int, bucket: str) -> bool:
-        """Replay the next merge of an asked rank, if what it needs is there."""
+        """Replay the next merge of a passive rank, if what it needs is there."""
         left = self.left[rank, bucket]
         if not left:
             return False
-        merge, half = left[0], self.halves[rank]
+        merge, worker = left[0], self.workers[rank]
         if merge.worker == rank:
             read = {b.name: self.read.get((rank, merge.turn, b.name), 2**62) for b in self.buckets}
             parts = self._changed(rank, merge.turn, read, bucket)
             if parts is None:
                 return False
-            half.becomes(bucket, [a + b for a, b in zip(half.now[bucket], parts, strict=True)])
+            worker.becomes(bucket, [a + b for a, b in zip(worker.now[bucket], parts, strict=True)])
         else:
-            place, asks = (merge.worker, bucket), self.asks[merge.worker]
+            place, partners = (merge.worker, bucket), self.partners[merge.worker]
             number = self.met[place]
-            if number != self.joined[place] or number >= len(asks) or asks[number] != rank:
+            if number != self.joined[place] or number >= len(partners) or partners[number] != rank:
                 return False
-            other = self.halves[merge.worker]
-            mean = [(a + b) / 2 for a, b in zip(half.now[bucket], other.now[bucket], strict=True)]
-            half.becomes(bucket, mean)
+            other = self.workers[merge.worker]
+            mean = [(a + b) / 2 for a, b in zip(worker.now[bucket], other.now[bucket], strict=True)]
+            worker.becomes(bucket, mean)
             other.now[bucket] = [part.clone() for part in mean]
             self.met[place] += 1
         left.pop(0)
         return True
 
     def _joins(self, rank: int, bucket: str) -> bool:
-        """Add the change of an asking rank's steps to its weights, once it has the mean."""
-        turn, half = self.joined[rank, bucket], self.halves[rank]
+        """Add the change of an active rank's steps to its weights, once it has the mean."""
+        turn, worker = self.joined[rank, bucket], self.workers[rank]
         if self.met[rank, bucket] <= turn:
             return False
         parts = self._changed(rank, turn, {b.name: turn for b in self.buckets}, bucket)
         if parts is None:
             return False
-        half.becomes(bucket, [a + b for a, b in zip(half.now[bucket], parts, strict=True)])
+        worker.becomes(bucket, [a + b for a, b in zip(worker.now[bucket], parts, strict=True)])
         self.joined[rank, bucket] += 1
         return True
 
     def _changed(self, rank: int, turn: int, read: dict[str, int], bucket: str) -> Parts | None:
         """A bucket's part of the change of a turn; None if a version that it read is not there yet."""
-        half = self.halves[rank]
-        if turn not in half.made and any(len(half.versions[name]) <= version for name, version in read.items()):
+        worker = self.workers[rank]
+        if turn not in worker.made and any(len(worker.versions[name]) <= version for name, version in read.items()):
             return None
-        made = half.change(turn, read, self._views(half.one))
+        made = worker.change(turn, read, self._views(worker.one))
         return [rows(made[piece.parameter], piece) for b in self.buckets if b.name == bucket for piece in b.pieces]
 
 

@@ -10,7 +10,7 @@ from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.errors import LoweringError, ProgramError
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
-from partita.lowering.pairs import meetings_of
+from partita.lowering.pairs import averagings_of
 from partita.plan.sync import Gossip
 from partita.program.instruction import Space
 from partita.recipes.catalogue import call
@@ -65,17 +65,17 @@ def test_ten_thousand_meetings_end(task: Task, graph: Graph) -> None:
     """DP-22: 10,000 random pairs among eight workers, no deadlock, the sum conserved."""
     plan = call("ad_psgd(draws=50)", graph, cluster_of(8))
     ranks, began = drifting(task, graph, plan, 50)
-    assert len(meetings_of(Gossip(draws=50), 8)) * 50 == 10_000
+    assert len(averagings_of(Gossip(draws=50), 8)) * 50 == 10_000
     assert sum(len(rank.state.ledger.merges) for rank in ranks) == (10_000 + 4 * 2500) * len(ranks[0].program.trained)
     assert float((weights(ranks, Space.ANCHOR).sum(0) - began.sum(0)).abs().max()) <= 1e-10
 
 
 def test_every_even_rank_asks_an_odd_one() -> None:
-    met = meetings_of(Gossip(draws=400, seed=2), 6)
+    met = averagings_of(Gossip(draws=400, seed=2), 6)
     assert len(met) == 3 * 400
-    assert {(one.asks % 2, one.asked % 2) for one in met} == {(0, 1)}
+    assert {(one.active % 2, one.passive % 2) for one in met} == {(0, 1)}
     for asked in (1, 3, 5):
-        assert sum(one.asked == asked for one in met) == pytest.approx(400, abs=60)
+        assert sum(one.passive == asked for one in met) == pytest.approx(400, abs=60)
 
 
 def seconds(text: str, *speeds: float) -> float:
