@@ -22,7 +22,7 @@ from partita.runtime.dividing import restored
 from partita.runtime.feed import Feed
 from partita.runtime.gather import reunited
 from partita.runtime.holding import held
-from partita.runtime.inprocess import Hall, InProcess
+from partita.runtime.inprocess import InProcess, Rendezvous
 from partita.runtime.leg import Interval, intervals, left
 from partita.runtime.losses import losses_of, rows_of, totals
 from partita.runtime.manifest import Identity, identity_of, written
@@ -121,13 +121,13 @@ def train_in_process(
     for i, leg in enumerate(parts):
         if not settle and leg is parts[-1] and not leg.program.steps:
             break
-        program, hall = leg.program, Hall()
+        program, rendezvous = leg.program, Rendezvous()
         states = {r: carry_over(graph, program, r, task, start, states.get(r), device) for r in range(program.size)}
         code = {role.name: compiled(graph, program, role, device) for role in program.roles}
         flying = saved.flying(program) if saved else 0
         ranks = [
             make_rank(
-                task, graph, program, r, states[r], InProcess(r, hall), seed=seed,
+                task, graph, program, r, states[r], InProcess(r, rendezvous), seed=seed,
                 first_step=leg.step - flying * program.steps, device=device, precision=precision, keyed=keyed,
                 code=code[program.role_of[r].name], saved=saved,
             )

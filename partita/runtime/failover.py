@@ -26,7 +26,7 @@ from partita.runtime.processes import Processes, link
 from partita.runtime.rank import Rank
 from partita.runtime.session import Session
 from partita.runtime.store import line_to_store, prefixed
-from partita.runtime.takeover import Met, asked, copied, ends_of, take_over
+from partita.runtime.takeover import CompletedRounds, asked, copied, ends_of, take_over
 from partita.runtime.worker import drive
 
 EVERY: Final = 0.1  # seconds
@@ -83,12 +83,12 @@ class Failover:
         """The run's only leg begins."""
         self.rank = rank
 
-    def _bridge(self, part: int, met: Met) -> None:
-        """Open channels from a part to every part with which it has messages that must survive a process; `met`
+    def _bridge(self, part: int, completed: CompletedRounds) -> None:
+        """Open channels from a part to every part with which it has messages that must survive a process; `completed`
         counts the rounds that are over."""
         others = {other for other in met_by(self.program, part) if part in self.kept or other in self.kept}
         channels = {other: Channel(part, other, self._dies) for other in sorted(others)}
-        for (key, ends), rounds in met.items():
+        for (key, ends), rounds in completed.items():
             if sum(ends) - part in channels:
                 channels[sum(ends) - part].crossed[key] = rounds
         self.plays[part].channels = channels
@@ -166,7 +166,7 @@ class Failover:
                 self._turn(channel)
             while any(channel.there is None for channel in transport.channels.values()):
                 time.sleep(POLL)
-            take_over(fresh, _met(transport))
+            take_over(fresh, _completed_rounds(transport))
             for i in fresh.role.instructions:
                 if isinstance(i.act, Send | Receive):
                     other = sum(ends_of(part, i.act)) - part
@@ -190,7 +190,7 @@ class Failover:
             first_step=self.leg.step, device=session.device,
         )  # fmt: skip
         assert session.transport is not None
-        while not copied(fresh, self.rank, _met(session.transport)):
+        while not copied(fresh, self.rank, _completed_rounds(session.transport)):
             time.sleep(POLL)
         return fresh
 
@@ -204,7 +204,7 @@ def _name(channel: Channel, route: Route) -> str:
     return f"{a}.{p}-{b}.{q}"
 
 
-def _met(transport: Processes) -> Met:
+def _completed_rounds(transport: Processes) -> CompletedRounds:
     """Rounds of each message of a part that are over, by its own count, or else by the other end's."""
     found: dict[tuple[str, tuple[int, int]], int] = {}
     for other, channel in transport.channels.items():

@@ -22,7 +22,7 @@ Own = dict[int, slice]
 
 
 @dataclass
-class Meeting:
+class Exchange:
     """One collective or message of the `members`: the tensor that each has brought; `settle` runs once, when all
     have."""
 
@@ -32,7 +32,7 @@ class Meeting:
     settled: bool = False
 
     def bring(self, rank: int, tensor: torch.Tensor) -> None:
-        """Add the tensor of a rank; the last one to come settles the meeting."""
+        """Add the tensor of a rank; the last one to come settles the exchange."""
         if rank in self.brought:
             raise ProgramError(f"rank {rank} came twice to the same message; the program reuses a key")
         self.brought[rank] = tensor
@@ -50,34 +50,34 @@ class Meeting:
 
 
 @dataclass
-class Hall:
-    """The meetings of the ranks of one process; `met` counts the rounds of each that are over."""
+class Rendezvous:
+    """The exchanges of the ranks of one process; `completed` counts the rounds of each that are over."""
 
-    meetings: dict[tuple[str, int, tuple[int, ...]], Meeting] = field(default_factory=dict)
-    met: Counter[tuple[str, tuple[int, ...]]] = field(default_factory=Counter)
+    exchanges: dict[tuple[str, int, tuple[int, ...]], Exchange] = field(default_factory=dict)
+    completed: Counter[tuple[str, tuple[int, ...]]] = field(default_factory=Counter)
 
     def leave(self, rank: int) -> None:
-        """Remove a rank that is gone from all meetings."""
-        self.meetings = {place: meeting for place, meeting in self.meetings.items() if rank not in place[2]}
+        """Remove a rank that is gone from all exchanges."""
+        self.exchanges = {place: exchange for place, exchange in self.exchanges.items() if rank not in place[2]}
 
-    def meet(
+    def exchange(
         self, key: str, round: int, members: tuple[int, ...], settle: Callable[[dict[int, torch.Tensor]], None]
-    ) -> Meeting:
-        """The meeting of `members` under `key` in a round, made when the first of them asks for it."""
+    ) -> Exchange:
+        """The exchange of `members` under `key` in a round, made when the first of them asks for it."""
         place = (key, round, members)
-        meeting = self.meetings.setdefault(place, Meeting(members, settle))
-        if len(meeting.brought) == len(members) - 1:
-            del self.meetings[place]
-            self.met[key, members] += 1
-        return meeting
+        exchange = self.exchanges.setdefault(place, Exchange(members, settle))
+        if len(exchange.brought) == len(members) - 1:
+            del self.exchanges[place]
+            self.completed[key, members] += 1
+        return exchange
 
 
 @dataclass(frozen=True)
 class InProcess:
-    """The Transport of one rank among those that share `hall`."""
+    """The Transport of one rank among those that share `rendezvous`."""
 
     rank: int
-    hall: Hall
+    rendezvous: Rendezvous
 
     def collective(
         self, kind: Kind, tensor: torch.Tensor, group: tuple[int, ...], lane: str, key: str, round: int,
@@ -85,21 +85,21 @@ class InProcess:
     ) -> Pending:  # fmt: skip
         """Start a collective; see Transport."""
         own = {rank: slice(*edges[k : k + 2]) for k, rank in enumerate(group)} if edges else {}
-        meeting = self.hall.meet(key, round, group, partial(SETTLE[kind], own))
-        meeting.bring(self.rank, tensor)
-        return meeting
+        exchange = self.rendezvous.exchange(key, round, group, partial(SETTLE[kind], own))
+        exchange.bring(self.rank, tensor)
+        return exchange
 
     def send(self, tensor: torch.Tensor, to: int, key: str, round: int) -> Pending:
         """Start sending; see Transport."""
-        meeting = self.hall.meet(key, round, (self.rank, to), partial(_hand_over, self.rank, to))
-        meeting.bring(self.rank, tensor)
-        return meeting
+        exchange = self.rendezvous.exchange(key, round, (self.rank, to), partial(_hand_over, self.rank, to))
+        exchange.bring(self.rank, tensor)
+        return exchange
 
     def receive(self, tensor: torch.Tensor, source: int, key: str, round: int) -> Pending:
         """Start receiving; see Transport."""
-        meeting = self.hall.meet(key, round, (source, self.rank), partial(_hand_over, source, self.rank))
-        meeting.bring(self.rank, tensor)
-        return meeting
+        exchange = self.rendezvous.exchange(key, round, (source, self.rank), partial(_hand_over, source, self.rank))
+        exchange.bring(self.rank, tensor)
+        return exchange
 
 
 def _hand_over(source: int, target: int, brought: dict[int, torch.Tensor]) -> None:

@@ -3,7 +3,7 @@
 
     ledger of rank 1, a bucket    (own, turn 0, read 0)  (rank 2, turn 0)  (rank 0, turn 0)  (own, turn 1, read 2) ...
 
-An asking rank has no ledger. It copies its weights, takes its steps on the copy, asks, takes the mean, and adds the
+An active rank has no ledger. It copies its weights, takes its steps on the copy, asks, takes the mean, and adds the
 change that its steps made, in this order.
 """
 

@@ -13,15 +13,15 @@ from copy import deepcopy
 from partita.program.instruction import Combine, Receive, Send, Space, Update
 from partita.runtime.rank import Rank
 
-Met = Mapping[tuple[str, tuple[int, int]], int]  # rounds of each message that are over, by its key and its ends
+CompletedRounds = Mapping[tuple[str, tuple[int, int]], int]  # of each message, by its key and its ends
 
 
-def copied(fresh: Rank, successor: Rank, met: Met) -> bool:
+def copied(fresh: Rank, successor: Rank, completed: CompletedRounds) -> bool:
     """Copy the successor's state into `fresh`, which has the lost rank's role, and mark as many updates as done.
     False if the successor is not at rest: it has not applied all that it has received and summed."""
     with successor.board.changed:  # nothing ends, so that nothing that waits for it begins
         rounds = applied(successor)
-        if not _at_rest(successor, met, rounds):
+        if not _at_rest(successor, completed, rounds):
             return False
         for bucket, made in rounds.items():
             fresh.state.parameter[bucket].copy_(successor.state.parameter[bucket])
@@ -34,15 +34,15 @@ def copied(fresh: Rank, successor: Rank, met: Met) -> bool:
         return True
 
 
-def take_over(fresh: Rank, met: Met) -> None:
-    """Set the progress of `fresh`, which has been `copied`, from its updates and from `met`, the rounds of messages
-    that are over. Gradients that it has not applied are to be sent again."""
+def take_over(fresh: Rank, completed: CompletedRounds) -> None:
+    """Set the progress of `fresh`, which has been `copied`, from its updates and from the `completed` rounds of
+    messages. Gradients that it has not applied are to be sent again."""
     rounds = applied(fresh)
     for i in fresh.role.instructions:
         if isinstance(i.act, Send | Receive):
             most = rounds[_about(i.act)]
             summed = isinstance(i.act, Receive) and i.act.bucket in rounds
-            found = met.get((i.act.key, ends_of(fresh.rank, i.act)), most)
+            found = completed.get((i.act.key, ends_of(fresh.rank, i.act)), most)
             fresh.board.done[i.name] = most if summed else min(found, most)
 
 
@@ -66,14 +66,14 @@ def asked(rank: Rank) -> dict[tuple[str, tuple[int, int]], int]:
     return found
 
 
-def _at_rest(rank: Rank, met: Met, rounds: Mapping[str, int]) -> bool:
+def _at_rest(rank: Rank, completed: CompletedRounds, rounds: Mapping[str, int]) -> bool:
     for i in rank.role.instructions:
         act = i.act
         if isinstance(act, Combine) and rank.board.done.get(i.name, 0) > rounds[act.bucket]:
             return False
         if not isinstance(act, Receive) or act.space is not Space.GRADIENT:
             continue
-        if met.get((act.key, ends_of(rank.rank, act)), 0) > rounds[act.bucket]:
+        if completed.get((act.key, ends_of(rank.rank, act)), 0) > rounds[act.bucket]:
             return False
     return True
 

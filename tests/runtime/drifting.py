@@ -11,7 +11,7 @@ from partita.lowering.lower import lower
 from partita.plan.plan import Plan, own_servers
 from partita.program.instruction import Space
 from partita.runtime.assembly import initial, make_rank
-from partita.runtime.inprocess import Hall, InProcess
+from partita.runtime.inprocess import InProcess, Rendezvous
 from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
 from partita.runtime.schedules import advance
@@ -24,7 +24,7 @@ def drifting(task: Task, graph: Graph, plan: Plan, rounds: int, own: bool = True
     """All ranks after `rounds` rounds of the plan with zero gradients, and the weights that each began with. What they
     keep begins as their `own` weights, or as the same for all."""
     still = replace(task, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0))
-    program, hall = lower(graph, plan, cluster_of(plan.mesh.size + own_servers(plan)))[-1].program, Hall()
+    program, rendezvous = lower(graph, plan, cluster_of(plan.mesh.size + own_servers(plan)))[-1].program, Rendezvous()
     values = initial(still, 0, "fp64")[1]
     ranks, draw = [], torch.Generator().manual_seed(3)
     for r in range(program.size):
@@ -34,7 +34,7 @@ def drifting(task: Task, graph: Graph, plan: Plan, rounds: int, own: bool = True
             flat.copy_(torch.randn(flat.shape, generator=draw, dtype=flat.dtype))
             if (Space.ANCHOR, bucket.name) in state.kept and own:
                 state.kept[Space.ANCHOR, bucket.name].copy_(flat)
-        ranks.append(make_rank(still, graph, program, r, state, InProcess(r, hall), seed=0, precision="fp64"))
+        ranks.append(make_rank(still, graph, program, r, state, InProcess(r, rendezvous), seed=0, precision="fp64"))
     began = weights(ranks)
     if rounds:
         advance(ranks, Interval(rounds), rounds)

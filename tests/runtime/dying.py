@@ -12,7 +12,7 @@ from partita.program.program import Program
 from partita.program.timeline import Span
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import carry_over, initial, make_rank
-from partita.runtime.inprocess import Hall, InProcess
+from partita.runtime.inprocess import InProcess, Rendezvous
 from partita.runtime.leg import Interval, Leg, legs
 from partita.runtime.membership import begin_without, finished_before, mark_back, mark_gone
 from partita.runtime.rank import Rank
@@ -59,7 +59,7 @@ class Dying:
         self.spans: list[Span] = []
         self.entering: dict[int, int] = {}
         for leg in self.legs:
-            self.leg, self.hall = leg, Hall()
+            self.leg, self.rendezvous = leg, Rendezvous()
             self.ranks = {r: self._rank(leg, r) for r in range(size) if r not in self.away}
             advance([*self.ranks.values()], Interval(leg.rounds), order, slow, record=lambda _: True, fate=self._fate)
             self.spans += [span for one in self.ranks.values() for span in one.spans]
@@ -69,7 +69,7 @@ class Dying:
         program = leg.program
         state = carry_over(self.graph, program, r, self.task, self.values, self.states.get(r), "cpu")
         rank = make_rank(
-            self.task, self.graph, program, r, state, InProcess(r, self.hall), seed=0, first_step=leg.step,
+            self.task, self.graph, program, r, state, InProcess(r, self.rendezvous), seed=0, first_step=leg.step,
             precision="fp64", keyed=True,
         )  # fmt: skip
         rank.spare, rank.away, self.states[r] = self.spare, {*self.away}, rank.state
@@ -101,7 +101,7 @@ class Dying:
         del self.ranks[death.rank], self.states[death.rank]
         self.away.add(death.rank)
         self.dead.append(death)
-        self.hall.leave(death.rank)
+        self.rendezvous.leave(death.rank)
         for place in [place for place in runs if place[0] == death.rank]:
             del runs[place]
         for one in self._met(death.rank) if self.told else ():

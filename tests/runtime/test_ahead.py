@@ -16,7 +16,7 @@ from partita.program.instruction import Compute, Receive, Space
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import carry_over, initial, make_rank
 from partita.runtime.draws import DRAWS, Draws
-from partita.runtime.inprocess import Hall, InProcess
+from partita.runtime.inprocess import InProcess, Rendezvous
 from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
 from partita.runtime.reference import fresh
@@ -59,9 +59,9 @@ def graph() -> Graph:
 def test_what_may_come_is_asked_for(graph: Graph, plan: str, order: int) -> None:
     task, machines = perceptron(), cluster_of(3)
     program = lower(graph, call(plan, graph, machines), machines)[-1].program
-    hall, start = Hall(), initial(task, 0)[1]
+    rendezvous, start = Rendezvous(), initial(task, 0)[1]
     states = [carry_over(graph, program, r, task, start, None, "cpu") for r in range(program.size)]
-    ways = [Asking(r, hall) for r in range(program.size)]
+    ways = [Asking(r, rendezvous) for r in range(program.size)]
     ranks = [make_rank(task, graph, program, r, states[r], ways[r], seed=0) for r in range(program.size)]
     for way, rank in zip(ways, ranks, strict=True):
         way.me.append(rank)

@@ -13,7 +13,7 @@ from partita.program.program import Lane, Policy, Program, Role
 from partita.runtime import waits
 from partita.runtime.assembly import initial, make_rank
 from partita.runtime.dispatch import Dispatch, dispatch_of
-from partita.runtime.inprocess import Hall, InProcess
+from partita.runtime.inprocess import InProcess, Rendezvous
 from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
 from partita.runtime.state import make_state
@@ -26,7 +26,7 @@ from tests.small import perceptron
 def test_what_opens_while_a_lane_chooses_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another lane may open a Receive between the moment at which this one asks for its messages and that at which it
     takes one: it then waited for the message of a worker that waited for it to take another's."""
-    rank, hall = server()
+    rank, rendezvous = server()
     run, choose = lanes(rank, Interval(1), lambda _: False)["from"], Dispatch.first
 
     def beside(dispatch: Dispatch, among: Sequence[str] = ()) -> Any:
@@ -38,7 +38,7 @@ def test_what_opens_while_a_lane_chooses_is_not_waited_for(monkeypatch: pytest.M
     pending = next(run)
     assert not pending.ready()
     bucket = rank.program.trained[0]
-    InProcess(1, hall).send(torch.zeros(bucket.elements), 2, "late", 0)
+    InProcess(1, rendezvous).send(torch.zeros(bucket.elements), 2, "late", 0)
     assert pending.ready()
 
 
@@ -69,12 +69,12 @@ def test_a_lane_looks_again_only_at_what_waited_for_what_changed(monkeypatch: py
     assert len(asked) == many + 1 + (many - 1)
 
 
-def server(many: int = 0) -> tuple[Rank, Hall]:
+def server(many: int = 0) -> tuple[Rank, Rendezvous]:
     """Rank 2, whose lane `from` takes a message of rank 0 after `M`, of another lane, and one of rank 1 at any time;
     with so many Marks, each after another one, in a lane of their own."""
     task = perceptron()
     graph = capture(task)
-    whole, hall = arriving(graph, 2), Hall()
+    whole, rendezvous = arriving(graph, 2), Rendezvous()
     bucket = whole.trained[0].name
     body = (
         Instruction("M", Mark(), "serve"),
@@ -87,4 +87,4 @@ def server(many: int = 0) -> tuple[Rank, Hall]:
     role = Role("server", (2,), body, made, keeps="server")
     program = Program("choosing", (role,), whole.segments, whole.buckets, whole.batch)
     state = make_state(graph, program, role, task, initial(task, 0)[1], "cpu", 2)
-    return make_rank(task, graph, program, 2, state, InProcess(2, hall), seed=0), hall
+    return make_rank(task, graph, program, 2, state, InProcess(2, rendezvous), seed=0), rendezvous

@@ -17,7 +17,7 @@ from partita.program.absence import chain_of, successor_of
 from partita.program.instruction import Receive, Send
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import initial, make_rank
-from partita.runtime.inprocess import Hall, InProcess
+from partita.runtime.inprocess import InProcess, Rendezvous
 from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
 from partita.runtime.schedules import advance
@@ -54,7 +54,7 @@ class Losing:
     ) -> None:
         self.graph, machines, self.left = captured(), cluster_of(size), list(losses)
         self.program = lower(self.graph, call(text, self.graph, machines), machines)[-1].program
-        self.hall, self.turn, self.lost, self.successors = Hall(), 0, set[int](), successors
+        self.rendezvous, self.turn, self.lost, self.successors = Rendezvous(), 0, set[int](), successors
         self.values = initial(perceptron(), 0, "fp64")[1]
         self.ranks = {r: self._rank(r) for r in range(size)}
         self.turns = advance([*self.ranks.values()], Interval(ROUNDS), order, fate=self._fate)
@@ -62,7 +62,7 @@ class Losing:
     def _rank(self, r: int) -> Rank:
         task, role = perceptron(), self.program.role_of[r]
         state = make_state(self.graph, self.program, role, task, self.values, "cpu", r)
-        transport = InProcess(r, self.hall)
+        transport = InProcess(r, self.rendezvous)
         return make_rank(task, self.graph, self.program, r, state, transport, seed=0, precision="fp64", keyed=True)
 
     def _fate(self, runs: dict[tuple[int, str], LaneRun]) -> None:
@@ -91,15 +91,15 @@ class Losing:
 
     def _void(self, lost: int) -> None:
         """What the lost rank brought to messages that are not over is not there any more; what others brought is."""
-        for place, meeting in tuple(self.hall.meetings.items()):
-            meeting.brought.pop(lost, None)
-            if not meeting.brought:
-                del self.hall.meetings[place]
+        for place, exchange in tuple(self.rendezvous.exchanges.items()):
+            exchange.brought.pop(lost, None)
+            if not exchange.brought:
+                del self.rendezvous.exchanges[place]
 
     def _met(self, r: int) -> dict[tuple[str, tuple[int, int]], int]:
         acts = (i.act for i in self.program.role_of[r].instructions if isinstance(i.act, Send | Receive))
         places = [(act.key, ends_of(r, act)) for act in acts]
-        return {place: self.hall.met[place] for place in places}
+        return {place: self.rendezvous.completed[place] for place in places}
 
     def _ask_again(self, fresh: Rank) -> None:
         """Messages that the lost rank had, and that `fresh` needs: whoever sent one brings it once more. What is still
@@ -108,14 +108,14 @@ class Losing:
             if not isinstance(i.act, Send | Receive):
                 continue
             (key, (sender, to)), done = (i.act.key, ends_of(fresh.rank, i.act)), fresh.board.done[i.name]
-            had = self.hall.met[key, (sender, to)]
-            self.hall.met[key, (sender, to)] = min(had, done)
+            had = self.rendezvous.completed[key, (sender, to)]
+            self.rendezvous.completed[key, (sender, to)] = min(had, done)
             for round in range(done, had) if to == fresh.rank else ():
                 tensor = self.ranks[sender].state.gradient[i.act.bucket][0]
-                InProcess(sender, self.hall).send(tensor, to, key, round)
+                InProcess(sender, self.rendezvous).send(tensor, to, key, round)
             for round in range(had, done) if to == fresh.rank else ():
                 nowhere = torch.empty_like(fresh.state.gradient[i.act.bucket][0])
-                InProcess(to, self.hall).receive(nowhere, sender, key, round)
+                InProcess(to, self.rendezvous).receive(nowhere, sender, key, round)
 
     @property
     def weights(self) -> torch.Tensor:

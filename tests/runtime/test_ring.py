@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from partita.cost.rings import bytes_sent
 from partita.program.instruction import Kind
 from partita.runtime.hops import by_schedule, in_halves
-from partita.runtime.inprocess import Hall, InProcess
+from partita.runtime.inprocess import InProcess, Rendezvous
 from partita.runtime.transport import Pending, Steps
 from partita.wire.algorithms import BACKEND, schedule_of
 from tests.threads import each_in_a_thread
@@ -144,9 +144,9 @@ def test_ranks_of_one_process_do_the_same(them: tuple[Ranks, Ranks]) -> None:
     """Integers, so that the order of sums shows in nothing. What others own is no number after a scatter."""
     group, edges = them
     for kind in HALVES:
-        hall, flats = Hall(), brought(group, edges[-1])
+        rendezvous, flats = Rendezvous(), brought(group, edges[-1])
         for rank in group:
-            InProcess(rank, hall).collective(kind, flats[rank], group, "wire", "A", 0, edges)
+            InProcess(rank, rendezvous).collective(kind, flats[rank], group, "wire", "A", 0, edges)
         rings, _ = rung(kind, group, edges, asked=False)
         for k, rank in enumerate(group):
             own = slice(*edges[k : k + 2]) if kind is Kind.REDUCE_SCATTER else slice(None)

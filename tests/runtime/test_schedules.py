@@ -9,7 +9,7 @@ from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import carry_over, initial, make_rank, train_in_process
-from partita.runtime.inprocess import Hall, InProcess
+from partita.runtime.inprocess import InProcess, Rendezvous
 from partita.runtime.leg import Interval
 from partita.runtime.schedules import advance
 from partita.task import Task
@@ -70,8 +70,9 @@ def test_a_round_ends_once(task: Task, graph: Graph, plan: str) -> None:
     """A rank's rounds are those of one lane, also where it serves beside its computing."""
     machines = cluster_of(4)
     program = lower(graph, call(plan, graph, machines), machines)[-1].program
-    hall, start = Hall(), initial(task, 0)[1]
+    rendezvous, start = Rendezvous(), initial(task, 0)[1]
     states = [carry_over(graph, program, r, task, start, None, "cpu") for r in range(program.size)]
-    ranks = [make_rank(task, graph, program, r, states[r], InProcess(r, hall), seed=0) for r in range(program.size)]
+    ways = [InProcess(r, rendezvous) for r in range(program.size)]
+    ranks = [make_rank(task, graph, program, r, states[r], way, seed=0) for r, way in enumerate(ways)]
     advance(ranks, Interval(3), 0, None)
     assert [len(rank.ends) for rank in ranks] == [3 + program.drain] * program.size
