@@ -17,7 +17,8 @@ from partita.program.gate import opens
 from partita.program.instruction import After, Collective, Gate, Instruction, Receive, Send
 from partita.program.program import Policy, Program, Role
 
-Meeting: TypeAlias = tuple[str, int, int] | tuple[str, tuple[int, ...]]  # (key, source, target) or (name, members)
+# What tells transfers apart: a message by (key, source, target), a collective by (name, members).
+TransferKey: TypeAlias = tuple[str, int, int] | tuple[str, tuple[int, ...]]
 Messages: TypeAlias = NDArray[np.int64]
 
 
@@ -116,11 +117,11 @@ def _progress(program: Program) -> None:
         for r in role.ranks
         for lane in role.lanes
     }
-    place, gates, meeting_of = dict.fromkeys(lanes, 0), _Gates(done, rounds), cache(partial(_meeting, program))
+    place, gates, key_of = dict.fromkeys(lanes, 0), _Gates(done, rounds), cache(partial(_transfer_key, program))
     moved = True
     while moved:
         moved = False
-        arrived: dict[Meeting, dict[int, str]] = {}
+        arrived: dict[TransferKey, dict[int, str]] = {}
         for (rank, lane), (role, body, policy) in lanes.items():
             going = True
             while going:
@@ -128,10 +129,10 @@ def _progress(program: Program) -> None:
                 for i in _heads(body, place[rank, lane], policy, rounds, rank, done):
                     if not _open(i, rank, done) or not gates.passes(role, i, rank):
                         continue
-                    meeting = meeting_of(i.name, rank)
-                    here = {} if meeting is None else arrived.setdefault(meeting, {})
+                    key = key_of(i.name, rank)
+                    here = {} if key is None else arrived.setdefault(key, {})
                     here[rank] = i.name
-                    if meeting is None or len(here) == len(_members(meeting)):
+                    if key is None or len(here) == len(_members(key)):
                         for other, name in here.items():
                             going = _finish(done, place, other, program.role_of[other].on_name[name])
                         here.clear()
@@ -183,7 +184,7 @@ class _Gates:
         return self.passed[rank, i.name] == self.done.get((rank, i.name), 0) and _open(i, rank, self.done)
 
 
-def _meeting(program: Program, name: str, rank: int) -> Meeting | None:
+def _transfer_key(program: Program, name: str, rank: int) -> TransferKey | None:
     """What identifies the collective or message that a rank's instruction takes part in; None for other
     instructions."""
     role = program.role_of[rank]
@@ -197,8 +198,8 @@ def _meeting(program: Program, name: str, rank: int) -> Meeting | None:
     return None
 
 
-def _members(meeting: Meeting) -> tuple[int, ...]:
-    return meeting[1] if len(meeting) == 2 else meeting[1:]
+def _members(key: TransferKey) -> tuple[int, ...]:
+    return key[1] if len(key) == 2 else key[1:]
 
 
 def _finish(done: dict[tuple[int, str], int], place: dict[tuple[int, str], int], rank: int, i: Instruction) -> bool:
