@@ -9,7 +9,7 @@ from partita.lowering.factors import Layer
 from partita.lowering.layout import urgent_from
 from partita.lowering.negotiation import negotiates
 from partita.lowering.norm import SQUARES, WORDS
-from partita.lowering.samples import Crew, Draft, packed, passes, separate
+from partita.lowering.samples import Draft, ReplicaGroup, packed, passes, separate
 from partita.program.instruction import After, Clip, Collective, Encode, Instruction, Pack, Scale, Send, Space, Update
 from partita.program.program import WEIGHT, Lane, Program, Role
 
@@ -70,12 +70,12 @@ def updates(
 def unsynchronised(draft: Draft) -> Program:
     """Workers that never agree (one, or as many as the mesh has); updates take gradients where backward left them."""
     roles = []
-    for crew in draft.crews:
+    for group in draft.groups:
         direct = draft.plan.schedule.microbatches == 1
-        works = passes(draft, crew, direct=direct)
+        works = passes(draft, group, direct=direct)
         body = [work.instruction for work in works] if direct else packed(draft, works, {})
         body += updates(draft, {}, part="0.0" if direct else "")
-        roles.append(Role(crew.name, crew.ranks, tuple(body), (COMPUTE, DATA)))
+        roles.append(Role(group.name, group.ranks, tuple(body), (COMPUTE, DATA)))
     return program_of(draft, tuple(roles))
 
 
@@ -90,10 +90,10 @@ def all_reduced(draft: Draft) -> Program:
     The weight of a weighted loss is summed first, while backward goes on: F PW B0 P0 ..., AW A0 ..., and W0 before U0.
     """
     lag, first = draft.sync.consistency.lag, draft.workers[:1] if negotiates(draft.sync) else ()
-    crews = [crew for one in draft.crews for crew in separate(one, draft.workers if draft.factored else first)]
+    groups = [group for one in draft.groups for group in separate(one, draft.workers if draft.factored else first)]
     return program_of(
         draft,
-        tuple(_summing(draft, crew, lag, wires_of(draft)) for crew in crews),
+        tuple(_summing(draft, group, lag, wires_of(draft)) for group in groups),
         lag=lag,
         semantics="lossy" if draft.sync.wire.codecs else "delayed" if lag else "exact",
     )
@@ -106,10 +106,10 @@ def wires_of(draft: Draft) -> tuple[str, ...]:
     return tuple("urgent" if i >= first else "wire" for i in range(len(draft.buckets)))
 
 
-def _summing(draft: Draft, crew: Crew, lag: int, wires: tuple[str, ...]) -> Role:
-    works, lag = passes(draft, crew), lag + 1
+def _summing(draft: Draft, group: ReplicaGroup, lag: int, wires: tuple[str, ...]) -> Role:
+    works, lag = passes(draft, group), lag + 1
     lanes = dict(zip(draft.labels, wires if draft.weight is None else (wires[0], *wires), strict=True))
-    apart = {str(i): _factored(layer, crew) for i, layer in draft.factored.items()}
+    apart = {str(i): _factored(layer, group) for i, layer in draft.factored.items()}
     how = summing(draft)
     found = {
         label: apart.get(label) or summed(how, label, bucket, lanes[label]) for label, bucket in draft.labels.items()
@@ -127,12 +127,12 @@ def _summing(draft: Draft, crew: Crew, lag: int, wires: tuple[str, ...]) -> Role
             body += [one, *first.get(one.name, ())]
     body += [one for each in found.values() for one in each.then]
     own = tuple(map(Lane, dict.fromkeys([*wires, *(one.lane for each in found.values() for one in each.then)])))
-    name = f"{crew.name}-{crew.ranks[0]}" if apart else crew.name
-    return Role(name, crew.ranks, tuple(body), (COMPUTE, DATA, *own))
+    name = f"{group.name}-{group.ranks[0]}" if apart else group.name
+    return Role(name, group.ranks, tuple(body), (COMPUTE, DATA, *own))
 
 
-def _factored(layer: Layer, crew: Crew) -> Agreement:
+def _factored(layer: Layer, group: ReplicaGroup) -> Agreement:
     """A dense layer's gradient from the factors of all, each of whom gives its own to all others (FM-02)."""
-    (rank,), several = crew.ranks, len(layer.counts[crew.ranks[0]]) > 1
+    (rank,), several = group.ranks, len(layer.counts[group.ranks[0]]) > 1
     free = (After(f"B{layer.bucket}#0" if several else f"B{layer.bucket}"),)
     return Agreement((), tuple(layer.shared(rank, f"A{layer.bucket}", free)), f"A{layer.bucket}")

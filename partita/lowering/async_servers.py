@@ -33,7 +33,7 @@ from partita.lowering.keys import owners_of
 from partita.lowering.negotiation import heard, said
 from partita.lowering.push_pull import PushPull, drops, served_in, tags_of
 from partita.lowering.quorum import counted, in_consensus, mastered
-from partita.lowering.samples import Crew, Draft, Work, packed, passes, separate
+from partita.lowering.samples import Draft, ReplicaGroup, Work, packed, passes, separate
 from partita.plan.plan import Plan
 from partita.plan.sync import Payload, Servers, Sync
 from partita.program.instruction import (
@@ -108,8 +108,8 @@ def asynchronous(draft: Draft) -> Program:
     after several gradients (DP-16), or with the first gradients of a step only (DP-11)."""
     owners, frequency = owners_of(draft, draft.servers), draft.sync.frequency
     own = {Payload.ELASTIC: tied, Payload.DUAL: in_consensus}.get(draft.sync.payload, _worker)
-    crews = [crew for one in draft.crews for crew in separate(one, draft.servers)]
-    working = {crew.ranks: (crew.name, own(draft, crew, owners)) for crew in crews}
+    groups = [group for one in draft.groups for group in separate(one, draft.servers)]
+    working = {group.ranks: (group.name, own(draft, group, owners)) for group in groups}
     serving: dict[Owners, tuple[str, list[Instruction]]] = {
         (host,): (f"server-{host}", _server(draft, host, owners)) for host in draft.servers
     }
@@ -123,10 +123,10 @@ def asynchronous(draft: Draft) -> Program:
     return program_of(draft, tuple(roles), steps=frequency.period * frequency.fetch, semantics=semantics)
 
 
-def _worker(draft: Draft, crew: Crew, owners: Owners) -> list[Instruction]:
+def _worker(draft: Draft, group: ReplicaGroup, owners: Owners) -> list[Instruction]:
     """A round: `fetch` pushes, each of the sum over `period` minibatches, then the new weights."""
     period, tags, delta = draft.sync.frequency.period, tags_of(draft), draft.sync.payload is Payload.DELTA
-    ways = [PushPull(draft, i, crew.ranks[0], owner) for i, owner in enumerate(owners)]
+    ways = [PushPull(draft, i, group.ranks[0], owner) for i, owner in enumerate(owners)]
     home = {way.bucket for way in ways if way.home and not delta}
     body: list[Instruction] = []
     for push, tag in enumerate(tags):
@@ -134,7 +134,7 @@ def _worker(draft: Draft, crew: Crew, owners: Owners) -> list[Instruction]:
         used = [f"U{way.i}" if delta else way.gone(before) for way in ways]
         free: dict[str, tuple[After, ...]] = {str(i): (After(name, int(push == 0)),) for i, name in enumerate(used)}
         for k in range(period):
-            works += _gathering(draft, crew, push * period + k, last=k == period - 1)
+            works += _gathering(draft, group, push * period + k, last=k == period - 1)
         needs = {work.instruction.name: work.needs for work in works}
         for one in packed(draft, works, free, tag):
             act = one.act
@@ -142,7 +142,7 @@ def _worker(draft: Draft, crew: Crew, owners: Owners) -> list[Instruction]:
             body += _read(draft, [ways[i] for i in needs.get(one.name, ())], replace(one, act=here))
             for way in ways:
                 if one.name == f"P{draft.last[way.i] if delta else way.i}{tag}":
-                    body += _made_ready(draft, crew, way, tag)
+                    body += _made_ready(draft, group, way, tag)
                     body += way.encoded(tag, After(f"S{way.i}{before}", int(push == 0)))
     body += [one for tag in tags for way in ways for one in way.sent(tag)]
     body += [one for way in ways for one in way.taken()]
@@ -151,10 +151,10 @@ def _worker(draft: Draft, crew: Crew, owners: Owners) -> list[Instruction]:
     return body
 
 
-def tied(draft: Draft, crew: Crew, owners: Owners) -> list[Instruction]:
+def tied(draft: Draft, group: ReplicaGroup, owners: Owners) -> list[Instruction]:
     """A round: `period` steps of the worker's own, then the elastic force between it and the centre of the last answer;
     what the worker moves by, the centre gets (DP-19, asynchronous)."""
-    body, rate = own_steps(draft, crew, draft.sync.frequency.period), draft.sync.outer.rate
+    body, rate = own_steps(draft, group, draft.sync.frequency.period), draft.sync.outer.rate
     for i, bucket in enumerate(draft.buckets):
         name, host = bucket.name, owners[i]
         pull = Mix(name, Space.DELTA, (Term(Space.PARAMETER, (rate,)), Term(Space.ANCHOR, (-rate,))))
@@ -184,18 +184,18 @@ def _read(draft: Draft, needs: list[PushPull], one: Instruction) -> list[Instruc
     return [*found, one if isinstance(one.act, Load) else replace(one, unless=After("G"))]
 
 
-def _gathering(draft: Draft, crew: Crew, step: int, *, last: bool) -> list[Work]:
+def _gathering(draft: Draft, group: ReplicaGroup, step: int, *, last: bool) -> list[Work]:
     """A minibatch of a push, of which only the last completes the gradients."""
-    return [replace(work, last=work.last and last) for work in passes(draft, crew, step)]
+    return [replace(work, last=work.last and last) for work in passes(draft, group, step)]
 
 
-def _made_ready(draft: Draft, crew: Crew, way: PushPull, tag: str) -> list[Instruction]:
+def _made_ready(draft: Draft, group: ReplicaGroup, way: PushPull, tag: str) -> list[Instruction]:
     """For weighted losses, divide a bucket's gradients by the weight of the rank's own samples. For pushes of changes,
     make the change, once backward no longer reads the weights."""
     found: list[Instruction] = []
     delta, i = draft.sync.payload is Payload.DELTA, way.i
     if draft.weight:
-        mean = Scale(way.bucket, crew.count / draft.batch, Space.GRADIENT if delta else way.space, WEIGHT)
+        mean = Scale(way.bucket, group.count / draft.batch, Space.GRADIENT if delta else way.space, WEIGHT)
         found.append(Instruction(f"W{i}{tag}", mean, "compute", (After(f"P{i}{tag}"),)))
     if delta:
         change = Mix(way.bucket, Space.DELTA, (Term(Space.PARAMETER), Term(Space.ANCHOR, (-1.0,))))
@@ -210,7 +210,7 @@ def _server(draft: Draft, host: int, owners: Owners) -> list[Instruction]:
     if counted(draft.sync):
         return mastered(draft, mine)
     tags, body = tags_of(draft), list[Instruction]()
-    share = {rank: crew.count / draft.batch for crew in draft.crews for rank in crew.ranks}
+    share = {rank: group.count / draft.batch for group in draft.groups for rank in group.ranks}
     ways = [PushPull(draft, i, w, host) for i in mine for w in draft.workers]
     for push, tag in enumerate(tags):
         for way in ways:
@@ -276,7 +276,7 @@ def handed_out(draft: Draft) -> Program:
     hosts, roles = draft.servers, []
     owners = owners_of(draft, hosts)
     others = [(host,) for host in hosts if host not in draft.workers]
-    for ranks in [*(crew.ranks for one in draft.crews for crew in separate(one, hosts)), *others]:
+    for ranks in [*(group.ranks for one in draft.groups for group in separate(one, hosts)), *others]:
         body, host = list[Instruction](), ranks[0]
         for i, bucket in enumerate(draft.buckets):
             name, space = f"{bucket.name}.last", served_in(draft, owners[i])

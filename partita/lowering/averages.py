@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from partita.lowering.agreement import COMPUTE, DATA, WIRE, program_of, updates
-from partita.lowering.samples import Crew, Draft, packed, passes
+from partita.lowering.samples import Draft, ReplicaGroup, packed, passes
 from partita.plan.sync import AllReduce, Frequency, Outer, Payload, Sync
 from partita.program.instruction import After, Collective, Instruction, Kind, Mix, Scale, Space, Term, Update
 from partita.program.program import Bucket, Program, Role
@@ -29,10 +29,10 @@ def averaged(draft: Draft, steps: int) -> Program:
     """
     sync = draft.sync
     agrees = steps == sync.frequency.period or not settles(sync)
-    roles = tuple(_averaging(draft, crew, steps, agrees) for crew in draft.crews)
+    roles = tuple(_averaging(draft, group, steps, agrees) for group in draft.groups)
     linear = draft.graph.optimizer.name == "SGD" and not draft.graph.clip_norm and draft.weight is None
     plain = sync.outer == Outer() and sync.frequency == Frequency() and sync.consistency.lag == 0
-    exact = plain and linear and len(draft.crews) == 1
+    exact = plain and linear and len(draft.groups) == 1
     return program_of(draft, roles, steps=steps, semantics="exact" if exact else "consensus")
 
 
@@ -45,11 +45,11 @@ def settles(sync: Sync) -> bool:
     return sync.frequency.period == 0 or sync.frequency.fragments > 1 or sync.consistency.lag > 0
 
 
-def local_step(draft: Draft, crew: Crew, step: int, between: Sequence[Instruction] = ()) -> list[Instruction]:
+def local_step(draft: Draft, group: ReplicaGroup, step: int, between: Sequence[Instruction] = ()) -> list[Instruction]:
     """A worker's own step `step` of the round, on its part of that minibatch alone; what is `between` changes the
     gradients once they are complete."""
     direct = draft.plan.schedule.microbatches == 1 and not between
-    works = passes(draft, crew, step, crew.count, direct=direct)
+    works = passes(draft, group, step, group.count, direct=direct)
     body = [work.instruction for work in works] if direct else packed(draft, works, {}, f".{step}")
     ends = updates(draft, {}, part=f"{step}.0" if direct else "", tag=f".{step}")
     if between:
@@ -72,14 +72,14 @@ def taken_at(frequency: Frequency, fragment: int) -> int:
     return -(-(fragment + 1) * frequency.period // frequency.fragments) - 1
 
 
-def _averaging(draft: Draft, crew: Crew, steps: int, agrees: bool) -> Role:
+def _averaging(draft: Draft, group: ReplicaGroup, steps: int, agrees: bool) -> Role:
     sync, body = draft.sync, list[Instruction]()
     fragments = fragments_of(draft.buckets, sync.frequency.fragments) if agrees and sync.frequency.period else ()
     last = {
         f: steps - 1 if sync.frequency.fragments == 1 else taken_at(sync.frequency, f) for f in range(len(fragments))
     }
     for step in range(steps):
-        own = local_step(draft, crew, step)
+        own = local_step(draft, group, step)
         body += own
         named = {one.act.bucket: After(one.name) for one in own if isinstance(one.act, Update)}
         entering = [f for f, at in last.items() if (at + sync.consistency.lag) % steps == step]
@@ -91,7 +91,7 @@ def _averaging(draft: Draft, crew: Crew, steps: int, agrees: bool) -> Role:
         body += [one for f in leaving for one in _leaving(draft, fragments[f], named)]
         if not sync.consistency.lag:
             body += [one for f in entering for one in _entering(draft, fragments[f], False)]
-    return Role(crew.name, crew.ranks, tuple(body), (COMPUTE, DATA, WIRE) if fragments else (COMPUTE, DATA))
+    return Role(group.name, group.ranks, tuple(body), (COMPUTE, DATA, WIRE) if fragments else (COMPUTE, DATA))
 
 
 def _leaving(draft: Draft, fragment: tuple[int, ...], updated: dict[str, After]) -> list[Instruction]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from partita.lowering.agreement import COMPUTE, DATA, WIRE, program_of
 from partita.lowering.averages import local_step
-from partita.lowering.samples import Crew, Draft
+from partita.lowering.samples import Draft, ReplicaGroup
 from partita.plan.plan import Update as Rule
 from partita.plan.sync import Payload
 from partita.program.instruction import After, Collective, Instruction, Kind, Mix, Space, Term
@@ -23,8 +23,8 @@ def centred(draft: Draft, steps: int) -> Program:
     steps = steps or draft.sync.frequency.period
     tied = _elastic if draft.sync.payload is Payload.ELASTIC else _multipliers
     roles = tuple(
-        Role(crew.name, crew.ranks, (*own_steps(draft, crew, steps), *tied(draft)), (COMPUTE, DATA, WIRE))
-        for crew in draft.crews
+        Role(group.name, group.ranks, (*own_steps(draft, group, steps), *tied(draft)), (COMPUTE, DATA, WIRE))
+        for group in draft.groups
     )
     return program_of(draft, roles, steps=steps, semantics="consensus")
 
@@ -34,12 +34,12 @@ def momentum_of(rule: Rule) -> float:
     return next((dict(c.settings).get("momentum", 0.0) for c in rule.corrections if c.name == "nesterov"), 0.0)
 
 
-def own_steps(draft: Draft, crew: Crew, steps: int) -> list[Instruction]:
+def own_steps(draft: Draft, group: ReplicaGroup, steps: int) -> list[Instruction]:
     """The steps that a worker takes by itself, with momentum where the plan puts it around the rule."""
     body = list[Instruction]()
     for step in range(steps):
         pulled = _pulled(draft, step) if draft.sync.payload is Payload.DUAL else []
-        body += _ahead(draft, step, local_step(draft, crew, step, pulled))
+        body += _ahead(draft, step, local_step(draft, group, step, pulled))
     return body
 
 

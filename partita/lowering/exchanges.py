@@ -17,7 +17,7 @@ from partita.cluster.cluster import Cluster
 from partita.lowering.agreement import COMPUTE, DATA, program_of
 from partita.lowering.averages import local_step
 from partita.lowering.mixtures import Matrix, mixtures_of
-from partita.lowering.samples import Crew, Draft, separate
+from partita.lowering.samples import Draft, ReplicaGroup, separate
 from partita.plan.sync import Gossip, Neighbours
 from partita.program.instruction import After, Instruction, Mix, Receive, Scale, Send, Space, Term, Update
 from partita.program.program import MASS, Lane, Program, Role, of_one_number
@@ -31,7 +31,7 @@ def exchanged(draft: Draft, steps: int, cluster: Cluster) -> Program:
     matrices = mixtures_of(through, len(draft.workers), cluster)
     steps = steps or len(matrices) * period
     exchanges = tuple((n * period if early(through) else (n + 1) * period - 1, m) for n, m in enumerate(matrices))
-    roles = tuple(_role(draft, one, steps, exchanges) for crew in draft.crews for one in separate(crew, crew.ranks))
+    roles = tuple(_role(draft, one, steps, exchanges) for group in draft.groups for one in separate(group, group.ranks))
     program = program_of(draft, roles, steps=steps, semantics="consensus")
     mass = (of_one_number(MASS),) if pushes(through) else ()
     return replace(program, buckets=program.buckets + mass)
@@ -47,14 +47,14 @@ def pushes(through: object) -> bool:
     return isinstance(through, Gossip) and through.direction == "push"
 
 
-def _role(draft: Draft, crew: Crew, steps: int, exchanges: tuple[tuple[int, Matrix], ...]) -> Role:
+def _role(draft: Draft, group: ReplicaGroup, steps: int, exchanges: tuple[tuple[int, Matrix], ...]) -> Role:
     """One worker's round: its own steps, and before the updates or after each the exchange that is due."""
-    body, through, rank, lanes = list[Instruction](), draft.sync.through, crew.ranks[0], dict[str, None]()
+    body, through, rank, lanes = list[Instruction](), draft.sync.through, group.ranks[0], dict[str, None]()
     assert isinstance(through, Neighbours | Gossip)
     push, due = pushes(through), {at: matrix for at, matrix in exchanges if at < steps}
     before = dict(zip(due, [max(due, default=0), *due], strict=False))
     for step in range(steps):
-        own = local_step(draft, crew, step)
+        own = local_step(draft, group, step)
         mixed = _exchange(draft, rank, due[step], (before[step], step, steps)) if step in due else []
         lanes |= {i.lane: None for i in mixed if i.lane != "compute"}
         first = next(k for k, i in enumerate(own) if isinstance(i.act, Scale | Update)) if early(through) else len(own)
@@ -64,7 +64,7 @@ def _role(draft: Draft, crew: Crew, steps: int, exchanges: tuple[tuple[int, Matr
             end = [_plus(f"G{i}.{step}", name, 1.0) for i, name in enumerate(names)]
             own, first = [*start, *own, *end], first + len(start) + len(end)
         body += [*own[:first], *mixed, *own[first:]]
-    return Role(f"{crew.name}-{rank}", crew.ranks, tuple(body), (COMPUTE, DATA, *map(Lane, lanes)))
+    return Role(f"{group.name}-{rank}", group.ranks, tuple(body), (COMPUTE, DATA, *map(Lane, lanes)))
 
 
 def _plus(name: str, bucket: str, factor: float) -> Instruction:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from partita.lowering.agreement import lanes_of, program_of
 from partita.lowering.async_servers import SERVE
 from partita.lowering.averages import local_step
-from partita.lowering.samples import Crew, Draft, separate
+from partita.lowering.samples import Draft, ReplicaGroup, separate
 from partita.plan.sync import Consistency, Gossip, Sync
 from partita.program.instruction import After, Apply, Instruction, Mix, Receive, Send, Snapshot, Space, Term
 from partita.program.program import Program, Role
@@ -58,22 +58,22 @@ def paired(draft: Draft, steps: int) -> Program:
     steps = steps or through.draws * period
     averagings = tuple(one for one in averagings_of(through, len(draft.workers)) if one.number * period < steps)
     roles = []
-    for crew in draft.crews:
-        for one in separate(crew, crew.ranks):
+    for group in draft.groups:
+        for one in separate(group, group.ranks):
             (rank,) = one.ranks
             body = (_passive if rank % 2 else _active)(draft, one, steps, averagings)
-            roles.append(Role(f"{crew.name}-{rank}", (rank,), tuple(body), lanes_of(body, SERVE)))
+            roles.append(Role(f"{group.name}-{rank}", (rank,), tuple(body), lanes_of(body, SERVE)))
     return program_of(draft, tuple(roles), steps=steps, semantics="consensus")
 
 
-def _own(draft: Draft, crew: Crew, steps: int, number: int) -> list[Instruction]:
+def _own(draft: Draft, group: ReplicaGroup, steps: int, number: int) -> list[Instruction]:
     """The steps between two averagings, and what they come to in DELTA."""
     period, tag, body = draft.sync.frequency.period, f".{number}", list[Instruction]()
     for i, bucket in enumerate(draft.buckets):
         kept = Mix(bucket.name, Space.DELTA, (Term(Space.PARAMETER, (-1.0,)),))
         body.append(Instruction(f"K{i}{tag}", kept, "compute", (After(f"T{i}{tag}"),)))
     for step in range(number * period, min((number + 1) * period, steps)):
-        body += local_step(draft, crew, step)
+        body += local_step(draft, group, step)
     for i, bucket in enumerate(draft.buckets):
         changed = Mix(bucket.name, Space.DELTA, (Term(Space.DELTA), Term(Space.PARAMETER)))
         body.append(Instruction(f"C{i}{tag}", changed, "compute"))
@@ -86,8 +86,8 @@ def _before(name: str, number: int, numbers: list[int]) -> After:
     return After(f"{name}.{numbers[place - 1]}", int(place == 0))
 
 
-def _active(draft: Draft, crew: Crew, steps: int, averagings: tuple[Averaging, ...]) -> list[Instruction]:
-    mine, body = [one for one in averagings if one.active == crew.ranks[0]], list[Instruction]()
+def _active(draft: Draft, group: ReplicaGroup, steps: int, averagings: tuple[Averaging, ...]) -> list[Instruction]:
+    mine, body = [one for one in averagings if one.active == group.ranks[0]], list[Instruction]()
     numbers = [one.number for one in mine]
     for one in mine:
         tag, peer, ends = f".{one.number}", one.passive, list[Instruction]()
@@ -106,19 +106,19 @@ def _active(draft: Draft, crew: Crew, steps: int, averagings: tuple[Averaging, .
                 Instruction(f"X{i}{tag}", mean, "compute", (After(f"R{i}{tag}"), After(f"S{i}{tag}"))),
                 Instruction(f"G{i}{tag}", grown, "compute"),
             ]
-        body += _own(draft, crew, steps, one.number) + ends
+        body += _own(draft, group, steps, one.number) + ends
     return body
 
 
-def _passive(draft: Draft, crew: Crew, steps: int, averagings: tuple[Averaging, ...]) -> list[Instruction]:
-    rank, body, period = crew.ranks[0], list[Instruction](), draft.sync.frequency.period
+def _passive(draft: Draft, group: ReplicaGroup, steps: int, averagings: tuple[Averaging, ...]) -> list[Instruction]:
+    rank, body, period = group.ranks[0], list[Instruction](), draft.sync.frequency.period
     numbers = list(range(-(-steps // period)))
     for number in numbers:
         for i, bucket in enumerate(draft.buckets):
             taken = Snapshot(bucket.name, rank, Space.ANCHOR)
             joined = _before(f"G{i}", number, numbers)
             body.append(Instruction(f"T{i}.{number}", taken, "serve", (joined,), priority=1))
-        body += _own(draft, crew, steps, number)
+        body += _own(draft, group, steps, number)
         for i, bucket in enumerate(draft.buckets):
             grown = Apply(bucket.name, rank, 1.0, 1, delta=True, into=Space.ANCHOR)
             body.append(Instruction(f"G{i}.{number}", grown, "serve", (After(f"C{i}.{number}"),), priority=1))

@@ -23,7 +23,7 @@ from partita.graph.stages import Crossing, Division, divide
 from partita.lowering.coding import Summing, codings
 from partita.lowering.layout import buckets_of, edges_of
 from partita.lowering.recomputation import computed_again
-from partita.lowering.samples import crews_of, microbatches
+from partita.lowering.samples import microbatches, replica_groups
 from partita.plan.plan import Plan
 from partita.plan.schedule import Order
 from partita.plan.sync import Sync
@@ -108,11 +108,11 @@ class Pipeline:
                 counts = tuple(edges[i + 1] - edges[i] for i in mine)
                 yield Lot(f"stage-{place}.{replica}", (rank,), mine, counts, tuple((edges[i],) for i in mine))
             return
-        for crew in crews_of(self.batch, self.plan.mesh.length("data"), m):
-            counts = microbatches(crew.count, self.plan)
-            starts = tuple(tuple(start + sum(counts[:k]) for start in crew.starts) for k in range(m))
-            mine = tuple(ranks[column] for column in crew.ranks)
-            yield Lot(f"stage-{place}-{crew.count}", mine, tuple(range(m)), counts, starts, crew.ranks)
+        for group in replica_groups(self.batch, self.plan.mesh.length("data"), m):
+            counts = microbatches(group.count, self.plan)
+            starts = tuple(tuple(start + sum(counts[:k]) for start in group.starts) for k in range(m))
+            mine = tuple(ranks[column] for column in group.ranks)
+            yield Lot(f"stage-{place}-{group.count}", mine, tuple(range(m)), counts, starts, group.ranks)
 
     def peers(self, stage: int, lot: Lot, number: int) -> Ranks:
         """For each rank of a lot the one that runs its microbatch `number` through `stage`."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from partita.lowering.elastic import own_steps
-from partita.lowering.samples import Crew, Draft
+from partita.lowering.samples import Draft, ReplicaGroup
 from partita.plan.sync import Payload, Sync
 from partita.program.instruction import (
     After,
@@ -38,10 +38,10 @@ def counted(sync: Sync) -> bool:
     return sync.payload is Payload.DUAL
 
 
-def in_consensus(draft: Draft, crew: Crew, owners: tuple[int, ...]) -> list[Instruction]:
+def in_consensus(draft: Draft, group: ReplicaGroup, owners: tuple[int, ...]) -> list[Instruction]:
     """A worker's round: `period` steps on the augmented Lagrangian, what has changed of x + multiplier / penalty, and
     the multipliers with the new centre. As these moved by penalty (x - centre), the change is x - centre."""
-    rho, body = draft.sync.outer.penalty, own_steps(draft, crew, draft.sync.frequency.period)
+    rho, body = draft.sync.outer.penalty, own_steps(draft, group, draft.sync.frequency.period)
     x, z, ends = Term(Space.PARAMETER), Term(Space.ANCHOR, (-1.0,)), list[Instruction]()
     for i, bucket in enumerate(draft.buckets):
         name, host = bucket.name, owners[i]

@@ -21,8 +21,8 @@ Places = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
-    """Workers that take `count` samples each, from positions `starts` of every minibatch."""
+class ReplicaGroup:
+    """Data-parallel workers that take `count` samples each, from positions `starts` of every minibatch."""
 
     ranks: tuple[int, ...]
     starts: tuple[int, ...]
@@ -35,7 +35,7 @@ class Crew:
 
 @dataclass(frozen=True)
 class Draft:
-    """What later passes add to: the layouts, the crews, and how a crew computes.
+    """What later passes add to: the layouts, the groups of workers, and how a group computes.
 
     `needs` has for each forward segment the buckets that it is the first to read.
     """
@@ -43,7 +43,7 @@ class Draft:
     graph: Graph
     plan: Plan
     buckets: tuple[Bucket, ...]
-    crews: tuple[Crew, ...]
+    groups: tuple[ReplicaGroup, ...]
     segments: tuple[Segment, ...]
     batch: int
     needs: tuple[Places, ...]
@@ -55,7 +55,7 @@ class Draft:
         if self.factors is None or not self.factors.layers:
             return {}
         number, served = self.factors.number, self.factors.served
-        counts = {rank: microbatches(crew.count, self.plan) for crew in self.crews for rank in crew.ranks}
+        counts = {rank: microbatches(group.count, self.plan) for group in self.groups for rank in group.ranks}
         named = {i: bucket.pieces[0].parameter for i, bucket in enumerate(self.buckets)}
         return {i: Layer(number[name], i, counts, name in served) for i, name in named.items() if name in number}
 
@@ -90,7 +90,7 @@ class Draft:
 
     @property
     def workers(self) -> tuple[int, ...]:
-        return tuple(sorted(rank for crew in self.crews for rank in crew.ranks))
+        return tuple(sorted(rank for group in self.groups for rank in group.ranks))
 
     @property
     def servers(self) -> tuple[int, ...]:
@@ -106,7 +106,7 @@ class Draft:
 
 
 def draft(graph: Graph, plan: Plan, *, cut: bool = False, factors: Factors | None = None) -> Draft:
-    """Crews and segments for the plan's mesh; with `cut`, forward is cut where it first reads a bucket. Layers whose
+    """Groups of workers and segments for the plan's mesh; with `cut`, forward is cut where it first reads a bucket. Layers whose
     `factors` travel have buckets of their own.
 
     Raises PlanError where a rank would get no sample.
@@ -114,19 +114,19 @@ def draft(graph: Graph, plan: Plan, *, cut: bool = False, factors: Factors | Non
     sync = plan.sync[0] if plan.sync else Sync()
     buckets = buckets_of(graph, sync.wire, tuple(factors.number) if factors else ())
     batch = graph.global_batch or graph.batch
-    crews = crews_of(batch, plan.mesh.size, plan.schedule.microbatches)
+    groups = replica_groups(batch, plan.mesh.size, plan.schedule.microbatches)
     forward, needs = _forward(graph, buckets, cut)
     found = {
         s.name: s
-        for crew in crews
-        for count in microbatches(crew.count, plan)
+        for group in groups
+        for count in microbatches(group.count, plan)
         for s in _segments(graph, buckets, forward, count, batch)
     }
-    return Draft(graph, plan, buckets, crews, tuple(found.values()), batch, needs, factors)
+    return Draft(graph, plan, buckets, groups, tuple(found.values()), batch, needs, factors)
 
 
-def crews_of(batch: int, workers: int, microbatches: int) -> tuple[Crew, ...]:
-    """The minibatch in contiguous parts, as even as it goes; workers with equal parts form a crew."""
+def replica_groups(batch: int, workers: int, microbatches: int) -> tuple[ReplicaGroup, ...]:
+    """The minibatch in contiguous parts, as even as it goes; workers with equal parts form a group."""
     if batch < workers * microbatches:
         raise PlanError(
             f"a minibatch of {batch} samples cannot be divided over {workers} workers x {microbatches} microbatches; "
@@ -136,14 +136,14 @@ def crews_of(batch: int, workers: int, microbatches: int) -> tuple[Crew, ...]:
     counts: dict[int, list[int]] = {}
     for rank in range(workers):
         counts.setdefault(edges[rank + 1] - edges[rank], []).append(rank)
-    return tuple(Crew(tuple(ranks), tuple(edges[r] for r in ranks), count) for count, ranks in counts.items())
+    return tuple(ReplicaGroup(tuple(ranks), tuple(edges[r] for r in ranks), count) for count, ranks in counts.items())
 
 
-def separate(crew: Crew, hosts: Places) -> list[Crew]:
-    """A crew without those of `hosts`, and each of these by itself."""
-    place = {rank: i for i, rank in enumerate(crew.ranks)}
-    parts = [tuple(r for r in crew.ranks if r not in hosts), *((r,) for r in crew.ranks if r in hosts)]
-    return [replace(crew, ranks=ranks, starts=tuple(crew.starts[place[r]] for r in ranks)) for ranks in parts if ranks]
+def separate(group: ReplicaGroup, hosts: Places) -> list[ReplicaGroup]:
+    """A group without those of `hosts`, and each of these by itself."""
+    place = {rank: i for i, rank in enumerate(group.ranks)}
+    parts = [tuple(r for r in group.ranks if r not in hosts), *((r,) for r in group.ranks if r in hosts)]
+    return [replace(group, ranks=some, starts=tuple(group.starts[place[r]] for r in some)) for some in parts if some]
 
 
 def microbatches(count: int, plan: Plan) -> tuple[int, ...]:
@@ -155,8 +155,8 @@ def microbatches(count: int, plan: Plan) -> tuple[int, ...]:
 def sizes_of(plan: Plan, graph: Graph) -> tuple[int, ...]:
     """The batch sizes of all segments that a plan, and the phases before it, are lowered to."""
     workers = plan.mesh.length("data") if plan.stages else plan.mesh.size
-    crews = crews_of(graph.global_batch or graph.batch, workers, plan.schedule.microbatches)
-    found = {count for crew in crews for count in microbatches(crew.count, plan)}
+    groups = replica_groups(graph.global_batch or graph.batch, workers, plan.schedule.microbatches)
+    found = {count for group in groups for count in microbatches(group.count, plan)}
     for phase in plan.before:
         found |= set(sizes_of(phase.plan, graph))
     return tuple(sorted(found))
@@ -206,19 +206,19 @@ class Work:
     needs: tuple[int, ...] = ()
 
 
-def passes(draft: Draft, crew: Crew, step: int = 0, of: int = 0, *, direct: bool = False) -> list[Work]:
-    """Load, F and B of one minibatch on a crew, in the order of its lanes.
+def passes(draft: Draft, group: ReplicaGroup, step: int = 0, of: int = 0, *, direct: bool = False) -> list[Work]:
+    """Load, F and B of one minibatch on a group of workers, in the order of its lanes.
 
     Gradients are means over `of` samples (0: the whole minibatch). Those of a weighted loss are sums, to be scaled once
     its weight is known; if they are used `direct`, without Pack, means. The next round's samples are loaded as soon as
     this round's forward has taken its own.
     """
-    counts, found = microbatches(crew.count, draft.plan), list[Work]()
+    counts, found = microbatches(group.count, draft.plan), list[Work]()
     offset = 0
     for m, count in enumerate(counts):
         part, mark, last = f"{step}.{m}", _mark(step, m, len(counts)), m == len(counts) - 1
         share = count / (of or draft.batch) if draft.weight is None else float(not direct)
-        load = Load(tuple(start + offset for start in crew.starts), count, part, share, step)
+        load = Load(tuple(start + offset for start in group.starts), count, part, share, step)
         names = [forward_name(i, len(draft.needs)) for i in range(len(draft.needs))]
         found.append(Work(Instruction(f"L{mark}", load, "data", (After(f"{names[-1]}{mark}", 1),))))
         before = f"L{mark}"

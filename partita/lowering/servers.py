@@ -28,7 +28,7 @@ from partita.lowering.chain import in_chains
 from partita.lowering.coding import bounded_alone, downward, encoding, upward
 from partita.lowering.keys import Owners, owners_of
 from partita.lowering.norm import bounded
-from partita.lowering.samples import Crew, Draft, packed, passes, separate
+from partita.lowering.samples import Draft, ReplicaGroup, packed, passes, separate
 from partita.lowering.tiers import fans_out, tiered
 from partita.plan.sync import Servers
 from partita.plan.wire import Priority
@@ -50,24 +50,24 @@ def served(draft: Draft) -> Program:
     hosts = draft.servers[: through.count]
     owners = owners_of(draft, hosts)
     roles = [
-        _worker(draft, crew, owners)
-        for one in draft.crews
-        for crew in separate(one, draft.workers if draft.factored else tuple({*owners} - {-1}))
+        _worker(draft, group, owners)
+        for one in draft.groups
+        for group in separate(one, draft.workers if draft.factored else tuple({*owners} - {-1}))
     ]
     roles += [_server(draft, host, owners) for host in hosts if through.own]
     program = program_of(draft, tuple(roles), semantics="lossy" if draft.sync.wire.codecs else "exact")
     return in_chains(program, draft) if through.replicas > 1 else program
 
 
-def _worker(draft: Draft, crew: Crew, owners: Owners) -> Role:
-    me = crew.ranks[0] if crew.ranks[0] in owners else -1
+def _worker(draft: Draft, group: ReplicaGroup, owners: Owners) -> Role:
+    me = group.ranks[0] if group.ranks[0] in owners else -1
     everything, wire = range(len(draft.buckets)), draft.sync.wire
     whole = {draft.buckets[i].name for i in draft.factored}
     steps = [owners[i] in (me, -1) or downward(wire, bucket) is not None for i, bucket in enumerate(draft.buckets)]
     free: dict[str, tuple[After, ...]] = {str(i): (After(f"U{i}" if steps[i] else f"S{i}", 1),) for i in everything}
     if draft.weight:
         free["W"] = tuple(After(one.name, 1) for one in _told(me, owners))
-    works = passes(draft, crew)
+    works = passes(draft, group)
     fresh = {
         work.instruction.name: tuple(After(f"U{i}" if steps[i] else f"R{i}", 1) for i in work.needs) for work in works
     }
@@ -78,17 +78,17 @@ def _worker(draft: Draft, crew: Crew, owners: Owners) -> Role:
     body += _told(me, owners) if draft.weight else []
     for i in everything:
         if owners[i] == -1:
-            body += draft.factored[i].shared(crew.ranks[0], f"A{i}")
+            body += draft.factored[i].shared(group.ranks[0], f"A{i}")
             body.append(
                 Instruction(f"U{i}", Update(draft.buckets[i].name), "factors", (After(f"A{i}"), draft.spent(i)))
             )
         elif owners[i] != me:
-            body += _exchange(draft, i, owners[i], crew.ranks[0])
+            body += _exchange(draft, i, owners[i], group.ranks[0])
     if me >= 0:
         body += _serving(draft, me, owners)
-    name = crew.name if me < 0 else f"{crew.name}-server-{me}"
-    name = f"{name}-of-{crew.ranks[0]}" if whole else name
-    return Role(name, crew.ranks, tuple(body), lanes_of(body))
+    name = group.name if me < 0 else f"{group.name}-server-{me}"
+    name = f"{name}-of-{group.ranks[0]}" if whole else name
+    return Role(name, group.ranks, tuple(body), lanes_of(body))
 
 
 def _encoding(draft: Draft, i: int, mine: bool) -> tuple[Instruction, ...]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from partita.graph.graph import Graph
 from partita.lowering.agreement import COMPUTE, DATA, WIRE, program_of
-from partita.lowering.samples import Crew, Draft, packed, passes, separate
+from partita.lowering.samples import Draft, ReplicaGroup, packed, passes, separate
 from partita.plan.plan import Plan
 from partita.plan.sync import Consistency, Frequency, Outer, SharedMemory, Sync
 from partita.program.instruction import (
@@ -56,19 +56,19 @@ def racing(draft: Draft) -> Program:
     assert isinstance(through, SharedMemory)
     roles = tuple(
         Role(f"{one.name}-{one.ranks[0]}", one.ranks, tuple(_round(draft, one)), (COMPUTE, DATA))
-        for crew in draft.crews
-        for one in separate(crew, crew.ranks)
+        for group in draft.groups
+        for one in separate(group, group.ranks)
     )
     program = program_of(draft, roles, semantics="racy")
     buckets = tuple(replace(b, shared=through.dtype or b.dtype) if b.pieces else b for b in program.buckets)
     return replace(program, buckets=buckets)
 
 
-def _round(draft: Draft, crew: Crew) -> list[Instruction]:
-    rank, named = crew.ranks[0], [bucket.name for bucket in draft.buckets]
-    share, minus, change = crew.count / draft.batch, Term(Space.PARAMETER, (-1.0,)), Space.DELTA
+def _round(draft: Draft, group: ReplicaGroup) -> list[Instruction]:
+    rank, named = group.ranks[0], [bucket.name for bucket in draft.buckets]
+    share, minus, change = group.count / draft.batch, Term(Space.PARAMETER, (-1.0,)), Space.DELTA
     body = [Instruction(f"T{i}", Snapshot(name, rank, Space.SHARED), "compute") for i, name in enumerate(named)]
-    body += packed(draft, passes(draft, crew), {})
+    body += packed(draft, passes(draft, group), {})
     for i, name in enumerate(named if draft.weight else ()):
         body.append(Instruction(f"W{i}", Scale(name, share, Space.GRADIENT, WEIGHT), "compute"))
     for i, name in enumerate(named):

@@ -16,32 +16,32 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from partita.lowering.agreement import lanes_of, program_of
-from partita.lowering.samples import Crew, Draft
+from partita.lowering.samples import Draft, ReplicaGroup
 from partita.plan.sync import Servers
 from partita.program.instruction import After, Combine, Instruction, Receive, Send, Space, Update
 from partita.program.program import Program, Role
 
 Ranks = tuple[int, ...]
-Working = Callable[[Draft, Crew, Ranks], Role]
+Working = Callable[[Draft, ReplicaGroup, Ranks], Role]
 
 
 def tiered(draft: Draft, working: Working) -> Program:
     """Hierarchical servers (DP-08): workers in even groups, each under one of `fan` servers, and these under one root;
-    `working` makes the role of a crew for the server of each bucket."""
+    `working` makes the role of a group for the server of each bucket."""
     root, *leaves = draft.servers
     workers, fan = draft.workers, len(leaves)
     edges = [len(workers) * k // fan for k in range(fan + 1)]
-    groups = {leaf: workers[edges[k] : edges[k + 1]] for k, leaf in enumerate(leaves)}
+    children = {leaf: workers[edges[k] : edges[k + 1]] for k, leaf in enumerate(leaves)}
     roles = []
-    for leaf, group in groups.items():
-        for crew in draft.crews:
-            places = [k for k, rank in enumerate(crew.ranks) if rank in group]
+    for leaf, below in children.items():
+        for group in draft.groups:
+            places = [k for k, rank in enumerate(group.ranks) if rank in below]
             if places:
-                ranks, starts = (tuple(row[k] for k in places) for row in (crew.ranks, crew.starts))
-                role = working(draft, replace(crew, ranks=ranks, starts=starts), (leaf,) * len(draft.buckets))
+                ranks, starts = (tuple(row[k] for k in places) for row in (group.ranks, group.starts))
+                role = working(draft, replace(group, ranks=ranks, starts=starts), (leaf,) * len(draft.buckets))
                 roles.append(replace(role, name=f"{role.name}-under-{leaf}"))
     roles.append(_role(root, _root(draft, tuple(leaves))))
-    roles += [_role(leaf, _leaf(draft, root, group)) for leaf, group in groups.items()]
+    roles += [_role(leaf, _leaf(draft, root, below)) for leaf, below in children.items()]
     return program_of(draft, tuple(roles))
 
 
@@ -79,13 +79,13 @@ def _root(draft: Draft, leaves: Ranks) -> list[Instruction]:
     return body
 
 
-def _leaf(draft: Draft, root: int, group: Ranks) -> list[Instruction]:
+def _leaf(draft: Draft, root: int, below: Ranks) -> list[Instruction]:
     body: list[Instruction] = []
     for i, bucket in enumerate(draft.buckets):
-        name, sent = bucket.name, tuple(After(f"D{i}.{w}", 1) for w in group)
+        name, sent = bucket.name, tuple(After(f"D{i}.{w}", 1) for w in below)
         new = Receive(name, (root,), f"{name}.new", Space.PARAMETER)
-        body += _summed(name, i, group, f"{name}.up", (After(f"S{i}", 1),))
+        body += _summed(name, i, below, f"{name}.up", (After(f"S{i}", 1),))
         body.append(Instruction(f"S{i}", Send(name, (root,), f"{name}.sum"), f"push{root}", (After(f"C{i}"),)))
         body.append(Instruction(f"R{i}", new, f"pull{root}", sent))
-        body += _handed(name, i, group, f"{name}.down", After(f"R{i}"))
+        body += _handed(name, i, below, f"{name}.down", After(f"R{i}"))
     return body

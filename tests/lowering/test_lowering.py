@@ -16,7 +16,7 @@ from partita.graph.graph import Graph, Parameter
 from partita.graph.tensor import Tensor
 from partita.lowering.layout import buckets_of, completion, edges_of, slices, urgent_from
 from partita.lowering.lower import lower
-from partita.lowering.samples import crews_of
+from partita.lowering.samples import replica_groups
 from partita.plan.memory import Memory, Precision, Shard
 from partita.plan.mesh import Mesh, Split, Stage
 from partita.plan.plan import Correction, Kernel, Phase, Plan, Update
@@ -107,13 +107,13 @@ def test_dtypes_do_not_share_a_bucket() -> None:
 def test_parts_cover_the_minibatch(batch: int, workers: int, microbatches: int) -> None:
     if batch < workers * microbatches:
         with pytest.raises(PlanError, match="cannot be divided"):
-            crews_of(batch, workers, microbatches)
+            replica_groups(batch, workers, microbatches)
         return
-    crews = crews_of(batch, workers, microbatches)
-    assert sorted(rank for crew in crews for rank in crew.ranks) == list(range(workers))
-    taken = [s for crew in crews for start in crew.starts for s in range(start, start + crew.count)]
+    groups = replica_groups(batch, workers, microbatches)
+    assert sorted(rank for group in groups for rank in group.ranks) == list(range(workers))
+    taken = [s for group in groups for start in group.starts for s in range(start, start + group.count)]
     assert sorted(taken) == list(range(batch))
-    counts = [crew.count for crew in crews]
+    counts = [group.count for group in groups]
     assert max(counts) - min(counts) <= 1
 
 
