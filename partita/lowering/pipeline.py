@@ -33,9 +33,10 @@ Ranks = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Lot:
-    """Ranks of one place that run alike: microbatches `numbers`, the k-th of `counts[k]` samples from position
-    `starts[k]` of the minibatch (one for each rank). `columns` are the replicas of the mesh that the ranks are of."""
+class StageReplicas:
+    """Replicas of the stages of one place that run alike: microbatches `numbers`, the k-th of `counts[k]` samples from
+    position `starts[k]` of the minibatch (one for each rank). `columns` are the replicas of the mesh that the ranks are
+    of."""
 
     name: str
     ranks: Ranks
@@ -70,7 +71,7 @@ class Pipeline:
         return {key: tuple(each) for key, each in found.items()}
 
     @cached_property
-    def fed(self) -> tuple[bool, ...]:
+    def reads_samples(self) -> tuple[bool, ...]:
         """Which stages read samples."""
         names = {name for name, _ in self.graph.inputs}
         return tuple(any(n.split(">")[0] in names for n, _ in stage.inputs) for stage in self.division.stages)
@@ -79,7 +80,7 @@ class Pipeline:
     def ranks(self) -> tuple[Ranks, ...]:
         """By place along the pipe, the rank of each replica."""
         mesh = self.plan.mesh
-        if self.dealt:
+        if self.round_robin:
             return tuple(stage.ranks for stage in self.plan.stages)
         found: list[list[int]] = [[] for _ in range(mesh.length("pipe"))]
         for rank in range(mesh.size):
@@ -87,8 +88,8 @@ class Pipeline:
         return tuple(tuple(sorted(ranks, key=lambda r: mesh.coordinate(r, "data"))) for ranks in found)
 
     @property
-    def dealt(self) -> bool:
-        """Whether stages have replicas of their own, to which microbatches are dealt out."""
+    def round_robin(self) -> bool:
+        """Whether stages have replicas of their own, to which microbatches go round robin."""
         return any(stage.ranks for stage in self.plan.stages)
 
     def holders(self, stage: int) -> Ranks:
@@ -98,33 +99,35 @@ class Pipeline:
     def batch(self) -> int:
         return self.graph.global_batch or self.graph.batch
 
-    def lots(self, place: int) -> Iterator[Lot]:
+    def replica_sets(self, place: int) -> Iterator[StageReplicas]:
         """Who runs what at a place along the pipe."""
         ranks, m = self.ranks[place], self.plan.schedule.microbatches
-        if self.dealt:
+        if self.round_robin:
             edges = [self.batch * i // m for i in range(m + 1)]
             for replica, rank in enumerate(ranks):
                 mine = tuple(range(replica, m, len(ranks)))
                 counts = tuple(edges[i + 1] - edges[i] for i in mine)
-                yield Lot(f"stage-{place}.{replica}", (rank,), mine, counts, tuple((edges[i],) for i in mine))
+                yield StageReplicas(f"stage-{place}.{replica}", (rank,), mine, counts, tuple((edges[i],) for i in mine))
             return
         for group in replica_groups(self.batch, self.plan.mesh.length("data"), m):
             counts = microbatches(group.count, self.plan)
             starts = tuple(tuple(start + sum(counts[:k]) for start in group.starts) for k in range(m))
             mine = tuple(ranks[column] for column in group.ranks)
-            yield Lot(f"stage-{place}-{group.count}", mine, tuple(range(m)), counts, starts, group.ranks)
+            yield StageReplicas(f"stage-{place}-{group.count}", mine, tuple(range(m)), counts, starts, group.ranks)
 
-    def peers(self, stage: int, lot: Lot, number: int) -> Ranks:
-        """For each rank of a lot the one that runs its microbatch `number` through `stage`."""
+    def peers(self, stage: int, replicas: StageReplicas, number: int) -> Ranks:
+        """For each rank of these replicas the one that runs its microbatch `number` through `stage`."""
         holders = self.holders(stage)
-        return (holders[number % len(holders)],) if self.dealt else tuple(holders[column] for column in lot.columns)
+        if self.round_robin:
+            return (holders[number % len(holders)],)
+        return tuple(holders[column] for column in replicas.columns)
 
     def ahead(self, place: int) -> int:
         """Forwards before the first backward in 1F1B: as many as later ranks can work on for each of this place's."""
         return sum(map(len, self.ranks[place + 1 :])) // len(self.ranks[place])
 
     @cached_property
-    def shelves(self) -> tuple[tuple[Bucket, tuple[int, ...]], ...]:
+    def bucket_stages(self) -> tuple[tuple[Bucket, tuple[int, ...]], ...]:
         """Every bucket and the stages that hold its parameters."""
         wire = (self.plan.sync[0] if self.plan.sync else Sync()).wire
         holders = dict(self.division.holders)
@@ -150,7 +153,7 @@ class Pipeline:
     @property
     def codings(self) -> tuple[Coding, ...]:
         """Those of all buckets that are summed up."""
-        each = ((bucket, self.summing(stages)) for bucket, stages in self.shelves)
+        each = ((bucket, self.summing(stages)) for bucket, stages in self.bucket_stages)
         return tuple(
             made for bucket, how in each if len(how.group) > 1 for made in codings(how.wire, bucket, self.graph)
         )
@@ -162,20 +165,20 @@ class Pipeline:
     @cached_property
     def columns(self) -> tuple[Ranks, ...]:
         """Ranks that hold the whole model together, also those without weights: one replica's, or all."""
-        sets = (self.everybody,) if self.dealt else zip(*self.ranks, strict=True)
+        sets = (self.everybody,) if self.round_robin else zip(*self.ranks, strict=True)
         return tuple(tuple(sorted(ranks)) for ranks in sets)
 
     @cached_property
-    def weighing(self) -> int:
+    def weight_stage(self) -> int:
         """The stage that knows what samples weigh; -1 where the loss is a mean over samples."""
         return next((n for n, stage in enumerate(self.division.stages) if stage.weight is not None), -1)
 
     def share(self, count: int) -> float:
         """What a microbatch of `count` samples counts of the loss: 1 where that is a sum."""
-        return count / self.batch if self.weighing < 0 else 1.0
+        return count / self.batch if self.weight_stage < 0 else 1.0
 
     def buckets(self, stage: int) -> tuple[Bucket, ...]:
-        return tuple(bucket for bucket, stages in self.shelves if stage in stages)
+        return tuple(bucket for bucket, stages in self.bucket_stages if stage in stages)
 
     def runs(self, stage: int, kind: str, last: bool) -> list[tuple[int, int, tuple[Bucket, ...]]]:
         """(start, stop, buckets complete then) of a pass; the one that completes the minibatch's gradients is cut
@@ -187,7 +190,7 @@ class Pipeline:
         if kind == "F" or (kind == "B" and self.plan.schedule.order is Order.ZERO_BUBBLE):
             return [(start, stop, ())]
         buckets = self.buckets(stage)
-        own = tuple(b for b, stages in self.shelves if stages == (stage,))
+        own = tuple(b for b, stages in self.bucket_stages if stages == (stage,))
         if not last or len(self.holders(stage)) == 1 or not own:
             return [(start, stop, buckets)]
         edges = [max(edge, start) for edge in edges_of(graph, own)]

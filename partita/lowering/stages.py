@@ -25,7 +25,7 @@ from partita.graph.stages import Crossing, Division
 from partita.lowering.agreement import lanes_of
 from partita.lowering.coding import Summing, summed
 from partita.lowering.norm import SQUARES, bounded, shares_of
-from partita.lowering.pipeline import Lot, Pipeline, Ranks
+from partita.lowering.pipeline import Pipeline, Ranks, StageReplicas
 from partita.lowering.schedules import ROWS, Pass
 from partita.plan.plan import Plan
 from partita.program.instruction import (
@@ -50,16 +50,17 @@ BEFORE: Final = {"B": "F", "W": "B"}
 
 
 def staged(graph: Graph, plan: Plan) -> Program:
-    """The Program of a plan with stages: one role for each place along the pipe and lot of microbatches."""
+    """The Program of a plan with stages: one role for each set of replicas at each place along the pipe."""
     pipe = Pipeline(graph, plan)
-    writers = [_Writer(pipe, place, lot) for place in range(len(pipe.ranks)) for lot in pipe.lots(place)]
+    places = range(len(pipe.ranks))
+    writers = [_Writer(pipe, place, replicas) for place in places for replicas in pipe.replica_sets(place)]
     roles = tuple(writer.role() for writer in writers)
     segments = {s.name: s for writer in writers for s in writer.segments}
-    counts = sorted({count for writer in writers for count in writer.lot.counts})
+    counts = sorted({count for writer in writers for count in writer.replicas.counts})
     named = {i.act.bucket for role in roles for i in role.instructions if isinstance(i.act, Collective)}
     numbers = (bucket for bucket in (of_one_number(WEIGHT), SQUARES) if bucket.name in named)
     return Program(
-        plan.name, roles, tuple(segments.values()), (*(bucket for bucket, _ in pipe.shelves), *numbers), pipe.batch,
+        plan.name, roles, tuple(segments.values()), (*(bucket for bucket, _ in pipe.bucket_stages), *numbers), pipe.batch,
         semantics="lossy" if plan.sync and plan.sync[0].wire.codecs else "exact", stages=pipe.division.stages,
         parcels=tuple(_parcels(pipe.division, counts)), codings=pipe.codings,
     )  # fmt: skip
@@ -83,10 +84,10 @@ def _parcel(crossing: Crossing, count: int) -> str:
 class _Writer:
     """Writes the instructions of one role; lives for one call of `staged`."""
 
-    def __init__(self, pipe: Pipeline, place: int, lot: Lot) -> None:
-        self.pipe, self.place, self.lot = pipe, place, lot
-        self.counts = dict(zip(lot.numbers, lot.counts, strict=True))
-        self.starts = dict(zip(lot.numbers, lot.starts, strict=True))
+    def __init__(self, pipe: Pipeline, place: int, replicas: StageReplicas) -> None:
+        self.pipe, self.place, self.replicas = pipe, place, replicas
+        self.counts = dict(zip(replicas.numbers, replicas.counts, strict=True))
+        self.starts = dict(zip(replicas.numbers, replicas.starts, strict=True))
         self.segments: list[Segment] = []
         self.body: list[Instruction] = []
         self.packed: dict[str, str] = {}
@@ -95,15 +96,15 @@ class _Writer:
     def role(self) -> Role:
         schedule, pipe = self.pipe.plan.schedule, self.pipe
         along = pipe.ahead(self.place) + 1 + self.place
-        row = ROWS[schedule.order](along, self.place, len(self.lot.numbers), schedule.chunks)
+        row = ROWS[schedule.order](along, self.place, len(self.replicas.numbers), schedule.chunks)
         finals = {(one.kind, one.chunk): one for one in row}
         for one in row:
             self._pass(one, finals[one.kind, one.chunk] == one)
         self._updates()
-        return Role(self.lot.name, self.lot.ranks, tuple(self.body), lanes_of(self.body))
+        return Role(self.replicas.name, self.replicas.ranks, tuple(self.body), lanes_of(self.body))
 
     def _pass(self, one: Pass, last: bool) -> None:
-        stage, m = one.chunk * len(self.pipe.ranks) + self.place, self.lot.numbers[one.microbatch]
+        stage, m = one.chunk * len(self.pipe.ranks) + self.place, self.replicas.numbers[one.microbatch]
         mark, part, count = f"{stage}#{m}", f"0.{m}", self.counts[m]
         waits = [self._load(stage, m)] if one.kind == "F" else [f"{BEFORE[one.kind]}{mark}"]
         phase = PHASES.get(one.kind)
@@ -121,7 +122,7 @@ class _Writer:
         for crossing in crossings:
             if crossing.source == stage and self._far(crossing):
                 self._send(crossing, m, f"{one.kind}{mark}")
-        if one.kind == "F" and self._weighs(stage):
+        if one.kind == "F" and self._packs_weight(stage):
             act = Pack(WEIGHT, part, WEIGHT in self.packed, stage)
             self.packed[WEIGHT] = self._add(f"PW#{m}", act, "compute", "AW", rounds=1)
 
@@ -129,10 +130,10 @@ class _Writer:
         self.body.append(Instruction(name, act, lane, tuple(After(one, rounds) for one in after)))
         return name
 
-    def _weighs(self, stage: int) -> bool:
+    def _packs_weight(self, stage: int) -> bool:
         """Whether the weight's bucket is written after a forward pass: by the stage that knows the weight, and once, a
         zero, by ranks without it."""
-        knows, known = self.pipe.weighing, self.pipe.weighing % len(self.pipe.ranks) == self.place
+        knows, known = self.pipe.weight_stage, self.pipe.weight_stage % len(self.pipe.ranks) == self.place
         return knows >= 0 and (stage == knows if known else WEIGHT not in self.packed)
 
     def _far(self, crossing: Crossing) -> bool:
@@ -140,17 +141,17 @@ class _Writer:
         return self.pipe.holders(crossing.source) != self.pipe.holders(crossing.target)
 
     def _load(self, stage: int, m: int) -> str:
-        share, fetch = self.pipe.share(self.counts[m]), self.pipe.fed[stage]
+        share, fetch = self.pipe.share(self.counts[m]), self.pipe.reads_samples[stage]
         act = Load(self.starts[m], self.counts[m], f"0.{m}", share, stage=stage, fetch=fetch)
         return self._add(f"L{stage}#{m}", act, "data", f"F{stage}#{m}", rounds=1)
 
     def _receive(self, crossing: Crossing, m: int) -> str:
-        peers, parcel = self.pipe.peers(crossing.source, self.lot, m), _parcel(crossing, self.counts[m])
+        peers, parcel = self.pipe.peers(crossing.source, self.replicas, m), _parcel(crossing, self.counts[m])
         key = f"{_way(crossing)}#{m}"
         return self._add(f"R{key}", Receive(parcel, peers, key, Space.VALUE, f"0.{m}"), _way(crossing))
 
     def _send(self, crossing: Crossing, m: int, after: str) -> None:
-        peers, parcel = self.pipe.peers(crossing.target, self.lot, m), _parcel(crossing, self.counts[m])
+        peers, parcel = self.pipe.peers(crossing.target, self.replicas, m), _parcel(crossing, self.counts[m])
         key = f"{_way(crossing)}#{m}"
         self._add(f"S{key}", Send(parcel, peers, key, Space.VALUE, f"0.{m}"), _way(crossing), after)
 
@@ -164,7 +165,7 @@ class _Writer:
         if WEIGHT in self.packed:
             everybody = (self.pipe.everybody,)
             self._add("AW", Collective(Kind.ALL_REDUCE, WEIGHT, everybody), "wire", self.packed[WEIGHT])
-        mine = [(bucket, self.pipe.summing(s)) for bucket, s in self.pipe.shelves if bucket.name in self.packed]
+        mine = [(bucket, self.pipe.summing(s)) for bucket, s in self.pipe.bucket_stages if bucket.name in self.packed]
         ready = {bucket.name: self.packed[bucket.name] for bucket, _ in mine}
         for bucket, how in mine:
             if len(how.group) > 1:
@@ -190,7 +191,7 @@ class _Writer:
         return made.last
 
     def _column(self) -> Ranks:
-        return next(ranks for ranks in self.pipe.columns if self.lot.ranks[0] in ranks)
+        return next(ranks for ranks in self.pipe.columns if self.replicas.ranks[0] in ranks)
 
     def _scale(self, bucket: Bucket, ready: dict[str, str]) -> None:
         """The sum over samples made a mean, where the loss is a sum with a weight."""
