@@ -182,7 +182,7 @@ WHOLE: Final = Replicate()
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class Placements:
     """Where each input must be and each output comes out when one label is divided."""
 
     inputs: tuple[Placement, ...]
@@ -193,7 +193,7 @@ def _place(axes: Axes, name: str) -> Shard | None:
     return next((Shard(dim) for dim, labels in enumerate(axes) if labels[:1] == (name,)), None)
 
 
-def split(pattern: Pattern, name: str) -> Division:
+def split(pattern: Pattern, name: str) -> Placements:
     """The placements that dividing label `name` asks for and gives. Raises PlanError where it cannot be divided."""
     label = pattern.label(name)
     if label not in pattern.splittable():
@@ -211,4 +211,4 @@ def split(pattern: Pattern, name: str) -> Division:
     for number, axes in enumerate(pattern.inputs):
         once = Partial(Monoid.SUM) if joined and number in pattern.added else WHOLE
         inputs.append(_place(axes, name) or once)
-    return Division(tuple(inputs), tuple(outputs))
+    return Placements(tuple(inputs), tuple(outputs))
