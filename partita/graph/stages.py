@@ -32,7 +32,7 @@ class Crossing:
 
 
 @dataclass(frozen=True)
-class Division:
+class Partition:
     """The stages' graphs; where in each one backward's second part W begins; what crosses between them; and for each
     parameter the stages that hold it, several where it is tied over a cut."""
 
@@ -42,7 +42,7 @@ class Division:
     holders: tuple[tuple[str, tuple[int, ...]], ...]
 
 
-def divide(graph: Graph, starts: Sequence[int], *, separate: bool = False) -> Division:
+def divide(graph: Graph, starts: Sequence[int], *, separate: bool = False) -> Partition:
     """The graph cut before the forward operators at `starts` (the first one is 0).
 
     Backward goes with its forward operators, and never up: what a later stage reads is made there. A tied parameter's
@@ -57,7 +57,7 @@ def divide(graph: Graph, starts: Sequence[int], *, separate: bool = False) -> Di
     stages = [replace(stage, sends=tuple(sends.get(n, ()))) for n, stage in enumerate(made)]
     parts = [_waiting(stage) if separate else (stage, len(stage.operators)) for stage in stages]
     crossings = tuple(Crossing(*key, tuple(values)) for key, values in sorted(cutter.crossings.items()))
-    return Division(
+    return Partition(
         tuple(stage for stage, _ in parts),
         tuple(part for _, part in parts),
         crossings,

@@ -19,7 +19,7 @@ from partita.graph.graph import Graph
 from partita.graph.homes import stage_starts
 from partita.graph.operator import Phase
 from partita.graph.recompute import recomputed
-from partita.graph.stages import Crossing, Division, divide
+from partita.graph.stages import Crossing, Partition, divide
 from partita.lowering.coding import Summing, codings
 from partita.lowering.layout import buckets_of, edges_of
 from partita.lowering.recomputation import computed_again
@@ -54,18 +54,18 @@ class Pipeline:
     plan: Plan
 
     @cached_property
-    def division(self) -> Division:
+    def partition(self) -> Partition:
         """The stages' graphs, the same for all plans that cut alike: what is known of them is found once."""
         graph, separate = self.graph, self.plan.schedule.order is Order.ZERO_BUBBLE
         starts, again = stage_starts(graph, [s.first for s in self.plan.stages]), computed_again(graph, self.plan)
-        key = ("division", starts, separate, again, graph.global_batch)
-        return graph.once(key, lambda: _divided(graph, starts, separate, again))
+        key = ("partition", starts, separate, again, graph.global_batch)
+        return graph.once(key, lambda: _partitioned(graph, starts, separate, again))
 
     @cached_property
     def crossings(self) -> dict[tuple[int, Phase], tuple[Crossing, ...]]:
         """What crosses from or to a stage with its forward or backward pass."""
         found: dict[tuple[int, Phase], list[Crossing]] = {}
-        for crossing in self.division.crossings:
+        for crossing in self.partition.crossings:
             for stage in dict.fromkeys((crossing.source, crossing.target)):
                 found.setdefault((stage, crossing.phase), []).append(crossing)
         return {key: tuple(each) for key, each in found.items()}
@@ -74,7 +74,7 @@ class Pipeline:
     def reads_samples(self) -> tuple[bool, ...]:
         """Which stages read samples."""
         names = {name for name, _ in self.graph.inputs}
-        return tuple(any(n.split(">")[0] in names for n, _ in stage.inputs) for stage in self.division.stages)
+        return tuple(any(n.split(">")[0] in names for n, _ in stage.inputs) for stage in self.partition.stages)
 
     @cached_property
     def ranks(self) -> tuple[Ranks, ...]:
@@ -130,10 +130,10 @@ class Pipeline:
     def bucket_stages(self) -> tuple[tuple[Bucket, tuple[int, ...]], ...]:
         """Every bucket and the stages that hold its parameters."""
         wire = (self.plan.sync[0] if self.plan.sync else Sync()).wire
-        holders = dict(self.division.holders)
+        holders = dict(self.partition.holders)
         found: list[tuple[Bucket, tuple[int, ...]]] = []
         for stages in sorted(set(holders.values()), key=lambda s: (len(s), s)):
-            one = self.division.stages[stages[0]] if len(stages) == 1 else self.graph
+            one = self.partition.stages[stages[0]] if len(stages) == 1 else self.graph
             gradients = tuple((name, ref) for name, ref in one.gradients if holders[name] == stages)
             for bucket in buckets_of(replace(one, gradients=gradients), wire):
                 found.append((replace(bucket, name=f"b{len(found)}"), stages))
@@ -171,7 +171,7 @@ class Pipeline:
     @cached_property
     def weight_stage(self) -> int:
         """The stage that knows what samples weigh; -1 where the loss is a mean over samples."""
-        return next((n for n, stage in enumerate(self.division.stages) if stage.weight is not None), -1)
+        return next((n for n, stage in enumerate(self.partition.stages) if stage.weight is not None), -1)
 
     def share(self, count: int) -> float:
         """What a microbatch of `count` samples counts of the loss: 1 where that is a sum."""
@@ -183,7 +183,7 @@ class Pipeline:
     def runs(self, stage: int, kind: str, last: bool) -> list[tuple[int, int, tuple[Bucket, ...]]]:
         """(start, stop, buckets complete then) of a pass; the one that completes the minibatch's gradients is cut
         where a bucket is complete, if replicas wait for it."""
-        graph, part = self.division.stages[stage], self.division.parts[stage]
+        graph, part = self.partition.stages[stage], self.partition.parts[stage]
         start, stop = {"F": (0, graph.forward_length), "B": (graph.forward_length, part)}.get(
             kind, (part, len(graph.operators))
         )
@@ -199,7 +199,7 @@ class Pipeline:
         return [*found[:-1], (*found[-1][:2], (own[-1], *shared))]
 
 
-def _divided(graph: Graph, starts: tuple[int, ...], separate: bool, again: frozenset[str]) -> Division:
+def _partitioned(graph: Graph, starts: tuple[int, ...], separate: bool, again: frozenset[str]) -> Partition:
     """The stages that begin at these operators, with what backward computes again."""
     found = divide(graph, starts, separate=separate)
     made = [recomputed(stage, again) for stage in found.stages]

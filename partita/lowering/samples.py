@@ -107,8 +107,7 @@ class Draft:
 
 def draft(graph: Graph, plan: Plan, *, cut: bool = False, factors: Factors | None = None) -> Draft:
     """Groups of workers, and segments, for the plan's mesh; with `cut`, forward is cut where it first reads a bucket.
-    Layers whose
-    `factors` travel have buckets of their own.
+    Layers whose `factors` travel have buckets of their own.
 
     Raises PlanError where a rank would get no sample.
     """

@@ -21,7 +21,7 @@ from typing import Final
 
 from partita.graph.graph import Graph
 from partita.graph.operator import Phase
-from partita.graph.stages import Crossing, Division
+from partita.graph.stages import Crossing, Partition
 from partita.lowering.agreement import lanes_of
 from partita.lowering.coding import Summing, summed
 from partita.lowering.norm import SQUARES, bounded, shares_of
@@ -61,14 +61,14 @@ def staged(graph: Graph, plan: Plan) -> Program:
     numbers = (bucket for bucket in (of_one_number(WEIGHT), SQUARES) if bucket.name in named)
     return Program(
         plan.name, roles, tuple(segments.values()), (*(bucket for bucket, _ in pipe.bucket_stages), *numbers), pipe.batch,
-        semantics="lossy" if plan.sync and plan.sync[0].wire.codecs else "exact", stages=pipe.division.stages,
-        parcels=tuple(_parcels(pipe.division, counts)), codings=pipe.codings,
+        semantics="lossy" if plan.sync and plan.sync[0].wire.codecs else "exact", stages=pipe.partition.stages,
+        parcels=tuple(_parcels(pipe.partition, counts)), codings=pipe.codings,
     )  # fmt: skip
 
 
-def _parcels(division: Division, counts: list[int]) -> Iterator[Parcel]:
-    for crossing in division.crossings:
-        inputs = dict(division.stages[crossing.target].inputs)
+def _parcels(partition: Partition, counts: list[int]) -> Iterator[Parcel]:
+    for crossing in partition.crossings:
+        inputs = dict(partition.stages[crossing.target].inputs)
         for count in counts:
             yield Parcel(_parcel(crossing, count), tuple((name, inputs[name]) for name in crossing.values), count)
 

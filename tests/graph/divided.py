@@ -63,14 +63,14 @@ def run(operator: Operator, values: list[torch.Tensor], sizes: dict[tuple[int, .
 
 def by_parts(operator: Operator, pattern: Pattern, name: str, whole: list[torch.Tensor], parts: int) -> list[list[Any]]:
     """The outputs of every part of label `name`."""
-    division = split(pattern, name)
+    placements = split(pattern, name)
     sizes = {
         extent.path: pattern.size(extent.labels, BATCH) // parts for extent in pattern.extents if name in extent.labels
     }
     made = []
     for part in range(parts):
         values = []
-        for tensor, placement in zip(whole, division.inputs, strict=True):
+        for tensor, placement in zip(whole, placements.inputs, strict=True):
             if isinstance(placement, Shard):
                 shard = tensor.chunk(parts, placement.dim)[part]
                 values.append(shard.contiguous() if tensor.is_contiguous() else shard)
