@@ -23,7 +23,7 @@ from partita.plan.check import check
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import RECIPES, call
 from partita.searches.codings import coded, coded_points, floor_of
-from partita.searches.divisions import cuts_of
+from partita.searches.stage_cuts import cuts_of
 from partita.searches.exhaust import FEW_DEVICES, Exhausted, exhausted
 from partita.searches.exhaustive import At, Candidate, Search, grid, ranked, recipe_of, simulated
 from partita.searches.explaining import MOST_RANKS

@@ -9,14 +9,14 @@ from partita.cost.lifetimes import lifetimes_of
 from partita.graph.graph import Graph
 from partita.plan.memory import Recompute, Shard
 from partita.plan.schedule import Order
-from partita.searches.divisions import Cuts
+from partita.searches.stage_cuts import StageCuts
 from partita.searches.space import RECOMPUTES, SCHEDULES, SHARDS, Space
 
 Reals = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-def footprint(graph: Graph, space: Space, cuts: Cuts, samples: Reals, trained: Reals) -> Reals:
+def footprint(graph: Graph, space: Space, cuts: StageCuts, samples: Reals, trained: Reals) -> Reals:
     """Bytes of the fullest rank, which holds `trained` bytes of parameters and computes `samples` at once: state by
     what is sharded, what backward waits for of the microbatches under way, and what a pass needs beyond that."""
     data, pipe, shard = (space.column(name) for name in ("data", "pipe", "shard"))
@@ -52,12 +52,12 @@ def _activations(graph: Graph) -> float:
     return float(during[:, 0].max()) / graph.batch
 
 
-def _many(flying: Reals, cuts: Cuts, stages: Ints) -> Reals:
+def _many(flying: Reals, cuts: StageCuts, stages: Ints) -> Reals:
     found: Reals = np.maximum(flying / cuts.fullest[stages], 1.0)
     return found
 
 
-def _flying(space: Space, cuts: Cuts, stages: Ints) -> Reals:
+def _flying(space: Space, cuts: StageCuts, stages: Ints) -> Reals:
     """Bytes a sample that backward waits for on the fullest rank: of all microbatches where the pipe fills first, of as
     many as places follow in the others."""
     kinds, batch = len(SCHEDULES), int(space.column("microbatches").max(initial=1)) + 1

@@ -24,7 +24,7 @@ from partita.graph.recompute import AGAIN
 from partita.lowering.recomputation import step_by_rule
 from partita.plan.memory import Recompute, Shard
 from partita.plan.schedule import Order
-from partita.searches.divisions import Cuts
+from partita.searches.stage_cuts import StageCuts
 from partita.searches.footprint import footprint
 from partita.searches.network import Network
 from partita.searches.space import RECOMPUTES, SCHEDULES, SHARDS, Space
@@ -62,7 +62,7 @@ class Screen:
         return self.memory * (1 - slack) <= (capacity or np.inf)
 
 
-def screened(graph: Graph, cluster: Cluster, costs: Costs, space: Space, cuts: Cuts) -> Screen:
+def screened(graph: Graph, cluster: Cluster, costs: Costs, space: Space, cuts: StageCuts) -> Screen:
     """Every point by formula, so many at a time as a cache has room for. Devices count as the slowest of them."""
     network = Network(cluster, costs.wiring)
     recomputed = np.array([again(graph, costs, staged=staged) for staged in (False, True)])
@@ -89,7 +89,7 @@ class Steps:
     cluster: Cluster
     costs: Costs
     space: Space
-    cuts: Cuts
+    cuts: StageCuts
     network: Network
     recomputed: Reals
     width: float = 1.0

@@ -18,7 +18,7 @@ from partita.plan.schedule import Order
 from partita.recipes.catalogue import RECIPES, call, parse
 from partita.searches.auto import auto, field_of, joining
 from partita.searches.codings import codable, coded_points
-from partita.searches.divisions import cuts_of, divisions
+from partita.searches.stage_cuts import cuts_of, even_cuts
 from partita.searches.floors import Floors
 from partita.searches.screen import Screen, screened
 from partita.searches.space import COLUMNS, SCHEDULES, Space, least_bucket, space_of
@@ -234,7 +234,7 @@ def test_divisions_are_the_best_there_are() -> None:
     draw = np.random.default_rng(3)
     for _ in range(20):
         seconds = draw.integers(1, 20, size=7).astype(float)
-        for parts, starts in enumerate(divisions(seconds, 5), start=1):
+        for parts, starts in enumerate(even_cuts(seconds, 5), start=1):
             worst = max(part.sum() for part in np.split(seconds, starts[1:]))
             every = (np.split(seconds, list(cut)) for cut in combinations(range(1, 7), parts - 1))
             assert worst == min(max(part.sum() for part in each) for each in every)

@@ -18,7 +18,7 @@ from partita.lowering.schedules import ROWS, under_way
 from partita.plan.schedule import Order
 from partita.recipes.catalogue import call
 from partita.searches.auto import auto, field_of
-from partita.searches.divisions import cuts_of
+from partita.searches.stage_cuts import cuts_of
 from partita.searches.floors import Floors
 from partita.searches.space import Space, space_of
 from partita.simulator.simulate import simulate

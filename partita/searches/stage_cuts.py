@@ -22,8 +22,8 @@ COLUMNS: Final = ("fixed", "each", "whole_fixed", "whole_each", "state", "crossi
 
 
 @dataclass(frozen=True)
-class Cuts:
-    """The best division of the blocks into 1, 2, .. stages by time. Of each stage in each division: seconds of a
+class StageCuts:
+    """The best partition of the blocks into 1, 2, .. stages by time. Of each stage in each partition: seconds of a
     microbatch as `fixed + each * samples` (a device of speed 1), `state` bytes of parameters, `saved` those that
     backward waits for (a sample), `crossing` those that come in (a sample)."""
 
@@ -39,12 +39,12 @@ class Cuts:
 
     @cached_property
     def widest(self) -> Reals:
-        """Of each division the most that crosses between two of its stages."""
+        """Of each partition the most that crosses between two of its stages."""
         return np.array([column.max() for column in self.crossing])
 
     @cached_property
     def fullest(self) -> Reals:
-        """Of each division the most that backward waits for in one of its stages, 1 byte or more."""
+        """Of each partition the most that backward waits for in one of its stages, 1 byte or more."""
         return np.array([max(float(kept.max()), 1.0) for kept in self.saved])
 
     @cached_property
@@ -74,24 +74,24 @@ class Cuts:
         )  # fmt: skip
 
 
-def cuts_of(graph: Graph, cluster: Cluster, costs: Costs, most: int) -> Cuts:
-    """The divisions of a graph into 1 to `most` stages by costs that cover two sizes or more."""
+def cuts_of(graph: Graph, cluster: Cluster, costs: Costs, most: int) -> StageCuts:
+    """The partitions of a graph into 1 to `most` stages by costs that cover two sizes or more."""
     low, high = min(costs.sizes), max(costs.sizes)
     small, large = (blocks_of(graph, cluster, costs, size) for size in (low, high))
     one, other = np.array(small.seconds), np.array(large.seconds)
     slope = np.maximum((other - one) / max(high - low, 1), 0.0)
     base = np.maximum(one - slope * low, 0.0)
     saved, crossing = (np.array(column) / high for column in (large.saved, large.crossing))
-    starts = [np.array(found) for found in divisions(one, min(most, len(one)))]
+    starts = [np.array(found) for found in even_cuts(one, min(most, len(one)))]
 
     def parts(column: Reals) -> tuple[Reals, ...]:
         return tuple(np.add.reduceat(column, found) for found in starts)
 
     state = np.array(large.state, np.float64)
-    return Cuts(parts(base), parts(slope), parts(state), parts(saved), tuple(crossing[found] for found in starts))
+    return StageCuts(parts(base), parts(slope), parts(state), parts(saved), tuple(crossing[found] for found in starts))
 
 
-def divisions(seconds: Reals, most: int) -> list[list[int]]:
+def even_cuts(seconds: Reals, most: int) -> list[list[int]]:
     """The first blocks of 1, 2, .. `most` contiguous runs with the smallest largest sum (PP-10), all in one pass."""
     total = np.concatenate([[0.0], np.cumsum(seconds)])
     count = len(seconds)
