@@ -103,7 +103,7 @@ def shapes_of(graph: Graph, bucket: Bucket) -> list[tuple[int, ...]]:
     ]
 
 
-def edges_of(graph: Graph, buckets: tuple[Bucket, ...]) -> tuple[int, ...]:
+def bucket_ends(graph: Graph, buckets: tuple[Bucket, ...]) -> tuple[int, ...]:
     """For each bucket the place in the graph's order at which all its gradients are there; the last one is the end."""
     at = completion(graph)
     edges = list(accumulate((max(at[piece.parameter] for piece in b.pieces) for b in buckets), max))

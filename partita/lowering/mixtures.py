@@ -21,7 +21,7 @@ Matrix: TypeAlias = tuple[tuple[float, ...], ...]
 def mixtures_of(through: Neighbours | Gossip, ranks: int, cluster: Cluster) -> tuple[Matrix, ...]:
     """W of each exchange of a round: rank i takes the sum over j of W[i][j] times the weights of j."""
     if isinstance(through, Neighbours):
-        return (metropolis(edges_of(through.graph, ranks, cluster), ranks),)
+        return (metropolis(graph_edges(through.graph, ranks, cluster), ranks),)
     draw = random.Random(through.seed)
     return tuple(drawn(through, ranks, draw) for _ in range(through.draws))
 
@@ -42,7 +42,7 @@ def metropolis(edges: Iterable[tuple[int, int]], ranks: int) -> Matrix:
     return tuple(rows)
 
 
-def edges_of(graph: str, ranks: int, cluster: Cluster) -> set[tuple[int, int]]:
+def graph_edges(graph: str, ranks: int, cluster: Cluster) -> set[tuple[int, int]]:
     """The edges of a graph of GRAPHS."""
     every = range(ranks)
     if graph == "ring":

@@ -21,7 +21,7 @@ from partita.graph.operator import Phase
 from partita.graph.recompute import recomputed
 from partita.graph.stages import Crossing, Partition, divide
 from partita.lowering.coding import Summing, codings
-from partita.lowering.layout import buckets_of, edges_of
+from partita.lowering.layout import bucket_ends, buckets_of
 from partita.lowering.recomputation import computed_again
 from partita.lowering.samples import microbatches, replica_groups
 from partita.plan.plan import Plan
@@ -193,7 +193,7 @@ class Pipeline:
         own = tuple(b for b, stages in self.bucket_stages if stages == (stage,))
         if not last or len(self.holders(stage)) == 1 or not own:
             return [(start, stop, buckets)]
-        edges = [max(edge, start) for edge in edges_of(graph, own)]
+        edges = [max(edge, start) for edge in bucket_ends(graph, own)]
         found = [(a, b, (bucket,)) for a, b, bucket in zip([start, *edges], edges, own, strict=False)]
         shared = tuple(b for b in buckets if b not in own)
         return [*found[:-1], (*found[-1][:2], (own[-1], *shared))]

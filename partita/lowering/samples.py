@@ -9,7 +9,7 @@ from functools import cached_property
 from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.lowering.factors import Factors, Layer, parcel_of
-from partita.lowering.layout import buckets_of, edges_of, readers_of
+from partita.lowering.layout import bucket_ends, buckets_of, readers_of
 from partita.lowering.readers import parameter_readers
 from partita.plan.plan import Plan, own_servers
 from partita.plan.sync import Servers, Sync
@@ -63,7 +63,7 @@ class Draft:
     def last(self) -> Places:
         """For each bucket the one, itself or a later one, with whose backward its weights are read for the last
         time."""
-        edges, read = edges_of(self.graph, self.buckets), parameter_readers(self.graph)
+        edges, read = bucket_ends(self.graph, self.buckets), parameter_readers(self.graph)
         places = ([p for piece in bucket.pieces for p in read[piece.parameter]] for bucket in self.buckets)
         return tuple(max(i, bisect_right(edges, max(found, default=0))) for i, found in enumerate(places))
 
@@ -186,7 +186,7 @@ def forward_name(i: int, of: int) -> str:
 def _segments(
     graph: Graph, buckets: tuple[Bucket, ...], forward: tuple[int, ...], count: int, batch: int
 ) -> list[Segment]:
-    edges = (*forward, graph.forward_length, *edges_of(graph, buckets))
+    edges = (*forward, graph.forward_length, *bucket_ends(graph, buckets))
     names = [f"{forward_name(i, len(forward))}/{count}" for i in range(len(forward))]
     names += [f"B{i}/{count}" for i in range(len(buckets))]
     spans = zip(names, edges, edges[1:], strict=False)

@@ -20,7 +20,7 @@ from partita.cost.lifetimes import lifetimes_of
 from partita.graph.graph import Graph
 from partita.graph.operator import Ref
 from partita.graph.recompute import AGAIN
-from partita.lowering.layout import buckets_of, edges_of
+from partita.lowering.layout import bucket_ends, buckets_of
 from partita.lowering.readers import parameter_readers
 from partita.lowering.shards import unsliced
 from partita.plan.memory import Shard
@@ -119,7 +119,7 @@ def alone(plan: Plan, step: Graph, size: int) -> float:
     """The fullest moment of backward of a step without stages for `size` samples, but for what stays, where gradients
     are packed bucket by bucket."""
     lives, shard, buckets = lifetimes_of(step, size), plan.memory.shard, buckets_of(step, unsliced(plan).sync[0].wire)
-    edges, end = edges_of(step, buckets), step.forward_length
+    edges, end = bucket_ends(step, buckets), step.forward_length
     during, across = (one.sum(axis=1) for one in lives.live_bytes)
     given = [sum(lives.released(piece.parameter) for piece in one.pieces if piece.last) for one in buckets]
     taken = np.zeros(len(step.operators) + 1)

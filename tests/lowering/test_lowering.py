@@ -14,7 +14,7 @@ from partita.errors import LoweringError, PartitaError, PlanError
 from partita.graph.batch import of_minibatch
 from partita.graph.graph import Graph, Parameter
 from partita.graph.tensor import Tensor
-from partita.lowering.layout import buckets_of, completion, edges_of, slices, urgent_from
+from partita.lowering.layout import bucket_ends, buckets_of, completion, slices, urgent_from
 from partita.lowering.lower import lower
 from partita.lowering.samples import replica_groups
 from partita.plan.memory import Memory, Precision, Shard
@@ -87,7 +87,7 @@ def test_a_parameter_is_sliced_by_rows(rows: int, columns: int, limit: int) -> N
 def test_backward_is_cut_where_a_bucket_is_complete(wire: Wire) -> None:
     graph = two_layers()
     buckets = buckets_of(graph, wire)
-    edges, at = edges_of(graph, buckets), completion(graph)
+    edges, at = bucket_ends(graph, buckets), completion(graph)
     assert len(edges) == len(buckets)
     assert list(edges) == sorted(edges)
     assert graph.forward_length <= edges[0]

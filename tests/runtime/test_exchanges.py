@@ -13,7 +13,7 @@ import torch
 from partita.cluster.text import load_cluster
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
-from partita.lowering.mixtures import Matrix, drawn, edges_of, metropolis, mixtures_of
+from partita.lowering.mixtures import Matrix, drawn, graph_edges, metropolis, mixtures_of
 from partita.plan.sync import GRAPHS, Gossip
 from partita.program.instruction import Space
 from partita.program.program import MASS
@@ -41,7 +41,7 @@ def second(matrix: torch.Tensor) -> float:
 @pytest.mark.parametrize("ranks", [2, 3, 4, 6, 7, 12, 16, 23])
 def test_weights_of_a_graph_are_doubly_stochastic(name: str, ranks: int) -> None:
     """DP-21: symmetric, rows and columns sum to 1, nothing negative, and connected: all reach the mean."""
-    matrix = tensor_of(metropolis(edges_of(name, ranks, cluster_of(ranks)), ranks))
+    matrix = tensor_of(metropolis(graph_edges(name, ranks, cluster_of(ranks)), ranks))
     assert torch.equal(matrix, matrix.T)
     assert float((matrix.sum(0) - 1).abs().max()) <= 1e-12
     assert float(matrix.min()) >= 0
@@ -49,10 +49,10 @@ def test_weights_of_a_graph_are_doubly_stochastic(name: str, ranks: int) -> None
 
 
 def test_graphs_by_name() -> None:
-    assert edges_of("torus", 6, cluster_of(6)) >= {(0, 1), (2, 3), (0, 2), (2, 4)}
-    assert len(edges_of("complete", 5, cluster_of(5))) == 10
+    assert graph_edges("torus", 6, cluster_of(6)) >= {(0, 1), (2, 3), (0, 2), (2, 4)}
+    assert len(graph_edges("complete", 5, cluster_of(5))) == 10
     crossing = [
-        edge for edge in edges_of("topology", 4, load_cluster("lab-2x2")) if {*edge} & {0, 1} and {*edge} & {2, 3}
+        edge for edge in graph_edges("topology", 4, load_cluster("lab-2x2")) if {*edge} & {0, 1} and {*edge} & {2, 3}
     ]
     assert {frozenset(edge) for edge in crossing} == {frozenset((0, 2))}
 
@@ -77,7 +77,7 @@ def test_without_gradients_weights_are_powers_of_the_matrix(task: Task, graph: G
 
 def test_a_ring_of_eight_shrinks_by_its_second_eigenvalue(task: Task, graph: Graph) -> None:
     """DP-21: |x - mean| by at most 0.8047 a step."""
-    assert second(tensor_of(metropolis(edges_of("ring", 8, cluster_of(8)), 8))) == pytest.approx(0.8047, abs=5e-5)
+    assert second(tensor_of(metropolis(graph_edges("ring", 8, cluster_of(8)), 8))) == pytest.approx(0.8047, abs=5e-5)
     spread = []
     for rounds in range(4):
         ranks, _ = drifting(task, graph, call("d_psgd", graph, cluster_of(8)), rounds)
