@@ -16,7 +16,7 @@ from dataclasses import replace
 from partita.cluster.cluster import Cluster
 from partita.lowering.agreement import COMPUTE, DATA, program_of
 from partita.lowering.averages import local_step
-from partita.lowering.mixtures import Matrix, mixtures_of
+from partita.lowering.mixing_matrices import Matrix, mixing_matrices_of
 from partita.lowering.samples import Draft, ReplicaGroup, separate
 from partita.plan.sync import Gossip, Neighbours
 from partita.program.instruction import After, Instruction, Mix, Receive, Scale, Send, Space, Term, Update
@@ -28,7 +28,7 @@ def exchanged(draft: Draft, steps: int, cluster: Cluster) -> Program:
     of a round."""
     through, period = draft.sync.through, draft.sync.frequency.period
     assert isinstance(through, Neighbours | Gossip)
-    matrices = mixtures_of(through, len(draft.workers), cluster)
+    matrices = mixing_matrices_of(through, len(draft.workers), cluster)
     steps = steps or len(matrices) * period
     exchanges = tuple((n * period if early(through) else (n + 1) * period - 1, m) for n, m in enumerate(matrices))
     roles = tuple(_role(draft, one, steps, exchanges) for group in draft.groups for one in separate(group, group.ranks))

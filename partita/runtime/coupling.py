@@ -9,7 +9,7 @@ import torch
 
 from partita.cluster.cluster import Cluster
 from partita.lowering.elastic import momentum_of
-from partita.lowering.mixtures import mixtures_of
+from partita.lowering.mixing_matrices import mixing_matrices_of
 from partita.plan.plan import Plan
 from partita.plan.sync import Gossip, Neighbours, Payload
 from partita.runtime.leg import Leg
@@ -115,7 +115,7 @@ class Mixing(Coupling):
         assert isinstance(self.sync.through, Neighbours | Gossip)
         self.early = isinstance(self.sync.through, Neighbours)
         self.push = isinstance(self.sync.through, Gossip) and self.sync.through.direction == "push"
-        matrices = mixtures_of(self.sync.through, len(replicas), cluster)
+        matrices = mixing_matrices_of(self.sync.through, len(replicas), cluster)
         self.matrices = [torch.tensor(matrix, dtype=torch.float64) for matrix in matrices]
         self.sums = {w: [p.detach().clone() for p in one.parameters] for w, one in replicas.items()}
         self.masses = torch.ones(len(replicas), dtype=torch.float64)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from partita.lowering.lower import lower
-from partita.lowering.mixtures import mixtures_of
+from partita.lowering.mixing_matrices import mixing_matrices_of
 from partita.plan.sync import Gossip, Neighbours
 from partita.program.absence import expendable
 from partita.recipes.catalogue import call
@@ -115,7 +115,7 @@ def mixed_serially(run: Dying) -> dict[str, torch.Tensor]:
     leg, size = run.legs[0], run.program.size
     through = leg.plan.sync[0].through
     assert isinstance(through, Neighbours | Gossip)
-    matrices, early = mixtures_of(through, size, run.machines), isinstance(through, Neighbours)
+    matrices, early = mixing_matrices_of(through, size, run.machines), isinstance(through, Neighbours)
     came = {(span.rank, span.name, span.round) for span in run.spans}
     first = replica(fresh(run.task, seed=0, precision="fp64"), run.program.update)
     replicas = {w: first.copy() for w in range(size)}

@@ -13,7 +13,7 @@ import torch
 from partita.cluster.text import load_cluster
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
-from partita.lowering.mixtures import Matrix, drawn, graph_edges, metropolis, mixtures_of
+from partita.lowering.mixing_matrices import Matrix, drawn, graph_edges, metropolis, mixing_matrices_of
 from partita.plan.sync import GRAPHS, Gossip
 from partita.program.instruction import Space
 from partita.program.program import MASS
@@ -68,7 +68,7 @@ def test_without_gradients_weights_are_powers_of_the_matrix(task: Task, graph: G
     ranks, began = drifting(task, graph, plan, 4)
     expected = began
     for _ in range(4):
-        for matrix in mixtures_of(plan.sync[0].through, 6, cluster_of(6)):  # type: ignore[arg-type]
+        for matrix in mixing_matrices_of(plan.sync[0].through, 6, cluster_of(6)):  # type: ignore[arg-type]
             expected = tensor_of(matrix) @ expected
     assert float((weights(ranks) - expected).abs().max()) <= 1e-10
     mean = (weights(ranks) - began).mean(0).abs().max()

@@ -18,7 +18,7 @@ from partita.plan.sync import Gossip, Neighbours
 Matrix: TypeAlias = tuple[tuple[float, ...], ...]
 
 
-def mixtures_of(through: Neighbours | Gossip, ranks: int, cluster: Cluster) -> tuple[Matrix, ...]:
+def mixing_matrices_of(through: Neighbours | Gossip, ranks: int, cluster: Cluster) -> tuple[Matrix, ...]:
     """W of each exchange of a round: rank i takes the sum over j of W[i][j] times the weights of j."""
     if isinstance(through, Neighbours):
         return (metropolis(graph_edges(through.graph, ranks, cluster), ranks),)
