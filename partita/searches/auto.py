@@ -29,7 +29,7 @@ from partita.searches.exhaustive import At, Candidate, Search, grid, ranked, rec
 from partita.searches.explaining import MOST_RANKS
 from partita.searches.floors import Floors
 from partita.searches.objective import ALLOWED, check_objective
-from partita.searches.screen import Screen, screened
+from partita.searches.estimates import Estimates, estimates_of
 from partita.searches.space import Ints, Space, least_bucket, space_of
 from partita.units import Bytes, Seconds
 from partita.wire.codec import SPECS
@@ -50,13 +50,13 @@ MOST_STAGES: Final = 192
 class Field:
     """The part of a grid that is worth simulating: `plans`, best first.
 
-    Of the points of `screen`, `fitting` fit by formula. The plans take `seconds` and `memory` bytes by formula; the
+    Of the points of `estimates`, `fitting` fit by formula. The plans take `seconds` and `memory` bytes by formula; the
     fastest point of all, whether it fits or not, takes `fastest`. `points` are the rows of the grid that the plans are
     from; `costs` are those that priced them; `refused` has (call, reason).
     """
 
     plans: tuple[Plan, ...]
-    screen: Screen
+    estimates: Estimates
     fitting: int
     costs: Costs
     seconds: tuple[Seconds, ...] = ()
@@ -88,7 +88,7 @@ def field_of(
     space = space_of(graph, cluster, cuts.most, trained)
     if not len(space):
         raise PlanError("no plan of the grid applies: " + "; ".join(sorted({why for _, why in space.refused})))
-    found = screened(graph, cluster, slower(costs, sizes[min(1, len(sizes) - 1)]), space, cuts)
+    found = estimates_of(graph, cluster, slower(costs, sizes[min(1, len(sizes) - 1)]), space, cuts)
     capacity = min((d.memory for d in cluster.devices if d.memory), default=0)
     few = cluster.size <= FEW_DEVICES
     fits = found.fitting(capacity)
@@ -134,18 +134,18 @@ def _sized(name: str, words: str, least: Bytes) -> str:
     return f"{name}({given})" if given else name
 
 
-def ranking(screen: Screen, objective: str, capacity: Bytes) -> Ints:
+def ranking(estimates: Estimates, objective: str, capacity: Bytes) -> Ints:
     """The points, best first: those that fit, then those that may fit if the formula overrates their memory, then the
     rest by memory."""
-    worth = {"memory": screen.memory, "cost": screen.seconds * screen.devices}.get(objective, screen.seconds)
-    sure, maybe = screen.fitting(capacity), screen.fitting(capacity, SLACK)
+    worth = {"memory": estimates.memory, "cost": estimates.seconds * estimates.devices}.get(objective, estimates.seconds)
+    sure, maybe = estimates.fitting(capacity), estimates.fitting(capacity, SLACK)
     found: list[Ints] = []
-    for kind, keys in ((sure, worth), (maybe & ~sure, worth), (~maybe, screen.memory)):
+    for kind, keys in ((sure, worth), (maybe & ~sure, worth), (~maybe, estimates.memory)):
         left = LOOKED_AT - sum(map(len, found))
         some = np.flatnonzero(kind) if left else np.zeros(0, np.int64)
         if left < len(some):  # with all that are as good as the last one kept
             some = some[keys[some] <= np.partition(keys[some], left - 1)[left - 1]]
-        found.append(some[np.lexsort((screen.memory[some], keys[some]))][:left])
+        found.append(some[np.lexsort((estimates.memory[some], keys[some]))][:left])
     return np.concatenate(found)
 
 
@@ -177,11 +177,11 @@ def auto(
 
     Raises PlanError where no plan applies.
     """
-    graph, cluster, screen, rest = costs.graph, costs.cluster, field.screen, Exhausted((), 0, 0.0, costs)
+    graph, cluster, estimates, rest = costs.graph, costs.cluster, field.estimates, Exhausted((), 0, 0.0, costs)
     begun, plans, names = time.perf_counter(), field.plans, set[str]()
     whole, floors = costs.source == field.costs.source and objective in ("time", "time-to-loss"), Floors(graph, cluster)
     if whole and cluster.size > FEW_DEVICES:  # each plan takes the clock a while: those first that floors point to
-        rest = exhausted(screen, floors, costs, min(field.seconds), (), tell)
+        rest = exhausted(estimates, floors, costs, min(field.seconds), (), tell)
         recipes = {recipe_of(one) for one in rest.candidates}
         if any(one.fits for one in rest.candidates):  # and what is ranked beside it is of another recipe, or has codecs
             other = tuple(p for p in plans if p.name.split("(")[0] not in recipes)[: len(recipes) < 2]
@@ -192,13 +192,13 @@ def auto(
     if whole and not any(one.fits for one in rest.candidates):
         best = min((c.timeline.step_seconds for c in found if c.fits), default=inf)
         early, names = rest.clocked, {plan.name for plan in plans}
-        rest = exhausted(screen, floors, costs, best, names, tell)
+        rest = exhausted(estimates, floors, costs, best, names, tell)
         rest = replace(rest, clocked=rest.clocked + early)
     every = (*found, *rest.candidates)
-    by_formula = _by_formula(screen, (*field.points, *rest.points)) if cluster.size > MOST_RANKS else None
-    floor, space = rest.floor, len(screen.space)
+    by_formula = _by_formula(estimates, (*field.points, *rest.points)) if cluster.size > MOST_RANKS else None
+    floor, space = rest.floor, len(estimates.space)
     if "lossy" in ALLOWED[allow]:
-        floor, space = min(floor, floor_of(screen.space, floors)), space + coded_points(screen.space)
+        floor, space = min(floor, floor_of(estimates.space, floors)), space + coded_points(estimates.space)
     search = ranked(graph, rest.costs, every, (*field.refused, *refused), objective, floor, by_formula)
     return replace(
         search, search_seconds=time.perf_counter() - begun, space=space, fitting=field.fitting,
@@ -210,16 +210,16 @@ def _codes(plan: Plan) -> bool:
     return any(sync.wire.codecs for sync in plan.sync)
 
 
-def _by_formula(screen: Screen, points: tuple[int, ...]) -> At:
+def _by_formula(estimates: Estimates, points: tuple[int, ...]) -> At:
     """A point's step where all links are so many times as wide: the simulated step, scaled by what the formula says.
     None for plans that are no point of the grid."""
-    place = {screen.space.call(i): i for i in points}
+    place = {estimates.space.call(i): i for i in points}
 
     def of(candidate: Candidate) -> Callable[[float], Seconds] | None:
         if candidate.plan.name not in place:
             return None
-        some = replace(screen.space, rows=screen.space.rows[[place[candidate.plan.name]]])
-        here = candidate.timeline.step_seconds / float(screen.priced(some, 1.0)[0])
-        return lambda factor: here * float(screen.priced(some, factor)[0])
+        some = replace(estimates.space, rows=estimates.space.rows[[place[candidate.plan.name]]])
+        here = candidate.timeline.step_seconds / float(estimates.step_seconds(some, 1.0)[0])
+        return lambda factor: here * float(estimates.step_seconds(some, factor)[0])
 
     return of

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from partita.cost.costs import Costs
 from partita.plan.memory import Shard
 from partita.searches.floors import Floors
-from partita.searches.screen import Screen
+from partita.searches.estimates import Estimates
 from partita.searches.space import COLUMNS, SHARDS, Space
 from partita.units import Bytes, Seconds
 from partita.wire.codec import SPECS, coded_size, read_codecs, room, spec_of
@@ -42,20 +42,20 @@ def coded_points(space: Space) -> int:
     return sum(len(codable(space, name)) for name in SPECS)
 
 
-def coded(screen: Screen, costs: Costs, capacity: Bytes, most: int) -> tuple[str, ...]:
+def coded(estimates: Estimates, costs: Costs, capacity: Bytes, most: int) -> tuple[str, ...]:
     """Calls of the `most` best of these points with each codec, by formula, one of each codec; among those that fit by
     formula, if any do."""
     found, trained = [], sum(p.tensor.elements() for p in costs.graph.trainable)
     for name in SPECS:
-        some = _promising(screen, codable(screen.space, name), trained, name, capacity)
-        kinds, seconds = screen.space.rows[some][:, KIND], np.empty(len(some))
+        some = _promising(estimates, codable(estimates.space, name), trained, name, capacity)
+        kinds, seconds = estimates.space.rows[some][:, KIND], np.empty(len(some))
         for data, shard in np.unique(kinds, axis=0).tolist():
             here = (kinds == (data, shard)).all(axis=1)
-            seconds[here] = _seconds(screen, costs, name, some[here], data, shard)
+            seconds[here] = _seconds(estimates, costs, name, some[here], data, shard)
         if not len(some):
             continue
         best = int(seconds.argmin())
-        found.append((float(seconds[best]), f"{screen.space.call(int(some[best])).removesuffix(')')},codec={name})"))
+        found.append((float(seconds[best]), f"{estimates.space.call(int(some[best])).removesuffix(')')},codec={name})"))
     return tuple(text for _, text in sorted(found)[:most])
 
 
@@ -70,17 +70,17 @@ def held_bytes(name: str, space: Space, trained: int) -> Reals:
     return found
 
 
-def _promising(screen: Screen, some: Ints, trained: int, name: str, capacity: Bytes) -> Ints:
+def _promising(estimates: Estimates, some: Ints, trained: int, name: str, capacity: Bytes) -> Ints:
     """Those that fit by formula, if any do; of those with stages or divided state as many as are looked at, which are
     the quickest without a codec."""
-    held = screen.memory[some] + held_bytes(name, Space(screen.space.rows[some]), trained)
+    held = estimates.memory[some] + held_bytes(name, Space(estimates.space.rows[some]), trained)
     some = some[fits] if (fits := held <= (capacity or np.inf)).any() else some
-    divided = (screen.space.column("pipe")[some] > 1) | (screen.space.column("shard")[some] > 0)
+    divided = (estimates.space.column("pipe")[some] > 1) | (estimates.space.column("shard")[some] > 0)
     rest = some[divided]
-    return np.concatenate([some[~divided], rest[np.argsort(screen.seconds[rest], kind="stable")[:AMONG]]])
+    return np.concatenate([some[~divided], rest[np.argsort(estimates.seconds[rest], kind="stable")[:AMONG]]])
 
 
-def _seconds(screen: Screen, costs: Costs, name: str, some: Ints, data: int, shard: int) -> Reals:
+def _seconds(estimates: Estimates, costs: Costs, name: str, some: Ints, data: int, shard: int) -> Reals:
     """By formula, of points of so many replicas. What may not be added as it is goes to everybody whole, or to owners
     their part of it; new weights go as they are, and with divided ones once more."""
     (codec,) = read_codecs(name)
@@ -93,7 +93,7 @@ def _seconds(screen: Screen, costs: Costs, name: str, some: Ints, data: int, sha
     ahead, back = costs.codec(codec)
     speed = min(device.pace for device in costs.cluster.devices)
     over = (ahead.of(words) + back.of(words) * (1 if summed else data)) / speed
-    return screen.priced(Space(screen.space.rows[some]), wider) + over
+    return estimates.step_seconds(Space(estimates.space.rows[some]), wider) + over
 
 
 def floor_of(space: Space, floors: Floors) -> Seconds:

@@ -21,7 +21,7 @@ from partita.lowering.lower import lower
 from partita.recipes.catalogue import call
 from partita.searches.exhaustive import Candidate, fits
 from partita.searches.floors import Floors
-from partita.searches.screen import Screen
+from partita.searches.estimates import Estimates
 from partita.searches.space import Space
 from partita.simulator.simulate import clocked
 from partita.units import Seconds
@@ -46,18 +46,18 @@ class Exhausted:
 
 
 def exhausted(
-    screen: Screen, floors: Floors, costs: Costs, best: Seconds, known: Collection[str], tell: Callable[[str], None]
+    estimates: Estimates, floors: Floors, costs: Costs, best: Seconds, known: Collection[str], tell: Callable[[str], None]
 ) -> Exhausted:
     """What is left of the space where plans that are `known` have been clocked, of which the fastest that fits takes
     `best`."""
-    rows, found, points, clocked = screen.space.rows, list[Candidate](), list[int](), 0
+    rows, found, points, clocked = estimates.space.rows, list[Candidate](), list[int](), 0
     few, seen, written = costs.cluster.size <= FEW_DEVICES, set[tuple[int, ...]](), 0
     room = max(device.memory or inf for device in costs.cluster.devices)
-    for least, i in _open(screen, floors, room, best):
+    for least, i in _open(estimates, floors, room, best):
         if least >= best:
             break
         alike = floors.like(rows[i])
-        if screen.space.call(i) in known or alike in seen:
+        if estimates.space.call(i) in known or alike in seen:
             continue
         seen.add(alike)
         if floors.memory(Space(rows[[i]]), closer=True)[0] > room:
@@ -67,7 +67,7 @@ def exhausted(
         clocked += 1
         tell(f"simulated {clocked} plans more that may be faster")
         costs = joined(costs, floors.places.sheet(floors.size(rows[i])))
-        better, length = _better(screen.space.call(i), costs, best)
+        better, length = _better(estimates.space.call(i), costs, best)
         written += length
         if better:
             found.append(better)
@@ -81,9 +81,9 @@ def _ordered(found: list[Candidate]) -> tuple[Candidate, ...]:
     return tuple(sorted(found, key=lambda one: one.fits))
 
 
-def _open(screen: Screen, floors: Floors, room: float, best: Seconds) -> Iterator[tuple[Seconds, int]]:
+def _open(estimates: Estimates, floors: Floors, room: float, best: Seconds) -> Iterator[tuple[Seconds, int]]:
     """The points with floors below `best` that may fit devices of so much room, and these floors, lowest first."""
-    rows = screen.space.rows
+    rows = estimates.space.rows
     edges = np.r_[True, (rows[1:, :-1] != rows[:-1, :-1]).any(axis=1)]
     first = np.flatnonzero(edges)  # of points that differ in their buckets only, the smallest of which are last
     last = np.append(first[1:], len(rows)) - 1
@@ -97,7 +97,7 @@ def _open(screen: Screen, floors: Floors, room: float, best: Seconds) -> Iterato
     points, bound = np.repeat(last[left] + 1 - np.cumsum(many), many) + np.arange(many.sum()), np.repeat(bound, many)
     fits = floors.memory(Space(rows[points])) <= room
     points, bound = points[fits], bound[fits]
-    line = [(float(bound[k]), float(screen.seconds[i]), i) for k, i in enumerate(points.tolist())]
+    line = [(float(bound[k]), float(estimates.seconds[i]), i) for k, i in enumerate(points.tolist())]
     heapify(line)
     closer = set[int]()
     while line:  # a floor is looked at closer when it is the lowest

@@ -20,7 +20,7 @@ from partita.searches.auto import auto, field_of, joining
 from partita.searches.codings import codable, coded_points
 from partita.searches.stage_cuts import cuts_of, even_cuts
 from partita.searches.floors import Floors
-from partita.searches.screen import Screen, screened
+from partita.searches.estimates import Estimates, estimates_of
 from partita.searches.space import COLUMNS, SCHEDULES, Space, least_bucket, space_of
 from partita.simulator.simulate import simulate
 from partita.wire.codec import SPECS
@@ -37,11 +37,11 @@ def deep(batch: int) -> Graph:
     return replace(layers(8), global_batch=batch, optimizer=Optimizer("SGD", (("momentum", 1.0, "float32"),)))
 
 
-def grid_of(graph: Graph, cluster: Cluster) -> tuple[Space, Screen]:
+def grid_of(graph: Graph, cluster: Cluster) -> tuple[Space, Estimates]:
     costs = datasheet_costs(graph, cluster, (1, 8, graph.global_batch))
     cuts = cuts_of(graph, cluster, costs, 16)
     space = space_of(graph, cluster, cuts.most, sum(p.tensor.size() for p in graph.trainable))
-    return space, screened(graph, cluster, costs, space, cuts)
+    return space, estimates_of(graph, cluster, costs, space, cuts)
 
 
 def clocked(graph: Graph, cluster: Cluster, text: str) -> tuple[float, int]:
@@ -62,12 +62,12 @@ def test_the_formula_is_near_the_clock(bandwidth: float) -> None:
     """On drawn points of a small grid, those among them with divided state and many microbatches; no peak is off by
     2."""
     graph, cluster = deep(16), machines(4, bandwidth)
-    space, screen = grid_of(graph, cluster)
+    space, estimates = grid_of(graph, cluster)
     draw = np.random.default_rng(7)
     drawn = draw.choice(len(space), 25, replace=False).tolist()
     many = np.flatnonzero((space.column("shard") > 1) & (space.column("microbatches") > 2))
     drawn += draw.choice(many, 10, replace=False).tolist()
-    found = [(screen.seconds[i], screen.memory[i], *clocked(graph, cluster, space.call(i))) for i in drawn]
+    found = [(estimates.seconds[i], estimates.memory[i], *clocked(graph, cluster, space.call(i))) for i in drawn]
     ratio = np.abs([np.log(formula / clock) for formula, _, clock, _ in found])
     most, middle = FAR[bandwidth]
     assert np.median(ratio) < np.log(middle)
@@ -79,11 +79,11 @@ def test_the_formula_is_near_the_clock(bandwidth: float) -> None:
 def test_what_may_wait_is_not_on_the_way() -> None:
     """Of one microbatch by zero bubble: W of all places but the first is done beside what others compute."""
     graph, cluster = deep(4), machines(4, 1e8)
-    space, screen = grid_of(graph, cluster)
+    space, estimates = grid_of(graph, cluster)
     zero = np.array([order is Order.ZERO_BUBBLE for _, order, _ in SCHEDULES])[space.column("schedule")]
     plain = zero & (space.column("microbatches") == 1) & (space.column("recompute") == 0)
     for i in np.flatnonzero(plain)[::2].tolist():
-        assert screen.seconds[i] == pytest.approx(clocked(graph, cluster, space.call(i))[0], rel=0.1)
+        assert estimates.seconds[i] == pytest.approx(clocked(graph, cluster, space.call(i))[0], rel=0.1)
 
 
 @pytest.mark.parametrize(

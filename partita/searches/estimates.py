@@ -44,17 +44,18 @@ LAST: Final = {Shard.GRADIENTS: 1, Shard.PARAMETERS: 1}  # of what every microba
 
 
 @dataclass(frozen=True)
-class Screen:
-    """Seconds of a step and bytes of the fullest rank, of every point; `priced` has the steps of some points where all
-    links are so many times as wide."""
+class Estimates:
+    """Seconds of a step and bytes of the fullest rank, of every point of `space`; `step_seconds` are the former of some
+    points where all links are so many times as wide."""
 
     space: Space
     seconds: Reals
     memory: Reals
-    priced: Callable[[Space, float], Reals]
+    step_seconds: Callable[[Space, float], Reals]
 
     @property
     def devices(self) -> Reals:
+        """How many devices each point takes."""
         return (self.space.column("data") * self.space.column("pipe")).astype(np.float64)
 
     def fitting(self, capacity: Bytes, slack: float = 0.0) -> Flags:
@@ -62,28 +63,28 @@ class Screen:
         return self.memory * (1 - slack) <= (capacity or np.inf)
 
 
-def screened(graph: Graph, cluster: Cluster, costs: Costs, space: Space, cuts: StageCuts) -> Screen:
+def estimates_of(graph: Graph, cluster: Cluster, costs: Costs, space: Space, cuts: StageCuts) -> Estimates:
     """Every point by formula, so many at a time as a cache has room for. Devices count as the slowest of them."""
     network = Network(cluster, costs.wiring)
-    recomputed = np.array([again(graph, costs, staged=staged) for staged in (False, True)])
+    recomputed = np.array([recomputed_shares(graph, costs, staged=staged) for staged in (False, True)])
 
-    def steps_of(some: Space, width: float = 1.0) -> Steps:
-        return Steps(graph, cluster, costs, some, cuts, network, recomputed, width)
+    def terms_of(some: Space, width: float = 1.0) -> StepTerms:
+        return StepTerms(graph, cluster, costs, some, cuts, network, recomputed, width)
 
     rows = np.array_split(space.rows, max(-(-len(space) // BLOCK), 1))
     found = []
     for some in rows:
-        steps = steps_of(Space(some))
+        steps = terms_of(Space(some))
         held = footprint(graph, steps.space, cuts, steps.samples, steps.place["state"])
         found.append((steps.seconds, held))
     seconds, memory = (np.concatenate(column) for column in zip(*found, strict=True))
-    return Screen(space, seconds, memory, lambda some, width: steps_of(some, width).seconds)
+    return Estimates(space, seconds, memory, lambda some, width: terms_of(some, width).seconds)
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
+class StepTerms:
     """The terms of a step, each a number for every point; `pace`, `own` and what else is said to be a microbatch's.
-    `recomputed` has for steps without stages and with them what `again` finds; links are `width` times as wide."""
+    `recomputed` has `recomputed_shares` of steps without stages and with them; links are `width` times as wide."""
 
     graph: Graph
     cluster: Cluster
@@ -96,10 +97,10 @@ class Steps:
 
     @cached_property
     def seconds(self) -> Reals:
-        alone = np.maximum(self.chain, self.work + self.packing + self.ends * self.leap[1])
-        total = (self.m - 1) * self.pace + alone + self.ramp + self.beyond
+        alone = np.maximum(self.chain, self.work + self.packing + self.ends * self.transfer[1])
+        total = (self.m - 1) * self.pace + alone + self.ramp + self.stalled
         busy = self.m * self.own + self.ramp + self.sharded(ONCE) * self.buckets * self.half[1]
-        first = self.round_trip - self.put_off
+        first = self.round_trip - self.deferred
         found: Reals = np.max([total + self.exposed, busy, first + self.exposed], axis=0) + self.update
         return found
 
@@ -147,7 +148,7 @@ class Steps:
     # What a microbatch computes.
 
     @cached_property
-    def again(self) -> Reals:
+    def recomputed_share(self) -> Reals:
         """By how much what is computed again makes computing longer."""
         found: Reals = self.recomputed[(self.pipe > 1).astype(np.int64), self.space.column("recompute")]
         return found
@@ -163,7 +164,7 @@ class Steps:
         return self._passes(self.place["whole_fixed"], self.place["whole_each"]) - self.work
 
     def _passes(self, fixed: Reals, each: Reals) -> Reals:
-        return (fixed + each * self.samples) * (1 + self.again) / self.speed
+        return (fixed + each * self.samples) * (1 + self.recomputed_share) / self.speed
 
     @cached_property
     def tensors(self) -> Reals:
@@ -187,7 +188,7 @@ class Steps:
         return np.where(self.pipe > 1, 4 * self.chunks - 2 * (self.pipe < 3), 0.0)
 
     @cached_property
-    def leap(self) -> tuple[Reals, Reals, Reals]:
+    def transfer(self) -> tuple[Reals, Reals, Reals]:
         """(seconds, core-seconds at one end, seconds of the port) of a message from stage to stage."""
         wiring, network = self.costs.wiring, self.network
         bandwidth, latency = (column[self.space.column("data")] for column in network.apart)
@@ -216,7 +217,7 @@ class Steps:
         return (waits + np.maximum(core, wire)) * there, core * there, wire * there
 
     @cached_property
-    def anew(self) -> Reals:
+    def collectives(self) -> Reals:
         """Scatters and gathers."""
         return self.sharded(EVERY) * self.buckets
 
@@ -232,12 +233,12 @@ class Steps:
     @cached_property
     def own(self) -> Reals:
         """What the processor does."""
-        return self.work + self.packing + self.ends * self.leap[1] + self.anew * self.half[1]
+        return self.work + self.packing + self.ends * self.transfer[1] + self.collectives * self.half[1]
 
     @cached_property
     def pace(self) -> Reals:
-        port = self.ends / 2 * self.leap[2] + self.anew * self.half[2]
-        found: Reals = np.max([self.own, self.chain, self.anew * self.half[0], port, self.leap[0]], axis=0)
+        port = self.ends / 2 * self.transfer[2] + self.collectives * self.half[2]
+        found: Reals = np.max([self.own, self.chain, self.collectives * self.half[0], port, self.transfer[0]], axis=0)
         return found
 
     @cached_property
@@ -249,10 +250,10 @@ class Steps:
     def round_trip(self) -> Reals:
         """The way through all stages and back."""
         stages = self.pipe * self.chunks
-        return self.pipe * (self.chain - self.work) + self.work + self.others + 2 * (stages - 1) * self.leap[0]
+        return self.pipe * (self.chain - self.work) + self.work + self.others + 2 * (stages - 1) * self.transfer[0]
 
     @cached_property
-    def put_off(self) -> Reals:
+    def deferred(self) -> Reals:
         """What of the way there and back may wait: W, but for the first place's own, which ends its round."""
         found: Reals = self.others * np.where(self.ordered(Order.ZERO_BUBBLE), THIRD, 0.0)
         return found
@@ -263,13 +264,13 @@ class Steps:
         microbatches fill some of what is left."""
         others, filled = self.others, THIRD * np.minimum(self.pipe - 1, self.m - 1) * self.work
         computed = np.where(self.ordered(Order.ZERO_BUBBLE), 2 * THIRD * others - filled, others / self.chunks)
-        return np.where(self.pipe > 1, np.maximum(computed, 0.0) + 2 * (self.pipe - 1) * self.leap[0], 0.0)
+        return np.where(self.pipe > 1, np.maximum(computed, 0.0) + 2 * (self.pipe - 1) * self.transfer[0], 0.0)
 
     @cached_property
-    def beyond(self) -> Reals:
+    def stalled(self) -> Reals:
         """What those wait that may not be under way: a place starts no more than the pipe is long before the first of
         them is back (1F1B), and (chunks + 1) / chunks as many where it goes round several times."""
-        chunks, round_trip = self.chunks, self.round_trip - self.put_off
+        chunks, round_trip = self.chunks, self.round_trip - self.deferred
         room = np.where(chunks > 1, self.pipe * (chunks + 1) / chunks, self.pipe)
         late = np.maximum(round_trip / room - self.pace, 0.0) * np.maximum(self.m - room, 0.0)
         return np.where((self.pipe > 1) & ~self.ordered(Order.FILL_DRAIN), late, 0.0)
@@ -291,7 +292,7 @@ class Steps:
         return (touched / owners + (costs.instruction + costs.update.call) * self.buckets) / self.speed
 
 
-def again(graph: Graph, costs: Costs, *, staged: bool) -> list[Seconds]:
+def recomputed_shares(graph: Graph, costs: Costs, *, staged: bool) -> list[Seconds]:
     """For each of RECOMPUTES what is computed again, a part of what is computed anyway; the last block of a step
     without stages is not."""
     prices = costs.prices(max(costs.sizes))
