@@ -24,7 +24,7 @@ from partita.plan.plan import Plan
 from partita.recipes.catalogue import RECIPES, call
 from partita.searches.codings import coded, coded_points, floor_of
 from partita.searches.stage_cuts import cuts_of
-from partita.searches.exhaust import FEW_DEVICES, Exhausted, exhausted
+from partita.searches.best_first import FEW_DEVICES, BestFirst, best_first
 from partita.searches.exhaustive import At, Candidate, Search, grid, ranked, recipe_of, simulated
 from partita.searches.explaining import MOST_RANKS
 from partita.searches.floors import Floors
@@ -137,7 +137,8 @@ def _sized(name: str, words: str, least: Bytes) -> str:
 def ranking(estimates: Estimates, objective: str, capacity: Bytes) -> Ints:
     """The points, best first: those that fit, then those that may fit if the formula overrates their memory, then the
     rest by memory."""
-    worth = {"memory": estimates.memory, "cost": estimates.seconds * estimates.devices}.get(objective, estimates.seconds)
+    others = {"memory": estimates.memory, "cost": estimates.seconds * estimates.devices}
+    worth = others.get(objective, estimates.seconds)
     sure, maybe = estimates.fitting(capacity), estimates.fitting(capacity, SLACK)
     found: list[Ints] = []
     for kind, keys in ((sure, worth), (maybe & ~sure, worth), (~maybe, estimates.memory)):
@@ -177,11 +178,11 @@ def auto(
 
     Raises PlanError where no plan applies.
     """
-    graph, cluster, estimates, rest = costs.graph, costs.cluster, field.estimates, Exhausted((), 0, 0.0, costs)
+    graph, cluster, estimates, rest = costs.graph, costs.cluster, field.estimates, BestFirst((), 0, 0.0, costs)
     begun, plans, names = time.perf_counter(), field.plans, set[str]()
     whole, floors = costs.source == field.costs.source and objective in ("time", "time-to-loss"), Floors(graph, cluster)
     if whole and cluster.size > FEW_DEVICES:  # each plan takes the clock a while: those first that floors point to
-        rest = exhausted(estimates, floors, costs, min(field.seconds), (), tell)
+        rest = best_first(estimates, floors, costs, min(field.seconds), (), tell)
         recipes = {recipe_of(one) for one in rest.candidates}
         if any(one.fits for one in rest.candidates):  # and what is ranked beside it is of another recipe, or has codecs
             other = tuple(p for p in plans if p.name.split("(")[0] not in recipes)[: len(recipes) < 2]
@@ -192,7 +193,7 @@ def auto(
     if whole and not any(one.fits for one in rest.candidates):
         best = min((c.timeline.step_seconds for c in found if c.fits), default=inf)
         early, names = rest.clocked, {plan.name for plan in plans}
-        rest = exhausted(estimates, floors, costs, best, names, tell)
+        rest = best_first(estimates, floors, costs, best, names, tell)
         rest = replace(rest, clocked=rest.clocked + early)
     every = (*found, *rest.candidates)
     by_formula = _by_formula(estimates, (*field.points, *rest.points)) if cluster.size > MOST_RANKS else None

@@ -1,4 +1,4 @@
-"""Points that could still be better than the best one known, on the event clock: those with the lowest floors first.
+"""Best-first search: points that could still be better than the best one known, simulated by their lower bounds.
 
 all points --rough floor--> open ones --floor of their own cuts--> fewer --clock--> best, and what none is below
                                                                      the lowest: closer floor, then the clock
@@ -32,8 +32,8 @@ SMALL: Final = 2**16  # instructions of all ranks, up to which more are clocked 
 
 
 @dataclass(frozen=True)
-class Exhausted:
-    """The `candidates` that were faster than all before, each in turn, those that fit last, and the `points` of all;
+class BestFirst:
+    """What the search found: the `candidates` that were faster than all before, in turn, those that fit last, and the `points` of all;
     how many were `clocked` to find them; and `floor`, which no point that fits takes less than: the fastest one's step,
     unless MOST_CLOCKED points, or SMALL ones, were too few to tell. `costs` also has operators in batches that no plan
     before had."""
@@ -45,9 +45,10 @@ class Exhausted:
     points: tuple[int, ...] = ()
 
 
-def exhausted(
-    estimates: Estimates, floors: Floors, costs: Costs, best: Seconds, known: Collection[str], tell: Callable[[str], None]
-) -> Exhausted:
+def best_first(
+    estimates: Estimates, floors: Floors, costs: Costs, best: Seconds, known: Collection[str],
+    tell: Callable[[str], None],
+) -> BestFirst:  # fmt: skip
     """What is left of the space where plans that are `known` have been clocked, of which the fastest that fits takes
     `best`."""
     rows, found, points, clocked = estimates.space.rows, list[Candidate](), list[int](), 0
@@ -63,7 +64,7 @@ def exhausted(
         if floors.memory(Space(rows[[i]]), closer=True)[0] > room:
             continue
         if clocked >= MOST_CLOCKED[few] and not (few and written < SMALL):
-            return Exhausted(_ordered(found), clocked, least, costs, tuple(points))
+            return BestFirst(_ordered(found), clocked, least, costs, tuple(points))
         clocked += 1
         tell(f"simulated {clocked} plans more that may be faster")
         costs = joined(costs, floors.places.sheet(floors.size(rows[i])))
@@ -73,7 +74,7 @@ def exhausted(
             found.append(better)
             points.append(i)
             best = better.timeline.step_seconds if better.fits else best
-    return Exhausted(_ordered(found), clocked, best, costs, tuple(points))
+    return BestFirst(_ordered(found), clocked, best, costs, tuple(points))
 
 
 def _ordered(found: list[Candidate]) -> tuple[Candidate, ...]:
