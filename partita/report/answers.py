@@ -32,7 +32,7 @@ from partita.report.table import (
 )
 from partita.report.trained import Trained
 from partita.report.verdict import Verdict
-from partita.searches.bounds import Bound
+from partita.searches.memory_bound import MemoryBound
 from partita.searches.exhaustive import Search
 from partita.searches.fit import Fit
 from partita.searches.sweep import Sweep
@@ -121,7 +121,7 @@ def fit_answer(found: Fit, cluster: Cluster) -> Answer:
     return Answer(body, (sure,), 1, f"{words}{none}; {found.change}{cost}")
 
 
-def bound_words(bound: Bound) -> str:
+def bound_words(bound: MemoryBound) -> str:
     """What every plan needs."""
     state = f"{bound.each:g} bytes a parameter are {show_bytes(bound.state)} on each of {bound.devices} devices"
     return f"{state}, and {bound.target} alone takes {show_bytes(bound.widest)} for one sample"

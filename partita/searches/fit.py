@@ -15,7 +15,7 @@ from partita.graph.precision import wide_of
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import call
 from partita.searches.auto import field_of
-from partita.searches.bounds import Bound, bound_of
+from partita.searches.memory_bound import MemoryBound, memory_bound_of
 from partita.searches.peaks import peaks_of
 from partita.units import Bytes, show_bytes
 
@@ -45,7 +45,7 @@ class Fit:
     error: Bytes = 0
     change: str = ""
     slower: float = 0.0
-    bound: Bound | None = None
+    bound: MemoryBound | None = None
 
     @property
     def fits(self) -> bool:
@@ -113,7 +113,7 @@ def fit(graph: Graph, cluster: Cluster, plan: Plan | None) -> Fit:
         least = smallest if not way.words and (least is None or smallest.needed < least.needed) else least
     if asked is None or least is None:
         raise PlanError(f"no plan of the grid applies to {graph.name} on {cluster.name}")
-    return replace(asked, change=_beyond(least, graph, cluster), bound=bound_of(graph, cluster))
+    return replace(asked, change=_beyond(least, graph, cluster), bound=memory_bound_of(graph, cluster))
 
 
 def _ways(graph: Graph, cluster: Cluster) -> Iterator[_Way]:

@@ -13,7 +13,7 @@ from partita.graph.graph import Graph, Optimizer
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import call
-from partita.searches.bounds import bound_of
+from partita.searches.memory_bound import memory_bound_of
 from partita.searches.fit import ERROR, fit, fit_of
 from partita.searches.peaks import shortened
 from partita.simulator.simulate import simulate
@@ -60,7 +60,7 @@ def test_no_peak_is_below_the_clock_s(text: str, bandwidth: float, pace: float) 
     graph, cluster = replace(deep(16), global_batch=96), machines(4, bandwidth, 10**6)
     plan = call(text, graph, cluster)
     found = fit_of(plan, graph, cluster)
-    assert bound_of(graph, cluster).bytes <= max(found.used)
+    assert memory_bound_of(graph, cluster).bytes <= max(found.used)
     for said, true in zip(found.used, clocked(plan, graph, cluster), strict=True):
         assert true <= said <= true + found.error
     assert max(clocked(plan, graph, cluster, pace)) <= max(found.used) + found.error

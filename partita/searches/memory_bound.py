@@ -14,7 +14,7 @@ from partita.units import Bytes
 
 
 @dataclass(frozen=True)
-class Bound:
+class MemoryBound:
     """`state` bytes of parameters, gradients and optimizer on each of `devices` at best, `each` a parameter in all;
     `widest` what the hungriest operator, called `target`, reads and makes for one sample, on the device that has it."""
 
@@ -29,7 +29,7 @@ class Bound:
         return max(self.state, self.widest)
 
 
-def bound_of(graph: Graph, cluster: Cluster) -> Bound:
+def memory_bound_of(graph: Graph, cluster: Cluster) -> MemoryBound:
     """The bound of a step: its state divided evenly over all devices, and the operator that takes most for one sample,
     whatever is computed again or goes on elsewhere."""
     trained = sum(p.tensor.size() for p in graph.trainable)
@@ -37,7 +37,7 @@ def bound_of(graph: Graph, cluster: Cluster) -> Bound:
     gradients = trained if cluster.size > 1 else 0
     whole = trained + gradients + graph.optimizer.state_bytes(elements)
     widest, target = max(_widths(graph), default=(0, ""))
-    return Bound(whole // cluster.size, whole / max(elements, 1), cluster.size, widest, target)
+    return MemoryBound(whole // cluster.size, whole / max(elements, 1), cluster.size, widest, target)
 
 
 def _widths(graph: Graph) -> Iterator[tuple[Bytes, str]]:
