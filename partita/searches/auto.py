@@ -22,12 +22,12 @@ from partita.lowering.lower import refuse
 from partita.plan.check import check
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import RECIPES, call
-from partita.searches.codings import coded, coded_points, floor_of
+from partita.searches.codings import coded, coded_points, lower_bound_of
 from partita.searches.stage_cuts import cuts_of
 from partita.searches.best_first import FEW_DEVICES, BestFirst, best_first
 from partita.searches.exhaustive import At, Candidate, Search, grid, ranked, recipe_of, simulated
 from partita.searches.explaining import MOST_RANKS
-from partita.searches.floors import Floors
+from partita.searches.lower_bounds import LowerBounds
 from partita.searches.objective import ALLOWED, check_objective
 from partita.searches.estimates import Estimates, estimates_of
 from partita.searches.space import Ints, Space, least_bucket, space_of
@@ -174,15 +174,16 @@ def auto(
 ) -> Search:  # fmt: skip
     """The plans of `field`, simulated by the event clock and ranked. Where `costs` are those that priced the field, and
     time is the objective, every other point of the grid that could still be faster is simulated too. The gap printed is
-    to the lowest floor of any point that was not simulated; where plans may be lossy, with any codec or without.
+    to the lowest bound of any point that was not simulated; where plans may be lossy, with any codec or without.
 
     Raises PlanError where no plan applies.
     """
     graph, cluster, estimates, rest = costs.graph, costs.cluster, field.estimates, BestFirst((), 0, 0.0, costs)
     begun, plans, names = time.perf_counter(), field.plans, set[str]()
-    whole, floors = costs.source == field.costs.source and objective in ("time", "time-to-loss"), Floors(graph, cluster)
-    if whole and cluster.size > FEW_DEVICES:  # each plan takes the clock a while: those first that floors point to
-        rest = best_first(estimates, floors, costs, min(field.seconds), (), tell)
+    whole = costs.source == field.costs.source and objective in ("time", "time-to-loss")
+    bounds = LowerBounds(graph, cluster)
+    if whole and cluster.size > FEW_DEVICES:  # each plan takes the clock a while: those first that bounds point to
+        rest = best_first(estimates, bounds, costs, min(field.seconds), (), tell)
         recipes = {recipe_of(one) for one in rest.candidates}
         if any(one.fits for one in rest.candidates):  # and what is ranked beside it is of another recipe, or has codecs
             other = tuple(p for p in plans if p.name.split("(")[0] not in recipes)[: len(recipes) < 2]
@@ -193,14 +194,14 @@ def auto(
     if whole and not any(one.fits for one in rest.candidates):
         best = min((c.timeline.step_seconds for c in found if c.fits), default=inf)
         early, names = rest.clocked, {plan.name for plan in plans}
-        rest = best_first(estimates, floors, costs, best, names, tell)
+        rest = best_first(estimates, bounds, costs, best, names, tell)
         rest = replace(rest, clocked=rest.clocked + early)
     every = (*found, *rest.candidates)
     by_formula = _by_formula(estimates, (*field.points, *rest.points)) if cluster.size > MOST_RANKS else None
-    floor, space = rest.floor, len(estimates.space)
+    bound, space = rest.bound, len(estimates.space)
     if "lossy" in ALLOWED[allow]:
-        floor, space = min(floor, floor_of(estimates.space, floors)), space + coded_points(estimates.space)
-    search = ranked(graph, rest.costs, every, (*field.refused, *refused), objective, floor, by_formula)
+        bound, space = min(bound, lower_bound_of(estimates.space, bounds)), space + coded_points(estimates.space)
+    search = ranked(graph, rest.costs, every, (*field.refused, *refused), objective, bound, by_formula)
     return replace(
         search, search_seconds=time.perf_counter() - begun, space=space, fitting=field.fitting,
         clocked=len(found) + rest.clocked,

@@ -1,4 +1,4 @@
-"""What is there while each operator of one backward pass runs: closer floors of memory, of one point at a time.
+"""What is there while each operator of one backward pass runs: closer bounds of memory, of one point at a time.
 
 stage     F .. F B0 B1 B2 P     all that its passes keep and all gradients until they are packed, where another
                                 microbatch goes on with them

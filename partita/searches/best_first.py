@@ -1,7 +1,7 @@
 """Best-first search: points that could still be better than the best one known, simulated by their lower bounds.
 
-all points --rough floor--> open ones --floor of their own cuts--> fewer --clock--> best, and what none is below
-                                                                     the lowest: closer floor, then the clock
+all points --rough bound--> open ones --bound of their own cuts--> fewer --clock--> best, and what none is below
+                                                                     the lowest: closer bound, then the clock
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from partita.errors import InputError
 from partita.lowering.lower import lower
 from partita.recipes.catalogue import call
 from partita.searches.exhaustive import Candidate, fits
-from partita.searches.floors import Floors
+from partita.searches.lower_bounds import LowerBounds
 from partita.searches.estimates import Estimates
 from partita.searches.space import Space
 from partita.simulator.simulate import clocked
@@ -33,20 +33,20 @@ SMALL: Final = 2**16  # instructions of all ranks, up to which more are clocked 
 
 @dataclass(frozen=True)
 class BestFirst:
-    """What the search found: the `candidates` that were faster than all before, in turn, those that fit last, and the `points` of all;
-    how many were `clocked` to find them; and `floor`, which no point that fits takes less than: the fastest one's step,
-    unless MOST_CLOCKED points, or SMALL ones, were too few to tell. `costs` also has operators in batches that no plan
-    before had."""
+    """What the search found: the `candidates` that were faster than all before, each in turn, those that fit last, and
+    the `points` of all; how many were `clocked` to find them; and `bound`, which no point that fits takes less than:
+    the fastest one's step, unless MOST_CLOCKED points, or SMALL ones, were too few to tell. `costs` also has operators
+    in batches that no plan before had."""
 
     candidates: tuple[Candidate, ...]
     clocked: int
-    floor: Seconds
+    bound: Seconds
     costs: Costs
     points: tuple[int, ...] = ()
 
 
 def best_first(
-    estimates: Estimates, floors: Floors, costs: Costs, best: Seconds, known: Collection[str],
+    estimates: Estimates, bounds: LowerBounds, costs: Costs, best: Seconds, known: Collection[str],
     tell: Callable[[str], None],
 ) -> BestFirst:  # fmt: skip
     """What is left of the space where plans that are `known` have been clocked, of which the fastest that fits takes
@@ -54,20 +54,20 @@ def best_first(
     rows, found, points, clocked = estimates.space.rows, list[Candidate](), list[int](), 0
     few, seen, written = costs.cluster.size <= FEW_DEVICES, set[tuple[int, ...]](), 0
     room = max(device.memory or inf for device in costs.cluster.devices)
-    for least, i in _open(estimates, floors, room, best):
+    for least, i in _open(estimates, bounds, room, best):
         if least >= best:
             break
-        alike = floors.like(rows[i])
+        alike = bounds.like(rows[i])
         if estimates.space.call(i) in known or alike in seen:
             continue
         seen.add(alike)
-        if floors.memory(Space(rows[[i]]), closer=True)[0] > room:
+        if bounds.memory(Space(rows[[i]]), closer=True)[0] > room:
             continue
         if clocked >= MOST_CLOCKED[few] and not (few and written < SMALL):
             return BestFirst(_ordered(found), clocked, least, costs, tuple(points))
         clocked += 1
         tell(f"simulated {clocked} plans more that may be faster")
-        costs = joined(costs, floors.places.sheet(floors.size(rows[i])))
+        costs = joined(costs, bounds.places.sheet(bounds.size(rows[i])))
         better, length = _better(estimates.space.call(i), costs, best)
         written += length
         if better:
@@ -82,32 +82,32 @@ def _ordered(found: list[Candidate]) -> tuple[Candidate, ...]:
     return tuple(sorted(found, key=lambda one: one.fits))
 
 
-def _open(estimates: Estimates, floors: Floors, room: float, best: Seconds) -> Iterator[tuple[Seconds, int]]:
-    """The points with floors below `best` that may fit devices of so much room, and these floors, lowest first."""
+def _open(estimates: Estimates, bounds: LowerBounds, room: float, best: Seconds) -> Iterator[tuple[Seconds, int]]:
+    """The points with bounds below `best` that may fit devices of so much room, and these bounds, lowest first."""
     rows = estimates.space.rows
     edges = np.r_[True, (rows[1:, :-1] != rows[:-1, :-1]).any(axis=1)]
     first = np.flatnonzero(edges)  # of points that differ in their buckets only, the smallest of which are last
     last = np.append(first[1:], len(rows)) - 1
-    bound, held = floors.rough(Space(rows[first]))
+    bound, held = bounds.rough(Space(rows[first]))
     left = np.flatnonzero((bound < best) & (held <= room))
-    bound = floors.seconds(Space(rows[first[left]]))
+    bound = bounds.seconds(Space(rows[first[left]]))
     left, bound = left[bound < best], bound[bound < best]
-    fits = floors.memory(Space(rows[last[left]])) <= room
+    fits = bounds.memory(Space(rows[last[left]])) <= room
     left, bound = left[fits], bound[fits]
     many = last[left] - first[left] + 1
     points, bound = np.repeat(last[left] + 1 - np.cumsum(many), many) + np.arange(many.sum()), np.repeat(bound, many)
-    fits = floors.memory(Space(rows[points])) <= room
+    fits = bounds.memory(Space(rows[points])) <= room
     points, bound = points[fits], bound[fits]
     line = [(float(bound[k]), float(estimates.seconds[i]), i) for k, i in enumerate(points.tolist())]
     heapify(line)
     closer = set[int]()
-    while line:  # a floor is looked at closer when it is the lowest
+    while line:  # a bound is looked at closer when it is the lowest
         least, formula, i = heappop(line)
         if i in closer:
             yield least, i
         else:
             closer.add(i)
-            heappush(line, (float(floors.seconds(Space(rows[[i]]), closer=True)[0]), formula, i))
+            heappush(line, (float(bounds.seconds(Space(rows[[i]]), closer=True)[0]), formula, i))
 
 
 def _better(text: str, costs: Costs, best: Seconds) -> tuple[Candidate | None, int]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from partita.cost.costs import Costs
 from partita.plan.memory import Shard
-from partita.searches.floors import Floors
+from partita.searches.lower_bounds import LowerBounds
 from partita.searches.estimates import Estimates
 from partita.searches.space import COLUMNS, SHARDS, Space
 from partita.units import Bytes, Seconds
@@ -96,7 +96,7 @@ def _seconds(estimates: Estimates, costs: Costs, name: str, some: Ints, data: in
     return estimates.step_seconds(Space(estimates.space.rows[some]), wider) + over
 
 
-def floor_of(space: Space, floors: Floors) -> Seconds:
+def lower_bound_of(space: Space, bounds: LowerBounds) -> Seconds:
     """What no point that takes a codec takes less than, whatever it sends."""
     some = np.flatnonzero(space.column("data") > 1)
-    return float(floors.computing(Space(space.rows[some])).min()) if len(some) else np.inf
+    return float(bounds.computing(Space(space.rows[some])).min()) if len(some) else np.inf

@@ -19,7 +19,7 @@ from partita.recipes.catalogue import RECIPES, call, parse
 from partita.searches.auto import auto, field_of, joining
 from partita.searches.codings import codable, coded_points
 from partita.searches.stage_cuts import cuts_of, even_cuts
-from partita.searches.floors import Floors
+from partita.searches.lower_bounds import LowerBounds
 from partita.searches.estimates import Estimates, estimates_of
 from partita.searches.space import COLUMNS, SCHEDULES, Space, least_bucket, space_of
 from partita.simulator.simulate import simulate
@@ -178,10 +178,10 @@ def test_no_point_with_a_codec_is_below_its_floor() -> None:
     """Nor is what `auto` says no plan takes less than, where plans may be lossy: these points count."""
     graph, cluster = deep(8), machines(4, 1e5)
     space, _ = grid_of(graph, cluster)
-    floors, lowest = Floors(graph, cluster), float("inf")
+    bounds, lowest = LowerBounds(graph, cluster), float("inf")
     for codec in ("fp16", "dgc", "powersgd"):
         some = codable(space, codec)
-        least = floors.computing(Space(space.rows[some]))
+        least = bounds.computing(Space(space.rows[some]))
         lowest = min(lowest, float(least.min()))
         for k in range(0, len(some), max(len(some) // 12, 1)):
             call_ = f"{space.call(int(some[k]))[:-1]},codec={codec})"

@@ -19,7 +19,7 @@ from partita.plan.schedule import Order
 from partita.recipes.catalogue import call
 from partita.searches.auto import auto, field_of
 from partita.searches.stage_cuts import cuts_of
-from partita.searches.floors import Floors
+from partita.searches.lower_bounds import LowerBounds
 from partita.searches.space import Space, space_of
 from partita.simulator.simulate import simulate
 from tests.small import layers
@@ -78,12 +78,12 @@ CLUSTERS = {
 
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_no_point_is_below_its_floor(name: str) -> None:
-    """Neither the rough floor nor the one of its own cuts nor the closer one, in seconds and in bytes, on drawn points
+    """Neither the rough bound nor the one of its own cuts nor the closer one, in seconds and in bytes, on drawn points
     of every kind and more with gathered weights on stages, without stages, and with stages in turns; and where wires
     are fast, the second is not far."""
     graph, cluster = deep(16), CLUSTERS[name]
-    space, floors, draw = space_on(graph, cluster), Floors(graph, cluster), np.random.default_rng(5)
-    (rough, state), floor, fullest = floors.rough(space), floors.seconds(space), floors.memory(space)
+    space, bounds, draw = space_on(graph, cluster), LowerBounds(graph, cluster), np.random.default_rng(5)
+    (rough, state), bound, fullest = bounds.rough(space), bounds.seconds(space), bounds.memory(space)
     near = []
     gathering, alone = (space.column("shard") == 3) & (space.column("pipe") > 1), space.column("pipe") == 1
     in_turns = (space.column("schedule") >= 4) & (space.column("data") > 1)
@@ -91,10 +91,10 @@ def test_no_point_is_below_its_floor(name: str) -> None:
     for i in (*draw.choice(len(space), 60, replace=False).tolist(), *chain(*drawn)):
         seconds, memory = clocked(graph, cluster, space.call(i))
         one = Space(space.rows[[i]])
-        closer, held = floors.seconds(one, closer=True)[0], floors.memory(one, closer=True)[0]
-        assert max(floor[i], rough[i], closer) <= seconds * (1 + 1e-9), space.call(i)
+        closer, held = bounds.seconds(one, closer=True)[0], bounds.memory(one, closer=True)[0]
+        assert max(bound[i], rough[i], closer) <= seconds * (1 + 1e-9), space.call(i)
         assert max(fullest[i], state[i]) <= held <= memory, space.call(i)
-        near.append((floor[i] / seconds, held / memory))
+        near.append((bound[i] / seconds, held / memory))
     if name == "fast wires":
         assert (np.median(near, axis=0) > (0.6, 0.7)).all()
 
@@ -118,7 +118,7 @@ def tied(graph: Graph) -> Graph:
 def test_points_whose_buckets_are_never_full_are_alike(made: Callable[[int], Graph]) -> None:
     """And alike ones are lowered to the same; a weight that stages share has a bucket of its own."""
     graph, cluster = made(16), CLUSTERS["fast wires"]
-    space, floors, sizes = space_on(graph, cluster), Floors(graph, cluster), (32, 64, 80, 112, 128, 144, 1024)
+    space, bounds, sizes = space_on(graph, cluster), LowerBounds(graph, cluster), (32, 64, 80, 112, 128, 144, 1024)
     some = np.flatnonzero((space.column("pipe") > 1) & (space.column("data") > 1))
     for i in np.random.default_rng(3).choice(some, 8, replace=False).tolist():
         rows = np.repeat(space.rows[[i]], len(sizes), axis=0)
@@ -127,7 +127,7 @@ def test_points_whose_buckets_are_never_full_are_alike(made: Callable[[int], Gra
             lower(graph, call(Space(rows).call(k), graph, cluster), cluster)[-1].program.buckets
             for k in range(len(sizes))
         ]
-        kinds = [floors.like(row) for row in rows]
+        kinds = [bounds.like(row) for row in rows]
         assert all((a == b) <= (x == y) for (a, x), (b, y) in product(zip(kinds, buckets, strict=True), repeat=2))
         most = max(bucket.size for bucket in buckets[-1])
         assert len({kind for kind, size in zip(kinds, sizes, strict=True) if size >= most}) == 1

@@ -1,4 +1,4 @@
-"""What a point of the grid takes and holds at the least on the event clock, worked out from where it is really cut.
+"""Lower bounds: what a point of the grid takes and holds at the least on the event clock, by where it is really cut.
 
 rank 0   F F F . . . . . B B B U     a round of rank r: the first microbatch's way to it, all of its own passes, the
 rank r   . . F F F B B B . . . .     last one's way back; nobody's passes overlap, and rank 0 begins the next round
@@ -38,8 +38,8 @@ ONCE: Final = {Shard.NONE: 2, Shard.OPTIMIZER: 2, Shard.GRADIENTS: 1, Shard.PARA
 EVERY: Final = {Shard.NONE: 0, Shard.OPTIMIZER: 0, Shard.GRADIENTS: 1, Shard.PARAMETERS: 2}
 
 
-class Floors:
-    """The floors of a grid's points on data sheets' costs, in seconds of a step and bytes of the fullest device; lives
+class LowerBounds:
+    """The bounds of a grid's points on data sheets' costs, in seconds of a step and bytes of the fullest device; lives
     for one search."""
 
     def __init__(self, graph: Graph, cluster: Cluster) -> None:
