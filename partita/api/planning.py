@@ -14,7 +14,7 @@ from partita.lab.costing import Tell, costs_of, quiet
 from partita.plan.plan import Plan
 from partita.recipes.budget import settled
 from partita.recipes.reading import read_text
-from partita.searches.auto import auto, field_of
+from partita.searches.auto import auto, shortlist_of
 from partita.searches.break_even import all_break_evens, asked
 from partita.searches.exhaustive import Search
 from partita.searches.finals import finalists, judged
@@ -74,10 +74,10 @@ def search(
         return over_minibatches(graph, steps_to_loss, ranked("datasheet"), judge)
     begun = time.perf_counter()
     tell("pricing every point of the grid by formula")
-    field = field_of(graph, cluster, objective=objective, allow=allow)
+    shortlist = shortlist_of(graph, cluster, objective=objective, allow=allow)
     coded = asked(graph, cluster) if "lossy" in ALLOWED[allow] else ()
-    known = costs or costs_of(graph, cluster, [*field.plans, *coded], source="datasheet")
-    found = auto(field, known, objective=objective, allow=allow, tell=tell)
+    known = costs or costs_of(graph, cluster, [*shortlist.plans, *coded], source="datasheet")
+    found = auto(shortlist, known, objective=objective, allow=allow, tell=tell)
     if costs is None and source != "datasheet":
         few = finalists(found)
         known = costs_of(graph, cluster, [*(c.plan for c in few), *coded], task=task, source=source, tell=tell)

@@ -47,7 +47,7 @@ MOST_STAGES: Final = 192
 
 
 @dataclass(frozen=True)
-class Field:
+class Shortlist:
     """The part of a grid that is worth simulating: `plans`, best first.
 
     Of the points of `estimates`, `fitting` fit by formula. The plans take `seconds` and `memory` bytes by formula; the
@@ -67,9 +67,9 @@ class Field:
 
 
 @without_gc()
-def field_of(
+def shortlist_of(
     graph: Graph, cluster: Cluster, *, objective: str = "time", allow: str = "exact", tight: bool = False
-) -> Field:
+) -> Shortlist:
     """The best points of the whole grid by formula, on data-sheet costs: 16 on few devices, where the clock is quick,
     otherwise 2; on few devices also the recipes that the grid has no column for. Where plans may be lossy, also the
     best point of each codec, on many devices of two codecs.
@@ -114,7 +114,7 @@ def field_of(
             seconds.append(took)
             memory.append(held)
     fastest = float(found.seconds.min())
-    return Field(
+    return Shortlist(
         tuple(plans), found, int(fits.sum()), costs, tuple(seconds), tuple(memory), fastest, kept, tuple(refused)
     )
 
@@ -169,21 +169,21 @@ def varied(space: Space, order: Ints, most: int) -> tuple[int, ...]:
 
 @without_gc()
 def auto(
-    field: Field, costs: Costs, *, objective: str = "time", allow: str = "exact",
+    shortlist: Shortlist, costs: Costs, *, objective: str = "time", allow: str = "exact",
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> Search:  # fmt: skip
-    """The plans of `field`, simulated by the event clock and ranked. Where `costs` are those that priced the field, and
+    """The plans of `shortlist`, simulated by the event clock and ranked. Where `costs` are those that priced it, and
     time is the objective, every other point of the grid that could still be faster is simulated too. The gap printed is
     to the lowest bound of any point that was not simulated; where plans may be lossy, with any codec or without.
 
     Raises PlanError where no plan applies.
     """
-    graph, cluster, estimates, rest = costs.graph, costs.cluster, field.estimates, BestFirst((), 0, 0.0, costs)
-    begun, plans, names = time.perf_counter(), field.plans, set[str]()
-    whole = costs.source == field.costs.source and objective in ("time", "time-to-loss")
+    graph, cluster, estimates, rest = costs.graph, costs.cluster, shortlist.estimates, BestFirst((), 0, 0.0, costs)
+    begun, plans, names = time.perf_counter(), shortlist.plans, set[str]()
+    whole = costs.source == shortlist.costs.source and objective in ("time", "time-to-loss")
     bounds = LowerBounds(graph, cluster)
     if whole and cluster.size > FEW_DEVICES:  # each plan takes the clock a while: those first that bounds point to
-        rest = best_first(estimates, bounds, costs, min(field.seconds), (), tell)
+        rest = best_first(estimates, bounds, costs, min(shortlist.seconds), (), tell)
         recipes = {recipe_of(one) for one in rest.candidates}
         if any(one.fits for one in rest.candidates):  # and what is ranked beside it is of another recipe, or has codecs
             other = tuple(p for p in plans if p.name.split("(")[0] not in recipes)[: len(recipes) < 2]
@@ -197,13 +197,13 @@ def auto(
         rest = best_first(estimates, bounds, costs, best, names, tell)
         rest = replace(rest, clocked=rest.clocked + early)
     every = (*found, *rest.candidates)
-    by_formula = _by_formula(estimates, (*field.points, *rest.points)) if cluster.size > MOST_RANKS else None
+    by_formula = _by_formula(estimates, (*shortlist.points, *rest.points)) if cluster.size > MOST_RANKS else None
     bound, space = rest.bound, len(estimates.space)
     if "lossy" in ALLOWED[allow]:
         bound, space = min(bound, lower_bound_of(estimates.space, bounds)), space + coded_points(estimates.space)
-    search = ranked(graph, rest.costs, every, (*field.refused, *refused), objective, bound, by_formula)
+    search = ranked(graph, rest.costs, every, (*shortlist.refused, *refused), objective, bound, by_formula)
     return replace(
-        search, search_seconds=time.perf_counter() - begun, space=space, fitting=field.fitting,
+        search, search_seconds=time.perf_counter() - begun, space=space, fitting=shortlist.fitting,
         clocked=len(found) + rest.clocked,
     )  # fmt: skip
 

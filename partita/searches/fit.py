@@ -14,7 +14,7 @@ from partita.graph.graph import Graph
 from partita.graph.precision import wide_of
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import call
-from partita.searches.auto import field_of
+from partita.searches.auto import shortlist_of
 from partita.searches.memory_bound import MemoryBound, memory_bound_of
 from partita.searches.peaks import peaks_of
 from partita.units import Bytes, show_bytes
@@ -122,7 +122,7 @@ def _ways(graph: Graph, cluster: Cluster) -> Iterator[_Way]:
     for halving in halvings:
         smaller = of_minibatch(graph, batch >> halving)
         try:
-            found = field_of(smaller, cluster, tight=True)
+            found = shortlist_of(smaller, cluster, tight=True)
         except PlanError:
             continue
         parts = tuple(seconds / found.fastest for seconds in found.seconds)
@@ -172,7 +172,7 @@ def _beyond(least: Fit, graph: Graph, cluster: Cluster) -> str:
         root = cluster.root
         larger = replace(cluster, root=replace(root, members=root.members * times, ports=root.ports * times))
         try:
-            found = field_of(graph, larger, tight=True)
+            found = shortlist_of(graph, larger, tight=True)
         except PlanError:
             return words
         way = _Way("", graph, found.plans, found.seconds, found.memory)

@@ -16,7 +16,7 @@ from partita.lowering.lower import lower
 from partita.lowering.samples import sizes_of
 from partita.plan.schedule import Order
 from partita.recipes.catalogue import RECIPES, call, parse
-from partita.searches.auto import auto, field_of, joining
+from partita.searches.auto import auto, joining, shortlist_of
 from partita.searches.codings import codable, coded_points
 from partita.searches.stage_cuts import cuts_of, even_cuts
 from partita.searches.lower_bounds import LowerBounds
@@ -94,10 +94,10 @@ def test_the_search_finds_what_looking_at_everything_finds(size: int, bandwidth:
     """The best of the whole grid by the clock is found, and the gap is true: none of it is below the bound."""
     graph, cluster = deep(8), machines(size, bandwidth)
     space, _ = grid_of(graph, cluster)
-    field = field_of(graph, cluster)
+    shortlist = shortlist_of(graph, cluster)
     steps = [clocked(graph, cluster, space.call(i))[0] for i in range(len(space))]
-    sizes = {size for plan in field.plans for size in sizes_of(plan, graph)} | {1, 8}
-    found = auto(field, datasheet_costs(graph, cluster, tuple(sorted(sizes))))
+    sizes = {size for plan in shortlist.plans for size in sizes_of(plan, graph)} | {1, 8}
+    found = auto(shortlist, datasheet_costs(graph, cluster, tuple(sorted(sizes))))
     assert found.space == len(space)
     best = found.candidates[0].timeline.step_seconds
     assert best <= min(steps) * (1 + 1e-9)
@@ -107,21 +107,21 @@ def test_the_search_finds_what_looking_at_everything_finds(size: int, bandwidth:
 
 
 def test_plans_of_batches_that_none_looked_at_had_are_ranked() -> None:
-    """What is found beside the field has operators that the field's costs do not know, and the words of the ranking
+    """What is found beside the shortlist has operators that the shortlist's costs do not know, and the words of the ranking
     ask for its step at other bandwidths."""
     graph, cluster = deep(8), machines(4, 1e6)
-    field = field_of(graph, cluster)
-    best = auto(field, datasheet_costs(graph, cluster, (1, 2, 3, 4, 8))).best
+    shortlist = shortlist_of(graph, cluster)
+    best = auto(shortlist, datasheet_costs(graph, cluster, (1, 2, 3, 4, 8))).best
     known = set(sizes_of(best, graph))
-    slow = next(plan for plan in field.plans if not known & set(sizes_of(plan, graph)))
-    found = auto(replace(field, plans=(slow,)), datasheet_costs(graph, cluster, tuple(sizes_of(slow, graph))))
+    slow = next(plan for plan in shortlist.plans if not known & set(sizes_of(plan, graph)))
+    found = auto(replace(shortlist, plans=(slow,)), datasheet_costs(graph, cluster, tuple(sizes_of(slow, graph))))
     assert found.best.name == best.name
 
 
 def test_of_equal_steps_the_plainest_plan_is_first() -> None:
     """Where nothing is worth computing again, `recompute=full` is the same step under a longer name."""
     graph, cluster = deep(8), machines(1, 1e6)
-    found = auto(field_of(graph, cluster), datasheet_costs(graph, cluster, (1, 2, 4, 8)))
+    found = auto(shortlist_of(graph, cluster), datasheet_costs(graph, cluster, (1, 2, 4, 8)))
     first, *others = found.candidates
     alike = [one for one in others if one.timeline.step_seconds == first.timeline.step_seconds]
     assert all(len(first.plan.name) <= len(one.plan.name) for one in alike)
@@ -130,7 +130,7 @@ def test_of_equal_steps_the_plainest_plan_is_first() -> None:
 def test_on_many_devices_the_formula_says_where_the_order_turns() -> None:
     """A break-even takes a dozen simulations; by formula it takes none. What it says of a step here is the clock's."""
     graph, cluster = deep(8), machines(72, 1e6)
-    found = auto(field_of(graph, cluster), datasheet_costs(graph, cluster, (1, 2, 4, 8)))
+    found = auto(shortlist_of(graph, cluster), datasheet_costs(graph, cluster, (1, 2, 4, 8)))
     assert found.explanation.endswith(", by formula")
     assert "would take" in found.explanation
     assert found.lower_bound_seconds <= found.candidates[0].timeline.step_seconds
@@ -161,8 +161,8 @@ def test_points_of_the_grid_have_codecs_where_they_may() -> None:
     space, _ = grid_of(graph, cluster)
     points = {name: {space.call(i) for i in codable(space, name).tolist()} for name in SPECS}
     for allow in ("exact", "lossy", "delayed", "any"):
-        field = field_of(graph, cluster, allow=allow)
-        found = {plan.name for plan in field.plans if any(sync.wire.codecs for sync in plan.sync)}
+        shortlist = shortlist_of(graph, cluster, allow=allow)
+        found = {plan.name for plan in shortlist.plans if any(sync.wire.codecs for sync in plan.sync)}
         own = {f"ddp(codec={name})" for name in SPECS}
         assert own <= found if allow in ("lossy", "any") else not found
         split = [name.removesuffix(")").rsplit(",codec=", 1) for name in found - own]
@@ -171,7 +171,7 @@ def test_points_of_the_grid_have_codecs_where_they_may() -> None:
         for point, codec in split[::6] if allow == "lossy" else ():
             best = min(clocked(graph, cluster, f"{one[:-1]},codec={codec})")[0] for one in sorted(points[codec])[::4])
             assert clocked(graph, cluster, f"{point},codec={codec})")[0] <= 1.5 * best
-    assert not any(plan.sync[0].wire.codecs for plan in field_of(graph, cluster, allow="lossy", tight=True).plans)
+    assert not any(plan.sync[0].wire.codecs for plan in shortlist_of(graph, cluster, allow="lossy", tight=True).plans)
 
 
 def test_no_point_with_a_codec_is_below_its_floor() -> None:
@@ -187,7 +187,7 @@ def test_no_point_with_a_codec_is_below_its_floor() -> None:
             call_ = f"{space.call(int(some[k]))[:-1]},codec={codec})"
             assert least[k] <= clocked(graph, cluster, call_)[0]
     costs = datasheet_costs(graph, cluster, tuple(range(1, 9)))
-    found = auto(field_of(graph, cluster, allow="lossy"), costs, allow="lossy")
+    found = auto(shortlist_of(graph, cluster, allow="lossy"), costs, allow="lossy")
     assert found.lower_bound_seconds <= lowest
     assert found.space == len(space) + coded_points(space)
     assert found.gap >= 0
@@ -205,10 +205,10 @@ def test_codecs_are_tried_on_many_devices(size: int) -> None:
 def test_a_codec_on_a_point_may_be_the_best() -> None:
     """On a narrow network the quickest plan that may be lossy has one, and is quicker than the quickest exact one."""
     graph, cluster = deep(16), machines(4, 1e5)
-    field = field_of(graph, cluster, allow="lossy")
+    shortlist = shortlist_of(graph, cluster, allow="lossy")
     costs = datasheet_costs(graph, cluster, tuple(range(1, 17)))
-    found = {c.plan.name: c.timeline.step_seconds for c in auto(field, costs, allow="lossy").candidates}
-    exact = auto(field_of(graph, cluster), costs).candidates[0].timeline.step_seconds
+    found = {c.plan.name: c.timeline.step_seconds for c in auto(shortlist, costs, allow="lossy").candidates}
+    exact = auto(shortlist_of(graph, cluster), costs).candidates[0].timeline.step_seconds
     assert "codec=" in min(found, key=found.__getitem__)
     assert min(found.values()) < exact
 

@@ -17,7 +17,7 @@ from partita.lowering.lower import lower
 from partita.lowering.schedules import ROWS, under_way
 from partita.plan.schedule import Order
 from partita.recipes.catalogue import call
-from partita.searches.auto import auto, field_of
+from partita.searches.auto import auto, shortlist_of
 from partita.searches.stage_cuts import cuts_of
 from partita.searches.lower_bounds import LowerBounds
 from partita.searches.space import Space, space_of
@@ -142,7 +142,7 @@ def test_what_is_left_out_is_not_better(tight: bool) -> None:
     memory = int(np.quantile([peak for _, peak in every], 0.25)) if tight else 0
     cluster = machines((1e6, 1e6), memory)
     best = min(seconds for seconds, peak in every if not memory or peak <= memory)
-    found = auto(field_of(graph, cluster), datasheet_costs(graph, cluster, (1, 2, 4)))
+    found = auto(shortlist_of(graph, cluster), datasheet_costs(graph, cluster, (1, 2, 4)))
     assert found.candidates[0].timeline.step_seconds == pytest.approx(best, rel=1e-9)
     assert found.gap == pytest.approx(0.0, abs=1e-9)
     assert found.clocked < len(space)
