@@ -26,7 +26,7 @@ from partita.plan.memory import Recompute, Shard
 from partita.plan.schedule import Order
 from partita.searches.stage_cuts import StageCuts
 from partita.searches.footprint import footprint
-from partita.searches.network import Network
+from partita.searches.link_speeds import LinkSpeeds
 from partita.searches.space import RECOMPUTES, SCHEDULES, SHARDS, Space
 from partita.units import Bytes, Seconds
 
@@ -65,11 +65,11 @@ class Estimates:
 
 def estimates_of(graph: Graph, cluster: Cluster, costs: Costs, space: Space, cuts: StageCuts) -> Estimates:
     """Every point by formula, so many at a time as a cache has room for. Devices count as the slowest of them."""
-    network = Network(cluster, costs.wiring)
+    link_speeds = LinkSpeeds(cluster, costs.wiring)
     recomputed = np.array([recomputed_shares(graph, costs, staged=staged) for staged in (False, True)])
 
     def terms_of(some: Space, width: float = 1.0) -> StepTerms:
-        return StepTerms(graph, cluster, costs, some, cuts, network, recomputed, width)
+        return StepTerms(graph, cluster, costs, some, cuts, link_speeds, recomputed, width)
 
     rows = np.array_split(space.rows, max(-(-len(space) // BLOCK), 1))
     found = []
@@ -91,7 +91,7 @@ class StepTerms:
     costs: Costs
     space: Space
     cuts: StageCuts
-    network: Network
+    link_speeds: LinkSpeeds
     recomputed: Reals
     width: float = 1.0
 
@@ -190,8 +190,8 @@ class StepTerms:
     @cached_property
     def transfer(self) -> tuple[Reals, Reals, Reals]:
         """(seconds, core-seconds at one end, seconds of the port) of a message from stage to stage."""
-        wiring, network = self.costs.wiring, self.network
-        bandwidth, latency = (column[self.space.column("data")] for column in network.apart)
+        wiring, link_speeds = self.costs.wiring, self.link_speeds
+        bandwidth, latency = (column[self.space.column("data")] for column in link_speeds.apart)
         size = self.place["crossing"] * self.samples
         wire = size / (self.width * bandwidth)
         core = (wiring.start + max(wiring.sent, wiring.received) * size) / self.speed
@@ -207,8 +207,8 @@ class StepTerms:
     def half(self) -> tuple[Reals, Reals, Reals]:
         """(seconds, core-seconds, seconds of the port) of a bucket's scatter or gather, or of half of its sum."""
         wiring, data = self.costs.wiring, self.data
-        whole, bandwidth = self.place["state"] / self.buckets, self.network.ring[0][self.space.column("data")]
-        waits, part = self.network.met(whole, self.space.column("data"), self.space.column("shard") > 0)
+        whole, bandwidth = self.place["state"] / self.buckets, self.link_speeds.ring[0][self.space.column("data")]
+        waits, part = self.link_speeds.half_sums(whole, self.space.column("data"), self.space.column("shard") > 0)
         size = whole * (data - 1) / data
         wire = part * size / (self.width * bandwidth)
         start = wiring.start / np.where(self.space.column("shard") > 0, 1, 2)  # an all-reduce is both, started once

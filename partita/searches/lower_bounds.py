@@ -80,8 +80,8 @@ class LowerBounds:
         total = np.where((pipe > 1) & ~round_, np.maximum(chained / (1 - (1 - 1 / m) ** pipe), even), even)
         sent = (data - 1) / data * self.places.state[2].sum() / pipe * (_times(ONCE, shard) + m * _every(space))
         counts, at = np.unique(data, return_inverse=True)
-        light = np.array([self.places.network.lightest(int(n)) for n in counts])[at]
-        sent = sent * np.where(shard == 0, light, 1.0) / self.places.network.widest
+        light = np.array([self.places.link_speeds.least_part(int(n)) for n in counts])[at]
+        sent = sent * np.where(shard == 0, light, 1.0) / self.places.link_speeds.widest
         seconds: Reals = np.max([total / self.places.peaks.max(), even / self.places.speeds.max(), sent], axis=0)
         return seconds, self.places.state[0].sum() * self._each(data, pipe, shard) / pipe
 

@@ -22,7 +22,7 @@ from partita.plan.schedule import Order
 from partita.program.space import Kind
 from partita.recipes.balance import blocks_of, by_time, by_time_each, numbered
 from partita.recipes.pipeline import bandwidth_between
-from partita.searches.network import Network
+from partita.searches.link_speeds import LinkSpeeds
 from partita.searches.sections import Sections
 from partita.searches.space import RECOMPUTES, SCHEDULES, Space
 from partita.searches.tied import shared_of
@@ -107,7 +107,7 @@ class StageCosts:
         self.peaks = np.array([device.speed for device in cluster.devices])  # of a quota that was saved up
         self.sheet = cache(lambda size: datasheet_costs(graph, cluster, (size,)))
         self.costs = cache(self._costs)
-        self.network = Network(cluster, self.sheet(1).wiring)
+        self.link_speeds = LinkSpeeds(cluster, self.sheet(1).wiring)
         self.blocks = cache(lambda size: blocks_of(graph, cluster, None, size))
         self.known = cache(lambda rule, staged: Sections(graph, rule, staged))
         self.work, self.bytes = cache(self._work), cache(self._bytes)
@@ -287,10 +287,10 @@ class StageCosts:
         wiring = self.costs(1).wiring
         bandwidth, latency = (
             np.append(column[: len(edges) - 1], last)
-            for column, last in zip(self.network.hops(data), (np.inf, 0.0), strict=True)
+            for column, last in zip(self.link_speeds.hops(data), (np.inf, 0.0), strict=True)
         )
-        inside = self.network.rings(data)[0][: len(edges)]
-        circles = [self.network.circle(data, edge) for edge in edges.tolist()]
+        inside = self.link_speeds.rings(data)[0][: len(edges)]
+        circles = [self.link_speeds.circle(data, edge) for edge in edges.tolist()]
         waits, parts = np.array([[wiring.least(circle, kind) for circle in circles] for kind in SUMS]).transpose(
             2, 0, 1
         )

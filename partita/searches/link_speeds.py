@@ -1,4 +1,5 @@
-"""What a formula needs to know of a cluster's links: how fast neighbours speak, near and far."""
+"""Bandwidth and latency between the ranks of a cluster, as closed formulas need them: near and far, one by one and
+along rings."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Network:
+class LinkSpeeds:
     """Payload bytes a second and seconds of latency between ranks, by the slowest link of a ring of the first n ranks,
     and between ranks that are n apart; entry n of each. What rings wait for is in the `wiring`."""
 
@@ -37,7 +38,7 @@ class Network:
         way = self.steps[first : first + n - 1, 1].max(initial=0.0)
         return replace(circle_of(range(first, first + n), self.cluster), way=float(way))
 
-    def met(self, size: Reals, data: Ints, sharded: Flags) -> tuple[Reals, Reals]:
+    def half_sums(self, size: Reals, data: Ints, sharded: Flags) -> tuple[Reals, Reals]:
         """Of halves of sums of so many bytes among the first `data` ranks, or where `sharded` of scatters and gathers,
         the latency, and the part of a ring's bytes that ports carry."""
         found = np.zeros((2, len(size)))
@@ -49,13 +50,14 @@ class Network:
                 found[1, at] = np.mean([part for _, part in waits], axis=0)
         return found[0], found[1]
 
-    def lightest(self, n: int) -> float:
+    def least_part(self, n: int) -> float:
         """The least part of a ring's bytes that any all-reduce among n ranks carries."""
         alike = max(Counter(self.cluster.machines).values())
         return min(1.0, self.wiring.least(Circle(n))[1]) if n <= alike else 1.0
 
     @cached_property
     def ring(self) -> tuple[Reals, Reals]:
+        """Bytes a second and latency of the slowest step along the first n ranks, shape [size + 1] each."""
         alone = np.array([(np.inf, 0.0)])
         bandwidth, latency = np.concatenate([alone, alone, self.steps[:-1]]).T
         return np.minimum.accumulate(bandwidth), np.maximum.accumulate(latency)
@@ -104,6 +106,7 @@ class Network:
 
     @cached_property
     def apart(self) -> tuple[Reals, Reals]:
+        """Bytes a second and latency of the slowest messages between ranks n apart, shape [size + 1] each."""
         size = self.cluster.size
         found = [(np.inf, 0.0)]
         for n in range(1, size + 1):
@@ -118,6 +121,7 @@ class Network:
         return max((self.rates[climb[-1].path] for climb in self.cluster.climbs if climb), default=np.inf)
 
     def between(self, source: int, target: int) -> tuple[float, float]:
+        """Payload bytes a second and latency of a message."""
         climb, descent = self.cluster.route(source, target)
         ports = (*climb, *descent)
         return min(self.rates[port.path] for port in ports), sum(port.link.latency for port in ports)
