@@ -29,7 +29,7 @@ WORD: Final = 4  # bytes of a parameter
 
 
 @dataclass(frozen=True, slots=True)
-class Rings:
+class CollectiveTimes:
     """What collectives of a place take among a `circle` of replicas: their wiring and bytes a second; of a pack seconds
     a tensor and a byte."""
 
@@ -57,11 +57,11 @@ def _waiting(wiring: Wiring, size: Bytes, circle: Circle) -> Seconds:
     return min(wiring.waiting(size, circle, kind) for kind in (Kind.REDUCE_SCATTER, Kind.ALL_GATHER))
 
 
-def rings_at(shapes: Shapes, i: int, place: int, wiring: Wiring, copy: Touch) -> Rings:
+def collectives_at(shapes: Shapes, i: int, place: int, wiring: Wiring, copy: Touch) -> CollectiveTimes:
     """Of a place of the i-th point, where packing is a `copy`."""
     peak, width = float(shapes.peaks[i, place]), float(shapes.width[i, place])
     circle = Circle(int(shapes.data[i]), int(shapes.machines[i, place]), float(shapes.way[i, place]))
-    return Rings(circle, wiring, width, copy.tensor / peak, copy.element / WORD / peak)
+    return CollectiveTimes(circle, wiring, width, copy.tensor / peak, copy.element / WORD / peak)
 
 
 class Gathers:
@@ -92,11 +92,11 @@ class Gathers:
         edges = [*shapes.starts[i].ravel().tolist(), blocks]
         stages, found = [self.buckets(a, b, most) for a, b in pairwise(edges)], []
         for place, row in enumerate(rows):
-            ring = rings_at(shapes, i, place, wiring, copy)
-            found.append(_waits([_stage(ring, stage) for stage in stages[place :: shapes.pipe]], row))
+            collectives = collectives_at(shapes, i, place, wiring, copy)
+            found.append(_waits([_stage(collectives, stage) for stage in stages[place :: shapes.pipe]], row))
         return found
 
-    def tail(self, first: int, stop: int, most: Bytes, ring: Rings, shard: Shard) -> Seconds:
+    def tail(self, first: int, stop: int, most: Bytes, collectives: CollectiveTimes, shard: Shard) -> Seconds:
         """Seconds from when the last gradients of the stage of these blocks are packed to its next forward pass: their
         bucket goes round, and of divided gradients all new weights come after that."""
         parts = [size for low, high, size in self.parameters if first <= low and high < stop]
@@ -104,16 +104,16 @@ class Gathers:
         if not buckets or (shard is Shard.NONE and max(parts) > most):  # large tensors are cut there
             return 0.0
         if shard is Shard.NONE:
-            return ring.whole(buckets[-1][0])
-        halves = [ring.half(size) for size, _ in buckets]
+            return collectives.whole(buckets[-1][0])
+        halves = [collectives.half(size) for size, _ in buckets]
         return halves[-1] + (sum(halves) if shard in (Shard.OPTIMIZER, Shard.GRADIENTS) else halves[-1])
 
 
-def _stage(ring: Rings, buckets: Sequence[tuple[Bytes, int]]) -> tuple[Seconds, Seconds, Seconds, Seconds]:
+def _stage(collectives: CollectiveTimes, buckets: Sequence[tuple[Bytes, int]]) -> tuple[Seconds, Seconds, Seconds, Seconds]:
     """Seconds to gather all but the first bucket of a stage, and the first one after a forward pass; by how long that
     and the scatters of all but the last outlast the packs after a backward pass, and these scatters alone."""
-    halves = [ring.half(size) for size, _ in buckets]
-    packs = [ring.tensor * tensors + ring.byte * size for size, tensors in buckets]
+    halves = [collectives.half(size) for size, _ in buckets]
+    packs = [collectives.tensor * tensors + collectives.byte * size for size, tensors in buckets]
     if not halves:
         return 0.0, 0.0, 0.0, 0.0
     first, scatters, all_ = packs[0], sum(halves[:-1]), sum(packs)

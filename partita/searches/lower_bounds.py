@@ -22,7 +22,7 @@ from partita.plan.memory import Recompute, Shard
 from partita.plan.schedule import Order
 from partita.recipes.catalogue import call
 from partita.searches.backward_memory import BackwardMemory, alone
-from partita.searches.gathering import Gathers, rings_at
+from partita.searches.gathering import Gathers, collectives_at
 from partita.searches.rounds import Pipe, round_of
 from partita.searches.space import RECOMPUTES, SHARDS, Space
 from partita.searches.stage_costs import ORDERS, Shapes, StageCosts
@@ -198,9 +198,9 @@ class LowerBounds:
     def _tail(self, shapes: Shapes, i: int, shard: Shard, bucket: int) -> Seconds:
         """Of the first place of the i-th point, between what it packs last and its next forward pass."""
         first = int(shapes.first[i])
-        ring = rings_at(shapes, i, first, self.places.costs(1).wiring, NOTHING)
+        collectives = collectives_at(shapes, i, first, self.places.costs(1).wiring, NOTHING)
         start, stop = [*shapes.starts[i].ravel().tolist(), self.places.count][first : first + 2]
-        return self.gathers.tail(start, stop, bucket, ring, shard)
+        return self.gathers.tail(start, stop, bucket, collectives, shard)
 
     def _packs(self, shapes: Shapes) -> Reals:
         """Core-seconds of packing the gradients of each stage, shape [points, chunks, places]."""
