@@ -22,7 +22,7 @@ from rich.console import Console
 from partita import api
 from partita.report.table import minibatch_table
 from partita.runtime.target import least_loss, least_steps
-from partita.searches.steps_to_loss import Point, StepsToLoss, slope, write_steps
+from partita.searches.steps_to_loss import MeasuredMinibatch, StepsToLoss, slope, write_steps
 from partita.task import Task
 
 HERE = Path(__file__).resolve().parent
@@ -31,14 +31,14 @@ MOST = 100_000  # steps that a run may take
 
 def measured(task: Task, batches: list[int], given: argparse.Namespace) -> StepsToLoss:
     """A point for each minibatch, told as it is there."""
-    seeds, points, rate, other = range(given.seeds), list[Point](), given.first, given.first
+    seeds, points, rate, other = range(given.seeds), list[MeasuredMinibatch](), given.first, given.first
     print(f"{'B':>5} {'steps':>8} {'rate':>8} {'loss':>8} {'its rate':>8}   steps by rate", flush=True)
     for batch in reversed(batches):
         begun = time.perf_counter()
         found = least_steps(task, batch, given.target, seeds=seeds, first=rate, most=MOST)
         after = least_loss(task, batch, given.samples, seeds=seeds, first=other)
         rate, other = found.rate, after.rate
-        points.append(Point(batch, found.value, found.rate, after.value))
+        points.append(MeasuredMinibatch(batch, found.value, found.rate, after.value))
         tried = " ".join(f"{at:.3g}:{steps:g}" for at, steps in found.tried)
         took = f"({time.perf_counter() - begun:.0f} s)"
         print(f"{batch:5} {found.value:8g} {rate:8.3g} {after.value:8.4f} {other:8.3g}   {tried} {took}", flush=True)

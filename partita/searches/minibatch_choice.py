@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from partita.searches.steps_to_loss import Point, StepsToLoss
+from partita.searches.steps_to_loss import MeasuredMinibatch, StepsToLoss
 from partita.units import Seconds, show_seconds
 
 USED: Final = 0.9  # of the most samples a second, from which on a minibatch keeps the devices busy
@@ -18,7 +18,7 @@ class MinibatchChoice:
     """The best plan of a minibatch: `steps` of them to the target loss, by the law, of `step_seconds` each by costs
     from `costs`. `good`: both busy and learning (`both_good`), by the costs that all minibatches were looked at by."""
 
-    point: Point
+    point: MeasuredMinibatch
     steps: float
     plan: str
     step_seconds: Seconds

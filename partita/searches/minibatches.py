@@ -20,7 +20,7 @@ from partita.graph.batch import of_minibatch
 from partita.graph.graph import Graph
 from partita.searches.exhaustive import Search
 from partita.searches.minibatch_choice import MinibatchChoice, both_good, in_words
-from partita.searches.steps_to_loss import Point, StepsToLoss
+from partita.searches.steps_to_loss import MeasuredMinibatch, StepsToLoss
 
 TIMED: Final = 3  # minibatches whose plans `judge` ranks anew
 
@@ -62,7 +62,7 @@ def weighed(known: StepsToLoss, found: Mapping[int, Search]) -> tuple[MinibatchC
     """The best plan of each minibatch, those that fit first, the soonest at the loss before others."""
     law = known.law
 
-    def of(point: Point, search: Search) -> MinibatchChoice:
+    def of(point: MeasuredMinibatch, search: Search) -> MinibatchChoice:
         best = search.candidates[0]
         seconds = best.timeline.step_seconds
         return MinibatchChoice(point, law.steps(point.batch), best.plan.name, seconds, best.fits, search.costs)

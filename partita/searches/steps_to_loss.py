@@ -33,7 +33,7 @@ HINT: Final = "benchmarks/minibatch/run.py measures and writes them"
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class MeasuredMinibatch:
     """Minibatches of `batch` samples take `steps` steps to the target, at the `rate` that needs fewest (0: not said);
     `loss` is the held-out loss after equally many samples for every minibatch, at the rate that is best for that."""
 
@@ -44,7 +44,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Law:
+class MinibatchLaw:
     """`floor` steps are taken however large a minibatch is, and `noise` / B more; `r2` says how much of what log K
     varies by it accounts for (1: all)."""
 
@@ -68,7 +68,7 @@ class StepsToLoss:
     points' `loss` was taken (0: it was not). Raises OptionError for points that make no law."""
 
     target: float
-    points: tuple[Point, ...]
+    points: tuple[MeasuredMinibatch, ...]
     task: str = ""
     samples: int = 0
 
@@ -86,12 +86,12 @@ class StepsToLoss:
                 )
 
     @property
-    def law(self) -> Law:
+    def law(self) -> MinibatchLaw:
         """The law that is nearest to the points."""
         return fitted(self.points)
 
 
-def fitted(points: Sequence[Point]) -> Law:
+def fitted(points: Sequence[MeasuredMinibatch]) -> MinibatchLaw:
     """floor and noise >= 0 with the least sum of squared *relative* errors, ((floor + noise / B) / K - 1)^2: a step too
     many of ten weighs what a hundred of a thousand do, so that the smallest minibatches do not settle all."""
     # Linear in both: rows (1 / K, 1 / (K B)), each to be 1.
@@ -108,10 +108,10 @@ def fitted(points: Sequence[Point]) -> Law:
     mean = sum(logs) / len(logs)
     off = sum((log(floor + noise / p.batch) - each) ** 2 for p, each in zip(points, logs, strict=True))
     all_of_it = sum((each - mean) ** 2 for each in logs)
-    return Law(floor, noise, 1 - off / all_of_it if all_of_it else 1.0)
+    return MinibatchLaw(floor, noise, 1 - off / all_of_it if all_of_it else 1.0)
 
 
-def slope(low: Point, high: Point) -> float:
+def slope(low: MeasuredMinibatch, high: MeasuredMinibatch) -> float:
     """d log K / d log B as it was measured: -1 where twice the minibatch halves the steps, 0 where it does nothing."""
     return log(high.steps / low.steps) / log(high.batch / low.batch)
 

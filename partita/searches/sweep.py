@@ -25,7 +25,7 @@ MOST: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class SweepPoint:
     """A step's `seconds` where the narrowest link has `bandwidth`, how long of it messages are waited for, and its
     seconds without the plan's codecs (0: it has none)."""
 
@@ -40,7 +40,7 @@ class Sweep:
     """A plan's points, narrowest first; `own` is the cluster's bandwidth, `pays` where its codecs would pay."""
 
     plan: str
-    points: tuple[Point, ...]
+    points: tuple[SweepPoint, ...]
     own: BytesPerSecond
     pays: BreakEven | None = None
 
@@ -84,7 +84,7 @@ def sweep(plan: Plan, costs: Costs, bandwidths: tuple[BytesPerSecond, ...]) -> S
         there = replace(costs, cluster=widened(costs.cluster, bandwidth / own))
         found = simulate(program, there)
         without = step_seconds(plain, there) if plain else 0.0
-        points.append(Point(bandwidth, found.step_seconds, found.breakdown.exposed_communication, without))
+        points.append(SweepPoint(bandwidth, found.step_seconds, found.breakdown.exposed_communication, without))
     return Sweep(plan.name, tuple(points), own, break_even_of(plan, costs))
 
 

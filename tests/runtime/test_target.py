@@ -13,7 +13,7 @@ import torch
 
 from partita.errors import TaskError
 from partita.runtime.target import LADDER, at, finer, least_loss, least_steps, loss_after, losses, steps_to, tuned
-from partita.searches.steps_to_loss import Point, fitted, slope
+from partita.searches.steps_to_loss import MeasuredMinibatch, fitted, slope
 from partita.task import Task, load_task
 from tests.small import Line, Numbers, perceptron
 
@@ -115,10 +115,10 @@ def test_a_run_that_leaves_is_no_run() -> None:
 
 def test_a_convex_task_follows_the_law() -> None:
     """LB-06 in seconds: steps of least squares at the best rate each, 14 where there are fewest."""
-    points, rate = list[Point](), 0.5
+    points, rate = list[MeasuredMinibatch](), 0.5
     for batch in (512, 128, 32, 8, 2):
         found = least_steps(line(), batch, 0.54, seeds=range(5), first=rate, most=10_000)
-        points.insert(0, Point(batch, found.value, found.rate))
+        points.insert(0, MeasuredMinibatch(batch, found.value, found.rate))
         rate = found.rate
     law = fitted(points)
     assert law.r2 > 0.95
@@ -132,10 +132,10 @@ def test_a_convex_task_follows_the_law() -> None:
 def test_a_perceptron_has_three_regimes() -> None:
     """LB-06: real digits. Twice a minibatch of a ninth of the critical one or less halves the steps, twice one of six
     times it or more hardly saves any, and the law accounts for what lies between."""
-    task, points, rate = load_task(f"{PERCEPTRON}:perceptron"), list[Point](), 0.7
+    task, points, rate = load_task(f"{PERCEPTRON}:perceptron"), list[MeasuredMinibatch](), 0.7
     for batch in (512, 256, 64, 16, 4, 2, 1):
         found = least_steps(task, batch, 0.25, seeds=range(9), first=rate, most=20_000)
-        points.insert(0, Point(batch, found.value, found.rate))
+        points.insert(0, MeasuredMinibatch(batch, found.value, found.rate))
         rate = found.rate
     law = fitted(points)
     assert points[1].batch <= law.critical / 9

@@ -21,7 +21,7 @@ from partita.graph.text import write_graph
 from partita.report.answers import search_answer
 from partita.searches.exhaustive import Search, exhaustive
 from partita.searches.minibatches import over_minibatches
-from partita.searches.steps_to_loss import Point, StepsToLoss, check_steps, fitted, read_steps, slope, write_steps
+from partita.searches.steps_to_loss import MeasuredMinibatch, StepsToLoss, check_steps, fitted, read_steps, slope, write_steps
 from tests.priced import priced, signatures, whole_cores
 from tests.small import layers, two_layers
 
@@ -31,7 +31,7 @@ CRITICAL = 8.0
 
 def lawful(floor: float = 40.0, critical: float = CRITICAL, losses: dict[int, float] | None = None) -> StepsToLoss:
     """Points of the law itself, each with a rate, and with losses where given."""
-    points = tuple(Point(b, floor * (1 + critical / b), b / 100, (losses or {}).get(b, 0.0)) for b in BATCHES)
+    points = tuple(MeasuredMinibatch(b, floor * (1 + critical / b), b / 100, (losses or {}).get(b, 0.0)) for b in BATCHES)
     return StepsToLoss(0.5, points, "two-layers", 6400 if losses else 0)
 
 
@@ -40,7 +40,7 @@ def test_the_law_is_found_in_its_own_points() -> None:
     law = lawful().law
     assert (law.floor, law.critical, law.r2) == pytest.approx((40, CRITICAL, 1), rel=1e-9)
     assert law.steps(8) == pytest.approx(80)
-    wide = [Point(b, 40 + 40 * 512 / b) for b in (1, 2, 16384, 32768)]
+    wide = [MeasuredMinibatch(b, 40 + 40 * 512 / b) for b in (1, 2, 16384, 32768)]
     assert slope(*wide[:2]) == pytest.approx(-1, abs=0.01)
     assert slope(*wide[2:]) == pytest.approx(0, abs=0.03)
 
@@ -64,7 +64,7 @@ def test_errors_are_relative() -> None:
 @pytest.mark.parametrize(("exponent", "floor", "critical"), [(-1.5, 0.0, inf), (0.2, None, 0.0)])
 def test_no_law_has_less_than_nothing(exponent: float, floor: float | None, critical: float) -> None:
     """Steps that fall faster than 1 / B have no floor, steps that rise have no noise."""
-    law = fitted([Point(b, 1000 * b**exponent) for b in BATCHES])
+    law = fitted([MeasuredMinibatch(b, 1000 * b**exponent) for b in BATCHES])
     assert law.critical == critical
     assert law.noise >= 0
     assert floor is None or law.floor == floor
@@ -101,9 +101,9 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, text: str, said: st
 def test_points_that_make_no_law_are_refused(tmp_path: Path) -> None:
     for batches in ((4, 2, 1), (1, 1, 2), (0, 1, 2)):
         with pytest.raises(OptionError, match="from 1 sample on, each once and the smallest first"):
-            StepsToLoss(0.5, tuple(Point(b, 3.0) for b in batches))
+            StepsToLoss(0.5, tuple(MeasuredMinibatch(b, 3.0) for b in batches))
     with pytest.raises(OptionError, match=r"minibatches of 2 samples take 0\.0 steps to the loss"):
-        StepsToLoss(0.5, (Point(1, 3.0), Point(2, 0.0), Point(4, 3.0)))
+        StepsToLoss(0.5, (MeasuredMinibatch(1, 3.0), MeasuredMinibatch(2, 0.0), MeasuredMinibatch(4, 3.0)))
     with pytest.raises(OptionError, match="--objective is time; it weighs minibatches for --objective time-to-loss"):
         check_steps(tmp_path / "steps.toml", "time")
     with pytest.raises(OptionError, match=r"absent.toml cannot be read .*; give a TOML file"):
