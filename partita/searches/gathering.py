@@ -109,7 +109,9 @@ class Gathers:
         return halves[-1] + (sum(halves) if shard in (Shard.OPTIMIZER, Shard.GRADIENTS) else halves[-1])
 
 
-def _stage(collectives: CollectiveTimes, buckets: Sequence[tuple[Bytes, int]]) -> tuple[Seconds, Seconds, Seconds, Seconds]:
+def _stage(
+    collectives: CollectiveTimes, buckets: Sequence[tuple[Bytes, int]]
+) -> tuple[Seconds, Seconds, Seconds, Seconds]:
     """Seconds to gather all but the first bucket of a stage, and the first one after a forward pass; by how long that
     and the scatters of all but the last outlast the packs after a backward pass, and these scatters alone."""
     halves = [collectives.half(size) for size, _ in buckets]

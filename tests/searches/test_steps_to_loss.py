@@ -21,7 +21,15 @@ from partita.graph.text import write_graph
 from partita.report.answers import search_answer
 from partita.searches.exhaustive import Search, exhaustive
 from partita.searches.minibatches import over_minibatches
-from partita.searches.steps_to_loss import MeasuredMinibatch, StepsToLoss, check_steps, fitted, read_steps, slope, write_steps
+from partita.searches.steps_to_loss import (
+    MeasuredMinibatch,
+    StepsToLoss,
+    check_steps,
+    fitted,
+    read_steps,
+    slope,
+    write_steps,
+)
 from tests.priced import priced, signatures, whole_cores
 from tests.small import layers, two_layers
 
@@ -31,7 +39,9 @@ CRITICAL = 8.0
 
 def lawful(floor: float = 40.0, critical: float = CRITICAL, losses: dict[int, float] | None = None) -> StepsToLoss:
     """Points of the law itself, each with a rate, and with losses where given."""
-    points = tuple(MeasuredMinibatch(b, floor * (1 + critical / b), b / 100, (losses or {}).get(b, 0.0)) for b in BATCHES)
+    points = tuple(
+        MeasuredMinibatch(b, floor * (1 + critical / b), b / 100, (losses or {}).get(b, 0.0)) for b in BATCHES
+    )
     return StepsToLoss(0.5, points, "two-layers", 6400 if losses else 0)
 
 
