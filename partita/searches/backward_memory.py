@@ -27,7 +27,7 @@ from partita.plan.memory import Shard
 from partita.plan.plan import Plan
 from partita.program.program import Bucket
 from partita.searches.sections import Sections, size_of
-from partita.searches.tied import shared_of
+from partita.searches.tied_parameters import tied_parameters
 from partita.units import Bytes
 
 Reals = NDArray[np.float64]
@@ -54,7 +54,7 @@ class BackwardMemory:
 
     @cached_property
     def _roots(self) -> list[Ref]:
-        tied, lifetimes = {one.name for one in shared_of(self.sections.graph)}, self.sections.lifetimes
+        tied, lifetimes = {one.name for one in tied_parameters(self.sections.graph)}, self.sections.lifetimes
         shared = {lifetimes.root.get(ref) for name, ref in self.sections.step.gradients if name in tied}
         return [root for root, made in lifetimes.made.items() if self.sections.sure[made] and root not in shared]
 

@@ -24,7 +24,7 @@ from partita.graph.recompute import AGAIN
 from partita.lowering.recomputation import step_by_rule
 from partita.plan.memory import Recompute
 from partita.recipes.balance import numbered
-from partita.searches.tied import shared_of
+from partita.searches.tied_parameters import tied_parameters
 
 Reals = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -286,7 +286,7 @@ class Sections:
         """Bytes of gradients that a block has made when each operator in the order of `course` ends, and of each block
         those that are there before backward of any block before it begins."""
         order, starts = self.course[0], self.course[3]
-        amount, tied = np.zeros(len(self.block)), {one.name for one in shared_of(self.graph)}
+        amount, tied = np.zeros(len(self.block)), {one.name for one in tied_parameters(self.graph)}
         root_of, maker = self.lifetimes.root, self.lifetimes.made
         roots = {root_of[ref] for name, ref in self.step.gradients if name not in tied and ref in root_of}
         for root in roots & self.lifetimes.gradients:

@@ -25,7 +25,7 @@ from partita.recipes.pipeline import bandwidth_between
 from partita.searches.link_speeds import LinkSpeeds
 from partita.searches.sections import Sections
 from partita.searches.space import RECOMPUTES, SCHEDULES, Space
-from partita.searches.tied import shared_of
+from partita.searches.tied_parameters import tied_parameters
 from partita.units import Seconds
 
 Reals = NDArray[np.float64]
@@ -204,7 +204,7 @@ class StageCosts:
         those that are not, since a stage before has them as well."""
         starts = shapes.starts.reshape(len(shapes.data), -1)
         found = np.zeros((2, *starts.shape))
-        for one in shared_of(self.graph):
+        for one in tied_parameters(self.graph):
             first, last = ((starts <= block).sum(axis=1) - 1 for block in (one.first, one.last))
             apart, point = np.where(first < last, float(one.size), 0.0), np.arange(len(starts))
             found[0, point, first] += apart

@@ -10,7 +10,7 @@ from partita.recipes.balance import numbered
 
 
 @dataclass(frozen=True, slots=True)
-class Tied:
+class TiedParameter:
     """A parameter of `size` bytes, read in blocks `first` to `last`."""
 
     name: str
@@ -19,13 +19,13 @@ class Tied:
     size: int
 
 
-def shared_of(graph: Graph) -> tuple[Tied, ...]:
+def tied_parameters(graph: Graph) -> tuple[TiedParameter, ...]:
     """The trained parameters that several blocks read."""
-    return graph.once("shared", lambda: _shared_of(graph))
+    return graph.once("tied", lambda: _tied_parameters(graph))
 
 
-def _shared_of(graph: Graph) -> tuple[Tied, ...]:
+def _tied_parameters(graph: Graph) -> tuple[TiedParameter, ...]:
     _, block = numbered(graph)
     readers = homes_of(graph).readers
     found = ((p, block[readers.get(p.name, [0])]) for p in graph.trainable)
-    return tuple(Tied(p.name, int(at.min()), int(at.max()), p.tensor.size()) for p, at in found if at.min() < at.max())
+    return tuple(TiedParameter(p.name, int(at.min()), int(at.max()), p.tensor.size()) for p, at in found if at.min() < at.max())
