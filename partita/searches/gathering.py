@@ -22,7 +22,7 @@ from partita.lowering.schedules import Row
 from partita.plan.memory import Shard
 from partita.program.space import Kind
 from partita.recipes.balance import numbered
-from partita.searches.stage_costs import Shapes
+from partita.searches.stage_costs import Pipes
 from partita.units import Bytes, Seconds
 
 WORD: Final = 4  # bytes of a parameter
@@ -57,10 +57,10 @@ def _waiting(wiring: Wiring, size: Bytes, circle: Circle) -> Seconds:
     return min(wiring.waiting(size, circle, kind) for kind in (Kind.REDUCE_SCATTER, Kind.ALL_GATHER))
 
 
-def collectives_at(shapes: Shapes, i: int, place: int, wiring: Wiring, copy: Touch) -> CollectiveTimes:
+def collectives_at(pipes: Pipes, i: int, place: int, wiring: Wiring, copy: Touch) -> CollectiveTimes:
     """Of a place of the i-th point, where packing is a `copy`."""
-    peak, width = float(shapes.peaks[i, place]), float(shapes.width[i, place])
-    circle = Circle(int(shapes.data[i]), int(shapes.machines[i, place]), float(shapes.way[i, place]))
+    peak, width = float(pipes.peaks[i, place]), float(pipes.width[i, place])
+    circle = Circle(int(pipes.data[i]), int(pipes.machines[i, place]), float(pipes.way[i, place]))
     return CollectiveTimes(circle, wiring, width, copy.tensor / peak, copy.element / WORD / peak)
 
 
@@ -85,15 +85,15 @@ class Gathers:
         return tuple(found)
 
     def waits(
-        self, shapes: Shapes, i: int, rows: Sequence[Row], most: Bytes, blocks: int, wiring: Wiring, copy: Touch
+        self, pipes: Pipes, i: int, rows: Sequence[Row], most: Bytes, blocks: int, wiring: Wiring, copy: Touch
     ) -> list[list[Seconds]]:  # fmt: skip
         """Seconds before each pass of each place of the i-th point, with buckets of so many bytes; none are counted
         before the first pass of a round and backward of the last microbatch, whose weights come as it goes on."""
-        edges = [*shapes.starts[i].ravel().tolist(), blocks]
+        edges = [*pipes.starts[i].ravel().tolist(), blocks]
         stages, found = [self.buckets(a, b, most) for a, b in pairwise(edges)], []
         for place, row in enumerate(rows):
-            collectives = collectives_at(shapes, i, place, wiring, copy)
-            found.append(_waits([_stage(collectives, stage) for stage in stages[place :: shapes.pipe]], row))
+            collectives = collectives_at(pipes, i, place, wiring, copy)
+            found.append(_waits([_stage(collectives, stage) for stage in stages[place :: pipes.pipe]], row))
         return found
 
     def tail(self, first: int, stop: int, most: Bytes, collectives: CollectiveTimes, shard: Shard) -> Seconds:

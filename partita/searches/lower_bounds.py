@@ -25,7 +25,7 @@ from partita.searches.backward_memory import BackwardMemory, alone
 from partita.searches.gathering import Gathers, collectives_at
 from partita.searches.rounds import Pipe, round_of
 from partita.searches.space import RECOMPUTES, SHARDS, Space
-from partita.searches.stage_costs import ORDERS, Shapes, StageCosts
+from partita.searches.stage_costs import ORDERS, Pipes, StageCosts
 from partita.units import Seconds
 
 Reals = NDArray[np.float64]
@@ -56,9 +56,9 @@ class LowerBounds:
     def like(self, row: Ints) -> tuple[int, ...]:
         """What is the same for rows that are lowered to the same: no bucket is larger than what a stage has alone, or
         what stages share."""
-        shapes = next(found for _, _, found in self.places.shapes(Space(row[None])))
-        shared, _ = self.places.tied(shapes)
-        most = max(float((shapes.state - shared).max()), float(shared.sum()))
+        pipes = next(found for _, _, found in self.places.pipes(Space(row[None])))
+        shared, _ = self.places.tied(pipes)
+        most = max(float((pipes.state - shared).max()), float(shared.sum()))
         return *row[:-1].tolist(), min(int(row[-1]), int(most))
 
     # Wherever a point is cut.
@@ -123,141 +123,141 @@ class LowerBounds:
         by point."""
         found, shard, bucket = np.zeros(len(space)), space.column("shard"), space.column("bucket")
         every = _every(space)
-        for some, at, shapes in self.places.shapes(space):
+        for some, at, pipes in self.places.pipes(space):
             kinds = shard[some]
             # Of a place's state, and of what no other place has, what a rank sends to its like in one round of a ring.
-            once = ((shapes.data - 1) / shapes.data)[:, None] / shapes.width
-            part, own = (once * one.sum(axis=1) for one in (shapes.state, shapes.own))
+            once = ((pipes.data - 1) / pipes.data)[:, None] / pipes.width
+            part, own = (once * one.sum(axis=1) for one in (pipes.state, pipes.own))
             times = _times(ONCE, kinds) + space.column("microbatches")[some] * every[some]
-            passes = np.array([self._passes(shapes, part, updates) for updates in (False, True)])
+            passes = np.array([self._passes(pipes, part, updates) for updates in (False, True)])
             whole = (kinds == 0).astype(np.int64)
-            sent = np.array([own.max(axis=1), (shapes.light * own).max(axis=1)])
+            sent = np.array([own.max(axis=1), (pipes.light * own).max(axis=1)])
             found[some] = np.maximum(passes[whole, at], times * sent[whole, at])
-            if closer and shapes.pipe > 1:
-                found[some] = np.maximum(found[some], self._in_order(shapes.each(at), part[at], kinds, bucket[some]))
+            if closer and pipes.pipe > 1:
+                found[some] = np.maximum(found[some], self._in_order(pipes.each(at), part[at], kinds, bucket[some]))
         return found
 
     def computing(self, space: Space) -> Reals:
         """Seconds that the passes of a point's busiest place take, whatever it sends."""
         found = np.zeros(len(space))
-        for some, at, shapes in self.places.shapes(space):
-            each = (shapes.forward + shapes.backward + shapes.late).sum(axis=1)
-            found[some] = (shapes.m[:, None] * each / shapes.speeds).max(axis=1)[at]
+        for some, at, pipes in self.places.pipes(space):
+            each = (pipes.forward + pipes.backward + pipes.late).sum(axis=1)
+            found[some] = (pipes.m[:, None] * each / pipes.speeds).max(axis=1)[at]
         return found
 
     def memory(self, space: Space, *, closer: bool = False) -> Reals:
         """Bytes that some device of a point holds; if `closer`, also while each operator of a backward pass runs, point
         by point."""
         found, shard, bucket = np.zeros(len(space)), space.column("shard"), space.column("bucket")
-        for some, at, shapes in self.places.shapes(space):
+        for some, at, pipes in self.places.pipes(space):
             passes = np.zeros((1, 1))
             if closer:
-                shapes, at = shapes.each(at), np.arange(len(some))
-                passes = np.array([self._pass(space, i, shapes, k) for k, i in enumerate(some.tolist())])
-            found[some] = self._memory(shapes, at, shard[some], bucket[some].astype(np.float64)[:, None], passes)
+                pipes, at = pipes.each(at), np.arange(len(some))
+                passes = np.array([self._pass(space, i, pipes, k) for k, i in enumerate(some.tolist())])
+            found[some] = self._memory(pipes, at, shard[some], bucket[some].astype(np.float64)[:, None], passes)
         return found
 
-    def _pass(self, space: Space, i: int, shapes: Shapes, k: int) -> list[float]:
+    def _pass(self, space: Space, i: int, pipes: Pipes, k: int) -> list[float]:
         """Of each place, what is there at the fullest moment of the first backward pass, but for what stays: of point
-        `i` of a space, the k-th of the shapes."""
-        size, rule, m = self.size(space.rows[i]), RECOMPUTES[shapes.rule[k]], int(shapes.m[k])
-        if shapes.pipe == 1:
+        `i` of a space, the k-th of the pipes."""
+        size, rule, m = self.size(space.rows[i]), RECOMPUTES[pipes.rule[k]], int(pipes.m[k])
+        if pipes.pipe == 1:
             plan = call(space.call(i), self.graph, self.cluster)
             return [alone(plan, self.places.sections(rule, False).step, size) if plan.sync else 0.0]
-        if ORDERS[shapes.schedule[k]] is Order.ZERO_BUBBLE:
-            return [0.0] * shapes.pipe  # what of it is late is behind the rest
-        edges = [*shapes.starts[k, -1].tolist(), self.places.count]
+        if ORDERS[pipes.schedule[k]] is Order.ZERO_BUBBLE:
+            return [0.0] * pipes.pipe  # what of it is late is behind the rest
+        edges = [*pipes.starts[k, -1].tolist(), self.places.count]
         return [self.moments(rule).stage(a, b, size, m > 1) for a, b in pairwise(edges)]
 
-    def _in_order(self, shapes: Shapes, part: Reals, shard: Ints, bucket: Ints) -> Reals:
+    def _in_order(self, pipes: Pipes, part: Reals, shard: Ints, bucket: Ints) -> Reals:
         """A round of each point's first place, by way of all passes in their order, and what follows them."""
         found = np.zeros(len(shard))
-        packs, steps = self._packs(shapes), self._steps(shapes) / shapes.peaks
-        rounds = [self._rounds(shapes, part, whole) for whole in (False, True)]
+        packs, steps = self._packs(pipes), self._steps(pipes) / pipes.peaks
+        rounds = [self._rounds(pipes, part, whole) for whole in (False, True)]
         for i, (kind, most) in enumerate(zip(shard.tolist(), bucket.tolist(), strict=True)):
-            first, update, tail, sent = int(shapes.first[i]), 0.0 if kind else steps[i, shapes.first[i]], 0.0, 0.0
-            begun, over = self._round(shapes, i, packs[i], SHARDS[kind], most)
-            if shapes.data[i] > 1:
-                tail = self._tail(shapes, i, SHARDS[kind], most)
-                sent = begun + rounds[not kind][i, first] if shapes.chunks == 1 else 0.0
+            first, update, tail, sent = int(pipes.first[i]), 0.0 if kind else steps[i, pipes.first[i]], 0.0, 0.0
+            begun, over = self._round(pipes, i, packs[i], SHARDS[kind], most)
+            if pipes.data[i] > 1:
+                tail = self._tail(pipes, i, SHARDS[kind], most)
+                sent = begun + rounds[not kind][i, first] if pipes.chunks == 1 else 0.0
             found[i] = max(over + max(update, tail), sent)
         return found
 
-    def _round(self, shapes: Shapes, i: int, packs: Reals, shard: Shard, bucket: int) -> tuple[Seconds, Seconds]:
+    def _round(self, pipes: Pipes, i: int, packs: Reals, shard: Shard, bucket: int) -> tuple[Seconds, Seconds]:
         """`round_of` the i-th point."""
-        order, pipe, costs = ORDERS[shapes.schedule[i]], shapes.pipe, self.places.costs(1)
-        rows = [self.row(order, pipe, place, int(shapes.m[i]), shapes.chunks) for place in range(pipe)]
+        order, pipe, costs = ORDERS[pipes.schedule[i]], pipes.pipe, self.places.costs(1)
+        rows = [self.row(order, pipe, place, int(pipes.m[i]), pipes.chunks) for place in range(pipe)]
         waits, packed = [[0.0] * len(row) for row in rows], "W" if order is Order.ZERO_BUBBLE else "B"
         if shard is PARAMETERS and packed == "B":
-            waits = self.gathers.waits(shapes, i, rows, bucket, self.places.count, costs.wiring, costs.copy)
-        took = {"F": shapes.forward[i], "B": shapes.backward[i], "W": shapes.late[i]}
-        seconds = {kind: (one / shapes.peaks[i]).ravel().tolist() for kind, one in took.items()}
-        behind = {kind: ((kind == packed) * packs / shapes.peaks[i]).ravel().tolist() for kind in took}
-        return round_of(rows, waits, Pipe(seconds, behind, *self.places.leaps(shapes, i)), int(shapes.first[i]))
+            waits = self.gathers.waits(pipes, i, rows, bucket, self.places.count, costs.wiring, costs.copy)
+        took = {"F": pipes.forward[i], "B": pipes.backward[i], "W": pipes.late[i]}
+        seconds = {kind: (one / pipes.peaks[i]).ravel().tolist() for kind, one in took.items()}
+        behind = {kind: ((kind == packed) * packs / pipes.peaks[i]).ravel().tolist() for kind in took}
+        return round_of(rows, waits, Pipe(seconds, behind, *self.places.leaps(pipes, i)), int(pipes.first[i]))
 
-    def _tail(self, shapes: Shapes, i: int, shard: Shard, bucket: int) -> Seconds:
+    def _tail(self, pipes: Pipes, i: int, shard: Shard, bucket: int) -> Seconds:
         """Of the first place of the i-th point, between what it packs last and its next forward pass."""
-        first = int(shapes.first[i])
-        collectives = collectives_at(shapes, i, first, self.places.costs(1).wiring, NOTHING)
-        start, stop = [*shapes.starts[i].ravel().tolist(), self.places.count][first : first + 2]
+        first = int(pipes.first[i])
+        collectives = collectives_at(pipes, i, first, self.places.costs(1).wiring, NOTHING)
+        start, stop = [*pipes.starts[i].ravel().tolist(), self.places.count][first : first + 2]
         return self.gathers.tail(start, stop, bucket, collectives, shard)
 
-    def _packs(self, shapes: Shapes) -> Reals:
+    def _packs(self, pipes: Pipes) -> Reals:
         """Core-seconds of packing the gradients of each stage, shape [points, chunks, places]."""
-        copy, several = self.places.costs(1).copy, shapes.data * shapes.pipe > 1
-        return (copy.element * shapes.state / WORD + copy.tensor * shapes.tensors) * several[:, None, None]
+        copy, several = self.places.costs(1).copy, pipes.data * pipes.pipe > 1
+        return (copy.element * pipes.state / WORD + copy.tensor * pipes.tensors) * several[:, None, None]
 
-    def _steps(self, shapes: Shapes) -> Reals:
+    def _steps(self, pipes: Pipes) -> Reals:
         """Core-seconds of updating all that each place has, shape [points, places]."""
         update = self.places.costs(1).update
-        words, tensors = (one.sum(axis=1) for one in (shapes.state / WORD, shapes.tensors))
+        words, tensors = (one.sum(axis=1) for one in (pipes.state / WORD, pipes.tensors))
         found: Reals = update.element * words + update.tensor * tensors
         return found
 
-    def _rounds(self, shapes: Shapes, part: Reals, whole: bool) -> Reals:
+    def _rounds(self, pipes: Pipes, part: Reals, whole: bool) -> Reals:
         """Seconds in which each place sums up what it has once."""
-        return shapes.whole + 2 * shapes.light * part if whole else shapes.halves + 2 * part
+        return pipes.whole + 2 * pipes.light * part if whole else pipes.halves + 2 * part
 
-    def _passes(self, shapes: Shapes, part: Reals, updates: bool) -> Reals:
+    def _passes(self, pipes: Pipes, part: Reals, updates: bool) -> Reals:
         """A round of the rank that has most to do, or of the first one by way of it; if it `updates` all that it has
         beside its passes. `part` is the seconds in which replicas scatter or gather all that they have once."""
-        m, place, late = shapes.m[:, None], np.arange(shapes.pipe), shapes.late.sum(axis=1)
-        each, packs = (shapes.forward + shapes.backward).sum(axis=1) + late, self._packs(shapes)
-        pack, steps = packs.sum(axis=1), self._steps(shapes) * updates
+        m, place, late = pipes.m[:, None], np.arange(pipes.pipe), pipes.late.sum(axis=1)
+        each, packs = (pipes.forward + pipes.backward).sum(axis=1) + late, self._packs(pipes)
+        pack, steps = packs.sum(axis=1), self._steps(pipes) * updates
         # Packs, and W where they are put off, that follow when the last microbatch has left, of what it leaves last; of
         # the first place, before its next round.
-        zero = shapes.ordered(Order.ZERO_BUBBLE)[:, None]
+        zero = pipes.ordered(Order.ZERO_BUBBLE)[:, None]
         many = np.where(zero, np.minimum(place, m - 1) + 1.0, 1.0)
         after = many * (late * zero + packs[:, 0])
-        inside = (m * (each + pack) - after) / shapes.peaks
-        ways = np.where(place >= shapes.first[:, None], shapes.ahead + inside + shapes.back, 0.0)
+        inside = (m * (each + pack) - after) / pipes.peaks
+        ways = np.where(place >= pipes.first[:, None], pipes.ahead + inside + pipes.back, 0.0)
         # What the last microbatch completes travels before the next round: of a pipe's first place all of it before
         # any forward pass, where there is but one place while one goes on.
-        last, through = (shapes.backward.sum(axis=1) if shapes.pipe > 1 else each), ways
-        if shapes.chunks > 1:
-            last = shapes.backward[:, -1] + shapes.pipe * (shapes.backward[:, :-1].sum(axis=1) + pack)
-            through = np.where(place == shapes.first[:, None], inside, 0.0)
-        rounds = self._rounds(shapes, part, updates) * (shapes.data > 1)[:, None]
-        sent = through.max(axis=1)[:, None] - last / shapes.peaks + rounds
-        home = np.maximum(ways.max(axis=1)[:, None] + (after + steps) / shapes.peaks, sent)
-        own = (m * (each + pack) + steps) / shapes.speeds
-        found: Reals = np.maximum(np.take_along_axis(home, shapes.first[:, None], 1)[:, 0], own.max(axis=1))
+        last, through = (pipes.backward.sum(axis=1) if pipes.pipe > 1 else each), ways
+        if pipes.chunks > 1:
+            last = pipes.backward[:, -1] + pipes.pipe * (pipes.backward[:, :-1].sum(axis=1) + pack)
+            through = np.where(place == pipes.first[:, None], inside, 0.0)
+        rounds = self._rounds(pipes, part, updates) * (pipes.data > 1)[:, None]
+        sent = through.max(axis=1)[:, None] - last / pipes.peaks + rounds
+        home = np.maximum(ways.max(axis=1)[:, None] + (after + steps) / pipes.peaks, sent)
+        own = (m * (each + pack) + steps) / pipes.speeds
+        found: Reals = np.maximum(np.take_along_axis(home, pipes.first[:, None], 1)[:, 0], own.max(axis=1))
         return found
 
-    def _memory(self, shapes: Shapes, at: Ints, shard: Ints, bucket: Reals, passes: Reals) -> Reals:
+    def _memory(self, pipes: Pipes, at: Ints, shard: Ints, bucket: Reals, passes: Reals) -> Reals:
         """State, and the most of what is there when the last forward pass before the first backward pass ends, while
         that one runs (`passes`, shape [points, places], is known of it), and when the first of its gradients are
         packed."""
-        pipe, data, m = shapes.pipe, shapes.data[at], shapes.m[at]
+        pipe, data, m = pipes.pipe, pipes.data[at], pipes.m[at]
         each = self._each(data.astype(np.float64), np.full(len(at), float(pipe)), shard)[:, None]
         many = np.array([
-            self.many(ORDERS[kind], pipe, n, shapes.chunks)
-            for kind, n in zip(shapes.schedule.tolist(), shapes.m.tolist(), strict=True)
+            self.many(ORDERS[kind], pipe, n, pipes.chunks)
+            for kind, n in zip(pipes.schedule.tolist(), pipes.m.tolist(), strict=True)
         ])  # fmt: skip
-        held = self.places.held(shapes)
-        waiting, state, whole = (many * held.kept).sum(axis=1)[at], shapes.state[at, -1], shapes.state.sum(axis=1)[at]
-        shared, again = (one[at] for one in self.places.tied(shapes))
-        own, divided = (shapes.state[at] - shared), (shard == SHARDS.index(PARAMETERS))[:, None]
+        held = self.places.held(pipes)
+        waiting, state, whole = (many * held.kept).sum(axis=1)[at], pipes.state[at, -1], pipes.state.sum(axis=1)[at]
+        shared, again = (one[at] for one in self.places.tied(pipes))
+        own, divided = (pipes.state[at] - shared), (shard == SHARDS.index(PARAMETERS))[:, None]
         least = np.minimum(bucket, own[:, -1])
         packed = least * (shard >= SHARDS.index(GRADIENTS))[:, None]
         begun, fullest = waiting - held.kept[at, -1], held.fullest[at, -1]
@@ -266,16 +266,16 @@ class LowerBounds:
             heaviest = np.maximum(heaviest, passes)
             made, gathered = state * (m > 1)[:, None], own[:, -1] * divided
             # The pass after the first backward pass: a bucket of its weights is gathered beside that one.
-            after = np.array([_after(pipe, n, shapes.chunks) for n in m.tolist()])
+            after = np.array([_after(pipe, n, pipes.chunks) for n in m.tolist()])
             next_ = np.take_along_axis(own, np.maximum(after, 0)[:, None], 1)[:, 0]
             ahead = np.minimum(bucket, next_) * divided * (after >= 0)
         else:
             made, gathered, ahead = least * (data > 1)[:, None], packed * divided, 0.0 * least
             heaviest = np.maximum(fullest, passes) - gathered
         top = np.max([waiting + gathered, begun + heaviest + gathered, begun + made + packed], axis=0) + ahead
-        off = shapes.ordered(Order.ZERO_BUBBLE)[at]
+        off = pipes.ordered(Order.ZERO_BUBBLE)[at]
         if off.any():
-            place, n = np.arange(pipe), shapes.m[:, None]
+            place, n = np.arange(pipe), pipes.m[:, None]
             # When the first W begins, the first rank + 1 microbatches wait for theirs.
             unpaid = np.minimum(place + 1, n) * held.unpaid[:, 0]
             unpaid = unpaid + np.clip(np.minimum(pipe, n) - 1 - place, 0, None) * held.kept[:, 0]

@@ -34,11 +34,11 @@ Flags = NDArray[np.bool_]
 CHUNKS: Final = np.array([chunks for _, _, chunks in SCHEDULES])
 ORDERS: Final = tuple(order for _, order, _ in SCHEDULES)
 SUMS: Final = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
-ALIKE: Final = ("pipe", "chunks")  # of all points whose shapes are found together
+ALIKE: Final = ("pipe", "chunks")  # of all points whose pipes are found together
 
 
 @dataclass(frozen=True, eq=False)
-class Shapes:
+class Pipes:
     """Points whose pipes have `pipe` places of `chunks` stages each; entry k of `data`, `m` (microbatches), `schedule`
     and `rule` (places in SCHEDULES and RECOMPUTES) is the k-th point's.
 
@@ -76,7 +76,7 @@ class Shapes:
     light: Reals
     first: Ints
 
-    def each(self, at: Ints) -> Shapes:
+    def each(self, at: Ints) -> Pipes:
         """Those of these entries, in this order."""
         return replace(self, **{one.name: getattr(self, one.name)[at] for one in fields(self) if one.name not in ALIKE})
 
@@ -122,8 +122,8 @@ class StageCosts:
         host = self.sheet(size).launching
         return host if host and slower(self.sheet(usual), usual) is not self.sheet(usual) else self.sheet(size)
 
-    def shapes(self, space: Space) -> Iterator[tuple[Ints, Ints, Shapes]]:
-        """(points, the entry of each one in the shapes, the shapes) by the length of pipes and their chunks."""
+    def pipes(self, space: Space) -> Iterator[tuple[Ints, Ints, Pipes]]:
+        """(points, the entry of each one in the pipes, the pipes) by the length of pipes and their chunks."""
         data, pipe, schedule, m, rule = (
             space.column(name) for name in ("data", "pipe", "schedule", "microbatches", "recompute")
         )
@@ -135,9 +135,9 @@ class StageCosts:
                 _, first, at = np.unique(codes[some], return_index=True, return_inverse=True)
                 one = some[first]
                 chunks = int(CHUNKS[schedule[one[0]]])
-                yield some, at, self._shapes(int(pipe[one[0]]), chunks, data[one], m[one], schedule[one], rule[one])
+                yield some, at, self._pipes(int(pipe[one[0]]), chunks, data[one], m[one], schedule[one], rule[one])
 
-    def _shapes(self, pipe: int, chunks: int, data: Ints, m: Ints, schedule: Ints, rule: Ints) -> Shapes:
+    def _pipes(self, pipe: int, chunks: int, data: Ints, m: Ints, schedule: Ints, rule: Ints) -> Pipes:
         sizes, staged = self.batch // (data * m), pipe > 1
         starts = np.array(
             [self.starts(d, size, pipe, chunks) for d, size in zip(data.tolist(), sizes.tolist(), strict=True)]
@@ -165,29 +165,29 @@ class StageCosts:
             way[:, 1:] = np.cumsum(passes[:, 0, :-1] / peaks[:, :-1] + leaps, axis=1)
             ways.append(np.maximum(way - np.take_along_axis(way, first[:, None], 1), 0.0))
         ahead, back = ways
-        return Shapes(
+        return Pipes(
             pipe, chunks, data, m, schedule, rule, starts.reshape(forward.shape), forward, returns, backward - returns,
             state, tensors, own, speeds, peaks, ahead, back, ring, way_there,
             machines, whole, halves, light, first,
         )  # fmt: skip
 
-    def leaps(self, shapes: Shapes, i: int) -> tuple[list[Seconds], list[Seconds]]:
+    def leaps(self, pipes: Pipes, i: int) -> tuple[list[Seconds], list[Seconds]]:
         """Seconds of a message from each stage of the i-th point to the next one, and back; -inf where that one does
         not wait for it."""
-        data, pipe, rule = int(shapes.data[i]), shapes.pipe, RECOMPUTES[shapes.rule[i]]
-        work = self.work(rule, pipe > 1, self.batch // (data * int(shapes.m[i])))
+        data, pipe, rule = int(pipes.data[i]), pipes.pipe, RECOMPUTES[pipes.rule[i]]
+        work = self.work(rule, pipe > 1, self.batch // (data * int(pipes.m[i])))
         _, _, message, width, *_ = self.neighbours(data)
         message = np.append(message[: pipe - 1], self.costs(1).wiring.message)  # the last one goes round
         width = np.append(width[: pipe - 1], self.links(data)[2][pipe - 1])
-        cuts = shapes.starts[i].ravel()[1:] - 1
+        cuts = pipes.starts[i].ravel()[1:] - 1
         place, waited = np.arange(len(cuts)) % pipe, self.sections(rule, pipe > 1).linked[cuts]
         there, back = (np.where(waited, message[place] + size[cuts] / width[place], -np.inf) for size in work[7:9])
         return there.tolist(), back.tolist()
 
-    def held(self, shapes: Shapes) -> Held:
+    def held(self, pipes: Pipes) -> Held:
         """What the points keep."""
-        sizes, starts = self.batch // (shapes.data * shapes.m), shapes.starts.reshape(len(shapes.data), -1)
-        tables, edges = self._tables(self.bytes, sizes, shapes.rule, shapes.pipe > 1, starts)
+        sizes, starts = self.batch // (pipes.data * pipes.m), pipes.starts.reshape(len(pipes.data), -1)
+        tables, edges = self._tables(self.bytes, sizes, pipes.rule, pipes.pipe > 1, starts)
         kept, unpaid = np.add.reduceat(np.moveaxis(tables[:, :2], 1, 0).reshape(2, -1), edges, axis=1)
         before = np.cumsum(tables[:, 0], axis=1) - tables[:, 0]
         grown = np.cumsum(tables[:, 4], axis=1)
@@ -195,21 +195,21 @@ class StageCosts:
         first, last = np.take_along_axis(before, starts, 1).ravel(), np.take_along_axis(grown, ends, 1).ravel()
         fullest = np.maximum.reduceat((before + tables[:, 2]).ravel(), edges) - first
         laden = np.maximum.reduceat((before + tables[:, 3] - grown).ravel(), edges) - first + last
-        kept, fullest, laden, unpaid = (one.reshape(shapes.starts.shape) for one in (kept, fullest, laden, unpaid))
-        unpaid[shapes.ordered(Order.ZERO_BUBBLE), 0, 0] = 0.0
+        kept, fullest, laden, unpaid = (one.reshape(pipes.starts.shape) for one in (kept, fullest, laden, unpaid))
+        unpaid[pipes.ordered(Order.ZERO_BUBBLE), 0, 0] = 0.0
         return Held(kept, fullest, laden, unpaid)
 
-    def tied(self, shapes: Shapes) -> tuple[Reals, Reals]:
+    def tied(self, pipes: Pipes) -> tuple[Reals, Reals]:
         """Bytes of parameters that other stages hold too, shape [points, chunks, places]: those counted in `state`, and
         those that are not, since a stage before has them as well."""
-        starts = shapes.starts.reshape(len(shapes.data), -1)
+        starts = pipes.starts.reshape(len(pipes.data), -1)
         found = np.zeros((2, *starts.shape))
         for one in tied_parameters(self.graph):
             first, last = ((starts <= block).sum(axis=1) - 1 for block in (one.first, one.last))
             apart, point = np.where(first < last, float(one.size), 0.0), np.arange(len(starts))
             found[0, point, first] += apart
-            found[1, point, last] += np.where((last - first) % shapes.pipe == 0, 0.0, apart)
-        return found[0].reshape(shapes.starts.shape), found[1].reshape(shapes.starts.shape)
+            found[1, point, last] += np.where((last - first) % pipes.pipe == 0, 0.0, apart)
+        return found[0].reshape(pipes.starts.shape), found[1].reshape(pipes.starts.shape)
 
     def _tables(
         self, of: Callable[[Recompute, bool, int], Reals], sizes: Ints, rule: Ints, staged: bool, starts: Ints
@@ -280,7 +280,7 @@ class StageCosts:
     def _neighbours(self, data: int) -> tuple[Reals, ...]:
         """Of each such place the speed of the fastest replica, its peak, seconds before the first byte of a message to
         the next place and its bytes a second (from the last one none); of messages among its replicas bytes a
-        second, the longest way, and what else shapes have of them."""
+        second, the longest way, and what else pipes have of them."""
         edges = np.arange(0, self.most(data) * data, data)
         stop = len(edges) * data
         fastest = [np.maximum.reduceat(each[:stop], edges) for each in (self.speeds, self.peaks)]
