@@ -33,7 +33,7 @@ def footprint(graph: Graph, space: Space, cuts: StageCuts, samples: Reals, train
     )  # whole buckets on their way; a stage gathers all of its own
     held = held + np.where(owners[1] > 1, rooms, 0.0)
     held = held + np.where(owners[0] > 1, np.where(pipe > 1, trained * np.minimum(2 / chunks, 1), rooms), 0.0)
-    flying = _flying(space, cuts, stages)
+    in_flight = _in_flight(space, cuts, stages)
     # A pass of a stage is one segment, so all of its gradients are there before the first is packed.
     held = held + np.where(pipe > 1, trained / chunks, np.minimum(space.column("bucket"), trained) * copies)
     held = held + np.where(copies == 0, trained, 0.0)
@@ -41,7 +41,7 @@ def footprint(graph: Graph, space: Space, cuts: StageCuts, samples: Reals, train
     put_off = np.array([order is Order.ZERO_BUBBLE for _, order, _ in SCHEDULES])[space.column("schedule")]
     full = (space.column("recompute") == RECOMPUTES.index(Recompute.FULL)) & ~put_off  # W has to find it all again
     widest = float(cuts.saved[-1].max())
-    kept = np.where(full, chunks * crossing * _many(flying, cuts, stages) + widest, flying)
+    kept = np.where(full, chunks * crossing * _many(in_flight, cuts, stages) + widest, in_flight)
     found: Reals = held + samples * (kept + beyond)
     return found
 
@@ -52,12 +52,12 @@ def _activations(graph: Graph) -> float:
     return float(during[:, 0].max()) / graph.batch
 
 
-def _many(flying: Reals, cuts: StageCuts, stages: Ints) -> Reals:
-    found: Reals = np.maximum(flying / cuts.fullest[stages], 1.0)
+def _many(in_flight: Reals, cuts: StageCuts, stages: Ints) -> Reals:
+    found: Reals = np.maximum(in_flight / cuts.fullest[stages], 1.0)
     return found
 
 
-def _flying(space: Space, cuts: StageCuts, stages: Ints) -> Reals:
+def _in_flight(space: Space, cuts: StageCuts, stages: Ints) -> Reals:
     """Bytes a sample that backward waits for on the fullest rank: of all microbatches where the pipe fills first, of as
     many as places follow in the others."""
     kinds, batch = len(SCHEDULES), int(space.column("microbatches").max(initial=1)) + 1
@@ -66,9 +66,9 @@ def _flying(space: Space, cuts: StageCuts, stages: Ints) -> Reals:
     found = np.zeros(len(unique))
     for i, (key, stage) in enumerate(zip(unique.tolist(), stages[first].tolist(), strict=True)):
         (pipe, schedule), m = divmod(key // batch, kinds), key % batch
-        if (pipe, schedule, m) not in cuts.flying:
-            cuts.flying[pipe, schedule, m] = _fullest(cuts.saved[stage], pipe, schedule, m)
-        found[i] = cuts.flying[pipe, schedule, m]
+        if (pipe, schedule, m) not in cuts.in_flight:
+            cuts.in_flight[pipe, schedule, m] = _fullest(cuts.saved[stage], pipe, schedule, m)
+        found[i] = cuts.in_flight[pipe, schedule, m]
     result: Reals = found[place.ravel()]
     return result
 

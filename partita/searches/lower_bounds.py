@@ -23,7 +23,7 @@ from partita.plan.schedule import Order
 from partita.recipes.catalogue import call
 from partita.searches.backward_memory import BackwardMemory, alone
 from partita.searches.gathering import Gathers, collectives_at
-from partita.searches.rounds import Pipe, round_of
+from partita.searches.rounds import StageTimes, round_of
 from partita.searches.space import RECOMPUTES, SHARDS, Space
 from partita.searches.stage_costs import ORDERS, Pipes, StageCosts
 from partita.units import Seconds
@@ -193,7 +193,7 @@ class LowerBounds:
         took = {"F": pipes.forward[i], "B": pipes.backward[i], "W": pipes.late[i]}
         seconds = {kind: (one / pipes.peaks[i]).ravel().tolist() for kind, one in took.items()}
         behind = {kind: ((kind == packed) * packs / pipes.peaks[i]).ravel().tolist() for kind in took}
-        return round_of(rows, waits, Pipe(seconds, behind, *self.places.leaps(pipes, i)), int(pipes.first[i]))
+        return round_of(rows, waits, StageTimes(seconds, behind, *self.places.transfers(pipes, i)), int(pipes.first[i]))
 
     def _tail(self, pipes: Pipes, i: int, shard: Shard, bucket: int) -> Seconds:
         """Of the first place of the i-th point, between what it packs last and its next forward pass."""
@@ -261,7 +261,7 @@ class LowerBounds:
         least = np.minimum(bucket, own[:, -1])
         packed = least * (shard >= SHARDS.index(GRADIENTS))[:, None]
         begun, fullest = waiting - held.kept[at, -1], held.fullest[at, -1]
-        heaviest = np.where((m > 1)[:, None], held.laden[at, -1], fullest)
+        heaviest = np.where((m > 1)[:, None], held.with_gradients[at, -1], fullest)
         if pipe > 1:
             heaviest = np.maximum(heaviest, passes)
             made, gathered = state * (m > 1)[:, None], own[:, -1] * divided
@@ -277,9 +277,9 @@ class LowerBounds:
         if off.any():
             place, n = np.arange(pipe), pipes.m[:, None]
             # When the first W begins, the first rank + 1 microbatches wait for theirs.
-            unpaid = np.minimum(place + 1, n) * held.unpaid[:, 0]
-            unpaid = unpaid + np.clip(np.minimum(pipe, n) - 1 - place, 0, None) * held.kept[:, 0]
-            top[off] = np.max([waiting + gathered, made + packed, unpaid[at]], axis=0)[off]
+            deferred = np.minimum(place + 1, n) * held.deferred[:, 0]
+            deferred = deferred + np.clip(np.minimum(pipe, n) - 1 - place, 0, None) * held.kept[:, 0]
+            top[off] = np.max([waiting + gathered, made + packed, deferred[at]], axis=0)[off]
         found: Reals = (whole * each + self._tied(shard, data, shared.sum(axis=1), again.sum(axis=1)) + top).max(axis=1)
         return found
 

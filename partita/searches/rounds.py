@@ -18,7 +18,7 @@ Each = Sequence[Seconds]
 
 
 @dataclass(frozen=True)
-class Pipe:
+class StageTimes:
     """What the stages of one point take: seconds of their passes `took` and of packing what these complete (`packs`),
     by kind of pass; of messages `there` from each stage to the next one, and `back`, -inf where nobody waits for
     them."""
@@ -29,7 +29,7 @@ class Pipe:
     back: Each
 
 
-def round_of(rows: Sequence[Row], waits: Sequence[Each], pipe: Pipe, first: int) -> tuple[Seconds, Seconds]:
+def round_of(rows: Sequence[Row], waits: Sequence[Each], times: StageTimes, first: int) -> tuple[Seconds, Seconds]:
     """When the last backward pass of place `first` begins at the least, and when all of its round is over, after its
     first pass began. `waits` has for each pass of a place's row how long its rank computes nothing before it."""
     places, free, at, begun = len(rows), [-inf] * len(rows), [0] * len(rows), 0.0
@@ -43,16 +43,16 @@ def round_of(rows: Sequence[Row], waits: Sequence[Each], pipe: Pipe, first: int)
             one = row[at[place]]
             kind, stage, ready = one.kind, one.chunk * places + place, -inf
             step = {"F": -1, "B": 1}.get(kind, 0)  # to the stage that it waits for
-            leaps = pipe.there if step < 0 else pipe.back
+            transfers = times.there if step < 0 else times.back
             edge = stage - (step < 0)
-            if step and 0 <= edge < len(leaps) and leaps[edge] > -inf:
+            if step and 0 <= edge < len(transfers) and transfers[edge] > -inf:
                 source = ends.get((kind, stage + step, one.microbatch))
                 if source is None:
                     break
-                ready = source + leaps[edge]
+                ready = source + transfers[edge]
             start = max(free[place] + waits[place][at[place]], ready)
-            ends[kind, stage, one.microbatch] = start + pipe.took[kind][stage]
-            free[place] = start + pipe.took[kind][stage] + pipe.packs[kind][stage]
+            ends[kind, stage, one.microbatch] = start + times.took[kind][stage]
+            free[place] = start + times.took[kind][stage] + times.packs[kind][stage]
             if place == first and kind == "B":
                 begun = start
             if step:

@@ -87,14 +87,14 @@ class Pipes:
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class StageMemory:
     """Bytes of a microbatch, shape [points, chunks, places]: that wait for backward, that the fullest pass needs, the
-    same with gradients that nobody takes before it ends, and `unpaid` those that wait for what is late."""
+    same with gradients that nobody takes before it ends, and `deferred` those that wait for what is late."""
 
     kept: Reals
     fullest: Reals
-    laden: Reals
-    unpaid: Reals
+    with_gradients: Reals
+    deferred: Reals
 
 
 class StageCosts:
@@ -160,9 +160,9 @@ class StageCosts:
         ring, way_there, machines, whole, halves, light = around
         ways = []
         for passes, size in ((forward, tables[:, 7]), (returns, tables[:, 8])):
-            leaps = message[:, : pipe - 1] + np.take_along_axis(size, cuts, 1) / width[:, : pipe - 1]
+            transfers = message[:, : pipe - 1] + np.take_along_axis(size, cuts, 1) / width[:, : pipe - 1]
             way = np.zeros((len(data), pipe))
-            way[:, 1:] = np.cumsum(passes[:, 0, :-1] / peaks[:, :-1] + leaps, axis=1)
+            way[:, 1:] = np.cumsum(passes[:, 0, :-1] / peaks[:, :-1] + transfers, axis=1)
             ways.append(np.maximum(way - np.take_along_axis(way, first[:, None], 1), 0.0))
         ahead, back = ways
         return Pipes(
@@ -171,7 +171,7 @@ class StageCosts:
             machines, whole, halves, light, first,
         )  # fmt: skip
 
-    def leaps(self, pipes: Pipes, i: int) -> tuple[list[Seconds], list[Seconds]]:
+    def transfers(self, pipes: Pipes, i: int) -> tuple[list[Seconds], list[Seconds]]:
         """Seconds of a message from each stage of the i-th point to the next one, and back; -inf where that one does
         not wait for it."""
         data, pipe, rule = int(pipes.data[i]), pipes.pipe, RECOMPUTES[pipes.rule[i]]
@@ -184,20 +184,21 @@ class StageCosts:
         there, back = (np.where(waited, message[place] + size[cuts] / width[place], -np.inf) for size in work[7:9])
         return there.tolist(), back.tolist()
 
-    def held(self, pipes: Pipes) -> Held:
+    def held(self, pipes: Pipes) -> StageMemory:
         """What the points keep."""
         sizes, starts = self.batch // (pipes.data * pipes.m), pipes.starts.reshape(len(pipes.data), -1)
         tables, edges = self._tables(self.bytes, sizes, pipes.rule, pipes.pipe > 1, starts)
-        kept, unpaid = np.add.reduceat(np.moveaxis(tables[:, :2], 1, 0).reshape(2, -1), edges, axis=1)
+        kept, deferred = np.add.reduceat(np.moveaxis(tables[:, :2], 1, 0).reshape(2, -1), edges, axis=1)
         before = np.cumsum(tables[:, 0], axis=1) - tables[:, 0]
         grown = np.cumsum(tables[:, 4], axis=1)
         ends = np.append(starts[:, 1:], np.full((len(starts), 1), self.count), axis=1) - 1
         first, last = np.take_along_axis(before, starts, 1).ravel(), np.take_along_axis(grown, ends, 1).ravel()
         fullest = np.maximum.reduceat((before + tables[:, 2]).ravel(), edges) - first
-        laden = np.maximum.reduceat((before + tables[:, 3] - grown).ravel(), edges) - first + last
-        kept, fullest, laden, unpaid = (one.reshape(pipes.starts.shape) for one in (kept, fullest, laden, unpaid))
-        unpaid[pipes.ordered(Order.ZERO_BUBBLE), 0, 0] = 0.0
-        return Held(kept, fullest, laden, unpaid)
+        with_gradients = np.maximum.reduceat((before + tables[:, 3] - grown).ravel(), edges) - first + last
+        deferred = deferred.reshape(pipes.starts.shape)
+        deferred[pipes.ordered(Order.ZERO_BUBBLE), 0, 0] = 0.0
+        others = (one.reshape(pipes.starts.shape) for one in (kept, fullest, with_gradients))
+        return StageMemory(*others, deferred)
 
     def tied(self, pipes: Pipes) -> tuple[Reals, Reals]:
         """Bytes of parameters that other stages hold too, shape [points, chunks, places]: those counted in `state`, and

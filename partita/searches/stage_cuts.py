@@ -48,7 +48,7 @@ class StageCuts:
         return np.array([max(float(kept.max()), 1.0) for kept in self.saved])
 
     @cached_property
-    def flying(self) -> dict[tuple[int, int, int], float]:
+    def in_flight(self) -> dict[tuple[int, int, int], float]:
         """What is known of pipes (their length, schedule, microbatches): bytes that backward waits for."""
         return {}
 

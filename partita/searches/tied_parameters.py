@@ -27,5 +27,6 @@ def tied_parameters(graph: Graph) -> tuple[TiedParameter, ...]:
 def _tied_parameters(graph: Graph) -> tuple[TiedParameter, ...]:
     _, block = numbered(graph)
     readers = homes_of(graph).readers
-    found = ((p, block[readers.get(p.name, [0])]) for p in graph.trainable)
-    return tuple(TiedParameter(p.name, int(at.min()), int(at.max()), p.tensor.size()) for p, at in found if at.min() < at.max())
+    blocks = ((p, block[readers.get(p.name, [0])]) for p in graph.trainable)
+    spans = ((p, int(at.min()), int(at.max())) for p, at in blocks)
+    return tuple(TiedParameter(p.name, first, last, p.tensor.size()) for p, first, last in spans if first < last)
