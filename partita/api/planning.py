@@ -15,7 +15,7 @@ from partita.plan.plan import Plan
 from partita.recipes.budget import settled
 from partita.recipes.reading import read_text
 from partita.searches.auto import auto, shortlist_of
-from partita.searches.break_even import all_break_evens, asked
+from partita.searches.break_even import all_break_evens, codec_baseline
 from partita.searches.exhaustive import Search
 from partita.searches.finals import finalists, judged
 from partita.searches.minibatches import over_minibatches
@@ -75,7 +75,7 @@ def search(
     begun = time.perf_counter()
     tell("pricing every point of the grid by formula")
     shortlist = shortlist_of(graph, cluster, objective=objective, allow=allow)
-    coded = asked(graph, cluster) if "lossy" in ALLOWED[allow] else ()
+    coded = codec_baseline(graph, cluster) if "lossy" in ALLOWED[allow] else ()
     known = costs or costs_of(graph, cluster, [*shortlist.plans, *coded], source="datasheet")
     found = auto(shortlist, known, objective=objective, allow=allow, tell=tell)
     if costs is None and source != "datasheet":

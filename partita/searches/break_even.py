@@ -37,7 +37,7 @@ class BreakEven:
         return f"{self.plan}: its codec {'pays' if self.gain > 1 else 'never pays'} from {low} to {high}"
 
 
-def bare(plan: Plan) -> Plan:
+def without_codecs(plan: Plan) -> Plan:
     """The plan's last phase without codecs, and with its momentum where the task has it."""
     syncs = tuple(replace(sync, wire=all_numbers(replace(sync.wire, codecs=()))) for sync in plan.sync)
     kept = tuple(one for one in plan.update.corrections if one.name != "momentum")
@@ -48,9 +48,8 @@ def break_even_of(plan: Plan, costs: Costs) -> BreakEven | None:
     """Where the codecs of a plan pay, predicted; None where it has none."""
     if not any(sync.wire.codecs for sync in plan.sync):
         return None
-    coded, plain = (
-        lower(costs.graph, each, costs.cluster)[-1].program for each in (replace(plan, before=()), bare(plan))
-    )
+    both = replace(plan, before=()), without_codecs(plan)
+    coded, plain = (lower(costs.graph, each, costs.cluster)[-1].program for each in both)
     known: dict[tuple[int, float], Seconds] = {}
 
     def seconds(which: int, factor: float) -> Seconds:
@@ -65,7 +64,7 @@ def break_even_of(plan: Plan, costs: Costs) -> BreakEven | None:
     return BreakEven(plan.name, gain, turn[0] if turn else 0.0, own)
 
 
-def asked(graph: Graph, cluster: Cluster) -> tuple[Plan, ...]:
+def codec_baseline(graph: Graph, cluster: Cluster) -> tuple[Plan, ...]:
     """The plan on which every codec is looked at: gradients that are all-reduced, without one. None for one device, for
     more than a break-even is simulated for, or for more than there are samples."""
     some = 1 < cluster.size <= min(MOST_RANKS, graph.global_batch or graph.batch)
@@ -73,8 +72,8 @@ def asked(graph: Graph, cluster: Cluster) -> tuple[Plan, ...]:
 
 
 def all_break_evens(costs: Costs) -> tuple[BreakEven, ...]:
-    """Where every codec pays with its own settings, on what is `asked` about."""
+    """Where every codec pays with its own settings, against `codec_baseline`."""
     graph, cluster = costs.graph, costs.cluster
-    names = SPECS if asked(graph, cluster) else ()
+    names = SPECS if codec_baseline(graph, cluster) else ()
     found = (break_even_of(call(f"ddp(codec={name})", graph, cluster, costs), costs) for name in names)
     return tuple(one for one in found if one)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from typing import Any, Final
 
@@ -19,9 +19,9 @@ from partita.program.program import Program
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import RECIPES, call
 from partita.searches.break_even import BreakEven
-from partita.searches.explaining import WIDEST, binding, break_even, loss, narrowest_link, widened
+from partita.searches.explaining import WIDEST, bottleneck, break_even, excess, narrowest_link, widened
 from partita.searches.minibatch_choice import MinibatchChoice
-from partita.searches.objective import check_objective, refusal, worth
+from partita.searches.objective import check_objective, objective_value, refusal
 from partita.simulator.simulate import simulate, step_seconds
 from partita.units import Bytes, Seconds, show_bandwidth
 
@@ -137,7 +137,8 @@ def ranked(
     if not found:
         raise PlanError("no plan of the grid applies: " + "; ".join(sorted({why for _, why in refused})))
     cluster = costs.cluster
-    order = sorted(found, key=lambda c: (not c.fits, worth(c.timeline, cluster, objective), len(c.plan.name)))
+    value = partial(objective_value, cluster=cluster, objective=objective)
+    order = sorted(found, key=lambda c: (not c.fits, value(c.timeline), len(c.plan.name)))
     bound = bound or _bound(graph, cluster, costs)
     explained = tuple(_explained(c, order[0], cluster, objective, bound) for c in order)
     words = explained[0].explanation + _turn(order, costs, objective, at)
@@ -195,10 +196,10 @@ def _bound(graph: Graph, cluster: Cluster, costs: Costs) -> Seconds:
 
 
 def _explained(each: Candidate, best: Candidate, cluster: Cluster, objective: str, bound: Seconds) -> Candidate:
-    words = binding(each.timeline)
+    words = bottleneck(each.timeline)
     if each is not best:
-        mine, least = (worth(c.timeline, cluster, objective) for c in (each, best))
-        words += f"; it would {loss(mine, least, objective)} as {best.plan.name}"
+        mine, least = (objective_value(c.timeline, cluster, objective) for c in (each, best))
+        words += f"; it would {excess(mine, least, objective)} as {best.plan.name}"
         words += "" if each.fits else ", and does not fit"
     return replace(each, explanation=words, gap=each.timeline.step_seconds / bound - 1 if bound else 0.0)
 
@@ -209,8 +210,8 @@ def _turn(ranked: Sequence[Candidate], costs: Costs, objective: str, at: At | No
     other = next((c for c in ranked[1:] if recipe_of(c) != recipe_of(best)), ranked[1] if len(ranked) > 1 else None)
     if other is None:
         return ""
-    mine, least = (worth(c.timeline, cluster, objective) for c in (other, best))
-    words, own = f"; {other.plan.name} would {loss(mine, least, objective)}", narrowest_link(cluster)
+    mine, least = (objective_value(c.timeline, cluster, objective) for c in (other, best))
+    words, own = f"; {other.plan.name} would {excess(mine, least, objective)}", narrowest_link(cluster)
     if objective == "memory" or not other.fits or not own:
         return words
     weight = [value / c.timeline.step_seconds for c, value in ((best, least), (other, mine))]

@@ -16,7 +16,7 @@ HALVINGS: Final = 6
 MOST_RANKS: Final = 64  # a break-even takes a dozen simulations
 
 
-def binding(timeline: Timeline) -> str:
+def bottleneck(timeline: Timeline) -> str:
     """What most of a step is spent on."""
     name, share = largest_part(timeline)
     return f"bound by {name} ({share:.0%} of its step)"
@@ -33,7 +33,7 @@ def largest_part(timeline: Timeline) -> tuple[str, float]:
     return name, parts[name] / timeline.step_seconds if timeline.step_seconds else 0.0
 
 
-def loss(other: float, best: float, objective: str) -> str:
+def excess(other: float, best: float, objective: str) -> str:
     """How much more of the objective than the best plan another takes."""
     return OBJECTIVES[objective].format(other / best if best else 1.0)
 

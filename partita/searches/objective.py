@@ -48,7 +48,7 @@ def refusal(semantics: str, objective: str, allow: str) -> str:
     return ""
 
 
-def worth(timeline: Timeline, cluster: Cluster, objective: str) -> float:
+def objective_value(timeline: Timeline, cluster: Cluster, objective: str) -> float:
     """What is to be small: seconds a step, bytes of the fullest rank, or dollars a step of the devices it occupies."""
     if objective == "memory":
         return float(max(timeline.memory))

@@ -14,7 +14,7 @@ from partita.cost.costs import Costs
 from partita.errors import InputError, OptionError
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
-from partita.searches.break_even import BreakEven, bare, break_even_of
+from partita.searches.break_even import BreakEven, break_even_of, without_codecs
 from partita.searches.explaining import narrowest_link, widened
 from partita.simulator.simulate import simulate, step_seconds
 from partita.units import BytesPerSecond, Seconds, parse_bandwidth
@@ -78,7 +78,7 @@ def sweep(plan: Plan, costs: Costs, bandwidths: tuple[BytesPerSecond, ...]) -> S
     own = check_links(costs.cluster)
     coded = any(sync.wire.codecs for sync in plan.sync)
     program = lower(costs.graph, replace(plan, before=()), costs.cluster)[-1].program
-    plain = lower(costs.graph, bare(plan), costs.cluster)[-1].program if coded else None
+    plain = lower(costs.graph, without_codecs(plan), costs.cluster)[-1].program if coded else None
     points = []
     for bandwidth in bandwidths:
         there = replace(costs, cluster=widened(costs.cluster, bandwidth / own))

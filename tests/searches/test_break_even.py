@@ -10,7 +10,7 @@ from partita.cost.costs import Costs, Touch
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import call
-from partita.searches.break_even import all_break_evens, bare, break_even_of
+from partita.searches.break_even import all_break_evens, break_even_of, without_codecs
 from partita.searches.explaining import widened
 from partita.simulator.simulate import simulate
 from partita.wire.codec import SPECS
@@ -39,12 +39,12 @@ def test_at_the_break_even_both_take_as_long(codec: str, number: float) -> None:
     found = break_even_of(plan, costs)
     assert found is not None
     assert found.even > 0
-    coded, plain = (seconds(each, costs, found.even) for each in (plan, bare(plan)))
+    coded, plain = (seconds(each, costs, found.even) for each in (plan, without_codecs(plan)))
     assert coded == pytest.approx(plain, rel=0.02)
-    assert seconds(plan, costs, found.even / 3) < seconds(bare(plan), costs, found.even / 3)
-    assert seconds(plan, costs, found.even * 3) > seconds(bare(plan), costs, found.even * 3)
+    assert seconds(plan, costs, found.even / 3) < seconds(without_codecs(plan), costs, found.even / 3)
+    assert seconds(plan, costs, found.even * 3) > seconds(without_codecs(plan), costs, found.even * 3)
     assert "pays below" in str(found)
-    assert found.gain == pytest.approx(seconds(bare(plan), costs, BANDWIDTH) / seconds(plan, costs, BANDWIDTH))
+    assert found.gain == pytest.approx(seconds(without_codecs(plan), costs, BANDWIDTH) / seconds(plan, costs, BANDWIDTH))
 
 
 def test_a_dearer_codec_pays_up_to_less() -> None:
