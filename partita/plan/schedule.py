@@ -7,7 +7,11 @@ from enum import StrEnum
 
 
 class Order(StrEnum):
-    """The order of passes on the stages of a pipeline, by its paper's name; sequential: no pipeline."""
+    """The order of passes on the stages of a pipeline, by its paper's name; sequential: no pipeline.
+
+    Bidirectional (GEMS, Jain et al. 2020) and message (AMPNet, Gaunt et al. 2017) are the specification of plans that
+    are not lowered yet: they are written, read and checked, and lowering refuses them in a sentence.
+    """
 
     SEQUENTIAL = "sequential"
     FILL_DRAIN = "fill_drain"
@@ -20,7 +24,11 @@ class Order(StrEnum):
 
 class Versions(StrEnum):
     """Which weights a backward pass reads: the latest; those of its forward pass (stash); one of two buffers (double);
-    for all stages those of the first stage's forward pass (vertical); or predicted ones."""
+    for all stages those of the first stage's forward pass (vertical); or predicted ones.
+
+    All but the latest are the specification of pipelines without a flush, which are not lowered yet: PipeDream's
+    (stash, vertical; Narayanan et al. 2019), PipeDream-2BW's (double; 2021) and SpecTrain's (predict; Chen et al. 2018).
+    """
 
     LATEST = "latest"
     STASH = "stash"
