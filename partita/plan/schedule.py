@@ -27,7 +27,7 @@ class Versions(StrEnum):
     for all stages those of the first stage's forward pass (vertical); or predicted ones.
 
     All but the latest are the specification of pipelines without a flush, which are not lowered yet: PipeDream's
-    (stash, vertical; Narayanan et al. 2019), PipeDream-2BW's (double; 2021) and SpecTrain's (predict; Chen et al. 2018).
+    (stash, vertical; Narayanan et al. 2019), PipeDream-2BW's (double) and SpecTrain's (predict; Chen et al. 2018).
     """
 
     LATEST = "latest"
