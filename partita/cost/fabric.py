@@ -32,6 +32,9 @@ Hops = tuple[float, float, float]  # microseconds by protocol
 
 
 class Protocol(IntEnum):
+    """NCCL's protocols, in its own order: messages with a flag in every 8 bytes, with one in every 128, or in
+    chunks."""
+
     LL = 0
     LL128 = 1
     SIMPLE = 2
@@ -85,6 +88,7 @@ class Fabric:
     occupied: float = 0.0
 
     def of(self, kind: Kind, circle: Circle) -> Curve:
+        """The curve of a kind of collective among a circle, as in `Curves`."""
         return curve_of(self, kind, circle.ranks, circle.machines)
 
     def rate(self, ranks: int, machines: int) -> BytesPerSecond:

@@ -41,6 +41,8 @@ def bound_of(magnitudes: Array, ratio: float) -> float:
 
 
 def decode_adaptive(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
+    """What a message of `encode_adaptive` says: the mean of its sign at each place and 0 elsewhere, put into `values`
+    or added."""
     array, body = array_of(values), array_of(message)
     if not add:
         array[:] = 0
@@ -49,6 +51,7 @@ def decode_adaptive(message: torch.Tensor, values: torch.Tensor, settings: Setti
 
 
 def places_of_adaptive(message: torch.Tensor, count: int, settings: Settings) -> torch.Tensor:
+    """The places, among `count` numbers, of which a message of `encode_adaptive` speaks."""
     return places_of_threshold(message[HEAD:], count, settings)
 
 
@@ -96,6 +99,7 @@ def encode_adacomp(
 
 
 def decode_adacomp(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool, site: Site) -> None:
+    """What a message of `encode_adacomp` says: +-s at each place and 0 elsewhere, put into `values` or added."""
     array, body, size = array_of(values), array_of(message), int(settings["bin"])
     if not add:
         array[:] = 0
@@ -105,6 +109,7 @@ def decode_adacomp(message: torch.Tensor, values: torch.Tensor, settings: Settin
 
 
 def places_of_adacomp(message: torch.Tensor, count: int, settings: Settings) -> torch.Tensor:
+    """The places, among `count` numbers, of which a message of `encode_adacomp` speaks."""
     return torch.from_numpy(_places(array_of(message.cpu()), count, int(settings["bin"]))[0])
 
 

@@ -21,6 +21,7 @@ PLACE: Final = 0x7FFFFFFF
 
 @kernel
 def beyond(v: tensor, bound: tensor, inside: tensor, STRICT: constexpr) -> tensor:
+    """Which numbers have a magnitude of at least the bound, or above it if STRICT."""
     if STRICT:
         return inside & (tl.abs(v) > bound)
     else:
@@ -92,6 +93,7 @@ def largest_places(values: torch.Tensor, k: int) -> torch.Tensor:
 
 
 def encode_topk(values: torch.Tensor, message: torch.Tensor, settings: Settings, key: int, back: bool) -> None:
+    """`chosen.encode_topk` on a card: the k places in int32, then their numbers; at ratio 1 all numbers as they are."""
     k = kept(values.numel(), settings)
     if k == values.numel():
         message.copy_(values.view(torch.uint8))
@@ -106,6 +108,7 @@ def encode_topk(values: torch.Tensor, message: torch.Tensor, settings: Settings,
 
 
 def decode_topk(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
+    """What a message of `encode_topk` says, put into `values` or added."""
     k = kept(values.numel(), settings)
     if k == values.numel():
         whole = message.clone().view(values.dtype)
@@ -117,6 +120,7 @@ def decode_topk(message: torch.Tensor, values: torch.Tensor, settings: Settings,
 
 
 def encode_threshold(values: torch.Tensor, message: torch.Tensor, settings: Settings, key: int, back: bool) -> int:
+    """`chosen.encode_threshold` on a card: a word for each |v| above the threshold. Returns the bytes of all words."""
     bound = torch.full((1,), settings["threshold"], dtype=values.dtype, device=values.device)
     ends = counted(values, bound, True)
     words = torch.empty(int(ends[-1]), dtype=torch.int32, device=values.device)
@@ -126,6 +130,7 @@ def encode_threshold(values: torch.Tensor, message: torch.Tensor, settings: Sett
 
 
 def decode_threshold(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
+    """What a message of `encode_threshold` says, +-threshold at each place, put into `values` or added."""
     if not add:
         values.zero_()
     words = message.clone().view(torch.int32)

@@ -18,16 +18,19 @@ from partita.kernels.card_bits import kernel, power, quotient, uniform
 
 @kernel
 def truncate_code(v: tensor, i: tensor, head: tensor, table: tensor, key: tensor, OF: constexpr) -> tensor:
+    """The upper 16 bits of each number in fp32."""
     return v.to(tl.float32).to(tl.uint32, bitcast=True) >> 16
 
 
 @kernel
 def truncate_value(code: tensor, i: tensor, head: tensor, table: tensor, OF: constexpr, KIND: constexpr) -> tensor:
+    """The fp32 whose upper 16 bits are the code, the others 0."""
     return (code << 16).to(tl.float32, bitcast=True).to(KIND)
 
 
 @kernel
 def q8_code(v: tensor, i: tensor, head: tensor, table: tensor, key: tensor, OF: constexpr) -> tensor:
+    """round(127 v / m), ties to even, within +-127, where the head is m = max |v|."""
     scaled = v * quotient(tl.full((), 127, v.dtype), tl.load(head).to(v.dtype))
     within = tl.minimum(tl.maximum(scaled, -127.0), 127.0)
     if v.dtype == tl.float32:
@@ -39,12 +42,14 @@ def q8_code(v: tensor, i: tensor, head: tensor, table: tensor, key: tensor, OF: 
 
 @kernel
 def q8_value(code: tensor, i: tensor, head: tensor, table: tensor, OF: constexpr, KIND: constexpr) -> tensor:
+    """code m / 127, where the head is m."""
     step = quotient(tl.load(head).to(KIND), tl.full((), 127, KIND))
     return code.to(tl.int8).to(KIND) * step
 
 
 @kernel
 def fixed_code(v: tensor, i: tensor, head: tensor, table: tensor, key: tensor, OF: constexpr) -> tensor:
+    """floor(v / 2^e + a random number of [0, 1)), saturated to OF bits with sign, where the head is e."""
     half = tl.full((), 1 << (OF - 1), tl.float64)
     noisy = tl.floor(v.to(tl.float64) * power(-tl.load(head)) + uniform(i, key).to(tl.float64))
     return tl.minimum(tl.maximum(noisy, -half), half - 1.0).to(tl.int32).to(tl.uint32)
@@ -52,6 +57,7 @@ def fixed_code(v: tensor, i: tensor, head: tensor, table: tensor, key: tensor, O
 
 @kernel
 def fixed_value(code: tensor, i: tensor, head: tensor, table: tensor, OF: constexpr, KIND: constexpr) -> tensor:
+    """code 2^e, the code's OF bits read with sign, where the head is e."""
     bits = (code & ((1 << OF) - 1)).to(tl.int64)
     whole = bits - ((bits >> (OF - 1)) << OF)
     return (whole.to(tl.float64) * power(tl.load(head))).to(KIND)
@@ -59,6 +65,7 @@ def fixed_value(code: tensor, i: tensor, head: tensor, table: tensor, OF: conste
 
 @kernel
 def dorefa_code(v: tensor, i: tensor, head: tensor, table: tensor, key: tensor, OF: constexpr) -> tensor:
+    """v of [-m, m] rounded at random to one of 2^OF levels, where the head is m; 0 where m is 0."""
     levels, wide = tl.full((), (1 << OF) - 1, tl.float64), tl.load(head).to(tl.float64)
     noisy = v.to(tl.float64) * quotient(levels, 2.0 * wide) + levels * 0.5 + uniform(i, key).to(tl.float64)
     code = tl.minimum(tl.maximum(tl.floor(noisy), 0.0), levels).to(tl.int64).to(tl.uint32)
@@ -67,6 +74,7 @@ def dorefa_code(v: tensor, i: tensor, head: tensor, table: tensor, key: tensor, 
 
 @kernel
 def dorefa_value(code: tensor, i: tensor, head: tensor, table: tensor, OF: constexpr, KIND: constexpr) -> tensor:
+    """The level of [-m, m] that a code of OF bits stands for, where the head is m."""
     levels, wide = tl.full((), (1 << OF) - 1, tl.float64), tl.load(head).to(tl.float64)
     return (code.to(tl.float64) * quotient(2.0 * wide, levels) - wide).to(KIND)
 
@@ -91,18 +99,21 @@ def tree_value(code: tensor, i: tensor, head: tensor, table: tensor, OF: constex
 
 @kernel
 def ternary_code(v: tensor, i: tensor, head: tensor, table: tensor, key: tensor, OF: constexpr) -> tensor:
+    """1 for +s, 2 for -s, 0 for neither: sign(v) is sent with probability |v| / s, where the head is s."""
     sent = uniform(i, key).to(v.dtype) * tl.load(head).to(v.dtype) < tl.abs(v)
     return tl.where(sent, tl.where(v < 0, 2, 1), 0).to(tl.uint32)
 
 
 @kernel
 def ternary_value(code: tensor, i: tensor, head: tensor, table: tensor, OF: constexpr, KIND: constexpr) -> tensor:
+    """s, -s or 0, where the head is s."""
     sign = (code == 1).to(tl.int32) - (code == 2).to(tl.int32)
     return tl.load(head).to(KIND) * sign.to(KIND)
 
 
 @kernel
 def sign_code(v: tensor, i: tensor, head: tensor, table: tensor, key: tensor, OF: constexpr) -> tensor:
+    """1 where v >= 0, else 0."""
     return (v >= 0).to(tl.uint32)
 
 

@@ -82,6 +82,8 @@ class Form:
         self, values: torch.Tensor, body: torch.Tensor, settings: Settings, key: int, back: bool,
         head: torch.Tensor, table: torch.Tensor,
     ) -> None:  # fmt: skip
+        """Fill `body` with the codes of flat `values`, drawing random numbers by `key`; if `back`, what the codes say
+        is taken off the values. `head` and `table` are what the code and the value of a number are told besides."""
         n, width = values.numel(), self.width(settings)
         launch(
             encode_blocks, blocks(n), values, cells(body, width), head, table, n, body.numel(), signed(key),
@@ -93,6 +95,7 @@ class Form:
         self, body: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool,
         head: torch.Tensor, table: torch.Tensor,
     ) -> None:  # fmt: skip
+        """What the codes in `body` say, put into flat `values` or added."""
         n, width = values.numel(), self.width(settings)
         launch(
             decode_blocks, blocks(n), values, cells(body, width), head, table, n, body.numel(),
@@ -197,14 +200,17 @@ def class_means(values: tensor, means: tensor, n: tensor, OF: constexpr, BLOCK: 
 
 
 def encode_truncate(values: torch.Tensor, message: torch.Tensor, settings: Settings, key: int, back: bool) -> None:
+    """`rounding.encode_truncate` on a card: 16 bits a number."""
     TRUNCATE.encode(values, message, settings, key, back, values, values)
 
 
 def decode_truncate(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
+    """What a message of `encode_truncate` says, put into `values` or added."""
     TRUNCATE.decode(message, values, settings, add, values, values)
 
 
 def encode_onebit(values: torch.Tensor, message: torch.Tensor, settings: Settings, key: int, back: bool) -> None:
+    """`signs.encode_onebit` on a card: one bit a number, then two means in fp32 for each group."""
     n, group, size = values.numel(), int(settings["group"]), -(-values.numel() // 8)
     means = torch.empty(2 * -(-n // group), dtype=torch.float32, device=values.device)
     launch(class_means, len(means) // 2, values, means, n, OF=ONEBIT.of(settings), BLOCK=BLOCK)
@@ -213,16 +219,19 @@ def encode_onebit(values: torch.Tensor, message: torch.Tensor, settings: Setting
 
 
 def decode_onebit(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
+    """What a message of `encode_onebit` says, put into `values` or added."""
     size = -(-values.numel() // 8)
     means = message[size:].clone().view(torch.float32)
     ONEBIT.decode(message[:size], values, settings, add, values, means)
 
 
 def bits(settings: Settings) -> int:
+    """Bits of a code as the codec is set."""
     return int(settings["bits"])
 
 
 def eight(settings: Settings) -> int:
+    """Eight bits of a code, whatever the codec is set to."""
     return 8
 
 

@@ -32,6 +32,7 @@ def encode_topk(values: torch.Tensor, message: torch.Tensor, settings: Settings,
 
 
 def decode_topk(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
+    """What a message of `encode_topk` says: the numbers at their places and 0 elsewhere, put into `values` or added."""
     array, body, k = array_of(values), array_of(message), kept(values.numel(), settings)
     if k == len(array):
         whole = body.view(array.dtype)
@@ -99,6 +100,8 @@ def encode_threshold(values: torch.Tensor, message: torch.Tensor, settings: Sett
 
 
 def decode_threshold(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
+    """What a message of `encode_threshold` says: +-threshold at each place and 0 elsewhere, put into `values` or
+    added."""
     array = array_of(values)
     if not add:
         array[:] = 0

@@ -30,6 +30,7 @@ def encode_qsgd(values: torch.Tensor, message: torch.Tensor, settings: Settings,
 
 
 def decode_qsgd(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
+    """What a message of `encode_qsgd` says, level times norm / levels of each number, put into `values` or added."""
     array, norms, stream = _parts(values, message, settings)
     levels = np.zeros(len(array), np.int16)
     read = _read_dense if settings["dense"] else _read_gaps

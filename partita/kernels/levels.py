@@ -31,6 +31,7 @@ def encode_fixed(values: torch.Tensor, message: torch.Tensor, settings: Settings
 
 
 def decode_fixed(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
+    """What a message of `encode_fixed` says, code times 2^e of each number, put into `values` or added."""
     body, bits = array_of(message), int(settings["bits"])
     codes = np.empty(values.numel(), np.int64)
     unpack(body[HEAD:], bits, codes)
@@ -85,6 +86,7 @@ def encode_dorefa(values: torch.Tensor, message: torch.Tensor, settings: Setting
 
 
 def decode_dorefa(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
+    """What a message of `encode_dorefa` says, a level of [-m, m] for each number, put into `values` or added."""
     body, levels = array_of(message), (1 << int(settings["bits"])) - 1
     codes, wide = np.empty(values.numel(), np.int64), np.float64(body[:HEAD].view(np.float32)[0])
     unpack(body[HEAD:], int(settings["bits"]), codes)

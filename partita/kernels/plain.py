@@ -50,15 +50,18 @@ def half(dtype: torch.dtype) -> tuple[Encode, Decode]:
 
 
 def truncate(v: torch.Tensor, s: Settings, key: int) -> torch.Tensor:
+    """The message of flat `v` as `rounding.encode_truncate` makes it: the upper 16 bits of each fp32."""
     return bytes_of(v.float()).view(-1, 4)[:, 2:].reshape(-1)
 
 
 def widen(message: torch.Tensor, like: torch.Tensor, s: Settings) -> torch.Tensor:
+    """What a message of `truncate` says, in the shape and dtype of `like`."""
     upper = message.view(-1, 2)
     return numbers(torch.cat([torch.zeros_like(upper), upper], 1).reshape(-1), torch.float32).to(like.dtype)
 
 
 def q8(v: torch.Tensor, s: Settings, key: int) -> torch.Tensor:
+    """The message of flat `v` as `rounding.encode_q8` makes it: max |v| in fp32, then a byte for each number."""
     scale = v.abs().max().float().reshape(1)
     step = scale.to(v.dtype)
     codes = torch.clamp(torch.round(v * (127 / step)), -127, 127) if float(scale) else torch.zeros_like(v)
@@ -66,11 +69,14 @@ def q8(v: torch.Tensor, s: Settings, key: int) -> torch.Tensor:
 
 
 def from_q8(message: torch.Tensor, like: torch.Tensor, s: Settings) -> torch.Tensor:
+    """What a message of `q8` says, in the shape and dtype of `like`."""
     scale = numbers(message[:4], torch.float32).to(like.dtype)
     return numbers(message[4:], torch.int8).to(like.dtype) * (scale / 127)
 
 
 def onebit(v: torch.Tensor, s: Settings, key: int) -> torch.Tensor:
+    """The message of flat `v` as `signs.encode_onebit` makes it: a bit for each number, then two means in fp32 for each
+    group."""
     means = []
     for group in torch.split(v, int(s["group"])):
         low, high = group[group < 0].double(), group[group >= 0].double()
@@ -79,6 +85,7 @@ def onebit(v: torch.Tensor, s: Settings, key: int) -> torch.Tensor:
 
 
 def from_onebit(message: torch.Tensor, like: torch.Tensor, s: Settings) -> torch.Tensor:
+    """What a message of `onebit` says, in the shape and dtype of `like`."""
     n, group = like.numel(), int(s["group"])
     bits = unpacked(message[: -(-n // 8)], 1, n)
     means = numbers(message[-(-n // 8) :], torch.float32)
@@ -86,6 +93,7 @@ def from_onebit(message: torch.Tensor, like: torch.Tensor, s: Settings) -> torch
 
 
 def terngrad(v: torch.Tensor, s: Settings, key: int) -> torch.Tensor:
+    """The message of flat `v` as `signs.encode_terngrad` makes it: the scale in fp32, then two bits for each number."""
     wide, most = v.double(), v.abs().max().double()
     if s["clip"]:
         most = torch.minimum(most, s["clip"] * wide.var(unbiased=False).sqrt())
@@ -95,6 +103,7 @@ def terngrad(v: torch.Tensor, s: Settings, key: int) -> torch.Tensor:
 
 
 def from_terngrad(message: torch.Tensor, like: torch.Tensor, s: Settings) -> torch.Tensor:
+    """What a message of `terngrad` says, in the shape and dtype of `like`."""
     scale = numbers(message[:4], torch.float32).to(like.dtype)
     return torch.tensor([0, 1, -1, 0], dtype=like.dtype)[unpacked(message[4:], 2, like.numel())] * scale
 

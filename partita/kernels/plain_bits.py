@@ -6,10 +6,12 @@ import torch
 
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of a tensor's bytes, as flat uint8."""
     return tensor.contiguous().view(torch.uint8).clone()
 
 
 def numbers(message: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The numbers of a dtype that a message of bytes holds."""
     return message.clone().view(dtype)
 
 

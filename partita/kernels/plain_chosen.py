@@ -15,6 +15,8 @@ SIGN = 0x7FFFFFFF
 
 
 def topk(v: torch.Tensor, s: Settings, key: int) -> torch.Tensor:
+    """The message of flat `v` as `chosen.encode_topk` makes it: k places in int32, then their numbers; at ratio 1 all
+    numbers."""
     k = kept(len(v), s)
     if k == len(v):
         return bytes_of(v)
@@ -23,6 +25,7 @@ def topk(v: torch.Tensor, s: Settings, key: int) -> torch.Tensor:
 
 
 def from_topk(message: torch.Tensor, like: torch.Tensor, s: Settings) -> torch.Tensor:
+    """What a message of `topk` says, in the shape and dtype of `like`."""
     k = kept(like.numel(), s)
     if k == like.numel():
         return numbers(message, like.dtype)
@@ -38,11 +41,14 @@ def words_of(places: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
 
 
 def threshold(v: torch.Tensor, s: Settings, key: int) -> torch.Tensor:
+    """The message of flat `v` as `chosen.encode_threshold` makes it: a word of place and sign for each |v| above the
+    threshold."""
     places = torch.nonzero(v.abs() > s["threshold"]).reshape(-1)
     return words_of(places, v[places] < 0)
 
 
 def from_threshold(message: torch.Tensor, like: torch.Tensor, s: Settings) -> torch.Tensor:
+    """What a message of `threshold` says, in the shape and dtype of `like`."""
     words = numbers(message, torch.int32).long() & 0xFFFFFFFF
     found = torch.zeros_like(like)
     found[words & SIGN] = torch.tensor([s["threshold"], -s["threshold"]], dtype=like.dtype)[words >> 31]
@@ -50,6 +56,8 @@ def from_threshold(message: torch.Tensor, like: torch.Tensor, s: Settings) -> to
 
 
 def adaptive(v: torch.Tensor, s: Settings, key: int) -> torch.Tensor:
+    """The message of flat `v` as `adaptive.encode_adaptive` makes it: the means of both signs in fp32, then a word of
+    place and sign for each number that is chosen."""
     sample, bounds = v[:: max(len(v) // 65536, 1)], []
     for side in (-sample[sample < 0], sample[sample > 0]):
         k = max(ceil(s["ratio"] * len(side) - 1e-9), 1)
@@ -61,6 +69,7 @@ def adaptive(v: torch.Tensor, s: Settings, key: int) -> torch.Tensor:
 
 
 def from_adaptive(message: torch.Tensor, like: torch.Tensor, s: Settings) -> torch.Tensor:
+    """What a message of `adaptive` says, in the shape and dtype of `like`."""
     means = numbers(message[:8], torch.float32).to(like.dtype)
     words = numbers(message[8:], torch.int32).long() & 0xFFFFFFFF
     found = torch.zeros_like(like)
@@ -69,6 +78,8 @@ def from_adaptive(message: torch.Tensor, like: torch.Tensor, s: Settings) -> tor
 
 
 def adacomp(v: torch.Tensor, s: Settings, key: int, fresh: torch.Tensor | None = None) -> torch.Tensor:
+    """The message of flat `v` as `adaptive.encode_adacomp` makes it: the scale in fp32, a count for each bin, then two
+    bytes for each number that is sent; `fresh` is what of `v` is new."""
     counts, words, most = [], [], []
     for part, new in zip(
         torch.split(v, int(s["bin"])), torch.split(v if fresh is None else fresh, int(s["bin"])), strict=True
@@ -83,6 +94,7 @@ def adacomp(v: torch.Tensor, s: Settings, key: int, fresh: torch.Tensor | None =
 
 
 def from_adacomp(message: torch.Tensor, like: torch.Tensor, s: Settings) -> torch.Tensor:
+    """What a message of `adacomp` says, in the shape and dtype of `like`."""
     size, scale = int(s["bin"]), numbers(message[:4], torch.float32).to(like.dtype)
     bins = -(-like.numel() // size)
     two = message[4:].long().view(-1, 2) @ torch.tensor([1, 256])

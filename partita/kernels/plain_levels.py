@@ -14,6 +14,8 @@ Settings = Mapping[str, float]
 
 
 def fixed(v: torch.Tensor, s: Settings, key: int) -> torch.Tensor:
+    """The message of flat `v` as `levels.encode_fixed` makes it: the exponent in int32, then `bits` bits for each
+    number."""
     half = 2 ** (int(s["bits"]) - 1)
     exponent = fixed_exponent(v, half - 1, s["overflow"])
     codes = torch.floor(v.double() * 2.0**-exponent + uniform(len(v), key).double()).clamp(-half, half - 1)
@@ -32,6 +34,7 @@ def fixed_exponent(v: torch.Tensor, most: int, overflow: float) -> int:
 
 
 def from_fixed(message: torch.Tensor, like: torch.Tensor, s: Settings) -> torch.Tensor:
+    """What a message of `fixed` says, in the shape and dtype of `like`."""
     bits = int(s["bits"])
     codes = unpacked(message[4:], bits, like.numel())
     codes = torch.where(codes >= 2 ** (bits - 1), codes - 2**bits, codes)
@@ -39,6 +42,7 @@ def from_fixed(message: torch.Tensor, like: torch.Tensor, s: Settings) -> torch.
 
 
 def dorefa(v: torch.Tensor, s: Settings, key: int) -> torch.Tensor:
+    """The message of flat `v` as `levels.encode_dorefa` makes it: max |v| in fp32, then `bits` bits for each number."""
     scale, levels = v.abs().max().float().reshape(1), 2 ** int(s["bits"]) - 1
     codes = torch.zeros(len(v), dtype=torch.float64)
     if float(scale):
@@ -48,6 +52,7 @@ def dorefa(v: torch.Tensor, s: Settings, key: int) -> torch.Tensor:
 
 
 def from_dorefa(message: torch.Tensor, like: torch.Tensor, s: Settings) -> torch.Tensor:
+    """What a message of `dorefa` says, in the shape and dtype of `like`."""
     scale, levels = float(numbers(message[:4], torch.float32)), 2 ** int(s["bits"]) - 1
     codes = unpacked(message[4:], int(s["bits"]), like.numel())
     found: torch.Tensor = codes.double() * (2 * scale / levels) - scale
@@ -63,6 +68,7 @@ def tree_book() -> torch.Tensor:
 
 
 def tree(v: torch.Tensor, s: Settings, key: int) -> torch.Tensor:
+    """The message of flat `v` as `tree.encode_tree` makes it: max |v| in fp32, then a byte for each number."""
     scale, book = v.abs().max().float().reshape(1), tree_book()
     ratio = torch.where(scale > 0, 1 / scale.to(v.dtype), 0.0)
     edges = ((book[1:] + book[:-1]) / 2).to(v.dtype)
@@ -71,6 +77,7 @@ def tree(v: torch.Tensor, s: Settings, key: int) -> torch.Tensor:
 
 
 def from_tree(message: torch.Tensor, like: torch.Tensor, s: Settings) -> torch.Tensor:
+    """What a message of `tree` says, in the shape and dtype of `like`."""
     codes = message[4:].long()
     found = (tree_book().to(like.dtype) * numbers(message[:4], torch.float32).to(like.dtype))[codes % 128]
     return torch.where(codes > 127, -found, found)
@@ -83,6 +90,8 @@ def gamma(number: int) -> list[int]:
 
 
 def qsgd(v: torch.Tensor, s: Settings, key: int) -> torch.Tensor:
+    """The message of flat `v` as `elias.encode_qsgd` makes it: the norms of all groups in fp32, then the stream of
+    Elias' codes."""
     most, norms, stream = int(s["levels"]), [], list[int]()
     draws = torch.split(uniform(len(v), key).double(), int(s["group"]))
     for group, draw in zip(torch.split(v.double(), int(s["group"])), draws, strict=True):
@@ -109,6 +118,7 @@ def _gaps(levels: list[int]) -> list[int]:
 
 
 def from_qsgd(message: torch.Tensor, like: torch.Tensor, s: Settings) -> torch.Tensor:
+    """What a message of `qsgd` says, in the shape and dtype of `like`."""
     size, n = int(s["group"]), like.numel()
     head = 4 * -(-n // size)
     norms, bits = numbers(message[:head], torch.float32).double(), iter(bits_of(message[head:]).tolist())
@@ -134,6 +144,8 @@ def _number(bits: Any) -> int:
 
 
 def ranges(v: torch.Tensor, s: Settings, key: int) -> torch.Tensor:
+    """The message of flat `v` as `ranges.encode_ranges` makes it: two bits for each number, then none, one, two or all
+    of its bytes."""
     wide, step = v.double(), 2 * s["bound"]
     tags, body = [], []
     for value, raw in zip(wide.tolist(), v.contiguous().view(torch.uint8).view(len(v), -1).tolist(), strict=True):
@@ -145,6 +157,7 @@ def ranges(v: torch.Tensor, s: Settings, key: int) -> torch.Tensor:
 
 
 def from_ranges(message: torch.Tensor, like: torch.Tensor, s: Settings) -> torch.Tensor:
+    """What a message of `ranges` says, in the shape and dtype of `like`."""
     n, item, found, at = like.numel(), like.element_size(), [], -(-like.numel() // 4)
     for tag in unpacked(message[:at], 2, n).tolist():
         size = (0, 1, 2, item)[tag]

@@ -23,6 +23,7 @@ def encode_ranges(values: torch.Tensor, message: torch.Tensor, settings: Setting
 
 
 def decode_ranges(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
+    """What a message of `encode_ranges` says, put into `values` or added."""
     array, body = array_of(values), array_of(message)
     tags, whole = -(-len(array) // 4), np.empty(1, array.dtype)
     _from_ranges(body[:tags], body[tags:], settings["bound"], whole, whole.view(np.uint8), array, add)

@@ -22,6 +22,7 @@ def encode_half(values: torch.Tensor, message: torch.Tensor, settings: Settings,
 
 
 def decode_half(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
+    """The message's 16-bit numbers, put into `values` or added."""
     if add:
         _add(values, message, 1)
     else:
@@ -41,6 +42,7 @@ def encode_truncate(values: torch.Tensor, message: torch.Tensor, settings: Setti
 
 
 def decode_truncate(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
+    """What a message of `encode_truncate` says, the lower 16 bits of each fp32 being 0, put into `values` or added."""
     _widen(array_of(message).view(np.uint16), array_of(values), add)
 
 
@@ -73,6 +75,7 @@ def encode_q8(values: torch.Tensor, message: torch.Tensor, settings: Settings, k
 
 
 def decode_q8(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
+    """What a message of `encode_q8` says, code times m / 127, put into `values` or added."""
     body, array = array_of(message), array_of(values)
     _, step = _steps(body[:4].view(np.float32)[0], array)
     _from_bytes(body[4:].view(np.int8), array, step, add)

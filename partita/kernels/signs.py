@@ -22,6 +22,8 @@ def encode_onebit(values: torch.Tensor, message: torch.Tensor, settings: Setting
 
 
 def decode_onebit(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
+    """What a message of `encode_onebit` says, the mean of each number's class in its group, put into `values` or
+    added."""
     bits, means, group = _onebit_parts(message, values, settings)
     means.view(np.uint8)[:] = array_of(message)[len(bits) :]
     _from_bits(bits, means, array_of(values), group, add)
@@ -73,6 +75,7 @@ def encode_terngrad(values: torch.Tensor, message: torch.Tensor, settings: Setti
 
 
 def decode_terngrad(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
+    """What a message of `encode_terngrad` says, s, -s or 0 for each number, put into `values` or added."""
     body, array = array_of(message), array_of(values)
     _from_ternary(body[4:], array, array.dtype.type(body[:4].view(np.float32)[0]), add)
 

@@ -46,6 +46,7 @@ def encode_tree(values: torch.Tensor, message: torch.Tensor, settings: Settings,
 
 
 def decode_tree(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
+    """What a message of `encode_tree` says, the code's number times m, put into `values` or added."""
     body, array = array_of(message), array_of(values)
     kind = array.dtype.type
     _from_tree(body[4:], array, BOOK.astype(kind) * kind(body[:4].view(np.float32)[0]), add)

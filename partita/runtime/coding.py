@@ -44,6 +44,8 @@ def drawn_for(what: str, name: str) -> str:
 
 
 def encode(rank: Rank, act: Encode, name: str, round: int) -> None:
+    """Encode a rank's bucket, with what error feedback has kept of it, into the messages of its coding; what the
+    messages do not say is kept for the next round. A coding of parts makes a message for each owner."""
     coding = rank.program.coding[act.coding]
     values = fresh = rank.state.flat(act.space, act.bucket, rank.slot(round))
     feedback = coding.codec.error_feedback
@@ -239,13 +241,17 @@ class HopCode:
         self.place = drawn_for(act.bucket, name)
 
     def size(self, elements: int) -> int:
+        """Bytes of the message that stands for so many numbers."""
         return coded_size(self.codec, elements, self.item)
 
     def encode(self, values: torch.Tensor, message: torch.Tensor, part: int, step: int) -> None:
+        """Fill `message` with the code of `values`, which are part `part` of the bucket; the random numbers are the
+        same whatever the `step` of the schedule."""
         key = coding_key(self.seed, self.step, self.rank, f"{self.place}/{part}")
         self.kernel.encode(values, self._typed(message), key)
 
     def decode(self, message: torch.Tensor, values: torch.Tensor, *, add: bool) -> None:
+        """What a message says, put into `values` or added."""
         self.kernel.decode(self._typed(message), values, add=add)
 
     def _typed(self, message: torch.Tensor) -> torch.Tensor:
