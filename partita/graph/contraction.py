@@ -38,6 +38,7 @@ class Contraction:
 
     @property
     def flops(self) -> float:
+        """Floating-point operations, a multiply-add being two."""
         return 2.0 * self.times * self.parts * self.rows * self.columns * self.depth
 
 

@@ -37,6 +37,7 @@ class Call:
         return kind_of(self.operator.target)
 
     def argument(self, place: int, default: Argument = None) -> Argument:
+        """The positional argument at a place, `default` where there are fewer."""
         arguments = self.operator.arguments
         return arguments[place] if place < len(arguments) else default
 
@@ -52,6 +53,7 @@ class Call:
         return self.graph.tensor(found) if isinstance(found, Ref) else None
 
     def output(self, place: int = 0) -> Tensor | None:
+        """The tensor that the operator makes at a place, None where it makes none."""
         outputs = self.operator.outputs
         return outputs[place] if place < len(outputs) else None
 

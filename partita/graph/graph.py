@@ -27,6 +27,8 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Buffer:
+    """A tensor of the model that is not trained; `persistent` ones belong to its state dict."""
+
     name: str
     tensor: Tensor
     persistent: bool = True
@@ -59,6 +61,7 @@ class Optimizer:
     fused: bool = False
 
     def state_bytes(self, elements: int) -> int:
+        """Bytes of the state that it keeps for so many elements of parameters."""
         return round(sum(each * elements * ITEMSIZE[dtype] for _, each, dtype in self.state))
 
 
@@ -126,6 +129,7 @@ class Graph:
 
     @cached_property
     def trainable(self) -> tuple[Parameter, ...]:
+        """The parameters that are trained."""
         return tuple(p for p in self.parameters if p.trainable)
 
     @cached_property
@@ -170,4 +174,5 @@ class Graph:
 
     @property
     def parameter_elements(self) -> int:
+        """Elements of all parameters, also of those that are not trained."""
         return sum(p.tensor.elements() for p in self.parameters)

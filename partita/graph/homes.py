@@ -55,6 +55,7 @@ class Homes:
 
     @cached_property
     def free(self) -> frozenset[str]:
+        """Names of the operators that every stage that reads them makes for itself."""
         graph = self.graph
         changed, results = {name for name, _ in graph.mutations}, {ref.name for ref in graph.results()}
         known = {b.name for b in graph.buffers if b.name not in changed} | {name for name, _ in graph.inputs}
@@ -69,6 +70,7 @@ class Homes:
 
     @cached_property
     def home(self) -> tuple[int, ...]:
+        """Of each operator the place of the forward operator with which it moves."""
         graph, last = self.graph, self.graph.forward_length - 1
         borrowed = {p.name for p in graph.parameters} | {b.name for b in graph.buffers}
         home = list(range(len(graph.operators)))

@@ -12,6 +12,8 @@ from partita.graph.tensor import Affine, Ratio, Tensor
 
 
 class Phase(StrEnum):
+    """The pass that an operator belongs to."""
+
     FORWARD = "forward"
     BACKWARD = "backward"
 
@@ -72,6 +74,7 @@ class Operator:
     twin: str = ""
 
     def reads(self) -> Iterator[Ref]:
+        """Every value that it reads, in the order of its arguments, then of its keywords."""
         return iter(self._read)
 
     @cached_property

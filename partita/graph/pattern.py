@@ -143,6 +143,7 @@ class Pattern:
         raise PlanError(f"the operator has no dimension {name!r}; it has {have or 'none'}, so split one of those")
 
     def size(self, labels: tuple[str, ...], batch: int) -> int:
+        """The product of the sizes of these labels for `batch` samples."""
         return prod(dim_at(self.label(name).extent, batch) for name in labels)
 
     def flops(self, batch: int) -> float:

@@ -22,6 +22,7 @@ class Statistic:
 
     @property
     def buffers(self) -> tuple[str, ...]:
+        """Names of the buffers that it changes."""
         return (self.mean, self.variance, *((self.counter,) if self.counter else ()))
 
     def samples(self, graph: Graph, batch: int) -> int:

@@ -20,6 +20,7 @@ class Affine:
     rest: int = 0
 
     def at(self, batch: int) -> int:
+        """The number for `batch` samples."""
         return self.each * batch + self.rest
 
 
@@ -31,6 +32,7 @@ class Ratio:
     power: int
 
     def at(self, batch: int) -> float:
+        """The number for `batch` samples."""
         return self.scale * float(batch) ** self.power
 
 
@@ -59,6 +61,7 @@ class Tensor:
         )
 
     def elements(self, batch: int = 1) -> int:
+        """How many elements it has for `batch` samples."""
         return prod(dim_at(d, batch) for d in self.shape)
 
     def size(self, batch: int = 1) -> int:

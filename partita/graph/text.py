@@ -91,10 +91,12 @@ class Tables:
     tensors: list[Any] = field(default_factory=list)
 
     def at(self, table: str, value: str) -> int:
+        """The row of a value in a table, a new one for a value that the table does not have."""
         rows = self.rows[table]
         return rows.setdefault(value, len(rows))
 
     def tensor(self, tensor: Tensor) -> int:
+        """The row of a tensor, a new one for a tensor that is not there."""
         if tensor not in self.known:
             self.known[tensor] = len(self.tensors)
             self.tensors.append([_plain(tensor.shape), tensor.dtype, _plain(tensor.strides)])

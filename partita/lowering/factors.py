@@ -107,6 +107,7 @@ class Layer:
 
     @property
     def name(self) -> str:
+        """The name of its bucket."""
         return f"b{self.bucket}"
 
     def sent(self, rank: int, peers: tuple[int, ...], lane: str, *, keeps: bool) -> list[Instruction]:

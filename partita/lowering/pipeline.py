@@ -93,10 +93,12 @@ class Pipeline:
         return any(stage.ranks for stage in self.plan.stages)
 
     def holders(self, stage: int) -> Ranks:
+        """The ranks that hold a stage, one for each replica."""
         return self.ranks[stage % len(self.ranks)]
 
     @cached_property
     def batch(self) -> int:
+        """Samples of a minibatch."""
         return self.graph.global_batch or self.graph.batch
 
     def replica_sets(self, place: int) -> Iterator[StageReplicas]:
@@ -160,6 +162,7 @@ class Pipeline:
 
     @cached_property
     def everybody(self) -> Ranks:
+        """All ranks, in order."""
         return tuple(sorted(rank for ranks in self.ranks for rank in ranks))
 
     @cached_property
@@ -178,6 +181,7 @@ class Pipeline:
         return count / self.batch if self.weight_stage < 0 else 1.0
 
     def buckets(self, stage: int) -> tuple[Bucket, ...]:
+        """The buckets of a stage's parameters, also of tied ones."""
         return tuple(bucket for bucket, stages in self.bucket_stages if stage in stages)
 
     def runs(self, stage: int, kind: str, last: bool) -> list[tuple[int, int, tuple[Bucket, ...]]]:

@@ -55,6 +55,7 @@ class PushPull:
 
     @property
     def bucket(self) -> str:
+        """The bucket's name."""
         return self.draft.buckets[self.i].name
 
     @property
@@ -93,6 +94,7 @@ class PushPull:
         return f"V{self.i}.{self.worker}" if self.home else f"R{self.i}"
 
     def sent(self, tag: str) -> Iterator[Instruction]:
+        """On the worker, once its contribution is ready; nothing where both are on one rank."""
         if not self.home:
             what, space = (self.coding.name, Space.CODED) if self.coding else (self.bucket, self.space)
             act = Send(what, (self.host,), f"{self.bucket}.up{tag}", space)

@@ -30,6 +30,7 @@ class ReplicaGroup:
 
     @property
     def name(self) -> str:
+        """What its role is called."""
         return f"worker-{self.count}"
 
 
@@ -90,6 +91,7 @@ class Draft:
 
     @property
     def workers(self) -> tuple[int, ...]:
+        """The ranks that compute, in order."""
         return tuple(sorted(rank for group in self.groups for rank in group.ranks))
 
     @property
@@ -102,6 +104,7 @@ class Draft:
 
     @property
     def sync(self) -> Sync:
+        """The plan's first agreement, the default one where it has none."""
         return self.plan.sync[0] if self.plan.sync else Sync()
 
 

@@ -97,6 +97,7 @@ class StepTerms:
 
     @cached_property
     def seconds(self) -> Reals:
+        """Seconds of a step."""
         alone = np.maximum(self.chain, self.work + self.packing + self.ends * self.transfer[1])
         total = (self.m - 1) * self.pace + alone + self.ramp + self.stalled
         busy = self.m * self.own + self.ramp + self.sharded(ONCE) * self.buckets * self.half[1]
@@ -106,18 +107,22 @@ class StepTerms:
 
     @cached_property
     def m(self) -> Reals:
+        """Microbatches."""
         return self.space.column("microbatches").astype(np.float64)
 
     @cached_property
     def data(self) -> Reals:
+        """Replicas."""
         return self.space.column("data").astype(np.float64)
 
     @cached_property
     def pipe(self) -> Reals:
+        """Places along the pipe."""
         return self.space.column("pipe").astype(np.float64)
 
     @cached_property
     def chunks(self) -> Reals:
+        """Stages of a place."""
         return np.array([float(chunks) for _, _, chunks in SCHEDULES])[self.space.column("schedule")]
 
     @cached_property
@@ -127,10 +132,12 @@ class StepTerms:
 
     @cached_property
     def place(self) -> dict[str, Reals]:
+        """`StageCuts.places` of the points."""
         return self.cuts.places(self.space.column("pipe"), self.chunks.astype(np.int64))
 
     @cached_property
     def speed(self) -> float:
+        """That of the slowest device."""
         return min(device.pace for device in self.cluster.devices)
 
     def ordered(self, order: Order) -> Flags:
@@ -237,6 +244,7 @@ class StepTerms:
 
     @cached_property
     def pace(self) -> Reals:
+        """Seconds from one microbatch to the next."""
         port = self.ends / 2 * self.transfer[2] + self.collectives * self.half[2]
         found: Reals = np.max([self.own, self.chain, self.collectives * self.half[0], port, self.transfer[0]], axis=0)
         return found
@@ -286,6 +294,7 @@ class StepTerms:
 
     @cached_property
     def update(self) -> Reals:
+        """Seconds of the optimizer's step."""
         costs, owners = self.costs, np.where(self.space.column("shard") > 0, self.data, 1)
         tensors = np.maximum(self.tensors / owners, self.buckets)
         touched = costs.update.element * self.place["state"] / WORD + costs.update.tensor * tensors * owners

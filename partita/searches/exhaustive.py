@@ -71,6 +71,7 @@ class Search:
 
     @property
     def best(self) -> Plan:
+        """The plan of the first candidate."""
         return self.candidates[0].plan
 
 

@@ -54,6 +54,7 @@ class Fit:
 
     @property
     def unsure(self) -> bool:
+        """Whether the prediction's error decides if it fits."""
         return -self.error < self.margin < self.error
 
     @property

@@ -16,7 +16,8 @@ from partita.units import Bytes
 @dataclass(frozen=True)
 class MemoryBound:
     """`state` bytes of parameters, gradients and optimizer on each of `devices` at best, `each` a parameter in all;
-    `widest` what the hungriest operator, called `target`, reads and makes for one sample, on the device that has it."""
+    `widest` what the operator of most memory, called `target`, reads and makes for one sample, on the device that has
+    it."""
 
     state: Bytes
     each: float
@@ -26,6 +27,7 @@ class MemoryBound:
 
     @property
     def bytes(self) -> Bytes:
+        """What the fullest device holds at the least."""
         return max(self.state, self.widest)
 
 

@@ -33,6 +33,7 @@ class MinibatchChoice:
 
     @property
     def samples_per_second(self) -> float:
+        """Samples a second that its best plan trains on."""
         return self.point.batch / self.step_seconds
 
 

@@ -41,10 +41,12 @@ class Sections:
 
     @cached_property
     def step(self) -> Graph:
+        """The step as the rule rewrites it."""
         return step_by_rule(self.graph, self.rule, last=self.staged)
 
     @cached_property
     def count(self) -> int:
+        """Blocks."""
         return len(numbered(self.graph)[0]) + 1
 
     @cached_property
@@ -179,6 +181,7 @@ class Sections:
 
     @cached_property
     def lifetimes(self) -> Lifetimes:
+        """Those of the step's values, for one sample."""
         return lifetimes_of(self.step, 1)
 
     @cached_property

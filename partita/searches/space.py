@@ -45,6 +45,7 @@ class Space:
         return len(self.rows)
 
     def column(self, name: str) -> Ints:
+        """A column of COLUMNS, shape [points]."""
         found: Ints = self.rows[:, COLUMNS.index(name)]
         return found
 

@@ -35,6 +35,7 @@ class StageCuts:
 
     @property
     def most(self) -> int:
+        """The most stages of any partition."""
         return len(self.fixed)
 
     @cached_property
@@ -61,6 +62,7 @@ class StageCuts:
 
     @cached_property
     def place(self) -> Callable[[int, int], tuple[float, ...]]:
+        """(pipe, chunks) -> the numbers of COLUMNS, each found once."""
         return cache(self._place)
 
     def _place(self, pipe: int, chunks: int) -> tuple[float, ...]:

@@ -93,6 +93,7 @@ class Activities:
 
     @property
     def size(self) -> int:
+        """How many activities there are."""
         return len(self.need)
 
 
@@ -118,6 +119,7 @@ class Resources:
 
     @property
     def size(self) -> int:
+        """How many resources there are."""
         return len(self.rate)
 
 

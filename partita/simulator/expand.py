@@ -37,6 +37,7 @@ class Layout:
 
     @cached_property
     def base(self) -> dict[str, int]:
+        """The first seat of each role."""
         sizes = [len(role.instructions) * len(self.kinds[role.name]) for role in self.program.roles]
         starts = np.cumsum([0, *sizes])[:-1]
         return {role.name: int(start) for role, start in zip(self.program.roles, starts, strict=True)}

@@ -48,6 +48,7 @@ class Progress:
 
     @property
     def key(self) -> tuple[int, Seconds, int]:
+        """What it is sorted by in the lines of its lanes, the first first."""
         return self.priority, self.start, self.index
 
 
@@ -63,10 +64,12 @@ class TokenBucket:
 
     @property
     def bursts(self) -> bool:
+        """Whether it gives more than its rate while it has tokens."""
         return self.burst > 0 and self.peak > self.rate
 
     @property
     def capacity(self) -> float:
+        """Units a second that it gives now."""
         return self.peak if self.bursts and self.tokens > 0 else self.rate
 
     @property

@@ -45,11 +45,13 @@ class Ports:
         return tuple(rows), up, down
 
     def port(self, port: Port) -> Row:
+        """(rate, peak, burst) of one direction of a port, in payload bytes a second and bytes."""
         rate = self.wiring.payload(self.cluster, port)
         return rate, 10 * rate if port.link.burst else rate, float(port.link.burst)
 
     @cached_property
     def resources(self) -> Resources:
+        """The resources of the clock: those of `table`, then the cores that devices share."""
         return resources_of((*self.table[0], *((host.cores, host.cores, 0.0) for host in self.hosts)))
 
     @cached_property

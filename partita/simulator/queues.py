@@ -88,6 +88,7 @@ def pop(state: State) -> int:
 
 @part
 def first(priority: Offsets, ready: Reals, a: int, b: int) -> bool:
+    """Whether activity `a` comes before `b` on a lane: by priority, then by when they became ready, then by number."""
     if priority[a] != priority[b]:
         return bool(priority[a] < priority[b])
     return bool(ready[a] < ready[b] or (ready[a] == ready[b] and a < b))
@@ -95,6 +96,7 @@ def first(priority: Offsets, ready: Reals, a: int, b: int) -> bool:
 
 @part
 def enqueue(work: Work, state: State, lane: int, activity: int) -> None:
+    """Put an activity into the heap of those that wait for a lane."""
     line, base, at = state.waiting, work.waiting_start[lane], state.waiting_count[lane]
     state.waiting_count[lane] += 1
     while at > 0:
@@ -108,6 +110,7 @@ def enqueue(work: Work, state: State, lane: int, activity: int) -> None:
 
 @part
 def dequeue(work: Work, state: State, lane: int) -> None:
+    """Take the first activity off the heap of those that wait for a lane."""
     line, base, size, at = state.waiting, work.waiting_start[lane], state.waiting_count[lane] - 1, 0
     state.waiting_count[lane] = size
     last = line[base + size]

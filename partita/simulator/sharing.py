@@ -204,6 +204,7 @@ def _apply(work: Work, state: State, time: float) -> None:
 
 @part
 def share(work: Work, state: State, time: float) -> None:
+    """Give all whose rates may have changed their speeds, and foresee their ends."""
     _spread_changes(work, state, time)
     _offer(work, state)
     for turn in range(ROUNDS):

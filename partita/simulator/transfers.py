@@ -110,6 +110,7 @@ class Rings:
 
     @cached_property
     def members(self) -> tuple[Index, Index, Index, Index]:
+        """(ring, rank, place, target) of every member, ring after ring."""
         sizes = self.sizes
         ring = np.repeat(np.arange(len(sizes)), sizes)
         rank = np.array([rank for group in self.groups for rank in group], np.int64)
@@ -126,10 +127,12 @@ class Rings:
 
     @cached_property
     def sizes(self) -> Index:
+        """Ranks of each ring."""
         return np.array([len(group) for group in self.groups], np.int64)
 
     @cached_property
     def circles(self) -> tuple[Circle, ...]:
+        """The Circle of each ring, with its longest way between neighbours."""
         return tuple(
             replace(circle_of(group, self.ports.cluster), way=way)
             for group, way in zip(self.groups, self.longest.tolist(), strict=True)
