@@ -40,7 +40,7 @@ Turn = tuple[int, int]
 
 
 @dataclass
-class Shelf:
+class ServerBucket:
     """The server's state of one bucket: the tensors of its pieces now (`parts`) and in every version so far, and the
     merges that are `left` to replay.
 
@@ -109,7 +109,7 @@ def replayed(one: Reference, legs: Sequence[Leg], ledger: Sequence[Merge], *, wh
 
 
 class Replay:
-    """The state of one replay: the model, a Shelf for each bucket, and what each worker's turns contribute."""
+    """The state of one replay: the model, a ServerBucket for each bucket, and what each worker's turns contribute."""
 
     def __init__(self, one: Reference, legs: Sequence[Leg], ledger: Sequence[Merge], whole: bool) -> None:
         self.one, self.whole, self.legs = one, whole, served_legs(legs)
@@ -120,7 +120,7 @@ class Replay:
         self.delta = any(act.delta for by_worker in applies.values() for acts in by_worker.values() for act in acts)
         drops, plan = program.drops, self.legs[0].leg.plan
         self.elastic = elastic_workers(one, plan)
-        self.shelves = {
+        self.on_servers = {
             name: self._shelf(program.bucket[name], {w: acts[0] for w, acts in by_worker.items()}, ledger)
             for name, by_worker in applies.items()
         }
@@ -128,14 +128,14 @@ class Replay:
         self.waiting = Counter((merge.worker, merge.turn) for merge in ledger if merge.applied != LOST)
         for merge in ledger:
             read = self.read.setdefault((merge.worker, merge.turn), {})
-            read |= dict.fromkeys(self.shelves, merge.read) if drops else {merge.bucket: merge.read}
+            read |= dict.fromkeys(self.on_servers, merge.read) if drops else {merge.bucket: merge.read}
         taken = sorted(self.waiting)
         self.before = {now: was[1] if was[0] == now[0] else -1 for was, now in pairwise([(-1, -1), *taken])}
         self.made: dict[Turn, Named] = {}
         self.workers: dict[int, tuple[Any, Any, Any]] = {}
         self.codecs = Lossy(one.seed)
 
-    def _shelf(self, bucket: Bucket, apply: dict[int, Apply], ledger: Sequence[Merge]) -> Shelf:
+    def _shelf(self, bucket: Bucket, apply: dict[int, Apply], ledger: Sequence[Merge]) -> ServerBucket:
         parts = [rows(self.named[piece.parameter].detach(), piece).clone() for piece in bucket.pieces]
         if bucket.shared not in ("", bucket.dtype):
             parts = [part.to(getattr(torch, bucket.shared)).to(part.dtype) for part in parts]
@@ -143,35 +143,35 @@ class Replay:
         optimizer = optimizer_of(self.one.task, self.update, parts, names, groups_among(self.one.task, self.named))
         schedule = self.one.task.schedule(optimizer) if self.one.task.schedule else None
         mine = [merge for merge in ledger if merge.bucket == bucket.name and merge.applied != LOST]
-        return Shelf(bucket, apply, parts, optimizer, schedule, mine, [[part.clone() for part in parts]])
+        return ServerBucket(bucket, apply, parts, optimizer, schedule, mine, [[part.clone() for part in parts]])
 
     def go(self) -> Named:
         """Replay merges as soon as what they contribute can be computed; parameters by name at the end."""
         moved = True
         while moved:
             moved = False
-            for shelf in self.shelves.values():
-                while shelf.left and self._known((shelf.left[0].worker, shelf.left[0].turn)):
-                    self._merge(shelf, shelf.left.pop(0))
+            for served in self.on_servers.values():
+                while served.left and self._known((served.left[0].worker, served.left[0].turn)):
+                    self._merge(served, served.left.pop(0))
                     moved = True
-        if any(shelf.left for shelf in self.shelves.values()):
+        if any(served.left for served in self.on_servers.values()):
             raise ProgramError("the ledger has merges that read versions which were never made")
-        self._show({name: len(shelf.versions) - 1 for name, shelf in self.shelves.items()})
+        self._show({name: len(served.versions) - 1 for name, served in self.on_servers.items()})
         return dict(self.one.model.named_parameters())
 
     def _show(self, versions: dict[str, int]) -> None:
         """Load the given version of each bucket into the model."""
         with torch.no_grad():
             for name, version in versions.items():
-                shelf = self.shelves[name]
-                for piece, part in zip(shelf.bucket.pieces, shelf.versions[version], strict=True):
+                served = self.on_servers[name]
+                for piece, part in zip(served.bucket.pieces, served.versions[version], strict=True):
                     rows(self.named[piece.parameter], piece).copy_(part)
 
     def _known(self, turn: Turn) -> bool:
         """Whether all versions that a turn read exist by now; if so, its contribution is computed."""
         if turn not in self.made:
             read = self.read[turn]
-            if len(read) < len(self.shelves) or any(len(self.shelves[b].versions) <= v for b, v in read.items()):
+            if len(read) < len(self.on_servers) or any(len(self.on_servers[b].versions) <= v for b, v in read.items()):
                 return False
             if self.elastic and self.elastic.turns.get(turn[0], -1) != self.before[turn]:
                 return False
@@ -235,63 +235,63 @@ class Replay:
             schedule.step()
         return {name: (copy - p).detach() for copy, (name, p) in zip(copies, self.named.items(), strict=True)}
 
-    def _merge(self, shelf: Shelf, merge: Merge) -> None:
-        act, brought = shelf.apply[merge.worker], self._taken((merge.worker, merge.turn))
-        parts = [rows(brought[piece.parameter], piece).clone() for piece in shelf.bucket.pieces]
+    def _merge(self, served: ServerBucket, merge: Merge) -> None:
+        act, brought = served.apply[merge.worker], self._taken((merge.worker, merge.turn))
+        parts = [rows(brought[piece.parameter], piece).clone() for piece in served.bucket.pieces]
         for correction in act.corrections:
             settings = dict(correction.settings)
             if correction.name == "delay":
-                parts = _compensated(shelf, act, parts, shelf.versions[merge.read], settings)
+                parts = _compensated(served, act, parts, served.versions[merge.read], settings)
             else:
-                parts = _revised(shelf, act, parts, merge.turn)
-        shelf.merged += 1
-        if shelf.bucket.shared not in ("", shelf.bucket.dtype):
-            now, change = (torch.cat([part.flatten() for part in each]) for each in (shelf.parts, parts))
+                parts = _revised(served, act, parts, merge.turn)
+        served.merged += 1
+        if served.bucket.shared not in ("", served.bucket.dtype):
+            now, change = (torch.cat([part.flatten() for part in each]) for each in (served.parts, parts))
             new = added_plainly(now, change, key_of(merge.bucket, merge.worker, merge.turn))
-            for part, words in zip(shelf.parts, torch.split(new, [part.numel() for part in parts]), strict=True):
+            for part, words in zip(served.parts, torch.split(new, [part.numel() for part in parts]), strict=True):
                 part.copy_(words.view(part.shape))
         elif act.delta:
             with torch.no_grad():
-                for part, change in zip(shelf.parts, parts, strict=True):
+                for part, change in zip(served.parts, parts, strict=True):
                     part.add_(change, alpha=act.scale)
         else:
-            shelf.summed = [a + b for a, b in zip(shelf.summed, parts, strict=True)] if shelf.summed else parts
-            self._step(shelf, act)
-        if act.delta or shelf.merged % act.need == 0:
-            shelf.versions.append([part.detach().clone() for part in shelf.parts])
+            served.summed = [a + b for a, b in zip(served.summed, parts, strict=True)] if served.summed else parts
+            self._step(served, act)
+        if act.delta or served.merged % act.need == 0:
+            served.versions.append([part.detach().clone() for part in served.parts])
 
-    def _step(self, shelf: Shelf, act: Apply) -> None:
-        if shelf.merged % act.need == 0:
-            for part, gradient in zip(shelf.parts, shelf.summed, strict=True):
+    def _step(self, served: ServerBucket, act: Apply) -> None:
+        if served.merged % act.need == 0:
+            for part, gradient in zip(served.parts, served.summed, strict=True):
                 part.grad = act.scale * gradient
-            step_at_rate(shelf.optimizer, self.update)
-            shelf.summed = []
-            for _ in range(shelf.merged // act.among - (shelf.merged - act.need) // act.among):
-                if shelf.schedule is not None:
-                    shelf.schedule.step()
+            step_at_rate(served.optimizer, self.update)
+            served.summed = []
+            for _ in range(served.merged // act.among - (served.merged - act.need) // act.among):
+                if served.schedule is not None:
+                    served.schedule.step()
 
 
 def _worker(share: Share) -> int:
     return share.rank
 
 
-def _compensated(shelf: Shelf, act: Apply, parts: Parts, read: Parts, settings: dict[str, float]) -> Parts:
+def _compensated(served: ServerBucket, act: Apply, parts: Parts, read: Parts, settings: dict[str, float]) -> Parts:
     """DC-ASGD (DP-18): g + lambda g g (w - w_read); adaptive: lambda / sqrt(MS + 1e-7), MS = m MS + (1 - m) g g."""
     means = [part / act.share for part in parts]
     factors: list[Any] = [settings["strength"]] * len(parts)
     if decay := settings.get("decay", 0.0):
-        before = shelf.squares or [torch.zeros_like(g) for g in means]
-        shelf.squares = [decay * ms + (1 - decay) * g * g for ms, g in zip(before, means, strict=True)]
-        factors = [settings["strength"] / torch.sqrt(ms + 1e-7) for ms in shelf.squares]
+        before = served.squares or [torch.zeros_like(g) for g in means]
+        served.squares = [decay * ms + (1 - decay) * g * g for ms, g in zip(before, means, strict=True)]
+        factors = [settings["strength"] / torch.sqrt(ms + 1e-7) for ms in served.squares]
     return [
         act.share * (g + factor * g * g * (now.detach() - then))
-        for g, factor, now, then in zip(means, factors, shelf.parts, read, strict=True)
+        for g, factor, now, then in zip(means, factors, served.parts, read, strict=True)
     ]
 
 
-def _revised(shelf: Shelf, act: Apply, parts: Parts, clock: int) -> Parts:
+def _revised(served: ServerBucket, act: Apply, parts: Parts, clock: int) -> Parts:
     """DynSGD (DP-17): the mean of all that has come of this clock takes the place of the mean before."""
-    came = shelf.clocks.setdefault(clock, [])
+    came = served.clocks.setdefault(clock, [])
     before = [sum(column) / len(came) for column in zip(*came, strict=True)] if came else [0.0] * len(parts)
     came.append([part / act.share for part in parts])
     after = [sum(column) / len(came) for column in zip(*came, strict=True)]
