@@ -121,7 +121,7 @@ class Replay:
         drops, plan = program.drops, self.legs[0].leg.plan
         self.elastic = elastic_workers(one, plan)
         self.on_servers = {
-            name: self._shelf(program.bucket[name], {w: acts[0] for w, acts in by_worker.items()}, ledger)
+            name: self._server_bucket(program.bucket[name], {w: acts[0] for w, acts in by_worker.items()}, ledger)
             for name, by_worker in applies.items()
         }
         self.read: dict[Turn, dict[str, int]] = {}
@@ -135,7 +135,7 @@ class Replay:
         self.workers: dict[int, tuple[Any, Any, Any]] = {}
         self.codecs = Lossy(one.seed)
 
-    def _shelf(self, bucket: Bucket, apply: dict[int, Apply], ledger: Sequence[Merge]) -> ServerBucket:
+    def _server_bucket(self, bucket: Bucket, apply: dict[int, Apply], ledger: Sequence[Merge]) -> ServerBucket:
         parts = [rows(self.named[piece.parameter].detach(), piece).clone() for piece in bucket.pieces]
         if bucket.shared not in ("", bucket.dtype):
             parts = [part.to(getattr(torch, bucket.shared)).to(part.dtype) for part in parts]

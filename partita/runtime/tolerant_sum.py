@@ -36,7 +36,7 @@ def tolerant_sum(
         lane = rank.role.on_name[name].lane
         begun = rank.transport.collective(act.kind, whole, group, lane, name, round)
         assert isinstance(begun, Pending)
-        tried = Posted(Tried(begun), rank.board)
+        tried = Posted(BackendSum(begun), rank.board)
     one = TolerantSum(rank, flat, group, name, round, tried)
     yield from one.first() if rank.rank == group[0] else one.other()
     if one.agreed:
@@ -62,9 +62,9 @@ class TolerantSum:
         first, verdict = self.group[0], _word(False)
         said = Posted(self._receive(verdict, first, "verdict"), self.rank.board)
         if self.tried:
-            yield Some(self.rank, (self.tried, said))
+            yield MessagesWait(self.rank, (self.tried, said))
         yield self._send(_word(self._worked()), first, "word")
-        yield Some(self.rank, (said,))
+        yield MessagesWait(self.rank, (said,))
         self.agreed = bool(verdict.item())
         if not self.agreed:
             yield self._send(self.flat, first, "part")
@@ -75,15 +75,15 @@ class TolerantSum:
         words = {peer: _word(False) for peer in self.group[1:] if self.rank.there(peer, self.round)}
         said = {peer: Posted(self._receive(word, peer, "word"), self.rank.board) for peer, word in words.items()}
         if self.tried and len(words) == len(self.group) - 1:
-            yield Some(self.rank, tuple(said.values()), every=True)
+            yield MessagesWait(self.rank, tuple(said.values()), every=True)
             if all(word.item() for word in words.values()):
-                yield Some(self.rank, (self.tried,))
+                yield MessagesWait(self.rank, (self.tried,))
                 self.agreed = self._worked()
         verdict = _word(self.agreed)
         yield from [self._send(verdict, peer, "verdict") for peer in words]
         if not self.agreed:
             for word in said.values():
-                yield Some(self.rank, (word,))
+                yield MessagesWait(self.rank, (word,))
             yield from self._added_up(tuple(words))
 
     def _added_up(self, peers: tuple[int, ...]) -> Steps:
@@ -106,11 +106,11 @@ class TolerantSum:
 
     def _worked(self) -> bool:
         tried = self.tried.pending if self.tried and self.tried.arrived else None
-        return isinstance(tried, Tried) and not tried.failed
+        return isinstance(tried, BackendSum) and not tried.failed
 
 
 @dataclass
-class Tried:
+class BackendSum:
     """A collective of the backend, which fails where one of its ranks is gone, or waits for it without end."""
 
     pending: Pending
@@ -130,7 +130,7 @@ class Tried:
 
 
 @dataclass
-class Some:
+class MessagesWait:
     """Waits for one of several messages, or for `every` one, unless somebody is gone."""
 
     rank: Rank
