@@ -2,8 +2,8 @@
 samples.
 
 load       env[WHOLE] = the rank's Whole, env[BATCH] = a collated batch
-forward    loss, weight, new buffers, Kept = module(weights, buffers, batch)      builds autograd's graph
-backward   gradients = autograd of Kept                                           which frees it
+forward    loss, weight, new buffers, SavedForBackward = module(weights, buffers, batch)   builds autograd's graph
+backward   gradients = autograd of SavedForBackward                                        which frees it
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Whole:
 
 
 @dataclass
-class Kept:
+class SavedForBackward:
     """What a forward pass keeps for its backward pass."""
 
     loss: torch.Tensor
@@ -86,7 +86,7 @@ class Kept:
 def forward(
     env: dict[str, Any], parameters: Values, buffers: Values, inputs: Values, *, flops: float = 0.0
 ) -> tuple[Any, ...]:
-    """The loss, its weight if it has one, the new values of buffers that change, and Kept.
+    """The loss, its weight if it has one, the new values of buffers that change, and SavedForBackward.
 
     Raises TaskError for a buffer or parameter that changes and did not when the step was captured.
     """
@@ -97,7 +97,7 @@ def forward(
     weights = {n: hooked(given.data.requires_grad_(p.requires_grad), p) for (n, p), given in named.items()}
     held = dict(zip((name for name, _ in model.named_buffers()), (buffer.data for buffer in buffers), strict=True))
     held |= {name: held[name].clone() for name in whole.changed}
-    kept = Kept(torch.empty(()), weights, draws, whole.doubled)
+    kept = SavedForBackward(torch.empty(()), weights, draws, whole.doubled)
     with kept.modes(), stateless._reparametrize_module(model, weights | held, tie_weights=True):
         kept.loss, weight = split_loss(whole.task, whole.task.loss(model, batch))
         after = dict(model.named_buffers())
@@ -112,7 +112,7 @@ def forward(
 
 
 def backward(
-    env: dict[str, Any], kept: Kept, tangent: torch.Tensor, parameters: Values, buffers: Values, inputs: Values, *,
+    env: dict[str, Any], kept: SavedForBackward, tangent: torch.Tensor, parameters: Values, buffers: Values, inputs: Values, *,
     flops: float = 0.0,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     """The gradient of every trained weight; zeros for a weight that this batch did not use."""
