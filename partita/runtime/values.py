@@ -20,7 +20,7 @@ from partita.units import Seconds
 
 
 @dataclass
-class Together:
+class MessageGroup:
     """Several messages as one. Once all have arrived, their elements are put into the environment as `specs` says."""
 
     parts: list[Pending]
@@ -49,7 +49,7 @@ def send_values(rank: Rank, act: Send, round: int) -> Pending:
     flats = [flat(environment[name], tensor.at(parcel.batch)) for name, tensor in parcel.values]
     for name, _ in () if act.keeps else parcel.values:
         del environment[name]
-    return Together([rank.transport.send(f, to, f"{act.key}.{n}", round) for n, f in enumerate(flats)])
+    return MessageGroup([rank.transport.send(f, to, f"{act.key}.{n}", round) for n, f in enumerate(flats)])
 
 
 def receive_values(rank: Rank, act: Receive, round: int) -> Pending:
@@ -62,7 +62,7 @@ def receive_values(rank: Rank, act: Receive, round: int) -> Pending:
         elements = torch.empty(sent_once(spec), dtype=getattr(torch, spec.dtype), device=rank.device)
         found.append((name, elements, spec))
         pending.append(rank.transport.receive(elements.view(torch.uint8), source, f"{act.key}.{n}", round))
-    return Together(pending, environment, tuple(found))
+    return MessageGroup(pending, environment, tuple(found))
 
 
 def sent_once(spec: Tensor) -> int:
