@@ -41,7 +41,7 @@ FORWARD, BACKWARD = "opaque_forward_0", "opaque_backward_0"
 
 
 @dataclass
-class Tried:
+class RealStep:
     """What one real step on SIZES[0] samples showed: whether the loss has a weight, FLOPs of forward and backward, and
     the bytes that autograd keeps besides the weights."""
 
@@ -116,10 +116,10 @@ def _check_memory(task: Task, precision: str) -> None:
         )
 
 
-def _step(task: Task, model: nn.Module, precision: str) -> Tried:
+def _step(task: Task, model: nn.Module, precision: str) -> RealStep:
     """Take one real step."""
     tensors, rest = flatten(build_batch(task, [i % len(task.data) for i in range(SIZES[0])], precision))
-    held, found = {p.untyped_storage().data_ptr() for p in model.parameters()}, Tried()
+    held, found = {p.untyped_storage().data_ptr() for p in model.parameters()}, RealStep()
     versions = {name: p._version for name, p in model.named_parameters()}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
