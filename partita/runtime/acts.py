@@ -47,7 +47,7 @@ from partita.runtime.draws import DRAWS, Draws
 from partita.runtime.feed import check_shapes
 from partita.runtime.finite import check_gradients, check_loss, check_update
 from partita.runtime.hops import by_schedule
-from partita.runtime.membership import other_end, owed
+from partita.runtime.membership import droppable, other_end
 from partita.runtime.mixing import mix
 from partita.runtime.owned import allocate, release
 from partita.runtime.rank import Rank
@@ -313,7 +313,7 @@ def carry_out(rank: Rank, instruction: Instruction, round: int) -> Pending | Ste
     it."""
     act, name = instruction.act, instruction.name
     peer, do = other_end(rank, act), ACTS[type(act)]
-    pending = do(rank, act, name, round) if peer < 0 else owed(rank, peer, lambda: do(rank, act, name, round))
+    pending = do(rank, act, name, round) if peer < 0 else droppable(rank, peer, lambda: do(rank, act, name, round))
     if part := getattr(act, "part", ""):
         rank.leave(round, part)
     return pending

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from partita.runtime.transport import Unasked, tag_of
+from partita.runtime.transport import BlockingMessage, tag_of
 from partita.units import Seconds
 
 Route = tuple[int, int]
@@ -91,7 +91,7 @@ class Channel:
 
 
 @dataclass
-class ChannelMessage(Unasked):
+class ChannelMessage(BlockingMessage):
     """A message over a channel: started again whenever the route changes, unless the other end has it."""
 
     channel: Channel

@@ -18,7 +18,7 @@ from partita.program.instruction import After, Instruction, Receive
 from partita.program.program import Lane
 from partita.runtime.acts import carry_out
 from partita.runtime.leg import Interval
-from partita.runtime.membership import Owed, waits_in_vain
+from partita.runtime.membership import DroppableMessage, waits_in_vain
 from partita.runtime.rank import Rank
 from partita.runtime.transport import Pending
 from partita.runtime.waits import Posted, StartWait, skips
@@ -92,7 +92,8 @@ class Dispatch:
         """Drop Receives from peers that are gone, and skip the rounds that a peer missed which came back."""
         if not self.rank.spare:
             return
-        for name in [n for n, one in self.posted.items() if isinstance(one.pending, Owed) and one.pending.over()]:
+        pending = {name: one.pending for name, one in self.posted.items()}
+        for name in [n for n, one in pending.items() if isinstance(one, DroppableMessage) and one.over()]:
             del self.posted[name]
             self.doubtful[name] = None
         for name, round in tuple(self.at.items()):

@@ -14,7 +14,7 @@ from typing import TypeVar
 from partita.program.absence import entered, left_out
 from partita.program.instruction import Act, Apply, Instruction, Receive, Send
 from partita.runtime.rank import Rank
-from partita.runtime.transport import Gone, Pending, Steps
+from partita.runtime.transport import PeerGone, Pending, Steps
 from partita.units import Seconds
 
 T = TypeVar("T")
@@ -98,28 +98,30 @@ def other_end(rank: Rank, act: Act) -> int:
     return peer if peer in rank.spare else -1
 
 
-def owed(rank: Rank, peer: int, start: Callable[[], T]) -> T | Owed:
+def droppable(rank: Rank, peer: int, start: Callable[[], T]) -> T | DroppableMessage:
     """Start something with a peer that may go away; once the peer is gone, it counts as over."""
     gone = rank.gone.get(peer, 0)
     if peer in rank.away:
-        return Owed(rank, peer, None, gone)
+        return DroppableMessage(rank, peer, None, gone)
     try:
         pending = start()
-    except Gone:
+    except PeerGone:
         if peer not in rank.spare:
             raise
         mark_gone(rank, peer, gone)
-        return Owed(rank, peer, None, gone)
-    return Owed(rank, peer, pending, gone) if peer in rank.spare and isinstance(pending, Pending) else pending
+        return DroppableMessage(rank, peer, None, gone)
+    if peer in rank.spare and isinstance(pending, Pending):
+        return DroppableMessage(rank, peer, pending, gone)
+    return pending
 
 
 def lost(rank: Rank, instruction: Instruction, pending: Pending | Steps | None) -> bool:
     """Whether a started message came to nothing since its peer is gone."""
-    return instruction.name in rank.board.void or (isinstance(pending, Owed) and pending.over())
+    return instruction.name in rank.board.void or (isinstance(pending, DroppableMessage) and pending.over())
 
 
 @dataclass
-class Parked:
+class AbsenceWait:
     """The wait of a lane whose instructions, `names`, may all be left out at once."""
 
     rank: Rank
@@ -142,7 +144,7 @@ class Parked:
 
 
 @dataclass
-class Owed:
+class DroppableMessage:
     """A message whose other end may go away. It is over when that happens, and its instruction is left out."""
 
     rank: Rank
@@ -164,7 +166,7 @@ class Owed:
             return True
         try:
             return self.pending.block(timeout)
-        except Gone:
+        except PeerGone:
             mark_gone(self.rank, self.peer, self.gone)
             return True
 

@@ -21,7 +21,7 @@ from partita.errors import RunError
 from partita.program.instruction import Kind
 from partita.runtime.channel import Channel
 from partita.runtime.hops import in_halves
-from partita.runtime.transport import Gone, Pending, Steps, Unasked, tag_of
+from partita.runtime.transport import BlockingMessage, PeerGone, Pending, Steps, tag_of
 from partita.units import Bytes, Seconds
 from partita.wire.algorithms import BACKEND, schedule_of
 
@@ -60,7 +60,7 @@ class Work:
 
 
 @dataclass
-class Launched:
+class StreamCollective:
     """A collective in a stream of NCCL. The thread of its lane polls it: if the computing stream waited for it,
     everything launched there afterwards would wait as well."""
 
@@ -82,7 +82,7 @@ class Launched:
 
 
 @dataclass
-class Staged:
+class StagedMessage:
     """A message to an accelerator: received into host memory, then copied to the device."""
 
     pending: Pending
@@ -102,7 +102,7 @@ class Staged:
 
 
 @dataclass
-class Linked(Unasked):
+class LinkedMessage(BlockingMessage):
     """A message over a link of its own to a peer that may die. If it fails before its timeout, the peer is gone."""
 
     work: Any
@@ -116,7 +116,7 @@ class Linked(Unasked):
         except RuntimeError as error:
             if time.monotonic() - begun >= 0.9 * timeout:
                 raise
-            raise Gone(f"rank {self.peer} is gone ({error})", rank=self.peer) from error
+            raise PeerGone(f"rank {self.peer} is gone ({error})", rank=self.peer) from error
         return True
 
 
@@ -149,8 +149,8 @@ class Processes:
         try:
             work = getattr(self.links[peer], act)([tensor], int(self.rank < peer), tag_of(key))
         except RuntimeError as error:
-            raise Gone(f"rank {peer} is gone ({error})", rank=peer) from error
-        return Linked(work, peer)
+            raise PeerGone(f"rank {peer} is gone ({error})", rank=peer) from error
+        return LinkedMessage(work, peer)
 
     def join(self, groups: list[tuple[str, tuple[int, ...]]], timeout: Seconds) -> None:
         """Make the process groups that are not there yet; every rank of the world must call it alike."""
@@ -168,7 +168,7 @@ class Processes:
             # gloo's own reduce-scatter is an all-reduce, of twice the bytes, and its gather wants equal parts
             return in_halves(self, schedule_of(kind, BACKEND, len(group)), tensor, edges, group, key, round)
         self._count(bytes_sent(kind, tensor.numel(), tensor.element_size(), len(group), edges)[place])
-        flying = Work if tensor.is_cpu else Launched
+        flying = Work if tensor.is_cpu else StreamCollective
         if kind is Kind.ALL_REDUCE:
             return flying(dist.all_reduce(tensor, group=among, async_op=True))
         if kind is Kind.BROADCAST:
@@ -195,7 +195,7 @@ class Processes:
             pending = self._over_link(source, "recv", host, key)
         else:
             pending = _started("recv", host, source, key)
-        return pending if host is tensor else Staged(pending, host, tensor)
+        return pending if host is tensor else StagedMessage(pending, host, tensor)
 
 
 def link(store: Any, place: int, timeout: Seconds) -> Any:

@@ -18,7 +18,7 @@ import torch
 
 from partita.errors import RunError
 from partita.program.instruction import Collective
-from partita.runtime.membership import Owed, owed
+from partita.runtime.membership import DroppableMessage, droppable
 from partita.runtime.rank import Rank
 from partita.runtime.transport import Pending, Steps
 from partita.runtime.waits import Posted
@@ -98,11 +98,11 @@ class TolerantSum:
         yield from [self._send(self.flat, peer, "sum") for peer in peers]
 
     def _send(self, tensor: torch.Tensor, to: int, what: str) -> Pending:
-        return owed(self.rank, to, lambda: self.rank.transport.send(tensor, to, f"{self.name}.{what}", self.round))
+        return droppable(self.rank, to, lambda: self.rank.transport.send(tensor, to, f"{self.name}.{what}", self.round))
 
     def _receive(self, tensor: torch.Tensor, source: int, what: str) -> Pending:
         key = f"{self.name}.{what}"
-        return owed(self.rank, source, lambda: self.rank.transport.receive(tensor, source, key, self.round))
+        return droppable(self.rank, source, lambda: self.rank.transport.receive(tensor, source, key, self.round))
 
     def _worked(self) -> bool:
         tried = self.tried.pending if self.tried and self.tried.arrived else None
@@ -161,7 +161,7 @@ class MessagesWait:
 
 
 def _lost(pending: Pending) -> bool:
-    return isinstance(pending, Owed) and pending.over()
+    return isinstance(pending, DroppableMessage) and pending.over()
 
 
 def _word(yes: bool) -> torch.Tensor:

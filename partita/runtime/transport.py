@@ -25,7 +25,7 @@ class Pending(Protocol):
         """Wait until ready; False if `timeout` passed before."""
 
 
-class Unasked:
+class BlockingMessage:
     """A message whose other end may go away. Lanes wait for it with `block` only: `ready` would start a thread that
     waits, and a second one that waits for a message of gloo never ends."""
 
@@ -34,7 +34,7 @@ class Unasked:
         raise NotImplementedError("a message whose other end may go away must not be polled")
 
 
-class Gone(RunError):
+class PeerGone(RunError):
     """The other end of a message is gone."""
 
 

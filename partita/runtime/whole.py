@@ -112,7 +112,8 @@ def forward(
 
 
 def backward(
-    env: dict[str, Any], kept: SavedForBackward, tangent: torch.Tensor, parameters: Values, buffers: Values, inputs: Values, *,
+    env: dict[str, Any], kept: SavedForBackward, tangent: torch.Tensor, parameters: Values, buffers: Values,
+    inputs: Values, *,
     flops: float = 0.0,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     """The gradient of every trained weight; zeros for a weight that this batch did not use."""

@@ -24,7 +24,7 @@ from partita.runtime.brake import RoundWait
 from partita.runtime.device import on
 from partita.runtime.dispatch import Dispatch, dispatch_of, until
 from partita.runtime.leg import Interval
-from partita.runtime.membership import Parked, lane_over, lost, stale
+from partita.runtime.membership import AbsenceWait, lane_over, lost, stale
 from partita.runtime.rank import Rank
 from partita.runtime.transport import Pending, Steps
 from partita.runtime.waits import Posted, StartWait, skips
@@ -62,7 +62,7 @@ def _until_over(rank: Rank, lane: Lane, run: LaneRun) -> LaneRun:
 def _in_order(rank: Rank, lane: Lane, interval: Interval, record: Record) -> LaneRun:
     instructions, board = rank.role.on(lane.name), rank.board
     begin = Ahead(rank, instructions, interval).start
-    parked = Parked(rank, lane.name, frozenset(i.name for i in instructions))
+    parked = AbsenceWait(rank, lane.name, frozenset(i.name for i in instructions))
     for round in range(interval.start, interval.stop + (rank.program.drain if interval.drain else 0)):
         if round < interval.stop and (yield from _ends(rank, round)):
             return

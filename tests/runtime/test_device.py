@@ -21,7 +21,7 @@ from partita.errors import ClusterError
 from partita.program.timeline import Span
 from partita.runtime import device as devices
 from partita.runtime.device import BOTH, CPU, GLOO, Events, backend_of, device_of
-from partita.runtime.processes import Launched, Staged
+from partita.runtime.processes import StreamCollective, StagedMessage
 
 CARD = Device(kind="card", backend="cuda")
 
@@ -171,10 +171,10 @@ class Flight:
 
 def test_a_lane_waits_for_a_collective_and_the_stream_does_not() -> None:
     flight = Flight()
-    assert not Launched(flight).ready()
-    assert Launched(flight).block(10.0)
+    assert not StreamCollective(flight).ready()
+    assert StreamCollective(flight).block(10.0)
     assert flight.waited == 1
-    assert not Launched(SimpleNamespace(is_completed=lambda: False)).block(0.01)
+    assert not StreamCollective(SimpleNamespace(is_completed=lambda: False)).block(0.01)
 
 
 @dataclass
@@ -192,9 +192,9 @@ class Arrived:
 
 def test_a_message_is_on_the_card_once_it_was_waited_for() -> None:
     into = torch.zeros(3)
-    assert not Staged(Arrived(False), torch.ones(3), into).block(0.1)
+    assert not StagedMessage(Arrived(False), torch.ones(3), into).block(0.1)
     assert not into.any()
-    assert Staged(Arrived(True), torch.ones(3), into).block(0.1)
+    assert StagedMessage(Arrived(True), torch.ones(3), into).block(0.1)
     assert into.eq(1).all()
 
 
