@@ -23,23 +23,23 @@ Pair = frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LinkReport:
     """What one rank reported at time `at` about its connections with another one: bytes `moved` in total; bytes waiting
-    (`waits`) at every report since `since`, when `begun` bytes had moved; sent bytes unconfirmed (`flies`), without any
-    confirmation since `still`."""
+    (`waits`) at every report since `since`, when `begun` bytes had moved; whether sent bytes are `unconfirmed`, and
+    since when (`confirmed`) nothing has been confirmed."""
 
     at: Seconds
     moved: Bytes
     waits: bool
-    flies: bool
+    unconfirmed: bool
     since: Seconds
     begun: Bytes
-    still: Seconds
+    confirmed: Seconds
 
     @property
     def silent(self) -> Seconds:
         """Seconds without any confirmation of bytes that were sent."""
-        return self.at - self.still
+        return self.at - self.confirmed
 
 
 @dataclass
@@ -48,9 +48,9 @@ class Links:
 
     cluster: Cluster
     addresses: Sequence[str]
-    seen: dict[tuple[int, int], Look] = field(default_factory=dict)
+    seen: dict[tuple[int, int], LinkReport] = field(default_factory=dict)
     totals: dict[int, Bytes] = field(default_factory=dict)
-    told: set[Pair] = field(default_factory=set)
+    reported: set[Pair] = field(default_factory=set)
 
     def hear(self, rank: int, flows: Mapping[str, Sequence[int]], now: Seconds) -> bool:
         """Take a rank's report; whether bytes have moved to or from it since its last one."""
@@ -60,15 +60,15 @@ class Links:
         place = {address: peer for peer, address in enumerate(self.addresses)}
         for address, flow in ours.items() if len(place) == len(self.addresses) else ():
             if (peer := place[address]) != rank:
-                self.seen[rank, peer] = _look(self.seen.get((rank, peer)), now, *flow)
+                self.seen[rank, peer] = _report(self.seen.get((rank, peer)), now, *flow)
         return total > before
 
     def cut(self, now: Seconds) -> tuple[Pair, str]:
         """The ranks whose link is cut, and a sentence; both empty if all sent bytes are confirmed."""
         pairs = {
-            frozenset(ends): look.silent
-            for ends, look in self.seen.items()
-            if look.silent >= SILENT and now - look.at < FRESH
+            frozenset(ends): report.silent
+            for ends, report in self.seen.items()
+            if report.silent >= SILENT and now - report.at < FRESH
         }
         if not pairs:
             return frozenset(), ""
@@ -89,16 +89,19 @@ class Links:
     def slow(self, now: Seconds) -> Iterator[str]:
         """A sentence for a link that has become so slow that the run stands still for it, once."""
         pairs = {
-            frozenset(ends): (look.moved - look.begun) / (look.at - look.since)
-            for ends, look in self.seen.items()
-            if look.waits and now - look.at < FRESH and look.at - look.since >= FULL and look.moved > look.begun
+            frozenset(ends): (report.moved - report.begun) / (report.at - report.since)
+            for ends, report in self.seen.items()
+            if report.waits
+            and now - report.at < FRESH
+            and report.at - report.since >= FULL
+            and report.moved > report.begun
         }
         shared, _ = _shared(pairs)
-        if not shared or shared in self.told:
+        if not shared or shared in self.reported:
             return
         rate, said = sum(pairs.values()), min(self._bandwidth(rank) for rank in shared)
         if rate < SLOW * said:
-            self.told.add(shared)
+            self.reported.add(shared)
             whose = (
                 f"the link of {_ranks(sorted(shared))}" if len(shared) == 1 else f"what links {_ranks(sorted(shared))}"
             )
@@ -111,14 +114,14 @@ class Links:
         return min(port.link.bandwidth for port in self.cluster.climbs[rank])
 
 
-def _look(last: Look | None, now: Seconds, moved: Bytes, unconfirmed: int, unsent: Bytes) -> Look:
+def _report(last: LinkReport | None, now: Seconds, moved: Bytes, unconfirmed: int, unsent: Bytes) -> LinkReport:
     """What a rank sees now of connections of which it saw `last` before."""
-    waits, flies = bool(unconfirmed or unsent), bool(unconfirmed)
+    waits, in_flight = bool(unconfirmed or unsent), bool(unconfirmed)
     near = last is not None and now - last.at < FRESH
     on = last if near and waits and last and last.waits else None
-    still = last if near and flies and last and last.flies and last.moved == moved else None
-    return Look(
-        now, moved, waits, flies, on.since if on else now, on.begun if on else moved, still.still if still else now
+    still = last if near and in_flight and last and last.unconfirmed and last.moved == moved else None
+    return LinkReport(
+        now, moved, waits, in_flight, on.since if on else now, on.begun if on else moved, still.confirmed if still else now
     )
 
 
