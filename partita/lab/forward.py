@@ -23,16 +23,16 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 @dataclass
-class Heard:
+class ForwardedSignal:
     """The signal that came; 0 before it."""
 
     number: int = 0
 
 
 @contextmanager
-def forwarding(workers: Sequence[Worker], wanted: bool = True, limit: Seconds = LIMIT) -> Iterator[Heard]:
+def forwarding(workers: Sequence[Worker], wanted: bool = True, limit: Seconds = LIMIT) -> Iterator[ForwardedSignal]:
     """Pass the first signal on; does nothing unless `wanted`, nor outside the main thread, which has no signals."""
-    heard = Heard()
+    heard = ForwardedSignal()
     if not wanted or threading.current_thread() is not threading.main_thread():
         yield heard
         return
