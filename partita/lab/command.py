@@ -52,7 +52,7 @@ def run_command(cluster: Cluster, argv: Sequence[str], *, out: Sink | None = Non
             plain = (process.stdout, out, b"") if rank == 0 else (process.stdout, err, mark)
             for pipe, sink, before in (plain, (process.stderr, err, mark)):
                 pipes.append(pipe)
-                selector.register(pipe, selectors.EVENT_READ, Passage(Lines(pipe.fileno()), sink, before))
+                selector.register(pipe, selectors.EVENT_READ, OutputPipe(Lines(pipe.fileno()), sink, before))
             selector.register(lab.watch(process), selectors.EVENT_READ, process)
             processes.append(process)
         try:
@@ -63,14 +63,14 @@ def run_command(cluster: Cluster, argv: Sequence[str], *, out: Sink | None = Non
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class OutputPipe:
     """A pipe from a process, the sink for its lines, and the mark before each line."""
 
     lines: Lines
     sink: Sink
     mark: bytes
 
-    def carry(self) -> bool:
+    def forward(self) -> bool:
         """Write the lines that have arrived; whether the pipe has ended."""
         for line in self.lines.take():
             self.sink.write(self.mark + line + b"\n")
@@ -84,8 +84,8 @@ def _attend(selector: selectors.BaseSelector, processes: Sequence[subprocess.Pop
     left = set(processes)
     while left and time.monotonic() < end:
         for key, _ in selector.select(None if end == float("inf") else max(0.0, end - time.monotonic())):
-            if isinstance(key.data, Passage):
-                if key.data.carry():
+            if isinstance(key.data, OutputPipe):
+                if key.data.forward():
                     selector.unregister(key.fileobj)
                 continue
             selector.unregister(key.fileobj)
@@ -94,6 +94,6 @@ def _attend(selector: selectors.BaseSelector, processes: Sequence[subprocess.Pop
             if ended and not code:
                 code, end = ended if ended > 0 else 128 - ended, time.monotonic() + FAREWELL
     for key in selector.get_map().values():
-        if isinstance(key.data, Passage):
-            key.data.carry()
+        if isinstance(key.data, OutputPipe):
+            key.data.forward()
     return code
