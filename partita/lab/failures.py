@@ -21,7 +21,7 @@ DEAF: Final[Seconds] = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class WorkerFailure:
     """One worker's failure, the time at which the launcher learned of it, and whether the worker died of it."""
 
     error: RunError
@@ -29,13 +29,13 @@ class Trouble:
     died: bool
 
 
-def worst(troubles: Sequence[Trouble]) -> Trouble:
+def likely_cause(failures: Sequence[WorkerFailure]) -> WorkerFailure:
     """The likely cause of all: a death by a signal or an error code rather than a reported error, and the first of
     those."""
-    return min(troubles, key=lambda trouble: (not trouble.died, trouble.heard))
+    return min(failures, key=lambda failure: (not failure.died, failure.heard))
 
 
-def ending(lab: Lab, worker: Worker) -> Trouble:
+def death_of(lab: Lab, worker: Worker) -> WorkerFailure:
     """The death of a worker that still owed an answer."""
     code = worker.process.wait()
     how = f"ended with exit code {code}"
@@ -47,10 +47,10 @@ def ending(lab: Lab, worker: Worker) -> Trouble:
             limit, peak = lab.cluster.devices[worker.rank].memory, lab.memory_peak(worker.rank)
             how += f", out of memory (limit {show_bytes(limit)}, peak {show_bytes(peak)})"
     sentence = f"rank {worker.rank} {how}{_after(worker)}{_words(worker)}"
-    return Trouble(RunError(sentence, rank=worker.rank, step=worker.step), time.monotonic(), True)
+    return WorkerFailure(RunError(sentence, rank=worker.rank, step=worker.step), time.monotonic(), True)
 
 
-def complaint(worker: Worker, message: dict[str, Any]) -> Trouble:
+def reported_by(worker: Worker, message: dict[str, Any]) -> WorkerFailure:
     """The error that a worker reports; `rank` and `step` in it are those of the cause where it knows them."""
     rank, step = message.get("rank", worker.rank), message.get("step", worker.step)
     kind = RunHung if message.get("exit") == RunHung.exit_code else RunError
@@ -58,7 +58,7 @@ def complaint(worker: Worker, message: dict[str, Any]) -> Trouble:
     error = kind(sentence, rank=rank, step=step)
     if message.get("exit", PartitaError.exit_code) != kind.exit_code:
         error.exit_code = message["exit"]
-    return Trouble(error, time.monotonic(), False)
+    return WorkerFailure(error, time.monotonic(), False)
 
 
 def hang(verb: str, timeout: Seconds, silent: Sequence[Worker]) -> RunHung:

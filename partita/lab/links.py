@@ -120,9 +120,8 @@ def _report(last: LinkReport | None, now: Seconds, moved: Bytes, unconfirmed: in
     near = last is not None and now - last.at < FRESH
     on = last if near and waits and last and last.waits else None
     still = last if near and in_flight and last and last.unconfirmed and last.moved == moved else None
-    return LinkReport(
-        now, moved, waits, in_flight, on.since if on else now, on.begun if on else moved, still.confirmed if still else now
-    )
+    since, begun = (on.since, on.begun) if on else (now, moved)
+    return LinkReport(now, moved, waits, in_flight, since, begun, still.confirmed if still else now)
 
 
 def _shared(pairs: Collection[Pair]) -> tuple[Pair, list[int]]:

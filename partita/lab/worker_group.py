@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from partita.cluster.cluster import Cluster
 from partita.errors import RunError
-from partita.lab.failures import Trouble, complaint, ending, hang, worst
+from partita.lab.failures import WorkerFailure, death_of, hang, likely_cause, reported_by
 from partita.lab.lab import Lab
 from partita.lab.links import Links
 from partita.lab.network import open_lab
@@ -118,10 +118,10 @@ class WorkerGroup:
 
     def _listen(self, verb: str, timeout: Seconds, on_event: OnEvent, stall: Seconds) -> list[dict[str, Any]]:
         replies: dict[int, dict[str, Any]] = {}
-        troubles: list[Trouble] = []
+        failures: list[WorkerFailure] = []
         moved = time.monotonic()
         end = moved + timeout
-        while len(replies) + len(self.spares.away) < len(self.workers) or troubles:
+        while len(replies) + len(self.spares.away) < len(self.workers) or failures:
             limit = min(end, moved + stall) if any(worker.stands for worker in self.workers) else end
             ready = self.selector.select(max(0.0, limit - time.monotonic()))
             if not ready and time.monotonic() >= limit:
@@ -133,29 +133,29 @@ class WorkerGroup:
                     self._want_write(worker)
                 elif key.fd == worker.lines.descriptor:
                     owes = worker.rank not in replies
-                    if self._hear(worker, replies, troubles, on_event) and owes and not troubles:
+                    if self._hear(worker, replies, failures, on_event) and owes and not failures:
                         moved = time.monotonic()
                         end = moved + timeout
-                    elif time.monotonic() >= limit and not troubles:
+                    elif time.monotonic() >= limit and not failures:
                         raise hang(verb, time.monotonic() - moved, self._silent(replies))
                 elif key.fd == worker.watch and not worker.ended:
-                    self._hear(worker, replies, troubles, on_event)
+                    self._hear(worker, replies, failures, on_event)
                     self.selector.unregister(key.fileobj)
                     worker.ended = True
                     owes, begun = worker.rank not in replies, worker.step >= 0
-                    if owes and not troubles and self.spares.can_do_without(worker.rank, begun):
+                    if owes and not failures and self.spares.can_do_without(worker.rank, begun):
                         self._do_without(worker, on_event)
                         moved = time.monotonic()
                         end = moved + timeout
-                    elif all(trouble.error.rank != worker.rank for trouble in troubles):
-                        troubles.append(ending(self.lab, worker))
-            if troubles:
-                # A peer's complaint of a lost connection may arrive before the death that caused it.
-                end = min(end, troubles[0].heard + GRACE)
-                if any(trouble.died for trouble in troubles):
+                    elif all(failure.error.rank != worker.rank for failure in failures):
+                        failures.append(death_of(self.lab, worker))
+            if failures:
+                # A peer's report of a lost connection may arrive before the death that caused it.
+                end = min(end, failures[0].heard + GRACE)
+                if any(failure.died for failure in failures):
                     break
-        if troubles:
-            raise worst(troubles).error
+        if failures:
+            raise likely_cause(failures).error
         if len(replies) + len(self.spares.away) < len(self.workers):
             raise hang(verb, time.monotonic() - moved, self._silent(replies))
         return [replies[worker.rank] for worker in self.workers if worker.rank in replies]
@@ -163,7 +163,7 @@ class WorkerGroup:
     def _do_without(self, worker: Worker, on_event: OnEvent) -> None:
         """Go on without a worker that has died; it is started again if it may be."""
         rank, again = worker.rank, self.spares.dies(worker.rank)
-        sentence = str(ending(self.lab, worker).error).partition("; the end of its log")[0]
+        sentence = str(death_of(self.lab, worker).error).partition("; the end of its log")[0]
         left = (
             "another of its chain plays its part"
             if self.spares.successors(rank)
@@ -184,7 +184,7 @@ class WorkerGroup:
         return [w for w in self.workers if w.rank not in replies and w.rank not in self.spares.away]
 
     def _hear(
-        self, worker: Worker, replies: dict[int, dict[str, Any]], troubles: list[Trouble], on_event: OnEvent
+        self, worker: Worker, replies: dict[int, dict[str, Any]], failures: list[WorkerFailure], on_event: OnEvent
     ) -> bool:
         """Handle the messages of a worker; whether it has made progress. Lines that are no messages of this request
         go to its log."""
@@ -206,7 +206,7 @@ class WorkerGroup:
             elif "error" in message and self.spares.gives_up(worker.rank):
                 on_event(worker.rank, {"note": f"{message['error']}; the others go on without it"})
             elif "error" in message:
-                troubles.append(complaint(worker, message))
+                failures.append(reported_by(worker, message))
             else:
                 replies[worker.rank] = message["ok"]
         if worker.lines.ended and worker.lines.descriptor in self.selector.get_map():
