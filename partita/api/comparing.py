@@ -43,7 +43,7 @@ def compare(
         check_links(cluster)
     loaded = load(task) if isinstance(task, str) else task
     spec, names = spec_of(loaded), [plan if isinstance(plan, str) else plan.name for plan in plans]
-    from partita.lab.contest import contest
+    from partita.lab.comparison_run import run_comparison
 
     graph = graph_of(loaded, tell=tell)
     steps = steps or (10 if target_loss is None else graph.samples // graph.global_batch)
@@ -56,7 +56,7 @@ def compare(
         return made[text] if isinstance(found, str) else found  # `auto` has measured what it judges
 
     order: dict[str, Any] = {"steps": steps, "repeat": repeat, "seed": seed, "bandwidths": bandwidths}
-    ran = contest(loaded, graph, cluster, made, again=again, evaluate=evaluate, **order, tell=tell)
+    ran = run_comparison(loaded, graph, cluster, made, again=again, evaluate=evaluate, **order, tell=tell)
     found = [
         row_of(name, rows[name], ran.predicted.get(name), ran.results.get(name, ()), ran.memory.get(name, ()),
                ran.guesses.get(name, {}), target_loss, ran.classes.get(name, ""), ran.over.get(name, ()))

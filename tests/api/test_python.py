@@ -15,7 +15,7 @@ from partita import api
 from partita.cluster.text import read_cluster
 from partita.cost.costs import Costs
 from partita.errors import OptionError, PlanError, TaskError
-from partita.lab import contest, costing
+from partita.lab import comparison_run, costing
 from partita.plan.memory import Memory, Recompute
 from partita.plan.plan import Plan
 from partita.plan.text import read_plan, write_plan
@@ -111,11 +111,11 @@ def test_a_comparison_takes_ten_steps_or_an_epoch(
     """And knows what MFU needs."""
     seen: dict[str, Any] = {}
 
-    def stub(*task: Any, **named: Any) -> contest.Contest:
+    def stub(*task: Any, **named: Any) -> comparison_run.ComparisonRun:
         seen.update(named)
-        return contest.Contest({}, {}, {}, {}, {}, (), {})
+        return comparison_run.ComparisonRun({}, {}, {}, {}, {}, (), {})
 
-    monkeypatch.setattr(contest, "contest", stub)
+    monkeypatch.setattr(comparison_run, "run_comparison", stub)
     found = api.compare("tests.api.factory:trained", ["single"], api.cluster_of("local:1"), **given)
     assert seen["steps"] == steps
     assert (found.setting.samples, found.setting.flops > 0) == (48, True)

@@ -26,7 +26,7 @@ from partita.units import BytesPerSecond, Seconds
 
 
 @dataclass(frozen=True)
-class Contest:
+class ComparisonRun:
     """The results of a comparison, each by the plan's text.
 
     `classes` are semantic classes, `predicted` Timelines, `guesses` the naive predictions in seconds by name, `memory`
@@ -45,10 +45,10 @@ class Contest:
 Again = Callable[[str, Costs], Plan]
 
 
-def contest(
+def run_comparison(
     task: Task, graph: Graph, cluster: Cluster, drafts: Mapping[str, Plan], *, again: Again, steps: int, repeat: int,
     seed: int, tell: Tell, evaluate: bool, bandwidths: Sequence[BytesPerSecond] = (),
-) -> Contest:  # fmt: skip
+) -> ComparisonRun:  # fmt: skip
     """Predict all plans, then run all plans, on one set of workers.
 
     Costs are measured first, and `again` makes each plan anew with them. All predictions are made before any plan runs.
@@ -75,7 +75,7 @@ def contest(
         unlike = unlike_its_parts(task, graph.batch, seed) if divided else ""
         notes = (*rehearsal.notes, *([unlike] if unlike else ()), *(str(one) for one in paid if one))
     classes = {text: program.semantics for text, program in programs.items()}
-    return Contest(classes, predicted, guesses, memory, results, notes, over)
+    return ComparisonRun(classes, predicted, guesses, memory, results, notes, over)
 
 
 def measured_plans(rehearsal: Rehearsal, drafts: Mapping[str, Plan], again: Again) -> tuple[dict[str, Plan], Costs]:
