@@ -7,7 +7,7 @@ from partita.graph.patterns import shares_memory
 from partita.lab.bench import HOST
 from partita.lab.probe import touch_seconds
 from partita.lab.timing import Executor
-from partita.lab.turns import _pass, make_case
+from partita.lab.operator_timing import _pass, make_case
 from tests.small import two_layers
 
 

@@ -30,7 +30,7 @@ ROOM: Final[Bytes] = 2**27
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class OperatorCase:
     """An operator: its code, and sets of made-up inputs (`size` bytes in all) that are used in rotation."""
 
     name: str
@@ -40,7 +40,7 @@ class Case:
     size: Bytes
 
 
-def make_case(name: str, graph: Graph, index: int, bench: Bench = HOST) -> Case:
+def make_case(name: str, graph: Graph, index: int, bench: Bench = HOST) -> OperatorCase:
     """As many sets of activations as fill the bench's ring, at most 16; all sets have the same parameters, as in a
     step."""
     operator, inputs = graph.operators[index], dict(graph.inputs)
@@ -55,7 +55,7 @@ def make_case(name: str, graph: Graph, index: int, bench: Bench = HOST) -> Case:
         fixed | {key(r): made(graph.tensor(r), operator, graph, bench.device) for r in moved} for _ in range(count)
     )
     last = dict.fromkeys(last_reads(graph), len(graph.operators) + 1)
-    return Case(name, compile_segment(graph, index, index + 1, bench.device, last), leaves, sets, each * count)
+    return OperatorCase(name, compile_segment(graph, index, index + 1, bench.device, last), leaves, sets, each * count)
 
 
 def seconds_in_turn(
@@ -70,9 +70,9 @@ def seconds_in_turn(
     return found
 
 
-def _batches(examples: Sequence[tuple[str, Graph, int]], bench: Bench) -> Iterator[list[Case]]:
+def _batches(examples: Sequence[tuple[str, Graph, int]], bench: Bench) -> Iterator[list[OperatorCase]]:
     """Lists of cases that fit into memory together."""
-    held: list[Case] = []
+    held: list[OperatorCase] = []
     for example in examples:
         held.append(make_case(*example, bench))
         if sum(case.size for case in held) > bench.held:
@@ -82,7 +82,7 @@ def _batches(examples: Sequence[tuple[str, Graph, int]], bench: Bench) -> Iterat
         yield held
 
 
-def _run(cases: Sequence[Case], bench: Bench) -> dict[str, Seconds]:
+def _run(cases: Sequence[OperatorCase], bench: Bench) -> dict[str, Seconds]:
     if bench.device == CPU:
         fault_in(ROOM + 2 * max(case.size // len(case.sets) for case in cases))
     first = _pass(cases, 0, bench)
@@ -92,7 +92,7 @@ def _run(cases: Sequence[Case], bench: Bench) -> dict[str, Seconds]:
     return {case.name: max(_middle([turn[i] for turn in turns]) - idle, 1e-8) for i, case in enumerate(cases)}
 
 
-def _pass(cases: Sequence[Case], number: int, bench: Bench) -> list[Seconds]:
+def _pass(cases: Sequence[OperatorCase], number: int, bench: Bench) -> list[Seconds]:
     if bench.each:
         return bench.each([partial(_turn, case, number) for case in cases])
     spent = []
@@ -104,7 +104,7 @@ def _pass(cases: Sequence[Case], number: int, bench: Bench) -> list[Seconds]:
     return spent
 
 
-def _turn(case: Case, number: int) -> None:
+def _turn(case: OperatorCase, number: int) -> None:
     case.code(dict(case.sets[number % len(case.sets)]), case.leaves)
 
 
