@@ -8,7 +8,7 @@ from typing import Any
 
 from partita.cluster.cluster import Cluster
 from partita.errors import RunError
-from partita.lab.stragglers import Paces
+from partita.lab.stragglers import StragglerDetector
 from partita.program.program import Program
 from partita.program.timeline import Timeline
 from partita.runtime.divergence import divergence_of
@@ -23,18 +23,18 @@ class Monitor:
     weights: dict[int, dict[int, Mapping[str, int]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.paces = Paces(self.program, self.cluster)
+        self.stragglers = StragglerDetector(self.program, self.cluster)
 
     def hear(self, rank: int, event: Mapping[str, Any]) -> Iterator[str]:
         """Take in a report; yields sentences that are worth telling. Raises RunError where a rank's weights differ."""
         if "weights" in event:
             self._compare(rank, event["after"], event["weights"])
         if "pace" in event:
-            yield from self.paces.hear(rank, event["pace"])
+            yield from self.stragglers.hear(rank, event["pace"])
 
     def at_end(self, timeline: Timeline) -> Iterator[str]:
         """What the last rounds say."""
-        yield from self.paces.at_end(timeline)
+        yield from self.stragglers.at_end(timeline)
 
     def _compare(self, rank: int, step: int, sums: Mapping[str, int]) -> None:
         told = self.weights.setdefault(step, {})

@@ -17,11 +17,11 @@ from partita.units import Seconds
 
 FACTOR: Final = 1.75
 SHARE: Final = 0.1
-Quickest: TypeAlias = dict[tuple[int, str], Seconds]  # of a rank and an instruction
+FastestTimes: TypeAlias = dict[tuple[int, str], Seconds]  # of a rank and an instruction
 
 
 @dataclass
-class Paces:
+class StragglerDetector:
     """The speeds at which the ranks of a running Program do their own work; mutable, private to one run.
 
     A rank is reported once if it takes FACTOR times as long to compute, or to load, as the median of the ranks with the
@@ -31,9 +31,9 @@ class Paces:
 
     program: Program
     cluster: Cluster
-    quickest: Quickest = field(default_factory=dict)
+    quickest: FastestTimes = field(default_factory=dict)
     rounds: dict[int, Seconds] = field(default_factory=dict)
-    told: set[tuple[int, str]] = field(default_factory=set)
+    reported: set[tuple[int, str]] = field(default_factory=set)
 
     def hear(self, rank: int, pace: Mapping[str, Any]) -> Iterator[str]:
         """Take a rank's report: seconds a round, and each instruction's fastest instance. Yields a sentence for each
@@ -46,19 +46,19 @@ class Paces:
 
     def at_end(self, timeline: Timeline) -> Iterator[str]:
         """The same from the last rounds of a run."""
-        quickest: Quickest = {}
+        quickest: FastestTimes = {}
         for span in timeline.spans:
             place = span.rank, span.name
             quickest[place] = min(quickest.get(place, inf), span.end - span.start)
         each = timeline.step_seconds * self.program.steps
         yield from self._judge(quickest, dict.fromkeys(range(self.program.size), each))
 
-    def _judge(self, quickest: Quickest, rounds: Mapping[int, Seconds]) -> Iterator[str]:
+    def _judge(self, quickest: FastestTimes, rounds: Mapping[int, Seconds]) -> Iterator[str]:
         for what, kind, where in WORK:
             for rank, (own, others) in _seconds(self.program, quickest, self.cluster, kind).items():
                 slow = own > FACTOR * others and own - others > SHARE * rounds.get(rank, inf)
-                if slow and (rank, what) not in self.told:
-                    self.told.add((rank, what))
+                if slow and (rank, what) not in self.reported:
+                    self.reported.add((rank, what))
                     yield f"rank {rank} {what} {own / others:.1f} times as long as the others do: {where}"
 
 
@@ -77,7 +77,7 @@ WORK: Final = (
 
 
 def _seconds(
-    program: Program, quickest: Quickest, cluster: Cluster, kind: Callable[[Act], str]
+    program: Program, quickest: FastestTimes, cluster: Cluster, kind: Callable[[Act], str]
 ) -> dict[int, tuple[Seconds, Seconds]]:
     """Rank -> (seconds of its work of a kind in a round, the median over other ranks of the seconds of the same
     work), scaled to its own device."""

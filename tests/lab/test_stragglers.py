@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
-from partita.lab.stragglers import Paces
+from partita.lab.stragglers import StragglerDetector
 from partita.program.timeline import Span, Timeline
 from tests.program.test_verify import program_of
 from tests.small import cluster_of
@@ -27,17 +27,17 @@ def measured(slow: dict[tuple[int, str], float]) -> Timeline:
 
 
 def test_nobody_is_blamed_for_noise() -> None:
-    assert not list(Paces(PROGRAM, cluster_of(4)).at_end(measured({})))
+    assert not list(StragglerDetector(PROGRAM, cluster_of(4)).at_end(measured({})))
 
 
 def test_a_slow_processor_is_named_with_its_factor() -> None:
-    found = list(Paces(PROGRAM, cluster_of(4)).at_end(measured({(2, "F"): 4.0, (2, "B0"): 4.0})))
+    found = list(StragglerDetector(PROGRAM, cluster_of(4)).at_end(measured({(2, "F"): 4.0, (2, "B0"): 4.0})))
     assert len(found) == 1
     assert found[0].startswith("rank 2 computes 4.0 times as long as the others do: its processor")
 
 
 def test_slow_data_is_not_blamed_on_the_processor() -> None:
-    found = list(Paces(PROGRAM, cluster_of(4)).at_end(measured({(1, "L"): 6.0})))
+    found = list(StragglerDetector(PROGRAM, cluster_of(4)).at_end(measured({(1, "L"): 6.0})))
     assert len(found) == 1
     assert found[0].startswith("rank 1 loads its samples 6.0 times as long as the others do: the data")
 
@@ -45,13 +45,13 @@ def test_slow_data_is_not_blamed_on_the_processor() -> None:
 def test_what_the_cluster_says_of_a_device_is_expected() -> None:
     half = replace(Device(cores=0.5), speed=0.5)
     unequal = Cluster("unequal", Group("root", (Device(cores=0.5), half, *(Device(cores=0.5),) * 2), (Link(1e8),) * 4))
-    assert not list(Paces(PROGRAM, unequal).at_end(measured({(1, "F"): 2.0, (1, "B0"): 2.0})))
-    assert list(Paces(PROGRAM, unequal).at_end(measured({(1, "F"): 8.0, (1, "B0"): 8.0})))
+    assert not list(StragglerDetector(PROGRAM, unequal).at_end(measured({(1, "F"): 2.0, (1, "B0"): 2.0})))
+    assert list(StragglerDetector(PROGRAM, unequal).at_end(measured({(1, "F"): 8.0, (1, "B0"): 8.0})))
 
 
 def test_a_straggler_is_named_once_while_the_run_goes_on() -> None:
     """FAULTS 17, 18: as soon as all ranks have said how long their work takes."""
-    paces, said = Paces(PROGRAM, cluster_of(4)), list[str]()
+    paces, said = StragglerDetector(PROGRAM, cluster_of(4)), list[str]()
     for _ in range(3):
         for rank in range(4):
             assert not said or rank < 3 or len(said) == 2
