@@ -14,7 +14,7 @@ from partita.lab.lab import Lab
 from partita.lab.links import Links
 from partita.lab.worker import Worker
 from partita.program.program import Program
-from partita.program.stall import Place, Stand, stall_of
+from partita.program.stall import LanePosition, RankPosition, stall_of
 from partita.units import Seconds, show_bytes
 
 DEAF: Final[Seconds] = 5.0
@@ -74,15 +74,16 @@ def hang(verb: str, timeout: Seconds, silent: Sequence[Worker]) -> RunHung:
 def stalled(program: Program, workers: Sequence[Worker], links: Links, hung: RunHung) -> RunHung:
     """The same error with the ranks that hold the run up, if the Program tells which, or with the link that is cut."""
     now = time.monotonic()
-    stands, mute = {}, {}
+    positions, mute = {}, {}
     for worker in workers[: program.size]:
         if worker.stands is None or now - worker.heard > DEAF:
             mute[worker.rank] = state_of(worker)
         else:
-            places = tuple(Place(*place) for place in worker.stands["places"])
-            stands[worker.rank] = Stand(places, worker.stands["done"], worker.stands["first_step"])
-    known = (place.name in program.role_of[rank].on_name for rank, stand in stands.items() for place in stand.places)
-    stall = stall_of(program, stands, mute) if all(known) else None
+            places = tuple(LanePosition(*place) for place in worker.stands["places"])
+            positions[worker.rank] = RankPosition(places, worker.stands["done"], worker.stands["first_step"])
+    named = ((rank, place.name) for rank, position in positions.items() for place in position.places)
+    known = all(name in program.role_of[rank].on_name for rank, name in named)
+    stall = stall_of(program, positions, mute) if known else None
     step = stall.step if stall else hung.step
     cut, sentence = links.cut(now)
     if cut and not mute:

@@ -16,7 +16,7 @@ from partita.units import Seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LanePosition:
     """The instruction that a lane is in since `seconds`: instance `round` of `name`. `meets`: it waits for other ranks
     there; otherwise it computes."""
 
@@ -28,11 +28,11 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Stand:
+class RankPosition:
     """A rank's position in its Program: the instructions that its lanes are in, the rounds done of each instruction,
     and the run's step number of round 0."""
 
-    places: tuple[Place, ...]
+    places: tuple[LanePosition, ...]
     done: Mapping[str, int]
     first_step: int
 
@@ -56,21 +56,21 @@ class Wait:
     ranks: list[int] = field(default_factory=list)
 
 
-def stall_of(program: Program, stands: Mapping[int, Stand], mute: Mapping[int, str]) -> Stall | None:
+def stall_of(program: Program, positions: Mapping[int, RankPosition], mute: Mapping[int, str]) -> Stall | None:
     """The ranks that others wait for and that wait for nobody: first those that do not report (`mute`: rank -> its
     state in words), otherwise those that compute. None if no rank waits for another one."""
-    waits = _waits(program, stands)
+    waits = _waits(program, positions)
     if not waits:
         return None
     waiting = {rank for wait in waits for rank in wait.ranks}
     missed = sorted({rank for wait in waits for rank in wait.absent})
     guilty = [rank for rank in missed if rank in mute] or [rank for rank in missed if rank not in waiting]
     first = next((wait for wait in waits if set(wait.absent) & set(guilty)), waits[0])
-    step = next(iter(stands.values())).first_step + first.round * program.steps
+    step = next(iter(positions.values())).first_step + first.round * program.steps
     here = tuple(rank for rank in guilty if rank in first.absent)
     if not here:
         return Stall(tuple(sorted(waiting)), step, f"{_ranks(sorted(waiting))} wait for each other in step {step}")
-    who = ", ".join(f"rank {rank}{_how(rank, stands, mute)}" for rank in here)
+    who = ", ".join(f"rank {rank}{_how(rank, positions, mute)}" for rank in here)
     act = first.instruction.act
     missing = "received" if isinstance(act, Send) else "sent"
     assert isinstance(act, Collective | Send | Receive)
@@ -84,19 +84,19 @@ def stall_of(program: Program, stands: Mapping[int, Stand], mute: Mapping[int, s
     return Stall(here, step, sentence)
 
 
-def _waits(program: Program, stands: Mapping[int, Stand]) -> list[Wait]:
+def _waits(program: Program, positions: Mapping[int, RankPosition]) -> list[Wait]:
     """Every instance in which ranks wait for ranks that have not reached it, by round."""
     found: dict[tuple[str, int, tuple[int, ...]], Wait] = {}
-    for rank, stand in sorted(stands.items()):
+    for rank, position in sorted(positions.items()):
         on_name = program.role_of[rank].on_name
-        for place in stand.places:
+        for place in position.places:
             if not place.meets:
                 continue
             instruction = on_name[place.name]
             absent = tuple(
                 peer
                 for peer, its in _peers(program, rank, instruction)
-                if not _came(stands.get(peer), its, place.round)
+                if not _came(positions.get(peer), its, place.round)
             )
             if absent:
                 wait = Wait(instruction, place.round, absent)
@@ -118,18 +118,18 @@ def _peers(program: Program, rank: int, instruction: Instruction) -> list[tuple[
     return []
 
 
-def _came(stand: Stand | None, name: str, round: int) -> bool:
+def _came(position: RankPosition | None, name: str, round: int) -> bool:
     """Whether a rank has begun an instance, or finished it."""
-    if stand is None:
+    if position is None:
         return False
-    here = any(place.name == name and place.round == round for place in stand.places)
-    return here or stand.done.get(name, 0) > round
+    here = any(place.name == name and place.round == round for place in position.places)
+    return here or position.done.get(name, 0) > round
 
 
-def _how(rank: int, stands: Mapping[int, Stand], mute: Mapping[int, str]) -> str:
+def _how(rank: int, positions: Mapping[int, RankPosition], mute: Mapping[int, str]) -> str:
     if rank in mute:
         return f" ({mute[rank]})" if mute[rank] else " (which says nothing)"
-    busy = [place for place in stands[rank].places if not place.meets] if rank in stands else []
+    busy = [place for place in positions[rank].places if not place.meets] if rank in positions else []
     return f" (in {busy[0].name} for {busy[0].seconds:.0f} s)" if busy else ""
 
 

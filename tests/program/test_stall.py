@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from partita.program.program import Program
-from partita.program.stall import Place, Stand, stall_of
+from partita.program.stall import LanePosition, RankPosition, stall_of
 from tests.program.test_verify import program_of
 
 SILENT = {2: "stopped by a signal"}
 
 
-def at(name: str, round: int, *, lane: str = "wire", meets: bool = True, done: dict[str, int] | None = None) -> Stand:
+def at(
+    name: str, round: int, *, lane: str = "wire", meets: bool = True, done: dict[str, int] | None = None
+) -> RankPosition:
     """A rank whose one busy lane has been in an instance for 40 s; the run began at step 10."""
-    return Stand((Place(lane, name, round, 40.0, meets),), done or {}, 10)
+    return RankPosition((LanePosition(lane, name, round, 40.0, meets),), done or {}, 10)
 
 
-def said(program: Program, stands: dict[int, Stand], mute: dict[int, str]) -> tuple[tuple[int, ...], int, str]:
+def said(program: Program, stands: dict[int, RankPosition], mute: dict[int, str]) -> tuple[tuple[int, ...], int, str]:
     stall = stall_of(program, stands, mute)
     assert stall is not None
     return stall.ranks, stall.step, stall.sentence
