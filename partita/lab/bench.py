@@ -47,11 +47,11 @@ def benches_of(device: str) -> tuple[Bench, ...]:
     """The benches of a device: one for the time of calls, and on a card another one for the time of launching them."""
     if device == CPU:
         return (HOST,)
-    card = Card(device)
-    return Bench(device, card.each, 2**28, 2**33), Bench(device, card.launches, 2**24)
+    timer = AcceleratorTimer(device)
+    return Bench(device, timer.each, 2**28, 2**33), Bench(device, timer.launches, 2**24)
 
 
-class Card:
+class AcceleratorTimer:
     """A card's two clocks. `pace` is the time that launching a call has taken, `gap` the time between two events with
     nothing in between."""
 

@@ -30,7 +30,7 @@ def _timed(text: str) -> Callable[[int], tuple[Seconds, Seconds]]:
     (codec,) = read_codecs(text)
 
     def at(count: int) -> tuple[Seconds, Seconds]:
-        coder = coder_of(codec, torch.randn(count) * 0.01)
+        coder = trial_of(codec, torch.randn(count) * 0.01)
         decoding = cold_seconds(coder.decode)
         return cold_seconds(coder.encode) / coder.codings, decoding
 
@@ -38,7 +38,7 @@ def _timed(text: str) -> Callable[[int], tuple[Seconds, Seconds]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Coder:
+class CodecTrial:
     """A codec applied to one gradient, a square matrix. `encode` makes all of its `codings`; `decode` adds up the last
     one of the first call; `bytes` is their size."""
 
@@ -48,7 +48,7 @@ class Coder:
     bytes: Bytes
 
 
-def coder_of(codec: Codec, values: torch.Tensor) -> Coder:
+def trial_of(codec: Codec, values: torch.Tensor) -> CodecTrial:
     """A codec that has encoded the values once, on the device on which they lie."""
     kernel, spec, count = kernel_of(codec), spec_of(codec), values.numel()
     held, into, shapes = torch.zeros_like(values), torch.empty_like(values), ((isqrt(count),) * 2,)
@@ -65,7 +65,7 @@ def coder_of(codec: Codec, values: torch.Tensor) -> Coder:
 
     own = messages[-1].view(torch.uint8)[: encode()].clone().view(dtype)
     size = sum(message.nbytes for message in messages[:-1]) + own.nbytes
-    return Coder(encode, lambda: kernel.decode(own, into, add=True, site=sites[-1]), len(messages), size)
+    return CodecTrial(encode, lambda: kernel.decode(own, into, add=True, site=sites[-1]), len(messages), size)
 
 
 def _line(points: tuple[Seconds, ...]) -> tuple[Seconds, Seconds]:

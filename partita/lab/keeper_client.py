@@ -14,7 +14,7 @@ from partita.errors import RunError
 from partita.lab import keeper
 
 
-class Refused(Exception):
+class NamespacesRefused(Exception):
     """The kernel or the machine does not allow namespaces; the text says why."""
 
 
@@ -41,17 +41,17 @@ class KeeperClient:
         return [*user, (self.paths()[place], keeper.NEW_NET)]
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The keeper's answer. Raises Refused with its reason, RunError where it is gone."""
+        """The keeper's answer. Raises NamespacesRefused with its reason, RunError where it is gone."""
         with self.lock:
             self._send(request)
             return self._answer()
 
     def carry_out(self, tool: str, batches: tuple[tuple[str, ...], ...]) -> None:
-        """Runs the lines of each namespace through `tool` (ip or tc), all at once. Raises Refused."""
+        """Runs the lines of each namespace through `tool` (ip or tc), all at once. Raises NamespacesRefused."""
         work = [(i, [tool, "-batch", "-"], "\n".join(lines) + "\n") for i, lines in enumerate(batches) if lines]
         for code, errors in self.ask({"run": work})["run"]:
             if code:
-                raise Refused(f"{Path(tool).name} said: {' '.join(errors.split())}")
+                raise NamespacesRefused(f"{Path(tool).name} said: {' '.join(errors.split())}")
 
     def release(self) -> None:
         """Lets the keeper sweep the lab and waits until it is done; sweeps in its place if it was killed."""
@@ -80,7 +80,7 @@ class KeeperClient:
             raise self._gone()
         answer: dict[str, Any] = json.loads(line)
         if "refused" in answer:
-            raise Refused(answer["refused"])
+            raise NamespacesRefused(answer["refused"])
         return answer
 
     def _gone(self) -> RunError:
@@ -90,7 +90,7 @@ class KeeperClient:
 def start_keeper(run: str, record: Path, kind: str, namespaces: int) -> KeeperClient:
     """A keeper with that many network namespaces; `kind` 'user' puts them into a user namespace of their own.
 
-    Raises Refused where the kernel does not allow it.
+    Raises NamespacesRefused where the kernel does not allow it.
     """
     argv = [sys.executable, "-I", "-S", keeper.__file__, run, str(record), kind, str(namespaces)]
     pipe = subprocess.PIPE

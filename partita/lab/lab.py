@@ -19,7 +19,7 @@ from partita.cost.costs import Host
 from partita.errors import ClusterError
 from partita.lab import enter
 from partita.lab.keeper import MARK
-from partita.lab.keeper_client import KeeperClient, Refused
+from partita.lab.keeper_client import KeeperClient, NamespacesRefused
 from partita.lab.network_setup import INTERFACE, address, shape
 from partita.lab.quota import (
     DeviceGroup,
@@ -225,10 +225,10 @@ def hosts_of(cluster: Cluster, cores: Sequence[int], quotas: bool) -> tuple[Host
 
 
 def find_tool(name: str) -> str:
-    """The path of `ip` or `tc`. Raises Refused where it is not installed."""
+    """The path of `ip` or `tc`. Raises NamespacesRefused where it is not installed."""
     found = shutil.which(name) or shutil.which(name, path=TOOLS)
     if not found:
-        raise Refused(f"the program {name} of iproute2 is not installed")
+        raise NamespacesRefused(f"the program {name} of iproute2 is not installed")
     return found
 
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from partita.cluster.cluster import Cluster, Group
 from partita.errors import ClusterError
-from partita.lab.keeper_client import KeeperClient, Refused, start_keeper
+from partita.lab.keeper_client import KeeperClient, NamespacesRefused, start_keeper
 from partita.lab.lab import Lab, find_tool
 from partita.lab.network_setup import wire_up
 from partita.lab.quota import DeviceGroup, find_hierarchy, make_group, name_group
@@ -81,7 +81,7 @@ def _emulate(cluster: Cluster, memory_limits: bool) -> Lab:
     for kind in ("namespaces", "user namespaces") if os.geteuid() == 0 else ("user namespaces",):
         try:
             return _namespaces(cluster, kind, memory_limits)
-        except Refused as refusal:
+        except NamespacesRefused as refusal:
             reason = f"{reason}; {refusal}" if reason else str(refusal)
     return _loopback(
         cluster, f"network namespaces are refused here ({reason}): plain processes on loopback, no bandwidth, no quota"

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from partita.cost.costs import Touch
-from partita.lab.bench import HOST, Card, benches_of
+from partita.lab.bench import HOST, AcceleratorTimer, benches_of
 from partita.lab.launching import launches_of, with_launching
 from partita.lab.timing import cold_seconds
 from partita.lowering.lower import lower
@@ -63,7 +63,7 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> Stream:
 
 
 def test_a_card_tells_what_its_stream_took(stream: Stream) -> None:
-    card = Card("cuda:0")
+    card = AcceleratorTimer("cuda:0")
     spent = [k * 1e-5 for k in range(150)]
     assert card.each([stream.call(seconds) for seconds in spent]) == pytest.approx(spent, abs=1e-9)
     assert stream.launched == 150
@@ -71,7 +71,7 @@ def test_a_card_tells_what_its_stream_took(stream: Stream) -> None:
 
 
 def test_launching_is_of_the_host_alone(stream: Stream) -> None:
-    found = Card("cuda:0").launches([stream.call(3.0)] * 5)
+    found = AcceleratorTimer("cuda:0").launches([stream.call(3.0)] * 5)
     assert len(found) == 5
     assert all(0.0 <= seconds < 0.1 for seconds in found)
 
@@ -84,7 +84,7 @@ def test_a_processor_has_one_bench_and_a_card_two(stream: Stream) -> None:
 
 
 def test_a_cold_call_on_a_bench_is_timed_between_others(stream: Stream) -> None:
-    bench = replace(HOST, each=Card("cuda:0").each)
+    bench = replace(HOST, each=AcceleratorTimer("cuda:0").each)
     assert cold_seconds(stream.call(1e-3), bench) == pytest.approx(1e-3, abs=1e-9)
 
 
