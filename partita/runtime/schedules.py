@@ -18,15 +18,15 @@ from partita.runtime.worker import LaneRun, Record, lanes
 from partita.units import Seconds
 
 POLL: Final[Seconds] = 0.0005
-Fate = Callable[[dict[tuple[int, str], LaneRun]], None]
+InjectFaults = Callable[[dict[tuple[int, str], LaneRun]], None]
 
 
 def advance(
     ranks: Sequence[Rank], interval: Interval, seed: int = 0, slow: dict[int, float] | None = None,
-    patience: Seconds = 0.0, record: Record = lambda _: False, fate: Fate = lambda runs: None,
+    patience: Seconds = 0.0, record: Record = lambda _: False, inject: InjectFaults = lambda runs: None,
 ) -> int:  # fmt: skip
     """Run the rounds of `interval`. Each turn advances a lane that can go on, drawn at random; lanes of rank r have the
-    weight `slow[r]`. Before each turn, `fate` may remove lanes, or add some.
+    weight `slow[r]`. Before each turn, `inject` may remove lanes, or add some.
 
     Returns the number of turns. Raises what a lane raised, or RunHung if no lane can go on for `patience` seconds
     (lanes may wait for other processes).
@@ -37,7 +37,7 @@ def advance(
     turns, moved = 0, time.monotonic()
     with torch.no_grad():
         while runs:
-            fate(runs)
+            inject(runs)
             ready = [place for place, run in runs.items() if run not in waits or waits[run].ready()]
             if not ready and time.monotonic() - moved < patience:
                 time.sleep(POLL)

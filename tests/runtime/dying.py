@@ -61,7 +61,7 @@ class Dying:
         for leg in self.legs:
             self.leg, self.rendezvous = leg, Rendezvous()
             self.ranks = {r: self._rank(leg, r) for r in range(size) if r not in self.away}
-            advance([*self.ranks.values()], Interval(leg.rounds), order, slow, record=lambda _: True, fate=self._fate)
+            advance([*self.ranks.values()], Interval(leg.rounds), order, slow, record=lambda _: True, inject=self._inject)
             self.spans += [span for one in self.ranks.values() for span in one.spans]
         self.ledger = [m for r in sorted(self.states) for m in self.states[r].ledger.merges]
 
@@ -76,7 +76,7 @@ class Dying:
         begin_without(rank)
         return rank
 
-    def _fate(self, runs: dict[tuple[int, str], LaneRun]) -> None:
+    def _inject(self, runs: dict[tuple[int, str], LaneRun]) -> None:
         for death in tuple(self.left):
             if death.rank in self.ranks and self.ranks[death.rank].board.done.get(death.name, 0) > death.round:
                 self.left.remove(death)

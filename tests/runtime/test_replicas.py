@@ -57,7 +57,7 @@ class Losing:
         self.rendezvous, self.turn, self.lost, self.successors = Rendezvous(), 0, set[int](), successors
         self.values = initial(perceptron(), 0, "fp64")[1]
         self.ranks = {r: self._rank(r) for r in range(size)}
-        self.turns = advance([*self.ranks.values()], Interval(ROUNDS), order, fate=self._fate)
+        self.turns = advance([*self.ranks.values()], Interval(ROUNDS), order, inject=self._inject)
 
     def _rank(self, r: int) -> Rank:
         task, role = perceptron(), self.program.role_of[r]
@@ -65,7 +65,7 @@ class Losing:
         transport = InProcess(r, self.rendezvous)
         return make_rank(task, self.graph, self.program, r, state, transport, seed=0, precision="fp64", keyed=True)
 
-    def _fate(self, runs: dict[tuple[int, str], LaneRun]) -> None:
+    def _inject(self, runs: dict[tuple[int, str], LaneRun]) -> None:
         self.turn += 1
         for loss in [loss for loss in self.left if loss.turn <= self.turn]:
             self.left.remove(loss)
