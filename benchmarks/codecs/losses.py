@@ -16,7 +16,7 @@ from statistics import mean
 
 from partita import api
 from partita.lab.rehearsal import Rehearsal
-from partita.runtime.checkpoint import Keep
+from partita.runtime.checkpoint import SavePolicy
 from partita.wire.codec import SPECS
 
 EXACT = "ddp"
@@ -41,7 +41,7 @@ def trained(task: str, plans: list[str], epochs: int, seed: int) -> Iterator[tup
     graph, steps = api.graph_of(loaded), epochs * (len(loaded.data) // loaded.batch_size)
     with Rehearsal(task, graph, cluster, seed=seed) as rehearsal:
         for plan in plans:
-            yield plan, rehearsal.train(api.plan_of(plan, graph, cluster), steps=steps, keep=Keep("")).final_loss
+            yield plan, rehearsal.train(api.plan_of(plan, graph, cluster), steps=steps, keep=SavePolicy("")).final_loss
 
 
 def main() -> None:

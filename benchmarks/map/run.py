@@ -24,7 +24,7 @@ from partita import api
 from partita.lab.rehearsal import Rehearsal
 from partita.lowering.lower import lower
 from partita.report.map import Line, map_svg, turns
-from partita.runtime.checkpoint import Keep
+from partita.runtime.checkpoint import SavePolicy
 from partita.searches.sweep import Curve, crossings, lowest, read_sweep
 from partita.units import show_bandwidth, show_seconds
 
@@ -65,7 +65,7 @@ def learn(book: Book, plans: Sequence[str], steps: int) -> None:
     missing = [plan for plan in dict.fromkeys(PLANS[plan] for plan in plans) if plan not in book.of("loss")]
     with Rehearsal(TASK, graph, cluster) as rehearsal:
         for plan in missing:
-            take = rehearsal.train(api.plan_of(plan, graph, cluster), steps=steps, keep=Keep(""))
+            take = rehearsal.train(api.plan_of(plan, graph, cluster), steps=steps, keep=SavePolicy(""))
             book.put([loss for _, _, loss in take.loss], "loss", plan)
             print(f"{plan}: held-out loss {take.final_loss:.4f} after {steps} steps", flush=True)
 

@@ -21,7 +21,7 @@ from typing import Any
 from partita import api
 from partita.errors import PartitaError
 from partita.lab.rehearsal import Rehearsal
-from partita.runtime.checkpoint import Keep
+from partita.runtime.checkpoint import SavePolicy
 
 PLANS = (
     "ddp", "pipe_sgd", "ssp(staleness=3)", "ps_async", "dc_asgd", "easgd", "local_sgd(period=4)", "diloco(period=25)",
@@ -67,7 +67,7 @@ class Book:
         with Rehearsal(self.task, graph, cluster, seed=seed) as rehearsal:
             for plan in plans:
                 try:
-                    take = rehearsal.train(api.plan_of(plan, graph, cluster), steps=self.steps, keep=Keep(""))
+                    take = rehearsal.train(api.plan_of(plan, graph, cluster), steps=self.steps, keep=SavePolicy(""))
                 except PartitaError as error:
                     yield plan, {"final": float("nan"), "error": str(error)}
                 else:

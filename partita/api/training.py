@@ -44,7 +44,7 @@ def train(
     loaded = load(task) if isinstance(task, str) else task
     spec = loaded.origin if ranked else spec_of(loaded)
     from partita.lab.train import train_on
-    from partita.runtime.checkpoint import Keep
+    from partita.runtime.checkpoint import SavePolicy
     from partita.runtime.torchrun import train_rank
 
     graph = graph_of(loaded, tell=tell)
@@ -62,7 +62,7 @@ def train(
         tell(sentence)
 
     order: dict[str, Any] = {
-        "steps": steps, "seed": seed, "init": init, "keep": Keep(out, checkpoint_every, keep), "resume": resume,
+        "steps": steps, "seed": seed, "init": init, "keep": SavePolicy(out, checkpoint_every, keep), "resume": resume,
         "keyed": deterministic, "timeout": timeout, "note": note,
     }  # fmt: skip
     if ranked:

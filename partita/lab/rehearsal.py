@@ -36,7 +36,7 @@ from partita.plan.text import write_plan
 from partita.program.absence import chain_of, expendable, returns
 from partita.program.instruction import Collective, Kind
 from partita.program.program import Program
-from partita.runtime.checkpoint import Keep, stopped_at
+from partita.runtime.checkpoint import SavePolicy, stopped_at
 from partita.runtime.leg import legs
 from partita.runtime.memory_trace import MemoryTrace, read_memory_trace
 from partita.runtime.result import Halted, RunResult, result_of
@@ -202,7 +202,7 @@ class Rehearsal:
         return wiring_of(self._ask("wires", 300.0, sizes=list(sizes_for(self.cluster)), kinds=kinds), self.cluster)
 
     def train(
-        self, plan: Plan, *, steps: int, keep: Keep, keyed: bool = False, resume: str = "", since: int = 0,
+        self, plan: Plan, *, steps: int, keep: SavePolicy, keyed: bool = False, resume: str = "", since: int = 0,
         note: Tell = lambda sentence: None,
     ) -> RunResult:  # fmt: skip
         """Train up to step `steps`, from the first weights or from the checkpoint in `resume`, which is of step

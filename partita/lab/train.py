@@ -9,7 +9,7 @@ from partita.graph.graph import Graph
 from partita.lab.rehearsal import Rehearsal, Tell
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
-from partita.runtime.checkpoint import Found, Keep
+from partita.runtime.checkpoint import SavedCheckpoint, SavePolicy
 from partita.runtime.directory import Finished, opened, write_result
 from partita.runtime.mean import divides, unlike_its_parts
 from partita.runtime.result import RunResult
@@ -18,7 +18,7 @@ from partita.units import Seconds
 
 
 def train_on(
-    task: Task, graph: Graph, plan: Plan, cluster: Cluster, *, steps: int, seed: int, init: str, keep: Keep,
+    task: Task, graph: Graph, plan: Plan, cluster: Cluster, *, steps: int, seed: int, init: str, keep: SavePolicy,
     resume: bool, keyed: bool, timeout: Seconds, tell: Tell, note: Tell,
 ) -> RunResult:  # fmt: skip
     """Train `task`, which workers load as well, on the devices of `cluster`, up to step `steps`.
@@ -28,7 +28,7 @@ def train_on(
     with opened(keep, resume, graph, plan, cluster, seed=seed, steps=steps, tell=note) as start:
         if isinstance(start, Finished):
             return start.result
-        path, since = (str(start.path), start.manifest.step) if isinstance(start, Found) else ("", 0)
+        path, since = (str(start.path), start.manifest.step) if isinstance(start, SavedCheckpoint) else ("", 0)
         order: dict[str, Any] = {"seed": seed, "init": init, "timeout": timeout, "tell": tell}
         if divides(lower(graph, plan, cluster)[-1].program) and (unlike := unlike_its_parts(task, graph.batch, seed)):
             note(unlike)

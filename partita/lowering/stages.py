@@ -60,7 +60,8 @@ def staged(graph: Graph, plan: Plan) -> Program:
     named = {i.act.bucket for role in roles for i in role.instructions if isinstance(i.act, Collective)}
     numbers = (bucket for bucket in (of_one_number(WEIGHT), SQUARES) if bucket.name in named)
     return Program(
-        plan.name, roles, tuple(segments.values()), (*(bucket for bucket, _ in pipe.bucket_stages), *numbers), pipe.batch,
+        plan.name, roles, tuple(segments.values()), (*(bucket for bucket, _ in pipe.bucket_stages), *numbers),
+        pipe.batch,
         semantics="lossy" if plan.sync and plan.sync[0].wire.codecs else "exact", stages=pipe.partition.stages,
         parcels=tuple(_parcels(pipe.partition, counts)), codings=pipe.codings,
     )  # fmt: skip

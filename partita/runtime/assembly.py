@@ -16,7 +16,7 @@ from partita.graph.graph import Graph
 from partita.graph.operator import Ref
 from partita.plan.plan import Plan
 from partita.program.program import Program, Role
-from partita.runtime.checkpoint import Keep
+from partita.runtime.checkpoint import SavePolicy
 from partita.runtime.device import CPU, clock_of
 from partita.runtime.dividing import restored
 from partita.runtime.feed import Feed
@@ -105,7 +105,7 @@ def make_rank(
 def train_in_process(
     task: Task, graph: Graph, plan: Plan, cluster: Cluster, steps: int, *, seed: int = 0, order: int = 0,
     slow: dict[int, float] | None = None, precision: str = "", keyed: bool = False,
-    values: Mapping[str, torch.Tensor] | None = None, keep: Keep | None = None, saved: Checkpoint | None = None,
+    values: Mapping[str, torch.Tensor] | None = None, keep: SavePolicy | None = None, saved: Checkpoint | None = None,
     settle: bool = True, device: str = CPU,
 ) -> tuple[dict[int, State], dict[int, float]]:  # fmt: skip
     """Train up to step `steps` with every rank in this thread, lanes advanced in the order that `order` seeds.
@@ -147,10 +147,10 @@ def train_in_process(
 
 
 def _keep(
-    keep: Keep, ranks: list[Rank], plan: Plan, interval: Interval, identity: Identity, losses: list[tuple[int, float]],
-    keyed: bool,
+    keep: SavePolicy, ranks: list[Rank], plan: Plan, interval: Interval, identity: Identity,
+    losses: list[tuple[int, float]], keyed: bool,
 ) -> None:  # fmt: skip
-    """A checkpoint after a reach."""
+    """A checkpoint after an interval."""
     program, rows = ranks[0].program, [(at, 0.0, loss, 0.0) for at, loss in losses]
     flying = 0 if interval.drain else min(interval.stop, program.drain)
     shards = [held(rank, interval.stop, flying, rows if rank is ranks[0] else []) for rank in ranks]

@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Final
 
 from partita.errors import InputError
-from partita.runtime.manifest import NAME, Damaged, Manifest, check_files, read_manifest, with_files, write_manifest
+from partita.runtime.manifest import (
+    NAME,
+    DamagedCheckpoint,
+    Manifest,
+    check_files,
+    read_manifest,
+    with_files,
+    write_manifest,
+)
 from partita.runtime.shard import File, sync
 from partita.units import Bytes, show_bytes
 
@@ -22,7 +30,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SavedCheckpoint:
     """A complete checkpoint and its directory."""
 
     path: Path
@@ -30,7 +38,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class SavePolicy:
     """Where a run writes checkpoints (`out`), every how many steps (`every`, 0: none), and how many it keeps
     (`many`)."""
 
@@ -95,7 +103,7 @@ def committed(out: str | Path) -> Iterator[Path]:
             yield path
 
 
-def newest(out: str | Path, tell: Tell) -> Found | None:
+def newest(out: str | Path, tell: Tell) -> SavedCheckpoint | None:
     """The newest checkpoint that is undamaged; None if there are no checkpoints. Tells of damaged ones.
 
     Raises InputError if all are damaged, or if a manifest is not one that this package writes.
@@ -105,11 +113,11 @@ def newest(out: str | Path, tell: Tell) -> Found | None:
         try:
             manifest = read_manifest(path)
             check_files(path, manifest)
-        except Damaged as found:
+        except DamagedCheckpoint as found:
             damaged = str(found)
             tell(f"{damaged}; going back to the checkpoint before {path.name}")
             continue
-        return Found(path, manifest)
+        return SavedCheckpoint(path, manifest)
     if damaged:
         raise InputError(f"{damaged}, and {out} has no other checkpoint; start anew with another --out")
     return None

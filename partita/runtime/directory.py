@@ -29,7 +29,7 @@ from partita.plan.text import read_plan, write_plan
 from partita.program.program import Program
 from partita.program.timeline import Breakdown, Timeline
 from partita.runtime.alike import alike
-from partita.runtime.checkpoint import Found, Keep, Tell, committed, newest, require_space, sweep
+from partita.runtime.checkpoint import SavedCheckpoint, SavePolicy, Tell, committed, newest, require_space, sweep
 from partita.runtime.holding import copies_of, keepers_of, workers_of
 from partita.runtime.manifest import Identity, differences, identity_of
 from partita.runtime.result import RunResult
@@ -66,8 +66,8 @@ def claimed(out: str) -> Iterator[None]:
 
 @contextmanager
 def opened(
-    keep: Keep, resume: bool, graph: Graph, plan: Plan, cluster: Cluster, *, seed: int, steps: int, tell: Tell
-) -> Iterator[Found | Finished | None]:  # fmt: skip
+    keep: SavePolicy, resume: bool, graph: Graph, plan: Plan, cluster: Cluster, *, seed: int, steps: int, tell: Tell
+) -> Iterator[SavedCheckpoint | Finished | None]:  # fmt: skip
     """The run's directory is claimed and has room; yields where the run starts (see `place_to_start`)."""
     if not keep.out:
         if resume or keep.every:
@@ -119,8 +119,8 @@ def read_result(out: str) -> Finished | None:
 
 
 def place_to_start(
-    keep: Keep, resume: bool, identity: Identity, plan: Plan, steps: int, tell: Tell
-) -> Found | Finished | None:
+    keep: SavePolicy, resume: bool, identity: Identity, plan: Plan, steps: int, tell: Tell
+) -> SavedCheckpoint | Finished | None:
     """Where a run in `keep.out` starts: from a checkpoint, not at all since it is finished, or (None) from step 0.
 
     Raises InputError where the directory holds another run, or one that should not be overwritten.
@@ -154,7 +154,7 @@ def place_to_start(
     return found
 
 
-def _say_where(found: Found, identity: Identity, plan: Plan, tell: Tell) -> None:
+def _say_where(found: SavedCheckpoint, identity: Identity, plan: Plan, tell: Tell) -> None:
     manifest = found.manifest
     tell(f"going on from step {manifest.step} of {found.path}")
     before = read_plan(manifest.plan)
@@ -164,7 +164,7 @@ def _say_where(found: Found, identity: Identity, plan: Plan, tell: Tell) -> None
         tell("the captured step has changed since the checkpoint (the task's code, or torch); going on with it")
 
 
-def require_room(keep: Keep, graph: Graph, program: Program) -> None:
+def require_room(keep: SavePolicy, graph: Graph, program: Program) -> None:
     """Raises OptionError, before step 0, where the disk has no room for the checkpoints that a run will write."""
     whole, largest = sizes_of(ruled(graph, program.update), program)
     try:

@@ -14,7 +14,7 @@ import psutil
 from partita.errors import RunError
 from partita.program.absence import entered
 from partita.runtime.brake import Brake
-from partita.runtime.checkpoint import Keep
+from partita.runtime.checkpoint import SavePolicy
 from partita.runtime.checksums import ChecksumReporter
 from partita.runtime.divergence import find_divergence
 from partita.runtime.failover import Failover
@@ -188,7 +188,7 @@ class Execution:
         seconds = time.perf_counter() - self.begun
         identity = identity_of(self.session.graph, self.session.seed, self.job.plan.update)
         manifest = written(self.job.plan, rank.program, self.step, flying, seconds, self.job.keyed, identity)
-        failed = save_together(shard, Keep(self.job.out, self.job.every, self.job.keep), manifest, rank.rank)
+        failed = save_together(shard, SavePolicy(self.job.out, self.job.every, self.job.keep), manifest, rank.rank)
         if failed and rank.rank == 0:
             self.report({"note": f"the checkpoint of step {self.step} was not written ({failed}); older ones stay"})
 

@@ -33,7 +33,7 @@ SCHEMA: Final = 2
 SHARD: Final = re.compile(r"rank-\d{1,6}\.safetensors")
 
 
-class Damaged(Exception):
+class DamagedCheckpoint(Exception):
     """A checkpoint that is not as it was written; the text names the file."""
 
 
@@ -109,8 +109,8 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """The manifest of a checkpoint. Raises Damaged if its digest does not match, InputError if it is no manifest of
-    ours."""
+    """The manifest of a checkpoint. Raises DamagedCheckpoint if its digest does not match, InputError if it is no
+    manifest of ours."""
     path = directory / NAME
     _plain_file(path)
     try:
@@ -120,7 +120,7 @@ def read_manifest(directory: Path) -> Manifest:
         if _text({**body, "digest": digest}) != raw or hashlib.sha256(_text(body)).hexdigest() != digest:
             raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError, OSError):
-        raise Damaged(f"{path} is not what was written") from None
+        raise DamagedCheckpoint(f"{path} is not what was written") from None
     return _manifest(path, body)
 
 
@@ -147,16 +147,16 @@ def _manifest(path: Path, body: dict[str, Any]) -> Manifest:
 
 
 def check_files(directory: Path, manifest: Manifest) -> None:
-    """Raises Damaged naming the first file that is missing, cut or changed; InputError for a symlink."""
+    """Raises DamagedCheckpoint naming the first file that is missing, cut or changed; InputError for a symlink."""
     for file in manifest.files:
         path = directory / file.name
         _plain_file(path)
         if not path.is_file():
-            raise Damaged(f"{path} is missing")
+            raise DamagedCheckpoint(f"{path} is missing")
         if (size := path.stat().st_size) != file.size:
-            raise Damaged(f"{path} holds {size} bytes and was written with {file.size}")
+            raise DamagedCheckpoint(f"{path} holds {size} bytes and was written with {file.size}")
         if sha256_of(path) != file.sha256:
-            raise Damaged(f"{path} has another SHA-256 than when it was written")
+            raise DamagedCheckpoint(f"{path} has another SHA-256 than when it was written")
 
 
 def _plain_file(path: Path) -> None:

@@ -10,19 +10,19 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from partita.runtime.checkpoint import Keep, abandon, begin, commit, place_of
+from partita.runtime.checkpoint import SavePolicy, abandon, begin, commit, place_of
 from partita.runtime.manifest import Manifest
 from partita.runtime.messages import gather, spread
 from partita.runtime.shard import File, Shard, write_shard
 
 
-def save_shards(shards: Sequence[Shard], keep: Keep, manifest: Manifest) -> None:
+def save_shards(shards: Sequence[Shard], keep: SavePolicy, manifest: Manifest) -> None:
     """Write the checkpoint of ranks that share a process. Raises OSError if it could not be written."""
     path = begin(keep.out, manifest.step, sum(shard.size for shard in shards))
     commit(path, manifest, [write_shard(shard, path, rank) for rank, shard in enumerate(shards)], keep.many)
 
 
-def save_together(shard: Shard, keep: Keep, manifest: Manifest, rank: int) -> str:
+def save_together(shard: Shard, keep: SavePolicy, manifest: Manifest, rank: int) -> str:
     """Write this rank's part of a checkpoint; every rank of the Program must call it. Returns why it failed ("": it did
     not).
 

@@ -15,7 +15,7 @@ from partita.errors import InputError, OptionError, RunStopped
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
-from partita.runtime.checkpoint import Found, Keep, Tell, stopped_at
+from partita.runtime.checkpoint import SavedCheckpoint, SavePolicy, Tell, stopped_at
 from partita.runtime.device import GLOO, backend_of, device_of
 from partita.runtime.directory import Finished, opened, write_result
 from partita.runtime.execution import run
@@ -77,7 +77,7 @@ def talk_over(cluster: Cluster, note: Tell) -> None:
 
 
 def train_rank(
-    task: Task, graph: Graph, plan: Plan, cluster: Cluster, *, steps: int, seed: int, init: str, keep: Keep,
+    task: Task, graph: Graph, plan: Plan, cluster: Cluster, *, steps: int, seed: int, init: str, keep: SavePolicy,
     resume: bool, keyed: bool, timeout: Seconds, note: Tell,
 ) -> RunResult | None:  # fmt: skip
     """Train as this process's rank; the result on rank 0, None on the others. Raises RunStopped after a signal."""
@@ -88,7 +88,7 @@ def train_rank(
         talk_over(cluster, note if rank == 0 else lambda sentence: None)
         join_world(rank, world, timeout, backend)
     with ExitStack() as stack:
-        start: Found | Finished | None = None
+        start: SavedCheckpoint | Finished | None = None
         word = {"error": "", "resume": "", "finished": False}
         facts = gather(dict(facts_of(graph, plan, cluster, seed=seed, steps=steps)), rank, world)
         if rank == 0:
@@ -100,7 +100,7 @@ def train_rank(
             except InputError as error:
                 word["error"] = str(error)
             word |= {"finished": isinstance(start, Finished)}
-            word |= {"resume": str(start.path) if isinstance(start, Found) else ""}
+            word |= {"resume": str(start.path) if isinstance(start, SavedCheckpoint) else ""}
         word = spread(word, rank, world)
         if word["error"]:
             raise OptionError(word["error"])

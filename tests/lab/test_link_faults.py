@@ -12,7 +12,7 @@ import pytest
 from partita import api
 from partita.errors import RunHung
 from partita.lab.rehearsal import Rehearsal
-from partita.runtime.checkpoint import Keep
+from partita.runtime.checkpoint import SavePolicy
 
 TIMEOUT, UNDER_WAY, CULPRIT, RATE = 8.0, 20, 2, 1.25e8
 
@@ -34,7 +34,7 @@ class Drill:
         with Rehearsal("digits-cnn", graph, cluster, timeout=TIMEOUT) as rehearsal:
             thread = threading.Thread(target=self._once_under_way, args=(rehearsal, happens), daemon=True)
             thread.start()
-            take = rehearsal.train(plan, steps=self.steps, keep=Keep(""), note=self.notes.append)
+            take = rehearsal.train(plan, steps=self.steps, keep=SavePolicy(""), note=self.notes.append)
             thread.join()
         return take.final_loss
 

@@ -14,7 +14,7 @@ from partita.graph.graph import Graph
 from partita.lab.rehearsal import Rehearsal
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import train_in_process
-from partita.runtime.checkpoint import Keep
+from partita.runtime.checkpoint import SavePolicy
 from tests.small import perceptron
 
 TASK = "tests/small.py:perceptron"
@@ -45,7 +45,7 @@ def test_processes_end_where_one_process_ends(crew: Rehearsal, graph: Graph, tex
     the same bits."""
     plan = call(text, graph, crew.cluster)
     whole, part = tmp_path / "whole", tmp_path / "part"
-    done = crew.train(plan, steps=STEPS, keep=Keep(str(whole), 4, 9))
+    done = crew.train(plan, steps=STEPS, keep=SavePolicy(str(whole), 4, 9))
     states, losses = train_in_process(perceptron(), graph, plan, crew.cluster, STEPS)
     weights = load_file(done.weights)
     for name, weight in weights.items():
@@ -54,5 +54,5 @@ def test_processes_end_where_one_process_ends(crew: Rehearsal, graph: Graph, tex
     place = sorted((whole / "checkpoints").iterdir())[0]
     step = int(place.name.removeprefix("step-"))
     assert 4 <= step < STEPS
-    again = crew.train(plan, steps=STEPS, keep=Keep(str(part)), resume=str(place), since=step)
+    again = crew.train(plan, steps=STEPS, keep=SavePolicy(str(part)), resume=str(place), since=step)
     assert all(torch.equal(weight, weights[name]) for name, weight in load_file(again.weights).items())

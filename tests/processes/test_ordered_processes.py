@@ -15,7 +15,7 @@ from partita.lowering.lower import lower
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, difference
-from partita.runtime.checkpoint import Keep
+from partita.runtime.checkpoint import SavePolicy
 from partita.task import Task
 from tests.processes.broad import broad
 from tests.processes.doubled import doubled
@@ -47,7 +47,7 @@ def crew(graph: Graph) -> Iterator[Rehearsal]:
 
 def off_one_process(crew: Rehearsal, task: Task, graph: Graph, text: str, place: Path) -> float:
     """How far the weights of a run are from those of one process."""
-    done = crew.train(call(text, graph, crew.cluster), steps=STEPS, keep=Keep(str(place), 0, 1))
+    done = crew.train(call(text, graph, crew.cluster), steps=STEPS, keep=SavePolicy(str(place), 0, 1))
     single = api.cluster_of("local:1")
     states, _ = train_in_process(task, graph, call("single", graph, single), single, STEPS)
     weights = load_file(done.weights)

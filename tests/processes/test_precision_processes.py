@@ -13,7 +13,7 @@ from partita.cost.rings import collective_bytes
 from partita.lowering.lower import lower
 from partita.program.instruction import Collective
 from partita.runtime.assembly import train_in_process
-from partita.runtime.checkpoint import Keep, place_of
+from partita.runtime.checkpoint import SavePolicy, place_of
 from partita.task import load_task
 from tests.processes.crews import Crews
 
@@ -25,7 +25,7 @@ PLANS = ("ddp(precision=fp16,scale_window=2)", *(pytest.param(plan, marks=pytest
 @pytest.mark.parametrize("plan", PLANS)
 def test_two_processes_end_with_the_bits_of_one(crews: Crews, plan: str, tmp_path: Path) -> None:
     """A sum of two does not depend on who adds; a run in two legs ends there as well."""
-    crew, keep = crews(TASK, "local:2"), Keep(str(tmp_path), 3)
+    crew, keep = crews(TASK, "local:2"), SavePolicy(str(tmp_path), 3)
     made = api.plan_of(plan, crew.graph, crew.cluster)
     states, _ = train_in_process(load_task(TASK), crew.graph, made, crew.cluster, 5, seed=crew.seed)
     crew.train(made, steps=3, keep=keep)

@@ -24,7 +24,7 @@ from partita import api
 from partita.errors import PartitaError
 from partita.lab import train as launched
 from partita.lowering.lower import lower
-from partita.runtime.checkpoint import Keep, place_of
+from partita.runtime.checkpoint import SavePolicy, place_of
 from partita.runtime.leg import legs
 from tests.processes.crews import SEED, Crews
 
@@ -242,11 +242,11 @@ def test_losses_of_unequal_parts_go_on(crews: Crews, tmp_path: Path) -> None:
     """Each rank's part and its weight, once more joined from a checkpoint of a checkpoint."""
     crew, run = crews("tests/runtime/padded.py:padded", PLACE), tmp_path / "run"
     plan = api.plan_of("pipe_sgd", crew.graph, crew.cluster)
-    unbroken = crew.train(plan, steps=6, keep=Keep(str(tmp_path / "unbroken")))
-    crew.train(plan, steps=2, keep=Keep(str(run), 2))
+    unbroken = crew.train(plan, steps=6, keep=SavePolicy(str(tmp_path / "unbroken")))
+    crew.train(plan, steps=2, keep=SavePolicy(str(run), 2))
     for since in (2, 4):
         place = str(place_of(run, since))
-        again = crew.train(plan, steps=since + 2, keep=Keep(str(run), 2), resume=place, since=since)
+        again = crew.train(plan, steps=since + 2, keep=SavePolicy(str(run), 2), resume=place, since=since)
     assert [row[::2] for row in again.loss] == [row[::2] for row in unbroken.loss]
     assert weights(tmp_path / "run") == weights(tmp_path / "unbroken")
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from partita.program.ledger import staleness_of
 from partita.recipes.catalogue import call
 from partita.runtime.check import TOLERANCE, difference
-from partita.runtime.checkpoint import Keep
+from partita.runtime.checkpoint import SavePolicy
 from partita.runtime.leg import legs
 from partita.runtime.reference import fresh
 from partita.runtime.replay import replayed
@@ -54,7 +54,7 @@ def test_a_run_of_processes_equals_the_replay_of_its_ledger(crews: Crews, plan: 
     """DP-05, DP-07, DP-09, DP-10, DP-11, DP-14, DP-16, DP-17, DP-18, DP-19, DP-20, DP-22 over torch.distributed."""
     crew = crews(TASK, "local:4" if "own=false" in plan else "local:5")
     made = call(plan, crew.graph, crew.cluster)
-    done = crew.train(made, steps=STEPS, keep=Keep(str(tmp_path)))
+    done = crew.train(made, steps=STEPS, keep=SavePolicy(str(tmp_path)))
     ledger, parts = done.timeline.ledger, legs(crew.graph, made, crew.cluster, STEPS)
     serial = replayed(fresh(doubled(), seed=crew.seed, precision="fp32"), parts, ledger)
     assert difference(load_file(done.weights), serial) <= TOLERANCE

@@ -12,7 +12,7 @@ from partita import api
 from partita.cost.rings import collective_bytes
 from partita.lowering.lower import lower
 from partita.program.instruction import Collective
-from partita.runtime.checkpoint import Keep, place_of
+from partita.runtime.checkpoint import SavePolicy, place_of
 from partita.simulator.simulate import simulate
 from tests.priced import priced
 from tests.processes.crews import Crews
@@ -62,9 +62,9 @@ def test_a_run_goes_on_from_its_owners_parts(crews: Crews, text: str, tmp_path: 
     """Each rank writes what it owns; the unbroken run and the one in two legs end with the same bits."""
     crew = crews(TASK, "local:3")
     plan, run = api.plan_of(text, crew.graph, crew.cluster), str(tmp_path / "run")
-    unbroken = crew.train(plan, steps=5, keep=Keep(str(tmp_path / "unbroken")))
-    crew.train(plan, steps=3, keep=Keep(run, 3))
-    again = crew.train(plan, steps=5, keep=Keep(run, 3), resume=str(place_of(run, 3)), since=3)
+    unbroken = crew.train(plan, steps=5, keep=SavePolicy(str(tmp_path / "unbroken")))
+    crew.train(plan, steps=3, keep=SavePolicy(run, 3))
+    again = crew.train(plan, steps=5, keep=SavePolicy(run, 3), resume=str(place_of(run, 3)), since=3)
     ours, theirs = load_file(again.weights), load_file(unbroken.weights)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)

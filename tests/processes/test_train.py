@@ -21,7 +21,7 @@ from partita.recipes.catalogue import call
 from partita.report.record import read_record
 from partita.runtime.assembly import train_in_process
 from partita.runtime.check import gathered
-from partita.runtime.checkpoint import Keep
+from partita.runtime.checkpoint import SavePolicy
 from partita.task import Task
 from tests.processes.crews import SEED, Crews
 
@@ -134,7 +134,7 @@ def test_codecs_of_stages_in_processes(crews: Crews, codec: str, tmp_path: Path)
 
 def train_and_compare_with_one_process(crew: Rehearsal, text: str, out: Path) -> None:
     made = call(text, crew.graph, crew.cluster)
-    done = crew.train(made, steps=4, keep=Keep(str(out)))
+    done = crew.train(made, steps=4, keep=SavePolicy(str(out)))
     states, _ = train_in_process(api.load(crew.task), crew.graph, made, crew.cluster, 4, seed=crew.seed)
     ours = gathered(lower(crew.graph, made, crew.cluster)[-1].program, states)
     for name, weight in load_file(done.weights).items():
@@ -152,7 +152,7 @@ def test_a_training_is_kept_as_a_run(tmp_path: Path) -> None:
 def train_and_compare(crew: Rehearsal, plan: str | Plan, out: Path) -> None:
     """Five steps of a plan by a crew end where a plain loop ends."""
     made = api.plan_of(plan, crew.graph, crew.cluster)
-    done = crew.train(made, steps=STEPS, keep=Keep(str(out)))
+    done = crew.train(made, steps=STEPS, keep=SavePolicy(str(out)))
     assert_as_a_plain_loop(done.weights, api.load(crew.task))
 
 

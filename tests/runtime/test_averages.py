@@ -16,7 +16,7 @@ from partita.program.instruction import Collective, Mix, Space, Update
 from partita.program.program import Bucket, Program
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import train_in_process
-from partita.runtime.checkpoint import Keep
+from partita.runtime.checkpoint import SavePolicy
 from partita.runtime.restore import open_checkpoint
 from partita.simulator.simulate import simulate
 from partita.task import Task
@@ -181,7 +181,7 @@ def test_the_mean_varies_less_than_a_worker() -> None:
 def test_the_outer_momentum_is_kept(task: Task, graph: Graph, tmp_path: Path) -> None:
     """EX-01: a run that goes on without its anchor and outer momentum ends elsewhere."""
     text = "diloco(period=2)"
-    unbroken = ended(task, graph, text, keep=Keep(str(tmp_path), 2, 9))
+    unbroken = ended(task, graph, text, keep=SavePolicy(str(tmp_path), 2, 9))
 
     def again(without: Space) -> float:
         saved = open_checkpoint(tmp_path / "checkpoints/step-4")

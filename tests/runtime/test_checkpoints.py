@@ -17,7 +17,7 @@ from partita.program.instruction import Space
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, difference, gathered
-from partita.runtime.checkpoint import Keep, committed, newest
+from partita.runtime.checkpoint import SavePolicy, committed, newest
 from partita.runtime.restore import Checkpoint, lost, open_checkpoint
 from partita.runtime.state import State
 from partita.task import Task
@@ -81,7 +81,7 @@ def same(graph: Graph, one: Run, other: Run) -> bool:
 def check_ends(task: Task, graph: Graph, plan: str, out: Path, each: int) -> None:
     """The unbroken run's end is that of runs from its checkpoints, of every `each`-th."""
     unbroken = trained(task, graph, plan)
-    assert same(graph, unbroken, trained(task, graph, plan, keep=Keep(str(out), 1, 99)))
+    assert same(graph, unbroken, trained(task, graph, plan, keep=SavePolicy(str(out), 1, 99)))
     steps = [int(path.name.removeprefix("step-")) for path in committed(out)]
     assert len(steps) >= STEPS // 3
     for step in steps[1::each]:
@@ -107,7 +107,7 @@ def test_every_checkpoint_leads_to_the_unbroken_end(task: Task, graph: Graph, pl
 
 
 def test_the_comparison_can_fail(task: Task, graph: Graph, tmp_path: Path) -> None:
-    unbroken = trained(task, graph, "ddp", keep=Keep(str(tmp_path), 1, 99))
+    unbroken = trained(task, graph, "ddp", keep=SavePolicy(str(tmp_path), 1, 99))
     saved = saved_at(tmp_path, 4)
     entry = next(e for e in saved.contents.entries("state"))
     read = saved.contents.tensor
@@ -117,7 +117,7 @@ def test_the_comparison_can_fail(task: Task, graph: Graph, tmp_path: Path) -> No
 
 def test_a_longer_run_goes_on_where_a_shorter_one_ended(task: Task, graph: Graph, tmp_path: Path) -> None:
     plan = "pipe_sgd(staleness=2)"
-    trained(task, graph, plan, 5, keep=Keep(str(tmp_path), 100))
+    trained(task, graph, plan, 5, keep=SavePolicy(str(tmp_path), 100))
     found = newest(tmp_path, print)
     assert found is not None
     assert (found.manifest.step, found.manifest.flying) == (5, 3)
@@ -154,7 +154,7 @@ def check_goes_on(
 ) -> None:
     capable = capture(task, precision="fp64")
     plan, size = before
-    trained(task, capable, plan, 6, size, keep=Keep(str(tmp_path), 4), precision="fp64")
+    trained(task, capable, plan, 6, size, keep=SavePolicy(str(tmp_path), 4), precision="fp64")
     until, _ = trained(task, capable, plan, 4, size, precision="fp64")
     alone, losses = trained(task, capable, "single", STEPS, 1, precision="fp64")
     for other, ranks in others:
@@ -199,7 +199,7 @@ def test_however_it_is_divided_training_goes_on(
         found = gathered(lower(capable, call(plan, capable, machines), machines)[-1].program, states)
         return {parameter.name: found[parameter.name] for parameter in capable.parameters}, losses
 
-    run(plan, size, 6, keep=Keep(str(tmp_path), 4))
+    run(plan, size, 6, keep=SavePolicy(str(tmp_path), 4))
     until, _ = run(plan, size, 4)
     alone, losses = run("single", 1, STEPS, saved=saved_at(tmp_path, 4))
     for other, ranks in DIVIDED:
@@ -223,7 +223,7 @@ def test_what_codecs_held_back_is_still_to_come(after: str, size: int, tmp_path:
         assert len(states) == ranks
         return torch.stack([states[rank].kept[Space.RESIDUAL, "b0"] for rank in range(ranks)]).sum(0)
 
-    before = held("ddp(codec=onebit)", 4, keep=Keep(str(tmp_path), 4))
+    before = held("ddp(codec=onebit)", 4, keep=SavePolicy(str(tmp_path), 4))
     there = held(after, size, saved=saved_at(tmp_path, 4))
     assert before.abs().max() > 0
     torch.testing.assert_close(there, before, rtol=1e-12, atol=1e-15)
@@ -243,7 +243,7 @@ def check_flight(task: Task, graph: Graph, out: Path) -> None:
     late, lockstep = (call(f"{p}", graph, machines) for p in ("pipe_sgd(staleness=2)", "ddp"))
     lockstep = replace(lockstep, sync=(replace(late.sync[0], consistency=lockstep.sync[0].consistency),))
     whole = replace(lockstep, before=(Phase(4, late),))
-    train_in_process(task, graph, late, machines, 6, keyed=True, keep=Keep(str(out), 4))
+    train_in_process(task, graph, late, machines, 6, keyed=True, keep=SavePolicy(str(out), 4))
     saved = saved_at(out, 4)
     unbroken = train_in_process(task, graph, whole, machines, STEPS, keyed=True)
     again = train_in_process(task, graph, lockstep, machines, STEPS, keyed=True, saved=saved)
@@ -255,7 +255,7 @@ def test_generators_go_on_where_they_were(tmp_path: Path) -> None:
     task = replace(perceptron(), model=lambda: nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.Linear(16, 3)))
     graph, machines = capture(task), cluster_of(1)
     plan = call("single", graph, machines)
-    unbroken = train_in_process(task, graph, plan, machines, 6, keep=Keep(str(tmp_path), 3))
+    unbroken = train_in_process(task, graph, plan, machines, 6, keep=SavePolicy(str(tmp_path), 3))
     again = train_in_process(task, graph, plan, machines, 6, saved=saved_at(tmp_path, 3))
     assert same(graph, unbroken, again)
 
@@ -263,7 +263,7 @@ def test_generators_go_on_where_they_were(tmp_path: Path) -> None:
 def test_what_is_lost_is_said(graph: Graph, task: Task, tmp_path: Path) -> None:
     def said(before: str, after: str, size: int) -> str:
         machines = cluster_of(size)
-        trained(task, graph, before, 4, keep=Keep(str(tmp_path), 4))
+        trained(task, graph, before, 4, keep=SavePolicy(str(tmp_path), 4))
         program = lower(graph, call(after, graph, machines), machines)[-1].program
         return "; ".join(lost(saved_at(tmp_path, 4), program))
 

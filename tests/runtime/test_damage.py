@@ -21,7 +21,7 @@ from partita.program.timeline import Timeline
 from partita.recipes.catalogue import call
 from partita.runtime import checkpoint
 from partita.runtime.assembly import train_in_process
-from partita.runtime.checkpoint import Keep, begin, committed, newest
+from partita.runtime.checkpoint import SavePolicy, begin, committed, newest
 from partita.runtime.directory import Finished, claimed, opened, sizes_of, write_result
 from partita.runtime.entry import Entry, read_entry
 from partita.runtime.manifest import File, read_manifest, with_files, write_manifest
@@ -56,7 +56,7 @@ def plan(graph: Graph) -> Plan:
 def made(task: Task, graph: Graph, plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with the checkpoints of steps 4 and 6."""
     out = tmp_path_factory.mktemp("made")
-    train_in_process(task, graph, plan, MACHINES, 6, keep=Keep(str(out), 2))
+    train_in_process(task, graph, plan, MACHINES, 6, keep=SavePolicy(str(out), 2))
     return out
 
 
@@ -160,7 +160,7 @@ def test_symbolic_links_are_refused(run: Path, tmp_path: Path, what: str) -> Non
         heard_from(run)
 
 
-def start(keep: Keep, graph: Graph, plan: Plan, *, resume: bool, seed: int = 0, steps: int = 9) -> tuple[object, str]:
+def start(keep: SavePolicy, graph: Graph, plan: Plan, *, resume: bool, seed: int = 0, steps: int = 9) -> tuple[object, str]:
     said: list[str] = []
     with opened(keep, resume, graph, plan, MACHINES, seed=seed, steps=steps, tell=said.append) as found:
         return found, "; ".join(said)
@@ -171,27 +171,27 @@ def test_a_checkpoint_of_another_model_is_refused_with_five_keys(run: Path, grap
 
     other = replace(graph, parameters=tuple(replace(p, name=f"new.{p.name}") for p in graph.parameters))
     with pytest.raises(OptionError, match="of another model: 12 keys differ") as refused:
-        start(Keep(str(run)), other, plan, resume=True)
+        start(SavePolicy(str(run)), other, plan, resume=True)
     assert str(refused.value).count(" there, ") == 5
     with pytest.raises(OptionError, match="with --seed 0, and this run has 3"):
-        start(Keep(str(run)), graph, plan, resume=True, seed=3)
+        start(SavePolicy(str(run)), graph, plan, resume=True, seed=3)
 
 
 def test_where_a_run_starts(run: Path, graph: Graph, plan: Plan, tmp_path: Path) -> None:
-    found, said = start(Keep(str(run)), graph, plan, resume=True)
-    assert isinstance(found, checkpoint.Found)
+    found, said = start(SavePolicy(str(run)), graph, plan, resume=True)
+    assert isinstance(found, checkpoint.SavedCheckpoint)
     assert "going on from step 6" in said
     assert "written under" not in said
-    assert "written under local_sgd" in start(Keep(str(run)), graph, call("ddp", graph, MACHINES), resume=True)[1]
-    assert start(Keep(str(tmp_path / "new")), graph, plan, resume=True) == (
+    assert "written under local_sgd" in start(SavePolicy(str(run)), graph, call("ddp", graph, MACHINES), resume=True)[1]
+    assert start(SavePolicy(str(tmp_path / "new")), graph, plan, resume=True) == (
         None, f"no checkpoint in {tmp_path / 'new'}: starting at step 0",
     )  # fmt: skip
     for keep, resume, steps, words in (
-        (Keep(str(run)), False, 9, "holds checkpoints of a run; give --resume"),
-        (Keep(str(run)), True, 5, "at step 6 already, and --steps is 5"),
-        (Keep(""), True, 9, "--resume goes on with the run in a directory"),
-        (Keep("", 5), False, 9, "--checkpoint-every writes to a directory"),
-        (Keep("/proc/nowhere"), False, 9, "--out /proc/nowhere cannot be written"),
+        (SavePolicy(str(run)), False, 9, "holds checkpoints of a run; give --resume"),
+        (SavePolicy(str(run)), True, 5, "at step 6 already, and --steps is 5"),
+        (SavePolicy(""), True, 9, "--resume goes on with the run in a directory"),
+        (SavePolicy("", 5), False, 9, "--checkpoint-every writes to a directory"),
+        (SavePolicy("/proc/nowhere"), False, 9, "--out /proc/nowhere cannot be written"),
     ):
         with pytest.raises(OptionError, match=words):
             start(keep, graph, plan, resume=resume, steps=steps)
@@ -200,13 +200,13 @@ def test_where_a_run_starts(run: Path, graph: Graph, plan: Plan, tmp_path: Path)
 def test_a_finished_run_is_not_run_again(run: Path, graph: Graph, plan: Plan) -> None:
     take = RunResult(Timeline("p", "measured", 0.5, 12, wire_sent=(1, 2)), ((0, 0.5, 1.25),), 1.5, "model.safetensors")
     write_result(str(run), Finished(plan, 6, take))
-    assert start(Keep(str(run)), graph, plan, resume=True, steps=6)[0] == Finished(plan, 6, take)
-    assert isinstance(start(Keep(str(run)), graph, plan, resume=True, steps=7)[0], checkpoint.Found)
+    assert start(SavePolicy(str(run)), graph, plan, resume=True, steps=6)[0] == Finished(plan, 6, take)
+    assert isinstance(start(SavePolicy(str(run)), graph, plan, resume=True, steps=7)[0], checkpoint.SavedCheckpoint)
 
 
 def test_going_on_sets_aside_what_is_damaged_and_later(run: Path, graph: Graph, plan: Plan) -> None:
     (run / "checkpoints" / "step-6" / "rank-0.safetensors").write_bytes(b"")
-    _, said = start(Keep(str(run)), graph, plan, resume=True)
+    _, said = start(SavePolicy(str(run)), graph, plan, resume=True)
     assert "rank-0.safetensors holds 0 bytes" in said
     assert "going on from step 4" in said
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["damaged-step-6", "step-4"]
@@ -230,7 +230,7 @@ def test_a_full_disk_keeps_what_there_is(
     with pytest.raises(OSError, match=r"no space: need .*, have 97.* in"):
         begin(run, 8, 10**6)
     with pytest.raises(OptionError, match=r"no space: need .* for 3 checkpoints"):
-        start(Keep(str(run / "new"), 2), graph, plan, resume=False)
+        start(SavePolicy(str(run / "new"), 2), graph, plan, resume=False)
     assert heard_from(run) == (6, "")
 
 
@@ -239,13 +239,13 @@ def test_a_limit_on_files_is_seen_before_the_first_step(
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (1000, 1000))
     with pytest.raises(OptionError, match="ulimit -f"):
-        start(Keep(str(tmp_path), 2), graph, plan, resume=False)
+        start(SavePolicy(str(tmp_path), 2), graph, plan, resume=False)
 
 
 @pytest.mark.parametrize("text", ["single", "ddp", "ps_sync", "pipe_sgd(staleness=2)", "local_sgd(period=2)"])
 def test_the_room_asked_for_is_enough_and_not_much_more(task: Task, graph: Graph, text: str, tmp_path: Path) -> None:
     chosen = call(text, graph, MACHINES)
-    train_in_process(task, graph, chosen, MACHINES, 4, keep=Keep(str(tmp_path), 4))
+    train_in_process(task, graph, chosen, MACHINES, 4, keep=SavePolicy(str(tmp_path), 4))
     shards = [p.stat().st_size for p in (tmp_path / "checkpoints" / "step-4").glob("rank-*")]
     whole, largest = sizes_of(graph, lower(graph, chosen, MACHINES)[-1].program)
     assert sum(shards) <= whole <= sum(shards) + 2**17 * len(shards)

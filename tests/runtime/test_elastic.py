@@ -18,7 +18,7 @@ from partita.program.instruction import Space
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, difference, ledger_of
-from partita.runtime.checkpoint import Keep
+from partita.runtime.checkpoint import SavePolicy
 from partita.runtime.feed import Feed
 from partita.runtime.reference import fresh
 from partita.runtime.replay import replayed
@@ -205,6 +205,6 @@ def test_a_checkpoint_keeps_centre_momentum_and_multipliers(
         states, losses = train_in_process(task, graph, plan, machines, 9, keyed=True, precision="fp64", **more)
         return [s.parameter[b].numpy().tobytes() for s in states.values() for b in s.parameter] + [str(losses).encode()]
 
-    unbroken = trained(keep=Keep(str(tmp_path), 2, 9))
+    unbroken = trained(keep=SavePolicy(str(tmp_path), 2, 9))
     for step in (2, 6):
         assert trained(saved=open_checkpoint(tmp_path / f"checkpoints/step-{step}")) == unbroken

@@ -19,7 +19,7 @@ from partita.program.instruction import Space
 from partita.program.program import MASS
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import train_in_process
-from partita.runtime.checkpoint import Keep
+from partita.runtime.checkpoint import SavePolicy
 from partita.runtime.restore import open_checkpoint
 from partita.simulator.simulate import simulate
 from partita.task import Task
@@ -173,6 +173,6 @@ def test_a_checkpoint_keeps_every_replica(task: Task, graph: Graph, text: str, t
         states, losses = train_in_process(task, graph, plan, machines, 9, keyed=True, precision="fp64", **more)
         return [s.parameter[b].numpy().tobytes() for s in states.values() for b in s.parameter] + [str(losses).encode()]
 
-    unbroken = trained(keep=Keep(str(tmp_path), 2, 9))
+    unbroken = trained(keep=SavePolicy(str(tmp_path), 2, 9))
     for step in (4, 8):
         assert trained(saved=open_checkpoint(tmp_path / f"checkpoints/step-{step}")) == unbroken

@@ -24,7 +24,7 @@ from partita.recipes.catalogue import call
 from partita.runtime.assembly import initial, train_in_process
 from partita.runtime.captured import Captured
 from partita.runtime.check import ROUNDING, TOLERANCE, checked
-from partita.runtime.checkpoint import Keep
+from partita.runtime.checkpoint import SavePolicy
 from partita.runtime.half_precision import half_precision
 from partita.runtime.leg import legs
 from partita.runtime.restore import open_checkpoint
@@ -294,7 +294,7 @@ def test_a_run_goes_on_with_its_masters_and_its_scale(plan: str, size: int, tmp_
     task = poisoned(3)
     task.data.x[task.data.x > 1e5] = 1e6 if "fp16" in plan else 2.0
     graph = capture(task)
-    unbroken, losses = trained(task, plan, size, 6, graph, keep=Keep(str(tmp_path), 1, 99))
+    unbroken, losses = trained(task, plan, size, 6, graph, keep=SavePolicy(str(tmp_path), 1, 99))
     for step in (1, 3, 4, 5):
         saved = open_checkpoint(tmp_path / "checkpoints" / f"step-{step}")
         again, told = trained(task, plan, size, 6, graph, saved=saved)
@@ -310,7 +310,7 @@ def test_a_run_goes_on_with_its_masters_and_its_scale(plan: str, size: int, tmp_
 def test_a_checkpoint_of_half_precision_under_another_plan(plan: str, tmp_path: Path) -> None:
     """What goes on are the masters: the same weights to the bit, also in fp32 and divided otherwise."""
     graph = capture(perceptron())
-    first, _ = trained(perceptron(), "pipe_sgd(precision=fp16)", 2, 4, graph, keep=Keep(str(tmp_path), 9, 1))
+    first, _ = trained(perceptron(), "pipe_sgd(precision=fp16)", 2, 4, graph, keep=SavePolicy(str(tmp_path), 9, 1))
     saved = open_checkpoint(tmp_path / "checkpoints" / "step-4")
     taken, _ = trained(perceptron(), plan, 2 if "(" in plan else 1, 4, graph, saved=saved)
     for name in first[0].leaves:

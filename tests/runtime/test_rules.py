@@ -21,7 +21,7 @@ from partita.plan.rule import rate_factor
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, checked, difference, gathered
-from partita.runtime.checkpoint import Keep
+from partita.runtime.checkpoint import SavePolicy
 from partita.runtime.manifest import differences, identity_of
 from partita.runtime.restore import open_checkpoint
 from partita.runtime.rules import optimizer_of, step_at_rate
@@ -223,7 +223,7 @@ def test_a_checkpoint_knows_how_far_the_rate_has_risen(rule: str, tmp_path: Path
         plan = call(f"{text.removesuffix(')')}{',' if '(' in text else '('}rule={rule},rate_warmup=6)", graph, machines)
         return train_in_process(task, graph, plan, machines, STEPS, **more)[0]
 
-    unbroken = run("ddp", keep=Keep(str(tmp_path), 2, 9))[0].leaves
+    unbroken = run("ddp", keep=SavePolicy(str(tmp_path), 2, 9))[0].leaves
     saved = open_checkpoint(tmp_path / "checkpoints" / "step-2")
     for text in ("ddp", "ps_sync(servers=2,own=false)"):
         again = run(text, saved=saved)[0].leaves

@@ -17,7 +17,7 @@ from partita.program.timeline import PARTS
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import initial, make_state, train_in_process
 from partita.runtime.check import TOLERANCE, checked, difference
-from partita.runtime.checkpoint import Keep
+from partita.runtime.checkpoint import SavePolicy
 from partita.runtime.restore import open_checkpoint
 from partita.task import Task
 from tests.captures import capture
@@ -145,7 +145,7 @@ def test_a_checkpoint_has_what_the_servers_have(plan: str, tmp_path: Path) -> No
         made = call(text, graph, machines)
         return train_in_process(task, graph, made, machines, steps, keyed=True, order=3, **more)[0][0].leaves  # type: ignore[arg-type]
 
-    trained(plan, 8, keep=Keep(str(tmp_path), 4))
+    trained(plan, 8, keep=SavePolicy(str(tmp_path), 4))
     until = trained(plan, 4)
     saved = open_checkpoint(tmp_path / "checkpoints" / "step-4")
     for other in (plan, "single", "ps_async(own=false,bucket_bytes=300)", "ddp", "ssp"):

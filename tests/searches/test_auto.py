@@ -107,8 +107,8 @@ def test_the_search_finds_what_looking_at_everything_finds(size: int, bandwidth:
 
 
 def test_plans_of_batches_that_none_looked_at_had_are_ranked() -> None:
-    """What is found beside the shortlist has operators that the shortlist's costs do not know, and the words of the ranking
-    ask for its step at other bandwidths."""
+    """What is found beside the shortlist has operators that its costs do not know, and the words of the ranking ask for
+    its step at other bandwidths."""
     graph, cluster = deep(8), machines(4, 1e6)
     shortlist = shortlist_of(graph, cluster)
     best = auto(shortlist, datasheet_costs(graph, cluster, (1, 2, 3, 4, 8))).best
