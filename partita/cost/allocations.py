@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from partita.cost.curve import Course, highest, unit
+from partita.cost.memory_curve import ByteSeries, highest, unit
 from partita.cost.hops import hop_bytes
 from partita.cost.lifetimes import Lifetimes, lifetimes_of
 from partita.cost.scratch import scratch_bytes
@@ -84,7 +84,7 @@ class AllocationLog:
         self.zero = np.zeros(len(PARTS), np.int64)
         self.number: list[int] = []
         self.share: list[float] = []
-        self.rows: list[Course] = [self.zero]
+        self.rows: list[ByteSeries] = [self.zero]
         self.held: list[int] = [NOTHING]
         self.before: list[int] = []
         self.now: dict[tuple[int, str, object], int] = {}
@@ -154,10 +154,10 @@ class AllocationLog:
             self._set(one, END, (one.round, "", ("clock", act.bucket)), held)
 
     @property
-    def changes(self) -> Course:
+    def changes(self) -> ByteSeries:
         """Bytes that each entry allocates, or frees where negative; shape [entries, PARTS]."""
         rows, held = np.concatenate(self.rows).reshape(-1, len(PARTS)), np.array(self.held)
-        found: Course = rows[held[1:]] - rows[held[self.before]]
+        found: ByteSeries = rows[held[1:]] - rows[held[self.before]]
         return found
 
     def _set(self, one: Instance, share: float, key: tuple[int, str, object], row: int) -> None:
@@ -168,7 +168,7 @@ class AllocationLog:
         self.now[key] = len(self.held)
         self.held.append(row)
 
-    def _row(self, course: Course) -> int:
+    def _row(self, course: ByteSeries) -> int:
         self.rows.append(course)
         return len(self.rows) - 1
 
@@ -255,7 +255,7 @@ class AllocationLog:
         held[:, GRADIENTS] -= packed
         return shares, [self._row(row) for row in held]
 
-    def _course(self, name: str, read: _Names) -> tuple[list[float], Course]:
+    def _course(self, name: str, read: _Names) -> tuple[list[float], ByteSeries]:
         """The same in bytes, before anything was packed; shape [intervals, PARTS]."""
         segment = self.program.segment[name]
         start, stop = segment.start, segment.stop

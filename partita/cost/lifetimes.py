@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from partita.cost.curve import Course
+from partita.cost.memory_curve import ByteSeries
 from partita.graph.graph import Graph
 from partita.graph.operator import Ref
 from partita.graph.patterns import shares_memory
@@ -40,7 +40,7 @@ class Lifetimes:
     reads: dict[str, int] = field(default_factory=dict)
 
     @cached_property
-    def live_bytes(self) -> tuple[Course, Course]:
+    def live_bytes(self) -> tuple[ByteSeries, ByteSeries]:
         """Bytes of what operators make that are alive (during each operator, at each position).
 
         Shapes [operators, MADE] and [operators + 1, MADE].
@@ -54,7 +54,7 @@ class Lifetimes:
         during = np.cumsum(rises - falls, axis=0)[: count + 1]
         return during[:count], during - rises[: count + 1]
 
-    def input_bytes(self, names: Collection[str]) -> Course:
+    def input_bytes(self, names: Collection[str]) -> ByteSeries:
         """Bytes of the named inputs that operators still have to read, at each position: shape [operators + 1]."""
         found = np.zeros(len(self.graph.operators) + 1, np.int64)
         inputs = dict(self.graph.inputs)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partita.cost.allocations import END, AllocationLog, Instance
-from partita.cost.curve import Course, Curve, unit
+from partita.cost.memory_curve import ByteSeries, MemoryCurve, unit
 from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE
 from partita.plan.rule import ruled
@@ -39,7 +39,7 @@ def peak_memory(program: Program, graph: Graph, rank: int) -> Bytes:
 
 def memory_curve(
     program: Program, graph: Graph, role: Role, start: Reals, end: Reals, *, foreach: bool = False
-) -> Curve:
+) -> MemoryCurve:
     """Live bytes over time on a rank of `role`, from the first Compute on.
 
     Instructions run from `start` to `end`, in seconds, both of shape [rounds, instructions]: whole rounds of the steady
@@ -58,14 +58,14 @@ class Changes:
     """
 
     role: Role
-    resident: Course
+    resident: ByteSeries
     number: Ints
     share: Reals
-    parts: Course
+    parts: ByteSeries
     last: tuple[range, ...]
     users: tuple[list[int], ...]
 
-    def at(self, start: Reals, end: Reals) -> Curve:
+    def at(self, start: Reals, end: Reals) -> MemoryCurve:
         """The memory curve for instances that run from `start` to `end`, in seconds, shape [rounds, instructions].
 
         Other times than those of `changes_of` may allocate in another order: totals are right then, purposes nearly.
@@ -82,7 +82,7 @@ class Changes:
         order = np.argsort(moments, kind="stable")
         parts = np.cumsum(np.concatenate([self.resident[None], self.parts])[order], axis=0)
         kept = moments[order] >= first
-        return Curve(moments[order][kept], parts[kept])
+        return MemoryCurve(moments[order][kept], parts[kept])
 
 
 def changes_of(
@@ -138,7 +138,7 @@ def _shifted(end: Reals) -> Callable[[int], Reals]:
     return of
 
 
-def resident(program: Program, graph: Graph, role: Role) -> Course:
+def resident(program: Program, graph: Graph, role: Role) -> ByteSeries:
     """Bytes by purpose (PARTS) that a rank of the role holds all the time. Space.SHARED, which a machine has once for
     all of its ranks, is not counted."""
     acts = [i.act for i in role.instructions]

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from partita.cost.curve import highest
+from partita.cost.memory_curve import highest
 from partita.program.timeline import Timeline
 from partita.report.comparison import Comparison, Curve, Row
 from partita.report.spans import packed, thinned

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from partita.cost.curve import highest
+from partita.cost.memory_curve import highest
 from partita.program.timeline import Span
 from partita.runtime.device import CPU
 from partita.runtime.rank import LEADING

@@ -12,23 +12,23 @@ from numpy.typing import NDArray
 from partita.program.timeline import PARTS
 from partita.units import Bytes
 
-Course = NDArray[np.int64]  # bytes by moment or operator and, where there is a second dimension, by purpose
+ByteSeries = NDArray[np.int64]  # bytes by moment or operator and, where there is a second dimension, by purpose
 
 
 @dataclass(frozen=True)
-class Curve:
+class MemoryCurve:
     """Live bytes as a step function of time: from `seconds[i]` to `seconds[i + 1]` they are `parts[i]`.
 
     Shapes [moments] (ascending) and [moments, PARTS].
     """
 
     seconds: NDArray[np.float64]
-    parts: Course
+    parts: ByteSeries
 
     @cached_property
-    def totals(self) -> Course:
+    def totals(self) -> ByteSeries:
         """Bytes of all purposes, shape [moments]."""
-        found: Course = self.parts.sum(axis=1)
+        found: ByteSeries = self.parts.sum(axis=1)
         return found
 
     @property
@@ -36,19 +36,19 @@ class Curve:
         """The most bytes at any moment."""
         return int(self.totals.max())
 
-    def thinned(self, most: int) -> Curve:
+    def thinned(self, most: int) -> MemoryCurve:
         """At most `most` moments of the curve, the highest one of each interval, so that the peak is among them."""
         kept = highest(self.totals, most)
-        return Curve(self.seconds[kept], self.parts[kept])
+        return MemoryCurve(self.seconds[kept], self.parts[kept])
 
 
-def highest(totals: Course, most: int) -> list[int]:
+def highest(totals: ByteSeries, most: int) -> list[int]:
     """The index of the highest point in each of at most `most` equal intervals of a curve."""
     edges = np.unique(np.linspace(0, len(totals), most + 1).astype(int)).tolist()
     return [a + int(totals[a:b].argmax()) for a, b in pairwise(edges)]
 
 
-def unit(part: str) -> Course:
+def unit(part: str) -> ByteSeries:
     """One byte of the purpose `part`, as a row of PARTS."""
     found = np.zeros(len(PARTS), np.int64)
     found[PARTS.index(part)] = 1
