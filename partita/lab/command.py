@@ -15,7 +15,7 @@ from partita.errors import OptionError
 from partita.lab.lines import Lines
 from partita.lab.network import open_lab
 
-FAREWELL: Final = 2.0
+GRACE: Final = 2.0
 
 
 @runtime_checkable
@@ -92,7 +92,7 @@ def _attend(selector: selectors.BaseSelector, processes: Sequence[subprocess.Pop
             left.discard(key.data)
             ended = key.data.wait()
             if ended and not code:
-                code, end = ended if ended > 0 else 128 - ended, time.monotonic() + FAREWELL
+                code, end = ended if ended > 0 else 128 - ended, time.monotonic() + GRACE
     for key in selector.get_map().values():
         if isinstance(key.data, OutputPipe):
             key.data.forward()

@@ -17,7 +17,7 @@ from partita.program.program import Program
 from partita.program.stall import LanePosition, RankPosition, stall_of
 from partita.units import Seconds, show_bytes
 
-DEAF: Final[Seconds] = 5.0
+NO_REPORT: Final[Seconds] = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def stalled(program: Program, workers: Sequence[Worker], links: Links, hung: Run
     now = time.monotonic()
     positions, mute = {}, {}
     for worker in workers[: program.size]:
-        if worker.stands is None or now - worker.heard > DEAF:
+        if worker.stands is None or now - worker.heard > NO_REPORT:
             mute[worker.rank] = state_of(worker)
         else:
             places = tuple(LanePosition(*place) for place in worker.stands["places"])

@@ -140,12 +140,12 @@ class Role:
         for lanes that go in the order of their text and skip nothing."""
         found: dict[str, tuple[str, int]] = {}
         for lane in self.lanes:
-            kin: dict[object, list[str]] = {}
+            alike: dict[object, list[str]] = {}
             for i in self.on(lane.name):
                 if isinstance(i.act, Collective):
-                    kin.setdefault(i.act.groups, []).append(i.name)
+                    alike.setdefault(i.act.groups, []).append(i.name)
             if lane.policy is Policy.ORDER and not any(i.unless for i in self.on(lane.name)):
-                found |= {name: (names[k - 1], int(not k)) for names in kin.values() for k, name in enumerate(names)}
+                found |= {name: (names[k - 1], int(not k)) for names in alike.values() for k, name in enumerate(names)}
         return found
 
     def on(self, lane: str) -> tuple[Instruction, ...]:

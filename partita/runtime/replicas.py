@@ -26,7 +26,7 @@ Rows = list[torch.Tensor]
 
 @dataclass
 class ReplicaTraining:
-    """Replicas over the legs of a run, and the bond of each phase's plan, which keeps what that plan keeps."""
+    """Replicas over the legs of a run, and the Coupling of each phase's plan, which keeps what that plan keeps."""
 
     cluster: Cluster
     couplings: dict[str, Coupling] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class ReplicaTraining:
     def __call__(self, replicas: dict[int, Replica], leg: Leg) -> None:
         """Carry out a leg: each worker's own steps, and the agreement between them."""
         program = leg.program
-        coupling = self.couplings.setdefault(write_plan(leg.plan), self._bond(replicas, leg))
+        coupling = self.couplings.setdefault(write_plan(leg.plan), self._coupling(replicas, leg))
         coupling.begin(leg)
         shares = shares_of(program)
         for t in range(leg.rounds * program.steps):
@@ -53,7 +53,7 @@ class ReplicaTraining:
         with torch.no_grad():
             (coupling.end if program.steps else coupling.settle)(replicas)
 
-    def _bond(self, replicas: dict[int, Replica], leg: Leg) -> Coupling:
+    def _coupling(self, replicas: dict[int, Replica], leg: Leg) -> Coupling:
         sync = leg.plan.sync[0]
         if isinstance(sync.through, Neighbours | Gossip):
             return Mixing(leg.plan, replicas, self.cluster)

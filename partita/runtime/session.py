@@ -154,8 +154,8 @@ class Session:
         the program does not use."""
         assert self.transport is not None
         acts = [i for _, i in program.instructions() if isinstance(i.act, Collective) and not by_messages(i.act)]
-        crowds = {(i.lane, g) for i in acts if isinstance(i.act, Collective) for g in i.act.groups}
-        self.transport.join(sorted((lane, g) for lane, g in crowds if len(g) > 1), self.timeout)
+        groups = {(i.lane, g) for i in acts if isinstance(i.act, Collective) for g in i.act.groups}
+        self.transport.join(sorted((lane, g) for lane, g in groups if len(g) > 1), self.timeout)
 
     def rank_for(
         self, program: Program, state: State | None, step: int, keyed: bool = False, saved: Checkpoint | None = None,

@@ -15,8 +15,8 @@ from partita.simulator.expand import Layout
 def merges_of(program: Program, layout: Layout, start: Reals) -> tuple[Merge, ...]:
     """Every merge of every server; none where no server goes ahead of its workers. Workers that share memory have one
     ledger."""
-    crowds = [program.roles] if program.semantics == "racy" else [(role,) for role in program.roles]
-    return tuple(merge for roles in crowds for merge in _of(program, roles, layout, start))
+    ledgers = [program.roles] if program.semantics == "racy" else [(role,) for role in program.roles]
+    return tuple(merge for roles in ledgers for merge in _of(program, roles, layout, start))
 
 
 def _of(program: Program, roles: Sequence[Role], layout: Layout, start: Reals) -> Iterator[Merge]:

@@ -103,8 +103,8 @@ def _exceeded(rows: Reals) -> NDArray[np.intp]:
 def folded(transfers: Transfers, symmetry: Symmetry) -> Transfers:
     """The first transfer of each kind only, as the first ranks and resources of each kind see it.
 
-    There a transfer counts as often as its kin draw as much on that resource; and it draws on it again if it draws as
-    much on others that are like it. So the clock takes the same steps as for all of them.
+    There a transfer counts as often as those that are like it draw as much on that resource; and it draws on it again
+    if it draws as much on others that are like it. So the clock takes the same steps as for all of them.
     """
     seen = symmetry.rank[transfers.rank] == transfers.rank
     drawn = symmetry.resource[transfers.resource] == transfers.resource
