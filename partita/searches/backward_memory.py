@@ -56,7 +56,7 @@ class BackwardMemory:
     def _roots(self) -> list[Ref]:
         tied, lifetimes = {one.name for one in tied_parameters(self.sections.graph)}, self.sections.lifetimes
         shared = {lifetimes.root.get(ref) for name, ref in self.sections.step.gradients if name in tied}
-        return [root for root, made in lifetimes.made.items() if self.sections.sure[made] and root not in shared]
+        return [root for root, made in lifetimes.made.items() if self.sections.in_any_cut[made] and root not in shared]
 
     def _made(self, at: int) -> int:
         return self._needed.get(self.sections.step.operators[at].name, at) if at >= self._end else at
@@ -85,7 +85,7 @@ class BackwardMemory:
         """(value, block, its last reader there), shape [3, .]."""
         s, place = self.sections, {root: k for k, root in enumerate(self._roots)}
         block, last = s.block.tolist(), dict[tuple[int, int], int]()
-        for i in np.flatnonzero(s.sure).tolist():
+        for i in np.flatnonzero(s.in_any_cut).tolist():
             for ref in s.step.operators[i].reads():
                 k = place.get(s.lifetimes.root.get(ref, ref))
                 if k is not None:

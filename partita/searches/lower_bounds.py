@@ -107,7 +107,7 @@ class LowerBounds:
         """Core-seconds a sample, those from block `first` on, and those of them that another block waits for."""
         sections, costs = self.places.sections(rule, staged), self.places.costs(size)
         forward, backward = sections.seconds(costs, size)
-        both, urgent = forward + backward, forward + sections.returning(costs, size)
+        both, urgent = forward + backward, forward + sections.input_gradient_seconds(costs, size)
         return both.sum() / size, both[first:].sum() / size, urgent[first:].sum() / size
 
     def _each(self, data: Reals, pipe: Reals, shard: Ints) -> Reals:

@@ -66,7 +66,7 @@ class Sections:
         return numbered(self.graph)[1][self.original]
 
     @cached_property
-    def sure(self) -> Flags:
+    def in_any_cut(self) -> Flags:
         """Operators that the stage of their block carries out, wherever it is cut: not what every reader makes for
         itself, and of copies those that backward of their own block needs."""
         step, block, free = self.step, self.block.tolist(), homes_of(self.graph).free
@@ -112,12 +112,12 @@ class Sections:
 
     def seconds(self, costs: Costs, size: int) -> tuple[Reals, Reals]:
         """Of each block's forward and backward for `size` samples, on a device of speed 1."""
-        each = self._prices(costs, size) * self.sure
+        each = self._prices(costs, size) * self.in_any_cut
         end, block = self.step.forward_length, self.block
         return _summed(block[:end], each[:end], self.count), _summed(block[end:], each[end:], self.count)
 
     @cached_property
-    def onward(self) -> Flags:
+    def input_gradient(self) -> Flags:
         """Operators of backward that lead to the first block, and copies that these need: no stage but the first one
         may put them off."""
         step, block, end = self.step, self.block.tolist(), self.step.forward_length
@@ -135,7 +135,7 @@ class Sections:
         return found
 
     @cached_property
-    def late(self) -> Flags:
+    def weight_gradient(self) -> Flags:
         """Operators of backward that nothing outside their block waits for."""
         step, block, end = self.step, self.block.tolist(), self.step.forward_length
         found, out = np.zeros(len(block), np.bool_), set[str]()
@@ -147,11 +147,11 @@ class Sections:
                     out.add(ref.name)
         return found
 
-    def returning(self, costs: Costs, size: int) -> Reals:
+    def input_gradient_seconds(self, costs: Costs, size: int) -> Reals:
         """Seconds of each block's backward that the block before waits for."""
-        return _summed(self.block, self._prices(costs, size) * self.onward, self.count)
+        return _summed(self.block, self._prices(costs, size) * self.input_gradient, self.count)
 
-    def making(self, costs: Costs, size: int) -> Reals:
+    def remade_seconds(self, costs: Costs, size: int) -> Reals:
         """Seconds of what each block reads that every stage makes for itself in its forward pass."""
         prices, (block, names) = costs.prices(size), self._free
         return _summed(block, np.array([prices[name] for name in names], np.float64), self.count)
@@ -165,7 +165,7 @@ class Sections:
             if operator.name in free:
                 behind[operator.name] = {operator.name}.union(*(behind.get(r.name, ()) for r in operator.reads()))
         found: set[tuple[int, str]] = set()
-        for i in np.flatnonzero(self.sure).tolist():
+        for i in np.flatnonzero(self.in_any_cut).tolist():
             for ref in self.step.operators[i].reads():
                 found.update((block[i], name) for name in behind.get(ref.name, ()))
         pairs = sorted(found)
@@ -185,7 +185,7 @@ class Sections:
         return lifetimes_of(self.step, 1)
 
     @cached_property
-    def lives(self) -> tuple[Ints, Ints, Ints, Reals, Reals]:
+    def intervals(self) -> tuple[Ints, Ints, Ints, Reals, Reals]:
         """Of what is alive in a block: its number, the operators from which and up to which, bytes as `each * samples +
         rest`. What a block is sent is there from its first operator on."""
         first = np.full(self.count, len(self.block))
@@ -203,14 +203,14 @@ class Sections:
         for i, operator in enumerate(step.operators):
             for ref in operator.reads():
                 root = lifetimes.root.get(ref)
-                if root not in lifetimes.made or not self.sure[i]:
+                if root not in lifetimes.made or not self.in_any_cut[i]:
                     continue
                 if block[lifetimes.made[root]] == block[i]:
                     own[root] = i
                 elif i >= end > lifetimes.made[root] and ref.name in step.index:
                     sent[root] = (block[i], i, ref)
         for root, made in lifetimes.made.items():
-            if not self.sure[made] or root in lifetimes.gradients:
+            if not self.in_any_cut[made] or root in lifetimes.gradients:
                 continue
             if made < end and own.get(root, made) < end and root in sent:
                 number, last, ref = sent[root]
@@ -219,13 +219,13 @@ class Sections:
                 yield block[made], made, own.get(root, made), root
 
     @cached_property
-    def course(self) -> tuple[Ints, Reals, Reals, Ints]:
+    def live_bytes(self) -> tuple[Ints, Reals, Reals, Ints]:
         """Of every operator in the order of blocks: bytes alive in its block, `each * samples` and the rest; and where
         the operators of each block's backward begin."""
         order = np.lexsort((np.arange(len(self.block)), self.block))
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
-        _, made, last, each, rest = self.lives
+        _, made, last, each, rest = self.intervals
         found = []
         for amount in (each, rest):
             change = np.zeros(len(order) + 1)
@@ -241,25 +241,26 @@ class Sections:
 
     @cached_property
     def _kept(self) -> tuple[Reals, Reals]:
-        number, made, last, each, rest = self.lives
+        number, made, last, each, rest = self.intervals
         end = self.step.forward_length
         waiting = (made < end) & (last >= end)
         each, rest = (_summed(number[waiting], one[waiting], self.count) for one in (each, rest))
         return each, rest
 
-    def waiting(self, size: int) -> Reals:
-        """Bytes of each block that `late` operators wait with, when all that may not be put off is done."""
-        return _summed(self._put_off[0], self._put_off[1] * size + self._put_off[2], self.count)
+    def deferred(self, size: int) -> Reals:
+        """Bytes of each block that `weight_gradient` operators wait with, when all that may not be put off is done."""
+        return _summed(self._deferred[0], self._deferred[1] * size + self._deferred[2], self.count)
 
     @cached_property
-    def _put_off(self) -> tuple[Ints, Reals, Reals]:
+    def _deferred(self) -> tuple[Ints, Reals, Reals]:
         step, block, end, lifetimes = self.step, self.block.tolist(), self.step.forward_length, self.lifetimes
         held: dict[Ref, int] = {}
-        for i in np.flatnonzero(self.late).tolist():
+        for i in np.flatnonzero(self.weight_gradient).tolist():
             for ref in step.operators[i].reads():
                 root = lifetimes.root.get(ref)
                 made = lifetimes.made.get(root, -1) if root else -1
-                there = made >= 0 and block[made] == block[i] and (made < end or self.onward[made]) and self.sure[made]
+                done = made >= 0 and (made < end or self.input_gradient[made])
+                there = done and block[made] == block[i] and self.in_any_cut[made]
                 if root and there and root not in lifetimes.gradients:
                     held[root] = block[i]
         each, rest = np.array([size_of(step, root) for root in held], np.float64).reshape(-1, 2).T
@@ -268,16 +269,16 @@ class Sections:
     def fullest(self, size: int, given: bool = True) -> Reals:
         """Bytes of each block while the fullest operator of its backward runs; where another block's backward is under
         way before it, what is kept alone. Unless gradients are `given` away at once, with those that it has made."""
-        order, each, rest, starts = self.course
-        made = 0.0 if given else self.made[0]
+        order, each, rest, starts = self.live_bytes
+        made = 0.0 if given else self.gradient_bytes[0]
         alive = np.where(order >= self.step.forward_length, each * size + rest + made, 0.0)
         top = np.repeat(np.maximum.reduceat(alive, starts), np.diff(np.append(starts, len(alive))))
         at = np.minimum.reduceat(np.where(alive == top, np.arange(len(alive)), len(alive)), starts)
-        found: Reals = np.where(order[at] < self.earlier, alive[at], self.kept(size))
+        found: Reals = np.where(order[at] < self.previous_backward, alive[at], self.kept(size))
         return np.maximum(found, self.kept(size))
 
     @cached_property
-    def earlier(self) -> Ints:
+    def previous_backward(self) -> Ints:
         """Of each block the operator with which backward of any block before it begins."""
         begun = np.full(self.count, len(self.block))
         later = np.flatnonzero(np.arange(len(self.block)) >= self.step.forward_length)
@@ -285,18 +286,18 @@ class Sections:
         return np.concatenate([[len(self.block)], np.minimum.accumulate(begun)[:-1]])
 
     @cached_property
-    def made(self) -> tuple[Reals, Reals]:
-        """Bytes of gradients that a block has made when each operator in the order of `course` ends, and of each block
-        those that are there before backward of any block before it begins."""
-        order, starts = self.course[0], self.course[3]
+    def gradient_bytes(self) -> tuple[Reals, Reals]:
+        """Bytes of gradients that a block has made when each operator in the order of `live_bytes` ends, and of each
+        block those that are there before backward of any block before it begins."""
+        order, starts = self.live_bytes[0], self.live_bytes[3]
         amount, tied = np.zeros(len(self.block)), {one.name for one in tied_parameters(self.graph)}
         root_of, maker = self.lifetimes.root, self.lifetimes.made
         roots = {root_of[ref] for name, ref in self.step.gradients if name not in tied and ref in root_of}
         for root in roots & self.lifetimes.gradients:
-            amount[maker[root]] += self.step.tensor(root).size() * self.sure[maker[root]]
+            amount[maker[root]] += self.step.tensor(root).size() * self.in_any_cut[maker[root]]
         total = np.cumsum(amount[order])
         before = np.repeat(total[starts] - amount[order][starts], np.diff(np.append(starts, len(order))))
-        early = np.arange(len(self.block)) < self.earlier[self.block]
+        early = np.arange(len(self.block)) < self.previous_backward[self.block]
         return total - before, _summed(self.block, amount * early, self.count)
 
 

@@ -230,8 +230,8 @@ class StageCosts:
         seconds of what every stage makes for itself; bytes of messages to the next block and from it."""
         sections, costs = self.sections(rule, staged), self.costs(size)
         return np.array([
-            *sections.seconds(costs, size), sections.returning(costs, size), *self.state,
-            sections.making(costs, size), *sections.links(size),
+            *sections.seconds(costs, size), sections.input_gradient_seconds(costs, size), *self.state,
+            sections.remade_seconds(costs, size), *sections.links(size),
         ])  # fmt: skip
 
     def _bytes(self, rule: Recompute, staged: bool, size: int) -> Reals:
@@ -239,7 +239,7 @@ class StageCosts:
         of gradients that are there when that of the block before begins."""
         held = self.sections(rule, True)  # no rule keeps less without stages
         passes = held.fullest(size), held.fullest(size, given=False)
-        return np.array([held.kept(size), held.waiting(size), *passes, held.made[1]])
+        return np.array([held.kept(size), held.deferred(size), *passes, held.gradient_bytes[1]])
 
     @property
     def count(self) -> int:
