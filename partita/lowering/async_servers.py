@@ -33,7 +33,7 @@ from partita.lowering.keys import owners_of
 from partita.lowering.negotiation import heard, said
 from partita.lowering.push_pull import PushPull, drops, served_in, tags_of
 from partita.lowering.quorum import counted, in_consensus, mastered
-from partita.lowering.samples import Draft, ReplicaGroup, Work, packed, passes, separate
+from partita.lowering.samples import ComputeStep, Draft, ReplicaGroup, packed, passes, separate
 from partita.plan.plan import Plan
 from partita.plan.sync import Payload, Servers, Sync
 from partita.program.instruction import (
@@ -130,7 +130,7 @@ def _worker(draft: Draft, group: ReplicaGroup, owners: Owners) -> list[Instructi
     home = {way.bucket for way in ways if way.home and not delta}
     body: list[Instruction] = []
     for push, tag in enumerate(tags):
-        before, works = tags[push - 1], list[Work]()
+        before, works = tags[push - 1], list[ComputeStep]()
         used = [f"U{way.i}" if delta else way.gone(before) for way in ways]
         free: dict[str, tuple[After, ...]] = {str(i): (After(name, int(push == 0)),) for i, name in enumerate(used)}
         for k in range(period):
@@ -184,7 +184,7 @@ def _read(draft: Draft, needs: list[PushPull], one: Instruction) -> list[Instruc
     return [*found, one if isinstance(one.act, Load) else replace(one, unless=After("G"))]
 
 
-def _gathering(draft: Draft, group: ReplicaGroup, step: int, *, last: bool) -> list[Work]:
+def _gathering(draft: Draft, group: ReplicaGroup, step: int, *, last: bool) -> list[ComputeStep]:
     """A minibatch of a push, of which only the last completes the gradients."""
     return [replace(work, last=work.last and last) for work in passes(draft, group, step)]
 

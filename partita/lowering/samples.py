@@ -198,7 +198,7 @@ def _segments(
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ComputeStep:
     """A compute instruction; `needs` are the buckets that it is the first of its minibatch to read; `bucket` >= 0 if it
     completes that bucket's gradients of a microbatch, `last` if it is the minibatch's last microbatch."""
 
@@ -209,29 +209,29 @@ class Work:
     needs: tuple[int, ...] = ()
 
 
-def passes(draft: Draft, group: ReplicaGroup, step: int = 0, of: int = 0, *, direct: bool = False) -> list[Work]:
+def passes(draft: Draft, group: ReplicaGroup, step: int = 0, of: int = 0, *, direct: bool = False) -> list[ComputeStep]:
     """Load, F and B of one minibatch on a group of workers, in the order of its lanes.
 
     Gradients are means over `of` samples (0: the whole minibatch). Those of a weighted loss are sums, to be scaled once
     its weight is known; if they are used `direct`, without Pack, means. The next round's samples are loaded as soon as
     this round's forward has taken its own.
     """
-    counts, found = microbatches(group.count, draft.plan), list[Work]()
+    counts, found = microbatches(group.count, draft.plan), list[ComputeStep]()
     offset = 0
     for m, count in enumerate(counts):
         part, mark, last = f"{step}.{m}", _mark(step, m, len(counts)), m == len(counts) - 1
         share = count / (of or draft.batch) if draft.weight is None else float(not direct)
         load = Load(tuple(start + offset for start in group.starts), count, part, share, step)
         names = [forward_name(i, len(draft.needs)) for i in range(len(draft.needs))]
-        found.append(Work(Instruction(f"L{mark}", load, "data", (After(f"{names[-1]}{mark}", 1),))))
+        found.append(ComputeStep(Instruction(f"L{mark}", load, "data", (After(f"{names[-1]}{mark}", 1),))))
         before = f"L{mark}"
         for name, needs in zip(names, draft.needs, strict=True):
             forward = Instruction(f"{name}{mark}", Compute(f"{name}/{count}", part, step), "compute", (After(before),))
-            found.append(Work(forward, needs=() if m else needs))
+            found.append(ComputeStep(forward, needs=() if m else needs))
             before = forward.name
         for i in range(len(draft.buckets)):
             backward = Instruction(f"B{i}{mark}", Compute(f"B{i}/{count}", part, step), "compute", (After(before),))
-            found.append(Work(backward, i, part, last))
+            found.append(ComputeStep(backward, i, part, last))
         offset += count
     return found
 
@@ -241,25 +241,27 @@ def _mark(step: int, m: int, count: int) -> str:
     return (f".{step}" if step else "") + (f"#{m}" if count > 1 else "")
 
 
-def packed(draft: Draft, works: list[Work], after: dict[str, tuple[After, ...]], tag: str = "") -> list[Instruction]:
+def packed(
+    draft: Draft, steps: list[ComputeStep], after: dict[str, tuple[After, ...]], tag: str = ""
+) -> list[Instruction]:
     """The instructions with a Pack of each bucket after the backward that completes it, and of the weight before the
     first backward; the minibatch's last one is named `P<label><tag>`. `after` tells by label what must be done before a
     bucket's gradient may be written anew."""
     found: list[Instruction] = []
-    first = next(work.part for work in works if work.bucket >= 0)
+    first = next(step.part for step in steps if step.bucket >= 0)
 
-    def pack(label: str, bucket: Bucket, work: Work) -> None:
-        add = work.part != first
-        name = f"P{label}{tag}" if work.last else f"P{label}{tag}#{work.part}"
+    def pack(label: str, bucket: Bucket, step: ComputeStep) -> None:
+        add = step.part != first
+        name = f"P{label}{tag}" if step.last else f"P{label}{tag}#{step.part}"
         waits = () if add else after.get(label, ())
-        found.append(Instruction(name, Pack(bucket.name, work.part, add), "compute", (After(found[-1].name), *waits)))
+        found.append(Instruction(name, Pack(bucket.name, step.part, add), "compute", (After(found[-1].name), *waits)))
 
-    for work in works:
-        if draft.weight and work.bucket == 0:
-            pack("W", draft.weight, work)
-        found.append(work.instruction)
-        if work.bucket >= 0:
-            pack(str(work.bucket), draft.buckets[work.bucket], work)
+    for step in steps:
+        if draft.weight and step.bucket == 0:
+            pack("W", draft.weight, step)
+        found.append(step.instruction)
+        if step.bucket >= 0:
+            pack(str(step.bucket), draft.buckets[step.bucket], step)
     return found
 
 

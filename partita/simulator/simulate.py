@@ -39,20 +39,21 @@ LOOSE = 28  # rounds where workers go at their own pace, and a ledger is to show
 class Setting:
     """What the clock needs to know of a program on a cluster, whatever its computing takes.
 
-    `transfers` is what ranks do together; `held` is the same without ports that can hold nobody back; `symmetry` tells
-    which ranks are alike; `changes` (filled when first needed) has what comes and goes in each role's memory.
+    `transfers` is what ranks do together; `binding_transfers` is the same without ports that can hold nobody back;
+    `symmetry` tells which ranks are alike; `changes` (filled when first needed) has what comes and goes in each role's
+    memory.
     """
 
     program: Program
     ports: Ports
     transfers: Transfers
-    held: Transfers
+    binding_transfers: Transfers
     symmetry: Symmetry
     changes: dict[str, Changes] = field(default_factory=dict)
 
     def clocked(self, costs: Costs, rounds: int) -> Clocked:
         """`rounds` rounds in the steady state, after those that fill it."""
-        layout, activities = expand(self.program, costs, self.ports, self.held, self.symmetry, WARM + rounds)
+        layout, activities = expand(self.program, costs, self.ports, self.binding_transfers, self.symmetry, WARM + rounds)
         return Clocked(self, costs, layout, *advance(activities, self.ports.resources))
 
 
@@ -106,8 +107,8 @@ def setting_of(program: Program, costs: Costs) -> Setting:
     """The setting for these costs; it also holds for other costs that price messages alike."""
     ports = Ports(costs.cluster, costs.wiring, costs.hosts)
     transfers = transfers_of(program, costs, ports)
-    held = without_idle_ports(transfers, ports)
-    return Setting(program, ports, transfers, held, symmetry_of(program, costs, ports, held))
+    binding = without_idle_ports(transfers, ports)
+    return Setting(program, ports, transfers, binding, symmetry_of(program, costs, ports, binding))
 
 
 def clocked(program: Program, costs: Costs, *, rounds: int = 4, setting: Setting | None = None) -> Clocked:
