@@ -35,13 +35,13 @@ from partita.units import Bytes, Seconds
 from partita.wire.codec import SPECS
 
 SLACK: Final = 0.15  # by which the formula may overrate a peak
-OTHERS: Final = ("ps_sync", "pipe_sgd", "local_sgd")  # what the grid has no column for
+OTHER_RECIPES: Final = ("ps_sync", "pipe_sgd", "local_sgd")  # what the grid has no column for
 # What joins them where `allow` lets it through: recipes as they are, and codecs of gradients that are all-reduced.
-LATE: Final = ("ps_async", "downpour", "ssp", "softsync", "dynsgd", "dc_asgd")
-LOOSE: Final = ("diloco", "d_psgd", "gossip", "ad_psgd", "easgd", "admm")
-JOINING: Final = {"exact": (), "lossy": (), "delayed": LATE, "any": (*LATE, *LOOSE)}
+DELAYED: Final = ("ps_async", "downpour", "ssp", "softsync", "dynsgd", "dc_asgd")
+CONSENSUS: Final = ("diloco", "d_psgd", "gossip", "ad_psgd", "easgd", "admm")
+OTHER_CLASSES: Final = {"exact": (), "lossy": (), "delayed": DELAYED, "any": (*DELAYED, *CONSENSUS)}
 
-LOOKED_AT: Final = 4096
+MOST_RANKED: Final = 4096
 SHARES: Final = (1.0, 0.85, 0.7, 0.55, 0.4, 1e-9)  # of the memory, that a point may take by formula where it is tight
 MOST_STAGES: Final = 192
 
@@ -97,7 +97,7 @@ def shortlist_of(
         kept = tuple(dict.fromkeys(int(ranking(found, objective, int(capacity * part))[0]) for part in SHARES))
     else:
         kept = varied(space, ranking(found, objective, capacity), 16 if few else 2)
-        others = joining(allow, least_bucket(trained)) if few else ()
+        others = other_recipes(allow, least_bucket(trained)) if few else ()
         if "lossy" in ALLOWED[allow]:
             others = (*others, *coded(found, costs, capacity, len(SPECS) if few else 2))
     plans, seconds, memory, refused = [], [], [], list(space.refused)
@@ -119,12 +119,12 @@ def shortlist_of(
     )
 
 
-def joining(allow: str, least: Bytes = 0) -> tuple[str, ...]:
+def other_recipes(allow: str, least: Bytes = 0) -> tuple[str, ...]:
     """Calls of recipes that the grid has no column for, as far as `allow` lets them be chosen. Buckets are at least
     `least` bytes, the smallest of the grid: with smaller ones, a large model's Program would be too long."""
     codecs = SPECS if "lossy" in ALLOWED[allow] else ()
-    own = (*((name, "") for name in JOINING[allow]), *(("ddp", f"codec={name}") for name in codecs))
-    return (*grid(OTHERS, least), *(_sized(name, words, least) for name, words in own))
+    own = (*((name, "") for name in OTHER_CLASSES[allow]), *(("ddp", f"codec={name}") for name in codecs))
+    return (*grid(OTHER_RECIPES, least), *(_sized(name, words, least) for name, words in own))
 
 
 def _sized(name: str, words: str, least: Bytes) -> str:
@@ -142,7 +142,7 @@ def ranking(estimates: Estimates, objective: str, capacity: Bytes) -> Ints:
     sure, maybe = estimates.fitting(capacity), estimates.fitting(capacity, SLACK)
     found: list[Ints] = []
     for kind, keys in ((sure, worth), (maybe & ~sure, worth), (~maybe, estimates.memory)):
-        left = LOOKED_AT - sum(map(len, found))
+        left = MOST_RANKED - sum(map(len, found))
         some = np.flatnonzero(kind) if left else np.zeros(0, np.int64)
         if left < len(some):  # with all that are as good as the last one kept
             some = some[keys[some] <= np.partition(keys[some], left - 1)[left - 1]]

@@ -29,10 +29,10 @@ from partita.simulator.ports import Ports
 from partita.simulator.symmetry import Symmetry, symmetry_of, without_idle_ports
 from partita.units import Bytes, Seconds
 
-WARM = 4
+WARMUP = 4  # rounds that fill a pipeline
 MOMENTS = 240  # of a curve of memory
 Live = tuple[Bytes, tuple[tuple[Seconds, Bytes], ...], tuple[tuple[Bytes, ...], ...]]
-LOOSE = 28  # rounds where workers go at their own pace, and a ledger is to show how stale they are
+ASYNC_ROUNDS = 28  # rounds where workers go at their own pace, and a ledger is to show how stale they are
 
 
 @dataclass(eq=False)
@@ -53,7 +53,8 @@ class Setting:
 
     def clocked(self, costs: Costs, rounds: int) -> Clocked:
         """`rounds` rounds in the steady state, after those that fill it."""
-        layout, activities = expand(self.program, costs, self.ports, self.binding_transfers, self.symmetry, WARM + rounds)
+        transfers, rounds = self.binding_transfers, WARMUP + rounds
+        layout, activities = expand(self.program, costs, self.ports, transfers, self.symmetry, rounds)
         return Clocked(self, costs, layout, *advance(activities, self.ports.resources))
 
 
@@ -70,15 +71,15 @@ class Clocked:
 
     @cached_property
     def seconds(self) -> Seconds:
-        """Of a step in the steady state: after the first WARM rounds."""
+        """Of a step in the steady state: after the first WARMUP rounds."""
         program, rounds = self.setting.program, self.layout.rounds
         ends = {role.name: _round_ends(self.layout, role, self.end) for role in program.roles}
         if lockstep(program):
             filled = np.array([np.mean(of_role, axis=1) for of_role in ends.values()])
-            return float(np.mean(filled[:, -1] - filled[:, WARM - 1])) / ((rounds - WARM) * max(program.steps, 1))
+            return float(np.mean(filled[:, -1] - filled[:, WARMUP - 1])) / ((rounds - WARMUP) * max(program.steps, 1))
         shares = {rank: share for role in program.roles for rank, share in shares_of(program, role).items()}
         lines = {rank: ends[program.role_of[rank].name][:, program.role_of[rank].place[rank]] for rank in shares}
-        return step_of([lines[rank].tolist() for rank in shares], list(shares.values()), WARM)
+        return step_of([lines[rank].tolist() for rank in shares], list(shares.values()), WARMUP)
 
     def times(self, role: Role, keep: int) -> Times:
         """The last `keep` rounds of a role."""
@@ -116,7 +117,7 @@ def clocked(program: Program, costs: Costs, *, rounds: int = 4, setting: Setting
 
     Deterministic. Raises CostError for an operator without a cost.
     """
-    here, rounds = setting or setting_of(program, costs), rounds if lockstep(program) else max(rounds, LOOSE)
+    here, rounds = setting or setting_of(program, costs), rounds if lockstep(program) else max(rounds, ASYNC_ROUNDS)
     return max((here.clocked(each, rounds) for each in sides(program, costs)), key=attrgetter("seconds"))
 
 
@@ -137,7 +138,7 @@ def peaks(setting: Setting, costs: Sequence[Costs], roles: Collection[str]) -> l
     simulated before."""
     program, found = setting.program, []
     for each in costs:
-        run = setting.clocked(each, 2 if lockstep(program) else LOOSE)
+        run = setting.clocked(each, 2 if lockstep(program) else ASYNC_ROUNDS)
         times = [run.times(role, 2) for role in program.roles if role.name in roles]
         found.append({one.role.name: setting.changes[one.role.name].at(*_of_first(one)).peak for one in times})
     return found

@@ -16,7 +16,7 @@ from partita.lowering.lower import lower
 from partita.lowering.samples import sizes_of
 from partita.plan.schedule import Order
 from partita.recipes.catalogue import RECIPES, call, parse
-from partita.searches.auto import auto, joining, shortlist_of
+from partita.searches.auto import auto, other_recipes, shortlist_of
 from partita.searches.codings import codable, coded_points
 from partita.searches.stage_cuts import cuts_of, even_cuts
 from partita.searches.lower_bounds import LowerBounds
@@ -138,7 +138,7 @@ def test_on_many_devices_the_formula_says_where_the_order_turns() -> None:
 
 def test_what_is_allowed_joins() -> None:
     """Codecs where plans may be lossy, late recipes where they may be delayed, all others where anything goes."""
-    exact, lossy, delayed, every = (set(joining(allow)) for allow in ("exact", "lossy", "delayed", "any"))
+    exact, lossy, delayed, every = (set(other_recipes(allow)) for allow in ("exact", "lossy", "delayed", "any"))
     assert {f"ddp(codec={name})" for name in SPECS} == lossy - exact
     assert "ssp" in delayed - exact
     assert every >= lossy | delayed | {"gossip"}
@@ -148,10 +148,10 @@ def test_what_joins_has_no_smaller_buckets_than_the_grid() -> None:
     """A model of 32 GB is not simulated in buckets of 256 KiB; a small one's recipes are left as they are."""
     least = least_bucket(2**35)
     assert least == 2**29
-    for text in joining("any", least):
+    for text in other_recipes("any", least):
         name, knobs = parse(text)
         assert knobs.get("bucket_bytes", RECIPES[name].knobs.get("bucket_bytes", least)) >= least
-    assert joining("any", least_bucket(2**20)) == joining("any")
+    assert other_recipes("any", least_bucket(2**20)) == other_recipes("any")
 
 
 def test_points_of_the_grid_have_codecs_where_they_may() -> None:
