@@ -30,11 +30,11 @@ class Dispatch:
     """The state that the slots of one lane share.
 
     `at` has the next round of each waiting instruction, `posted` the Receives that were started before their turn,
-    `busy` the number of slots at work, `flying` the bytes in flight. An instruction that is left out while a peer is
+    `busy` the number of slots at work, `in_flight` the bytes in flight. An instruction that is left out while a peer is
     away waits until the peer is back, or until the rank has nothing else to do.
 
     The lane is asked after every change whether it may go on. To answer quickly, it keeps the waiting instructions that
-    may start (`open`), and tests again only those that a change may have affected (`doubtful`; the board notes them).
+    may start (`open`), and tests again only those that a change may have affected (`untested`; the board notes them).
     """
 
     rank: Rank
@@ -44,14 +44,14 @@ class Dispatch:
     at: dict[str, int] = field(default_factory=dict)
     posted: dict[str, Posted] = field(default_factory=dict)
     open: set[str] = field(default_factory=set)
-    doubtful: dict[str, None] = field(default_factory=dict)
+    untested: dict[str, None] = field(default_factory=dict)
     busy: int = 0
-    flying: Bytes = 0
+    in_flight: Bytes = 0
 
     def __post_init__(self) -> None:
         for name in self.sizes:
             for cause in ("", *self.rank.role.causes[name]):
-                self.rank.board.doubted.setdefault(cause, []).append((self.doubtful, name))
+                self.rank.board.watchers.setdefault(cause, []).append((self.untested, name))
 
     @cached_property
     def count(self) -> int:
@@ -66,7 +66,7 @@ class Dispatch:
 
     def free(self) -> bool:
         """Whether one more instruction may start."""
-        return self.flying < self.lane.credit if self.lane.credit else self.busy == 0
+        return self.in_flight < self.lane.credit if self.lane.credit else self.busy == 0
 
     def over(self) -> bool:
         """Whether no instance is left."""
@@ -85,7 +85,7 @@ class Dispatch:
     def put(self, instruction: Instruction, round: int) -> None:
         """Queue an instance."""
         with self.rank.board.changed:
-            self.at[instruction.name], self.doubtful[instruction.name] = round, None
+            self.at[instruction.name], self.untested[instruction.name] = round, None
             self.rank.board.changed.notify_all(self.lane.name)
 
     def _catch_up(self) -> None:
@@ -95,18 +95,18 @@ class Dispatch:
         pending = {name: one.pending for name, one in self.posted.items()}
         for name in [n for n, one in pending.items() if isinstance(one, DroppableMessage) and one.over()]:
             del self.posted[name]
-            self.doubtful[name] = None
+            self.untested[name] = None
         for name, round in tuple(self.at.items()):
             self.at[name] = max(round, self.rank.board.done.get(name, 0))
             if self.at[name] >= self.interval.last(self.rank.role.on_name[name]):
                 del self.at[name]
             if self.at.get(name) != round:
-                self.doubtful[name] = None
+                self.untested[name] = None
 
     def _look(self) -> None:
         """Test again which waiting instructions may start."""
-        while self.doubtful:
-            name, _ = self.doubtful.popitem()
+        while self.untested:
+            name, _ = self.untested.popitem()
             if name in self.at and self.turn(name).open():
                 self.open.add(name)
             else:
@@ -118,7 +118,7 @@ class Dispatch:
             instruction, round = self.rank.role.on_name[name], self.at[name]
             if isinstance(instruction.act, Receive) and not skips(self.rank, instruction, round):
                 self.posted[name] = Posted(_start(self.rank, instruction, round), self.rank.board, name)
-                self.doubtful[name] = None
+                self.untested[name] = None
 
     def first(self, among: Sequence[str]) -> str | None:
         """Of the names `among` that may start, the one with the lowest priority number, and of these the one that has
@@ -142,13 +142,13 @@ class Dispatch:
             round = self.at.pop(chosen)
             self.open.discard(chosen)
             self.busy += 1
-            self.flying += self.sizes[chosen]
+            self.in_flight += self.sizes[chosen]
             return self.rank.role.on_name[chosen], round, self.posted.pop(chosen, None)
 
     def landed(self, instruction: Instruction) -> None:
         """The bytes that an instruction had in flight have arrived."""
         with self.rank.board.changed:
-            self.flying -= self.sizes[instruction.name]
+            self.in_flight -= self.sizes[instruction.name]
             self.rank.board.changed.notify_all(self.lane.name)
 
     def rest(self) -> None:

@@ -92,7 +92,7 @@ def _stepping(
         for hop in coming
         if parts.code is None and (number, hop) in untouched(schedule, hop.target)
     }
-    flying: list[tuple[Hop, Pending]] = []
+    in_flight: list[tuple[Hop, Pending]] = []
     for number, coming, going in steps:
         waits: list[Pending] = []
         landing: list[tuple[Hop, Callable[[], object]]] = []
@@ -105,15 +105,15 @@ def _stepping(
             landing.append((hop, land))
         for hop in going:
             message = parts.outgoing(hop, number)
-            flying.append((hop, transport.send(message, group[hop.target], f"{key}/{number}", round)))
+            in_flight.append((hop, transport.send(message, group[hop.target], f"{key}/{number}", round)))
         changed = {part for hop, _ in landing for part in range(hop.start, hop.stop)}
-        held = [changed.isdisjoint(range(hop.start, hop.stop)) for hop, _ in flying]
-        waits += [pending for (_, pending), free in zip(flying, held, strict=True) if not free]
-        flying = [one for one, free in zip(flying, held, strict=True) if free]
+        held = [changed.isdisjoint(range(hop.start, hop.stop)) for hop, _ in in_flight]
+        waits += [pending for (_, pending), free in zip(in_flight, held, strict=True) if not free]
+        in_flight = [one for one, free in zip(in_flight, held, strict=True) if free]
         yield waits
         for _, land in landing:
             land()
-    yield [pending for _, pending in flying]
+    yield [pending for _, pending in in_flight]
 
 
 @lru_cache(256)

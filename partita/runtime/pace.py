@@ -29,7 +29,7 @@ class Pace:
     """The pacing of one rank. `cores` is its quota; with 0, or 1 and more, there is none and nothing is paced."""
 
     cores: float = 0.0
-    flying: int = 0
+    in_flight: int = 0
     waited: Seconds = 0.0
     on: bool = False
     _used: dict[int, Seconds] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Pace:
     def yield_core(self) -> None:
         """Called between operators: if messages are in flight, pause so long that this thread uses two thirds of the
         quota."""
-        if not self.on or not self.flying:
+        if not self.on or not self.in_flight:
             return
         me, now = threading.get_ident(), time.thread_time()
         spent, self._used[me] = now - self._used.get(me, now), now

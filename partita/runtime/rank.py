@@ -40,7 +40,7 @@ class Board:
     choose can take the oldest. `void`: instructions that are left out while some peers are away; `missing`: the rounds
     that instructions missed which are back by now (runtime/membership.py). `passed`: instances let through a gate;
     `ages`: how often in a row each member of a gate was left out. `stop`: all rounds before this one are run.
-    `doubted`: for each name, the instructions that may be able to start when it changes, as (a lane's notes,
+    `watchers`: for each name, the instructions that may be able to start when it changes, as (a lane's notes,
     instruction); under "" those that any change may concern.
     """
 
@@ -54,7 +54,7 @@ class Board:
     passed: dict[str, int] = field(default_factory=dict)
     ages: dict[str, int] = field(default_factory=dict)
     stop: int = 2**62
-    doubted: dict[str, list[tuple[dict[str, None], str]]] = field(default_factory=dict)
+    watchers: dict[str, list[tuple[dict[str, None], str]]] = field(default_factory=dict)
 
     def finish(self, name: str) -> None:
         """An instance of an instruction is done; lanes are told."""
@@ -72,7 +72,7 @@ class Board:
     def tell(self, name: str = "") -> None:
         """Lanes that wait for `name` test their condition again ("": all lanes)."""
         with self.changed:
-            for notes, waits in self.doubted.get(name, ()):
+            for notes, waits in self.watchers.get(name, ()):
                 notes[waits] = None
             self.changed.notify_all(name)
 

@@ -221,14 +221,14 @@ def _recurrence(one: Replica, leg: Leg, whole: bool, codecs: Lossy) -> None:
     program, steps, lag = leg.program, leg.rounds * leg.program.steps, leg.program.slots - 1
     shares = () if whole else shares_of(program)
     parts, ranks = [(s.start, s.count) for s in shares] or [(0, program.batch)], [s.rank for s in shares]
-    flying: deque[list[torch.Tensor]] = deque()
+    in_flight: deque[list[torch.Tensor]] = deque()
     for t in range(steps + lag):
         if t < steps and program.semantics == "lossy":
-            flying.append(_lossily(one.own, program, leg.step + t, codecs))
+            in_flight.append(_lossily(one.own, program, leg.step + t, codecs))
         elif t < steps:
-            flying.append(one.own.gradients(leg.step + t, parts, program.batch, ranks))
+            in_flight.append(one.own.gradients(leg.step + t, parts, program.batch, ranks))
         if t >= lag:
-            one.apply(flying.popleft())
+            one.apply(in_flight.popleft())
 
 
 def _lossily(own: Reference, program: Program, step: int, codecs: Lossy) -> list[torch.Tensor]:

@@ -40,7 +40,7 @@ def lanes(rank: Rank, interval: Interval, record: Record) -> dict[str, LaneRun]:
     """A generator for each lane, or for each slot of a lane that chooses (`runtime/dispatch.py`), over the rounds of
     `interval`; with `drain` also over the rounds that apply what is in flight after it."""
     found: dict[str, LaneRun] = {}
-    rank.board.stop, rank.board.doubted = interval.stop, {}
+    rank.board.stop, rank.board.watchers = interval.stop, {}
     for lane in rank.role.lanes:
         rank.going.add(lane.name)
         if lane.policy is Policy.ORDER:
@@ -162,10 +162,10 @@ def instance(
         pending = begin(rank, instruction, round)
         if pending is not None:
             rank.at[instruction.lane] = instruction.name, round, start, True
-            flies = not isinstance(instruction.act, Receive)  # what is asked for may not even be sent
-            rank.pace.flying += flies
+            moves = not isinstance(instruction.act, Receive)  # what is asked for may not even be sent
+            rank.pace.in_flight += moves
             yield from pending if isinstance(pending, Generator) else (pending,)
-            rank.pace.flying -= flies
+            rank.pace.in_flight -= moves
         elif (took := time.perf_counter() - start) < rank.quickest.get(instruction.name, inf):
             rank.quickest[instruction.name] = took
     if lost(rank, instruction, pending):
