@@ -26,6 +26,6 @@ def test_what_is_asked_for_does_not_fly(act: Send | Receive, flying: int) -> Non
     begun: Any = lambda rank, instruction, round: Under()  # noqa: E731
     run = worker.instance(rank, Instruction("I", act, "from"), 0, lambda _: False, begin=begun)
     assert isinstance(next(run), Under)
-    assert rank.pace.flying == flying
+    assert rank.pace.in_flight == flying
     assert list(run) == []
-    assert rank.pace.flying == 0
+    assert rank.pace.in_flight == 0
