@@ -15,9 +15,9 @@ from typing import Final
 
 import numpy as np
 
-from partita.cost.memory_curve import ByteSeries, highest, unit
 from partita.cost.hops import hop_bytes
 from partita.cost.lifetimes import Lifetimes, lifetimes_of
+from partita.cost.memory_curve import ByteSeries, highest, unit
 from partita.cost.scratch import scratch_bytes
 from partita.graph.graph import Graph
 from partita.program.instruction import (

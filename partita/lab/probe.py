@@ -24,8 +24,8 @@ from partita.graph.signature import signature
 from partita.lab.bench import HOST, Bench, benches_of
 from partita.lab.codecs import codec_seconds
 from partita.lab.opaque_timing import whole_seconds
-from partita.lab.timing import Executor, cold_seconds, thread_seconds
 from partita.lab.operator_timing import seconds_in_turn
+from partita.lab.timing import Executor, cold_seconds, thread_seconds
 from partita.program.instruction import After, Instruction, Kind, Scale
 from partita.runtime.device import CPU, Clock
 from partita.runtime.feed import Feed

@@ -32,9 +32,9 @@ from partita.report.table import (
 )
 from partita.report.trained import Trained
 from partita.report.verdict import Verdict
-from partita.searches.memory_bound import MemoryBound
 from partita.searches.exhaustive import Search
 from partita.searches.fit import Fit
+from partita.searches.memory_bound import MemoryBound
 from partita.searches.sweep import Sweep
 from partita.units import show_bytes, show_seconds
 

@@ -63,7 +63,8 @@ def _streaming(
             head, body = packed(held[hop.start : hop.stop], maps(number, hop))
             sent.append(Outgoing(torch.from_numpy(head), torch.from_numpy(body), group[hop.target], name))
         landing = [
-            IncomingStream(hop, np.empty(hop.stop - hop.start, np.int64), vector.itemsize) for hop in filter(holds, coming)
+            IncomingStream(hop, np.empty(hop.stop - hop.start, np.int64), vector.itemsize)
+            for hop in filter(holds, coming)
         ]
         asked = [Incoming(torch.from_numpy(one.head), one.room, group[one.hop.source], name) for one in landing]
         yield from exchanged(transport, sent, asked, round)

@@ -22,15 +22,15 @@ from partita.lowering.lower import refuse
 from partita.plan.check import check
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import RECIPES, call
-from partita.searches.codings import coded, coded_points, lower_bound_of
-from partita.searches.stage_cuts import cuts_of
 from partita.searches.best_first import FEW_DEVICES, BestFirst, best_first
+from partita.searches.codings import coded, coded_points, lower_bound_of
+from partita.searches.estimates import Estimates, estimates_of
 from partita.searches.exhaustive import At, Candidate, Search, grid, ranked, recipe_of, simulated
 from partita.searches.explaining import MOST_RANKS
 from partita.searches.lower_bounds import LowerBounds
 from partita.searches.objective import ALLOWED, check_objective
-from partita.searches.estimates import Estimates, estimates_of
 from partita.searches.space import Ints, Space, least_bucket, space_of
+from partita.searches.stage_cuts import cuts_of
 from partita.units import Bytes, Seconds
 from partita.wire.codec import SPECS
 

@@ -19,9 +19,9 @@ from partita.cost.launching import joined
 from partita.errors import InputError
 from partita.lowering.lower import lower
 from partita.recipes.catalogue import call
+from partita.searches.estimates import Estimates
 from partita.searches.exhaustive import Candidate, fits
 from partita.searches.lower_bounds import LowerBounds
-from partita.searches.estimates import Estimates
 from partita.searches.space import Space
 from partita.simulator.simulate import clocked
 from partita.units import Seconds

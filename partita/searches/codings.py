@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from partita.cost.costs import Costs
 from partita.plan.memory import Shard
-from partita.searches.lower_bounds import LowerBounds
 from partita.searches.estimates import Estimates
+from partita.searches.lower_bounds import LowerBounds
 from partita.searches.space import COLUMNS, SHARDS, Space
 from partita.units import Bytes, Seconds
 from partita.wire.codec import SPECS, coded_size, read_codecs, room, spec_of

@@ -24,10 +24,10 @@ from partita.graph.recompute import AGAIN
 from partita.lowering.recomputation import step_by_rule
 from partita.plan.memory import Recompute, Shard
 from partita.plan.schedule import Order
-from partita.searches.stage_cuts import StageCuts
 from partita.searches.footprint import footprint
 from partita.searches.link_speeds import LinkSpeeds
 from partita.searches.space import RECOMPUTES, SCHEDULES, SHARDS, Space
+from partita.searches.stage_cuts import StageCuts
 from partita.units import Bytes, Seconds
 
 Reals = NDArray[np.float64]

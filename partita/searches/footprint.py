@@ -9,8 +9,8 @@ from partita.cost.lifetimes import lifetimes_of
 from partita.graph.graph import Graph
 from partita.plan.memory import Recompute, Shard
 from partita.plan.schedule import Order
-from partita.searches.stage_cuts import StageCuts
 from partita.searches.space import RECOMPUTES, SCHEDULES, SHARDS, Space
+from partita.searches.stage_cuts import StageCuts
 
 Reals = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -8,8 +8,6 @@ from zlib import crc32
 
 import numpy as np
 
-from partita.simulator.queues import dequeue, enqueue, part, pop, put, whole
-from partita.simulator.sharing import end_flow, mark, share, start_flow
 from partita.simulator.clock_state import (
     AT_GATE,
     DIGEST,
@@ -27,6 +25,8 @@ from partita.simulator.clock_state import (
     State,
     Work,
 )
+from partita.simulator.queues import dequeue, enqueue, part, pop, put, whole
+from partita.simulator.sharing import end_flow, mark, share, start_flow
 
 MOMENT = 1e-12
 

@@ -20,9 +20,9 @@ from partita.program.flight import in_flight
 from partita.program.instruction import Collective, Receive, Send
 from partita.program.program import Policy, Program, Role
 from partita.simulator.activities import Activities, GateSpec, assemble
-from partita.simulator.transfers import Flags, Index, Reals, Transfers, speeds
 from partita.simulator.ports import Ports
 from partita.simulator.symmetry import Symmetry, folded
+from partita.simulator.transfers import Flags, Index, Reals, Transfers, speeds
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from partita.simulator.queues import part, put
 from partita.simulator.clock_state import ACTIVITIES, NOBODY, RESOURCES, State, Work
+from partita.simulator.queues import part, put
 
 TIE = 1e-12
 FULL = 1e-11

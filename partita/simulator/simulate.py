@@ -23,10 +23,10 @@ from partita.program.timeline import Timeline
 from partita.simulator.activities import Reals
 from partita.simulator.clock import advance
 from partita.simulator.expand import Layout, expand
-from partita.simulator.transfers import Transfers, transfers_of, sent_by, traffic_of
 from partita.simulator.merges import merges_of
 from partita.simulator.ports import Ports
 from partita.simulator.symmetry import Symmetry, symmetry_of, without_idle_ports
+from partita.simulator.transfers import Transfers, sent_by, traffic_of, transfers_of
 from partita.units import Bytes, Seconds
 
 WARMUP = 4  # rounds that fill a pipeline

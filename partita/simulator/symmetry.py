@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from partita.cost.costs import Costs
 from partita.program.program import Policy, Program
-from partita.simulator.transfers import Index, Reals, Transfers, role_of, speeds
 from partita.simulator.ports import Ports
+from partita.simulator.transfers import Index, Reals, Transfers, role_of, speeds
 
 Colours = NDArray[np.uint64]
 FRONT = 16  # resources of one set of users that are compared with all others

@@ -34,9 +34,9 @@ from partita.runtime.rank import Rank
 from partita.runtime.transport import Pending
 from partita.runtime.worker import LaneRun, lanes
 from partita.searches.codings import codable, held_bytes
-from partita.searches.stage_cuts import cuts_of
 from partita.searches.fit import fit_of
 from partita.searches.space import Space, space_of
+from partita.searches.stage_cuts import cuts_of
 from partita.task import Task
 from partita.wire.codec import SPECS
 from tests.captures import capture

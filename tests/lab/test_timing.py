@@ -5,9 +5,9 @@ from __future__ import annotations
 from partita.graph.batch import substitute
 from partita.graph.patterns import shares_memory
 from partita.lab.bench import HOST
+from partita.lab.operator_timing import _pass, make_case
 from partita.lab.probe import touch_seconds
 from partita.lab.timing import Executor
-from partita.lab.operator_timing import _pass, make_case
 from tests.small import two_layers
 
 

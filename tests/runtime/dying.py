@@ -61,7 +61,9 @@ class Dying:
         for leg in self.legs:
             self.leg, self.rendezvous = leg, Rendezvous()
             self.ranks = {r: self._rank(leg, r) for r in range(size) if r not in self.away}
-            advance([*self.ranks.values()], Interval(leg.rounds), order, slow, record=lambda _: True, inject=self._inject)
+            advance(
+                [*self.ranks.values()], Interval(leg.rounds), order, slow, record=lambda _: True, inject=self._inject
+            )
             self.spans += [span for one in self.ranks.values() for span in one.spans]
         self.ledger = [m for r in sorted(self.states) for m in self.states[r].ledger.merges]
 

@@ -160,7 +160,9 @@ def test_symbolic_links_are_refused(run: Path, tmp_path: Path, what: str) -> Non
         heard_from(run)
 
 
-def start(keep: SavePolicy, graph: Graph, plan: Plan, *, resume: bool, seed: int = 0, steps: int = 9) -> tuple[object, str]:
+def start(
+    keep: SavePolicy, graph: Graph, plan: Plan, *, resume: bool, seed: int = 0, steps: int = 9
+) -> tuple[object, str]:
     said: list[str] = []
     with opened(keep, resume, graph, plan, MACHINES, seed=seed, steps=steps, tell=said.append) as found:
         return found, "; ".join(said)

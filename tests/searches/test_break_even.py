@@ -44,7 +44,9 @@ def test_at_the_break_even_both_take_as_long(codec: str, number: float) -> None:
     assert seconds(plan, costs, found.even / 3) < seconds(without_codecs(plan), costs, found.even / 3)
     assert seconds(plan, costs, found.even * 3) > seconds(without_codecs(plan), costs, found.even * 3)
     assert "pays below" in str(found)
-    assert found.gain == pytest.approx(seconds(without_codecs(plan), costs, BANDWIDTH) / seconds(plan, costs, BANDWIDTH))
+    assert found.gain == pytest.approx(
+        seconds(without_codecs(plan), costs, BANDWIDTH) / seconds(plan, costs, BANDWIDTH)
+    )
 
 
 def test_a_dearer_codec_pays_up_to_less() -> None:

@@ -13,8 +13,8 @@ from partita.graph.graph import Graph, Optimizer
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import call
-from partita.searches.memory_bound import memory_bound_of
 from partita.searches.fit import ERROR, fit, fit_of
+from partita.searches.memory_bound import memory_bound_of
 from partita.searches.peaks import shortened
 from partita.simulator.simulate import simulate
 from tests.small import layers

@@ -18,9 +18,9 @@ from partita.lowering.schedules import ROWS, under_way
 from partita.plan.schedule import Order
 from partita.recipes.catalogue import call
 from partita.searches.auto import auto, shortlist_of
-from partita.searches.stage_cuts import cuts_of
 from partita.searches.lower_bounds import LowerBounds
 from partita.searches.space import Space, space_of
+from partita.searches.stage_cuts import cuts_of
 from partita.simulator.simulate import simulate
 from tests.small import layers
 

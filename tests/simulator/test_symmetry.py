@@ -19,9 +19,9 @@ from partita.recipes.catalogue import RECIPES, call
 from partita.simulator.activities import Activities
 from partita.simulator.clock import advance
 from partita.simulator.expand import Layout, expand
-from partita.simulator.transfers import transfers_of
 from partita.simulator.ports import Ports
 from partita.simulator.symmetry import Symmetry, no_symmetry, symmetry_of, without_idle_ports
+from partita.simulator.transfers import transfers_of
 from tests.priced import machines_for, priced
 from tests.small import layers, two_layers
 
