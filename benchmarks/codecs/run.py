@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from partita.lab.codecs import coder_of
+from partita.lab.codecs import trial_of
 from partita.wire.codec import SPECS, read_codecs
 
 TURNS = 9
@@ -39,7 +39,7 @@ def main() -> None:
     print("| codec | size | encode GB/s | decode GB/s | encode / copy | decode / copy |\n|---|---|---|---|---|---|")
     print(f"| plain copy | 1 | {copy:.2f} | {copy:.2f} | 1 | 1 |")
     for name in SPECS:
-        coder = coder_of(read_codecs(name)[0], values)
+        coder = trial_of(read_codecs(name)[0], values)
         ahead, back = (rate(run, 4 * count) for run in (coder.encode, coder.decode))
         size = coder.bytes / (4 * count)
         print(

@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 
 from partita.kernels.cards import ANYWHERE, pair_of
-from partita.lab.codecs import coder_of
+from partita.lab.codecs import trial_of
 from partita.wire.codec import read_codecs, settings_of, spec_of
 
 BAR: Final = 0.6
@@ -59,7 +59,7 @@ def speed_of(name: str) -> Speed:
     """A codec at work on one gradient, as a step has it."""
     (codec,) = read_codecs(name)
     values, spec = torch.randn(COUNT, device="cuda") * 0.01, spec_of(codec)
-    coder = coder_of(codec, values)
+    coder = trial_of(codec, values)
     passes = READS.get(name, 2) + (3 + (not spec.sparse) if spec.feedback else 0)
     chosen = coder.bytes // (8 if "ratio" in settings_of(codec) else 4) if spec.sparse else COUNT
     staged = name not in ANYWHERE and pair_of(name, values) is None

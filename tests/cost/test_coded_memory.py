@@ -28,7 +28,7 @@ from partita.program.program import Program
 from partita.program.timeline import PARTS
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import carry_over, initial, make_rank
-from partita.runtime.inprocess import Hall, InProcess
+from partita.runtime.inprocess import InProcess, Rendezvous
 from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
 from partita.runtime.transport import Pending
@@ -80,14 +80,14 @@ def held(text: str) -> dict[str, int]:
 def allocated(text: str) -> list[int]:
     """Peak live bytes of each rank's steady rounds, which one thread carries out in turns."""
     gc.collect()  # what another plan's ranks held must not go meanwhile
-    task, (graph, program), hall = wide(), lowered(text), Hall()
+    task, (graph, program), rendezvous = wide(), lowered(text), Rendezvous()
     interval, values, turns = Interval(program.drain + 2), initial(task, 0)[1], [(0, 0)]
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         ranks = []
         for rank in range(program.size):
             turns.append((time.time_ns(), rank))
             state = carry_over(graph, program, rank, task, values, None, "cpu")
-            ranks.append(make_rank(task, graph, program, rank, state, InProcess(rank, hall), seed=0))
+            ranks.append(make_rank(task, graph, program, rank, state, InProcess(rank, rendezvous), seed=0))
         take_turns(ranks, interval, turns)
         steady = time.time_ns()
         for one in ranks:

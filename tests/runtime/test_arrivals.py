@@ -12,7 +12,7 @@ import torch
 
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import initial, make_rank, train_in_process
-from partita.runtime.inprocess import Hall, InProcess
+from partita.runtime.inprocess import InProcess, Rendezvous
 from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
 from partita.runtime.schedules import advance
@@ -28,11 +28,11 @@ def in_process(order: int, slow: dict[int, float]) -> tuple[dict[str, torch.Tens
     """Weights of the first worker, and (receive, round) in the order in which the server took them."""
     task = perceptron()
     graph = capture(task)
-    program, hall, values = arriving(graph, 3), Hall(), initial(task, 0)[1]
+    program, rendezvous, values = arriving(graph, 3), Rendezvous(), initial(task, 0)[1]
     ranks: list[Rank] = []
     for r in range(program.size):
         state = make_state(graph, program, program.role_of[r], task, values, "cpu", r)
-        ranks.append(make_rank(task, graph, program, r, state, InProcess(r, hall), seed=0))
+        ranks.append(make_rank(task, graph, program, r, state, InProcess(r, rendezvous), seed=0))
     advance(ranks, Interval(ROUNDS), order, slow, record=lambda _: True)
     taken = [span for span in ranks[-1].spans if span.kind == "Receive"]
     return {name: ranks[0].state.leaves[name] for name in values}, [(span.name, span.round) for span in taken]

@@ -12,7 +12,7 @@ from partita.lowering.lower import lower
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import initial, make_rank
 from partita.runtime.check import TOLERANCE, difference, ledger_of
-from partita.runtime.inprocess import Hall, InProcess
+from partita.runtime.inprocess import InProcess, Rendezvous
 from partita.runtime.leg import Interval, legs
 from partita.runtime.rank import Rank
 from partita.runtime.reference import fresh
@@ -64,11 +64,11 @@ def test_a_worker_that_reads_one_bucket_late_adds_to_none(first: int, other: int
     task, machines = perceptron(), cluster_of(SERVER + 1)
     graph = capture(task, precision="fp64")
     plan = call("backup_workers(bucket_bytes=400)", graph, machines)
-    program, hall, values = lower(graph, plan, machines)[-1].program, Hall(), initial(task, 0, "fp64")[1]
+    program, rendezvous, values = lower(graph, plan, machines)[-1].program, Rendezvous(), initial(task, 0, "fp64")[1]
     names, ranks, gates = [b.name for b in program.trained], list[Rank](), dict[Place, Callable[[], bool]]()
     for r in range(program.size):
         state = make_state(graph, program, program.role_of[r], task, values, "cpu", r)
-        transport = Delayed(r, hall, gates if r == SERVER else {})
+        transport = Delayed(r, rendezvous, gates if r == SERVER else {})
         ranks.append(make_rank(task, graph, program, r, state, transport, seed=0, precision="fp64", keyed=True))
     done = ranks[SERVER].board.done
     gates[f"{names[first]}.down", LATE, 0] = lambda: done.get(f"E{first}", 0) > 2

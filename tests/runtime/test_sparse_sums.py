@@ -15,7 +15,7 @@ from partita.program.instruction import Collective
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import train_in_process
 from partita.runtime.streams import KeptMaps, by_streams
-from partita.searches.break_even import bare
+from partita.searches.break_even import without_codecs
 from partita.tracing.capture import capture
 from partita.wire.algorithms import BACKEND, all_reduce
 from partita.wire.interpreter import carried_out
@@ -125,7 +125,7 @@ def test_it_is_a_point_of_the_space(name: str) -> None:
     acts = [i.act for _, i in lower(graph, plan, machines)[-1].program.instructions() if isinstance(i.act, Collective)]
     assert {act.algorithm for act in acts} == {name}
     assert {act.density for act in acts} == {4 / 36}
-    plain = [i.act for _, i in lower(graph, bare(plan), machines)[-1].program.instructions()]
+    plain = [i.act for _, i in lower(graph, without_codecs(plan), machines)[-1].program.instructions()]
     assert {act.algorithm for act in plain if isinstance(act, Collective)} == {BACKEND}
 
 
