@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.lowering.keys import owners_of
+from partita.lowering.owners import owners_of
 from partita.lowering.samples import Draft
 from partita.plan.plan import Plan
 from partita.program.program import Bucket
