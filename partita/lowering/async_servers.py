@@ -127,7 +127,7 @@ def _worker(draft: Draft, group: ReplicaGroup, owners: Owners) -> list[Instructi
     """A round: `fetch` pushes, each of the sum over `period` minibatches, then the new weights."""
     period, tags, delta = draft.sync.frequency.period, tags_of(draft), draft.sync.payload is Payload.DELTA
     ways = [PushPull(draft, i, group.ranks[0], owner) for i, owner in enumerate(owners)]
-    home = {way.bucket for way in ways if way.home and not delta}
+    local = {way.bucket for way in ways if way.local and not delta}
     body: list[Instruction] = []
     for push, tag in enumerate(tags):
         before, works = tags[push - 1], list[ComputeStep]()
@@ -138,7 +138,7 @@ def _worker(draft: Draft, group: ReplicaGroup, owners: Owners) -> list[Instructi
         needs = {work.instruction.name: work.needs for work in works}
         for one in packed(draft, works, free, tag):
             act = one.act
-            here = replace(act, space=Space.DELTA) if isinstance(act, Pack) and act.bucket in home else act
+            here = replace(act, space=Space.DELTA) if isinstance(act, Pack) and act.bucket in local else act
             body += _read(draft, [ways[i] for i in needs.get(one.name, ())], replace(one, act=here))
             for way in ways:
                 if one.name == f"P{draft.last[way.i] if delta else way.i}{tag}":

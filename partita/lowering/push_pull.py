@@ -6,7 +6,7 @@ copies on a device that both share.
               server          I--  U V D--    U: from its inbox into the server's weights, V: a copy for the worker
     encoded   worker  P E                     E: into a coding, which is sent; X: out of it into the server's inbox
               server          I--  X U V
-    at home   T F B P ... U V | F             U: from the rank's own DELTA into SERVED, V: into what the worker
+    local     T F B P ... U V | F             U: from the rank's own DELTA into SERVED, V: into what the worker
                                               reads, once it reads no more, or into its inbox until T
 """
 
@@ -49,7 +49,7 @@ class PushPull:
     host: int
 
     @property
-    def home(self) -> bool:
+    def local(self) -> bool:
         """Whether both are on one rank, so that nothing is sent."""
         return self.worker == self.host
 
@@ -62,7 +62,7 @@ class PushPull:
     def space(self) -> Space:
         """Where the worker has its gradients, or its change of the weights."""
         delta = self.draft.sync.payload is Payload.DELTA
-        return Space.DELTA if delta or self.home else Space.GRADIENT
+        return Space.DELTA if delta or self.local else Space.GRADIENT
 
     def made(self, tag: str) -> str:
         """The instruction that makes the worker's contribution ready."""
@@ -72,15 +72,15 @@ class PushPull:
     @property
     def coding(self) -> Coding | None:
         """What is sent in place of it, if a codec is for it."""
-        return None if self.home else upward(self.draft.sync.wire, self.draft.buckets[self.i])
+        return None if self.local else upward(self.draft.sync.wire, self.draft.buckets[self.i])
 
     def gone(self, tag: str) -> str:
         """The instruction after which that contribution may be overwritten."""
-        return f"U{self.i}.{self.worker}{tag}" if self.home else f"{'E' if self.coding else 'S'}{self.i}{tag}"
+        return f"U{self.i}.{self.worker}{tag}" if self.local else f"{'E' if self.coding else 'S'}{self.i}{tag}"
 
     def came(self, tag: str) -> str:
         """The instruction after which the server has it."""
-        return self.made(tag) if self.home else f"{'X' if self.coding else 'I'}{self.i}.{self.worker}{tag}"
+        return self.made(tag) if self.local else f"{'X' if self.coding else 'I'}{self.i}.{self.worker}{tag}"
 
     def encoded(self, tag: str, before: After) -> Iterator[Instruction]:
         """On the worker, once the coding `before` is sent."""
@@ -91,11 +91,11 @@ class PushPull:
     @property
     def read(self) -> str:
         """The instruction after which the worker has the answer."""
-        return f"V{self.i}.{self.worker}" if self.home else f"R{self.i}"
+        return f"V{self.i}.{self.worker}" if self.local else f"R{self.i}"
 
     def sent(self, tag: str) -> Iterator[Instruction]:
         """On the worker, once its contribution is ready; nothing where both are on one rank."""
-        if not self.home:
+        if not self.local:
             what, space = (self.coding.name, Space.CODED) if self.coding else (self.bucket, self.space)
             act = Send(what, (self.host,), f"{self.bucket}.up{tag}", space)
             ready = After(self.gone(tag) if self.coding else self.made(tag))
@@ -110,13 +110,13 @@ class PushPull:
             read = Decode(self.bucket, self.coding.name, (self.worker,), Space.INBOX)
             yield Instruction(name, come, lane, (After(self.came(before), rounds),))
             yield Instruction(self.came(tag), read, lane, (After(name), free))
-        elif not self.home:
+        elif not self.local:
             yield Instruction(name, Receive(self.bucket, (self.worker,), key, Space.INBOX), lane, (free,))
 
     def answered(self, ready: tuple[After, ...]) -> Iterator[Instruction]:
         """On the server: send its weights to the worker, once they are `ready`."""
         i, w, space = self.i, self.worker, served_in(self.draft, self.host)
-        if self.home:
+        if self.local:
             into = Space.INBOX if drops(self.draft) else Space.PARAMETER
             act = Snapshot(self.bucket, w, space, into)
             yield Instruction(f"V{i}.{w}", act, "serve", (self._unread, *ready))
@@ -127,7 +127,7 @@ class PushPull:
 
     def taken(self) -> Iterator[Instruction]:
         """On the worker: receive the answer."""
-        if not self.home:
+        if not self.local:
             into = Space.INBOX if drops(self.draft) else Space.PARAMETER
             down = Receive(self.bucket, (self.host,), f"{self.bucket}.down", into)
             yield Instruction(f"R{self.i}", down, f"pull{self.host}", (self._unread,))
