@@ -3,59 +3,79 @@ size."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from partita.cluster.cluster import Cluster
+from partita.cost.costs import Host
 from partita.cost.wiring import Curve, Measured, Wiring
 from partita.lab.costing import Tell
 from partita.lab.worker_group import WorkerGroup
 from partita.program.instruction import Kind
-from partita.units import Bytes
+from partita.units import Bytes, Seconds
 
 MEASURED: Final = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
 QUIET: Final = {"TORCH_CPP_LOG_LEVEL": "ERROR", "TORCHELASTIC_USE_AGENT_STORE": "False"}  # of workers
 
 
-def wiring_of(replies: list[dict[str, Any]], cluster: Cluster) -> Wiring:
-    """The transport's costs, fitted to the measurements on two or more devices.
+def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[Host] = ()) -> Wiring:
+    """The transport's costs, fitted to the measurements on two or more devices, of which some share the cores of
+    `hosts`.
 
     A message of n bytes takes the sender `start + sent n` and the receiver `start + received n` core-seconds. What an
     all-reduce takes beyond those of its 2 (p-1)/p n bytes is its additions. The largest size gives the fraction of the
-    bandwidth that payload gets, unless the processor limits it; what a size takes beyond that is latency.
+    bandwidth that payload gets, unless the processor limits it. A collective is timed in rounds of computing and the
+    collective: what a round takes beyond the seconds of its computing, of its bytes and of its core-seconds is latency.
     """
     p = cluster.size
-    curve, scatter, gather = (_curve(replies, kind) for kind in MEASURED)
-    (_, tiny_wall, tiny_core, _), (size, wall, core, _) = curve[0], curve[-1]
+    curve, scatter, gather = (_rounds(replies, kind) for kind in MEASURED)
+    tiny, (size, wall, core, _) = curve[0], curve[-1]
     sender, receiver = replies[0]["message"], replies[1]["message"]
     sent = max(sender[-1][2] - sender[0][2], 0.0) / sender[-1][0]
     received = max(receiver[-1][2] - receiver[0][2], 0.0) / receiver[-1][0]
     share = 2 * (p - 1) / p
-    reduced = max((core - tiny_core) - share * size * (sent + received), 0.0) / (share * size / 2)
+    reduced = max((core - tiny.core) - share * size * (sent + received), 0.0) / (share * size / 2)
     slowest = min(port.link.bandwidth for climb in cluster.climbs for port in climb)
     burst = min(port.link.burst for climb in cluster.climbs for port in climb)
-    cores = min((d.cores or 1.0) for d in cluster.devices)
-    achieved = max(share * size - burst, 1.0) / max(wall - tiny_wall, 1e-6) / slowest
-    efficiency = 0.95 if core / cores > 0.9 * wall else min(max(achieved, 0.5), 1.0)
+    quota = min(min(d.cores or 1.0, 1.0) for d in cluster.devices)
+    spread = max([1.0, *(len(host.ranks) / host.cores for host in hosts)])
+    achieved = max(share * size - burst, 1.0) / max(wall - tiny.wall, 1e-6) / slowest
+    efficiency = 0.95 if core / quota > 0.9 * wall else min(max(achieved, 0.5), 1.0)
 
-    def waits(measured: Curve, share: float) -> Curve:
-        return tuple(
-            (int(n), max(w - max((share * n - burst) / (slowest * efficiency), c / cores, 0.0), 1e-6), c, part)
-            for n, w, c, part in measured
-        )
+    def waits(rounds: Sequence[Round], share: float) -> Curve:
+        def latency(one: Round) -> Seconds:
+            """Beyond what the quota takes for a round's core-seconds, or else shared cores and ports for its parts."""
+            bytes_ = (share * one.size - burst) / (slowest * efficiency)
+            return one.wall - max((one.ahead + one.core) / quota, one.ahead * spread + max(bytes_, one.core * spread))
 
-    message = max(sender[0][1] - tiny_core, 1e-6)
+        return tuple((one.size, max(latency(one), 1e-6), one.core, 1.0) for one in rounds)
+
+    message = max(sender[0][1] - tiny.core, 1e-6)
     return Wiring(
-        tiny_core, message, Measured(waits(curve, share), waits(scatter, share / 2), waits(gather, share / 2)),
+        tiny.core, message, Measured(waits(curve, share), waits(scatter, share / 2), waits(gather, share / 2)),
         sent, received, reduced, efficiency,
     )  # fmt: skip
 
 
-def _curve(replies: list[dict[str, Any]], name: str) -> Curve:
-    """(bytes, seconds, core-seconds, 1) by size, medians over the ranks: all of a ring's bytes go over the ports."""
-    columns = zip(*(reply.get(name, []) for reply in replies), strict=True)
-    return tuple((*(median(row[k] for row in rows) for k in range(3)), 1.0) for rows in columns)
+class Round(NamedTuple):
+    """A round of computing and a collective of `size` bytes: wall seconds, core-seconds of the collective on each rank,
+    those of computing. All of a ring's bytes go over the ports."""
+
+    size: Bytes
+    wall: Seconds
+    core: Seconds
+    ahead: Seconds
+
+
+def _rounds(replies: list[dict[str, Any]], name: str) -> list[Round]:
+    """By size, medians over the ranks."""
+    found = []
+    for rows in zip(*(reply.get(name, []) for reply in replies), strict=True):
+        size, wall, core, ahead = (median(row[k] for row in rows) for k in range(4))
+        found.append(Round(int(size), wall, max(core - ahead, 0.0), ahead))
+    return found
 
 
 def probe_links(cluster: Cluster, tell: Tell) -> dict[str, Any]:
@@ -67,7 +87,9 @@ def probe_links(cluster: Cluster, tell: Tell) -> dict[str, Any]:
         tell(f"measuring the links of {cluster.name}")
         group.ask_all("join", {"timeout": 60.0}, 60.0)
         wiring = wiring_of(
-            group.ask_all("wires", {"sizes": list(sizes_for(cluster)), "kinds": list(MEASURED)}, 300.0), cluster
+            group.ask_all("wires", {"sizes": list(sizes_for(cluster)), "kinds": list(MEASURED)}, 300.0),
+            cluster,
+            group.lab.hosts,
         )
         return {"cluster": cluster.name, "wiring": asdict(wiring), "notes": list(group.lab.notes)}
 

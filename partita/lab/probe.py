@@ -42,6 +42,7 @@ FEW: Final = 100
 COMMON: Final = 32
 LARGEST: Final = (2**20, 2**23)
 PATIENCE: Final[Seconds] = 60.0
+AHEAD: Final[Seconds] = 1e-3  # of computing before each collective that is timed
 NEVER: Final[Seconds] = 1e-9  # a card does not know of instructions
 
 
@@ -139,30 +140,40 @@ def bringing_seconds(task: Task, count: int, bench: Bench) -> tuple[Seconds, Sec
 
 def wire_seconds(
     kind: Kind, sizes: tuple[Bytes, ...], largest: int = 5, device: str = CPU
-) -> list[tuple[Bytes, Seconds, Seconds]]:
-    """(bytes, wall seconds, this process's core-seconds) of a collective among all ranks, means: one thread hands it to
-    another and waits for that one to say that it is done, as in a worker.
+) -> list[tuple[Bytes, Seconds, Seconds, Seconds]]:
+    """(bytes, wall seconds of a round, this process's core-seconds in it, those of its computing) of a collective among
+    all ranks, means: a round is `AHEAD` of computing and the collective, which one thread hands to another and waits
+    for that one to say that it is done, as in a worker.
 
-    gloo's thread now and then spins through a time slice until its peers answer, so small sizes are repeated more often
+    In a step ranks come to a collective from computing. The thread of gloo spins for its peers where they have rested,
+    and takes twice as long. It now and then spins through a time slice even so, so small sizes are repeated more often
     than the `largest`; a step meets the mean, not the median.
     """
     rank, group, found = dist.get_rank(), tuple(range(dist.get_world_size())), []
     transport, executor = Processes(rank, {("probe", group): dist.group.WORLD}), Executor()
+    factor = torch.randn(128, 128)
     for size in sizes:
         elements = max(size // 4, 1)
         edges = tuple(elements * k // len(group) for k in range(len(group) + 1))
         tensor = torch.zeros(elements, device=device)
         repeats = min(max(largest * sizes[-1] // size, largest), 6 * largest)
         once = partial(carried_out, transport, kind, tensor, group, edges)
-        walls, cores = [], []
-        for _ in range(repeats + 2):
-            dist.barrier()
-            wall, core = time.perf_counter(), time.process_time()
+        ends: list[tuple[Seconds, Seconds, Seconds]] = []
+        for _ in range(repeats + 3):
+            ahead = computed(factor, AHEAD)
             executor.carry_out(once)
-            walls.append(time.perf_counter() - wall)
-            cores.append(time.process_time() - core)
-        found.append((size, fmean(walls[2:]), fmean(cores[2:])))
+            ends.append((time.perf_counter(), time.process_time(), ahead))
+        (start, before, _), (end, after, _) = ends[2], ends[-1]
+        found.append((size, (end - start) / repeats, (after - before) / repeats, fmean(one[2] for one in ends[3:])))
     return found
+
+
+def computed(factor: torch.Tensor, least: Seconds) -> Seconds:
+    """Multiplies matrices for at least so many core-seconds of this thread; returns how many they were."""
+    begun = time.thread_time()
+    while (spent := time.thread_time() - begun) < least:
+        torch.mm(factor, factor)
+    return spent
 
 
 def carried_out(

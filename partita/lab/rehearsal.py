@@ -199,7 +199,8 @@ class Rehearsal:
     def _wiring(self, programs: Sequence[Program]) -> Wiring:
         acts = [i.act for program in programs for _, i in program.instructions()]
         kinds = sorted({a.kind for a in acts if isinstance(a, Collective) and a.kind in MEASURED} | {Kind.ALL_REDUCE})
-        return wiring_of(self._ask("wires", 300.0, sizes=list(sizes_for(self.cluster)), kinds=kinds), self.cluster)
+        replies = self._ask("wires", 300.0, sizes=list(sizes_for(self.cluster)), kinds=kinds)
+        return wiring_of(replies, self.cluster, self.group.lab.hosts)
 
     def train(
         self, plan: Plan, *, steps: int, keep: SavePolicy, keyed: bool = False, resume: str = "", since: int = 0,
