@@ -4,17 +4,17 @@ size."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from statistics import median
 from typing import Any, Final, NamedTuple
 
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Host
-from partita.cost.wiring import Curve, Measured, Wiring
+from partita.cost.wiring import Circle, Curve, Measured, Wiring
 from partita.lab.costing import Tell
 from partita.lab.worker_group import WorkerGroup
 from partita.program.instruction import Kind
-from partita.units import Bytes, Seconds
+from partita.units import Bytes, BytesPerSecond, Seconds
 
 MEASURED: Final = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
 QUIET: Final = {"TORCH_CPP_LOG_LEVEL": "ERROR", "TORCHELASTIC_USE_AGENT_STORE": "False"}  # of workers
@@ -53,10 +53,25 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
         return tuple((one.size, max(latency(one), 1e-6), one.core, 1.0) for one in rounds)
 
     message = max(sender[0][1] - tiny.core, 1e-6)
-    return Wiring(
+    found = Wiring(
         tiny.core, message, Measured(waits(curve, share), waits(scatter, share / 2), waits(gather, share / 2)),
         sent, received, reduced, efficiency,
     )  # fmt: skip
+    return replace(found, beside=_beside(replies, found, Circle(p), slowest * efficiency, min(quota, 1 / spread) / 2))
+
+
+def _beside(
+    replies: list[dict[str, Any]], wiring: Wiring, circle: Circle, bandwidth: BytesPerSecond, rate: float
+) -> tuple[tuple[Bytes, float], ...]:
+    """By size, how many times as long an all-reduce takes while its ranks compute as the clock would say, for which
+    the two share each processor evenly, at `rate` cores each."""
+    found = []
+    for rows in zip(*(reply.get("beside", []) for reply in replies), strict=True):
+        size, wall = rows[0][0], median(row[1] for row in rows)
+        sent = 2 * (circle.ranks - 1) / circle.ranks * size / bandwidth
+        own = wiring.waiting(size, circle) + max(sent, wiring.reducing(size, circle) / rate)
+        found.append((int(size), max(wall / own, 1.0)))
+    return tuple(sorted(found))
 
 
 class Round(NamedTuple):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
+from itertools import pairwise
 from statistics import fmean, median
 from types import SimpleNamespace
 from typing import Any, Final
@@ -43,6 +44,7 @@ COMMON: Final = 32
 LARGEST: Final = (2**20, 2**23)
 PATIENCE: Final[Seconds] = 60.0
 AHEAD: Final[Seconds] = 1e-3  # of computing before each collective that is timed
+BESIDE: Final[tuple[Bytes, ...]] = (2**16, 2**18, 2**20)  # of collectives beside computing
 NEVER: Final[Seconds] = 1e-9  # a card does not know of instructions
 
 
@@ -139,7 +141,7 @@ def bringing_seconds(task: Task, count: int, bench: Bench) -> tuple[Seconds, Sec
 
 
 def wire_seconds(
-    kind: Kind, sizes: tuple[Bytes, ...], largest: int = 5, device: str = CPU
+    kind: Kind, sizes: tuple[Bytes, ...], largest: int = 6, device: str = CPU
 ) -> list[tuple[Bytes, Seconds, Seconds, Seconds]]:
     """(bytes, wall seconds of a round, this process's core-seconds in it, those of its computing) of a collective among
     all ranks, means: a round is `AHEAD` of computing and the collective, which one thread hands to another and waits
@@ -147,7 +149,8 @@ def wire_seconds(
 
     In a step ranks come to a collective from computing. The thread of gloo spins for its peers where they have rested,
     and takes twice as long. It now and then spins through a time slice even so, so small sizes are repeated more often
-    than the `largest`; a step meets the mean, not the median.
+    than the `largest`; a step meets the mean, not the median. The slowest round is left out, which may have waited for
+    other work on the machine.
     """
     rank, group, found = dist.get_rank(), tuple(range(dist.get_world_size())), []
     transport, executor = Processes(rank, {("probe", group): dist.group.WORLD}), Executor()
@@ -163,8 +166,32 @@ def wire_seconds(
             ahead = computed(factor, AHEAD)
             executor.carry_out(once)
             ends.append((time.perf_counter(), time.process_time(), ahead))
-        (start, before, _), (end, after, _) = ends[2], ends[-1]
-        found.append((size, (end - start) / repeats, (after - before) / repeats, fmean(one[2] for one in ends[3:])))
+        rounds = [
+            (end - start, after - before, ahead) for (start, before, _), (end, after, ahead) in pairwise(ends[2:])
+        ]
+        wall, core, ahead = (fmean(column) for column in zip(*sorted(rounds)[:-1], strict=True))
+        found.append((size, wall, core, ahead))
+    return found
+
+
+def beside_seconds(largest: Bytes, repeats: int = 12) -> list[tuple[Bytes, Seconds]]:
+    """(bytes, wall seconds) of an all-reduce of up to the `largest` size among all ranks, means, while each of them
+    multiplies matrices until its own is done."""
+    rank, group, found = dist.get_rank(), tuple(range(dist.get_world_size())), []
+    transport, executor = Processes(rank, {("probe", group): dist.group.WORLD}), Executor()
+    factor = torch.randn(128, 128)
+    for size in (*(size for size in BESIDE if size < largest), largest):
+        elements = max(size // 4, 1)
+        edges = tuple(elements * k // len(group) for k in range(len(group) + 1))
+        repeats = repeats if size < largest else repeats // 2
+        once = partial(carried_out, transport, Kind.ALL_REDUCE, torch.zeros(elements), group, edges)
+        ends = []
+        for _ in range(repeats + 2):
+            executor.begin(once)
+            while executor.busy:
+                torch.mm(factor, factor)
+            ends.append(time.perf_counter())
+        found.append((size, (ends[-1] - ends[1]) / repeats))
     return found
 
 
@@ -185,7 +212,7 @@ def carried_out(
         pending.block(PATIENCE)
 
 
-def message_seconds(rank: int, sizes: tuple[Bytes, ...], repeats: int = 5) -> list[tuple[Bytes, Seconds, Seconds]]:
+def message_seconds(rank: int, sizes: tuple[Bytes, ...], repeats: int = 12) -> list[tuple[Bytes, Seconds, Seconds]]:
     """(bytes, wall seconds, this process's core-seconds) of messages from rank 0 to rank 1; nothing on other ranks."""
     found = []
     for size in sizes:
@@ -272,5 +299,6 @@ def rank_wires(
     """Curves of the collectives in `kinds` and of messages from rank 0 to rank 1."""
     if world == 1:
         return {kind: [] for kind in (*kinds, "message")}
-    found = {kind: wire_seconds(Kind(kind), sizes, device=device) for kind in kinds}
+    found: dict[str, Any] = {kind: wire_seconds(Kind(kind), sizes, device=device) for kind in kinds}
+    found["beside"] = beside_seconds(sizes[-1]) if device == CPU else []
     return found | {"message": message_seconds(rank, sizes)}

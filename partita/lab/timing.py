@@ -82,11 +82,21 @@ class Executor:
         self.changed = threading.Condition()
         threading.Thread(target=self._run, daemon=True).start()
 
-    def carry_out(self, call: Callable[[], Any]) -> None:
-        """Run `call` in the thread; returns when it has returned."""
+    def begin(self, call: Callable[[], Any]) -> None:
+        """Run `call` in the thread."""
         with self.changed:
             self.wanted = call
             self.changed.notify_all()
+
+    @property
+    def busy(self) -> bool:
+        """Whether what was begun has not returned."""
+        return self.wanted is not None
+
+    def carry_out(self, call: Callable[[], Any]) -> None:
+        """Run `call` in the thread; returns when it has returned."""
+        self.begin(call)
+        with self.changed:
             self.changed.wait_for(lambda: self.wanted is None)
 
     def _run(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
 
@@ -24,12 +24,14 @@ from partita.simulator.activities import Reals
 from partita.simulator.clock import advance
 from partita.simulator.expand import Layout, expand
 from partita.simulator.merges import merges_of
+from partita.simulator.overlap import extra_seconds, factors_of
 from partita.simulator.ports import Ports
 from partita.simulator.symmetry import Symmetry, symmetry_of, without_idle_ports
 from partita.simulator.transfers import Transfers, sent_by, traffic_of, transfers_of
 from partita.units import Bytes, Seconds
 
 WARMUP = 4  # rounds that fill a pipeline
+TURNS = 2  # after the first, in which collectives learn what computes beside them
 MOMENTS = 240  # of a curve of memory
 Live = tuple[Bytes, tuple[tuple[Seconds, Bytes], ...], tuple[tuple[Bytes, ...], ...]]
 ASYNC_ROUNDS = 28  # rounds where workers go at their own pace, and a ledger is to show how stale they are
@@ -55,7 +57,12 @@ class Setting:
         """`rounds` rounds in the steady state, after those that fill it."""
         transfers, rounds = self.binding_transfers, WARMUP + rounds
         layout, activities = expand(self.program, costs, self.ports, transfers, self.symmetry, rounds)
-        return Clocked(self, costs, layout, *advance(activities, self.ports.resources))
+        start, end = advance(activities, self.ports.resources)
+        extra, factors = np.zeros(len(start)), factors_of(self.program, costs)
+        for _ in range(TURNS if factors else 0):
+            extra = extra_seconds(layout, factors, start, end, extra)
+            start, end = advance(replace(activities, latency=activities.latency + extra), self.ports.resources)
+        return Clocked(self, costs, layout, start, end)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,77 @@
+"""Collectives take longer while their ranks compute, by as much as was measured, and only while they do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partita.cost.costs import Costs
+from partita.cost.wiring import Wiring
+from partita.graph.graph import Graph
+from partita.lowering.lower import lower
+from partita.program.program import Program
+from partita.recipes.catalogue import call
+from partita.simulator.overlap import _busy
+from partita.simulator.simulate import simulate
+from tests.priced import priced, whole_cores
+from tests.small import two_layers
+
+COMPUTE = 10e-3
+RING = 2 * 3 / 4 * (4 * 6 + 6 * 2) * 4  # bytes that each of four ranks sends of the whole gradient
+ROUNDS = 40  # so many that how the first of them go does not matter
+
+
+def prepared(text: str, ratio: float, factor: float) -> tuple[Program, Costs]:
+    """Ten operators of `COMPUTE` in all, and a ring that takes `ratio` as long, `factor` times that beside them."""
+    graph: Graph = two_layers()
+    machines = whole_cores(4, RING / (COMPUTE * ratio))
+    program = lower(graph, call(text, graph, machines), machines)[-1].program
+    costs = priced(graph, machines, sorted({s.batch for s in program.segments}), operator=COMPUTE / 10)
+    return program, replace(costs, wiring=replace(costs.wiring, beside=((10**9, factor),) if factor > 1 else ()))
+
+
+def step(text: str, ratio: float, factor: float) -> float:
+    return simulate(*prepared(text, ratio, factor), rounds=ROUNDS).step_seconds
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.5, 4.0])
+@pytest.mark.parametrize("ratio", [0.2, 0.5, 0.9, 1.1, 3.0])
+def test_a_pipelined_sum_goes_slower_while_its_ranks_compute(ratio: float, factor: float) -> None:
+    """Of the ring's m seconds c / f are done beside computing, the rest behind it: c + (m - c / f), or c."""
+    behind = max(COMPUTE * ratio - COMPUTE / factor, 0.0)
+    assert step("pipe_sgd", ratio, factor) == pytest.approx(COMPUTE + behind, rel=0.02)
+
+
+@pytest.mark.parametrize("ratio", [0.5, 3.0])
+def test_a_sum_behind_computing_takes_what_it_takes_alone(ratio: float) -> None:
+    assert step("ddp", ratio, 5.0) == pytest.approx(step("ddp", ratio, 1.0), rel=1e-9)
+
+
+@pytest.mark.parametrize("text", ["ddp(bucket_bytes=24)", "pipe_sgd", "local_sgd"])
+@pytest.mark.parametrize("ratio", [0.3, 2.0])
+def test_no_step_gains_from_it_and_none_loses_more_than_the_factor(text: str, ratio: float) -> None:
+    alone, beside = step(text, ratio, 1.0), step(text, ratio, 3.0)
+    assert alone * (1 - 1e-9) <= beside <= 3.0 * alone
+
+
+def test_the_factor_lies_between_those_measured_and_its_seconds_stay_beyond_them() -> None:
+    wiring = Wiring(beside=((100, 5.0), (10_000, 2.0)))
+    assert [wiring.slowed(size) for size in (4, 100, 1000, 10_000)] == pytest.approx([5.0, 5.0, 3.5, 2.0])
+    assert wiring.slowed(100_000) == pytest.approx(1.1)
+    assert Wiring().slowed(1000) == 1.0
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 3)), max_size=12), st.floats(0, 12))
+def test_busy_seconds_are_those_that_one_span_or_more_covers(spans: list[tuple[float, float]], moment: float) -> None:
+    start = np.array([a for a, _ in spans])
+    end = start + np.array([length for _, length in spans])
+    edges = np.unique(np.clip([0.0, moment, *start, *end], 0.0, moment))
+    middles = (edges[1:] + edges[:-1]) / 2
+    covered = sum(
+        float(b - a) for a, b, at in zip(edges, edges[1:], middles, strict=False) if ((start < at) & (at < end)).any()
+    )
+    assert float(np.interp(moment, *_busy(start, end))) == pytest.approx(covered, abs=1e-9)
