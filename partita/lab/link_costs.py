@@ -24,10 +24,11 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
     """The transport's costs, fitted to the measurements on two or more devices, of which some share the cores of
     `hosts`.
 
-    A message of n bytes takes the sender `start + sent n` and the receiver `start + received n` core-seconds. What an
-    all-reduce takes beyond those of its 2 (p-1)/p n bytes is its additions. The largest size gives the fraction of the
-    bandwidth that payload gets, unless the processor limits it. A collective is timed in rounds of computing and the
-    collective: what a round takes beyond the seconds of its computing, of its bytes and of its core-seconds is latency.
+    A message of n bytes takes the sender `start + sent n` and the receiver `start + received n` core-seconds, where
+    `start` is the mean of what the smallest takes at its two ends. What an all-reduce takes beyond those of its
+    2 (p-1)/p n bytes is its additions. The largest size gives the fraction of the bandwidth that payload gets, unless
+    the processor limits it. A collective is timed in rounds of computing and the collective: what a round takes beyond
+    the seconds of its computing, of its bytes and of its core-seconds is latency.
     """
     p = cluster.size
     curve, scatter, gather = (_rounds(replies, kind) for kind in MEASURED)
@@ -52,9 +53,10 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
 
         return tuple((one.size, max(latency(one), 1e-6), one.core, 1.0) for one in rounds)
 
-    message = max(sender[0][1] - tiny.core, 1e-6)
+    start = (sender[0][2] + receiver[0][2]) / 2
+    message = max(receiver[0][1] - start, 1e-6)
     found = Wiring(
-        tiny.core, message, Measured(waits(curve, share), waits(scatter, share / 2), waits(gather, share / 2)),
+        start, message, Measured(waits(curve, share), waits(scatter, share / 2), waits(gather, share / 2)),
         sent, received, reduced, efficiency,
     )  # fmt: skip
     return replace(found, beside=_beside(replies, found, Circle(p), slowest * efficiency, min(quota, 1 / spread) / 2))
