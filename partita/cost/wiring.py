@@ -70,7 +70,7 @@ class Wiring:
 
     `start` is core-seconds for each call, `sent`, `received` and `reduced` core-seconds for each byte; `message` is the
     latency of a message; `curves` has the costs of collectives; `efficiency` is the fraction of a link's bandwidth that
-    payload gets, `inside` that of links within a machine (None: the same). `beside` has, by ascending size, the factor
+    payload gets, `inside` that of links within a machine (None: the same). `overlap` has, by ascending size, the factor
     by which a collective takes longer while its ranks compute (none: it does not).
     """
 
@@ -82,14 +82,14 @@ class Wiring:
     reduced: Seconds = 0.2e-9
     efficiency: float = 0.95
     inside: float | None = None
-    beside: tuple[tuple[Bytes, float], ...] = ()
+    overlap: tuple[tuple[Bytes, float], ...] = ()
 
-    def slowed(self, size: Bytes) -> float:
+    def slowdown(self, size: Bytes) -> float:
         """The factor by which a collective of `size` bytes takes longer while its ranks compute: linear in the
         logarithm of the size; beyond the last one the seconds that it adds stay."""
-        if not self.beside:
+        if not self.overlap:
             return 1.0
-        sizes, factors = np.array(self.beside, np.float64).T
+        sizes, factors = np.array(self.overlap, np.float64).T
         beyond = min(1.0, float(sizes[-1]) / max(size, 1))
         return 1.0 + beyond * (float(np.interp(np.log(max(size, 1)), np.log(sizes), factors)) - 1.0)
 

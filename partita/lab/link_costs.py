@@ -59,16 +59,16 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
         start, message, Measured(waits(curve, share), waits(scatter, share / 2), waits(gather, share / 2)),
         sent, received, reduced, efficiency,
     )  # fmt: skip
-    return replace(found, beside=_beside(replies, found, Circle(p), slowest * efficiency, min(quota, 1 / spread) / 2))
+    return replace(found, overlap=_overlap(replies, found, Circle(p), slowest * efficiency, min(quota, 1 / spread) / 2))
 
 
-def _beside(
+def _overlap(
     replies: list[dict[str, Any]], wiring: Wiring, circle: Circle, bandwidth: BytesPerSecond, rate: float
 ) -> tuple[tuple[Bytes, float], ...]:
     """By size, how many times as long an all-reduce takes while its ranks compute as the clock would say, for which
     the two share each processor evenly, at `rate` cores each."""
     found = []
-    for rows in zip(*(reply.get("beside", []) for reply in replies), strict=True):
+    for rows in zip(*(reply.get("overlapped", []) for reply in replies), strict=True):
         size, wall = rows[0][0], median(row[1] for row in rows)
         sent = 2 * (circle.ranks - 1) / circle.ranks * size / bandwidth
         own = wiring.waiting(size, circle) + max(sent, wiring.reducing(size, circle) / rate)

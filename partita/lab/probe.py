@@ -44,7 +44,7 @@ COMMON: Final = 32
 LARGEST: Final = (2**20, 2**23)
 PATIENCE: Final[Seconds] = 60.0
 AHEAD: Final[Seconds] = 1e-3  # of computing before each collective that is timed
-BESIDE: Final[tuple[Bytes, ...]] = (2**16, 2**18, 2**20)  # of collectives beside computing
+OVERLAPPED: Final[tuple[Bytes, ...]] = (2**16, 2**18, 2**20)  # of collectives beside computing
 NEVER: Final[Seconds] = 1e-9  # a card does not know of instructions
 
 
@@ -174,13 +174,13 @@ def wire_seconds(
     return found
 
 
-def beside_seconds(largest: Bytes, repeats: int = 12) -> list[tuple[Bytes, Seconds]]:
+def overlapped_seconds(largest: Bytes, repeats: int = 12) -> list[tuple[Bytes, Seconds]]:
     """(bytes, wall seconds) of an all-reduce of up to the `largest` size among all ranks, means, while each of them
     multiplies matrices until its own is done."""
     rank, group, found = dist.get_rank(), tuple(range(dist.get_world_size())), []
     transport, executor = Processes(rank, {("probe", group): dist.group.WORLD}), Executor()
     factor = torch.randn(128, 128)
-    for size in (*(size for size in BESIDE if size < largest), largest):
+    for size in (*(size for size in OVERLAPPED if size < largest), largest):
         elements = max(size // 4, 1)
         edges = tuple(elements * k // len(group) for k in range(len(group) + 1))
         repeats = repeats if size < largest else repeats // 2
@@ -300,5 +300,5 @@ def rank_wires(
     if world == 1:
         return {kind: [] for kind in (*kinds, "message")}
     found: dict[str, Any] = {kind: wire_seconds(Kind(kind), sizes, device=device) for kind in kinds}
-    found["beside"] = beside_seconds(sizes[-1]) if device == CPU else []
+    found["overlapped"] = overlapped_seconds(sizes[-1]) if device == CPU else []
     return found | {"message": message_seconds(rank, sizes)}

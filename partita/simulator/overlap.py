@@ -26,7 +26,9 @@ def factors_of(program: Program, costs: Costs) -> dict[str, float]:
     """By how much each collective takes longer beside computing, where it does."""
     acts = {i.name: i.act for _, i in program.instructions() if isinstance(i.act, Collective)}
     found = (
-        {name: costs.wiring.slowed(program.payload(act)) for name, act in acts.items()} if costs.wiring.beside else {}
+        {name: costs.wiring.slowdown(program.payload(act)) for name, act in acts.items()}
+        if costs.wiring.overlap
+        else {}
     )
     return {name: factor for name, factor in found.items() if factor > 1}
 

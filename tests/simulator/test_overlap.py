@@ -31,7 +31,7 @@ def prepared(text: str, ratio: float, factor: float) -> tuple[Program, Costs]:
     machines = whole_cores(4, RING / (COMPUTE * ratio))
     program = lower(graph, call(text, graph, machines), machines)[-1].program
     costs = priced(graph, machines, sorted({s.batch for s in program.segments}), operator=COMPUTE / 10)
-    return program, replace(costs, wiring=replace(costs.wiring, beside=((10**9, factor),) if factor > 1 else ()))
+    return program, replace(costs, wiring=replace(costs.wiring, overlap=((10**9, factor),) if factor > 1 else ()))
 
 
 def step(text: str, ratio: float, factor: float) -> float:
@@ -59,10 +59,10 @@ def test_no_step_gains_from_it_and_none_loses_more_than_the_factor(text: str, ra
 
 
 def test_the_factor_lies_between_those_measured_and_its_seconds_stay_beyond_them() -> None:
-    wiring = Wiring(beside=((100, 5.0), (10_000, 2.0)))
-    assert [wiring.slowed(size) for size in (4, 100, 1000, 10_000)] == pytest.approx([5.0, 5.0, 3.5, 2.0])
-    assert wiring.slowed(100_000) == pytest.approx(1.1)
-    assert Wiring().slowed(1000) == 1.0
+    wiring = Wiring(overlap=((100, 5.0), (10_000, 2.0)))
+    assert [wiring.slowdown(size) for size in (4, 100, 1000, 10_000)] == pytest.approx([5.0, 5.0, 3.5, 2.0])
+    assert wiring.slowdown(100_000) == pytest.approx(1.1)
+    assert Wiring().slowdown(1000) == 1.0
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 3)), max_size=12), st.floats(0, 12))
