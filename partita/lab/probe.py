@@ -1,4 +1,4 @@
-"""Micro-benchmarks of operators, copies, updates and links on one rank; no plan and no full step is ever timed.
+"""Micro-benchmarks of operators, copies and updates on one rank; no plan and no full step is ever timed.
 
 Times are core-seconds of the calling thread, taken while every device of the cluster is loaded alike: on a device that
 may use half a core, a core-second lasts two seconds, whoever else computes. What differs between hosts and minutes is
@@ -7,16 +7,12 @@ divided out: every operator is stored relative to a reference kernel that is tim
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import pairwise
-from statistics import fmean, median
 from types import SimpleNamespace
 from typing import Any, Final
 
 import torch
-import torch.distributed as dist
 
 from partita.graph.batch import substitute
 from partita.graph.graph import Graph
@@ -26,25 +22,21 @@ from partita.lab.bench import HOST, Bench, benches_of
 from partita.lab.codecs import codec_seconds
 from partita.lab.opaque_timing import whole_seconds
 from partita.lab.operator_timing import seconds_in_turn
-from partita.lab.timing import Executor, cold_seconds, thread_seconds
-from partita.program.instruction import After, Instruction, Kind, Scale
+from partita.lab.timing import cold_seconds, thread_seconds
+from partita.program.instruction import After, Instruction, Scale
 from partita.runtime.device import CPU, Clock
 from partita.runtime.feed import Feed
 from partita.runtime.pace import Pace
-from partita.runtime.processes import Processes
 from partita.runtime.rank import Board
 from partita.runtime.worker import instance
 from partita.task import Task
 from partita.tracing.optimizer import joins
 from partita.tracing.update_units import apart, joined
-from partita.units import Bytes, Seconds
+from partita.units import Seconds
 
 FEW: Final = 100
 COMMON: Final = 32
 LARGEST: Final = (2**20, 2**23)
-PATIENCE: Final[Seconds] = 60.0
-AHEAD: Final[Seconds] = 1e-3  # of computing before each collective that is timed
-OVERLAPPED: Final[tuple[Bytes, ...]] = (2**16, 2**18, 2**20)  # of collectives beside computing
 NEVER: Final[Seconds] = 1e-9  # a card does not know of instructions
 
 
@@ -140,97 +132,6 @@ def bringing_seconds(task: Task, count: int, bench: Bench) -> tuple[Seconds, Sec
     return max(spent[0] - each, 0.0), max(each, 1e-9)
 
 
-def wire_seconds(
-    kind: Kind, sizes: tuple[Bytes, ...], largest: int = 6, device: str = CPU
-) -> list[tuple[Bytes, Seconds, Seconds, Seconds]]:
-    """(bytes, wall seconds of a round, this process's core-seconds in it, those of its computing) of a collective among
-    all ranks, means: a round is `AHEAD` of computing and the collective, which one thread hands to another and waits
-    for that one to say that it is done, as in a worker.
-
-    In a step ranks come to a collective from computing. The thread of gloo spins for its peers where they have rested,
-    and takes twice as long. It now and then spins through a time slice even so, so small sizes are repeated more often
-    than the `largest`; a step meets the mean, not the median. The slowest round is left out, which may have waited for
-    other work on the machine.
-    """
-    rank, group, found = dist.get_rank(), tuple(range(dist.get_world_size())), []
-    transport, executor = Processes(rank, {("probe", group): dist.group.WORLD}), Executor()
-    factor = torch.randn(128, 128)
-    for size in sizes:
-        elements = max(size // 4, 1)
-        edges = tuple(elements * k // len(group) for k in range(len(group) + 1))
-        tensor = torch.zeros(elements, device=device)
-        repeats = min(max(largest * sizes[-1] // size, largest), 6 * largest)
-        once = partial(carried_out, transport, kind, tensor, group, edges)
-        ends: list[tuple[Seconds, Seconds, Seconds]] = []
-        for _ in range(repeats + 3):
-            ahead = computed(factor, AHEAD)
-            executor.carry_out(once)
-            ends.append((time.perf_counter(), time.process_time(), ahead))
-        rounds = [
-            (end - start, after - before, ahead) for (start, before, _), (end, after, ahead) in pairwise(ends[2:])
-        ]
-        wall, core, ahead = (fmean(column) for column in zip(*sorted(rounds)[:-1], strict=True))
-        found.append((size, wall, core, ahead))
-    return found
-
-
-def overlapped_seconds(largest: Bytes, repeats: int = 12) -> list[tuple[Bytes, Seconds]]:
-    """(bytes, wall seconds) of an all-reduce of up to the `largest` size among all ranks, means, while each of them
-    multiplies matrices until its own is done."""
-    rank, group, found = dist.get_rank(), tuple(range(dist.get_world_size())), []
-    transport, executor = Processes(rank, {("probe", group): dist.group.WORLD}), Executor()
-    factor = torch.randn(128, 128)
-    for size in (*(size for size in OVERLAPPED if size < largest), largest):
-        elements = max(size // 4, 1)
-        edges = tuple(elements * k // len(group) for k in range(len(group) + 1))
-        repeats = repeats if size < largest else repeats // 2
-        once = partial(carried_out, transport, Kind.ALL_REDUCE, torch.zeros(elements), group, edges)
-        ends = []
-        for _ in range(repeats + 2):
-            executor.begin(once)
-            while executor.busy:
-                torch.mm(factor, factor)
-            ends.append(time.perf_counter())
-        found.append((size, (ends[-1] - ends[1]) / repeats))
-    return found
-
-
-def computed(factor: torch.Tensor, least: Seconds) -> Seconds:
-    """Multiplies matrices for at least so many core-seconds of this thread; returns how many they were."""
-    begun = time.thread_time()
-    while (spent := time.thread_time() - begun) < least:
-        torch.mm(factor, factor)
-    return spent
-
-
-def carried_out(
-    transport: Processes, kind: Kind, tensor: torch.Tensor, group: tuple[int, ...], edges: tuple[int, ...]
-) -> None:
-    """A collective from its start to its end."""
-    begun = transport.collective(kind, tensor, group, "probe", kind, 0, edges)
-    for pending in begun if isinstance(begun, Generator) else (begun,):
-        pending.block(PATIENCE)
-
-
-def message_seconds(rank: int, sizes: tuple[Bytes, ...], repeats: int = 12) -> list[tuple[Bytes, Seconds, Seconds]]:
-    """(bytes, wall seconds, this process's core-seconds) of messages from rank 0 to rank 1, medians, handed to another
-    thread as those of a worker are, behind computing; nothing on other ranks."""
-    found, executor, factor = [], Executor(), torch.randn(128, 128)
-    for size in sizes:
-        tensor = torch.zeros(max(size // 4, 1))
-        call = (partial(dist.send, tensor, 1), partial(dist.recv, tensor, 0), int)[min(rank, 2)]
-        walls, cores = [], []
-        for _ in range(repeats + 1):
-            dist.barrier()
-            computed(factor, AHEAD if rank < 2 else 0.0)
-            wall, core = time.perf_counter(), time.process_time()
-            executor.carry_out(call)
-            walls.append(time.perf_counter() - wall)
-            cores.append(time.process_time() - core)
-        found.append((size, median(walls[1:]), median(cores[1:])))
-    return found
-
-
 def rank_operators(
     graph: Graph,
     batches: Iterable[int],
@@ -291,14 +192,3 @@ def instruction_seconds() -> Seconds:
     never = Instruction("never", Scale("bucket"), "compute", unless=After("never", rounds=1))
     rank: Any = SimpleNamespace(rank=0, board=Board(), pace=Pace(), clock=Clock(), spans=[], at={})
     return max(cold_seconds(lambda: sum(1 for _ in instance(rank, never, 0, lambda round: True))), 1e-6)
-
-
-def rank_wires(
-    rank: int, world: int, sizes: tuple[Bytes, ...], kinds: Iterable[str], device: str = CPU
-) -> dict[str, Any]:
-    """Curves of the collectives in `kinds` and of messages from rank 0 to rank 1."""
-    if world == 1:
-        return {kind: [] for kind in (*kinds, "message")}
-    found: dict[str, Any] = {kind: wire_seconds(Kind(kind), sizes, device=device) for kind in kinds}
-    found["overlapped"] = overlapped_seconds(sizes[-1]) if device == CPU else []
-    return found | {"message": message_seconds(rank, sizes)}

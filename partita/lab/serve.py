@@ -22,6 +22,7 @@ from partita.cluster.text import load_cluster
 from partita.errors import PartitaError
 from partita.graph.text import read_graph
 from partita.lab import probe
+from partita.lab.link_timing import rank_wires
 from partita.plan.text import read_plan
 from partita.runtime.device import CPU, GLOO, backend_of, device_of
 from partita.runtime.execution import run
@@ -102,7 +103,7 @@ class Service:
     def wires(self, request: Request, tell: Tell) -> dict[str, Any]:
         """Micro-benchmarks of messages and all-reduces."""
         device = self.session.device if self.session else CPU
-        return probe.rank_wires(self.rank, self.world, tuple(request["sizes"]), request["kinds"], device)
+        return rank_wires(self.rank, self.world, tuple(request["sizes"]), request["kinds"], device)
 
 
 VERBS: Final = ("join", "open", "run", "memory", "operators", "touches", "wires")

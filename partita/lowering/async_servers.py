@@ -29,8 +29,8 @@ from partita.graph.graph import Graph
 from partita.lowering.agreement import lanes_of, program_of
 from partita.lowering.coding import coded_gaps
 from partita.lowering.elastic import own_steps
-from partita.lowering.owners import owners_of
 from partita.lowering.negotiation import heard, said
+from partita.lowering.owners import owners_of
 from partita.lowering.push_pull import PushPull, drops, served_in, tags_of
 from partita.lowering.quorum import counted, in_consensus, mastered
 from partita.lowering.samples import ComputeStep, Draft, ReplicaGroup, packed, passes, separate
