@@ -17,6 +17,8 @@ from partita.program.instruction import Kind
 from partita.units import Bytes, BytesPerSecond, Seconds
 
 MEASURED: Final = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
+BUCKET: Final[Bytes] = 2**22
+USUAL: Final = 0.95  # of a link's bandwidth is left for payload, where the processor is what limits a collective
 QUIET: Final = {"TORCH_CPP_LOG_LEVEL": "ERROR", "TORCHELASTIC_USE_AGENT_STORE": "False"}  # of workers
 
 
@@ -34,8 +36,7 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
     curve, scatter, gather = (_rounds(replies, kind) for kind in MEASURED)
     tiny, (size, wall, core, _) = curve[0], curve[-1]
     sender, receiver = replies[0]["message"], replies[1]["message"]
-    sent = max(sender[-1][2] - sender[0][2], 0.0) / sender[-1][0]
-    received = max(receiver[-1][2] - receiver[0][2], 0.0) / receiver[-1][0]
+    sent, received = (_each_byte(end) for end in (sender, receiver))
     share = 2 * (p - 1) / p
     reduced = max((core - tiny.core) - share * size * (sent + received), 0.0) / (share * size / 2)
     slowest = min(port.link.bandwidth for climb in cluster.climbs for port in climb)
@@ -43,7 +44,7 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
     quota = min(min(d.cores or 1.0, 1.0) for d in cluster.devices)
     spread = max([1.0, *(len(host.ranks) / host.cores for host in hosts)])
     achieved = max(share * size - burst, 1.0) / max(wall - tiny.wall, 1e-6) / slowest
-    efficiency = 0.95 if core / quota > 0.9 * wall else min(max(achieved, 0.5), 1.0)
+    efficiency = USUAL if core / quota > wall / 2 else min(max(achieved, 0.5), 1.0)
 
     def waits(rounds: Sequence[Round], share: float) -> Curve:
         def latency(one: Round) -> Seconds:
@@ -60,6 +61,13 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
         sent, received, reduced, efficiency,
     )  # fmt: skip
     return replace(found, overlap=_overlap(replies, found, Circle(p), slowest * efficiency, min(quota, 1 / spread) / 2))
+
+
+def _each_byte(end: list[tuple[Bytes, Seconds, Seconds]]) -> float:
+    """Core-seconds of each byte at one end of a message, from the largest of the size of a bucket: still larger ones
+    wait for memory, and no program sends them at once."""
+    (_, _, least), (size, _, core) = end[0], max(row for row in end if row[0] <= BUCKET or row is end[1])
+    return max(core - least, 0.0) / size
 
 
 def _overlap(
