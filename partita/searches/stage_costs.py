@@ -197,8 +197,8 @@ class StageCosts:
         with_gradients = np.maximum.reduceat((before + tables[:, 3] - grown).ravel(), edges) - first + last
         deferred = deferred.reshape(pipes.starts.shape)
         deferred[pipes.ordered(Order.ZERO_BUBBLE), 0, 0] = 0.0
-        kept, fullest, laden = (one.reshape(pipes.starts.shape) for one in (kept, fullest, with_gradients))
-        return StageMemory(kept, fullest, laden, deferred)
+        kept, fullest, with_gradients = (one.reshape(pipes.starts.shape) for one in (kept, fullest, with_gradients))
+        return StageMemory(kept, fullest, with_gradients, deferred)
 
     def tied(self, pipes: Pipes) -> tuple[Reals, Reals]:
         """Bytes of parameters that other stages hold too, shape [points, chunks, places]: those counted in `state`, and
