@@ -36,7 +36,7 @@ NEAR = 3.2  # how far from the predicted break-even a codec is measured
 Rates = Sequence[float]  # bytes a second
 
 
-class Book:
+class Timings:
     """Seconds a step of (task, bytes a second, plan), as often as measured, in a file of lines of JSON."""
 
     def __init__(self, place: Path) -> None:
@@ -82,7 +82,7 @@ def evened(ratios: Sequence[tuple[float, float]], near: float) -> float:
     return min(found, key=lambda rate: abs(math.log(rate / (near or rate))), default=0.0)
 
 
-def codecs(rehearsal: Rehearsal, book: Book, rates: Rates, names: Sequence[str], steps: int, repeat: int) -> None:
+def codecs(rehearsal: Rehearsal, timings: Timings, rates: Rates, names: Sequence[str], steps: int, repeat: int) -> None:
     graph, cluster = rehearsal.graph, rehearsal.cluster
     costs = rehearsal.probe([api.plan_of(plan, graph, cluster) for plan in (PLAIN, *map(coded, names))])
     said = {name: swept(coded(name), graph, costs, rates) for name in names}
@@ -93,7 +93,7 @@ def codecs(rehearsal: Rehearsal, book: Book, rates: Rates, names: Sequence[str],
         move(rehearsal, rate)
         for _ in range(repeat if near else 0):
             for plan in (PLAIN, *map(coded, near)):
-                book.measure(rehearsal, plan, rate, steps)
+                timings.measure(rehearsal, plan, rate, steps)
     heads = [
         f"{rehearsal.task}: codec",
         "pays below, predicted",
@@ -103,7 +103,7 @@ def codecs(rehearsal: Rehearsal, book: Book, rates: Rates, names: Sequence[str],
     ]
     print(f"\n| {' | '.join(heads)} |\n|{'---|' * len(heads)}", flush=True)
     for name in names:
-        was = [(rate, book.ratio(rehearsal.task, rate, coded(name), PLAIN)) for rate in rates]
+        was = [(rate, timings.ratio(rehearsal.task, rate, coded(name), PLAIN)) for rate in rates]
         points = [(rate, ratio) for rate, ratio in was if ratio is not None]
         even, ratios = evened(points, evens[name]), {p.bandwidth: p.seconds / p.plain for p in said[name].points}
         cells = [show_bandwidth(one) if one else "none" for one in (evens[name], even)]
@@ -112,7 +112,7 @@ def codecs(rehearsal: Rehearsal, book: Book, rates: Rates, names: Sequence[str],
         print(f"| {name} | {' | '.join(cells)} | {miss} | {each} |", flush=True)
 
 
-def order(rehearsal: Rehearsal, book: Book, rates: Rates, steps: int, repeat: int) -> None:
+def order(rehearsal: Rehearsal, timings: Timings, rates: Rates, steps: int, repeat: int) -> None:
     graph, cluster = rehearsal.graph, rehearsal.cluster
     costs = rehearsal.probe([api.plan_of(plan, graph, cluster) for pair in ORDERS.items() for plan in pair])
     said = dict[str, dict[float, float]]()
@@ -125,13 +125,13 @@ def order(rehearsal: Rehearsal, book: Book, rates: Rates, steps: int, repeat: in
         for _ in range(repeat):
             for own in (own for own in ORDERS if rate in places[own]):
                 for plan in (own, ORDERS[own]):
-                    book.measure(rehearsal, plan, rate, steps)
+                    timings.measure(rehearsal, plan, rate, steps)
     print(
         f"\n| {rehearsal.task} | rate | gain over first come, first served, predicted | measured |\n|---|---|---|---|"
     )
     for own, plain in ORDERS.items():
         for rate in places[own]:
-            ratio = book.ratio(rehearsal.task, rate, plain, own)
+            ratio = timings.ratio(rehearsal.task, rate, plain, own)
             was = f"{ratio - 1:+.1%}" if ratio else ""
             print(f"| {own} | {show_bandwidth(rate)} | {said[own][rate]:+.1%} | {was} |", flush=True)
 
@@ -147,13 +147,13 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("runs.jsonl"))
     given = parser.parse_args()
-    cluster, rates, book = api.cluster_of(given.cluster), read_sweep(f"bandwidth={given.rates}"), Book(given.out)
+    cluster, rates, timings = api.cluster_of(given.cluster), read_sweep(f"bandwidth={given.rates}"), Timings(given.out)
     for task in given.tasks.split(","):
         with Rehearsal(task, api.graph_of(task), cluster) as rehearsal:
             if given.what == "codecs":
-                codecs(rehearsal, book, rates, given.codecs.split(","), given.steps, given.repeat)
+                codecs(rehearsal, timings, rates, given.codecs.split(","), given.steps, given.repeat)
             else:
-                order(rehearsal, book, rates, given.steps, given.repeat)
+                order(rehearsal, timings, rates, given.steps, given.repeat)
 
 
 if __name__ == "__main__":

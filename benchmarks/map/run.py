@@ -41,7 +41,7 @@ WINDOW = 20  # steps over which a training loss is averaged
 SLOW = 16.0  # seconds of a run that is not waited for
 
 
-class Book:
+class Findings:
     """What is known, by what was asked: (what, ...) -> a value; a file of lines of JSON."""
 
     def __init__(self, place: Path) -> None:
@@ -59,18 +59,20 @@ class Book:
         return {k[-1]: value for k, value in self.found.items() if k[:-1] == key}
 
 
-def learn(book: Book, plans: Sequence[str], steps: int) -> None:
+def learn(findings: Findings, plans: Sequence[str], steps: int) -> None:
     """The training loss of each step, of one seed."""
     cluster, graph = api.cluster_of("local:4"), api.graph_of(TASK)
-    missing = [plan for plan in dict.fromkeys(PLANS[plan] for plan in plans) if plan not in book.of("loss")]
+    missing = [plan for plan in dict.fromkeys(PLANS[plan] for plan in plans) if plan not in findings.of("loss")]
     with Rehearsal(TASK, graph, cluster) as rehearsal:
         for plan in missing:
             take = rehearsal.train(api.plan_of(plan, graph, cluster), steps=steps, keep=SavePolicy(""))
-            book.put([loss for _, _, loss in take.loss], "loss", plan)
+            findings.put([loss for _, _, loss in take.loss], "loss", plan)
             print(f"{plan}: held-out loss {take.final_loss:.4f} after {steps} steps", flush=True)
 
 
-def measure(book: Book, plans: Sequence[str], name: str, rates: Sequence[float], moved: Sequence[float]) -> None:
+def measure(
+    findings: Findings, plans: Sequence[str], name: str, rates: Sequence[float], moved: Sequence[float]
+) -> None:
     """Steps of each plan: predicted over `rates`, run at those `moved` rates at which that does not take long."""
     cluster, graph = api.cluster_of(name), api.graph_of(TASK)
     made = {plan: api.plan_of(plan, graph, cluster) for plan in plans}
@@ -78,16 +80,16 @@ def measure(book: Book, plans: Sequence[str], name: str, rates: Sequence[float],
         costs = rehearsal.probe(list(made.values()))
         for plan in plans:
             for point in api.sweep(made[plan], costs, sorted({*rates, *moved})).points:
-                book.put(point.seconds, "said", plan, point.bandwidth)
+                findings.put(point.seconds, "said", plan, point.bandwidth)
         for rate in moved:
             for rank in range(cluster.size):
                 rehearsal.group.lab.set_bandwidth(rank, rate)
             for plan in plans:
                 period = max(lower(graph, made[plan], cluster)[-1].program.steps, 4)
-                if rate in book.of("was", plan) or 2 * period * book.of("said", plan)[rate] > SLOW:
+                if rate in findings.of("was", plan) or 2 * period * findings.of("said", plan)[rate] > SLOW:
                     continue
                 take = rehearsal.measure(made[plan], steps=4, evaluate=False)
-                book.put(take.timeline.step_seconds, "was", plan, rate)
+                findings.put(take.timeline.step_seconds, "was", plan, rate)
                 print(f"{show_bandwidth(rate)} {plan}: {show_seconds(take.timeline.step_seconds)}", flush=True)
 
 
@@ -100,15 +102,15 @@ def steps_to(losses: Sequence[float], target: float) -> float:
     return next((i + WINDOW for i, loss in enumerate(smoothed(losses)) if loss <= target), math.inf)
 
 
-def draw(book: Book, figure: Path) -> None:
-    losses = book.of("loss")
+def draw(findings: Findings, figure: Path) -> None:
+    losses = findings.of("loss")
     target = smoothed(losses[EXACT][: len(losses[EXACT]) * 2 // 3])[-1]
     needs = {plan: steps_to(losses[PLANS[plan]], target) for plan in PLANS if PLANS[plan] in losses}
     print(f"\nsteps to a training loss of {target:.3f}, the mean of {WINDOW} steps:")
     print("; ".join(f"{plan} {steps:g}" for plan, steps in needs.items()))
     found = []
     for place, plan in enumerate(plan for plan in needs if math.isfinite(needs[plan])):
-        said, was = (curve(book.of(what, plan), needs[plan]) for what in ("said", "was"))
+        said, was = (curve(findings.of(what, plan), needs[plan]) for what in ("said", "was"))
         found.append(Line(plan, said, was, place))
     print(f"predicted: {turns(found)}")
     ran = lowest({line.plan: line.measured for line in found})
@@ -150,12 +152,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("map.jsonl"))
     parser.add_argument("--figure", type=Path, default=Path("map.svg"))
     given = parser.parse_args()
-    book, plans = Book(given.out), given.plans.split(";")
+    findings, plans = Findings(given.out), given.plans.split(";")
     rates, moved = (read_sweep(f"bandwidth={text}") for text in (given.rates, given.moved))
     verbs: dict[str, Callable[[], None]] = {
-        "learn": lambda: learn(book, plans, given.steps),
-        "measure": lambda: measure(book, plans, given.cluster, rates, moved),
-        "draw": lambda: draw(book, given.figure),
+        "learn": lambda: learn(findings, plans, given.steps),
+        "measure": lambda: measure(findings, plans, given.cluster, rates, moved),
+        "draw": lambda: draw(findings, given.figure),
     }
     for what in [given.what] if given.what else verbs:
         verbs[what]()

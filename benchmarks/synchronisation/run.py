@@ -42,7 +42,7 @@ def settings(plan: str) -> list[str]:
     return [f"{name}({','.join(filter(None, (knobs, more)))})" for more in tried]
 
 
-class Book:
+class Runs:
     """The runs that are done, (task, cluster, steps, seed, plan) -> loss and curve, in a file of lines of JSON."""
 
     def __init__(self, place: Path, task: str, cluster: str, steps: int) -> None:
@@ -96,11 +96,11 @@ def main() -> None:
     parser.add_argument("--plans", default=";".join(PLANS))
     parser.add_argument("--out", type=Path, default=Path("runs.jsonl"))
     given = parser.parse_args()
-    book = Book(given.out, given.task, given.cluster, given.steps)
+    done = Runs(given.out, given.task, given.cluster, given.steps)
     plans = given.plans.split(";")
-    tuned = book.losses(TUNING, [call for plan in plans for call in settings(plan)])
+    tuned = done.losses(TUNING, [call for plan in plans for call in settings(plan)])
     chosen = [best({call: tuned[call] for call in settings(plan)}) for plan in plans]
-    runs = [book.losses(seed, chosen) for seed in range(given.seeds)]
+    runs = [done.losses(seed, chosen) for seed in range(given.seeds)]
     for call in chosen:
         gaps = [run[call] / run[chosen[0]] - 1 for run in runs]
         low, high = interval(gaps)
