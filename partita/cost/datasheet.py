@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from statistics import median
 from typing import Final
 
-from partita.cluster.cluster import Cluster, Device
+from partita.cluster.cluster import Cluster, Device, Group
 from partita.cost.costs import Costs, Touch
 from partita.cost.fabric import of_hosts, wired
 from partita.cost.kernels import KERNEL, MEMORY, multiplying, streaming
@@ -37,7 +38,7 @@ def datasheet_costs(
     """Costs by data sheets: on accelerators of `kernels`, and beside them what launching takes; on processors of a
     roofline. `because` says why nothing was measured; steps in the short dtypes of `precisions` are covered too, an
     operator at the speed of the dtype that it makes. With `compiled` operators are also priced as parts of kernels."""
-    device = cluster.devices[0]
+    device = without_quota(cluster.devices[0])
     card = device.backend == "cuda"
     table: dict[str, Seconds] = {}
     launches: dict[str, Seconds] = {}
@@ -67,6 +68,36 @@ def datasheet_costs(
     wiring = of_hosts(costs.wiring)
     host = replace(costs, operators=launches, copy=touch, add=touch, update=touch, wiring=wiring, _sums={})
     return replace(costs, launching=host, _sums={})
+
+
+def without_quota(device: Device) -> Device:
+    """The whole core of which a processor with a quota below one has a part. A data sheet says what the part does, and
+    costs are seconds of the whole."""
+    if device.backend == "cuda" or not 0 < device.cores < 1:
+        return device
+    flops = tuple((dtype, speed / device.cores) for dtype, speed in device.flops)
+    return replace(device, cores=1.0, flops=flops, memory_bandwidth=device.memory_bandwidth / device.cores)
+
+
+def as_measured(costs: Costs) -> Cluster:
+    """The cluster with data sheets by which operators take the core-seconds that were measured: the median over batches
+    of all of a step's operators."""
+    graph, cluster = costs.graph, costs.cluster
+    sheet, stop = datasheet_costs(graph, cluster, costs.sizes), len(graph.operators)
+    off = median(costs.segment(0, stop, size) / sheet.segment(0, stop, size) for size in costs.sizes)
+
+    def rated(group: Group) -> Group:
+        return replace(
+            group, members=tuple(rated(m) if isinstance(m, Group) else _paced(m, off) for m in group.members)
+        )
+
+    return replace(cluster, root=rated(cluster.root))
+
+
+def _paced(device: Device, off: float) -> Device:
+    """The device with a data sheet by which it takes `off` times as long."""
+    flops = tuple((dtype, speed / off) for dtype, speed in device.flops)
+    return replace(device, flops=flops, memory_bandwidth=device.memory_bandwidth / off)
 
 
 def passes_of(rule: Optimizer) -> int:

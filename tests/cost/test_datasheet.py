@@ -106,6 +106,20 @@ def test_processors_keep_the_roofline() -> None:
     assert roofline(CARD, "fp32", 0.6 * 14e12, 0.0) == pytest.approx(1 + 5e-6)
 
 
+@pytest.mark.parametrize("cores", [0.5, 0.25])
+def test_a_part_of_a_core_does_what_its_data_sheet_says(cores: float) -> None:
+    """Its FLOPs and bytes a second are the part's own: a step takes as long as on a device of such a sheet that has no
+    quota, and as many core-seconds as the quota is of that."""
+    graph, whole = two_layers(), Device(flops=(("fp32", 1e5),), memory_bandwidth=1e5)
+    found = []
+    for device in (whole, replace(whole, cores=cores)):
+        machine = carded(1, device)
+        costs = datasheet_costs(graph, machine, (8,))
+        found.append(simulate(lower(graph, call("single", graph, machine), machine)[-1].program, costs, rounds=40))
+    assert found[1].step_seconds == pytest.approx(found[0].step_seconds, rel=0.01)
+    assert found[1].cores[0] == pytest.approx(cores * found[0].cores[0], rel=0.01)
+
+
 def test_a_small_step_is_what_launching_it_takes_and_a_wide_one_is_not() -> None:
     """A step of launches is as long however fast the card is; a wide one is not held up by its host."""
     machine = carded(1)
