@@ -69,9 +69,10 @@ def plan(
     from partita.report.answers import search_answer
     from partita.report.files import write_file
 
-    graph = api.graph_of(task, tell=context.obj)
+    loaded = api.task_of(task)
+    graph = api.graph_of(loaded, tell=context.obj)
     found = api.search(
-        graph, where, task=task, source=costs or "", objective=objective, top=top, allow=allow, steps_to_loss=steps,
+        graph, where, task=loaded, source=costs or "", objective=objective, top=top, allow=allow, steps_to_loss=steps,
         tell=context.obj,
     )  # fmt: skip
     answer = search_answer(found, graph, where)
@@ -95,9 +96,10 @@ def simulate(
 
     bandwidths = read_sweep(sweep) if sweep else ()
 
-    graph = api.graph_of(task, tell=context.obj)
-    made = api.plan_of(plan, graph, where, task=task, allow=allow, tell=context.obj)
-    known = api.costs_of(graph, where, [made], task=task, source=costs or "", tell=context.obj)
+    loaded = api.task_of(task)
+    graph = api.graph_of(loaded, tell=context.obj)
+    made = api.plan_of(plan, graph, where, task=loaded, allow=allow, tell=context.obj)
+    known = api.costs_of(graph, where, [made], task=loaded, source=costs or "", tell=context.obj)
     timeline = api.simulate(graph, made, where, costs=known, tell=context.obj)
     if trace is not None:
         write_trace([timeline], trace)

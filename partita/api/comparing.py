@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from partita.api.loading import graph_of, load
-from partita.api.planning import check_plans, plan_of
+from partita.api.planning import check_plans, plan_of, search
 from partita.cluster.cluster import Cluster
 from partita.cluster.text import load_cluster
 from partita.cost.costs import Costs
@@ -48,7 +48,8 @@ def compare(
     graph = graph_of(loaded, tell=tell)
     steps = steps or (10 if target_loss is None else graph.samples // graph.global_batch)
     given = dict(zip(names, plans, strict=True))
-    rows = {name: _planned(plan, graph, cluster, task=loaded, tell=tell) for name, plan in given.items()}
+    notes = list[str]()
+    rows = {name: _planned(plan, graph, cluster, notes.append, task=loaded, tell=tell) for name, plan in given.items()}
     made = {text: plan for text, plan in rows.items() if isinstance(plan, Plan)}
 
     def again(text: str, costs: Costs) -> Plan:
@@ -62,13 +63,18 @@ def compare(
                ran.guesses.get(name, {}), target_loss, ran.classes.get(name, ""), ran.over.get(name, ()))
         for name in names
     ]  # fmt: skip
-    return Comparison(tuple(found), spec, cluster, ran.notes, environment(), setting_of(graph, cluster))
+    return Comparison(tuple(found), spec, cluster, (*notes, *ran.notes), environment(), setting_of(graph, cluster))
 
 
-def _planned(plan: Plan | str, graph: Graph, cluster: Cluster, **order: Any) -> Plan | str:
-    """The Plan, or the sentence that says why it cannot apply."""
+def _planned(plan: Plan | str, graph: Graph, cluster: Cluster, note: Tell = quiet, **order: Any) -> Plan | str:
+    """The Plan, or the sentence that says why it cannot apply. Why `auto` takes what it takes is a `note`."""
     try:
-        made = plan_of(plan, graph, cluster, **order)
+        if plan == AUTO:
+            found = search(graph, cluster, **order)
+            note(f"{AUTO}: {found.explanation}")
+            made = found.best
+        else:
+            made = plan_of(plan, graph, cluster, **order)
         lower(graph, made, cluster)
         return made
     except PartitaError as error:

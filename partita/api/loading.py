@@ -6,6 +6,7 @@ from pathlib import Path
 
 from partita.cluster.cluster import Cluster
 from partita.cluster.text import load_cluster
+from partita.cost.measurable import unmeasurable
 from partita.graph.graph import Graph
 from partita.graph.text import read_graph, write_graph
 from partita.lab.costing import Tell, quiet
@@ -21,6 +22,17 @@ def load(spec: str) -> Task:
     from partita.zoo.tasks import built_in
 
     return load_task(spec, built_in)
+
+
+def task_of(spec: str) -> Task | str:
+    """The Task of a text, made once for whoever needs it; the text itself where it names a saved graph."""
+    return spec if spec.endswith(".json") else load(spec)
+
+
+def timed_task(task: Task | str, cluster: Cluster) -> Task | str:
+    """What several measurements of costs on this cluster share: the Task, made once; what was given, where there is
+    nothing to measure."""
+    return task if isinstance(task, Task) or unmeasurable(task, cluster) else task_of(task)
 
 
 def cluster_of(spec: str) -> Cluster:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from partita.api.loading import timed_task
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
+from partita.errors import InputError
 from partita.graph.graph import Graph
 from partita.lab.costing import Tell, costs_of, quiet
+from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.recipes.budget import settled
 from partita.recipes.reading import read_text
-from partita.searches.auto import auto, shortlist_of
+from partita.searches.auto import auto, shortlist_of, usual
 from partita.searches.break_even import all_break_evens, codec_baseline
 from partita.searches.exhaustive import Search
-from partita.searches.finals import finalists, judged
+from partita.searches.finals import finals, plainest
 from partita.searches.minibatches import over_minibatches
 from partita.searches.objective import ALLOWED
 from partita.searches.steps_to_loss import StepsToLoss
@@ -57,31 +60,40 @@ def search(
     """The best plans of a grid (`searches.space`), best first; `top` keeps so many (0: all).
 
     A formula on costs of data sheets prices every point of the grid, and the event clock ranks the best. If `costs` are
-    not given and this machine can stand for the cluster, workers that load `task` measure costs for the best plans,
-    which are ranked again; if it cannot, the result's `because` says why. `source` 'measured' or 'datasheet' insists on
-    one of these.
+    not given and this machine can stand for the cluster, workers that load `task` measure how fast its devices are, by
+    which the grid is priced, and then costs for the best plans, which are ranked again; if it cannot, the result's
+    `because` says why. `source` 'measured' or 'datasheet' insists on one of these. The first is the
+    plainest of the plans that predictions cannot tell from the best.
 
     With `steps_to_loss`, the steps K(B) to a loss by minibatch size B, plans of several sizes are compared by the time
     of K(B) steps.
     """
+    loaded = task if costs or source == "datasheet" else timed_task(task, cluster)
     if steps_to_loss is not None:
 
         def ranked(by: str) -> Callable[[Graph], Search]:
-            known: dict[str, Any] = {"task": task, "costs": costs, "source": by, "top": top, "allow": allow}
+            known: dict[str, Any] = {"task": loaded, "costs": costs, "source": by, "top": top, "allow": allow}
             return lambda one: search(one, cluster, objective="time-to-loss", tell=tell, **known)
 
         judge = None if costs is not None or source == "datasheet" else ranked(source)
         return over_minibatches(graph, steps_to_loss, ranked("datasheet"), judge)
     begun = time.perf_counter()
-    tell("pricing every point of the grid by formula")
-    shortlist = shortlist_of(graph, cluster, objective=objective, allow=allow)
     coded = codec_baseline(graph, cluster) if "lossy" in ALLOWED[allow] else ()
-    known = costs or costs_of(graph, cluster, [*shortlist.plans, *coded], source="datasheet")
-    found = auto(shortlist, known, objective=objective, allow=allow, tell=tell)
+    order: dict[str, Any] = {"objective": objective, "allow": allow, "tell": tell}
+
+    def screen(there: Cluster) -> tuple[Search, Costs]:
+        tell("pricing every point of the grid by formula")
+        shortlist = shortlist_of(graph, there, objective=objective, allow=allow)
+        known = costs or costs_of(graph, there, [*shortlist.plans, *coded], source="datasheet")
+        return plainest(auto(shortlist, known, **order), there, objective), known
+
+    def measure(few: Sequence[Plan]) -> Costs:
+        return costs_of(graph, cluster, [*few, *coded], task=loaded, source=source, tell=tell)
+
     if costs is None and source != "datasheet":
-        few = finalists(found)
-        known = costs_of(graph, cluster, [*(c.plan for c in few), *coded], task=task, source=source, tell=tell)
-        found = judged(found, few, known, objective=objective, allow=allow, tell=tell)
+        found, known = finals(cluster, _usual(graph, cluster), screen, measure, **order)
+    else:
+        found, known = screen(cluster)
     kept = found.candidates[:top] if top else found.candidates
     if "lossy" in ALLOWED[allow]:
         tell("simulating codecs")
@@ -90,3 +102,12 @@ def search(
     return replace(
         found, candidates=kept, search_seconds=time.perf_counter() - begun, explanation=found.explanation + sheet
     )
+
+
+def _usual(graph: Graph, cluster: Cluster) -> Plan:
+    """The usual plan, by which devices are timed; that of one device where it does not apply."""
+    try:
+        lower(graph, made := plan_of(usual(graph, cluster), graph, cluster), cluster)
+        return made
+    except InputError:
+        return plan_of("single", graph, cluster)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from partita.api.loading import timed_task
 from partita.api.planning import plan_of
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
@@ -13,7 +14,8 @@ from partita.lab.costing import Tell, costs_of, quiet
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.report.notebook import Shown, shown
-from partita.searches.fit import Fit, usual
+from partita.searches.auto import usual
+from partita.searches.fit import Fit
 from partita.searches.fit import fit as fit_to
 from partita.searches.sweep import Sweep
 from partita.searches.sweep import sweep as sweep_over
@@ -28,8 +30,9 @@ def simulate(
 ) -> Shown:  # fmt: skip
     """The predicted Timeline of a plan in its steady state, which notebooks draw. Costs are those of `costs_of`, unless
     given."""
-    made = plan_of(plan, graph, cluster, task=task, tell=tell)
-    known = costs or costs_of(graph, cluster, [made], task=task, tell=tell)
+    loaded = task if costs else timed_task(task, cluster)
+    made = plan_of(plan, graph, cluster, task=loaded, tell=tell)
+    known = costs or costs_of(graph, cluster, [made], task=loaded, tell=tell)
     tell(f"simulating {made.name}")
     return shown(simulate_program(lower(graph, made, cluster)[-1].program, known))
 

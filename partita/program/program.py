@@ -191,6 +191,11 @@ class Program:
         return {rank: role for role in self.roles for rank in role.ranks}
 
     @cached_property
+    def length(self) -> int:
+        """How many instructions all ranks together carry out in a round."""
+        return sum(len(role.ranks) * len(role.instructions) for role in self.roles)
+
+    @cached_property
     def drain(self) -> int:
         """How many rounds follow the last one, to apply what is still in flight."""
         return max((instruction.lag for _, instruction in self.instructions()), default=0)

@@ -25,7 +25,9 @@ from partita.wire.algorithms import ALGORITHMS, AUTO, BACKEND, STREAMS, all_redu
 from partita.wire.codec import spec_of
 
 LEAVES: Final = "float32"
-ALIKE: Final = 1.05  # what predictions of messages miss by: a schedule ahead by less is not known to be ahead
+# What predictions miss by: a schedule, or a plan, that is ahead by less is not known to be ahead. The errors of two
+# plans for one task on one cluster differ by 6 % in the median of 160 pairs (`benchmarks/prediction`).
+ALIKE: Final = 1.05
 
 
 def fastest(plan: Plan, graph: Graph, cluster: Cluster, costs: Costs | None = None) -> Plan:

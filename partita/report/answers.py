@@ -47,10 +47,11 @@ def search_answer(found: Search, graph: Graph, cluster: Cluster) -> Answer:
         return Answer(body, (search_table(found),), 1, f"no plan for {graph.name} fits the memory of {cluster.name}")
     costs = () if found.because in found.explanation else (costs_line(found.costs, found.because),)
     none = "none of those that were timed" if found.costs == "measured" else "none"
-    worse = f"{none} takes less than {show_seconds(found.lower_bound_seconds)}, and the best takes {found.gap:.2%} more"
+    least = show_seconds(found.lower_bound_seconds)
+    worse = f"{none} takes less than {least}, and the best predicted takes {found.gap:.2%} more"
     size = (
         f"every one of {found.space:,} points priced by formula, {found.fitting:,} of them fit, {found.clocked:,} were "
-        f"simulated; {worse if found.gap > 0 else 'none is faster than the best'}; searched for "
+        f"simulated; {worse if found.gap > 0 else 'none is faster than the best predicted'}; searched for "
         f"{show_seconds(found.search_seconds)}"
     )
     minibatches = (minibatch_table(found),) if found.minibatches else ()

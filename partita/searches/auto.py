@@ -71,8 +71,8 @@ def shortlist_of(
     graph: Graph, cluster: Cluster, *, objective: str = "time", allow: str = "exact", tight: bool = False
 ) -> Shortlist:
     """The best points of the whole grid by formula, on data-sheet costs: 16 on few devices, where the clock is quick,
-    otherwise 2; on few devices also the recipes that the grid has no column for. Where plans may be lossy, also the
-    best point of each codec, on many devices of two codecs.
+    otherwise 2; on few devices also one device, the `usual` plan and the recipes that the grid has no column for.
+    Where plans may be lossy, also the best point of each codec, on many devices of two codecs.
 
     With `tight`, instead: the best point that may use all of the memory by formula, the best that may use only so much
     of it (SHARES), and so on down to the smallest point.
@@ -97,12 +97,13 @@ def shortlist_of(
         kept = tuple(dict.fromkeys(int(ranking(found, objective, int(capacity * part))[0]) for part in SHARES))
     else:
         kept = varied(space, ranking(found, objective, capacity), 16 if few else 2)
-        others = other_recipes(allow, least_bucket(trained)) if few else ()
+        others = ("single", usual(graph, cluster), *other_recipes(allow, least_bucket(trained))) if few else ()
         if "lossy" in ALLOWED[allow]:
             others = (*others, *coded(found, costs, capacity, len(SPECS) if few else 2))
     plans, seconds, memory, refused = [], [], [], list(space.refused)
     chosen = [(space.call(i), float(found.seconds[i]), float(found.memory[i])) for i in kept]
-    for text, took, held in (*chosen, *((text, inf, inf) for text in others)):
+    names = {text for text, _, _ in chosen}
+    for text, took, held in (*chosen, *((text, inf, inf) for text in others if text not in names)):
         try:
             plan = call(text, graph, cluster)
             check(plan, graph, cluster)
@@ -117,6 +118,13 @@ def shortlist_of(
     return Shortlist(
         tuple(plans), found, int(fits.sum()), costs, tuple(seconds), tuple(memory), fastest, kept, tuple(refused)
     )
+
+
+def usual(graph: Graph, cluster: Cluster) -> str:
+    """The plan that is asked about where none is named, and that `auto` has to be better than: data parallelism over
+    all devices, its gradients in at most about 64 messages."""
+    size = sum(p.tensor.size() for p in graph.trainable) // 64
+    return f"ddp(bucket_bytes={size})" if size > 4 * 2**20 else "ddp"
 
 
 def other_recipes(allow: str, least: Bytes = 0) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from partita.errors import InputError
 from partita.lowering.lower import lower
 from partita.recipes.catalogue import call
 from partita.searches.estimates import Estimates
-from partita.searches.exhaustive import Candidate, fits
+from partita.searches.exhaustive import Candidate, candidate_of
 from partita.searches.lower_bounds import LowerBounds
 from partita.searches.space import Space
 from partita.simulator.simulate import clocked
@@ -118,9 +118,7 @@ def _better(text: str, costs: Costs, best: Seconds) -> tuple[Candidate | None, i
         program = lower(graph, plan := call(text, graph, cluster), cluster, clocked=True)[-1].program
     except InputError:
         return None, 0
-    length = sum(len(role.ranks) * len(role.instructions) for role in program.roles)
     run = clocked(program, costs)
     if run.seconds >= best:
-        return None, length
-    timeline = run.timeline()
-    return Candidate(plan, timeline, program.semantics, fits(timeline, cluster)), length
+        return None, program.length
+    return candidate_of(plan, program, run.timeline(), cluster), program.length

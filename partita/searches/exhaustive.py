@@ -36,8 +36,8 @@ GRID: Final[dict[str, tuple[Any, ...]]] = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan with its prediction; `gap` is how far its step is above the bound, `explanation` what binds it and how it
-    stands to the best."""
+    """A plan with its prediction, and how many `instructions` all ranks carry out in a step; `gap` is how far its step
+    is above the bound, `explanation` what binds it and how it stands to the best."""
 
     plan: Plan
     timeline: Timeline
@@ -45,15 +45,16 @@ class Candidate:
     fits: bool
     gap: float = 0.0
     explanation: str = ""
+    instructions: float = 0.0
 
 
 @dataclass(frozen=True)
 class Search:
-    """Candidates, best first; `refused` says why points of the grid are none. `gap` is how far the best one's step may
-    be above the bound: computing alone, perfectly divided. `costs` says where costs come from, `because` why so; `pays`
-    where each codec would, if codecs are allowed; `space` is how many points were compared, `fitting` how many of them
-    fit (0: not counted), `clocked` how many plans were simulated; `minibatches` what its own, the first, was chosen of
-    (empty: it is the task's)."""
+    """Candidates, best first; `refused` says why points of the grid are none. `gap` is how far the step of the one that
+    is predicted best may be above the bound: computing alone, perfectly divided. `costs` says where costs come from,
+    `because` why so; `pays` where each codec would, if codecs are allowed; `space` is how many points were compared,
+    `fitting` how many of them fit (0: not counted), `clocked` how many plans were simulated; `minibatches` what its
+    own, the first, was chosen of (empty: it is the task's)."""
 
     candidates: tuple[Candidate, ...]
     search_seconds: Seconds
@@ -122,8 +123,7 @@ def simulated(
             refused.append((text, point))
             continue
         plan, program = point
-        timeline = simulate(program, costs)
-        found.append(Candidate(plan, timeline, program.semantics, fits(timeline, cluster)))
+        found.append(candidate_of(plan, program, simulate(program, costs), cluster))
         tell(f"simulated {len(found)} plans")
     return found, refused
 
@@ -182,6 +182,12 @@ def points(
 def recipe_of(candidate: Candidate) -> str:
     """The name of the recipe whose call made it."""
     return candidate.plan.name.split("(")[0]
+
+
+def candidate_of(plan: Plan, program: Program, timeline: Timeline, cluster: Cluster) -> Candidate:
+    """The candidate of a plan whose last program is predicted to take this timeline."""
+    length = program.length / max(program.steps, 1)
+    return Candidate(plan, timeline, program.semantics, fits(timeline, cluster), instructions=length)
 
 
 def fits(timeline: Timeline, cluster: Cluster) -> bool:

@@ -1,4 +1,7 @@
-"""A search in two rounds: data sheets rank everything, measured costs judge the best of it."""
+"""A search where costs can be measured: data sheets rank everything, measured costs judge the best of it.
+
+usual plan --measured--> speed of devices --their data sheets, all points--> best few --measured--> ranked
+"""
 
 from __future__ import annotations
 
@@ -6,33 +9,103 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
+from partita.cost.datasheet import as_measured
+from partita.plan.memory import Recompute
+from partita.plan.plan import Plan
+from partita.recipes.fastest import ALIKE
 from partita.searches.exhaustive import Candidate, Search, exhaustive, recipe_of
+from partita.searches.explaining import binding
+from partita.searches.fit import ERROR
+from partita.searches.objective import LEADS, worth
+from partita.units import show_bytes
 
 # Every batch size whose operators are to be timed takes seconds on half a core: the whole grid would take minutes.
 FINALISTS: Final = 8
 OF_ONE_RECIPE: Final = 3
+SEEN: Final = 5e-4  # a lead that is not printed as 0.0 %
 
 
-def finalists(search: Search, most: int = FINALISTS) -> tuple[Candidate, ...]:
+def finalists(search: Search, most: int = FINALISTS, usual: str = "") -> tuple[Candidate, ...]:
     """The best candidates of a screening, at most three settings of one recipe: what is screened by may misjudge a
-    method as a whole, and near settings would fill the list."""
-    kept: list[Candidate] = []
-    for candidate in search.candidates:
+    method as a whole, and near settings would fill the list. The `usual` plan, if it was looked at, is one of them
+    whatever the screening says of it."""
+    kept, last = list[Candidate](), tuple(c for c in search.candidates if c.plan.name == usual)
+    for candidate in (c for c in search.candidates if c.plan.name != usual):
         name = recipe_of(candidate)
-        if len(kept) < most and sum(recipe_of(c) == name for c in kept) < OF_ONE_RECIPE:
+        if len(kept) < most - len(last) and sum(recipe_of(c) == name for c in kept) < OF_ONE_RECIPE:
             kept.append(candidate)
-    return tuple(kept)
+    return (*kept, *last)
+
+
+def finals(
+    cluster: Cluster, usual: Plan, screen: Callable[[Cluster], tuple[Search, Costs]],
+    measure: Callable[[Sequence[Plan]], Costs], *, objective: str, allow: str, tell: Callable[[str], None],
+) -> tuple[Search, Costs]:  # fmt: skip
+    """The plans that are best by data sheets of devices as fast as the `usual` plan's operators were measured, and that
+    plan, ranked by measured costs; and these. Data sheets that are off by a factor would leave out what is best.
+
+    `screen` ranks plans for a cluster by its data sheets; `measure` gives costs that cover plans, by data sheets where
+    nothing can be measured: then those of the cluster rank.
+    """
+    speed = measure([usual])
+    if speed.source != "measured":
+        found, costs = screen(cluster)
+        return replace(found, because=speed.because), costs
+    found, _ = screen(as_measured(speed))
+    few = finalists(found, usual=usual.name)
+    costs = measure([candidate.plan for candidate in few])
+    return judged(found, few, costs, objective=objective, allow=allow, tell=tell), costs
 
 
 def judged(
     screened: Search, few: Sequence[Candidate], costs: Costs, *, objective: str, allow: str,
     tell: Callable[[str], None],
 ) -> Search:  # fmt: skip
-    """The finalists ranked by measured `costs`; the screening itself, and why, where nothing could be measured."""
+    """The finalists ranked by measured `costs`, the plainest first of those that are alike; the screening itself, and
+    why, where nothing could be measured."""
     if costs.source != "measured":
         return replace(screened, because=costs.because)
     calls = [candidate.plan.name for candidate in few]
     final = exhaustive(costs.graph, costs.cluster, costs, calls=calls, objective=objective, allow=allow, tell=tell)
     fields = {name: getattr(screened, name) for name in ("refused", "space", "fitting", "clocked")}
-    return replace(final, **fields)
+    return plainest(replace(final, **fields), costs.cluster, objective)
+
+
+def plainest(found: Search, cluster: Cluster, objective: str) -> Search:
+    """The ranking with the plainest first of the plans that are alike: those that fit and that the best one leads by
+    less than predictions miss by. A plan is plainer that is exact, then that computes nothing twice, then that has
+    fewer instructions a step, then that keeps less. `gap` stays that of the plan that is predicted best."""
+    best, alike = found.candidates[0], ALIKE if objective != "memory" else 1 + ERROR
+    least = worth(best.timeline, cluster, objective)
+    near = [c for c in found.candidates if c.fits and worth(c.timeline, cluster, objective) <= alike * least]
+    first = min(near, key=lambda c: (*_plainness(c), worth(c.timeline, cluster, objective)), default=best)
+    if first is best:
+        return found
+    lead = worth(first.timeline, cluster, objective) / least - 1 if least else 0.0
+    said = f"{LEADS[objective].format(lead)}, less than predictions miss by" if lead >= SEEN else "alike"
+    words = f"{binding(first.timeline)}; {best.plan.name} is predicted {said}; "
+    words += f"{first.plan.name} {_plainer(first, best)}"
+    others = (c for c in found.candidates if c is not first)
+    return replace(
+        found, candidates=(replace(first, explanation=words), *others),
+        explanation=f"{first.plan.name} is {words}; {found.explanation}",
+    )  # fmt: skip
+
+
+def _plainness(candidate: Candidate) -> tuple[bool, bool, float, int]:
+    """What is to be small."""
+    again = candidate.plan.memory.recompute is not Recompute.NONE
+    return candidate.semantics != "exact", again, candidate.instructions, max(candidate.timeline.memory)
+
+
+def _plainer(first: Candidate, best: Candidate) -> str:
+    """In which way the first is plainer than the one that is predicted best."""
+    mine, other = _plainness(first), _plainness(best)
+    reasons = (
+        "is exact", "computes nothing twice",
+        f"is plainer: {mine[2]:.0f} instructions a step, not {other[2]:.0f}",
+        f"keeps less: {show_bytes(mine[3])}, not {show_bytes(other[3])}",
+    )  # fmt: skip
+    return next(words for words, a, b in zip(reasons, mine, other, strict=True) if a != b)

@@ -87,13 +87,6 @@ def fit_of(plan: Plan, graph: Graph, cluster: Cluster) -> Fit:
     return Fit(plan, found.used, found.parts[fullest], left[fullest], error)
 
 
-def usual(graph: Graph, cluster: Cluster) -> str:
-    """The plan that is asked about where none is named: data parallelism over all devices, its gradients in at most
-    about 64 messages."""
-    size = sum(p.tensor.size() for p in graph.trainable) // 64
-    return f"ddp(bucket_bytes={size})" if size > 4 * 2**20 else "ddp"
-
-
 @without_gc()
 def fit(graph: Graph, cluster: Cluster, plan: Plan | None) -> Fit:
     """The fit of a plan (None: of the fastest one, were memory no matter), and of what to change where it does not:

@@ -15,6 +15,10 @@ OBJECTIVES: Final = {
     "cost": "cost {:.2f} times as much",
     "time-to-loss": "take {:.2f} times as long to the same loss",
 }
+# Objective -> how much less of it a plan is predicted to take, in words.
+LEADS: Final = {
+    "time": "{:.1%} faster", "memory": "to keep {:.1%} less", "cost": "{:.1%} cheaper", "time-to-loss": "{:.1%} faster",
+}  # fmt: skip
 # What --allow lets through; consensus (local_sgd) and racy plans (hogwild) only where anything may be chosen.
 ALLOWED: Final = {
     "exact": ("exact",),

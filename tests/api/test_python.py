@@ -12,6 +12,7 @@ import pytest
 
 import partita as pt
 from partita import api
+from partita.__main__ import main
 from partita.cluster.text import read_cluster
 from partita.cost.costs import Costs
 from partita.errors import OptionError, PlanError, TaskError
@@ -19,12 +20,15 @@ from partita.lab import comparison_run, costing
 from partita.plan.memory import Memory, Recompute
 from partita.plan.plan import Plan
 from partita.plan.text import read_plan, write_plan
+from partita.searches.finals import FINALISTS
+from partita.searches.steps_to_loss import Point, StepsToLoss
 from partita.task import load_task, spec_of
 from tests.api import factory
 from tests.api.factory import in_the_midst, trained, with_size
 from tests.priced import priced
 from tests.small import cluster_of, layers, perceptron, two_layers
 
+OWN = "tests.api.factory:trained"
 FACTORY = str(Path(__file__).with_name("factory.py"))
 
 
@@ -101,7 +105,54 @@ def test_a_task_is_made_once_by_who_launches(plan: str, monkeypatch: pytest.Monk
     with pytest.raises(TaskError, match=r"absent\.safetensors"):
         api.train("tests.api.factory:trained", plan, api.cluster_of("local:1"), steps=1, init="absent.safetensors")
     assert len(made) == 1
-    assert [task for task, *_ in lab.asked] == ([made[0]] if plan == "auto" else [])
+    assert [task for task, *_ in lab.asked] == ([made[0]] * 2 if plan == "auto" else [])
+
+
+@pytest.mark.parametrize(
+    ("words", "times"),
+    [
+        (("plan", OWN), 2),
+        (("simulate", OWN, "--plan", "ddp"), 1),
+        (("simulate", OWN, "--plan", "auto"), 3),
+        (("plan", OWN, "--costs", "datasheet"), 0),
+    ],
+    ids=str,
+)
+def test_a_task_is_made_once_by_who_plans(
+    words: tuple[str, ...], times: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The graph and all workers that measure costs are of one Task."""
+    made, lab = list[pt.Task](), Measured()
+    monkeypatch.setattr(costing, "measured_costs", lab)
+    monkeypatch.setattr(factory, "trained", lambda: made.append(perceptron()) or made[-1])
+    assert main([*words, "--cluster", "lab-4x1g"]) == 0, capfd.readouterr().err
+    assert len(made) == 1
+    assert [task for task, *_ in lab.asked] == made * times
+
+
+def test_measurements_of_one_verb_share_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a search and of the plan that it finds, and those of several minibatches; where nothing is measured,
+    the task is not made."""
+    made, lab, graph = list[pt.Task](), Measured(), api.graph_of(trained())
+    monkeypatch.setattr(costing, "measured_costs", lab)
+    monkeypatch.setattr(factory, "trained", lambda: made.append(perceptron()) or made[-1])
+    pt.simulate(graph, "auto", pt.Cluster.load("lab-4x1g"), task=OWN)
+    points = tuple(Point(batch, 40 * (1 + 8 / batch)) for batch in (4, 6, 12))
+    api.search(graph, pt.Cluster.load("lab-4x1g"), task=OWN, steps_to_loss=StepsToLoss(0.5, points))
+    assert [task for task, *_ in lab.asked[:3]] == [made[0]] * 3
+    assert {id(task) for task, *_ in lab.asked[3:]} == {id(made[1])}
+    api.simulate(graph, "auto", pt.Cluster.load("h100-dgx"), task=OWN)
+    assert len(made) == 2
+
+
+def test_a_comparison_says_why_auto_takes_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A note begins with it, beside those of the runs; a plan that was named needs none."""
+    monkeypatch.setattr(costing, "measured_costs", Measured())
+    monkeypatch.setattr(contest, "contest", lambda *given, **named: contest.Contest({}, {}, {}, {}, {}, ("ran",), {}))
+    found = api.compare(OWN, ["auto", "ddp"], api.cluster_of("lab-4x1g"))
+    best = api.search(api.graph_of(OWN), api.cluster_of("lab-4x1g"), task=OWN)
+    assert found.notes == (f"auto: {best.explanation}", "ran")
+    assert best.explanation.startswith(f"{best.best.name} is bound by ")
 
 
 @pytest.mark.parametrize(("given", "steps"), [({}, 10), ({"target_loss": 0.1}, 4), ({"steps": 7}, 7)])
@@ -177,9 +228,12 @@ def test_costs_are_measured_where_they_can_be(monkeypatch: pytest.MonkeyPatch) -
     assert api.costs_of(graph, cluster, [plan], task="t").source == "measured"
     assert api.costs_of(graph, cluster, [plan], task="t", source="datasheet").source == "datasheet"
     assert lab.asked == [("t", ["ddp"], False)]
-    found = pt.search(graph, cluster, task="t")
+    found = pt.search(graph, cluster, task=OWN)
     assert found.costs == "measured"
-    assert len(lab.asked[-1][1]) == len(found.candidates) == 8
+    (_, few, _), (_, more, _) = lab.asked[1:]
+    assert few == ["ddp"]
+    assert len(more) == FINALISTS == len(found.candidates)
+    assert "ddp" in more
 
 
 @pytest.mark.parametrize(
@@ -188,7 +242,7 @@ def test_costs_are_measured_where_they_can_be(monkeypatch: pytest.MonkeyPatch) -
         ("lab-4x1g", "", "a graph alone"),
         ("lab-4x1g", "graph.json", "a graph alone"),
         ("h100-dgx", "t", "stands elsewhere"),
-        ("lab-4x1g", "t", "no namespaces"),
+        ("lab-4x1g", OWN, "no namespaces"),
     ],
 )
 def test_where_costs_cannot_be_measured_the_answer_says_why(
@@ -202,7 +256,7 @@ def test_where_costs_cannot_be_measured_the_answer_says_why(
     found = pt.search(graph, cluster, task=task)
     assert because in found.because
     assert "costs are data sheets', not measured: " + found.because in found.explanation
-    if task != "t" or place != "lab-4x1g":
+    if task != OWN:
         with pytest.raises(OptionError, match="costs cannot be measured"):
             api.costs_of(graph, cluster, [], task=task, source="measured")
 

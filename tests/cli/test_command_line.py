@@ -76,7 +76,7 @@ ENDS = [
 def test_every_end_has_its_code_and_one_sentence(
     say: Say, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, sentence: str
 ) -> None:
-    monkeypatch.setattr(api, "graph_of", raising(error))
+    monkeypatch.setattr(api, "task_of", raising(error))
     words = ("simulate", "t", "--cluster", "local:2", "--plan", "ddp")
     assert say(*words)[::2] == (code, f"partita: {sentence}\n")
     given, out, _ = say(*words, "--json")
@@ -85,7 +85,7 @@ def test_every_end_has_its_code_and_one_sentence(
 
 
 def test_a_traceback_is_shown_on_demand(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "graph_of", raising(ValueError("x")))
+    monkeypatch.setattr(api, "task_of", raising(ValueError("x")))
     monkeypatch.setenv("PARTITA_TRACEBACK", "1")
     assert "Traceback" in say("simulate", "t", "--cluster", "local:2", "--plan", "ddp")[2]
 

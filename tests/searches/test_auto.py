@@ -16,7 +16,7 @@ from partita.lowering.lower import lower
 from partita.lowering.samples import sizes_of
 from partita.plan.schedule import Order
 from partita.recipes.catalogue import RECIPES, call, parse
-from partita.searches.auto import auto, other_recipes, shortlist_of
+from partita.searches.auto import auto, other_recipes, shortlist_of, usual
 from partita.searches.codings import codable, coded_points
 from partita.searches.estimates import Estimates, estimates_of
 from partita.searches.lower_bounds import LowerBounds
@@ -125,6 +125,15 @@ def test_of_equal_steps_the_plainest_plan_is_first() -> None:
     first, *others = found.candidates
     alike = [one for one in others if one.timeline.step_seconds == first.timeline.step_seconds]
     assert all(len(first.plan.name) <= len(one.plan.name) for one in alike)
+
+
+def test_the_usual_plan_and_one_device_are_looked_at_on_few_devices() -> None:
+    """On many, where clocking a plan takes a while, it is not."""
+    graph = deep(8)
+    assert usual(graph, machines(4, 1e6)) == "ddp"
+    for size, known in ((4, True), (32, False)):
+        names = [plan.name for plan in field_of(graph, machines(size, 1e6)).plans]
+        assert (names.count("ddp"), names.count("single")) == (known, known)
 
 
 def test_on_many_devices_the_formula_says_where_the_order_turns() -> None:

@@ -124,6 +124,17 @@ def test_finalists_are_few_and_not_all_of_one_recipe() -> None:
     assert few[0] == search.candidates[0]
 
 
+def test_the_usual_plan_is_a_finalist() -> None:
+    """Whatever data sheets say of it: `auto` is to be better than what everybody would take. Once, if it is best."""
+    search = found(whole_cores(4, 1e9), allow="any", calls=(*EACH, *grid(("ps_sync",))))
+    for name in (search.candidates[0].plan.name, search.candidates[-1].plan.name):
+        few = [c.plan.name for c in finalists(search, usual=name)]
+        assert few.count(name) == 1
+        assert len(few) == FINALISTS
+    assert search.candidates[-1] not in finalists(search)
+    assert finalists(search, usual="absent") == finalists(search)
+
+
 def test_measured_costs_judge_the_finalists_anew() -> None:
     graph, cluster = two_layers(), whole_cores(4, 1e9)
     sheet = datasheet_costs(graph, cluster, tuple(batches(graph)), because="a reason")
