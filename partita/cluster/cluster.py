@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from partita.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 
@@ -107,11 +108,11 @@ class Cluster:
     interface: str = ""
 
     @staticmethod
-    def load(spec: str) -> Cluster:
+    def load(spec: str | Path) -> Cluster:
         """The cluster of a TOML file, a catalogue name or `local:N`. Raises ClusterError."""
         from partita.cluster.text import load_cluster
 
-        return load_cluster(spec)
+        return load_cluster(str(spec))
 
     @cached_property
     def devices(self) -> tuple[Device, ...]:

@@ -15,6 +15,7 @@ Number = int | float
 Reader = Callable[[Any, str], Any]
 
 AMBIGUOUS: Final = re.compile(r"\s*([0-9.]+)\s*([kKMGTP]i?)b(ps|/s)?\s*")
+DTYPES: Final = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp6", "fp4", "int8", "int4")
 THOUSANDS: Final = (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15))
 BINARY: Final = (("Ki", 2.0**10), ("Mi", 2.0**20), ("Gi", 2.0**30), ("Ti", 2.0**40))
 FRACTIONS: Final = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
@@ -27,16 +28,17 @@ def quantity(parse: Callable[[str], Number], example: str, *, zero: bool = False
         if not isinstance(value, str):
             raise ClusterError(f"{where} is {value!r} without a unit; write it as text, such as {example!r}")
         if found := AMBIGUOUS.fullmatch(value):
-            stem, rate = f"{found[1]} {found[2]}", "/s" if found[3] else ""
-            bits, size = f"{stem}bit{rate}", f"{stem}B{rate}"
-            raise ClusterError(f"{where} is {value!r}, bits or bytes; write {bits!r} or {size!r}")
+            stem, rate = f"{found[1]} {found[2]}", "/s" if example.endswith("/s") else ""
+            write = f"{stem}bit/s' or '{stem}B/s" if rate else f"{stem}B"
+            raise ClusterError(f"{where} is {value!r}, bits or bytes; write '{write}'")
         if re.match(r"\s*(-|[+]?(nan|inf))", value, re.IGNORECASE):
-            raise ClusterError(f"{where} is {value!r}; give a finite number above zero, such as {example!r}")
+            least = "zero or more" if zero else "above zero"
+            raise ClusterError(f"{where} is {value!r}; give a finite number {least}, such as {example!r}")
         try:
             parsed = parse(value)
         except InputError as error:
             raise ClusterError(f"{where}: {error}") from None
-        return checked(parsed, where, value, example, zero=zero)
+        return checked(parsed, where, value, repr(example), zero=zero)
 
     return read
 
@@ -45,7 +47,7 @@ def checked(number: Number, where: str, given: Any, example: str, *, zero: bool)
     """The number, if it is finite and above zero (or zero, if allowed). Raises ClusterError."""
     if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
         least = "zero or more" if zero else "above zero"
-        raise ClusterError(f"{where} is {given!r}; give a finite number {least}, such as {example!r}")
+        raise ClusterError(f"{where} is {given!r}; give a finite number {least}, such as {example}")
     return number
 
 
@@ -89,8 +91,8 @@ def count(value: Any, where: str) -> int:
 
 def word(value: Any, where: str) -> str:
     """A reader of texts that are not empty."""
-    if not isinstance(value, str) or not value.strip():
-        raise ClusterError(f"{where} is {value!r}; give a name between quotes")
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise ClusterError(f"{where} is {value!r}; give a name between quotes, on one line")
     return value
 
 

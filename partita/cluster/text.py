@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -51,6 +52,7 @@ MISSING: Final = {  # what is said of a key that is not there
 LEAST_BURST: Final = 64 * 1024
 BURST_SECONDS: Final = 2e-3
 BACKENDS: Final = ("cpu", "cuda")
+MOST_DEVICES: Final = 1_000_000
 
 
 def table(value: Any, where: str) -> dict[str, Any]:
@@ -125,7 +127,7 @@ def load_cluster(spec: str) -> Cluster:
     if found := catalogue_text(spec):
         base, nodes = found
         return replace(read_cluster(base, spec, nodes), name=spec)
-    close = difflib.get_close_matches(spec, catalogue_names(), 1)
+    close = difflib.get_close_matches(spec.lower(), catalogue_names(), 1)
     hint = f"did you mean {close[0]!r}?" if close else f"the catalogue has {', '.join(catalogue_names())}"
     raise ClusterError(f"there is no cluster {spec!r}; give a .toml file, local:N or a catalogue name: {hint}")
 
@@ -167,7 +169,18 @@ def _cluster(raw: dict[str, Any], name: str, nodes: int) -> Cluster:
     group = fields(top, "network", GROUP, ("members",))
     name = file.get("name", name)
     root = _group(group.get("name", name), group, "network", kinds, emulated)
+    if (size := _size(root, {})) > MOST_DEVICES:
+        raise ClusterError(f"network has {size} devices in all; give {MOST_DEVICES} or fewer")
     return Cluster(name, root, emulated, file.get("interface", ""))
+
+
+def _size(group: Group, known: dict[int, int]) -> int:
+    """The devices below a switch, without going to each: members that are alike are one tuple, counted once."""
+    if id(group.members) not in known:
+        known[id(group.members)] = sum(
+            _size(member, known) if isinstance(member, Group) else 1 for member in group.members
+        )
+    return known[id(group.members)]
 
 
 def fields(
@@ -189,6 +202,8 @@ def _device(kind: str, raw: dict[str, Any]) -> Device:
     where = f"device {kind!r}"
     read = fields(raw, where, DEVICE)
     peaks = read.get("flops", {}).items()
+    if odd := next((dtype for dtype, _ in peaks if dtype not in quantity.DTYPES), ""):
+        raise ClusterError(f"{where}, flops has {odd!r}; allowed are {', '.join(quantity.DTYPES)}")
     flops = tuple((dtype, quantity.speed(each, f"{where}, flops, {dtype}")) for dtype, each in peaks)
     return Device(**({"kind": kind} | read | {"flops": flops}))
 
@@ -218,8 +233,8 @@ def _group(name: str, read: dict[str, Any], where: str, kinds: dict[str, Device]
         made = _members(member, place, kinds, emulated)
         members += made
         ports += [port] * len(made)
-    names = [each.name for each in members if isinstance(each, Group)]
-    if twice := next((each for each in names if names.count(each) > 1), ""):
+    names = Counter(each.name for each in members if isinstance(each, Group))
+    if twice := next((name for name, times in names.items() if times > 1), ""):
         raise ClusterError(f"{where} has two members named {twice!r}; give each a name of its own")
     return Group(
         name, tuple(members), tuple(ports), read.get("sums", 0.0), _wired(read.get("mesh", ()), len(members), where)
@@ -234,6 +249,8 @@ def _members(member: dict[str, Any], where: str, kinds: dict[str, Device], emula
         stem = member.get("name", "node")
         names = [f"{stem}{i}" for i in range(many)] if "count" in member else [stem]
         first = _group(names[0], member, where, kinds, emulated)
+        if (size := many * _size(first, {})) > MOST_DEVICES:
+            raise ClusterError(f"{where} has {size} devices in all; give {MOST_DEVICES} or fewer")
         return [replace(first, name=each) for each in names]
     if odd := next((key for key in ("name", "link", "sums", "mesh") if key in member), ""):
         raise ClusterError(f"{where} is a device and has {odd!r}; use 'port' for its link, and name switches only")

@@ -19,7 +19,8 @@ def stage_starts(graph: Graph, firsts: Sequence[str]) -> tuple[int, ...]:
     forward = graph.operators[: graph.forward_length]
     starts = []
     for number, first in enumerate(firsts):
-        inside = (i for i, o in enumerate(forward) if o.module == first or o.module.startswith(first + "."))
+        within = (i for i, o in enumerate(forward) if o.module == first or o.module.startswith(first + "."))
+        inside = within if first else iter(())
         at = graph.index.get(first, -1) if number else 0
         at = at if 0 <= at < len(forward) else next(inside, -1)
         if at < 0:

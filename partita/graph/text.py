@@ -21,14 +21,17 @@ from pathlib import Path
 from typing import Any
 
 from partita.errors import InputError
-from partita.graph.graph import Buffer, Constant, Graph, Optimizer, Parameter, Repeat
+from partita.graph.graph import TANGENT, Buffer, Constant, Graph, Optimizer, Parameter, Repeat
 from partita.graph.operator import Argument, Operator, Phase, Ref, Symbol
 from partita.graph.tensor import Affine, Ratio, Tensor
 
 SCHEMA = 1
 FORMAT = "partita graph"
 REMEDY = "give a file that `partita capture -o` wrote"
-SCALARS = ("name", "batch", "rung", "blind", "symbolic", "global_batch", "samples", "clip_norm")
+SCALARS: dict[str, type] = {
+    "name": str, "batch": int, "rung": str, "blind": str, "symbolic": bool, "global_batch": int, "samples": int,
+    "clip_norm": float,
+}  # fmt: skip
 
 
 def write_graph(graph: Graph, path: Path | str) -> None:
@@ -67,7 +70,7 @@ def read_graph(path: Path | str) -> Graph:
         record = json.loads(Path(path).read_text())
     except OSError as error:
         raise InputError(f"the graph file {path} cannot be read ({error.strerror}); {REMEDY}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"the graph file {path} is not valid JSON ({error}); {REMEDY}") from None
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise InputError(f"the file {path} holds no graph; {REMEDY}")
@@ -77,8 +80,8 @@ def read_graph(path: Path | str) -> Graph:
             f"so capture it anew or update Partita"
         )
     try:
-        return _graph(record)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, binascii.Error) as error:
+        return _whole(_graph(record))
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError, binascii.Error) as error:
         raise InputError(f"the graph file {path} is damaged ({error!r}); {REMEDY}") from None
 
 
@@ -131,6 +134,31 @@ def _value(plain: Any) -> Any:
     return plain
 
 
+def _whole(graph: Graph) -> Graph:
+    """The graph itself, if every value is made before it is read. Raises ValueError where it is no whole step."""
+    made = set(graph.leaves)
+    for operator in graph.operators:
+        if missing := next((ref.name for ref in operator.reads() if ref.name not in made), ""):
+            raise ValueError(f"{operator.name} reads {missing}, which nothing makes before it")
+        made.add(operator.name)
+    if len(made) < len(graph.leaves) + len(graph.operators):
+        raise ValueError("two values have one name")
+    if missing := next((ref.name for ref in graph.results() if ref.name not in made), ""):
+        raise ValueError(f"nothing makes {missing}")
+    if not graph.gradients or TANGENT not in graph.leaves:
+        raise ValueError("it has no backward pass")
+    if graph.batch < 1 or min(graph.global_batch, graph.samples, graph.clip_norm) < 0:
+        raise ValueError(f"a batch of {graph.batch} samples, {graph.global_batch} of {graph.samples}")
+    return graph
+
+
+def _scalar(record: dict[str, Any], key: str) -> Any:
+    value = record[key]
+    if type(value) is not SCALARS[key] and not (SCALARS[key] is float and type(value) is int):
+        raise TypeError(f"{key} is {value!r}")
+    return value
+
+
 def _graph(record: dict[str, Any]) -> Graph:
     tables = record["tables"]
     tensors = [Tensor(_value(shape), dtype, _value(strides)) for shape, dtype, strides in tables["tensors"]]
@@ -145,7 +173,7 @@ def _graph(record: dict[str, Any]) -> Graph:
     )  # fmt: skip
     name, state, *rule = record["optimizer"]
     return Graph(
-        **{key: record[key] for key in SCALARS}, operators=operators,
+        **{key: _scalar(record, key) for key in SCALARS}, operators=operators,
         parameters=tuple(
             Parameter(n, tensors[t], trainable, tuple(names)) for n, t, trainable, names in record["parameters"]
         ),

@@ -66,7 +66,7 @@ def _samples(plan: Plan, graph: Graph) -> None:
     if batch < workers * m:
         raise PlanError(
             f"{plan.name}: a minibatch of {batch} does not divide into {workers} replicas x {m} microbatches = "
-            f"{workers * m} parts; use fewer parts or a batch of {workers * m} or more"
+            f"{workers * m} parts; use fewer parts, or a larger batch_size, {workers * m} or more"
         )
     if not graph.symbolic and (workers * m > 1 or batch != graph.batch):
         raise PlanError(
@@ -212,7 +212,9 @@ def _update(plan: Plan) -> None:
 
 
 def _servers(plan: Plan, servers: Servers) -> None:
-    if not 1 <= servers.count <= max(plan.mesh.size, servers.count * servers.own):
+    if servers.count < 1:
+        raise PlanError(f"{plan.name}: {servers.count} servers; 1 or more are allowed")
+    if servers.count > max(plan.mesh.size, servers.count * servers.own):
         raise PlanError(
             f"{plan.name}: {servers.count} servers cannot share {plan.mesh.size} workers' devices; "
             "use fewer or own=true"

@@ -17,6 +17,7 @@ from partita.plan.plan import Plan
 from partita.plan.sync import Sync, Topology
 
 SCHEMA = 1
+MOST: Final = 2**63
 FORMER: Final = {"what": "payload", "tight": "consistency", "often": "frequency"}  # keys of a Sync in older files
 
 
@@ -34,10 +35,12 @@ def read_plan(text: str) -> Plan:
             f"the plan is not valid TOML: {error}; correct it there or write it anew with `partita plan -o`"
         ) from None
     schema = table.pop("schema", None)
-    if schema != SCHEMA:
+    if type(schema) is not int or schema != SCHEMA:
         raise PlanError(f"the plan has schema {schema!r}; this version reads schema {SCHEMA}, so write the plan anew")
     plan = _value(Plan, table, "plan")
     assert isinstance(plan, Plan)
+    if not plan.name.strip():
+        raise PlanError("plan.name is empty; give a name, by which tables and traces call it")
     return plan
 
 
@@ -80,6 +83,8 @@ def _value(kind: Any, given: Any, place: str) -> Any:
         return float(given)
     if type(given) is float and not isfinite(given):
         raise PlanError(f"{place} is {given}; a finite number belongs there")
+    if type(given) is int and abs(given) >= MOST:
+        raise PlanError(f"{place} is {str(given)[:20]}...; a number below {MOST} belongs there")
     if type(given) is not kind:
         raise PlanError(f"{place} is {given!r}; a value of type {kind.__name__} belongs there")
     return given

@@ -130,6 +130,8 @@ OURS: Final[dict[str, Recipe]] = {
     "zero3": Recipe(zero3, ("ME-03",), "sharded state", "Rajbhandari et al., SC 2020"),
     "zero_bubble": Recipe(zero_bubble, ("EX-07",), "pipelined stages", "Qi et al., ICLR 2024"),
 }
+MOST: Final = 2**63  # of any knob: what a 64-bit number holds
+FAMILIAR: Final = {"fsdp": "zero3", "fsdp2": "zero3", "dp": "ddp", "allreduce": "ddp", "ps": "ps_sync", "pp": "gpipe"}
 RECIPES: Final[Registry[Recipe]] = Registry("RECIPES", OURS, lambda make: Recipe(make, (), "plugins", "a plugin"))
 
 
@@ -167,14 +169,15 @@ def read_call(text: str) -> Call:
             hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(recipe.knobs)}"
             raise PlanError(f"{name} has no knob {knob!r}; {hint}")
         default = recipe.knobs[knob]
+        if isinstance(value, int | float) and not isinstance(value, bool) and not 0 <= value < MOST:
+            wrong = "negative; 0 or more is allowed" if value < 0 else f"too large; less than {MOST} is allowed"
+            raise PlanError(f"{name}({knob}={str(value)[:20]}) is {wrong}")
         if isinstance(default, StrEnum):
             value = knobs[knob] = _word(name, knob, value, type(default))
         if isinstance(default, float) and type(value) is int:
             value = knobs[knob] = float(value)
         if type(value) is not type(default):
             raise PlanError(f"{name}({knob}={value!r}): a value such as {default!r} belongs there")
-        if isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
-            raise PlanError(f"{name}({knob}={value}) is negative; 0 or more is allowed")
     return Call(text.replace(" ", ""), recipe, knobs)
 
 
@@ -188,13 +191,13 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     """`'ddp(bucket_bytes=1)'` -> ('ddp', {'bucket_bytes': 1})."""
     try:
         tree = ast.parse(text.strip(), mode="eval").body
-    except SyntaxError:
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise PlanError(f"{text!r} is no recipe call; write a name such as ddp or ddp(bucket_bytes=1048576)") from None
     name = tree.func if isinstance(tree, ast.Call) else tree
-    if not isinstance(name, ast.Name) or (isinstance(tree, ast.Call) and tree.args):
+    if not isinstance(name, ast.Name) or (isinstance(tree, ast.Call) and (tree.args or _starred(tree))):
         raise PlanError(f"{text!r} is no recipe call; give knobs by name, such as ddp(bucket_bytes=1048576)")
     if name.id not in RECIPES:
-        near = difflib.get_close_matches(name.id, RECIPES, 1)
+        near = difflib.get_close_matches(FAMILIAR.get(name.id.lower(), name.id.lower()), RECIPES, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(RECIPES)}"
         raise PlanError(f"there is no recipe {name.id!r}; {hint}")
     keywords = tree.keywords if isinstance(tree, ast.Call) else []
@@ -204,10 +207,14 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     return name.id, {str(k.arg): _literal(k.value, text) for k in keywords}
 
 
+def _starred(tree: ast.Call) -> bool:
+    return any(keyword.arg is None for keyword in tree.keywords)
+
+
 def _literal(node: ast.expr, text: str) -> Any:
     try:
         return ast.literal_eval(node)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         # A bare word is a name such as none, gradients or fifo.
         if isinstance(node, ast.Name):
             return {"true": True, "false": False}.get(node.id, node.id)
@@ -225,4 +232,5 @@ def _numbered(node: ast.expr) -> bool:
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
         return False
     values = [*node.args, *(keyword.value for keyword in node.keywords)]
-    return all(isinstance(value, ast.Constant | ast.Name) for value in values)
+    plain = [value.operand if isinstance(value, ast.UnaryOp) else value for value in values]
+    return all(isinstance(value, ast.Constant | ast.Name) for value in plain)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os.path import isfile
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,12 @@ def read_text(text: str) -> Plan | Call | None:
     """The Plan of a file, a recipe call, or None for `auto`. Raises PlanError for a text that is none of them."""
     if text.endswith(".toml"):
         return _of_file(text)
-    return None if text == AUTO else read_call(text)
+    try:
+        return None if text == AUTO else read_call(text)
+    except PlanError:
+        if not isfile(text):
+            raise
+    raise PlanError(f"{text} is a file, and plan files end in .toml; rename it, or give a recipe call or auto")
 
 
 def _of_file(text: str) -> Plan:
@@ -29,7 +35,10 @@ def _of_file(text: str) -> Plan:
         raise PlanError(
             f"the plan file {text} cannot be read ({error}); give one that `partita plan -o` wrote"
         ) from None
-    return read_plan(written)
+    try:
+        return read_plan(written)
+    except PlanError as error:
+        raise PlanError(f"in {text}, {error}") from None
 
 
 def split_plans(text: str) -> list[str]:

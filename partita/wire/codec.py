@@ -6,7 +6,7 @@ import ast
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from math import ceil, inf, isqrt, sqrt
+from math import ceil, inf, isfinite, isqrt, sqrt
 from typing import Final
 
 from partita.errors import PlanError
@@ -147,8 +147,8 @@ SPECS: Final[Registry[Spec]] = Registry("CODECS", OURS)
 
 LIMITS: Final = {
     "ratio": (1e-12, 1.0, "above 0 up to 1"),
-    "rank": (1.0, inf, "1 or more"),
-    "group": (1.0, inf, "1 or more"),
+    "rank": (1.0, inf, "of 1 or more"),
+    "group": (1.0, inf, "of 1 or more"),
     "levels": (1.0, 32767.0, "1 to 32767"),
     "bits": (2.0, 32.0, "2 to 32"),
     "bin": (1.0, 32768.0, "1 to 32768"),
@@ -223,9 +223,9 @@ def check_codec(codec: Codec) -> Codec:
     for name, value in codec.settings:
         if name not in known:
             raise PlanError(f"{codec.name} has no number {name!r}; it has {', '.join(known) or 'none'}")
-        low, high, allowed = LIMITS.get(name, (0.0, inf, "0 or more"))
-        if not low <= value <= high:
-            raise PlanError(f"{codec.name}({name}={value:g}): {allowed}")
+        low, high, allowed = LIMITS.get(name, (0.0, inf, "of 0 or more"))
+        if not (low <= value <= high and isfinite(value)):
+            raise PlanError(f"{codec.name}({name}={value:g}): a {name} {allowed} is allowed")
     if codec.where == "hop" and (spec.varies or spec.counts or codec.error_feedback):
         why = "it looks at whole matrices" if spec.counts else "partial sums have no residual"
         raise PlanError(

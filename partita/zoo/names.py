@@ -17,7 +17,7 @@ NAMES: Final = (
 def check_name(name: str) -> None:
     """Raises TaskError for what is no built-in task, naming the one that was likely meant."""
     if name not in NAMES:
-        near = difflib.get_close_matches(name, NAMES, 1)
+        near = difflib.get_close_matches(name.lower(), NAMES, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(NAMES)};"
         raise TaskError(
             f"{name!r} is no built-in task; {hint} Own tasks are file.py:function or package.module:function"

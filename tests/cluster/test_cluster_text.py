@@ -120,7 +120,7 @@ WRONG = [
     (TWO_BOXES.replace("40 GiB", "0 GiB"), "'0 GiB'; give a finite number above zero"),
     (TWO_BOXES.replace('"10 Gbit/s"', '"-10 Gbit/s"'), "'-10 Gbit/s'; give a finite number above zero"),
     (TWO_BOXES.replace('"10 Gbit/s"', '"nan Gbit/s"'), "'nan Gbit/s'; give a finite number"),
-    (TWO_BOXES.replace('"10 Gbit/s"', '"10Gb"'), "'10Gb', bits or bytes; write '10 Gbit' or '10 GB'"),
+    (TWO_BOXES.replace('"10 Gbit/s"', '"10Gb"'), "'10Gb', bits or bytes; write '10 Gbit/s' or '10 GB/s'"),
     (TWO_BOXES.replace('"10 Gbit/s"', "10"), "10 without a unit; write it as text, such as '10 Gbit/s'"),
     (TWO_BOXES.replace('"10 Gbit/s"', '"ten"'), "'ten' is not understood"),
     (TWO_BOXES.replace("count = 2\nlink", "count = 0\nlink"), "count is 0; give a whole number from 1"),
@@ -146,6 +146,16 @@ WRONG = [
         "wires to itself or to none",
     ),
     (TWO_BOXES.replace('{ device = "gpu" }', '{ device = "gpu", sums = 0.5 }'), "is a device and has 'sums'"),
+    (
+        TWO_BOXES.replace('"gpu", count = 2', '"gpu", count = 1000000').replace("count = 2\nlink", "count = 9\nlink"),
+        "member 1 has 9000000 devices in all; give 1000000 or fewer",
+    ),
+    (TWO_BOXES.replace('"gpu", count = 2', '"gpu", count = 500000'), "network has 1000002 devices in all"),
+    (TWO_BOXES.replace("40 GiB", "40 Gb"), "'40 Gb', bits or bytes; write '40 GB'"),
+    (TWO_BOXES.replace("[device.gpu]", "[device.gpu]\ncores = -1"), "zero or more, such as 0.5"),
+    (TWO_BOXES.replace("15 us", "-15 us"), "'-15 us'; give a finite number zero or more"),
+    (TWO_BOXES.replace("fp32 =", "float32 ="), "flops has 'float32'; allowed are fp64, fp32"),
+    (TWO_BOXES.replace('"two-boxes"', '"two\\nboxes"'), "give a name between quotes, on one line"),
 ]
 
 

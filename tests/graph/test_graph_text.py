@@ -68,7 +68,33 @@ def test_what_is_no_graph_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=words) as raised:
             read_graph(path)
         assert str(path) in str(raised.value)
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    with pytest.raises(InputError, match="is not valid JSON"):
+        read_graph(tmp_path / "deep.json")
     with pytest.raises(InputError, match="cannot be read"):
         read_graph(tmp_path / "absent.json")
     with pytest.raises(InputError, match="cannot be written"):
         write_graph(GRAPH, tmp_path / "absent" / "g.json")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("batch", 0, "a batch of 0 samples"),
+        ("batch", "x", "batch is 'x'"),
+        ("batch", None, "batch is None"),
+        ("global_batch", -1, "-1 of 100"),
+        ("symbolic", 1, "symbolic is 1"),
+        ("name", [], r"name is \[\]"),
+        ("operators", [], "nothing makes mul_0"),
+        ("inputs", [], "mul_0 reads input.0, which nothing makes before it"),
+        ("constants", [], "has no backward pass"),
+        ("gradients", [], "has no backward pass"),
+    ],
+)
+def test_a_step_that_is_not_whole_is_refused(field: str, value: object, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "g.json"
+    write_graph(GRAPH, path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    with pytest.raises(InputError, match=words):
+        read_graph(path)

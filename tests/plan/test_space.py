@@ -55,6 +55,9 @@ def test_a_method_is_lowered_or_refused_with_a_sentence(plan: Plan) -> None:
         ("schema = 1\nname = 'x'\n[schedule]\norder = 'backwards'\n", "fill_drain"),
         ("schema = 1\nname = 'x'\n[[sync]]\nthrough = {kind = 'Pigeons'}\n", "AllReduce"),
         ("schema = ", "TOML"),
+        ("schema = true\nname = 'x'\n", "has schema True"),
+        ("schema = 1\nname = ' '\n", "plan.name is empty"),
+        (f"schema = 1\nname = 'x'\n[[sync]]\nwire = {{bucket_bytes = {10**30}}}\n", "a number below"),
     ],
 )
 def test_a_broken_text_is_refused_with_the_place_and_what_is_allowed(text: str, word: str) -> None:
@@ -71,6 +74,7 @@ def test_a_broken_text_is_refused_with_the_place_and_what_is_allowed(text: str, 
         ("[[sync]]\noften = {fetch = 0}\n", "fetch 0"),
         ("[[sync]]\noften = {fragments = 0}\n", "0 fragments"),
         ("[[sync]]\nthrough = {kind = 'Servers', levels = 0}\n", "0 levels"),
+        ("[[sync]]\nthrough = {kind = 'Servers', count = 0}\n", "0 servers; 1 or more are allowed"),
         ("[[sync]]\nwire = {first_bucket_bytes = -1}\n", "the first -1"),
         ("[[sync]]\nwire = {codecs = [{name = 'fp16', where = 'somewhere'}]}\n", "end, hop, server are allowed"),
         ("[update]\nlocal_state = 'lose'\n", "keep and reset"),

@@ -113,7 +113,7 @@ MISTAKES = [
     ("ddp(", "no recipe call"),
     ("", "no recipe call"),
     ("ddp(1048576)", "give knobs by name"),
-    ("ddp(**{'bucket_bytes': 1})", "no knob 'None'"),
+    ("ddp(**{'bucket_bytes': 1})", "give knobs by name"),
     ("ddp(bucket_bytes=1)(2)", "give knobs by name"),
     ("ddp; single", "no recipe call"),
     ("ddp(bucket_bytes={[]: 1})", "no number, word or true/false"),

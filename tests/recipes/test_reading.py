@@ -39,6 +39,28 @@ def test_a_plan_file_that_cannot_be_read_is_refused(name: str, text: str | None,
         read_text(str(tmp_path / name))
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("ddp(microbatches=-1)", r"ddp\(microbatches=-1\) is negative; 0 or more is allowed"),
+        ("ddp(budget=1e400)", r"ddp\(budget=inf\) is too large"),
+        (f"ddp(bucket_bytes={10**30})", r"ddp\(bucket_bytes=10{19}\) is too large; less than \d+ is allowed"),
+        (f"ddp(budget=1{'0' * 400})", "is too large"),
+        (f"ddp(budget={'-' * 100_000}1)", "is no recipe call"),
+    ],
+)
+def test_a_number_that_cannot_be_meant_is_refused(text: str, words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        read_text(text)
+
+
+def test_a_plan_file_by_another_name_is_told_from_a_recipe(tmp_path: Path) -> None:
+    path = tmp_path / "plan.txt"
+    path.write_text(write_plan(recipes.ddp(two_layers(), cluster_of(4))))
+    with pytest.raises(PlanError, match=r"plan\.txt is a file, and plan files end in \.toml; rename it"):
+        read_text(str(path))
+
+
 def test_a_knob_is_given_once() -> None:
     with pytest.raises(PlanError, match="gives bucket_bytes 2 times"):
         read_text("ddp(bucket_bytes=1,bucket_bytes=2)")
