@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from partita.errors import PartitaError, TaskError, first_line
 
@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from torch import nn
 
 PRECISIONS = ("fp64", "fp32", "bf16", "fp16")
+STYLE: Final = "give a map-style dataset, with __len__ and a __getitem__ that takes positions from 0"
+MAKES: Final = {  # what the function of a field is for
+    "model": " that makes the module, for every process makes its own: lambda: Net()",
+    "loss": " of the model and a batch",
+    "optimizer": " of the parameters, such as lambda parameters: torch.optim.SGD(parameters, lr=0.1)",
+    "schedule": " of the optimizer that makes an LR scheduler, or None",
+    "collate": " of a list of samples, or None",
+}
 
 
 @dataclass(frozen=True)
@@ -59,14 +67,15 @@ class Task:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "origin", _origin())
-        for name in ("model", "loss", "optimizer"):
-            if not callable(getattr(self, name)):
-                raise TaskError(f"Task.{name} is {getattr(self, name)!r}; give a function")
-        if not isinstance(self.batch_size, int) or self.batch_size < 1:
+        if not isinstance(self.name, str) or not self.name.strip():
+            raise TaskError(f"Task.name is {self.name!r}; give a name, a text")
+        self._check_functions()
+        if type(self.batch_size) is not int or self.batch_size < 1:
             raise TaskError(
                 f"Task.batch_size is {self.batch_size!r}; give the samples of one global minibatch, 1 or more"
             )
-        if self.clip_norm is not None and not self.clip_norm > 0:
+        bound = isinstance(self.clip_norm, int | float) and not isinstance(self.clip_norm, bool)
+        if self.clip_norm is not None and not (bound and self.clip_norm > 0):
             raise TaskError(f"Task.clip_norm is {self.clip_norm!r}; give a bound above 0, or None")
         if self.precision not in PRECISIONS:
             raise TaskError(f"Task.precision is {self.precision!r}; allowed are {', '.join(PRECISIONS)}")
@@ -79,17 +88,39 @@ class Task:
                 f"lower batch_size to {length} or less"
             )
 
+    def _check_functions(self) -> None:
+        """Raises TaskError for a field that is no function, or that is what the function should make."""
+        for name in ("model", "loss", "optimizer", "schedule", "collate"):
+            given = getattr(self, name)
+            if given is None and name in ("schedule", "collate"):
+                continue
+            made = name == "model" and not isinstance(given, type) and hasattr(given, "named_parameters")
+            if made or not callable(given):
+                what = f"a {type(given).__name__}" + (" that is made already" if made else "")
+                raise TaskError(f"Task.{name} is {what}; give a function{MAKES[name]}")
+
     def _length(self, name: str) -> int:
-        """The number of samples of the data set in the field `name`. Raises TaskError if it has none."""
+        """The number of samples of the data set in the field `name`. Raises TaskError if it has none, or if samples
+        cannot be had by their positions."""
+        data = getattr(self, name)
         try:
-            return len(getattr(self, name))
-        except TypeError:
-            raise TaskError(f"Task.{name} of {self.name!r} has no length; give a map-style dataset") from None
+            length = len(data)
+        except Exception:
+            raise TaskError(f"Task.{name} of {self.name!r} has no length; {STYLE}") from None
+        if hasattr(data, "batch_sampler"):
+            raise TaskError(
+                f"Task.{name} of {self.name!r} is a DataLoader; give its dataset, and batch_size to the Task"
+            )
+        streams = any(kind.__name__ == "IterableDataset" for kind in type(data).__mro__)
+        if streams or not hasattr(data, "__getitem__"):
+            raise TaskError(f"Task.{name} of {self.name!r} is a {type(data).__name__}; {STYLE}")
+        return length
 
 
 def spec_of(task: Task | str) -> str:
     """The text by which other processes can load a task (`file.py:function` or a name). Raises TaskError for a Task
     that no other process can make: one from a notebook, a lambda, or the function that runs now."""
+    refuse_while_loading()
     if isinstance(task, str):
         return task
     frame, running = sys._getframe(1), []
@@ -101,6 +132,19 @@ def spec_of(task: Task | str) -> str:
             "arguments that returns it into a file, and give 'file.py:function' or what that function returns"
         )
     return task.origin
+
+
+def refuse_while_loading() -> None:
+    """Raises TaskError if a file that Partita loads for a task is what calls: each worker loads that file as well, and
+    would begin the same again."""
+    frame = sys._getframe(1)
+    while frame := frame.f_back:  # type: ignore[assignment]
+        if frame.f_code.co_name == _module.__name__ and frame.f_globals.get("__name__") == __name__:
+            place = frame.f_locals["place"]
+            raise TaskError(
+                f"{place} starts a run as it is loaded, and every worker loads it for its task; put what starts runs "
+                'under if __name__ == "__main__":'
+            )
 
 
 def _origin() -> str:
@@ -159,6 +203,8 @@ def _module(place: str) -> ModuleType:
         raise TaskError(f"there is no file {place}; give file.py:function with the path of an existing file")
     try:
         return module_of(path) if place.endswith(".py") else importlib.import_module(place)
+    except PartitaError:
+        raise
     except ModuleNotFoundError as error:
         if place.endswith(".py"):
             raise _unloadable(place, error) from error

@@ -1,7 +1,7 @@
 """The verbs, in the order in which a task flows through them: load, capture, plan, simulate, train, compare, verify.
 
 loading     load, task_of, cluster_of, graph_of, capture_to     training     train, apply
-planning    check_plans, plan_of, search                        comparing    compare, verify
+planning    plan_of, search                                     comparing    compare, verify
 predicting  simulate, sweep, fit                                machines     lab, probe, doctor
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from partita.api.comparing import compare, verify
 from partita.api.loading import capture_to, cluster_of, graph_of, load, task_of
 from partita.api.machines import doctor, lab, probe
-from partita.api.planning import check_plans, plan_of, search
+from partita.api.planning import plan_of, search
 from partita.api.predicting import fit, simulate, sweep
 from partita.api.training import apply, train
 from partita.lab.costing import batches_of, costs_of
@@ -19,7 +19,7 @@ from partita.report.trained import Trained
 from partita.report.verdict import Verdict
 
 __all__ = [
-    "Comparison", "Trained", "Verdict", "apply", "batches_of", "capture_to", "check_plans", "cluster_of", "compare",
+    "Comparison", "Trained", "Verdict", "apply", "batches_of", "capture_to", "cluster_of", "compare",
     "costs_of", "doctor", "fit", "graph_of", "lab", "load", "plan_of", "probe", "search", "simulate", "sweep",
     "task_of", "train", "verify",
 ]  # fmt: skip

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
+from partita.api.checking import (
+    check_counts,
+    check_plans,
+    check_seed,
+    check_task,
+    cluster_given,
+    name_of,
+    plans_given,
+)
 from partita.api.loading import graph_of, load
-from partita.api.planning import check_plans, plan_of, search
+from partita.api.planning import plan_of, search
 from partita.cluster.cluster import Cluster
-from partita.cluster.text import load_cluster
 from partita.cost.costs import Costs
-from partita.errors import PartitaError
+from partita.errors import PartitaError, RunError, first_line
 from partita.graph.graph import Graph
 from partita.lab.costing import Tell, quiet
 from partita.lowering.lower import lower
@@ -24,9 +32,11 @@ from partita.searches.sweep import check_links
 from partita.task import Task, spec_of
 from partita.units import BytesPerSecond
 
+STEP_FAILS: Final = (RuntimeError, IndexError, TypeError, ValueError)  # what torch raises of a task's own code
+
 
 def compare(
-    task: Task | str, plans: Sequence[Plan | str], cluster: Cluster, *, steps: int = 0,
+    task: Task | str, plans: Sequence[Plan | str], cluster: Cluster | str, *, steps: int = 0,
     target_loss: float | None = None, repeat: int = 1, seed: int = 0, bandwidths: Sequence[BytesPerSecond] = (),
     evaluate: bool = True, tell: Tell = quiet,
 ) -> Comparison:  # fmt: skip
@@ -38,32 +48,39 @@ def compare(
 
     Raises PlanError for a text that is no plan, OptionError for bandwidths if no link has one.
     """
-    check_plans(*plans)
+    check_task(task)
+    chosen, machines = plans_given(plans), cluster_given(cluster)
+    check_counts(0, steps=steps)
+    check_counts(1, repeat=repeat)
+    check_seed(seed)
     if bandwidths:
-        check_links(cluster)
+        check_links(machines)
     loaded = load(task) if isinstance(task, str) else task
-    spec, names = spec_of(loaded), [plan if isinstance(plan, str) else plan.name for plan in plans]
+    spec, names = spec_of(loaded), [name_of(plan) for plan in chosen]
     from partita.lab.comparison_run import run_comparison
 
     graph = graph_of(loaded, tell=tell)
     steps = steps or (10 if target_loss is None else graph.samples // graph.global_batch)
-    given = dict(zip(names, plans, strict=True))
+    given = dict(zip(names, chosen, strict=True))
     notes = list[str]()
-    rows = {name: _planned(plan, graph, cluster, notes.append, task=loaded, tell=tell) for name, plan in given.items()}
+    rows = {
+        name: _planned(plan, graph, machines, notes.append, task=loaded, tell=tell) for name, plan in given.items()
+    }
     made = {text: plan for text, plan in rows.items() if isinstance(plan, Plan)}
 
     def again(text: str, costs: Costs) -> Plan:
-        found = text if text == AUTO else _planned(given[text], graph, cluster, task=loaded, costs=costs)
+        found = text if text == AUTO else _planned(given[text], graph, machines, task=loaded, costs=costs)
         return made[text] if isinstance(found, str) else found  # `auto` has measured what it judges
 
     order: dict[str, Any] = {"steps": steps, "repeat": repeat, "seed": seed, "bandwidths": bandwidths}
-    ran = run_comparison(loaded, graph, cluster, made, again=again, evaluate=evaluate, **order, tell=tell)
+    ran = run_comparison(loaded, graph, machines, made, again=again, evaluate=evaluate, **order, tell=tell)
+    rows |= ran.failed
     found = [
         row_of(name, rows[name], ran.predicted.get(name), ran.results.get(name, ()), ran.memory.get(name, ()),
                ran.guesses.get(name, {}), target_loss, ran.classes.get(name, ""), ran.over.get(name, ()))
         for name in names
     ]  # fmt: skip
-    return Comparison(tuple(found), spec, cluster, (*notes, *ran.notes), environment(), setting_of(graph, cluster))
+    return Comparison(tuple(found), spec, machines, (*notes, *ran.notes), environment(), setting_of(graph, machines))
 
 
 def _planned(plan: Plan | str, graph: Graph, cluster: Cluster, note: Tell = quiet, **order: Any) -> Plan | str:
@@ -82,15 +99,29 @@ def _planned(plan: Plan | str, graph: Graph, cluster: Cluster, note: Tell = quie
 
 
 def verify(
-    task: Task | str, plan: Plan | str, cluster: Cluster | None = None, *, seed: int = 0, steps: int = 3,
+    task: Task | str, plan: Plan | str, cluster: Cluster | str | None = None, *, seed: int = 0, steps: int = 3,
     tell: Tell = quiet,
 ) -> Verdict:  # fmt: skip
     """Whether a plan's training equals what its semantic class promises: all ranks run in one process, in fp64, and are
-    compared with plain PyTorch."""
+    compared with plain PyTorch.
+
+    Raises RunError for a step that fails, such as on samples with labels out of range.
+    """
+    check_task(task)
     check_plans(plan)
+    check_counts(1, steps=steps)
+    check_seed(seed)
+    machines = cluster_given("local:4" if cluster is None else cluster)
     from partita.runtime.check import checked
 
-    machines, loaded = cluster or load_cluster("local:4"), load(task) if isinstance(task, str) else task
-    return Verdict(
-        **checked(loaded, lambda graph: plan_of(plan, graph, machines), machines, seed=seed, steps=steps, tell=tell)
-    )
+    loaded = load(task) if isinstance(task, str) else task
+    try:
+        found = checked(
+            loaded, lambda graph: plan_of(plan, graph, machines), machines, seed=seed, steps=steps, tell=tell
+        )
+    except STEP_FAILS as error:
+        raise RunError(
+            f"a step of {loaded.name!r} failed ({first_line(error)}); look at its samples, and at what its code does "
+            "in fp32 and in fp64; PARTITA_TRACEBACK=1 shows where"
+        ) from error
+    return Verdict(**found)

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from os.path import isfile
 from pathlib import Path
 
+from partita.api.checking import check_task
 from partita.cluster.cluster import Cluster
 from partita.cluster.text import load_cluster
 from partita.cost.measurable import unmeasurable
+from partita.errors import TaskError
 from partita.graph.graph import Graph
 from partita.graph.text import read_graph, write_graph
 from partita.lab.costing import Tell, quiet
 from partita.task import Task, load_task
-from partita.zoo.names import check_name
+from partita.zoo.names import NAMES, check_name
 
 
 def load(spec: str) -> Task:
     """The Task of `file.py:function`, `package.module:function` or a built-in name."""
     if ":" in spec:
         return load_task(spec)
+    if spec not in NAMES:
+        check_no_file(spec)
     check_name(spec)
     from partita.zoo.tasks import built_in
 
@@ -35,6 +40,19 @@ def timed_task(task: Task | str, cluster: Cluster) -> Task | str:
     return task if isinstance(task, Task) or unmeasurable(task, cluster) else task_of(task)
 
 
+def check_no_file(spec: str) -> None:
+    """Raises TaskError for a file where a task is named by a function in it, or by a name."""
+    if spec.endswith(".json"):
+        raise TaskError(
+            f"{spec} is a saved graph, for plan, simulate and fit; to run a task give the task itself, a built-in name "
+            "or file.py:function"
+        )
+    if spec.endswith(".py"):
+        raise TaskError(f"{spec} names no function; add the one that returns a Task, such as {spec}:task")
+    if isfile(spec):
+        raise TaskError(f"{spec} is a file that is no task; give file.py:function, or a saved graph that ends in .json")
+
+
 def cluster_of(spec: str) -> Cluster:
     """The Cluster of a TOML file, a catalogue name or `local:N`."""
     return load_cluster(spec)
@@ -42,6 +60,7 @@ def cluster_of(spec: str) -> Cluster:
 
 def graph_of(task: Task | str, *, tell: Tell = quiet) -> Graph:
     """The Graph of a task's training step, captured, or read from a `graph.json`."""
+    check_task(task)
     if isinstance(task, str) and task.endswith(".json"):
         return read_graph(Path(task))
     loaded = load(task) if isinstance(task, str) else task

@@ -6,22 +6,23 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from partita.api.checking import cluster_given
 from partita.cluster.cluster import Cluster
 from partita.lab.costing import Tell, quiet
 
 
-def lab(cluster: Cluster, argv: Sequence[str]) -> int:
+def lab(cluster: Cluster | str, argv: Sequence[str]) -> int:
     """Run a command on every device of an emulated cluster; returns the first exit code that is not 0."""
     from partita.lab.command import run_command
 
-    return run_command(cluster, list(argv))
+    return run_command(cluster_given(cluster), list(argv))
 
 
-def probe(cluster: Cluster, *, tell: Tell = quiet) -> dict[str, Any]:
+def probe(cluster: Cluster | str, *, tell: Tell = quiet) -> dict[str, Any]:
     """The measured latency and bandwidth of a cluster's links, as plain data."""
     from partita.lab.link_costs import probe_links
 
-    return json.loads(json.dumps(probe_links(cluster, tell)))  # type: ignore[no-any-return]
+    return json.loads(json.dumps(probe_links(cluster_given(cluster), tell)))  # type: ignore[no-any-return]
 
 
 def doctor() -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from partita.api.checking import check_counts, check_graph, check_plans, cluster_given
 from partita.api.loading import timed_task
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
@@ -14,6 +15,7 @@ from partita.errors import InputError
 from partita.graph.graph import Graph
 from partita.lab.costing import Tell, costs_of, quiet
 from partita.lowering.lower import lower
+from partita.plan.check import check
 from partita.plan.plan import Plan
 from partita.recipes.budget import settled
 from partita.recipes.reading import read_text
@@ -27,15 +29,8 @@ from partita.searches.steps_to_loss import StepsToLoss
 from partita.task import Task
 
 
-def check_plans(*plans: Plan | str) -> None:
-    """Raises PlanError for a text that is no plan, before anything slow is loaded."""
-    for plan in plans:
-        if isinstance(plan, str):
-            read_text(plan)
-
-
 def plan_of(
-    plan: str | Plan, graph: Graph, cluster: Cluster, *, task: Task | str = "", allow: str = "exact",
+    plan: str | Plan, graph: Graph, cluster: Cluster | str, *, task: Task | str = "", allow: str = "exact",
     costs: Costs | None = None, tell: Tell = quiet,
 ) -> Plan:  # fmt: skip
     """The Plan that a recipe call, a plan file (`*.toml`) or `auto`, the best that `search` finds, stands for.
@@ -44,16 +39,22 @@ def plan_of(
     collectives by `costs` (None: those of data sheets); `auto` measures costs if this machine can stand for the cluster
     and workers can load `task`.
     """
+    check_plans(plan)
+    check_graph(graph)
+    cluster = cluster_given(cluster)
     wanted = plan if isinstance(plan, Plan) else read_text(plan)
-    if isinstance(wanted, Plan):
-        return settled(wanted, graph, cluster, costs)
     if wanted is None:
         return search(graph, cluster, task=task, allow=allow, costs=costs, tell=tell).best
-    return wanted.plan(graph, cluster, costs)
+    if isinstance(wanted, Plan):
+        check(wanted, graph, cluster)
+        return settled(wanted, graph, cluster, costs)
+    made = wanted.plan(graph, cluster, costs)
+    check(made, graph, cluster)
+    return made
 
 
 def search(
-    graph: Graph, cluster: Cluster, *, task: Task | str = "", costs: Costs | None = None, source: str = "",
+    graph: Graph, cluster: Cluster | str, *, task: Task | str = "", costs: Costs | None = None, source: str = "",
     objective: str = "time", top: int = 0, allow: str = "exact", steps_to_loss: StepsToLoss | None = None,
     tell: Tell = quiet,
 ) -> Search:  # fmt: skip
@@ -68,6 +69,9 @@ def search(
     With `steps_to_loss`, the steps K(B) to a loss by minibatch size B, plans of several sizes are compared by the time
     of K(B) steps.
     """
+    check_graph(graph)
+    check_counts(0, top=top)
+    cluster = cluster_given(cluster)
     loaded = task if costs or source == "datasheet" else timed_task(task, cluster)
     if steps_to_loss is not None:
 

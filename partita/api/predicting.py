@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from partita.api.checking import check_graph, cluster_given
 from partita.api.loading import timed_task
 from partita.api.planning import plan_of
 from partita.cluster.cluster import Cluster
@@ -25,11 +26,12 @@ from partita.units import BytesPerSecond
 
 
 def simulate(
-    graph: Graph, plan: str | Plan, cluster: Cluster, *, task: Task | str = "", costs: Costs | None = None,
+    graph: Graph, plan: str | Plan, cluster: Cluster | str, *, task: Task | str = "", costs: Costs | None = None,
     tell: Tell = quiet,
 ) -> Shown:  # fmt: skip
     """The predicted Timeline of a plan in its steady state, which notebooks draw. Costs are those of `costs_of`, unless
     given."""
+    cluster = cluster_given(cluster)
     loaded = task if costs else timed_task(task, cluster)
     made = plan_of(plan, graph, cluster, task=loaded, tell=tell)
     known = costs or costs_of(graph, cluster, [made], task=loaded, tell=tell)
@@ -44,9 +46,11 @@ def sweep(plan: Plan, costs: Costs, bandwidths: Sequence[BytesPerSecond], *, tel
     return sweep_over(plan, costs, tuple(bandwidths))
 
 
-def fit(graph: Graph, cluster: Cluster, plan: str | Plan = "", *, tell: Tell = quiet) -> Fit:
+def fit(graph: Graph, cluster: Cluster | str, plan: str | Plan = "", *, tell: Tell = quiet) -> Fit:
     """Whether a plan (without one, data parallelism over all devices) fits the devices' memory, by how much, and what
     would make it fit. Raises ClusterError where the cluster does not say how much memory there is."""
+    check_graph(graph)
+    cluster = cluster_given(cluster)
     try:
         made = plan_of(plan or usual(graph, cluster), graph, cluster, tell=tell)
         lower(graph, made, cluster)

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from partita.api.checking import check_plans, check_task, check_training, cluster_given
 from partita.api.loading import graph_of, load
-from partita.api.planning import check_plans, plan_of
+from partita.api.planning import plan_of
 from partita.cluster.cluster import Cluster
-from partita.errors import OptionError
 from partita.lab.costing import Tell, quiet
 from partita.plan.plan import Plan
 from partita.report.comparison import Comparison, Row
@@ -18,13 +18,13 @@ from partita.report.manifest import write_manifest
 from partita.report.record import write_run
 from partita.report.setting import setting_of
 from partita.report.trained import Trained
-from partita.task import Task, spec_of
+from partita.task import Task, refuse_while_loading, spec_of
 from partita.units import Seconds
 
 
 def train(
-    task: Task | str, plan: Plan | str, cluster: Cluster, *, steps: int = 0, epochs: int = 0, seed: int = 0,
-    init: str = "", out: str = "", resume: bool = False, checkpoint_every: int = 0, keep: int = 2,
+    task: Task | str, plan: Plan | str, cluster: Cluster | str, *, steps: int = 0, epochs: int = 0, seed: int = 0,
+    init: str | Path = "", out: str | Path = "", resume: bool = False, checkpoint_every: int = 0, keep: int = 2,
     deterministic: bool = False, timeout: Seconds = 60.0, tell: Tell = quiet,
 ) -> Trained | None:  # fmt: skip
     """Train by a Plan, or a plan's text, on the cluster's devices, which are processes of this machine.
@@ -39,43 +39,49 @@ def train(
 
     Raises InputError; RunError for a run that failed; RunStopped if a signal has ended it.
     """
-    ranked = "RANK" in os.environ
+    ranked = bool(os.environ.get("RANK"))
+    check_task(task)
     check_plans(plan)
+    machines, first, place = cluster_given(cluster), str(init or ""), str(out or "")
+    check_training(
+        steps=steps, epochs=epochs, seed=seed, checkpoint_every=checkpoint_every, keep=keep, timeout=timeout
+    )
     loaded = load(task) if isinstance(task, str) else task
+    refuse_while_loading()
     spec = loaded.origin if ranked else spec_of(loaded)
     from partita.lab.train import train_on
     from partita.runtime.checkpoint import SavePolicy
     from partita.runtime.torchrun import train_rank
 
     graph = graph_of(loaded, tell=tell)
-    made = plan_of(plan, graph, cluster, task="" if ranked else loaded, tell=tell)
+    made = plan_of(plan, graph, machines, task="" if ranked else loaded, tell=tell)
     steps = steps or epochs * (len(loaded.data) // loaded.batch_size)
-    if steps < 1:
-        raise OptionError("nothing to do: give --steps N or --epochs N, 1 or more")
-    if out and os.environ.get("RANK", "0") == "0":
-        write_manifest(out, spec, made, cluster, seed=seed, steps=steps, init=init, deterministic=deterministic)
     tell(f"training {steps} steps of {made.name}")
     notes: list[str] = []
+
+    def begin() -> None:
+        write_manifest(place, spec, made, machines, seed=seed, steps=steps, init=first, deterministic=deterministic)
 
     def note(sentence: str) -> None:
         notes.append(sentence)
         tell(sentence)
 
     order: dict[str, Any] = {
-        "steps": steps, "seed": seed, "init": init, "keep": SavePolicy(out, checkpoint_every, keep), "resume": resume,
-        "keyed": deterministic, "timeout": timeout, "note": note,
+        "steps": steps, "seed": seed, "init": first, "keep": SavePolicy(place, checkpoint_every, keep), "resume": resume,
+        "keyed": deterministic, "timeout": timeout, "tell": tell, "note": note,
+        "begin": begin,
     }  # fmt: skip
     if ranked:
-        ran = train_rank(loaded, graph, made, cluster, **order)
+        ran = train_rank(loaded, graph, made, machines, **order)
     else:
-        ran = train_on(loaded, graph, made, cluster, tell=tell, **order)
+        ran = train_on(loaded, graph, made, machines, **order)
     if ran is None:
         return None
-    if out:  # for `partita report`
+    if place:  # for `partita report`
         row = Row(made.name, None, ran.timeline, loss=ran.loss, final_loss=ran.final_loss, losses=(ran.loss,))
-        write_run(Comparison((row,), spec, cluster, environment=environment()), Path(out))
+        write_run(Comparison((row,), spec, machines, environment=environment()), Path(place))
     return Trained(
-        made, ran.timeline, ran.loss, ran.final_loss, steps, ran.weights, tuple(notes), setting_of(graph, cluster)
+        made, ran.timeline, ran.loss, ran.final_loss, steps, ran.weights, tuple(notes), setting_of(graph, machines)
     )
 
 

@@ -42,6 +42,11 @@ def checked_model(task: Task) -> nn.Module:
     for name, parameter in parameters.items():
         if parameter.layout is not torch.strided or parameter.is_quantized:
             raise TaskError(f"parameter {name!r} is sparse or quantized; make it a dense float tensor to train it")
+        if parameter.dtype is torch.float64 and task.precision != "fp64":
+            raise TaskError(
+                f"parameter {name!r} is float64 and Task.precision is {task.precision!r}; give precision='fp64', or "
+                "make the model in float32"
+            )
         if parameter.is_complex():
             raise TaskError(
                 f"parameter {name!r} is complex; keep it as real numbers, two in its last dimension, and call "

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from partita.errors import TaskError
 from partita.program.update_units import units_of
 
 State = dict[str, Any]
@@ -76,8 +77,13 @@ def states_of(
 
 
 def groups_of(optimizer: torch.optim.Optimizer, units: Sequence[UpdateUnit]) -> list[int]:
-    """The index of each piece's parameter group."""
+    """The index of each piece's parameter group. Raises TaskError for a piece that the optimizer leaves out."""
     place = {id(p): i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
+    if left := sum(id(unit.tensor) not in place for unit in units):
+        raise TaskError(
+            f"the optimizer leaves out {left} of {len(units)} parameters that it is given; give it all of them in "
+            "Task.optimizer, and set requires_grad = False in the model on those that are not to be trained"
+        )
     return [place[id(unit.tensor)] for unit in units for _ in range(unit.start, unit.stop)]
 
 

@@ -1,0 +1,112 @@
+"""Checks of what the verbs are given in Python, before anything slow is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+from pathlib import Path
+from typing import Any, Final
+
+from partita.cluster.cluster import Cluster
+from partita.errors import ClusterError, OptionError, PlanError, TaskError
+from partita.graph.graph import Graph
+from partita.plan.plan import Plan
+from partita.recipes.reading import read_text
+from partita.task import Task
+
+MOST_SEED: Final = 2**63
+
+
+def cluster_given(cluster: Any) -> Cluster:
+    """A Cluster, or the one that a file or a text such as 'local:2' stands for. Raises ClusterError."""
+    if isinstance(cluster, str | Path):
+        return Cluster.load(cluster)
+    if not isinstance(cluster, Cluster):
+        raise ClusterError(f"the cluster is {_kind(cluster)}; give pt.Cluster.load('lab-4x1g'), or such a text itself")
+    return cluster
+
+
+def check_graph(graph: Any) -> None:
+    """Raises TaskError for what is no Graph."""
+    if not isinstance(graph, Graph):
+        raise TaskError(f"the graph is {_kind(graph)}; give a Graph, which pt.capture(task) returns")
+
+
+def check_task(task: Any) -> None:
+    """Raises TaskError for what is neither a Task nor a text."""
+    if not isinstance(task, Task | str):
+        raise TaskError(
+            f"the task is {_kind(task)}; give a pt.Task, such as a function of yours returns, the name of a built-in "
+            "one or 'file.py:function'"
+        )
+
+
+def check_plans(*plans: Any) -> None:
+    """Raises PlanError for what is no plan, nor the text of one."""
+    for plan in plans:
+        if isinstance(plan, str):
+            read_text(plan)
+        elif not isinstance(plan, Plan):
+            raise PlanError(
+                f"the plan is {_kind(plan)}; give a pt.Plan, such as pt.search(graph, cluster).best, or a text such as "
+                "'ddp', 'plan.toml' or 'auto'"
+            )
+
+
+def plans_given(plans: Any) -> list[Plan | str]:
+    """The plans to compare. Raises PlanError where there are none, or where two that differ have the same name."""
+    if isinstance(plans, str | Plan) or not isinstance(plans, Sequence) or not plans:
+        raise PlanError(f"the plans are {_kind(plans)}; give a list of one or more, such as ['ddp', 'pipe_sgd']")
+    check_plans(*plans)
+    known: dict[str, Plan | str] = {}
+    for plan in plans:
+        name = name_of(plan)
+        if known.setdefault(name, plan) != plan:
+            raise PlanError(
+                f"two plans are named {name!r}, and rows go by name; rename one: "
+                "dataclasses.replace(plan, name='other')"
+            )
+    return list(plans)
+
+
+def name_of(plan: Plan | str) -> str:
+    """What a row of a comparison is called: the text as it was given, or the plan's name."""
+    return plan if isinstance(plan, str) else plan.name
+
+
+def check_counts(least: int, **counts: Any) -> None:
+    """Raises OptionError for a number that is not whole, or below `least`."""
+    for name, value in counts.items():
+        if type(value) is not int or value < least:
+            raise OptionError(f"{name} is {value!r}; give a whole number, {least} or more")
+
+
+def check_seed(seed: Any) -> None:
+    """Raises OptionError for what cannot seed a random generator."""
+    check_counts(0, seed=seed)
+    if seed >= MOST_SEED:
+        raise OptionError(f"seed is {seed}; give a whole number below {MOST_SEED}")
+
+
+def check_training(*, steps: Any, epochs: Any, seed: Any, checkpoint_every: Any, keep: Any, timeout: Any) -> None:
+    """Raises OptionError for numbers by which nothing could be trained."""
+    check_counts(0, steps=steps, epochs=epochs, checkpoint_every=checkpoint_every)
+    check_counts(1, keep=keep)
+    check_seed(seed)
+    check_timeout(timeout)
+    if bool(steps) == bool(epochs):
+        raise OptionError(f"steps is {steps} and epochs is {epochs}; give one of them, 1 or more")
+
+
+def check_timeout(timeout: Any) -> None:
+    """Raises OptionError for seconds that are none."""
+    number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if not number or not isfinite(timeout) or timeout <= 0:
+        raise OptionError(f"timeout is {timeout!r}; give seconds above 0, such as 60.0")
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "None"
+    shown = f" {value!r}" if isinstance(value, str | int | float) else " without members" if value == [] else ""
+    return f"of type {type(value).__name__}{shown}"
