@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.cost.naive import naive
+from partita.errors import RunError, RunStopped
 from partita.graph.graph import Graph
 from partita.lab.costing import Tell
 from partita.lab.rehearsal import Rehearsal
@@ -30,7 +32,8 @@ class ComparisonRun:
     """The results of a comparison, each by the plan's text.
 
     `classes` are semantic classes, `predicted` Timelines, `guesses` the naive predictions in seconds by name, `memory`
-    each rank's allocations, `results` one run for each repeat, `over` the predicted (bandwidth, seconds of a step).
+    each rank's allocations, `results` one run for each repeat, `over` the predicted (bandwidth, seconds of a step),
+    `failed` the sentence about a plan whose run failed.
     """
 
     classes: Mapping[str, str]
@@ -40,6 +43,7 @@ class ComparisonRun:
     results: Mapping[str, list[RunResult]]
     notes: tuple[str, ...]
     over: Mapping[str, tuple[tuple[BytesPerSecond, Seconds], ...]]
+    failed: Mapping[str, str] = field(default_factory=dict)
 
 
 Again = Callable[[str, Costs], Plan]
@@ -54,28 +58,43 @@ def run_comparison(
     Costs are measured first, and `again` makes each plan anew with them. All predictions are made before any plan runs.
     The runs follow at once, since a machine's speed drifts, with repeats interleaved; then memory is measured.
     `evaluate`: held-out losses are computed, in the first repeat. Steps at other `bandwidths` (bytes a second) are
-    predicted only.
+    predicted only. Where a plan's run fails the others go on, with workers that are started again.
+
+    Raises RunError where the runs of all plans fail.
     """
     results: dict[str, list[RunResult]] = {text: [] for text in drafts}
-    with Rehearsal(task, graph, cluster, seed=seed, tell=tell) as rehearsal:
+    failed: dict[str, RunError] = {}
+    with ExitStack() as stack:
+        rehearsal = stack.enter_context(Rehearsal(task, graph, cluster, seed=seed, tell=tell))
         plans, costs = measured_plans(rehearsal, drafts, again)
         programs = {text: lower(graph, plan, cluster)[-1].program for text, plan in plans.items()}
         tell(f"simulating {len(plans)} plans")
         predicted = {text: simulate(program, costs) for text, program in programs.items()}
         guesses = {text: naive(program, costs) for text, program in programs.items()}
         for turn in range(repeat):
-            for text, plan in plans.items():
+            for text, plan in [each for each in plans.items() if each[0] not in failed]:
                 tell(f"running {text}, repeat {turn + 1} of {repeat}")
-                results[text].append(rehearsal.measure(plan, steps=steps, evaluate=evaluate and turn == 0))
+                try:
+                    results[text].append(rehearsal.measure(plan, steps=steps, evaluate=evaluate and turn == 0))
+                except RunStopped:
+                    raise
+                except RunError as error:
+                    failed[text] = error
+                    if len(failed) == len(plans):
+                        raise failed[next(iter(plans))] from None
+                    tell(f"{text} failed; starting workers again for the other plans")
+                    stack.close()
+                    rehearsal = stack.enter_context(Rehearsal(task, graph, cluster, seed=seed, tell=tell))
         tell("measuring memory")
-        memory = {text: rehearsal.memory(plan) for text, plan in plans.items()}
+        memory = {text: rehearsal.memory(plan) for text, plan in plans.items() if text not in failed}
         paid = [break_even_of(plan, costs) for plan in plans.values()] if cluster.size <= MOST_RANKS else []
         over = {text: points(sweep(plan, costs, tuple(bandwidths))) for text, plan in plans.items() if bandwidths}
         divided = any(map(divides, programs.values()))
         unlike = unlike_its_parts(task, graph.batch, seed) if divided else ""
         notes = (*rehearsal.notes, *([unlike] if unlike else ()), *(str(one) for one in paid if one))
     classes = {text: program.semantics for text, program in programs.items()}
-    return ComparisonRun(classes, predicted, guesses, memory, results, notes, over)
+    said = {text: str(error).partition("; the end of its log")[0] for text, error in failed.items()}
+    return ComparisonRun(classes, predicted, guesses, memory, results, notes, over, said)
 
 
 def measured_plans(rehearsal: Rehearsal, drafts: Mapping[str, Plan], again: Again) -> tuple[dict[str, Plan], Costs]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Sequence
@@ -55,6 +56,9 @@ def reported_by(worker: Worker, message: dict[str, Any]) -> WorkerFailure:
     rank, step = message.get("rank", worker.rank), message.get("step", worker.step)
     kind = RunHung if message.get("exit") == RunHung.exit_code else RunError
     sentence = f"rank {worker.rank}{_after(worker)}: {message['error']}"
+    if message.get("logged"):
+        shown = os.environ.get("PARTITA_TRACEBACK") == "1"
+        sentence = sentence.rstrip(".") + (_words(worker) if shown else "; PARTITA_TRACEBACK=1 shows where")
     error = kind(sentence, rank=rank, step=step)
     if message.get("exit", PartitaError.exit_code) != kind.exit_code:
         error.exit_code = message["exit"]

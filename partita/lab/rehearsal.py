@@ -68,6 +68,7 @@ class Rehearsal:
         self.task, self.given, self.graph, self.cluster = spec_of(task), task, graph, cluster
         self.seed, self.init, self.timeout, self.tell = seed, init, timeout, tell
         self.note = tell
+        self.going = "", 0  # the plan that runs, and for how many steps
         self.beside: list[str] = []
         self.runs, self.launches = 0, dict[str, Seconds]()
         self.monitor: Monitor | None = None
@@ -115,6 +116,8 @@ class Rehearsal:
         return self.group.ask_all(verb, payload, limit or self.timeout * 2, self._hear, stall)
 
     def _hear(self, rank: int, event: dict[str, Any]) -> None:
+        if rank == 0 and "step" in event:
+            self.tell(f"{self.going[0]}: step {event['step'] + 1} of {self.going[1]}")
         if "note" in event:
             self.note(event["note"])
         for sentence in self.monitor.hear(rank, event) if self.monitor else ():
@@ -247,7 +250,7 @@ class Rehearsal:
 
     def _run(self, plan: Plan, steps: int, discard: int, spare: Sequence[int] = (), **order: Any) -> RunResult:
         program = lower(self.graph, plan, self.cluster)[-1].program
-        self.runs += 1
+        self.runs, self.going = self.runs + 1, (plan.name, steps)
         order |= {"plan": write_plan(plan), "steps": steps, "spare": list(spare), "number": self.runs}
         back = {"verb": "open", "back": True, **self.opening}, {"verb": "run", "back": True, **order}
         again, chains = all(returns(program, r) for r in spare), {chain_of(program, r) for r in spare} - {()}

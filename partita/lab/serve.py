@@ -134,7 +134,7 @@ def serve(lines: TextIO, out: TextIO) -> None:
             say({"id": number, "error": str(error), "exit": error.exit_code})
         except Exception as error:
             traceback.print_exc(file=sys.stderr)
-            say({"id": number, "error": f"{type(error).__name__}: {error}", "exit": 3})
+            say({"id": number, "error": f"{type(error).__name__}: {error}", "exit": 3, "logged": True})
 
 
 def main() -> None:

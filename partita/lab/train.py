@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from partita.cluster.cluster import Cluster
@@ -19,13 +20,14 @@ from partita.units import Seconds
 
 def train_on(
     task: Task, graph: Graph, plan: Plan, cluster: Cluster, *, steps: int, seed: int, init: str, keep: SavePolicy,
-    resume: bool, keyed: bool, timeout: Seconds, tell: Tell, note: Tell,
+    resume: bool, keyed: bool, timeout: Seconds, tell: Tell, note: Tell, begin: Callable[[], None],
 ) -> RunResult:  # fmt: skip
     """Train `task`, which workers load as well, on the devices of `cluster`, up to step `steps`.
 
-    `tell` is called with progress, `note` with sentences that the user must see. Raises RunStopped after a signal.
+    `tell` is called with progress, `note` with sentences that the user must see, `begin` once the directory is this
+    run's. Raises RunStopped after a signal.
     """
-    with opened(keep, resume, graph, plan, cluster, seed=seed, steps=steps, tell=note) as start:
+    with opened(keep, resume, graph, plan, cluster, seed=seed, steps=steps, tell=note, begin=begin) as start:
         if isinstance(start, Finished):
             return start.result
         path, since = (str(start.path), start.manifest.step) if isinstance(start, SavedCheckpoint) else ("", 0)

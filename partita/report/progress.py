@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final, TypeAlias
 
 from partita.report.answer import speaks
@@ -14,6 +14,7 @@ from partita.units import Seconds
 
 Tell: TypeAlias = Callable[[str], None]
 EVERY: Final[Seconds] = 3.0
+RARER: Final = 20  # the part of the time so far that passes between two lines
 
 
 @contextmanager
@@ -49,13 +50,16 @@ def _spinner() -> Iterator[Tell]:
 
 
 def lines(every: Seconds, clock: Callable[[], Seconds]) -> Tell:
-    """A `tell` that prints the first sentence and then at most one every `every` seconds."""
-    last = clock() - every
+    """A `tell` that prints the first sentence, then at most one every `every` seconds, and rarer ones as time goes on:
+    a log of a day is no longer than a few hundred lines."""
+    begun = clock()
+    last = begun - every
 
     def tell(sentence: str) -> None:
         nonlocal last
-        if (now := clock()) - last >= every:
+        if (now := clock()) - last >= max(every, (now - begun) / RARER):
             last = now
-            print(f"partita: {sentence}", file=sys.stderr, flush=True)
+            with suppress(OSError):  # nobody reads it any more, and the work goes on
+                print(f"partita: {sentence}", file=sys.stderr, flush=True)
 
     return tell

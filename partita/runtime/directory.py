@@ -12,7 +12,7 @@ import fcntl
 import json
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -66,9 +66,11 @@ def claimed(out: str) -> Iterator[None]:
 
 @contextmanager
 def opened(
-    keep: SavePolicy, resume: bool, graph: Graph, plan: Plan, cluster: Cluster, *, seed: int, steps: int, tell: Tell
+    keep: SavePolicy, resume: bool, graph: Graph, plan: Plan, cluster: Cluster, *, seed: int, steps: int, tell: Tell,
+    begin: Callable[[], None] = lambda: None,
 ) -> Iterator[SavedCheckpoint | Finished | None]:  # fmt: skip
-    """The run's directory is claimed and has room; yields where the run starts (see `place_to_start`)."""
+    """The run's directory is claimed and has room; yields where the run starts (see `place_to_start`). `begin` is
+    called where it does: a run that is refused, or that is finished, leaves alone what is there."""
     if not keep.out:
         if resume or keep.every:
             what = "--resume goes on with the run in" if resume else "--checkpoint-every writes to"
@@ -78,7 +80,10 @@ def opened(
     with claimed(keep.out):
         if keep.every:
             require_room(keep, graph, lower(graph, plan, cluster)[-1].program)
-        yield place_to_start(keep, resume, identity_of(graph, seed, plan.update), plan, steps, tell)
+        start = place_to_start(keep, resume, identity_of(graph, seed, plan.update), plan, steps, tell)
+        if not isinstance(start, Finished):
+            begin()
+        yield start
 
 
 @dataclass(frozen=True)
@@ -112,7 +117,8 @@ def read_result(out: str) -> Finished | None:
         timeline: dict[str, Any] = result["timeline"] | {"breakdown": Breakdown(**result["timeline"]["breakdown"])}
         timeline = {key: tuple(value) if isinstance(value, list) else value for key, value in timeline.items()}
         loss = tuple((int(step), float(at), float(value)) for step, at, value in result["loss"])
-        found = RunResult(Timeline(**timeline), loss, float(result["final_loss"]), str(result["weights"]))
+        weights = str(Path(out) / Path(result["weights"]).name)  # where they are now, if the directory was moved
+        found = RunResult(Timeline(**timeline), loss, float(result["final_loss"]), weights)
         return Finished(read_plan(body["plan"]), int(body["steps"]), found)
     except (OSError, ValueError, KeyError, TypeError):
         return None

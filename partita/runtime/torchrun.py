@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Final
+from typing import Any, Final
 
 import torch.distributed as dist
 
@@ -33,10 +34,14 @@ LOOP: Final = "lo"
 
 def place_here(cluster: Cluster) -> tuple[int, int]:
     """(rank, world size) from the environment. Raises OptionError where the variables contradict each other."""
+    given, size = os.environ["RANK"], os.environ.get("WORLD_SIZE", "")
     try:
-        rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    except (KeyError, ValueError):
-        raise OptionError("RANK is set and WORLD_SIZE is not a number; start with torchrun, or set both") from None
+        rank, world = int(given), int(size)
+    except ValueError:
+        raise OptionError(
+            f"RANK is {given!r} and WORLD_SIZE is {size!r}; start with torchrun, set both to numbers, or unset RANK to "
+            "train in processes of this machine"
+        ) from None
     if not 0 <= rank < world:
         raise OptionError(f"RANK is {rank} and WORLD_SIZE {world}; ranks go from 0 to WORLD_SIZE - 1")
     if world != cluster.size:
@@ -78,9 +83,10 @@ def talk_over(cluster: Cluster, note: Tell) -> None:
 
 def train_rank(
     task: Task, graph: Graph, plan: Plan, cluster: Cluster, *, steps: int, seed: int, init: str, keep: SavePolicy,
-    resume: bool, keyed: bool, timeout: Seconds, note: Tell,
+    resume: bool, keyed: bool, timeout: Seconds, tell: Tell, note: Tell, begin: Callable[[], None],
 ) -> RunResult | None:  # fmt: skip
-    """Train as this process's rank; the result on rank 0, None on the others. Raises RunStopped after a signal."""
+    """Train as this process's rank; the result on rank 0, None on the others. Rank 0 calls `begin` once the directory
+    is its own. Raises RunStopped after a signal."""
     rank, world = place_here(cluster)
     keep_freed()
     device, backend = device_of(cluster, rank), backend_of(cluster)
@@ -95,7 +101,7 @@ def train_rank(
             try:
                 if unlike := differing(facts):
                     raise OptionError(unlike)
-                where = opened(keep, resume, graph, plan, cluster, seed=seed, steps=steps, tell=note)
+                where = opened(keep, resume, graph, plan, cluster, seed=seed, steps=steps, tell=note, begin=begin)
                 start = stack.enter_context(where)
             except InputError as error:
                 word["error"] = str(error)
@@ -111,7 +117,14 @@ def train_rank(
         job = Job(
             plan, steps, out=keep.out, keyed=keyed, every=keep.every, keep=keep.many, resume=word["resume"]
         )  # fmt: skip
-        report = run(session, job, lambda event: note(event["note"]) if "note" in event else None)
+
+        def hear(event: dict[str, Any]) -> None:
+            if "note" in event:
+                note(event["note"])
+            if "step" in event:
+                tell(f"{plan.name}: step {event['step'] + 1} of {steps}")
+
+        report = run(session, job, hear)
         reports = gather(report, rank, world)
         if dist.is_initialized():
             dist.destroy_process_group()

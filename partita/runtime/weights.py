@@ -41,6 +41,8 @@ def load_weights(model: Any, path: Path) -> None:
     missing = sorted(own.keys() - found.keys())
     if missing:
         raise TaskError(f"{path} lacks {', '.join(missing[:5])}; it belongs to another model")
+    if beyond := sorted(found.keys() - model.state_dict().keys()):
+        raise TaskError(f"{path} also holds {', '.join(beyond[:5])}; it belongs to another model")
     with torch.no_grad():
         for name, tensor in values_of(model).items():
             if name in found:

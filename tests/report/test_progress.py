@@ -13,6 +13,18 @@ def test_a_line_every_few_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("", "partita: a\npartita: d\n")
 
 
+def test_lines_become_rarer_as_time_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    """A training of ten hours is no log of ten thousand lines."""
+    at = [0.0]
+    tell = lines(3.0, lambda: at[0])
+    for second in range(0, 36_000, 2):
+        at[0] = second
+        tell(f"step {second}")
+    told = capsys.readouterr().err.splitlines()
+    assert told[:3] == [f"partita: step {second}" for second in (0, 4, 8)]
+    assert 100 < len(told) < 250
+
+
 def test_only_the_first_rank_talks(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     with telling() as tell:

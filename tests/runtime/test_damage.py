@@ -8,6 +8,7 @@ import pickle
 import random
 import resource
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -168,9 +169,25 @@ def start(
         return found, "; ".join(said)
 
 
-def test_a_checkpoint_of_another_model_is_refused_with_five_keys(run: Path, graph: Graph, plan: Plan) -> None:
-    from dataclasses import replace
+def test_a_run_that_is_refused_leaves_alone_what_is_there(run: Path, graph: Graph, plan: Plan) -> None:
+    begun: list[int] = []
 
+    def begins(resume: bool, steps: int = 9) -> None:
+        order = {"seed": 0, "steps": steps, "tell": lambda sentence: None, "begin": lambda: begun.append(steps)}
+        with opened(SavePolicy(str(run)), resume, graph, plan, MACHINES, **order):
+            assert begun[-1] == steps
+            with pytest.raises(OptionError, match="another run"):
+                begins(resume, steps=99)
+
+    with pytest.raises(OptionError, match="holds checkpoints of a run"):
+        begins(False)
+    with pytest.raises(OptionError, match="is at step 6 already"):
+        begins(True, steps=3)
+    begins(True)
+    assert begun == [9]
+
+
+def test_a_checkpoint_of_another_model_is_refused_with_five_keys(run: Path, graph: Graph, plan: Plan) -> None:
     other = replace(graph, parameters=tuple(replace(p, name=f"new.{p.name}") for p in graph.parameters))
     with pytest.raises(OptionError, match="of another model: 12 keys differ") as refused:
         start(SavePolicy(str(run)), other, plan, resume=True)
@@ -200,8 +217,10 @@ def test_where_a_run_starts(run: Path, graph: Graph, plan: Plan, tmp_path: Path)
 
 
 def test_a_finished_run_is_not_run_again(run: Path, graph: Graph, plan: Plan) -> None:
-    take = RunResult(Timeline("p", "measured", 0.5, 12, wire_sent=(1, 2)), ((0, 0.5, 1.25),), 1.5, "model.safetensors")
-    write_result(str(run), Finished(plan, 6, take))
+    """Nor where its directory was moved since."""
+    weights = str(run / "model.safetensors")
+    take = RunResult(Timeline("p", "measured", 0.5, 12, wire_sent=(1, 2)), ((0, 0.5, 1.25),), 1.5, weights)
+    write_result(str(run), Finished(plan, 6, replace(take, weights="before/model.safetensors")))
     assert start(SavePolicy(str(run)), graph, plan, resume=True, steps=6)[0] == Finished(plan, 6, take)
     assert isinstance(start(SavePolicy(str(run)), graph, plan, resume=True, steps=7)[0], checkpoint.SavedCheckpoint)
 

@@ -58,8 +58,8 @@ def test_ranks_that_do_the_same_pass() -> None:
 
 RANKED = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29512"}
 MISPLACED = [
-    ({"WORLD_SIZE": ""}, "RANK is set and WORLD_SIZE is not a number"),
-    ({"RANK": "x"}, "RANK is set and WORLD_SIZE is not a number"),
+    ({"WORLD_SIZE": ""}, "RANK is '0' and WORLD_SIZE is ''; start with torchrun, set both to numbers"),
+    ({"RANK": "x"}, "RANK is 'x' and WORLD_SIZE is '2'"),
     ({"RANK": "2"}, "RANK is 2 and WORLD_SIZE 2; ranks go from 0 to WORLD_SIZE - 1"),
     ({"WORLD_SIZE": "3"}, "WORLD_SIZE is 3 and equal-2 has 2 devices"),
     ({"MASTER_ADDR": ""}, "MASTER_ADDR is not"),

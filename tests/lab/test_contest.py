@@ -1,0 +1,82 @@
+"""A comparison in which the run of a plan fails; crews of workers are stood in for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import partita as pt
+from partita.cost.costs import Costs
+from partita.errors import RunError, RunStopped
+from partita.lab import contest
+from partita.lab.costing import batches_of
+from partita.lab.rehearsal import Rehearsal
+from partita.plan.plan import Plan
+from partita.report.comparison import Comparison
+from partita.runtime.memory_trace import MemoryTrace
+from partita.runtime.result import RunResult
+from tests.api.factory import trained
+from tests.priced import priced
+from tests.report.timelines import measured
+
+LOG = "rank 1 was killed by SIGSEGV after step 3; the end of its log:\na long story"
+
+
+class Crew(Rehearsal):
+    """Workers who fail at the plans in `fail`, and can then be asked nothing more."""
+
+    fail: dict[str, RunError]
+    begun = 0
+
+    def __init__(self, task: Any, graph: Any, cluster: Any, **order: Any) -> None:
+        self.graph, self.cluster, self.broken = graph, cluster, False
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return ()
+
+    def __enter__(self) -> Crew:
+        Crew.begun += 1
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.broken = True
+
+    def probe(self, plans: Sequence[Plan]) -> Costs:
+        return priced(self.graph, self.cluster, batches_of(self.graph, plans))
+
+    def measure(self, plan: Plan, *, steps: int, evaluate: bool = True) -> RunResult:
+        assert not self.broken
+        if plan.name in self.fail:
+            self.broken = True
+            raise self.fail[plan.name]
+        return RunResult(measured(plan.name), ((0, 0.1, 2.0),), 1.5, "")
+
+    def memory(self, plan: Plan) -> tuple[MemoryTrace, ...]:
+        assert not self.broken
+        return ()
+
+
+def compared(monkeypatch: pytest.MonkeyPatch, **fail: RunError) -> Comparison:
+    monkeypatch.setattr(contest, "Rehearsal", Crew)
+    monkeypatch.setattr(Crew, "fail", fail, raising=False)
+    monkeypatch.setattr(Crew, "begun", 0)
+    return pt.compare(trained(), ["ddp", "zero1", "local_sgd"], "local:2", steps=2, repeat=2)
+
+
+def test_a_plan_whose_run_fails_does_not_take_the_others_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = compared(monkeypatch, zero1=RunError(LOG))
+    assert [row.plan for row in found.rows] == ["ddp", "zero1", "local_sgd"]
+    assert [row.error for row in found.rows] == ["", "rank 1 was killed by SIGSEGV after step 3", ""]
+    assert [row.measured.n for row in found.rows if row.measured] == [2, 2]
+    assert Crew.begun == 2
+
+
+def test_a_comparison_of_which_nothing_is_left_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("ddp", "zero1", "local_sgd")
+    with pytest.raises(RunError, match="first, ddp"):
+        compared(monkeypatch, **{name: RunError(f"first, {name}") for name in names})
+    with pytest.raises(RunStopped):
+        compared(monkeypatch, zero1=RunStopped("stopped", 2))
