@@ -9,6 +9,8 @@ import atexit
 import gc
 import sys
 from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,25 +18,33 @@ from typer.main import get_command
 
 from partita.errors import OptionError
 from partita.report import arguments as arg
-from partita.report.answer import Answer, lines_of, say, stdout_kept_free
+from partita.report.answer import Answer, lines_of, open_streams, say, stdout_kept_free
 from partita.report.failure import attempt, terminable
 from partita.report.given import given
 from partita.report.progress import telling
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, help="Plan, predict, run and check parallel training.")
+VARIABLES = (
+    "Environment: PARTITA_PLUGINS=FILE.py,MODULE adds recipes and codecs; PARTITA_TRACEBACK=1 shows where an error "
+    "comes from; NO_COLOR=1 means lines instead of a spinner; train obeys torchrun's RANK, WORLD_SIZE and MASTER_ADDR."
+)
+app = typer.Typer(
+    rich_markup_mode=None, add_completion=False, help="Plan, predict, run and check parallel training.",
+    epilog=VARIABLES, context_settings={"help_option_names": ["--help", "-h"]},
+)  # fmt: skip
 machines = typer.Typer(rich_markup_mode=None, help="Show, measure and rehearse clusters.")
 app.add_typer(machines, name="cluster")
 
 
 def main(words: list[str] | None = None) -> int:
     """Carry out a command line and return its exit code."""
+    open_streams()
     atexit.register(gc.freeze)  # an interpreter that ends collects all that torch has made, which takes a second
     given = sys.argv[1:] if words is None else words
     as_json = "--json" in (given[: given.index("--")] if "--" in given else given)
     with stdout_kept_free() if as_json else nullcontext(), terminable(), telling() as tell:
-        answer = attempt(lambda: get_command(app).main(given, prog_name="partita", standalone_mode=False, obj=tell))
-    say(answer, as_json)
-    return answer.code
+        run = partial(get_command(app).main, given, prog_name="partita", standalone_mode=False, obj=tell)
+        answer = attempt(run, given)
+    return say(answer, as_json)
 
 
 @app.callback(invoke_without_command=True)
@@ -118,7 +128,7 @@ def train(
     """Train a task by a plan."""
     if (steps is None) == (epochs is None):
         raise OptionError("train stops after --steps N or --epochs N; give one of them")
-    where = given(cluster, plan)
+    where = given(cluster, plan, folder=Path(out) if out else None)
     from partita import api
     from partita.report.answers import trained_answer
 
@@ -141,7 +151,7 @@ def compare(
     from partita.searches.sweep import read_sweep
 
     chosen, bandwidths = split_plans(plans), read_sweep(sweep) if sweep else ()
-    where = given(cluster, *chosen, files=(report, trace))
+    where = given(cluster, *chosen, files=(report, trace), folder=out)
     from partita import api
     from partita.report.answers import comparison_answer
     from partita.report.page import write_page

@@ -9,7 +9,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
+from io import TextIOWrapper
 from typing import Any, Final
+
+from partita.errors import PartitaError
 
 SCHEMA: Final = 1
 WIDE: Final = 200  # columns where no terminal says how many it has
@@ -32,24 +35,52 @@ def lines_of(body: Mapping[str, Any]) -> tuple[str, ...]:
 
 def speaks() -> bool:
     """Whether this process is the one that talks: of the ranks that a launcher started, the first."""
-    return os.environ.get("RANK", "0") in ("", "0")
+    rank = os.environ.get("RANK", "")
+    return not (rank.isdecimal() and int(rank))
 
 
-def say(answer: Answer, as_json: bool) -> None:
-    """Print an answer: results on stdout, an error's sentence on stderr too. Of several ranks, the first speaks."""
+def say(answer: Answer, as_json: bool) -> int:
+    """Print an answer: results on stdout, an error's sentence on stderr too. Of several ranks, the first speaks.
+    Returns the exit code, which is another where the answer cannot be written."""
     if answer.error:
-        print(f"partita: {answer.error}", file=sys.stderr, flush=True)
+        _complain(answer.error)
     if not speaks():
-        return
+        return answer.code
     try:
         if as_json:
             print(write_json({**answer.body, **({"error": answer.error} if answer.error else {})}))
         elif answer.text:
             _print(answer.text)
         sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader, such as `head`, has what it wanted; what is left must not fail again when Python flushes at exit.
+    except (OSError, SystemExit) as error:  # rich leaves where the pipe is broken
+        # What is left must not fail again when Python flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError | SystemExit):  # whose reader, such as `head`, has what it wanted
+            _complain(f"the answer cannot be written to stdout ({error.strerror}); send it to where there is room")
+            return answer.code or PartitaError.exit_code
+    return answer.code
+
+
+def _complain(sentence: str) -> None:
+    """Say a sentence on stderr, if anybody reads that."""
+    try:
+        print(f"partita: {sentence}", file=sys.stderr, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+def open_streams() -> None:
+    """Let what is written to a stdout or stderr that is closed go nowhere, so that the numbers 1 and 2 are no other
+    file's; and letters that the terminal's encoding lacks become question marks."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            setattr(sys, name, os.fdopen(number, "r" if not number else "w", closefd=False))
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _print(text: tuple[Any, ...]) -> None:

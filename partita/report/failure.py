@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -20,17 +20,16 @@ INTERRUPTED: Final = 130
 TERMINATED: Final = 143
 
 
-def attempt(command: Callable[[], Answer | int | None]) -> Answer:
-    """What a command answers. Raises nothing: an int is an exit code that was already explained, an exception becomes
-    one sentence, with its traceback before it where PARTITA_TRACEBACK=1."""
+def attempt(command: Callable[[], Answer | int | None], words: Sequence[str] = ()) -> Answer:
+    """What the command that `words` ask for answers. Raises nothing: an int is an exit code that was already explained,
+    an exception becomes one sentence, with its traceback before it where PARTITA_TRACEBACK=1."""
     try:
         found = command()
         if isinstance(found, Answer):
             return found
         return Answer(code=found or 0, error="interrupted" if found == INTERRUPTED else "")
     except UsageError as error:
-        context = getattr(error, "ctx", None)
-        sentence = " ".join(error.format_message().split()).rstrip(".")
+        context, sentence = getattr(error, "ctx", None), _misused(error, words)
         return Answer(code=2, error=f"{sentence}; see {context.command_path if context else 'partita'} --help")
     except SystemExit as stop:
         return _left(stop)
@@ -40,9 +39,30 @@ def attempt(command: Callable[[], Answer | int | None]) -> Answer:
         _show_traceback()
         return Answer(code=error.exit_code, error=str(error))
     except Exception as error:
+        if _interrupted(error):
+            return Answer(code=INTERRUPTED, error="interrupted")
         what = " ".join(f"{type(error).__name__}: {error}".split())
         hint = "" if _show_traceback() else "; rerun with PARTITA_TRACEBACK=1 to see where"
         return Answer(code=3, error=f"this should not have happened ({what}){hint}")
+
+
+def _misused(error: Any, words: Sequence[str]) -> str:
+    """What is wrong in a command line, with the value that was given."""
+    sentence = " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")
+    for option in getattr(getattr(error, "param", None), "opts", ()):
+        for word, after in zip(words, [*words[1:], ""], strict=True):
+            value = after if word == option else word.removeprefix(f"{option}=")
+            said = repr(value) in sentence or f" {value} " in sentence
+            if (word == option or value != word) and not said:
+                return f"{sentence}, not {value!r}"
+    return sentence
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind an error: a module that is being loaded then turns it into an error of its own."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _left(stop: SystemExit) -> Answer:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from os.path import exists, isdir  # false, too, for what may not be asked
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from partita.errors import OptionError
 
@@ -10,9 +13,36 @@ from partita.errors import OptionError
 def check_writable(*paths: Path | None) -> None:
     """Raises OptionError for a file that could not be written later, after long work."""
     for path in paths:
-        if path is not None and (path.is_dir() or not path.parent.is_dir()):
-            why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        if path is None:
+            continue
+        if isdir(path) or not isdir(path.parent):
+            why = "it is a folder" if isdir(path) else f"there is no folder {path.parent}"
+        else:
+            why = "" if _takes(path) else "nothing may be written there"
+        if why:
             raise OptionError(f"{path} cannot be written ({why}); give a file in a folder that is there")
+
+
+def check_folder(path: Path | None) -> None:
+    """Raises OptionError for a folder that could not be made or written to later. Makes nothing."""
+    there = path
+    while there is not None and not exists(there) and there != there.parent:
+        there = there.parent
+    if there is not None and not (isdir(there) and _takes(there / "new")):
+        why = "nothing may be written there" if isdir(there) else f"{there} is a file"
+        raise OptionError(f"{path} cannot be written ({why}); give a folder that can be")
+
+
+def _takes(path: Path) -> bool:
+    """Whether a file could be written. A folder is asked with a file without a name: what permissions say does not hold
+    for root, nor on a disk that is mounted read-only."""
+    if exists(path):
+        return os.access(path, os.W_OK)
+    try:
+        with TemporaryFile(dir=path.parent):
+            return True
+    except OSError:
+        return False
 
 
 def write_file(path: Path, text: str) -> None:

@@ -197,5 +197,17 @@ def no_optimizer() -> Task:
     return with_(optimizer=lambda parameters: 5)
 
 
+def leaves_out() -> Task:
+    return with_(optimizer=lambda parameters: torch.optim.SGD(list(parameters)[:1], lr=0.1))
+
+
+def wide_model() -> Task:
+    return with_(model=lambda: nn.Linear(6, 3).double())
+
+
+def labels_beyond() -> Task:
+    return with_(data=Samples(lambda x, y, index: (x, y + 90)))
+
+
 def bad_rate() -> Task:
     return with_(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=-1))

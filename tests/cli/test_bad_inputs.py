@@ -43,6 +43,7 @@ MODELS = {
     "hook": ("steps_early", "parameter 'inner.weight' has a hook that runs once its gradient is there"),
     "sparse gradient": ("sparse_gradient", "parameter '0.weight' gets a sparse gradient; use a layer without"),
     "schedule": ("watches_the_loss", "could not be stepped without arguments (TypeError"),
+    "wide": ("wide_model", "parameter 'weight' is float64 and Task.precision is 'fp32'; give precision='fp64'"),
     "closure": ("wants_a_closure", "LBFGS.step() missing 1 required positional argument: 'closure'"),
     "bound": ("no_bound", "Task.clip_norm is -1.0; give a bound above 0, or None"),
 }  # fmt: skip
@@ -52,6 +53,7 @@ OPTIONS = {
     "35": (["--plan", "newer.toml"], "the plan has schema 7; this version reads schema 1"),
     "36": (["--plan", "hand.toml"], "mine needs 3 devices"),
     "28": (["--plan", "nan.toml"], "plan.memory.budget is nan; a finite number belongs there"),
+    "23 all": (["--plan", "ps_sync(servers=2)"], "mesh axis 'data' has length 0; 1 or more is allowed"),
     "23": (["--plan", "ps_sync(servers=9)"], "1 or more is allowed, and 9 devices serve: ask for fewer servers"),
     "39": (["--plan", "magic(x=1)"], "there is no recipe 'magic'"),
     "39 code": (["--plan", "__import__('os').system('true')"], "is no recipe call"),
@@ -84,6 +86,22 @@ def test_a_bad_model_or_bad_data_is_one_sentence(
 ) -> None:
     function, sentence = MODELS[number]
     assert sentence in said(["capture", f"{TASKS}:{function}"], capfd, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "sentence"),
+    [
+        ("leaves_out", 2, "the optimizer leaves out 5 of 6 parameters that it is given"),
+        ("labels_beyond", 3, "a step of 'perceptron' failed (IndexError: Target 9"),
+    ],
+)
+def test_a_step_that_cannot_be_taken_is_one_sentence(
+    function: str, code: int, sentence: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bad input 50, and what only a step of the whole model shows."""
+    monkeypatch.delenv("PARTITA_TRACEBACK", raising=False)
+    assert main(["verify", f"{TASKS}:{function}", "--plan", "ddp", "--cluster", "local:2"]) == code
+    assert sentence in capfd.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("number", OPTIONS)

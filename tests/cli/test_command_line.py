@@ -60,12 +60,18 @@ def raising(error: BaseException) -> Callable[..., Any]:
     return stub
 
 
+def caused(error: BaseException, cause: BaseException) -> BaseException:
+    error.__cause__ = cause
+    return error
+
+
 ENDS = [
     (PlanError("bad plan"), 2, "bad plan"),
     (RunError("rank 1 failed"), 3, "rank 1 failed"),
     (RunHung("nothing moved"), 4, "nothing moved"),
     (KeyboardInterrupt(), 130, "interrupted"),
     (SystemExit(143), 143, "terminated"),
+    (caused(ImportError("initialization failed"), KeyboardInterrupt()), 130, "interrupted"),
     (SystemExit(0), 3, "something that was called left with exit code 0 before it was done"),
     (ValueError("x\ny"), 3, "this should not have happened (ValueError: x y); "
      "rerun with PARTITA_TRACEBACK=1 to see where"),
@@ -126,6 +132,22 @@ def test_bad_input_gets_one_sentence_and_two(say: Say, words: tuple[str, ...]) -
     code, out, _ = say(*words, "--json")
     assert code == 2
     assert set(json.loads(out)) == {"schema", "error"}
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [
+        ("--steps", "0", "greater than or equal to 1, not '0'; see partita train --help"),
+        ("--steps=-3", "", "greater than or equal to 1, not '-3'; see partita train --help"),
+        ("--seed", "x", "not 'x'; see"),
+        ("--timeout", "nan", "less than or equal to 604800, not 'nan'; see"),
+    ],
+)
+def test_a_wrong_value_is_repeated(say: Say, option: str, value: str, sentence: str) -> None:
+    words = ["train", "t", "--cluster", "local:2", "--plan", "ddp", option, *([value] if value else [])]
+    code, _, err = say(*words)
+    assert code == 2
+    assert sentence in err
 
 
 @pytest.mark.parametrize("words", [("plan", "--top", "2"), ("simulate", "--plan", "ddp"), ("fit",)], ids=" ".join)
@@ -292,6 +314,19 @@ def test_commas_inside_parentheses_do_not_split(text: str, plans: list[str]) -> 
 def test_plans_that_cannot_be_split_are_refused(text: str) -> None:
     with pytest.raises(OptionError, match="--plans"):
         split_plans(text)
+
+
+@pytest.mark.parametrize("words", [("-h",), ("train", "-h"), ("cluster", "show", "--help")], ids=" ".join)
+def test_help_is_asked_for_in_two_ways(say: Say, words: tuple[str, ...]) -> None:
+    code, out, err = say(*words)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"Usage: partita {' '.join(words[:-1])}".rstrip())
+
+
+def test_help_names_the_variables(say: Say) -> None:
+    out = " ".join(say("--help")[1].split())
+    for name in ("PARTITA_PLUGINS", "PARTITA_TRACEBACK", "NO_COLOR", "RANK"):
+        assert name in out
 
 
 LIGHT = "import sys; from partita.__main__ import main; main(['--help']); "
