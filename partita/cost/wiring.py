@@ -71,7 +71,7 @@ class Wiring:
     `start` is core-seconds for each call, `sent`, `received` and `reduced` core-seconds for each byte; `message` is the
     latency of a message; `curves` has the costs of collectives; `efficiency` is the fraction of a link's bandwidth that
     payload gets, `inside` that of links within a machine (None: the same). `overlap` has, by ascending size, the factor
-    by which a collective takes longer while its ranks compute (none: it does not).
+    by which a collective takes longer while its ranks compute (none: it does not), `message_overlap` that of a message.
     """
 
     start: Seconds = 100e-6
@@ -83,13 +83,15 @@ class Wiring:
     efficiency: float = 0.95
     inside: float | None = None
     overlap: tuple[tuple[Bytes, float], ...] = ()
+    message_overlap: tuple[tuple[Bytes, float], ...] = ()
 
-    def slowdown(self, size: Bytes) -> float:
-        """The factor by which a collective of `size` bytes takes longer while its ranks compute: linear in the
-        logarithm of the size; beyond the last one the seconds that it adds stay."""
-        if not self.overlap:
+    def slowdown(self, size: Bytes, *, message: bool = False) -> float:
+        """The factor by which a collective, or a `message`, of `size` bytes takes longer while its ranks compute: linear
+        in the logarithm of the size; beyond the last one the seconds that it adds stay."""
+        rows = self.message_overlap if message else self.overlap
+        if not rows:
             return 1.0
-        sizes, factors = np.array(self.overlap, np.float64).T
+        sizes, factors = np.array(rows, np.float64).T
         beyond = min(1.0, float(sizes[-1]) / max(size, 1))
         return 1.0 + beyond * (float(np.interp(np.log(max(size, 1)), np.log(sizes), factors)) - 1.0)
 

@@ -3,7 +3,7 @@ size."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from statistics import median
 from typing import Any, Final, NamedTuple
@@ -14,7 +14,7 @@ from partita.cost.wiring import Circle, Curve, Measured, Wiring
 from partita.lab.costing import Tell
 from partita.lab.worker_group import WorkerGroup
 from partita.program.instruction import Kind
-from partita.units import Bytes, BytesPerSecond, Seconds
+from partita.units import Bytes, Seconds
 
 MEASURED: Final = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
 BUCKET: Final[Bytes] = 2**22
@@ -60,7 +60,17 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
         start, message, Measured(waits(curve, share), waits(scatter, share / 2), waits(gather, share / 2)),
         sent, received, reduced, efficiency,
     )  # fmt: skip
-    return replace(found, overlap=_overlap(replies, found, Circle(p), slowest * efficiency, min(quota, 1 / spread) / 2))
+    circle, rate, width = Circle(p), min(quota, 1 / spread) / 2, slowest * efficiency
+
+    def summed(size: Bytes) -> Seconds:
+        return found.waiting(size, circle) + max(share * size / width, found.reducing(size, circle) / rate)
+
+    def moved(size: Bytes) -> Seconds:
+        return found.message + max(size / width, (start + max(sent, received) * size) / rate)
+
+    return replace(
+        found, overlap=_overlap(replies, "collective", summed), message_overlap=_overlap(replies, "message", moved)
+    )
 
 
 def _each_byte(end: list[tuple[Bytes, Seconds, Seconds]]) -> float:
@@ -71,17 +81,13 @@ def _each_byte(end: list[tuple[Bytes, Seconds, Seconds]]) -> float:
 
 
 def _overlap(
-    replies: list[dict[str, Any]], wiring: Wiring, circle: Circle, bandwidth: BytesPerSecond, rate: float
+    replies: list[dict[str, Any]], name: str, own: Callable[[Bytes], Seconds]
 ) -> tuple[tuple[Bytes, float], ...]:
-    """By size, how many times as long an all-reduce takes while its ranks compute as the clock would say, for which
-    the two share each processor evenly, at `rate` cores each."""
-    found = []
-    for rows in zip(*(reply.get("overlapped", []) for reply in replies), strict=True):
-        size, wall = rows[0][0], median(row[1] for row in rows)
-        sent = 2 * (circle.ranks - 1) / circle.ranks * size / bandwidth
-        own = wiring.waiting(size, circle) + max(sent, wiring.reducing(size, circle) / rate)
-        found.append((int(size), max(wall / own, 1.0)))
-    return tuple(sorted(found))
+    """By size, how many times as long something takes while its ranks compute as in the clock, where it and computing
+    share each processor evenly: `own` seconds."""
+    rows = [dict(reply["overlapped"].get(name, [])) for reply in replies if reply.get("overlapped")]
+    walls = {size: [each[size] for each in rows if size in each] for size in sorted({n for each in rows for n in each})}
+    return tuple((size, max(median(wall) / own(size), 1.0)) for size, wall in walls.items())
 
 
 class Round(NamedTuple):

@@ -2,13 +2,13 @@
 
 In a step ranks come to a collective from computing, or compute beside it; neither is like a collective among ranks that
 rest. gloo's thread spins while a peer's message waits for a receive that is not posted yet, which takes twice the
-core-seconds where ranks have rested; and a hop beside computing waits for a time slice.
+core-seconds where ranks have rested; and a message beside computing waits for a time slice.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from itertools import pairwise
 from statistics import fmean, median
@@ -25,7 +25,7 @@ from partita.units import Bytes, Seconds
 
 PATIENCE: Final[Seconds] = 60.0
 AHEAD: Final[Seconds] = 1e-3  # of computing before each message and collective
-OVERLAPPED: Final[tuple[Bytes, ...]] = (2**16, 2**18, 2**20)  # of collectives beside computing
+OVERLAPPED: Final[tuple[Bytes, ...]] = (2**16, 2**18, 2**20)  # beside computing
 
 
 def wire_seconds(
@@ -61,25 +61,39 @@ def wire_seconds(
     return found
 
 
-def overlapped_seconds(largest: Bytes, repeats: int = 12) -> list[tuple[Bytes, Seconds]]:
-    """(bytes, wall seconds) of an all-reduce of up to the `largest` size among all ranks, means, while each of them
-    multiplies matrices until its own is done."""
-    rank, group, found = dist.get_rank(), tuple(range(dist.get_world_size())), []
-    transport, executor = Processes(rank, {("probe", group): dist.group.WORLD}), Executor()
-    factor = torch.randn(128, 128)
+def overlapped_seconds(largest: Bytes, repeats: int = 12) -> dict[str, list[tuple[Bytes, Seconds]]]:
+    """(bytes, wall seconds) up to the `largest` size of an all-reduce among all ranks, and of a message between two
+    neighbours, means, while each rank multiplies matrices until its own is done."""
+    rank, group = dist.get_rank(), tuple(range(dist.get_world_size()))
+    transport, executor, mate = Processes(rank, {("probe", group): dist.group.WORLD}), Executor(), rank ^ 1
+    found: dict[str, list[tuple[Bytes, Seconds]]] = {"collective": [], "message": []}
     for size in (*(size for size in OVERLAPPED if size < largest), largest):
-        elements = max(size // 4, 1)
-        edges = tuple(elements * k // len(group) for k in range(len(group) + 1))
-        repeats = repeats if size < largest else repeats // 2
-        once = partial(carried_out, transport, Kind.ALL_REDUCE, torch.zeros(elements), group, edges)
-        ends = []
-        for _ in range(repeats + 2):
-            executor.begin(once)
-            while executor.busy:
-                torch.mm(factor, factor)
-            ends.append(time.perf_counter())
-        found.append((size, (ends[-1] - ends[1]) / repeats))
+        tensor = torch.zeros(max(size // 4, 1))
+        edges = tuple(len(tensor) * k // len(group) for k in range(len(group) + 1))
+        turns = repeats if size < largest else repeats // 2
+        summed = partial(carried_out, transport, Kind.ALL_REDUCE, tensor, group, edges)
+        found["collective"].append((size, beside_computing(executor, summed, turns)))
+        if mate < len(group):
+            there_and_back = partial(exchanged, tensor, mate, rank < mate)
+            found["message"].append((size, beside_computing(executor, there_and_back, turns) / 2))
     return found
+
+
+def beside_computing(executor: Executor, call: Callable[[], None], turns: int) -> Seconds:
+    """Seconds of `call`, a mean, in another thread while this one multiplies matrices."""
+    factor, ends = torch.randn(128, 128), []
+    for _ in range(turns + 2):
+        executor.begin(call)
+        while executor.busy:
+            torch.mm(factor, factor)
+        ends.append(time.perf_counter())
+    return (ends[-1] - ends[1]) / turns
+
+
+def exchanged(tensor: torch.Tensor, mate: int, first: bool) -> None:
+    """A message to another rank and one back, or, not `first`, the other way round."""
+    for sends in (first, not first):
+        (dist.send if sends else dist.recv)(tensor, mate)
 
 
 def computed(factor: torch.Tensor, least: Seconds) -> Seconds:
@@ -125,5 +139,5 @@ def rank_wires(
     if world == 1:
         return {kind: [] for kind in (*kinds, "message")}
     found: dict[str, Any] = {kind: wire_seconds(Kind(kind), sizes, device=device) for kind in kinds}
-    found["overlapped"] = overlapped_seconds(sizes[-1]) if device == CPU else []
+    found["overlapped"] = overlapped_seconds(sizes[-1]) if device == CPU else {}
     return found | {"message": message_seconds(rank, sizes)}

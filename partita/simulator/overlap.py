@@ -1,17 +1,15 @@
-"""Collectives that take longer while their ranks compute: a hop waits until the thread that serves it is given a time
-slice, or until a quota that computing has used up is filled again.
+"""Messages and collectives that take longer while their ranks compute: a hop waits until the thread that serves it is
+given a time slice, or until a quota that computing has used up is filled again.
 
 computing         |BBBBBBBB|
 A, alone          |======|
 A, beside B       |-----------==|     at 1 / factor of its speed while B runs
 
 The clock shares out core-seconds, of which a hop needs few, and knows of no slices. So it runs a few times: each run
-shows what computes beside each collective, and gives the next run what that one takes beyond its own seconds.
+shows what computes beside each of them, and gives the next run what that one takes beyond its own seconds.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import numpy as np
 
@@ -22,35 +20,40 @@ from partita.simulator.activities import Reals
 from partita.simulator.expand import Layout
 
 
-def factors_of(program: Program, costs: Costs) -> dict[str, float]:
-    """By how much each collective takes longer beside computing, where it does."""
-    acts = {i.name: i.act for _, i in program.instructions() if isinstance(i.act, Collective)}
-    found = (
-        {name: costs.wiring.slowdown(program.payload(act)) for name, act in acts.items()}
-        if costs.wiring.overlap
-        else {}
-    )
-    return {name: factor for name, factor in found.items() if factor > 1}
+Factors = dict[str, list[tuple[int, float]]]
 
 
-def extra_seconds(layout: Layout, factors: Mapping[str, float], start: Reals, end: Reals, extra: Reals) -> Reals:
+def factors_of(program: Program, costs: Costs) -> Factors:
+    """By role, places of instructions that move something and take longer beside computing, and by how much."""
+    found: Factors = {}
+    if not costs.wiring.overlap and not costs.wiring.message_overlap:
+        return found
+    for role in program.roles:
+        for place, i in enumerate(role.instructions):
+            if isinstance(i.act, Collective | Send | Receive):
+                factor = costs.wiring.slowdown(program.payload(i.act), message=not isinstance(i.act, Collective))
+                if factor > 1:
+                    found.setdefault(role.name, []).append((place, factor))
+    return found
+
+
+def extra_seconds(layout: Layout, factors: Factors, start: Reals, end: Reals, extra: Reals) -> Reals:
     """What each activity takes beyond its own seconds, given what computes while it runs, from times in which it took
-    `extra` seconds. A collective waits for the slowest of its ranks."""
+    `extra` seconds. Who move something together wait for the slowest of them."""
     found = np.zeros(len(start))
     for role in layout.program.roles:
-        moving = [isinstance(i.act, Collective | Send | Receive) for i in role.instructions]
-        met = [(j, factors[i.name]) for j, i in enumerate(role.instructions) if i.name in factors]
-        at = layout.at(role)
-        for kind in range(at.shape[2]) if met else ():
-            busy = at[:, np.flatnonzero(~np.array(moving)), kind].ravel()
+        at, moves = layout.at(role), factors.get(role.name, [])
+        computes = [not isinstance(i.act, Collective | Send | Receive) for i in role.instructions]
+        for kind in range(at.shape[2]) if moves else ():
+            busy = at[:, np.flatnonzero(computes), kind].ravel()
             moments, computed = _busy(start[busy], end[busy])
-            for j, factor in met:
-                mine = at[:, j, kind]
+            for place, factor in moves:
+                mine = at[:, place, kind]
                 own = end[mine] - start[mine] - extra[mine]
                 progress = moments - (1 - 1 / factor) * computed
                 done = np.interp(np.interp(start[mine], moments, progress) + own, progress, moments)
                 found[mine] = np.maximum(found[mine], done - start[mine] - own)
-    return np.maximum(found, 0.0)
+    return found
 
 
 def _busy(start: Reals, end: Reals) -> tuple[Reals, Reals]:

@@ -31,7 +31,7 @@ from partita.simulator.transfers import Transfers, sent_by, traffic_of, transfer
 from partita.units import Bytes, Seconds
 
 WARMUP = 4  # rounds that fill a pipeline
-TURNS = 2  # after the first, in which collectives learn what computes beside them
+TURNS = 2  # after the first, in which what moves learns what computes beside it
 MOMENTS = 240  # of a curve of memory
 Live = tuple[Bytes, tuple[tuple[Seconds, Bytes], ...], tuple[tuple[Bytes, ...], ...]]
 ASYNC_ROUNDS = 28  # rounds where workers go at their own pace, and a ledger is to show how stale they are

@@ -21,7 +21,7 @@ from partita.plan.memory import Memory, Recompute
 from partita.plan.plan import Plan
 from partita.plan.text import read_plan, write_plan
 from partita.searches.finals import FINALISTS
-from partita.searches.steps_to_loss import Point, StepsToLoss
+from partita.searches.steps_to_loss import MeasuredMinibatch, StepsToLoss
 from partita.task import load_task, spec_of
 from tests.api import factory
 from tests.api.factory import in_the_midst, trained, with_size
@@ -137,7 +137,7 @@ def test_measurements_of_one_verb_share_a_task(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(costing, "measured_costs", lab)
     monkeypatch.setattr(factory, "trained", lambda: made.append(perceptron()) or made[-1])
     pt.simulate(graph, "auto", pt.Cluster.load("lab-4x1g"), task=OWN)
-    points = tuple(Point(batch, 40 * (1 + 8 / batch)) for batch in (4, 6, 12))
+    points = tuple(MeasuredMinibatch(batch, 40 * (1 + 8 / batch)) for batch in (4, 6, 12))
     api.search(graph, pt.Cluster.load("lab-4x1g"), task=OWN, steps_to_loss=StepsToLoss(0.5, points))
     assert [task for task, *_ in lab.asked[:3]] == [made[0]] * 3
     assert {id(task) for task, *_ in lab.asked[3:]} == {id(made[1])}
@@ -148,7 +148,8 @@ def test_measurements_of_one_verb_share_a_task(monkeypatch: pytest.MonkeyPatch) 
 def test_a_comparison_says_why_auto_takes_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A note begins with it, beside those of the runs; a plan that was named needs none."""
     monkeypatch.setattr(costing, "measured_costs", Measured())
-    monkeypatch.setattr(contest, "contest", lambda *given, **named: contest.Contest({}, {}, {}, {}, {}, ("ran",), {}))
+    nothing = comparison_run.ComparisonRun({}, {}, {}, {}, {}, ("ran",), {})
+    monkeypatch.setattr(comparison_run, "run_comparison", lambda *given, **named: nothing)
     found = api.compare(OWN, ["auto", "ddp"], api.cluster_of("lab-4x1g"))
     best = api.search(api.graph_of(OWN), api.cluster_of("lab-4x1g"), task=OWN)
     assert found.notes == (f"auto: {best.explanation}", "ran")

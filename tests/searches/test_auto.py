@@ -132,7 +132,7 @@ def test_the_usual_plan_and_one_device_are_looked_at_on_few_devices() -> None:
     graph = deep(8)
     assert usual(graph, machines(4, 1e6)) == "ddp"
     for size, known in ((4, True), (32, False)):
-        names = [plan.name for plan in field_of(graph, machines(size, 1e6)).plans]
+        names = [plan.name for plan in shortlist_of(graph, machines(size, 1e6)).plans]
         assert (names.count("ddp"), names.count("single")) == (known, known)
 
 

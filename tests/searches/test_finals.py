@@ -20,7 +20,7 @@ from partita.program.timeline import Timeline
 from partita.recipes.catalogue import call
 from partita.recipes.fastest import ALIKE
 from partita.searches import exhaust, exhaustive
-from partita.searches.auto import auto, field_of
+from partita.searches.auto import auto, shortlist_of
 from partita.searches.exhaustive import Candidate, Search
 from partita.searches.finals import finalists, finals, judged, plainest
 from partita.searches.fit import ERROR
@@ -150,8 +150,8 @@ def test_the_grid_is_screened_at_the_speed_that_was_measured() -> None:
 
     def screen(there: Cluster) -> tuple[Search, Costs]:
         screened.append(there)
-        field, costs = known(graph, there)
-        return plainest(auto(field, costs), there, "time"), costs
+        shortlist, costs = known(graph, there)
+        return plainest(auto(shortlist, costs), there, "time"), costs
 
     def measure(few: Sequence[Plan]) -> Costs:
         sheet = datasheet_costs(graph, cluster, api.batches_of(graph, few))
@@ -226,6 +226,6 @@ def test_the_choice_is_after_the_search(size: int, bandwidth: float, clocked: li
 
 
 def known(graph: Graph, cluster: Cluster) -> tuple[Any, Any]:
-    """The field of a search, and the data sheets that rank it."""
-    field = field_of(graph, cluster)
-    return field, datasheet_costs(graph, cluster, api.batches_of(graph, field.plans))
+    """The shortlist of a search, and the data sheets that rank it."""
+    shortlist = shortlist_of(graph, cluster)
+    return shortlist, datasheet_costs(graph, cluster, api.batches_of(graph, shortlist.plans))

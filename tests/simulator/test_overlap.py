@@ -31,7 +31,8 @@ def prepared(text: str, ratio: float, factor: float) -> tuple[Program, Costs]:
     machines = whole_cores(4, RING / (COMPUTE * ratio))
     program = lower(graph, call(text, graph, machines), machines)[-1].program
     costs = priced(graph, machines, sorted({s.batch for s in program.segments}), operator=COMPUTE / 10)
-    return program, replace(costs, wiring=replace(costs.wiring, overlap=((10**9, factor),) if factor > 1 else ()))
+    rows = ((10**9, factor),) if factor > 1 else ()
+    return program, replace(costs, wiring=replace(costs.wiring, overlap=rows, message_overlap=rows))
 
 
 def step(text: str, ratio: float, factor: float) -> float:
@@ -51,7 +52,7 @@ def test_a_sum_behind_computing_takes_what_it_takes_alone(ratio: float) -> None:
     assert step("ddp", ratio, 5.0) == pytest.approx(step("ddp", ratio, 1.0), rel=1e-9)
 
 
-@pytest.mark.parametrize("text", ["ddp(bucket_bytes=24)", "pipe_sgd", "local_sgd"])
+@pytest.mark.parametrize("text", ["ddp(bucket_bytes=24)", "pipe_sgd", "local_sgd", "ps_sync", "d_psgd", "gpipe(stages=2,microbatches=4)"])
 @pytest.mark.parametrize("ratio", [0.3, 2.0])
 def test_no_step_gains_from_it_and_none_loses_more_than_the_factor(text: str, ratio: float) -> None:
     alone, beside = step(text, ratio, 1.0), step(text, ratio, 3.0)
@@ -62,6 +63,7 @@ def test_the_factor_lies_between_those_measured_and_its_seconds_stay_beyond_them
     wiring = Wiring(overlap=((100, 5.0), (10_000, 2.0)))
     assert [wiring.slowdown(size) for size in (4, 100, 1000, 10_000)] == pytest.approx([5.0, 5.0, 3.5, 2.0])
     assert wiring.slowdown(100_000) == pytest.approx(1.1)
+    assert wiring.slowdown(1000, message=True) == 1.0
     assert Wiring().slowdown(1000) == 1.0
 
 

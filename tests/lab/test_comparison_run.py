@@ -1,4 +1,4 @@
-"""A comparison in which the run of a plan fails; crews of workers are stood in for."""
+"""A comparison in which the run of a plan fails; workers are stood in for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import partita as pt
 from partita.cost.costs import Costs
 from partita.errors import RunError, RunStopped
-from partita.lab import contest
+from partita.lab import comparison_run
 from partita.lab.costing import batches_of
 from partita.lab.rehearsal import Rehearsal
 from partita.plan.plan import Plan
@@ -24,7 +24,7 @@ from tests.report.timelines import measured
 LOG = "rank 1 was killed by SIGSEGV after step 3; the end of its log:\na long story"
 
 
-class Crew(Rehearsal):
+class Workers(Rehearsal):
     """Workers who fail at the plans in `fail`, and can then be asked nothing more."""
 
     fail: dict[str, RunError]
@@ -37,8 +37,8 @@ class Crew(Rehearsal):
     def notes(self) -> tuple[str, ...]:
         return ()
 
-    def __enter__(self) -> Crew:
-        Crew.begun += 1
+    def __enter__(self) -> Workers:
+        Workers.begun += 1
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -60,9 +60,9 @@ class Crew(Rehearsal):
 
 
 def compared(monkeypatch: pytest.MonkeyPatch, **fail: RunError) -> Comparison:
-    monkeypatch.setattr(contest, "Rehearsal", Crew)
-    monkeypatch.setattr(Crew, "fail", fail, raising=False)
-    monkeypatch.setattr(Crew, "begun", 0)
+    monkeypatch.setattr(comparison_run, "Rehearsal", Workers)
+    monkeypatch.setattr(Workers, "fail", fail, raising=False)
+    monkeypatch.setattr(Workers, "begun", 0)
     return pt.compare(trained(), ["ddp", "zero1", "local_sgd"], "local:2", steps=2, repeat=2)
 
 
@@ -71,7 +71,7 @@ def test_a_plan_whose_run_fails_does_not_take_the_others_along(monkeypatch: pyte
     assert [row.plan for row in found.rows] == ["ddp", "zero1", "local_sgd"]
     assert [row.error for row in found.rows] == ["", "rank 1 was killed by SIGSEGV after step 3", ""]
     assert [row.measured.n for row in found.rows if row.measured] == [2, 2]
-    assert Crew.begun == 2
+    assert Workers.begun == 2
 
 
 def test_a_comparison_of_which_nothing_is_left_fails(monkeypatch: pytest.MonkeyPatch) -> None:
