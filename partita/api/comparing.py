@@ -63,9 +63,7 @@ def compare(
     steps = steps or (10 if target_loss is None else graph.samples // graph.global_batch)
     given = dict(zip(names, chosen, strict=True))
     notes = list[str]()
-    rows = {
-        name: _planned(plan, graph, machines, notes.append, task=loaded, tell=tell) for name, plan in given.items()
-    }
+    rows = {name: _planned(plan, graph, machines, notes.append, task=loaded, tell=tell) for name, plan in given.items()}
     made = {text: plan for text, plan in rows.items() if isinstance(plan, Plan)}
 
     def again(text: str, costs: Costs) -> Plan:

@@ -43,9 +43,7 @@ def train(
     check_task(task)
     check_plans(plan)
     machines, first, place = cluster_given(cluster), str(init or ""), str(out or "")
-    check_training(
-        steps=steps, epochs=epochs, seed=seed, checkpoint_every=checkpoint_every, keep=keep, timeout=timeout
-    )
+    check_training(steps=steps, epochs=epochs, seed=seed, checkpoint_every=checkpoint_every, keep=keep, timeout=timeout)
     loaded = load(task) if isinstance(task, str) else task
     refuse_while_loading()
     spec = loaded.origin if ranked else spec_of(loaded)
@@ -67,9 +65,9 @@ def train(
         tell(sentence)
 
     order: dict[str, Any] = {
-        "steps": steps, "seed": seed, "init": first, "keep": SavePolicy(place, checkpoint_every, keep), "resume": resume,
+        "steps": steps, "seed": seed, "init": first, "resume": resume,
         "keyed": deterministic, "timeout": timeout, "tell": tell, "note": note,
-        "begin": begin,
+        "begin": begin, "keep": SavePolicy(place, checkpoint_every, keep),
     }  # fmt: skip
     if ranked:
         ran = train_rank(loaded, graph, made, machines, **order)

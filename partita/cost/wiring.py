@@ -86,8 +86,8 @@ class Wiring:
     message_overlap: tuple[tuple[Bytes, float], ...] = ()
 
     def slowdown(self, size: Bytes, *, message: bool = False) -> float:
-        """The factor by which a collective, or a `message`, of `size` bytes takes longer while its ranks compute: linear
-        in the logarithm of the size; beyond the last one the seconds that it adds stay."""
+        """The factor by which a collective, or a `message`, of `size` bytes takes longer while its ranks compute:
+        linear in the logarithm of the size; beyond the last one the seconds that it adds stay."""
         rows = self.message_overlap if message else self.overlap
         if not rows:
             return 1.0

@@ -63,10 +63,13 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
     circle, rate, width = Circle(p), min(quota, 1 / spread) / 2, slowest * efficiency
 
     def summed(size: Bytes) -> Seconds:
+        """What an all-reduce takes by the clock."""
         return found.waiting(size, circle) + max(share * size / width, found.reducing(size, circle) / rate)
 
     def moved(size: Bytes) -> Seconds:
-        return found.message + max(size / width, (start + max(sent, received) * size) / rate)
+        """What a message takes by the clock."""
+        core: Seconds = start + max(sent, received) * size
+        return found.message + max(size / width, core / rate)
 
     return replace(
         found, overlap=_overlap(replies, "collective", summed), message_overlap=_overlap(replies, "message", moved)

@@ -16,9 +16,9 @@ from partita.plan.memory import Recompute
 from partita.plan.plan import Plan
 from partita.recipes.fastest import ALIKE
 from partita.searches.exhaustive import Candidate, Search, exhaustive, recipe_of
-from partita.searches.explaining import binding
+from partita.searches.explaining import bottleneck
 from partita.searches.fit import ERROR
-from partita.searches.objective import LEADS, worth
+from partita.searches.objective import LEADS, objective_value
 from partita.units import show_bytes
 
 # Every batch size whose operators are to be timed takes seconds on half a core: the whole grid would take minutes.
@@ -78,14 +78,14 @@ def plainest(found: Search, cluster: Cluster, objective: str) -> Search:
     less than predictions miss by. A plan is plainer that is exact, then that computes nothing twice, then that has
     fewer instructions a step, then that keeps less. `gap` stays that of the plan that is predicted best."""
     best, alike = found.candidates[0], ALIKE if objective != "memory" else 1 + ERROR
-    least = worth(best.timeline, cluster, objective)
-    near = [c for c in found.candidates if c.fits and worth(c.timeline, cluster, objective) <= alike * least]
-    first = min(near, key=lambda c: (*_plainness(c), worth(c.timeline, cluster, objective)), default=best)
+    least = objective_value(best.timeline, cluster, objective)
+    near = [c for c in found.candidates if c.fits and objective_value(c.timeline, cluster, objective) <= alike * least]
+    first = min(near, key=lambda c: (*_plainness(c), objective_value(c.timeline, cluster, objective)), default=best)
     if first is best:
         return found
-    lead = worth(first.timeline, cluster, objective) / least - 1 if least else 0.0
+    lead = objective_value(first.timeline, cluster, objective) / least - 1 if least else 0.0
     said = f"{LEADS[objective].format(lead)}, less than predictions miss by" if lead >= SEEN else "alike"
-    words = f"{binding(first.timeline)}; {best.plan.name} is predicted {said}; "
+    words = f"{bottleneck(first.timeline)}; {best.plan.name} is predicted {said}; "
     words += f"{first.plan.name} {_plainer(first, best)}"
     others = (c for c in found.candidates if c is not first)
     return replace(

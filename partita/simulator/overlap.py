@@ -19,7 +19,6 @@ from partita.program.program import Program
 from partita.simulator.activities import Reals
 from partita.simulator.expand import Layout
 
-
 Factors = dict[str, list[tuple[int, float]]]
 
 

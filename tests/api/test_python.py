@@ -178,7 +178,7 @@ def test_a_run_that_cannot_begin_has_its_manifest(tmp_path: Path) -> None:
     with pytest.raises(pt.errors.PartitaError):
         pt.train(trained(), "single", pt.Cluster.load("local:1"), steps=1, out=str(tmp_path), init="absent.safetensors")
     assert (tmp_path / "manifest.json").exists()
-    with pytest.raises(OptionError, match="/proc/nowhere cannot be written .* give another directory"):
+    with pytest.raises(OptionError, match=r"/proc/nowhere cannot be written .* give another directory"):
         pt.train(trained(), "single", pt.Cluster.load("local:1"), steps=1, out="/proc/nowhere")
 
 

@@ -19,7 +19,7 @@ from partita.plan.plan import Plan
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import call
 from partita.recipes.fastest import ALIKE
-from partita.searches import exhaust, exhaustive
+from partita.searches import best_first, exhaustive
 from partita.searches.auto import auto, shortlist_of
 from partita.searches.exhaustive import Candidate, Search
 from partita.searches.finals import finalists, finals, judged, plainest
@@ -193,7 +193,7 @@ def as_fast(factor: float, cluster: Cluster) -> Group:
 def clocked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The programs that searches clock."""
     names = list[str]()
-    for module, name in ((exhaustive, "simulate"), (exhaust, "clocked")):
+    for module, name in ((exhaustive, "simulate"), (best_first, "clocked")):
         plain: Any = getattr(module, name)
 
         def counted(program: Any, *order: Any, plain: Any = plain, **more: Any) -> Any:

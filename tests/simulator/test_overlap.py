@@ -52,7 +52,9 @@ def test_a_sum_behind_computing_takes_what_it_takes_alone(ratio: float) -> None:
     assert step("ddp", ratio, 5.0) == pytest.approx(step("ddp", ratio, 1.0), rel=1e-9)
 
 
-@pytest.mark.parametrize("text", ["ddp(bucket_bytes=24)", "pipe_sgd", "local_sgd", "ps_sync", "d_psgd", "gpipe(stages=2,microbatches=4)"])
+@pytest.mark.parametrize(
+    "text", ["ddp(bucket_bytes=24)", "pipe_sgd", "local_sgd", "ps_sync", "d_psgd", "gpipe(stages=2,microbatches=4)"]
+)
 @pytest.mark.parametrize("ratio", [0.3, 2.0])
 def test_no_step_gains_from_it_and_none_loses_more_than_the_factor(text: str, ratio: float) -> None:
     alone, beside = step(text, ratio, 1.0), step(text, ratio, 3.0)
