@@ -35,7 +35,7 @@ class Together:
     def __call__(self, do: Any, rank: Rank, act: Compute, name: str, round: int) -> Any:
         if rank is not self.last:
             self.last, self.runs = rank, self.runs + 1
-            run, end = f"{os.environ['WORLD_SIZE']}-{self.runs}", time.monotonic() + PATIENCE
+            run, end = f"{os.environ['MASTER_PORT']}-{self.runs}", time.monotonic() + PATIENCE
             (self.place / f"{run}-{rank.rank}").touch()
             while len([*self.place.glob(f"{run}-*")]) < ENOUGH:
                 assert time.monotonic() < end, f"fewer than {ENOUGH} workers have begun run {run}"
