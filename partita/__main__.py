@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import os
 import sys
 from contextlib import nullcontext
 from functools import partial
@@ -19,7 +20,7 @@ from typer.main import get_command
 from partita.errors import OptionError
 from partita.report import arguments as arg
 from partita.report.answer import Answer, lines_of, open_streams, say, stdout_kept_free
-from partita.report.failure import attempt, terminable
+from partita.report.failure import INTERRUPTED, attempt, terminable
 from partita.report.given import given
 from partita.report.progress import telling
 
@@ -36,7 +37,7 @@ app.add_typer(machines, name="cluster")
 
 
 def main(words: list[str] | None = None) -> int:
-    """Carry out a command line and return its exit code."""
+    """Carry out a command line and return its exit code; of a process's own, leave with it after Ctrl-C."""
     open_streams()
     atexit.register(gc.freeze)  # an interpreter that ends collects all that torch has made, which takes a second
     given = sys.argv[1:] if words is None else words
@@ -44,7 +45,11 @@ def main(words: list[str] | None = None) -> int:
     with stdout_kept_free() if as_json else nullcontext(), terminable(), telling() as tell:
         run = partial(get_command(app).main, given, prog_name="partita", standalone_mode=False, obj=tell)
         answer = attempt(run, given)
-    return say(answer, as_json)
+    code = say(answer, as_json)
+    if words is None and code == INTERRUPTED:
+        # Where Ctrl-C came while a text was executed, as dataclasses do, Python ends by a signal, caught or not.
+        os._exit(code)
+    return code
 
 
 @app.callback(invoke_without_command=True)

@@ -90,6 +90,22 @@ def test_every_end_has_its_code_and_one_sentence(
     assert json.loads(out) == {"schema": 1, "error": sentence}
 
 
+INTERRUPTED = """
+import sys
+from partita import api
+from partita.__main__ import main
+api.doctor = lambda: exec("raise KeyboardInterrupt")
+sys.argv = ["partita", "doctor"]
+sys.exit(main())
+"""
+
+
+def test_ctrl_c_is_an_exit_code_wherever_it_comes() -> None:
+    """Python kills itself by SIGINT if the interrupt came out of a text that was executed, though it was caught."""
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "partita: interrupted\n")
+
+
 def test_a_traceback_is_shown_on_demand(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "task_of", raising(ValueError("x")))
     monkeypatch.setenv("PARTITA_TRACEBACK", "1")
