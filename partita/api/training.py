@@ -15,6 +15,7 @@ from partita.plan.plan import Plan
 from partita.report.comparison import Comparison, Row
 from partita.report.environment import environment
 from partita.report.manifest import write_manifest
+from partita.report.progress import Note
 from partita.report.record import write_run
 from partita.report.setting import setting_of
 from partita.report.trained import Trained
@@ -62,7 +63,7 @@ def train(
 
     def note(sentence: str) -> None:
         notes.append(sentence)
-        tell(sentence)
+        tell(Note(sentence))
 
     order: dict[str, Any] = {
         "steps": steps, "seed": seed, "init": first, "resume": resume,

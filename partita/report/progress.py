@@ -17,6 +17,10 @@ EVERY: Final[Seconds] = 3.0
 RARER: Final = 20  # the part of the time so far that passes between two lines
 
 
+class Note(str):
+    """A sentence that the user must see: it is told whatever was told just before."""
+
+
 @contextmanager
 def telling(every: Seconds = EVERY) -> Iterator[Tell]:
     """A `tell(sentence)` for the time of a command, silent on all ranks but the first.
@@ -44,21 +48,25 @@ def _spinner() -> Iterator[Tell]:
 
             if not started:
                 started.append(stack.enter_context(Console(stderr=True).status("")))
-            started[0].update(Text(sentence))
+            if isinstance(sentence, Note):
+                started[0].console.print(Text(f"partita: {sentence}"), soft_wrap=True)
+            else:
+                started[0].update(Text(sentence))
 
         yield tell
 
 
 def lines(every: Seconds, clock: Callable[[], Seconds]) -> Tell:
-    """A `tell` that prints the first sentence, then at most one every `every` seconds, and rarer ones as time goes on:
-    a log of a day is no longer than a few hundred lines."""
+    """A `tell` that prints every Note, the first of the other sentences, and then at most one of these every `every`
+    seconds, rarer ones as time goes on: a log of a day is no longer than a few hundred lines."""
     begun = clock()
     last = begun - every
 
     def tell(sentence: str) -> None:
         nonlocal last
-        if (now := clock()) - last >= max(every, (now - begun) / RARER):
-            last = now
+        due = (now := clock()) - last >= max(every, (now - begun) / RARER)
+        if due or isinstance(sentence, Note):
+            last = last if isinstance(sentence, Note) else now
             with suppress(OSError):  # nobody reads it any more, and the work goes on
                 print(f"partita: {sentence}", file=sys.stderr, flush=True)
 

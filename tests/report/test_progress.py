@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from partita.report.progress import lines, telling
+from partita.report.progress import Note, lines, telling
 
 
 def test_a_line_every_few_seconds(capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,6 +23,14 @@ def test_lines_become_rarer_as_time_goes_on(capsys: pytest.CaptureFixture[str]) 
     told = capsys.readouterr().err.splitlines()
     assert told[:3] == [f"partita: step {second}" for second in (0, 4, 8)]
     assert 100 < len(told) < 250
+
+
+def test_a_note_is_told_whatever_was_told_before(capsys: pytest.CaptureFixture[str]) -> None:
+    times = iter([0.0, 0.0, 1.0, 2.0, 3.0])
+    tell = lines(3.0, lambda: next(times))
+    for sentence in ("step 1", Note("rank 1 is slow"), "step 2", "step 3"):
+        tell(sentence)
+    assert capsys.readouterr().err == "partita: step 1\npartita: rank 1 is slow\npartita: step 3\n"
 
 
 def test_only_the_first_rank_talks(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
