@@ -105,8 +105,11 @@ class Task:
         data = getattr(self, name)
         try:
             length = len(data)
-        except Exception:
+        except TypeError:
             raise TaskError(f"Task.{name} of {self.name!r} has no length; {STYLE}") from None
+        except Exception as error:  # of the user's own __len__
+            raised = first_line(error)
+            raise TaskError(f"Task.{name} of {self.name!r} has no length: it raised {raised}; {STYLE}") from error
         if hasattr(data, "batch_sampler"):
             raise TaskError(
                 f"Task.{name} of {self.name!r} is a DataLoader; give its dataset, and batch_size to the Task"

@@ -52,10 +52,18 @@ def test_a_task_that_others_cannot_make_is_refused() -> None:
         pt.train(made, "single", pt.Cluster.load("local:1"), steps=1)
 
 
+class Unmounted:
+    """A data set whose files are not there."""
+
+    def __len__(self) -> int:
+        raise OSError("the disk is away")
+
+
 @pytest.mark.parametrize(
     ("field", "data", "sentence"),
     [
         ("data", iter(()), r"Task\.data of 'cell' has no length; give a map-style dataset"),
+        ("data", Unmounted(), r"Task\.data of 'cell' has no length: it raised OSError: the disk is away"),
         ("validation", iter(()), r"Task\.validation of 'cell' has no length"),
         ("validation", (), r"Task\.validation of 'cell' holds no samples; give some, or None"),
     ],
