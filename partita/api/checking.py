@@ -54,7 +54,8 @@ def check_plans(*plans: Any) -> None:
 
 
 def plans_given(plans: Any) -> list[Plan | str]:
-    """The plans to compare. Raises PlanError where there are none, or where two that differ have the same name."""
+    """The plans to compare, each once. Raises PlanError where there are none, or where two that differ have the same
+    name."""
     if isinstance(plans, str | Plan) or not isinstance(plans, Sequence) or not plans:
         raise PlanError(f"the plans are {_kind(plans)}; give a list of one or more, such as ['ddp', 'pipe_sgd']")
     check_plans(*plans)
@@ -66,7 +67,7 @@ def plans_given(plans: Any) -> list[Plan | str]:
                 f"two plans are named {name!r}, and rows go by name; rename one: "
                 "dataclasses.replace(plan, name='other')"
             )
-    return list(plans)
+    return list(known.values())
 
 
 def name_of(plan: Plan | str) -> str:

@@ -71,7 +71,9 @@ class Wiring:
     `start` is core-seconds for each call, `sent`, `received` and `reduced` core-seconds for each byte; `message` is the
     latency of a message; `curves` has the costs of collectives; `efficiency` is the fraction of a link's bandwidth that
     payload gets, `inside` that of links within a machine (None: the same). `overlap` has, by ascending size, the factor
-    by which a collective takes longer while its ranks compute (none: it does not), `message_overlap` that of a message.
+    by which a collective takes longer while its ranks compute (none: it does not), `message_overlap` that of a message;
+    `congestion` the factor by which messages take more of the ports of a rank that hears from several others while it
+    speaks to them, such as a server's: their queues overflow.
     """
 
     start: Seconds = 100e-6
@@ -84,6 +86,16 @@ class Wiring:
     inside: float | None = None
     overlap: tuple[tuple[Bytes, float], ...] = ()
     message_overlap: tuple[tuple[Bytes, float], ...] = ()
+    congestion: tuple[tuple[Bytes, float], ...] = ()
+
+    def congested(self, sizes: Reals) -> Reals:
+        """The factors of `congestion` for messages of these sizes: linear in the logarithm of the size, the last one
+        beyond it."""
+        if not self.congestion:
+            return np.ones(len(sizes))
+        known, factors = np.array(self.congestion, np.float64).T
+        found: Reals = np.interp(np.log(np.maximum(sizes, 1.0)), np.log(known), factors)
+        return found
 
     def slowdown(self, size: Bytes, *, message: bool = False) -> float:
         """The factor by which a collective, or a `message`, of `size` bytes takes longer while its ranks compute:

@@ -71,9 +71,17 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
         core: Seconds = start + max(sent, received) * size
         return found.message + max(size / width, core / rate)
 
+    def served(size: Bytes) -> Seconds:
+        """What each of a server's messages takes by the clock."""
+        core: Seconds = 2 * start + (sent + received) * size
+        return max(size / width, core / quota)
+
     return replace(
-        found, overlap=_overlap(replies, "collective", summed), message_overlap=_overlap(replies, "message", moved)
-    )
+        found, overlap=_overlap(replies, "collective", summed), message_overlap=_overlap(replies, "message", moved),
+        congestion=tuple(
+            (size, max(wall / many / served(size), 1.0)) for size, many, wall in replies[-1].get("congested", [])
+        ),
+    )  # fmt: skip
 
 
 def _each_byte(end: list[tuple[Bytes, Seconds, Seconds]]) -> float:

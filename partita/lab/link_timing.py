@@ -7,6 +7,7 @@ core-seconds where ranks have rested; and a message beside computing waits for a
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
@@ -26,6 +27,7 @@ from partita.units import Bytes, Seconds
 PATIENCE: Final[Seconds] = 60.0
 AHEAD: Final[Seconds] = 1e-3  # of computing before each message and collective
 OVERLAPPED: Final[tuple[Bytes, ...]] = (2**16, 2**18, 2**20)  # beside computing
+CONGESTED: Final[tuple[Bytes, ...]] = (2**18, 2**20, 2**22)  # where a server's queues fill
 
 
 def wire_seconds(
@@ -76,6 +78,34 @@ def overlapped_seconds(largest: Bytes, repeats: int = 12) -> dict[str, list[tupl
         if mate < len(group):
             there_and_back = partial(exchanged, tensor, mate, rank < mate)
             found["message"].append((size, beside_computing(executor, there_and_back, turns) / 2))
+    return found
+
+
+def congested_seconds(largest: Bytes, turns: int = 2) -> list[tuple[Bytes, int, Seconds]]:
+    """(bytes of a message, messages each way, seconds for all) while the last rank hears from all others and speaks to
+    them at once, as a server does; no less than four times the `largest` size each way. None among two ranks."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    server, found = world - 1, []
+    peers = tuple(range(server)) if rank == server else (server,)
+    for size in (size for size in CONGESTED if size <= largest and world > 2):
+        many = -(-4 * largest // (size * server))
+
+        def swap(peer: int, sends: bool, size: Bytes = size, many: int = many) -> None:
+            tensor, ours = torch.zeros(size // 4), min(rank, peer) + world * (sends == (rank == server))
+            for _ in range(many):
+                (partial(dist.send, dst=peer) if sends else partial(dist.recv, src=peer))(tensor, tag=ours)
+
+        walls = []
+        for _ in range(turns):
+            lanes = [threading.Thread(target=swap, args=(peer, sends)) for peer in peers for sends in (True, False)]
+            dist.barrier()
+            begun = time.perf_counter()
+            for lane in lanes:
+                lane.start()
+            for lane in lanes:
+                lane.join()
+            walls.append(time.perf_counter() - begun)
+        found.append((size, many * server, min(walls)))
     return found
 
 
@@ -140,4 +170,5 @@ def rank_wires(
         return {kind: [] for kind in (*kinds, "message")}
     found: dict[str, Any] = {kind: wire_seconds(Kind(kind), sizes, device=device) for kind in kinds}
     found["overlapped"] = overlapped_seconds(sizes[-1]) if device == CPU else {}
+    found["congested"] = congested_seconds(sizes[-1]) if device == CPU else []
     return found | {"message": message_seconds(rank, sizes)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from os.path import exists, isdir  # false, too, for what may not be asked
+from os.path import exists, isdir, isfile  # false, too, for what may not be asked
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -46,8 +46,17 @@ def _takes(path: Path) -> bool:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a text file. Raises OptionError where that cannot be."""
+    """Write a text file, whole or not at all. Raises OptionError where that cannot be."""
     try:
-        path.write_text(text, encoding="utf-8")
+        if exists(path) and not isfile(path):  # a pipe or a terminal
+            path.write_text(text, encoding="utf-8")
+            return
+        target = path.resolve()  # what a link points to, not the link
+        fresh = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            fresh.write_text(text, encoding="utf-8")
+            fresh.replace(target)
+        finally:
+            fresh.unlink(missing_ok=True)
     except OSError as error:
         raise OptionError(f"{path} cannot be written ({error.strerror}); give a path in a folder that can be") from None

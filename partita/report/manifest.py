@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +18,7 @@ from partita.errors import OptionError
 from partita.plan.plan import Plan
 from partita.plan.text import write_plan
 from partita.report.environment import versions
+from partita.report.files import write_file
 
 SCHEMA: Final = 1
 NAME: Final = "manifest.json"
@@ -34,8 +34,6 @@ def write_manifest(out: str, task: str, plan: Plan, cluster: Cluster, *, seed: i
     path = Path(out) / NAME
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(f".{os.getpid()}")
-        fresh.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
-        fresh.replace(path)
     except OSError as error:
         raise OptionError(f"--out is {out!r}, where nothing can be written ({error.strerror}); give a folder") from None
+    write_file(path, json.dumps(body, indent=1) + "\n")

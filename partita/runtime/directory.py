@@ -136,8 +136,9 @@ def place_to_start(
             raise OptionError(
                 f"{keep.out} holds checkpoints of a run; give --resume to go on with it, or another --out"
             )
+        if (Path(keep.out) / RESULT).exists():
+            raise OptionError(f"{keep.out} holds a finished run; give another --out, or remove it")
         sweep(keep.out, 0)
-        (Path(keep.out) / RESULT).unlink(missing_ok=True)
         return None
     finished, found = read_result(keep.out), newest(keep.out, tell)
     if found is not None:

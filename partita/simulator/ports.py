@@ -13,6 +13,7 @@ from partita.cluster.cluster import Cluster, Device, Port
 from partita.cost.costs import Host
 from partita.cost.wiring import Wiring
 from partita.simulator.activities import Resources, resources_of
+from partita.units import Seconds
 
 QUOTA_PERIOD: Final = 0.02
 Row = tuple[float, float, float]
@@ -48,6 +49,12 @@ class Ports:
         """(rate, peak, burst) of one direction of a port, in payload bytes a second and bytes."""
         rate = self.wiring.payload(self.cluster, port)
         return rate, 10 * rate if port.link.burst else rate, float(port.link.burst)
+
+    @cached_property
+    def refill(self) -> Seconds:
+        """Seconds in which the quota of a processor that rests fills its bucket, the longest; 0 without quotas."""
+        rows = map(processor, self.cluster.devices)
+        return max((burst / rate for rate, _, burst in rows if burst), default=0.0)
 
     @cached_property
     def resources(self) -> Resources:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -31,6 +32,8 @@ from partita.simulator.transfers import Transfers, sent_by, traffic_of, transfer
 from partita.units import Bytes, Seconds
 
 WARMUP = 4  # rounds that fill a pipeline
+FILLINGS = 8  # of a quota's bucket: what was in it at the start is spent by then
+MOST_WARMUP = 100  # rounds
 TURNS = 2  # after the first, in which what moves learns what computes beside it
 MOMENTS = 240  # of a curve of memory
 Live = tuple[Bytes, tuple[tuple[Seconds, Bytes], ...], tuple[tuple[Bytes, ...], ...]]
@@ -53,40 +56,47 @@ class Setting:
     symmetry: Symmetry
     changes: dict[str, Changes] = field(default_factory=dict)
 
-    def clocked(self, costs: Costs, rounds: int) -> Clocked:
-        """`rounds` rounds in the steady state, after those that fill it."""
-        transfers, rounds = self.binding_transfers, WARMUP + rounds
-        layout, activities = expand(self.program, costs, self.ports, transfers, self.symmetry, rounds)
+    def clocked(self, costs: Costs, rounds: int, warmup: int = WARMUP) -> Clocked:
+        """`rounds` rounds in the steady state, after `warmup` rounds that fill it."""
+        transfers = self.binding_transfers
+        layout, activities = expand(self.program, costs, self.ports, transfers, self.symmetry, warmup + rounds)
         start, end = advance(activities, self.ports.resources)
         extra, factors = np.zeros(len(start)), factors_of(self.program, costs)
         for _ in range(TURNS if factors else 0):
             extra = extra_seconds(layout, factors, start, end, extra)
             start, end = advance(replace(activities, latency=activities.latency + extra), self.ports.resources)
-        return Clocked(self, costs, layout, start, end)
+        return Clocked(self, costs, layout, start, end, warmup)
+
+    def steady(self, costs: Costs, rounds: int) -> Clocked:
+        """The same, after so many rounds that quotas, full at the start, have no more than a step leaves in them."""
+        run = self.clocked(costs, rounds)
+        warmup = math.ceil(FILLINGS * self.ports.refill / max(run.seconds, 1e-9))
+        return self.clocked(costs, rounds, min(warmup, MOST_WARMUP)) if warmup > WARMUP else run
 
 
 @dataclass(frozen=True, eq=False)
 class Clocked:
-    """What the clock says of a program by these costs: the `start` and `end` of each activity of a layout, in seconds.
-    All else is worked out when it is asked for."""
+    """What the clock says of a program by these costs: the `start` and `end` of each activity of a layout, in seconds,
+    the first `warmup` rounds before the steady state. All else is worked out when it is asked for."""
 
     setting: Setting
     costs: Costs
     layout: Layout
     start: Reals
     end: Reals
+    warmup: int
 
     @cached_property
     def seconds(self) -> Seconds:
-        """Of a step in the steady state: after the first WARMUP rounds."""
-        program, rounds = self.setting.program, self.layout.rounds
+        """Of a step in the steady state."""
+        program, rounds, warmup = self.setting.program, self.layout.rounds, self.warmup
         ends = {role.name: _round_ends(self.layout, role, self.end) for role in program.roles}
         if lockstep(program):
             filled = np.array([np.mean(of_role, axis=1) for of_role in ends.values()])
-            return float(np.mean(filled[:, -1] - filled[:, WARMUP - 1])) / ((rounds - WARMUP) * max(program.steps, 1))
+            return float(np.mean(filled[:, -1] - filled[:, warmup - 1])) / ((rounds - warmup) * max(program.steps, 1))
         shares = {rank: share for role in program.roles for rank, share in shares_of(program, role).items()}
         lines = {rank: ends[program.role_of[rank].name][:, program.role_of[rank].place[rank]] for rank in shares}
-        return step_of([lines[rank].tolist() for rank in shares], list(shares.values()), WARMUP)
+        return step_of([lines[rank].tolist() for rank in shares], list(shares.values()), warmup)
 
     def times(self, role: Role, keep: int) -> Times:
         """The last `keep` rounds of a role."""
@@ -120,12 +130,13 @@ def setting_of(program: Program, costs: Costs) -> Setting:
 
 
 def clocked(program: Program, costs: Costs, *, rounds: int = 4, setting: Setting | None = None) -> Clocked:
-    """The steady state of a program: `rounds` rounds after 4 that fill it, on the side of the costs that takes longer.
+    """The steady state of a program: `rounds` rounds after those that fill it, on the side of the costs that takes
+    longer.
 
     Deterministic. Raises CostError for an operator without a cost.
     """
     here, rounds = setting or setting_of(program, costs), rounds if lockstep(program) else max(rounds, ASYNC_ROUNDS)
-    return max((here.clocked(each, rounds) for each in sides(program, costs)), key=attrgetter("seconds"))
+    return max((here.steady(each, rounds) for each in sides(program, costs)), key=attrgetter("seconds"))
 
 
 def simulate(

@@ -229,14 +229,23 @@ def _messages(program: Program, costs: Costs, ports: Ports, slots: dict[str, dic
     who = np.arange(len(source))
     message, resource, way = ports.routes(source, target)
     work, work2 = core / speed[source], core2[match] / speed[target]
+    crowded = _hears_and_speaks(source, target, p)
+    weight = np.where(crowded[source] | crowded[target], costs.wiring.congested(size), 1.0) * size
     return {
         "latency": latency + latency2[match] + way, "least": np.maximum(work, work2),
         "who": np.concatenate([who, who]), "rank": np.concatenate([source, target]),
         "slot": np.concatenate([slot, slot2[match]]),
         "at": np.concatenate([who, who, message]), "resource": np.concatenate([source, target, resource]),
-        "amount": np.concatenate([work, work2, size[message]]),
+        "amount": np.concatenate([work, work2, weight[message]]),
         "source": source, "target": target, "size": size,
     }  # fmt: skip
+
+
+def _hears_and_speaks(source: Index, target: Index, size: int) -> Flags:
+    """Which ranks have messages from several others and to several others."""
+    pairs = np.unique(source * size + target)
+    spoken, heard = (np.bincount(ends, minlength=size) for ends in (pairs // size, pairs % size))
+    return (spoken > 1) & (heard > 1)
 
 
 def _ends(

@@ -71,7 +71,8 @@ def test_plans_that_share_a_name_are_not_mixed_up() -> None:
     for twice in ([ddp, other], ["ddp", ddp]):
         with pytest.raises(PlanError, match="two plans are named 'ddp', and rows go by name; rename one"):
             plans_given(twice)
-    assert plans_given([ddp, ddp, replace(other, name="mine"), "single"])[0] is ddp
+    mine = replace(other, name="mine")
+    assert plans_given([ddp, ddp, mine, "single", "single"]) == [ddp, mine, "single"]
 
 
 def test_a_cluster_may_be_given_by_its_text(tmp_path: Path) -> None:

@@ -225,6 +225,13 @@ def test_a_finished_run_is_not_run_again(run: Path, graph: Graph, plan: Plan) ->
     assert isinstance(start(SavePolicy(str(run)), graph, plan, resume=True, steps=7)[0], checkpoint.SavedCheckpoint)
 
 
+def test_a_finished_run_is_not_written_over(tmp_path: Path, graph: Graph, plan: Plan) -> None:
+    write_result(str(tmp_path), Finished(plan, 6, RunResult(Timeline("p", "measured", 0.5, 12), (), 1.5, "weights")))
+    with pytest.raises(OptionError, match="holds a finished run; give another --out"):
+        start(SavePolicy(str(tmp_path)), graph, plan, resume=False)
+    assert (tmp_path / "result.json").exists()
+
+
 def test_going_on_sets_aside_what_is_damaged_and_later(run: Path, graph: Graph, plan: Plan) -> None:
     (run / "checkpoints" / "step-6" / "rank-0.safetensors").write_bytes(b"")
     _, said = start(SavePolicy(str(run)), graph, plan, resume=True)

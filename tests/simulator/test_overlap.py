@@ -1,4 +1,5 @@
-"""Collectives take longer while their ranks compute, by as much as was measured, and only while they do."""
+"""Collectives take longer while their ranks compute, by as much as was measured, and only while they do; and so do
+messages at the port of a rank that hears from several and speaks to several."""
 
 from __future__ import annotations
 
@@ -79,3 +80,18 @@ def test_busy_seconds_are_those_that_one_span_or_more_covers(spans: list[tuple[f
         float(b - a) for a, b, at in zip(edges, edges[1:], middles, strict=False) if ((start < at) & (at < end)).any()
     )
     assert float(np.interp(moment, *_busy(start, end))) == pytest.approx(covered, abs=1e-9)
+
+
+@pytest.mark.parametrize(("text", "longer"), [("ps_sync", 1.25), ("ddp", 1.0), ("gpipe(stages=2,microbatches=2)", 1.0)])
+def test_a_servers_port_is_congested(text: str, longer: float) -> None:
+    """Bound by its port a server's step takes the factor as long; who has one neighbour each way sends as before."""
+    program, costs = prepared(text, 40.0, 1.0)
+    beside = replace(costs, wiring=replace(costs.wiring, congestion=((1, 1.25), (2**20, 1.25))))
+    alone, found = (simulate(program, each, rounds=ROUNDS).step_seconds for each in (costs, beside))
+    assert found == pytest.approx(alone * longer, rel=0.02)
+
+
+def test_congestion_between_the_measured_sizes() -> None:
+    wiring = Wiring(congestion=((2**18, 1.0), (2**20, 1.1), (2**22, 1.2)))
+    assert wiring.congested(np.array([1.0, 2**18, 2**19, 2**21, 2**30])) == pytest.approx([1, 1, 1.05, 1.15, 1.2])
+    assert Wiring().congested(np.array([1.0, 2.0])).tolist() == [1, 1]

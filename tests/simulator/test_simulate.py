@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.cost.costs import Costs, Touch
 from partita.cost.rings import bytes_sent
 from partita.graph.graph import Graph
@@ -52,6 +53,17 @@ def step_of(text: str, size: int, bandwidth: float, **prices: float) -> float:
 def ring_seconds(size: int, bandwidth: float) -> float:
     """Seconds of the whole gradient's ring on ports of `bandwidth` bytes a second."""
     return max(bytes_sent(Kind.ALL_REDUCE, PARAMETERS // 4, 4, size)) / bandwidth
+
+
+@pytest.mark.parametrize("seconds", [0.5e-3, 2e-3, 8e-3, 50e-3])
+@pytest.mark.parametrize("cores", [0.25, 0.5])
+def test_a_quota_full_at_the_start_is_spent_before_steps_count(seconds: float, cores: float) -> None:
+    """However short steps are, they get no more than the quota."""
+    graph = two_layers()
+    machines = Cluster("half", Group("root", (Device(cores=cores),) * 2, (Link(NONE, 0.0),) * 2))
+    program = lower(graph, call("ddp", graph, machines), machines)[-1].program
+    costs = priced(graph, machines, sorted({s.batch for s in program.segments}), operator=seconds / 10)
+    assert simulate(program, costs).step_seconds == pytest.approx(seconds / cores, rel=0.01)
 
 
 def test_a_lone_step_is_the_sum_of_its_operators() -> None:
