@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from statistics import fmean, median
 from typing import Any, Final
 
@@ -86,18 +86,12 @@ def congested_seconds(largest: Bytes, turns: int = 2) -> list[tuple[Bytes, int, 
     them at once, as a server does; no less than four times the `largest` size each way. None among two ranks."""
     rank, world = dist.get_rank(), dist.get_world_size()
     server, found = world - 1, []
-    peers = tuple(range(server)) if rank == server else (server,)
+    ways = tuple(product(range(server) if rank == server else (server,), (True, False)))
     for size in (size for size in CONGESTED if size <= largest and world > 2):
         many = -(-4 * largest // (size * server))
-
-        def swap(peer: int, sends: bool, size: Bytes = size, many: int = many) -> None:
-            tensor, ours = torch.zeros(size // 4), min(rank, peer) + world * (sends == (rank == server))
-            for _ in range(many):
-                (partial(dist.send, dst=peer) if sends else partial(dist.recv, src=peer))(tensor, tag=ours)
-
         walls = []
         for _ in range(turns):
-            lanes = [threading.Thread(target=swap, args=(peer, sends)) for peer in peers for sends in (True, False)]
+            lanes = [threading.Thread(target=streamed, args=(size, many, *way)) for way in ways]
             dist.barrier()
             begun = time.perf_counter()
             for lane in lanes:
@@ -107,6 +101,13 @@ def congested_seconds(largest: Bytes, turns: int = 2) -> list[tuple[Bytes, int, 
             walls.append(time.perf_counter() - begun)
         found.append((size, many * server, min(walls)))
     return found
+
+
+def streamed(size: Bytes, many: int, peer: int, sends: bool) -> None:
+    """Messages to a peer, or from it, one after the other."""
+    tensor = torch.zeros(size // 4)
+    for _ in range(many):
+        (dist.send if sends else dist.recv)(tensor, peer)
 
 
 def beside_computing(executor: Executor, call: Callable[[], None], turns: int) -> Seconds:
