@@ -4,9 +4,9 @@ size."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Host
@@ -34,7 +34,8 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
     """
     p = cluster.size
     curve, scatter, gather = (_rounds(replies, kind) for kind in MEASURED)
-    tiny, (size, wall, core, _) = curve[0], curve[-1]
+    tiny, last = curve[0], curve[-1]
+    size, wall, core = last.size, last.wall, last.core
     sender, receiver = replies[0]["message"], replies[1]["message"]
     sent, received = (_each_byte(end) for end in (sender, receiver))
     share = 2 * (p - 1) / p
@@ -78,9 +79,7 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
 
     return replace(
         found, overlap=_overlap(replies, "collective", summed), message_overlap=_overlap(replies, "message", moved),
-        congestion=tuple(
-            (size, max(wall / many / served(size), 1.0)) for size, many, wall in replies[-1].get("congested", [])
-        ),
+        congestion=_congestion(replies[-1], served),
     )  # fmt: skip
 
 
@@ -101,7 +100,14 @@ def _overlap(
     return tuple((size, max(median(wall) / own(size), 1.0)) for size, wall in walls.items())
 
 
-class Round(NamedTuple):
+def _congestion(server: dict[str, Any], own: Callable[[Bytes], Seconds]) -> tuple[tuple[Bytes, float], ...]:
+    """By size, how many times as long as `own` seconds each message of a server takes that swaps many with all."""
+    rows = server.get("congested", [])
+    return tuple((size, max(wall / many / own(size), 1.0)) for size, many, wall in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
     """A round of computing and a collective of `size` bytes: wall seconds, core-seconds of the collective on each rank,
     those of computing. All of a ring's bytes go over the ports."""
 
