@@ -70,8 +70,10 @@ class Setting:
     def steady(self, costs: Costs, rounds: int) -> Clocked:
         """The same, after so many rounds that quotas, full at the start, have no more than a step leaves in them."""
         run = self.clocked(costs, rounds)
-        warmup = math.ceil(FILLINGS * self.ports.refill / max(run.seconds, 1e-9))
-        return self.clocked(costs, rounds, min(warmup, MOST_WARMUP)) if warmup > WARMUP else run
+        if not run.seconds * WARMUP < FILLINGS * self.ports.refill:  # nor where too few rounds end to tell (NaN)
+            return run
+        enough = FILLINGS * self.ports.refill / max(run.seconds, 1e-9)
+        return self.clocked(costs, rounds, math.ceil(min(enough, MOST_WARMUP)))
 
 
 @dataclass(frozen=True, eq=False)
