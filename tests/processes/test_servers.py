@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from partita.program.ledger import staleness_of
 from partita.recipes.catalogue import call
 from partita.runtime.check import TOLERANCE, difference
 from partita.runtime.checkpoint import SavePolicy
@@ -60,5 +59,6 @@ def test_a_run_of_processes_equals_the_replay_of_its_ledger(crews: Crews, plan: 
     assert difference(load_file(done.weights), serial) <= TOLERANCE
     workers = {rank for rank, role in parts[0].program.role_of.items() if role.keeps == "model"}
     assert {merge.worker for merge in ledger} <= workers
-    if plan.startswith("ps_async"):  # two read the first version, and one of them is applied after the other
-        assert max(staleness_of(ledger, skip=0)) > 0
+    if plan.startswith("ps_async"):  # two read the first version, and one of them is applied after the other, maybe
+        # after all of the other's turns, which is no steady state
+        assert max(merge.staleness for merge in ledger) > 0
