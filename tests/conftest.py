@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import warnings
 
 import pytest
@@ -33,6 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in ("BeartypeClawDecorWarning", "BeartypeDecorHintPep613DeprecationWarning"):
         config.addinivalue_line("filterwarnings", f"ignore::beartype.roar.{name}")
     config.addinivalue_line("filterwarnings", "ignore:Do not use the `random` module inside strategies")
+    # A shell's background job has its interrupts ignored, and hands that on to the launchers that tests interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     keep_freed()
     torch.set_num_threads(1)
 

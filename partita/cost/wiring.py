@@ -17,7 +17,9 @@ from partita.program.space import Kind
 from partita.units import Bytes, BytesPerSecond, Seconds
 
 Reals = NDArray[np.float64]
+Index = NDArray[np.int64]
 Curve: TypeAlias = tuple[tuple[Bytes, Seconds, Seconds, float], ...]  # rows as in `Curves`, by ascending size
+FAVOUR, MOST_TURNS = 8.0, 4  # of a message over the next one in its queue; as many times over the last one
 PASSES: Final = {Kind.REDUCE_SCATTER: 1, Kind.ALL_GATHER: 1}  # times that a part goes round the ring; 2 for others
 
 
@@ -73,7 +75,8 @@ class Wiring:
     payload gets, `inside` that of links within a machine (None: the same). `overlap` has, by ascending size, the factor
     by which a collective takes longer while its ranks compute (none: it does not), `message_overlap` that of a message;
     `congestion` the factor by which messages take more of the ports of a rank that hears from several others while it
-    speaks to them, such as a server's: their queues overflow.
+    speaks to them, such as a server's: their queues overflow. `queue` has, by size of messages, how many bytes of those
+    that one rank sends to several at once leave in the order in which they were posted, before the others share.
     """
 
     start: Seconds = 100e-6
@@ -87,6 +90,7 @@ class Wiring:
     overlap: tuple[tuple[Bytes, float], ...] = ()
     message_overlap: tuple[tuple[Bytes, float], ...] = ()
     congestion: tuple[tuple[Bytes, float], ...] = ()
+    queue: tuple[tuple[Bytes, float], ...] = ()
 
     def congested(self, sizes: Reals) -> Reals:
         """The factors of `congestion` for messages of these sizes: linear in the logarithm of the size, the last one
@@ -95,6 +99,23 @@ class Wiring:
             return np.ones(len(sizes))
         known, factors = np.array(self.congestion, np.float64).T
         found: Reals = np.interp(np.log(np.maximum(sizes, 1.0)), np.log(known), factors)
+        return found
+
+    def precedence(self, sizes: Reals, places: Index, peers: Index) -> Reals:
+        """How many times the share of the last one messages of these sizes get that are posted at these places, from 0,
+        of so many to different ranks.
+
+            queue       |---------|           Those that the queue holds go one after the other; one that it holds in
+            messages    |----|----|----|      part is done when it is where the rest, of all that are left, is shared.
+        """
+        if not self.queue:
+            return np.ones(len(sizes))
+        known, bytes_ = np.array(self.queue, np.float64).T
+        held = np.interp(np.log(np.maximum(sizes, 1.0)), np.log(known), bytes_) / np.maximum(sizes, 1.0)
+        whole = np.minimum(np.floor(held), peers - 1)
+        first = FAVOUR ** ((1 + whole - places) * np.minimum(1.0, MOST_TURNS / (1 + whole)))
+        partly = 1 / (1 - np.minimum(held - whole, 1 - 1 / FAVOUR))
+        found: Reals = np.where(places < whole, first, np.where((places == whole) & (whole < peers - 1), partly, 1.0))
         return found
 
     def slowdown(self, size: Bytes, *, message: bool = False) -> float:

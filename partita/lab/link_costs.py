@@ -80,6 +80,7 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
     return replace(
         found, overlap=_overlap(replies, "collective", summed), message_overlap=_overlap(replies, "message", moved),
         congestion=_congestion(replies[-1], served),
+        queue=tuple((size, queue_of(size, ends)) for size, ends in replies[-1].get("queued", ())),
     )  # fmt: skip
 
 
@@ -104,6 +105,22 @@ def _congestion(server: dict[str, Any], own: Callable[[Bytes], Seconds]) -> tupl
     """By size, how many times as long as `own` seconds each message of a server takes that swaps many with all."""
     rows = server.get("congested", [])
     return tuple((size, max(wall / many / own(size), 1.0)) for size, many, wall in rows)
+
+
+def queue_of(size: Bytes, ends: Sequence[Seconds]) -> float:
+    """How many bytes leave in order before the rest is shared, where of messages of `size` bytes that were posted at
+    once the first, the second, ... came at these `ends`.
+
+    In order n messages come at 1, 2, ..., n times what one takes, evenly shared all at n times that; the sum of the
+    ends falls from n n to n (n + 1) / 2 as the queue gets longer.
+    """
+    n = len(ends)
+    total = n * sum(ends) / ends[-1]
+    for whole in range(n - 1):
+        part = (whole * (whole + 1) / 2 + n * (n - whole) - total) / (n - whole - 1)
+        if part <= 1:
+            return (whole + max(part, 0.0)) * size
+    return float((n - 1) * size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,16 +91,48 @@ def congested_seconds(largest: Bytes, turns: int = 2) -> list[tuple[Bytes, int, 
         many = -(-4 * largest // (size * server))
         walls = []
         for _ in range(turns):
-            lanes = [threading.Thread(target=streamed, args=(size, many, *way)) for way in ways]
             dist.barrier()
             begun = time.perf_counter()
-            for lane in lanes:
-                lane.start()
-            for lane in lanes:
-                lane.join()
+            at_once(partial(streamed, size, many, *way) for way in ways)
             walls.append(time.perf_counter() - begun)
         found.append((size, many * server, min(walls)))
     return found
+
+
+def queued_seconds(largest: Bytes, turns: int = 7) -> list[tuple[Bytes, list[Seconds]]]:
+    """(bytes of a message, seconds until the first, the second, ... has come), medians, while the last rank sends one
+    to each other rank at once; nothing on other ranks, and among two."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    server, found = world - 1, []
+    for size in (size for size in CONGESTED if size <= largest and world > 2):
+        ends: list[list[Seconds]] = []
+        for _ in range(turns):
+            dist.barrier()
+            ends.append([])
+            if rank == server:
+                begun = time.perf_counter()
+                at_once(partial(delivered, size, peer, begun, ends[-1]) for peer in range(server))
+            else:
+                dist.recv(torch.zeros(size // 4), server)
+                dist.send(torch.zeros(1), server)
+        found.append((size, [median(column) for column in zip(*ends, strict=True)]))
+    return found if rank == server else []
+
+
+def delivered(size: Bytes, peer: int, begun: Seconds, ends: list[Seconds]) -> None:
+    """A message to a peer and its answer; notes how long after `begun` that came."""
+    dist.send(torch.zeros(size // 4), peer)
+    dist.recv(torch.zeros(1), peer)
+    ends.append(time.perf_counter() - begun)
+
+
+def at_once(calls: Iterable[Callable[[], None]]) -> None:
+    """All of them, each in a thread of its own, to the end of the last."""
+    lanes = [threading.Thread(target=call) for call in calls]
+    for lane in lanes:
+        lane.start()
+    for lane in lanes:
+        lane.join()
 
 
 def streamed(size: Bytes, many: int, peer: int, sends: bool) -> None:
@@ -172,4 +204,5 @@ def rank_wires(
     found: dict[str, Any] = {kind: wire_seconds(Kind(kind), sizes, device=device) for kind in kinds}
     found["overlapped"] = overlapped_seconds(sizes[-1]) if device == CPU else {}
     found["congested"] = congested_seconds(sizes[-1]) if device == CPU else []
+    found["queued"] = queued_seconds(sizes[-1]) if device == CPU else []
     return found | {"message": message_seconds(rank, sizes)}

@@ -73,7 +73,7 @@ def without_idle_ports(transfers: Transfers, ports: Ports) -> Transfers:
     if not len(port):
         return transfers
     plain = (table.peak == table.rate) | (table.burst == 0)
-    part = transfers.amount[chosen] / table.rate[transfers.resource[chosen]]
+    part = transfers.amount[chosen] * transfers.times[chosen] / table.rate[transfers.resource[chosen]]
     kind = np.where(plain, 0, _mix(table.rate, table.peak, table.burst))[port]
     _, same = np.unique(_mix(kind, np.add.reduceat(_mix(at), start), users), return_inverse=True)
     order = np.argsort(same, kind="stable")
@@ -109,7 +109,8 @@ def folded(transfers: Transfers, symmetry: Symmetry) -> Transfers:
     seen = symmetry.rank[transfers.rank] == transfers.rank
     drawn = symmetry.resource[transfers.resource] == transfers.resource
     at, resource, amount = symmetry.transfer[transfers.at], symmetry.resource[transfers.resource], transfers.amount
-    first, times = _counted(at[drawn], resource[drawn], amount[drawn])
+    first, copies = _counted(at[drawn], resource[drawn], amount[drawn])
+    times = copies * transfers.times[drawn][first]
     sole = symmetry.transfer[transfers.at] == transfers.at
     _, copies = _counted(at[sole], resource[sole], amount[sole])
     return replace(

@@ -37,8 +37,9 @@ class Transfers:
 
     Entry k of `who`, `rank`, `slot`: transfer who[k] is the instruction slot[k] of rank[k]; the first entry of a
     transfer stands for it. Entry k of `at`, `resource`, `amount`, `times`, `again`: what transfer at[k] demands, as in
-    Activities. Entry k of `source`, `target`, `size`: payload bytes that a rank sends to another. Slots number the
-    instructions role by role.
+    Activities; a message that goes before others counts as so many users of its ports as its share is larger. Entry k
+    of `source`, `target`, `size`: payload bytes that a rank sends to another. Slots number the instructions role by
+    role.
     """
 
     latency: Reals
@@ -74,8 +75,11 @@ def transfers_of(program: Program, costs: Costs, ports: Ports) -> Transfers:
         for name in Transfers.__annotations__
         if name not in ("times", "again")
     }
+    times = np.concatenate([part.get("times", np.ones(len(part["at"]))) for part in parts])
     columns |= _on_hosts(columns, ports)
-    columns |= {"times": np.ones(len(columns["amount"])), "again": np.zeros(len(columns["amount"]), np.bool_)}
+    count = len(columns["amount"])
+    columns["times"] = np.pad(times, (0, count - len(times)), constant_values=1.0)
+    columns["again"] = np.zeros(count, np.bool_)
     flows = columns["amount"] > 0
     demands = {name: columns[name][flows] for name in ("at", "resource", "amount", "times", "again")}
     return Transfers(**columns | demands)
@@ -231,12 +235,14 @@ def _messages(program: Program, costs: Costs, ports: Ports, slots: dict[str, dic
     work, work2 = core / speed[source], core2[match] / speed[target]
     crowded = _hears_and_speaks(source, target, p)
     weight = np.where(crowded[source] | crowded[target], costs.wiring.congested(size), 1.0) * size
+    users = costs.wiring.precedence(size, *_posted(source, target, p))
     return {
         "latency": latency + latency2[match] + way, "least": np.maximum(work, work2),
         "who": np.concatenate([who, who]), "rank": np.concatenate([source, target]),
         "slot": np.concatenate([slot, slot2[match]]),
         "at": np.concatenate([who, who, message]), "resource": np.concatenate([source, target, resource]),
-        "amount": np.concatenate([work, work2, weight[message]]),
+        "amount": np.concatenate([work, work2, (weight / users)[message]]),
+        "times": np.concatenate([np.ones(2 * len(who)), users[message]]),
         "source": source, "target": target, "size": size,
     }  # fmt: skip
 
@@ -246,6 +252,16 @@ def _hears_and_speaks(source: Index, target: Index, size: int) -> Flags:
     pairs = np.unique(source * size + target)
     spoken, heard = (np.bincount(ends, minlength=size) for ends in (pairs // size, pairs % size))
     return (spoken > 1) & (heard > 1)
+
+
+def _posted(source: Index, target: Index, size: int) -> tuple[Index, Index]:
+    """Of every message the place of its receiver among those to which its sender speaks, in the order of its Program,
+    and how many these are."""
+    pairs, first, inverse = np.unique(source * size + target, return_index=True, return_inverse=True)
+    spoken = np.bincount(pairs // size, minlength=size)
+    place = np.empty(len(pairs), np.int64)
+    place[np.lexsort((first, pairs // size))] = np.arange(len(pairs)) - np.repeat(np.cumsum(spoken) - spoken, spoken)
+    return place[inverse], spoken[source]
 
 
 def _ends(

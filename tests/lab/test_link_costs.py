@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
-from partita.cost.wiring import ALONE
-from partita.lab.link_costs import MEASURED, wiring_of
+from partita.cost.wiring import ALONE, Wiring
+from partita.lab.link_costs import MEASURED, queue_of, wiring_of
 from partita.program.instruction import Kind
+from partita.simulator.activities import Activity, activities_of, resources_of
+from partita.simulator.clock import advance
 
 RATE, LATENCY, AHEAD, START, EACH = 1e8, 2e-3, 1e-3, 1e-4, 1e-10
 SIZES = (4, 2**16, 2**20, 2**22)
@@ -24,6 +29,7 @@ def made_up(congestion: float, ranks: int = 4) -> list[dict[str, Any]]:
     reply["message"] = [(n, START + 5e-4 + n / RATE, START + EACH * n) for n in SIZES]
     reply["overlapped"] = {}
     reply["congested"] = [(n, 8, 8 * n * (congestion if n == SIZES[-1] else 0.98) / RATE) for n in SIZES[1:]]
+    reply["queued"] = [(n, [n / RATE, 2 * n / RATE, 3 * n / RATE]) for n in SIZES[1:]]
     return [reply] * ranks
 
 
@@ -36,3 +42,36 @@ def test_the_laws_are_found_again(congestion: float) -> None:
     assert (found.start, found.message) == pytest.approx((START, 5e-4), rel=0.01)
     assert (found.sent, found.received) == pytest.approx((EACH, EACH))
     assert [factor for _, factor in found.congestion] == pytest.approx([1.0, 1.0, congestion], rel=1e-3)
+    assert [bytes_ / size for size, bytes_ in found.queue] == pytest.approx([2.0] * 3)
+
+
+@pytest.mark.parametrize(
+    ("ends", "messages"),
+    [
+        ((3, 3, 3), 0.0),
+        ((2, 3, 3), 0.5),
+        ((1, 3, 3), 1.0),
+        ((1, 2.5, 3), 1.5),
+        ((1, 2, 3), 2.0),
+        ((3.1, 3.1, 3.1), 0.0),
+    ],
+)
+def test_ends_say_what_leaves_in_order(ends: tuple[float, ...], messages: float) -> None:
+    assert queue_of(2**20, ends) == pytest.approx(messages * 2**20)
+
+
+@given(st.integers(2, 9), st.floats(0.0, 12.0), st.integers(2**10, 2**24))
+def test_the_clock_lets_messages_come_as_they_were_seen_to(many: int, messages: float, size: int) -> None:
+    """Queue -> shares of a port -> the clock's ends -> the same queue, less by what each of the first leaves
+    to those behind it."""
+    queue = min(messages, many - 1.0) * size
+    wiring = Wiring(queue=((2**10, queue), (2**24, queue)))
+    users = wiring.precedence(np.full(many, float(size)), np.arange(many), np.full(many, many))
+    sent = [Activity(demands=((0, size / k),), times=(k,)) for k in users.tolist()]
+    _, ends = advance(activities_of(sent), resources_of([(RATE, RATE, 0.0)]))
+    assert ends.max() == pytest.approx(many * size / RATE)
+    assert 0.65 * queue - 1e-6 <= queue_of(size, sorted(ends.tolist())) <= queue * (1 + 1e-6) + 1e-6
+
+
+def test_where_no_queue_was_seen_all_share() -> None:
+    assert Wiring().precedence(np.array([1.0, 2.0]), np.array([0, 1]), np.array([2, 2])).tolist() == [1, 1]
