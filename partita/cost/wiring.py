@@ -19,7 +19,8 @@ from partita.units import Bytes, BytesPerSecond, Seconds
 Reals = NDArray[np.float64]
 Index = NDArray[np.int64]
 Curve: TypeAlias = tuple[tuple[Bytes, Seconds, Seconds, float], ...]  # rows as in `Curves`, by ascending size
-FAVOUR, MOST_TURNS = 8.0, 4  # of a message over the next one in its queue; as many times over the last one
+FAVOUR: Final = 8.0  # times the share of the next message in a queue
+MOST_TURNS: Final = 4  # the first of a long queue gets no more than FAVOUR to this power times the share of the last
 PASSES: Final = {Kind.REDUCE_SCATTER: 1, Kind.ALL_GATHER: 1}  # times that a part goes round the ring; 2 for others
 
 
@@ -97,9 +98,7 @@ class Wiring:
         beyond it."""
         if not self.congestion:
             return np.ones(len(sizes))
-        known, factors = np.array(self.congestion, np.float64).T
-        found: Reals = np.interp(np.log(np.maximum(sizes, 1.0)), np.log(known), factors)
-        return found
+        return _between(self.congestion, sizes)
 
     def precedence(self, sizes: Reals, places: Index, peers: Index) -> Reals:
         """How many times the share of the last one messages of these sizes get that are posted at these places, from 0,
@@ -110,8 +109,7 @@ class Wiring:
         """
         if not self.queue:
             return np.ones(len(sizes))
-        known, bytes_ = np.array(self.queue, np.float64).T
-        held = np.interp(np.log(np.maximum(sizes, 1.0)), np.log(known), bytes_) / np.maximum(sizes, 1.0)
+        held = _between(self.queue, sizes) / np.maximum(sizes, 1.0)
         whole = np.minimum(np.floor(held), peers - 1)
         first = FAVOUR ** ((1 + whole - places) * np.minimum(1.0, MOST_TURNS / (1 + whole)))
         partly = 1 / (1 - np.minimum(held - whole, 1 - 1 / FAVOUR))
@@ -124,9 +122,8 @@ class Wiring:
         rows = self.message_overlap if message else self.overlap
         if not rows:
             return 1.0
-        sizes, factors = np.array(rows, np.float64).T
-        beyond = min(1.0, float(sizes[-1]) / max(size, 1))
-        return 1.0 + beyond * (float(np.interp(np.log(max(size, 1)), np.log(sizes), factors)) - 1.0)
+        beyond = min(1.0, rows[-1][0] / max(size, 1))
+        return 1.0 + beyond * (float(_between(rows, np.array([size], np.float64))[0]) - 1.0)
 
     def waiting(self, size: Bytes, circle: Circle, kind: Kind = Kind.ALL_REDUCE) -> Seconds:
         """Latency of a collective of `size` bytes: its curve's; without a curve that of p - 1 messages one after the
@@ -170,6 +167,13 @@ class Wiring:
         """The bandwidth of a port that is left for payload."""
         inside = self.efficiency if self.inside is None else self.inside
         return port.link.bandwidth * (inside if port.path in cluster.inside else self.efficiency)
+
+
+def _between(rows: Sequence[tuple[Bytes, float]], sizes: Reals) -> Reals:
+    """What rows (bytes, value), by ascending size, say of these sizes: linear in the logarithm of the size."""
+    known, values = np.array(rows, np.float64).T
+    found: Reals = np.interp(np.log(np.maximum(sizes, 1.0)), np.log(known), values)
+    return found
 
 
 @cache
