@@ -20,7 +20,7 @@ def main(task: str = "digits-cnn", place: str = "lab-4x1g", allow: str = "exact"
     console = Console(width=160)
     found = pt.search(pt.capture(task), pt.Cluster.load(place), task=task, allow=allow, top=5)
     console.print(search_table(found))
-    console.print(f"{found.explanation}; searched in {found.search_seconds:.1f} s, costs: {found.costs}\n")
+    console.print(f"{found.explanation}\nsearched in {found.search_seconds:.1f} s, costs: {found.costs}\n")
     console.print(write_plan(found.best), markup=False)
 
 

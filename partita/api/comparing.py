@@ -86,7 +86,7 @@ def _planned(plan: Plan | str, graph: Graph, cluster: Cluster, note: Tell = quie
     try:
         if plan == AUTO:
             found = search(graph, cluster, **order)
-            note(f"{AUTO}: {found.explanation}")
+            note(f"{AUTO}: {'; '.join(found.explanation.splitlines())}")
             made = found.best
         else:
             made = plan_of(plan, graph, cluster, **order)

@@ -102,7 +102,7 @@ def search(
     if "lossy" in ALLOWED[allow]:
         tell("simulating codecs")
         found = replace(found, pays=all_break_evens(known))
-    sheet = f"; costs are data sheets', not measured: {found.because}" if found.because else ""
+    sheet = f"\ncosts are data sheets', not measured: {found.because}" if found.because else ""
     return replace(
         found, candidates=kept, search_seconds=time.perf_counter() - begun, explanation=found.explanation + sheet
     )

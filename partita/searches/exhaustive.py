@@ -54,7 +54,7 @@ class Search:
     is predicted best may be above the bound: computing alone, perfectly divided. `costs` says where costs come from,
     `because` why so; `pays` where each codec would, if codecs are allowed; `space` is how many points were compared,
     `fitting` how many of them fit (0: not counted), `clocked` how many plans were simulated; `minibatches` what its
-    own, the first, was chosen of (empty: it is the task's)."""
+    own, the first, was chosen of (empty: it is the task's); `explanation` has a line for each thing it says."""
 
     candidates: tuple[Candidate, ...]
     search_seconds: Seconds
@@ -142,14 +142,14 @@ def ranked(
     order = sorted(found, key=lambda c: (not c.fits, value(c.timeline), len(c.plan.name)))
     bound = bound or _bound(graph, cluster, costs)
     explained = tuple(_explained(c, order[0], cluster, objective, bound) for c in order)
-    words = explained[0].explanation + _turn(order, costs, objective, at)
-    first = replace(explained[0], explanation=words)
+    words = tuple(filter(None, (explained[0].explanation, _turn(order, costs, objective, at))))
+    first = replace(explained[0], explanation="; ".join(words))
     return Search(
         (first, *explained[1:]),
         0.0,
         bound,
         first.gap,
-        f"{first.plan.name} is {words}",
+        f"{first.plan.name} is " + "\n".join(words),
         tuple(refused),
         costs.source,
         costs.because,
@@ -218,7 +218,7 @@ def _turn(ranked: Sequence[Candidate], costs: Costs, objective: str, at: At | No
     if other is None:
         return ""
     mine, least = (objective_value(c.timeline, cluster, objective) for c in (other, best))
-    words, own = f"; {other.plan.name} would {excess(mine, least, objective)}", narrowest_link(cluster)
+    words, own = f"{other.plan.name} would {excess(mine, least, objective)}", narrowest_link(cluster)
     if objective == "memory" or not other.fits or not own:
         return words
     weight = [value / c.timeline.step_seconds for c, value in ((best, least), (other, mine))]

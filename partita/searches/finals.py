@@ -85,12 +85,12 @@ def plainest(found: Search, cluster: Cluster, objective: str) -> Search:
         return found
     lead = objective_value(first.timeline, cluster, objective) / least - 1 if least else 0.0
     said = f"{LEADS[objective].format(lead)}, less than predictions miss by" if lead >= SEEN else "alike"
-    words = f"{bottleneck(first.timeline)}; {best.plan.name} is predicted {said}; "
-    words += f"{first.plan.name} {_plainer(first, best)}"
+    bound = bottleneck(first.timeline)
+    plainer = f"{best.plan.name} is predicted {said}; {first.plan.name} {_plainer(first, best)}"
     others = (c for c in found.candidates if c is not first)
     return replace(
-        found, candidates=(replace(first, explanation=words), *others),
-        explanation=f"{first.plan.name} is {words}; {found.explanation}",
+        found, candidates=(replace(first, explanation=f"{bound}; {plainer}"), *others),
+        explanation=f"{first.plan.name} is {bound}\n{plainer}\n{found.explanation}",
     )  # fmt: skip
 
 

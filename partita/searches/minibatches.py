@@ -54,7 +54,7 @@ def over_minibatches(
     order, best = tuple(replace(each, good=each.point.batch in good) for each in order), found[order[0].point.batch]
     return replace(
         best, minibatches=order, refused=(*best.refused, *refused), search_seconds=time.perf_counter() - begun,
-        explanation=f"{best.explanation}; {in_words(order, known)}",
+        explanation=f"{best.explanation}\n{in_words(order, known)}",
     )  # fmt: skip
 
 

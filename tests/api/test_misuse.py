@@ -78,7 +78,7 @@ def test_plans_that_share_a_name_are_not_mixed_up() -> None:
 def test_a_cluster_may_be_given_by_its_text(tmp_path: Path) -> None:
     graph = two_layers()
     assert pt.simulate(graph, "ddp", "lab-4x1g") == pt.simulate(graph, "ddp", pt.Cluster.load("lab-4x1g"))
-    assert pt.search(graph, "lab-4x1g").best == pt.search(graph, pt.Cluster.load("lab-4x1g")).best
+    assert pt.search(graph, "local:1").best == pt.search(graph, pt.Cluster.load("local:1")).best
     with pytest.raises(InputError, match=r"mine\.toml cannot be read"):
         cluster_given(tmp_path / "mine.toml")
 

@@ -160,7 +160,7 @@ def test_a_comparison_says_why_auto_takes_what_it_takes(monkeypatch: pytest.Monk
     monkeypatch.setattr(comparison_run, "run_comparison", lambda *given, **named: nothing)
     found = api.compare(OWN, ["auto", "ddp"], api.cluster_of("lab-4x1g"))
     best = api.search(api.graph_of(OWN), api.cluster_of("lab-4x1g"), task=OWN)
-    assert found.notes == (f"auto: {best.explanation}", "ran")
+    assert found.notes == ("auto: " + best.explanation.replace("\n", "; "), "ran")
     assert best.explanation.startswith(f"{best.best.name} is bound by ")
 
 
