@@ -29,7 +29,8 @@ def part_of(name: str, kind: str) -> str:
 def breakdown(program: Program, spans: Sequence[Span], step: Seconds, rounds: int) -> Breakdown:
     """The Breakdown of a step of `step` seconds, from the spans of `rounds` rounds on the first worker's compute lane.
     A gap counts as data if a Load ends it, otherwise as exposed communication if the worker communicates at all,
-    otherwise as idle."""
+    otherwise as idle. Rounds that took longer than a step in the mean count by their shares, so that all parts together
+    are the step."""
     role = next((role for role in program.roles if role.keeps == "model"), program.roles[0])
     mine = [span for span in spans if span.rank == role.ranks[0]]
     line = sorted((span for span in mine if span.lane == "compute"), key=lambda span: span.start)
@@ -38,8 +39,10 @@ def breakdown(program: Program, spans: Sequence[Span], step: Seconds, rounds: in
         part = part_of(span.name, span.kind)
         spent[part if part in spent else "backward"] += span.end - span.start
     steps = max(program.steps, 1)
-    parts = {part: seconds / (rounds * steps) for part, seconds in spent.items()}
-    parts["data"] = _waited(role, mine, line) / (max(rounds - 1, 1) * steps)
+    lasted = (line[-1].end - line[0].start) / (rounds * steps) if line else 0.0
+    share = step / lasted if lasted > step else 1.0
+    parts = {part: share * seconds / (rounds * steps) for part, seconds in spent.items()}
+    parts["data"] = share * _waited(role, mine, line) / (max(rounds - 1, 1) * steps)
     gap = max(step - sum(parts.values()), 0.0)
     talks = any(isinstance(i.act, Collective | Send) for i in role.instructions)
     return Breakdown(**parts, exposed_communication=gap if talks else 0.0, idle=0.0 if talks else gap)

@@ -8,6 +8,7 @@ import pytest
 
 from partita.cost.costs import Touch
 from partita.lowering.lower import lower
+from partita.program.breakdown import breakdown
 from partita.program.timeline import Breakdown
 from partita.recipes.catalogue import call
 from partita.simulator.simulate import simulate
@@ -39,3 +40,15 @@ def test_encoding_is_no_backward_pass() -> None:
     assert plain.codec == 0
     assert coded.codec > 0
     assert coded.backward == pytest.approx(plain.backward, rel=1e-9)
+
+
+def test_rounds_longer_than_a_step_count_by_their_shares() -> None:
+    """The last rounds of a run, whose spans are kept, may be slower than its mean."""
+    graph, machines = two_layers(), whole_cores(2, 1e6)
+    program = lower(graph, call("ddp", graph, machines), machines)[-1].program
+    found = simulate(program, priced(graph, machines, (4,), operator=OPERATOR, copy=Touch(0.0, 0.0)))
+    mine = [span for span in found.spans if span.rank == 0]
+    rounds = len({span.round for span in mine})
+    half = breakdown(program, mine, found.step_seconds / 2, rounds)
+    assert sum(astuple(half)) == pytest.approx(found.step_seconds / 2, rel=1e-9)
+    assert half.backward / half.forward == pytest.approx(found.breakdown.backward / found.breakdown.forward)
