@@ -75,6 +75,7 @@ class Wiring:
     latency of a message; `curves` has the costs of collectives; `efficiency` is the fraction of a link's bandwidth that
     payload gets, `inside` that of links within a machine (None: the same). `overlap` has, by ascending size, the factor
     by which a collective takes longer while its ranks compute (none: it does not), `message_overlap` that of a message;
+    `disturbance` core-seconds by which computing takes longer for each byte that its rank sends or receives meanwhile;
     `congestion` the factor by which messages take more of the ports of a rank that hears from several others while it
     speaks to them, such as a server's: their queues overflow. `queue` has, by size of messages, how many bytes of those
     that one rank sends to several at once leave in the order in which they were posted, before the others share.
@@ -90,6 +91,7 @@ class Wiring:
     inside: float | None = None
     overlap: tuple[tuple[Bytes, float], ...] = ()
     message_overlap: tuple[tuple[Bytes, float], ...] = ()
+    disturbance: Seconds = 0.0
     congestion: tuple[tuple[Bytes, float], ...] = ()
     queue: tuple[tuple[Bytes, float], ...] = ()
 

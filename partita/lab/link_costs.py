@@ -32,13 +32,12 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
     the processor limits it. A collective is timed in rounds of computing and the collective: what a round takes beyond
     the seconds of its computing, of its bytes and of its core-seconds is latency.
     """
-    p = cluster.size
+    p, share = cluster.size, 2 * (cluster.size - 1) / cluster.size
     curve, scatter, gather = (_rounds(replies, kind) for kind in MEASURED)
     tiny, last = curve[0], curve[-1]
     size, wall, core = last.size, last.wall, last.core
     sender, receiver = replies[0]["message"], replies[1]["message"]
     sent, received = (_each_byte(end) for end in (sender, receiver))
-    share = 2 * (p - 1) / p
     reduced = max((core - tiny.core) - share * size * (sent + received), 0.0) / (share * size / 2)
     slowest = min(port.link.bandwidth for climb in cluster.climbs for port in climb)
     burst = min(port.link.burst for climb in cluster.climbs for port in climb)
@@ -79,6 +78,7 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
 
     return replace(
         found, overlap=_overlap(replies, "collective", summed), message_overlap=_overlap(replies, "message", moved),
+        disturbance=median(reply.get("disturbing", 0.0) for reply in replies),
         congestion=_congestion(replies[-1], served),
         queue=tuple((size, queue_of(size, ends)) for size, ends in replies[-1].get("queued", ())),
     )  # fmt: skip

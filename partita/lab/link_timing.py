@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable
-from functools import partial
+from collections.abc import Callable, Iterable
+from functools import cache, partial
 from itertools import pairwise, product
 from statistics import fmean, median
 from typing import Any, Final
@@ -18,15 +18,16 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from partita.lab.timing import Executor
+from partita.lab.extra_lane import Call, ExtraLane
 from partita.program.instruction import Kind
 from partita.runtime.device import CPU
 from partita.runtime.processes import Processes
+from partita.runtime.transport import Pending, Steps
 from partita.units import Bytes, Seconds
 
-PATIENCE: Final[Seconds] = 60.0
 AHEAD: Final[Seconds] = 1e-3  # of computing before each message and collective
 OVERLAPPED: Final[tuple[Bytes, ...]] = (2**16, 2**18, 2**20)  # beside computing
+DISTURBING: Final[Bytes] = 2**20
 CONGESTED: Final[tuple[Bytes, ...]] = (2**18, 2**20, 2**22)  # where a server's queues fill
 
 
@@ -34,26 +35,24 @@ def wire_seconds(
     kind: Kind, sizes: tuple[Bytes, ...], largest: int = 6, device: str = CPU
 ) -> list[tuple[Bytes, Seconds, Seconds, Seconds]]:
     """(bytes, wall seconds of a round, this process's core-seconds in it, those of its computing) of a collective among
-    all ranks, means: a round is `AHEAD` of computing and the collective, which one thread hands to another and waits
-    for that one to say that it is done, as in a worker.
+    all ranks, means: a round is `AHEAD` of computing and the collective, in a lane.
 
     gloo's thread now and then spins through a time slice, so small sizes are repeated more often than the `largest`; a
     step meets the mean, not the median. The slowest round is left out, which may have waited for other work on the
     machine.
     """
     rank, group, found = dist.get_rank(), tuple(range(dist.get_world_size())), []
-    transport, executor = Processes(rank, {("probe", group): dist.group.WORLD}), Executor()
-    factor = torch.randn(128, 128)
+    transport, lane = Processes(rank, {("probe", group): dist.group.WORLD}), ExtraLane()
     for size in sizes:
         elements = max(size // 4, 1)
         edges = tuple(elements * k // len(group) for k in range(len(group) + 1))
         tensor = torch.zeros(elements, device=device)
         repeats = min(max(largest * sizes[-1] // size, largest), 6 * largest)
-        once = partial(carried_out, transport, kind, tensor, group, edges)
+        once = partial(started, transport, kind, tensor, group, edges)
         ends: list[tuple[Seconds, Seconds, Seconds]] = []
         for _ in range(repeats + 3):
-            ahead = computed(factor, AHEAD)
-            executor.carry_out(once)
+            ahead = computed(AHEAD)
+            lane.carry_out(once)
             ends.append((time.perf_counter(), time.process_time(), ahead))
         rounds = [
             (end - start, after - before, ahead) for (start, before, _), (end, after, ahead) in pairwise(ends[2:])
@@ -67,18 +66,55 @@ def overlapped_seconds(largest: Bytes, repeats: int = 12) -> dict[str, list[tupl
     """(bytes, wall seconds) up to the `largest` size of an all-reduce among all ranks, and of a message between two
     neighbours, means, while each rank multiplies matrices until its own is done."""
     rank, group = dist.get_rank(), tuple(range(dist.get_world_size()))
-    transport, executor, mate = Processes(rank, {("probe", group): dist.group.WORLD}), Executor(), rank ^ 1
+    transport, lane, mate = Processes(rank, {("probe", group): dist.group.WORLD}), ExtraLane(), rank ^ 1
     found: dict[str, list[tuple[Bytes, Seconds]]] = {"collective": [], "message": []}
     for size in (*(size for size in OVERLAPPED if size < largest), largest):
         tensor = torch.zeros(max(size // 4, 1))
         edges = tuple(len(tensor) * k // len(group) for k in range(len(group) + 1))
         turns = repeats if size < largest else repeats // 2
-        summed = partial(carried_out, transport, Kind.ALL_REDUCE, tensor, group, edges)
-        found["collective"].append((size, beside_computing(executor, summed, turns)))
+        summed = partial(started, transport, Kind.ALL_REDUCE, tensor, group, edges)
+        found["collective"].append((size, beside_computing(lane, summed, turns)))
         if mate < len(group):
-            there_and_back = partial(exchanged, tensor, mate, rank < mate)
-            found["message"].append((size, beside_computing(executor, there_and_back, turns) / 2))
+            there_and_back = partial(exchanged, transport, tensor, mate, rank < mate)
+            found["message"].append((size, beside_computing(lane, there_and_back, turns) / 2))
     return found
+
+
+def disturbing_seconds(largest: Bytes, least: Seconds = 0.1) -> Seconds:
+    """Core-seconds by which computing takes longer for each byte that its rank sends or receives meanwhile: matrix
+    products while messages go round from neighbour to neighbour, beside the same before and after."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    many, factor = max(4 * largest // DISTURBING, 8), torch.randn(128, 128)
+
+    def product_seconds(going_on: Callable[[], bool]) -> tuple[Seconds, int]:
+        begun, products = time.thread_time(), 0
+        while going_on():
+            torch.mm(factor, factor)
+            products += 1
+        return time.thread_time() - begun, products
+
+    def alone() -> Seconds:
+        dist.barrier()
+        until = time.thread_time() + least
+        spent, products = product_seconds(lambda: time.thread_time() < until)
+        dist.barrier()
+        return spent / products
+
+    before = alone()
+    lane = ExtraLane()
+    lane.begin(partial(round_about, Processes(rank), many, (rank - 1) % world, (rank + 1) % world))
+    spent, products = product_seconds(lambda: lane.busy)
+    own = products * (before + alone()) / 2
+    return max(spent - own, 0.0) / (2 * many * DISTURBING)
+
+
+def round_about(transport: Processes, many: int, source: int, target: int) -> Steps:
+    """Messages from one rank and to another, at once."""
+    taken, given = torch.zeros(DISTURBING // 4), torch.zeros(DISTURBING // 4)
+    for _ in range(many):
+        coming = transport.receive(taken, source, "probe", 0)
+        yield transport.send(given, target, "probe", 0)
+        yield coming
 
 
 def congested_seconds(largest: Bytes, turns: int = 2) -> list[tuple[Bytes, int, Seconds]]:
@@ -142,53 +178,61 @@ def streamed(size: Bytes, many: int, peer: int, sends: bool) -> None:
         (dist.send if sends else dist.recv)(tensor, peer)
 
 
-def beside_computing(executor: Executor, call: Callable[[], None], turns: int) -> Seconds:
-    """Seconds of `call`, a mean, in another thread while this one multiplies matrices."""
+def beside_computing(lane: ExtraLane, call: Call, turns: int) -> Seconds:
+    """Seconds of `call`, a mean, in a lane while this thread multiplies matrices."""
     factor, ends = torch.randn(128, 128), []
     for _ in range(turns + 2):
-        executor.begin(call)
-        while executor.busy:
+        lane.begin(call)
+        while lane.busy:
             torch.mm(factor, factor)
         ends.append(time.perf_counter())
     return (ends[-1] - ends[1]) / turns
 
 
-def exchanged(tensor: torch.Tensor, mate: int, first: bool) -> None:
+def exchanged(transport: Processes, tensor: torch.Tensor, mate: int, first: bool) -> Steps:
     """A message to another rank and one back, or, not `first`, the other way round."""
     for sends in (first, not first):
-        (dist.send if sends else dist.recv)(tensor, mate)
+        yield transport.send(tensor, mate, "probe", 0) if sends else transport.receive(tensor, mate, "probe", 0)
 
 
-def computed(factor: torch.Tensor, least: Seconds) -> Seconds:
-    """Multiplies matrices for at least so many core-seconds of this thread; returns how many they were."""
-    begun = time.thread_time()
+def computed(least: Seconds) -> Seconds:
+    """Computes for at least so many core-seconds of this thread, and leaves little else in the caches of the core, as a
+    step does; returns how many they were."""
+    begun, (factor, block) = time.thread_time(), _computed()
     while (spent := time.thread_time() - begun) < least:
         torch.mm(factor, factor)
+        block.add_(1.0)
     return spent
 
 
-def carried_out(
+@cache
+def _computed() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(128, 128), torch.zeros(2**19)
+
+
+def started(
     transport: Processes, kind: Kind, tensor: torch.Tensor, group: tuple[int, ...], edges: tuple[int, ...]
-) -> None:
-    """A collective from its start to its end."""
-    begun = transport.collective(kind, tensor, group, "probe", kind, 0, edges)
-    for pending in begun if isinstance(begun, Generator) else (begun,):
-        pending.block(PATIENCE)
+) -> Pending | Steps:
+    """A collective, started."""
+    return transport.collective(kind, tensor, group, "probe", kind, 0, edges)
 
 
 def message_seconds(rank: int, sizes: tuple[Bytes, ...], repeats: int = 12) -> list[tuple[Bytes, Seconds, Seconds]]:
-    """(bytes, wall seconds, this process's core-seconds) of messages from rank 0 to rank 1, medians, handed to another
-    thread as those of a worker are, behind computing; nothing on other ranks."""
-    found, executor, factor = [], Executor(), torch.randn(128, 128)
+    """(bytes, wall seconds, this process's core-seconds) of messages from rank 0 to rank 1, medians, in a lane behind
+    computing; nothing on other ranks."""
+    found, lane, transport = [], ExtraLane(), Processes(rank)
     for size in sizes:
         tensor = torch.zeros(max(size // 4, 1))
-        call = (partial(dist.send, tensor, 1), partial(dist.recv, tensor, 0), int)[min(rank, 2)]
+        ends: tuple[Call, Call] = (
+            partial(transport.send, tensor, 1, "probe", 0), partial(transport.receive, tensor, 0, "probe", 0),
+        )  # fmt: skip
         walls, cores = [], []
         for _ in range(repeats + 1):
             dist.barrier()
-            computed(factor, AHEAD if rank < 2 else 0.0)
+            computed(AHEAD if rank < 2 else 0.0)
             wall, core = time.perf_counter(), time.process_time()
-            executor.carry_out(call)
+            if rank < 2:
+                lane.carry_out(ends[rank])
             walls.append(time.perf_counter() - wall)
             cores.append(time.process_time() - core)
         found.append((size, median(walls[1:]), median(cores[1:])))
@@ -203,6 +247,7 @@ def rank_wires(
         return {kind: [] for kind in (*kinds, "message")}
     found: dict[str, Any] = {kind: wire_seconds(Kind(kind), sizes, device=device) for kind in kinds}
     found["overlapped"] = overlapped_seconds(sizes[-1]) if device == CPU else {}
+    found["disturbing"] = disturbing_seconds(sizes[-1]) if device == CPU else 0.0
     found["congested"] = congested_seconds(sizes[-1]) if device == CPU else []
     found["queued"] = queued_seconds(sizes[-1]) if device == CPU else []
     return found | {"message": message_seconds(rank, sizes)}

@@ -16,7 +16,7 @@ from partita.graph.signature import signature
 from partita.runtime.device import CPU
 from partita.runtime.draws import DRAWS
 from partita.runtime.feed import Feed
-from partita.runtime.segment import YIELD_CORE, compile_segment
+from partita.runtime.segment import compile_segment
 from partita.runtime.whole import Whole
 from partita.task import Task
 from partita.units import Seconds
@@ -37,7 +37,7 @@ def whole_seconds(task: Task, graph: Graph, batches: Iterable[int], device: str 
         spent: list[list[Seconds]] = []
         while len(spent) < PASSES[0] or (len(spent) < PASSES[1] and sum(map(sum, spent)) < TOTAL):
             read, rest = feed.read(feed.positions(len(spent), 0, batch), device)
-            env = whole.given(read, rest) | {DRAWS: None, YIELD_CORE: lambda: None}
+            env = whole.given(read, rest) | {DRAWS: None}
             env |= {name: torch.empty(0) for name, _ in concrete.inputs}
             env[TANGENT] = torch.ones((), device=device)
             spent.append([_timed(partial(way, env, leaves), device) for way in both])

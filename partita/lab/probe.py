@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from types import SimpleNamespace
+from itertools import count
 from typing import Any, Final
 
 import torch
@@ -20,14 +20,13 @@ from partita.graph.precision import shortened
 from partita.graph.signature import signature
 from partita.lab.bench import HOST, Bench, benches_of
 from partita.lab.codecs import codec_seconds
+from partita.lab.extra_lane import Unplanned
 from partita.lab.opaque_timing import whole_seconds
 from partita.lab.operator_timing import seconds_in_turn
 from partita.lab.timing import cold_seconds, thread_seconds
 from partita.program.instruction import After, Instruction, Scale
-from partita.runtime.device import CPU, Clock
+from partita.runtime.device import CPU
 from partita.runtime.feed import Feed
-from partita.runtime.pace import Pace
-from partita.runtime.rank import Board
 from partita.runtime.worker import instance
 from partita.task import Task
 from partita.tracing.optimizer import joins
@@ -190,5 +189,5 @@ def rank_touches(
 def instruction_seconds() -> Seconds:
     """Core-seconds of the worker around an act: asking the board, noting the span, telling the board."""
     never = Instruction("never", Scale("bucket"), "compute", unless=After("never", rounds=1))
-    rank: Any = SimpleNamespace(rank=0, board=Board(), pace=Pace(), clock=Clock(), spans=[], at={})
-    return max(cold_seconds(lambda: sum(1 for _ in instance(rank, never, 0, lambda round: True))), 1e-6)
+    rank, rounds = Unplanned(), count()
+    return max(cold_seconds(lambda: sum(1 for _ in instance(rank, never, next(rounds), lambda round: True))), 1e-6)

@@ -8,7 +8,6 @@ ms if a forward and a backward pass ran since the last one.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from functools import cache, partial
@@ -72,39 +71,3 @@ def _disturbance(device: str) -> tuple[list[torch.Tensor], torch.Tensor, torch.T
     memory = [torch.zeros(2**20 if device == CPU else 2**23, device=device) for _ in range(4)]
     image, kernel = torch.randn(8, 16, 32, 32, device=device), torch.randn(32, 16, 3, 3, device=device)
     return memory, image, kernel, torch.randn(128, 128, device=device)
-
-
-class Executor:
-    """A thread that runs what another thread hands to it, one call at a time, as the lanes of a worker do."""
-
-    def __init__(self) -> None:
-        self.wanted: Callable[[], Any] | None = None
-        self.changed = threading.Condition()
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def begin(self, call: Callable[[], Any]) -> None:
-        """Run `call` in the thread."""
-        with self.changed:
-            self.wanted = call
-            self.changed.notify_all()
-
-    @property
-    def busy(self) -> bool:
-        """Whether what was begun has not returned."""
-        return self.wanted is not None
-
-    def carry_out(self, call: Callable[[], Any]) -> None:
-        """Run `call` in the thread; returns when it has returned."""
-        self.begin(call)
-        with self.changed:
-            self.changed.wait_for(lambda: self.wanted is None)
-
-    def _run(self) -> None:
-        while True:
-            with self.changed:
-                self.changed.wait_for(lambda: self.wanted is not None)
-            assert self.wanted is not None
-            self.wanted()
-            with self.changed:
-                self.wanted = None
-                self.changed.notify_all()

@@ -51,7 +51,7 @@ from partita.runtime.membership import droppable, other_end
 from partita.runtime.mixing import mix
 from partita.runtime.owned import allocate, release
 from partita.runtime.rank import Rank
-from partita.runtime.segment import YIELD_CORE, Environment, key
+from partita.runtime.segment import Environment, key
 from partita.runtime.serving import apply, mark, snapshot
 from partita.runtime.settling import gather, settle
 from partita.runtime.state import rows, shaped
@@ -81,7 +81,6 @@ def load(rank: Rank, act: Load, name: str, round: int) -> None:
     named = {f"input.{i}{suffix}": leaf for i, leaf in enumerate(leaves)}
     environment |= {name: leaf for name, leaf in named.items() if Ref(name) in rank.reads}
     environment[DRAWS] = None if rank.draws is None else Draws(rank.draws, rank.step(round, act.step), tuple(positions))
-    environment[YIELD_CORE] = rank.pace.yield_core
     if act.weight:
         made = {c.name: c.tensor.dtype for c in rank.graph_of(act.stage).constants}.get(TANGENT + suffix)
         dtype = rank.floating or (torch.float64 if made == "float64" else torch.float32)
@@ -260,7 +259,6 @@ def combine(rank: Rank, act: Combine, name: str, round: int) -> None:
         flat if source == rank.rank else rank.state.inbox_of(act.bucket, source) for source in act.sources
     ]
     for other in others:
-        rank.pace.yield_core()
         first += other
     if first is not flat:
         flat.copy_(first)
@@ -287,7 +285,6 @@ def update(rank: Rank, act: Update, name: str, round: int) -> None:
         found = gradients(rank, act.bucket, act.part, round)
     else:
         found = rank.state.my_gradients(act.bucket, rank.slot(round - act.lag))
-    rank.pace.yield_core()
     if scaler and not scaler.usable(round):
         return
     found = scaler.unscaled(found, rank.state.stepped(act.bucket), round) if scaler else found

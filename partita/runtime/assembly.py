@@ -27,7 +27,6 @@ from partita.runtime.leg import Interval, intervals, left
 from partita.runtime.losses import losses_of, rows_of, totals
 from partita.runtime.manifest import Identity, identity_of, written
 from partita.runtime.owned import is_allocated
-from partita.runtime.pace import Pace
 from partita.runtime.rank import Code, Rank
 from partita.runtime.restore import Checkpoint
 from partita.runtime.saving import save_shards
@@ -57,9 +56,7 @@ def values_of(model: Any) -> Values:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
-def compiled(
-    graph: Graph, program: Program, role: Role, device: str, yielding: bool = False
-) -> tuple[dict[str, Code], set[Ref]]:
+def compiled(graph: Graph, program: Program, role: Role, device: str) -> tuple[dict[str, Code], set[Ref]]:
     """The code of every segment that a role runs, and the values that any of it reads."""
     wanted = {i.act.segment for i in role.instructions if hasattr(i.act, "segment")}
     code: dict[str, Code] = {}
@@ -72,26 +69,26 @@ def compiled(
             segment = program.segment[name]
             if (segment.stage, segment.batch) == (stage, batch):
                 here = segment.start, segment.stop
-                code[name] = compile_segment(concrete, *here, device, last, yielding, program.compiled)
+                code[name] = compile_segment(concrete, *here, device, last, program.compiled)
     return code, reads
 
 
 def make_rank(
     task: Task, graph: Graph, program: Program, rank: int, state: State, transport: Transport, *, seed: int,
-    first_step: int = 0, device: str = CPU, precision: str = "", keyed: bool = False, cores: float = 0.0,
+    first_step: int = 0, device: str = CPU, precision: str = "", keyed: bool = False,
     code: tuple[dict[str, Code], set[Ref]] | None = None, saved: Checkpoint | None = None,
 ) -> Rank:  # fmt: skip
-    """A rank whose round 0 is step `first_step`, ready to be driven; `cores` is its processor quota (0: none).
+    """A rank whose round 0 is step `first_step`, ready to be driven.
 
     With a checkpoint, its state is put into `state`, and the rounds whose gradients are still in flight count as done.
     """
     role = program.role_of[rank]
-    segments, reads = code or compiled(graph, program, role, device, 0 < cores < 1)
+    segments, reads = code or compiled(graph, program, role, device)
     uses = Counter(part for i in role.instructions if (part := getattr(i.act, "part", "")))
     made = Rank(
         graph, program, role, rank, state, transport, Feed(task, seed), segments, reads, uses, device,
         DTYPES[precision] if precision else None, first_step, seed if keyed else None,
-        Whole.of(task, graph, seed, precision) if graph.rung == "opaque" else None, Pace(cores), clock_of(device),
+        Whole.of(task, graph, seed, precision) if graph.rung == "opaque" else None, clock_of(device),
     )  # fmt: skip
     if state.scaler:
         state.scaler.begin()

@@ -17,7 +17,7 @@ from partita.graph.graph import TANGENT, Graph
 from partita.runtime.acts import default_floats
 from partita.runtime.draws import DRAWS, Draws
 from partita.runtime.reference import Reference
-from partita.runtime.segment import YIELD_CORE, compile_segment, key
+from partita.runtime.segment import compile_segment, key
 from partita.runtime.state import constant_of
 
 Code = Callable[[dict[str, Any], dict[str, torch.Tensor]], None]
@@ -40,7 +40,7 @@ class Captured:
         graph, (forward, backward) = self.code[count]
         floating = torch.float64 if self.own.precision == "fp64" else None
         positions = self.own.feed.positions(step, start, count)
-        environment: dict[str, Any] = {DRAWS: Draws(self.own.seed, step, tuple(positions)), YIELD_CORE: lambda: None}
+        environment: dict[str, Any] = {DRAWS: Draws(self.own.seed, step, tuple(positions))}
         environment |= {f"input.{i}": x for i, x in enumerate(self.own.feed.leaves(positions, "cpu", floating))}
         factor = scale if graph.weight is not None else share * scale
         environment[TANGENT] = torch.tensor(factor, dtype=floating or torch.float32)

@@ -19,7 +19,6 @@ from partita.runtime.brake import Brake
 from partita.runtime.device import CPU, Clock
 from partita.runtime.feed import Feed
 from partita.runtime.notifier import Notifier
-from partita.runtime.pace import Pace
 from partita.runtime.segment import Environment, Leaves
 from partita.runtime.state import State
 from partita.runtime.streams import KeptMaps
@@ -132,7 +131,6 @@ class Rank:
     first_step: int = 0
     draws: int | None = None
     whole: Whole | None = None
-    pace: Pace = field(default_factory=Pace)
     clock: Clock = field(default_factory=Clock)
     board: Board = field(default_factory=Board)
     brake: Brake = field(default_factory=Brake)

@@ -39,7 +39,6 @@ from partita.runtime.whole import OPAQUE
 
 Environment = dict[str, Any]
 Leaves = dict[str, torch.Tensor]
-YIELD_CORE: Final = "yield_core"
 WITHIN: Final = DRAWING | OPAQUE  # what is called with the environment
 COMPILER: Final = "inductor"  # of torch.compile
 
@@ -78,17 +77,16 @@ def last_reads(graph: Graph) -> dict[Ref, int]:
 
 
 def compile_segment(
-    graph: Graph, start: int, stop: int, device: str, last: dict[Ref, int] | None = None, yielding: bool = False,
-    compiled: bool = False,
+    graph: Graph, start: int, stop: int, device: str, last: dict[Ref, int] | None = None, compiled: bool = False,
 ) -> Callable[[Environment, Leaves], None]:  # fmt: skip
     """Operators `start` to `stop` of a graph whose sizes are numbers, as a function of (environment, leaves).
 
     Values that a later segment or the caller reads are left in the environment, values that are used up are removed
-    from it, and values for other stages are stored under the names that these use. With `yielding` the environment's
-    YIELD_CORE is called between operators; not with `compiled`, which uses torch.compile.
+    from it, and values for other stages are stored under the names that these use. With
+    `compiled` torch.compile makes one function of them.
     """
     last = last_reads(graph) if last is None else last
-    writer = _Writer(graph, start, stop, device, last, yielding, compiled)
+    writer = _Writer(graph, start, stop, device, last, compiled)
     scope: dict[str, Any] = writer.scope
     exec(compile(writer.text(), f"<{graph.name}[{start}:{stop}]>", "exec"), scope)
     if compiled:
@@ -99,10 +97,8 @@ def compile_segment(
 class _Writer:
     """Writes the text of one segment; lives for one call of `compile_segment`."""
 
-    def __init__(
-        self, graph: Graph, start: int, stop: int, device: str, last: dict[Ref, int], yielding: bool, compiled: bool
-    ) -> None:
-        self.yielding, self.compiled = yielding and not compiled, compiled
+    def __init__(self, graph: Graph, start: int, stop: int, device: str, last: dict[Ref, int], compiled: bool) -> None:
+        self.compiled = compiled
         self.graph, self.start, self.stop, self.device, self.last = graph, start, stop, device, last
         self.scope: dict[str, Any] = {"torch": torch, "hold": [None]}
         self.lines: list[str] = []
@@ -148,8 +144,6 @@ class _Writer:
         for ref in used:
             if self.last[ref] >= self.stop:
                 self.leave(key(ref), ref)
-        if self.yielding and i + 1 < self.stop:
-            self.lines.append(f"env[{YIELD_CORE!r}]()")
 
     def called(self, i: int, operator: Operator) -> list[str]:
         """Put what an operator calls into the scope; the arguments ahead of its own."""

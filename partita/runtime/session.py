@@ -164,14 +164,13 @@ class Session:
         """This process's Rank, whose round 0 is step `step`. Its state is `state`, that of a checkpoint, or a new
         one."""
         assert self.transport is not None
-        machine = self.cluster.devices[self.rank]
         if self.device == CPU and limit() < inf:
             make_room(peak_memory(program, self.graph, self.rank))
         first = self.first(state) if values is None else values
         made = carry_over(self.graph, program, self.rank, self.task, first, state, self.device)
         rank = make_rank(
             self.task, self.graph, program, self.rank, made, self.transport, seed=self.seed, first_step=step,
-            device=self.device, keyed=keyed, cores=0.0 if machine.ghost else machine.cores, saved=saved,
+            device=self.device, keyed=keyed, saved=saved,
         )  # fmt: skip
         if state is None:
             mapped(rank)

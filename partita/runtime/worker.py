@@ -15,7 +15,7 @@ from typing import Final
 import torch
 
 from partita.errors import RunHung
-from partita.program.instruction import Instruction, Load, Receive
+from partita.program.instruction import Instruction, Load
 from partita.program.program import Lane, Policy
 from partita.program.timeline import Span
 from partita.runtime.acts import carry_out
@@ -84,7 +84,6 @@ def _in_order(rank: Rank, lane: Lane, interval: Interval, record: Record) -> Lan
 
 def _round_ends(rank: Rank, round: int) -> None:
     rank.ends.append((rank.clock(True), time.process_time()))
-    rank.pace.round_ends()
     rank.round_ends(round)
 
 
@@ -143,10 +142,7 @@ def instance(
     """
     turn = StartWait(rank, instruction, round, posted)
     while not turn.open():
-        asked = time.perf_counter()
         yield turn
-        if instruction.lane == rank.leading:
-            rank.pace.waited += time.perf_counter() - asked
         if rank.board.failure is not None or instruction.name in rank.board.void:
             return
     if rank.board.failure is not None or stale(rank, instruction, round):
@@ -162,10 +158,7 @@ def instance(
         pending = begin(rank, instruction, round)
         if pending is not None:
             rank.at[instruction.lane] = instruction.name, round, start, True
-            moves = not isinstance(instruction.act, Receive)  # what is asked for may not even be sent
-            rank.pace.in_flight += moves
             yield from pending if isinstance(pending, Generator) else (pending,)
-            rank.pace.in_flight -= moves
         elif (took := time.perf_counter() - start) < rank.quickest.get(instruction.name, inf):
             rank.quickest[instruction.name] = took
     if lost(rank, instruction, pending):

@@ -6,7 +6,7 @@ predecessors ---need---> ready ---its lanes free---> start |-latency-|---- deman
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -95,6 +95,11 @@ class Activities:
     def size(self) -> int:
         """How many activities there are."""
         return len(self.need)
+
+    def longer(self, latency: Reals, amount: Reals) -> Activities:
+        """The same, each with so many more seconds of latency, and so much more of each thing that it demands."""
+        demanded = self.demand_amount + np.repeat(amount, np.diff(self.demand_start))
+        return replace(self, latency=self.latency + latency, least=self.least + amount, demand_amount=demanded)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,58 +1,92 @@
-"""Messages and collectives that take longer while their ranks compute: a hop waits until the thread that serves it is
-given a time slice, or until a quota that computing has used up is filled again.
+"""What moves and what computes at one time on a rank hold each other up.
 
-computing         |BBBBBBBB|
+A hop waits until the thread that serves it is given a time slice, or until a quota that computing has used up is filled
+again; and what the kernel does for a message is charged to whatever computes just then, which finds less of its own in
+the caches afterwards.
+
+computing         |BBBBBBBB|                B, beside A       |BBBBBBBBbb|       b: the message's disturbance
 A, alone          |======|
-A, beside B       |-----------==|     at 1 / factor of its speed while B runs
+A, beside B       |-----------==|           at 1 / factor of its speed while B runs
 
 The clock shares out core-seconds, of which a hop needs few, and knows of no slices. So it runs a few times: each run
-shows what computes beside each of them, and gives the next run what that one takes beyond its own seconds.
+shows what goes on beside each of them, and gives the next run what that one takes beyond its own seconds.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from partita.cost.costs import Costs
+from partita.cost.wiring import PASSES
 from partita.program.instruction import Collective, Receive, Send
 from partita.program.program import Program
 from partita.simulator.activities import Reals
 from partita.simulator.expand import Layout
+from partita.simulator.transfers import speeds
+from partita.units import Seconds
 
-Factors = dict[str, list[tuple[int, float]]]
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The instruction at a `place` of a role that moves something: the `factor` by which it takes longer beside
+    computing, and the core-seconds that this takes longer beside all of it."""
+
+    place: int
+    factor: float
+    disturbance: Seconds
 
 
-def factors_of(program: Program, costs: Costs) -> Factors:
-    """By role, places of instructions that move something and take longer beside computing, and by how much."""
-    found: Factors = {}
-    if not costs.wiring.overlap and not costs.wiring.message_overlap:
-        return found
+Moves = dict[str, list[Move]]
+
+
+def moves_of(program: Program, costs: Costs) -> Moves:
+    """By role, what moves something and has to do with what computes beside it."""
+    found: Moves = {}
     for role in program.roles:
         for place, i in enumerate(role.instructions):
             if isinstance(i.act, Collective | Send | Receive):
-                factor = costs.wiring.slowdown(program.payload(i.act), message=not isinstance(i.act, Collective))
-                if factor > 1:
-                    found.setdefault(role.name, []).append((place, factor))
+                size, message = program.payload(i.act), not isinstance(i.act, Collective)
+                factor = costs.wiring.slowdown(size, message=message)
+                disturbance = costs.wiring.disturbance * size * _passes(i.act)
+                if factor > 1 or disturbance > 0:
+                    found.setdefault(role.name, []).append(Move(place, factor, disturbance))
     return found
 
 
-def extra_seconds(layout: Layout, factors: Factors, start: Reals, end: Reals, extra: Reals) -> Reals:
-    """What each activity takes beyond its own seconds, given what computes while it runs, from times in which it took
-    `extra` seconds. Who move something together wait for the slowest of them."""
-    found = np.zeros(len(start))
+def extra_seconds(
+    layout: Layout, costs: Costs, moves: Moves, start: Reals, end: Reals, extra: Reals
+) -> tuple[Reals, Reals]:
+    """(seconds that each activity which moves something takes beyond its own, core-seconds that each one which computes
+    takes beyond its own), given what goes on beside them, from times in which those that move took `extra` seconds
+    more. Who move something together wait for the slowest of them."""
+    found, more, fast = np.zeros(len(start)), np.zeros(len(start)), speeds(costs, layout.program)
     for role in layout.program.roles:
-        at, moves = layout.at(role), factors.get(role.name, [])
-        computes = [not isinstance(i.act, Collective | Send | Receive) for i in role.instructions]
-        for kind in range(at.shape[2]) if moves else ():
-            busy = at[:, np.flatnonzero(computes), kind].ravel()
+        at, moved = layout.at(role), moves.get(role.name, [])
+        computes = np.flatnonzero([not isinstance(i.act, Collective | Send | Receive) for i in role.instructions])
+        for kind in range(at.shape[2]) if moved else ():
+            busy = at[:, computes, kind].ravel()
             moments, computed = _busy(start[busy], end[busy])
-            for place, factor in moves:
-                mine = at[:, place, kind]
+            for move in moved:
+                mine = at[:, move.place, kind]
                 own = end[mine] - start[mine] - extra[mine]
-                progress = moments - (1 - 1 / factor) * computed
+                progress = moments - (1 - 1 / move.factor) * computed
                 done = np.interp(np.interp(start[mine], moments, progress) + own, progress, moments)
                 found[mine] = np.maximum(found[mine], done - start[mine] - own)
-    return found
+            places = at[:, [move.place for move in moved], kind]
+            amounts = np.tile([move.disturbance for move in moved], len(places))
+            spent = _poured(start[places.ravel()], end[places.ravel()], amounts)
+            met = np.interp(end[busy], *spent) - np.interp(start[busy], *spent)
+            more[busy] = met / fast[layout.kinds[role.name][kind]]
+    return found, more
+
+
+def _passes(act: Collective | Send | Receive) -> float:
+    """How many times a rank sends or receives the bytes of an instruction; a collective is a ring."""
+    if not isinstance(act, Collective):
+        return 1.0
+    return 2 * PASSES.get(act.kind, 2) * (1 - 1 / len(act.groups[0]))
 
 
 def _busy(start: Reals, end: Reals) -> tuple[Reals, Reals]:
@@ -64,3 +98,13 @@ def _busy(start: Reals, end: Reals) -> tuple[Reals, Reals]:
     moments = np.concatenate([[0.0], np.stack([opens, closes], axis=1).ravel(), [2 * until.max(initial=0.0) + 1e6]])
     inside = np.concatenate([[0.0], np.stack([np.zeros(len(opens)), closes - opens], axis=1).ravel(), [0.0]])
     return moments, np.cumsum(inside)
+
+
+def _poured(start: Reals, end: Reals, amounts: Reals) -> tuple[Reals, Reals]:
+    """Moments from 0 on, and what has been poured out before each, where each span pours its amount out evenly."""
+    lasts = np.maximum(end - start, 1e-9)
+    moments = np.concatenate([[0.0], start, start + lasts])
+    change = np.concatenate([[0.0], amounts / lasts, -amounts / lasts])
+    order = np.argsort(moments, kind="stable")
+    moments, rate = moments[order], np.cumsum(change[order])
+    return moments, np.concatenate([[0.0], np.cumsum(rate[:-1] * np.diff(moments))])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
 
@@ -25,7 +25,7 @@ from partita.simulator.activities import Reals
 from partita.simulator.clock import advance
 from partita.simulator.expand import Layout, expand
 from partita.simulator.merges import merges_of
-from partita.simulator.overlap import extra_seconds, factors_of
+from partita.simulator.overlap import extra_seconds, moves_of
 from partita.simulator.ports import Ports
 from partita.simulator.symmetry import Symmetry, symmetry_of, without_idle_ports
 from partita.simulator.transfers import Transfers, sent_by, traffic_of, transfers_of
@@ -61,10 +61,10 @@ class Setting:
         transfers = self.binding_transfers
         layout, activities = expand(self.program, costs, self.ports, transfers, self.symmetry, warmup + rounds)
         start, end = advance(activities, self.ports.resources)
-        extra, factors = np.zeros(len(start)), factors_of(self.program, costs)
-        for _ in range(TURNS if factors else 0):
-            extra = extra_seconds(layout, factors, start, end, extra)
-            start, end = advance(replace(activities, latency=activities.latency + extra), self.ports.resources)
+        extra, moves = np.zeros(len(start)), moves_of(self.program, costs)
+        for _ in range(TURNS if moves else 0):
+            extra, more = extra_seconds(layout, costs, moves, start, end, extra)
+            start, end = advance(activities.longer(extra, more), self.ports.resources)
         return Clocked(self, costs, layout, start, end, warmup)
 
     def steady(self, costs: Costs, rounds: int) -> Clocked:

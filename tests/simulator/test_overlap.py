@@ -48,6 +48,19 @@ def test_a_pipelined_sum_goes_slower_while_its_ranks_compute(ratio: float, facto
     assert step("pipe_sgd", ratio, factor) == pytest.approx(COMPUTE + behind, rel=0.02)
 
 
+@pytest.mark.parametrize("ratio", [0.2, 0.7])
+def test_computing_takes_longer_for_what_moves_meanwhile(ratio: float) -> None:
+    """By as many core-seconds as the bytes that come and go cost it; behind computing they cost it nothing."""
+    each = COMPUTE / 10 / (2 * RING)
+    program, costs = prepared("pipe_sgd", ratio, 1.0)
+    disturbed = replace(costs, wiring=replace(costs.wiring, disturbance=each))
+    assert simulate(program, disturbed, rounds=ROUNDS).step_seconds == pytest.approx(1.1 * COMPUTE, rel=0.02)
+    program, costs = prepared("ddp", ratio, 1.0)
+    disturbed = replace(costs, wiring=replace(costs.wiring, disturbance=each))
+    alone, found = (simulate(program, one, rounds=ROUNDS).step_seconds for one in (costs, disturbed))
+    assert found == pytest.approx(alone, rel=1e-9)
+
+
 @pytest.mark.parametrize("ratio", [0.5, 3.0])
 def test_a_sum_behind_computing_takes_what_it_takes_alone(ratio: float) -> None:
     assert step("ddp", ratio, 5.0) == pytest.approx(step("ddp", ratio, 1.0), rel=1e-9)
