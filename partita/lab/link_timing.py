@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from functools import cache, partial
+from functools import partial
 from itertools import pairwise, product
 from statistics import fmean, median
 from typing import Any, Final
@@ -19,13 +19,13 @@ import torch
 import torch.distributed as dist
 
 from partita.lab.extra_lane import Call, ExtraLane
+from partita.lab.timing import AHEAD, computed
 from partita.program.instruction import Kind
 from partita.runtime.device import CPU
 from partita.runtime.processes import Processes
 from partita.runtime.transport import Pending, Steps
 from partita.units import Bytes, Seconds
 
-AHEAD: Final[Seconds] = 1e-3  # of computing before each message and collective
 OVERLAPPED: Final[tuple[Bytes, ...]] = (2**16, 2**18, 2**20)  # beside computing
 DISTURBING: Final[Bytes] = 2**20
 CONGESTED: Final[tuple[Bytes, ...]] = (2**18, 2**20, 2**22)  # where a server's queues fill
@@ -193,21 +193,6 @@ def exchanged(transport: Processes, tensor: torch.Tensor, mate: int, first: bool
     """A message to another rank and one back, or, not `first`, the other way round."""
     for sends in (first, not first):
         yield transport.send(tensor, mate, "probe", 0) if sends else transport.receive(tensor, mate, "probe", 0)
-
-
-def computed(least: Seconds) -> Seconds:
-    """Computes for at least so many core-seconds of this thread, and leaves little else in the caches of the core, as a
-    step does; returns how many they were."""
-    begun, (factor, block) = time.thread_time(), _computed()
-    while (spent := time.thread_time() - begun) < least:
-        torch.mm(factor, factor)
-        block.add_(1.0)
-    return spent
-
-
-@cache
-def _computed() -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.randn(128, 128), torch.zeros(2**19)
 
 
 def started(

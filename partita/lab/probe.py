@@ -7,9 +7,10 @@ divided out: every operator is stored relative to a reference kernel that is tim
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import count
+from statistics import median
 from typing import Any, Final
 
 import torch
@@ -23,7 +24,7 @@ from partita.lab.codecs import codec_seconds
 from partita.lab.extra_lane import Unplanned
 from partita.lab.opaque_timing import whole_seconds
 from partita.lab.operator_timing import seconds_in_turn
-from partita.lab.timing import cold_seconds, thread_seconds
+from partita.lab.timing import AHEAD, TURNS, cold_seconds, computed, thread_seconds
 from partita.program.instruction import After, Instruction, Scale
 from partita.runtime.device import CPU
 from partita.runtime.feed import Feed
@@ -187,7 +188,14 @@ def rank_touches(
 
 
 def instruction_seconds() -> Seconds:
-    """Core-seconds of the worker around an act: asking the board, noting the span, telling the board."""
+    """Core-seconds of the worker around an act, behind computing: asking the board, noting the span, telling the
+    board."""
     never = Instruction("never", Scale("bucket"), "compute", unless=After("never", rounds=1))
-    rank, rounds = Unplanned(), count()
-    return max(cold_seconds(lambda: sum(1 for _ in instance(rank, never, next(rounds), lambda round: True))), 1e-6)
+    rank, spent = Unplanned(), list[Seconds]()
+    for round in range(TURNS[1]):
+        computed(AHEAD)
+        before = time.thread_time()
+        for _ in instance(rank, never, round, lambda round: True):
+            pass
+        spent.append(time.thread_time() - before)
+    return max(median(spent), 1e-6)

@@ -23,6 +23,7 @@ from partita.units import Seconds
 LEAST: Final[Seconds] = 0.006
 TURNS: Final = (9, 31)
 PATIENCE: Final[Seconds] = 0.1
+AHEAD: Final[Seconds] = 1e-3  # of computing before each message, collective and instruction
 
 
 def thread_seconds(run: Callable[[], Any], least: Seconds = LEAST) -> Seconds:
@@ -59,9 +60,13 @@ def cold_seconds(run: Callable[[], Any], bench: Bench = HOST) -> Seconds:
 def disturb(device: str = CPU) -> None:
     """A small version of the work between two updates of a step: a pass over 16 MB, or more than a card's cache, and
     a dozen operators."""
-    memory, image, kernel, matrix = _disturbance(device)
-    for block in memory:
+    for block in _disturbance(device)[0]:
         block.add_(1.0)
+    _operators(device)
+
+
+def _operators(device: str) -> None:
+    _, image, kernel, matrix = _disturbance(device)
     torch.max_pool2d(torch.relu(torch.conv2d(image, kernel)), 2)
     torch.cat([torch.softmax(torch.mm(matrix, matrix), 0), matrix.t().contiguous()]).sum()
 
@@ -71,3 +76,12 @@ def _disturbance(device: str) -> tuple[list[torch.Tensor], torch.Tensor, torch.T
     memory = [torch.zeros(2**20 if device == CPU else 2**23, device=device) for _ in range(4)]
     image, kernel = torch.randn(8, 16, 32, 32, device=device), torch.randn(32, 16, 3, 3, device=device)
     return memory, image, kernel, torch.randn(128, 128, device=device)
+
+
+def computed(least: Seconds) -> Seconds:
+    """Computes for at least so many core-seconds of this thread what a segment of a small step does; returns how many
+    they were."""
+    begun = time.thread_time()
+    while (spent := time.thread_time() - begun) < least:
+        _operators(CPU)
+    return spent
