@@ -18,7 +18,7 @@ import numpy as np
 from partita.cost.hops import hop_bytes
 from partita.cost.lifetimes import Lifetimes, lifetimes_of
 from partita.cost.memory_curve import ByteSeries, highest, unit
-from partita.cost.scratch import scratch_bytes
+from partita.cost.scratch import scratch_bytes, working_bytes
 from partita.graph.graph import Graph
 from partita.program.instruction import (
     Act,
@@ -38,7 +38,7 @@ from partita.program.program import Program, Role
 from partita.program.timeline import PARTS
 from partita.units import Bytes
 
-ACTIVATIONS, GRADIENTS, MESSAGES = (PARTS.index(name) for name in ("activations", "gradients", "messages"))
+ACTIVATIONS, GRADIENTS, MESSAGES, WORKSPACE = map(PARTS.index, ("activations", "gradients", "messages", "workspace"))
 START: Final = 0.0  # shares of the time that an instance takes
 END: Final = 1.0
 NOTHING: Final = 0  # the row of a key that holds nothing
@@ -96,6 +96,7 @@ class AllocationLog:
         sends = [i.act for i in role.instructions if isinstance(i.act, Send) and i.act.space is Space.VALUE]
         self.sent = {(act.part, name) for act in sends for name, _ in program.parcel[act.bucket].values}
         self.lifetimes = cache(self._lifetimes)
+        self.working = cache(self._working)
         self.inputs = cache(lambda stage, batch, names: self.lifetimes(stage, batch).input_bytes(names))
         self.course = cache(self._course)
         self.during = cache(self._during)
@@ -261,10 +262,17 @@ class AllocationLog:
         start, stop = segment.start, segment.stop
         held = np.zeros((stop - start, len(PARTS)), np.int64)
         held[:, [ACTIVATIONS, GRADIENTS]] = self.lifetimes(segment.stage, segment.batch).live_bytes[0][start:stop]
+        if not self.foreach:
+            held[:, WORKSPACE] = self.working(segment.stage, segment.batch)[start:stop]
         for names in read:
             held[:, ACTIVATIONS] += self.inputs(segment.stage, segment.batch, names)[start:stop]
         kept = highest(held.sum(axis=1), INTERVALS)
         return [i / (stop - start) for i in kept], held[kept]
+
+    def _working(self, stage: int, batch: int) -> ByteSeries:
+        """What each operator of a stage takes for itself; shape [operators]."""
+        graph = self.lifetimes(stage, batch).graph
+        return np.array([working_bytes(graph, each, batch) for each in graph.operators], np.int64)
 
     def _pack(self, one: Instance, bucket: str, part: str, stage: int) -> None:
         """The gradients of a bucket are free once they are copied, or applied directly."""

@@ -1,10 +1,11 @@
-"""Temporary tensors of an optimizer's update."""
+"""Temporary tensors: of an optimizer's update, and of operators beyond their results."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from partita.graph.graph import Graph
+from partita.graph.operator import Operator, Ref
 from partita.graph.tensor import ITEMSIZE, Tensor
 from partita.program.program import Bucket, Piece
 from partita.program.update_units import units_of
@@ -12,6 +13,8 @@ from partita.units import Bytes
 
 # Temporary tensors of the size of what is updated (torch 2.13, torch/optim): Adam's denominator twice, ...
 SCRATCH: Final = {"SGD": 0, "Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2}
+BACKWARD: Final = "aten.convolution_backward"
+CONVOLUTIONS: Final = ("aten.convolution.", BACKWARD)
 
 
 def scratch_bytes(graph: Graph, bucket: Bucket, foreach: bool, joined: bool = True) -> Bytes:
@@ -32,6 +35,28 @@ def scratch_bytes(graph: Graph, bucket: Bucket, foreach: bool, joined: bool = Tr
     if joined and rule.joins:
         sizes = [sum(sizes[start:stop]) for start, stop in units_of(sizes)]
     return times * min(max(sizes), most) + widened
+
+
+def working_bytes(graph: Graph, operator: Operator, batch: int) -> Bytes:
+    """Bytes that an operator takes on a processor beyond what it makes, for `batch` samples.
+
+    oneDNN's convolutions (torch 2.13, fp32, x86; kernels of one element excepted) read and make copies in a blocked
+    layout. Forward has those of input and weight, and later that of the output, beside the output; backward those of
+    the input and of the output's gradient beside the input's gradient, and later that of the weight's gradient.
+    """
+    if not operator.target.startswith(CONVOLUTIONS):
+        return 0
+    read = [ref for ref in operator.arguments[:3] if isinstance(ref, Ref)]
+    kernel = operator.arguments[1 + operator.target.startswith(BACKWARD)]
+    made = max((tensor.size(batch) for tensor in operator.outputs if tensor is not None), default=0)
+    if not isinstance(kernel, Ref) or len(read) < 2 or graph.tensor(kernel).dtype != "float32":
+        return 0
+    if all(extent == 1 for extent in graph.tensor(kernel).shape[2:]):
+        return 0
+    sizes = [graph.tensor(ref).size(batch) for ref in read]
+    if operator.target.startswith(BACKWARD):
+        return max(sizes[0] + sizes[1], sizes[2])
+    return max(sizes[0] + sizes[1], made)
 
 
 def _rows(tensor: Tensor, piece: Piece) -> Bytes:
