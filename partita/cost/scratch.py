@@ -46,17 +46,13 @@ def working_bytes(graph: Graph, operator: Operator, batch: int) -> Bytes:
     """
     if not operator.target.startswith(CONVOLUTIONS):
         return 0
-    read = [ref for ref in operator.arguments[:3] if isinstance(ref, Ref)]
-    kernel = operator.arguments[1 + operator.target.startswith(BACKWARD)]
-    made = max((tensor.size(batch) for tensor in operator.outputs if tensor is not None), default=0)
-    if not isinstance(kernel, Ref) or len(read) < 2 or graph.tensor(kernel).dtype != "float32":
+    backward = operator.target.startswith(BACKWARD)
+    read = [graph.tensor(ref) for ref in operator.arguments[: 2 + backward] if isinstance(ref, Ref)]
+    weight, sizes = read[-1], [tensor.size(batch) for tensor in read]
+    if weight.dtype != "float32" or all(extent == 1 for extent in weight.shape[2:]):
         return 0
-    if all(extent == 1 for extent in graph.tensor(kernel).shape[2:]):
-        return 0
-    sizes = [graph.tensor(ref).size(batch) for ref in read]
-    if operator.target.startswith(BACKWARD):
-        return max(sizes[0] + sizes[1], sizes[2])
-    return max(sizes[0] + sizes[1], made)
+    later = sizes[-1] if backward else max(tensor.size(batch) for tensor in operator.outputs if tensor is not None)
+    return max(sizes[0] + sizes[1], later)
 
 
 def _rows(tensor: Tensor, piece: Piece) -> Bytes:

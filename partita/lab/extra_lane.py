@@ -50,16 +50,16 @@ class ExtraLane:
 
     @property
     def busy(self) -> bool:
-        """Whether what was begun is not done."""
-        return self.board.failure is None and self.board.done.get(CARRIED.name, 0) < len(self.calls)
+        """Whether what was begun is not done; raises what it raised."""
+        if self.board.failure is not None:
+            raise self.board.failure
+        return self.board.done.get(CARRIED.name, 0) < len(self.calls)
 
     def carry_out(self, call: Call) -> None:
         """Let the lane carry out `call`, and wait until it has; raises what it raised."""
         self.begin(call)
         with self.board.changed:
             self.board.changed.wait_for(lambda: not self.busy, of=(CARRIED.name,))
-        if self.board.failure is not None:
-            raise self.board.failure
 
     def _run(self) -> None:
         try:

@@ -34,7 +34,6 @@ def taken(operator: Operator, graph: Graph) -> int:
     return peak - sum(each.nbytes for each in results)
 
 
-@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 def test_convolutions_take_blocked_copies() -> None:
     graph = substitute(capture(on_digits("digits-cnn", digits_cnn, 0.1)), BATCH)
     found = [each for each in graph.operators if each.target.startswith(CONVOLUTIONS)]
