@@ -7,8 +7,8 @@
     run.py digits-cnn,lstm lab-4x1g,lab-4x100m --peers ddp,fsdp --plans "auto;ddp"   the plan that is found, against all
 
 Prints one line of JSON a turn, and a table of medians with the spread. With `auto`, a line that sets it beside the best
-of the others: the median of the ratios of each turn, and the 95 % bootstrap interval of that median. What stands in
---out (one line of JSON a turn) is not run again.
+of the others: the median of the ratios of each turn, and the 95 % bootstrap interval of that median. Who took more than
+--hopeless times as long as the quickest did in each of two turns is not run again. What stands in --out is not either.
 """
 
 from __future__ import annotations
@@ -49,27 +49,31 @@ def peer_seconds(mode: str, task: str, cluster: str, steps: int) -> float:
 
 
 def turns_of(
-    task: str, cluster: str, peers: Sequence[str], plans: Sequence[str], repeat: int, steps: int
+    task: str, cluster: str, peers: Sequence[str], plans: Sequence[str], repeat: int, steps: int, hopeless: float
 ) -> dict[str, list[float]]:
     """Seconds a step of each peer and plan, a number a turn; a peer that cannot run the task is left out and named."""
     machines, graph = api.cluster_of(cluster), api.graph_of(task)
     seconds = dict[str, list[float]]()
     with Rehearsal(task, graph, machines) as rehearsal:
         made = planned(plans, task, graph, rehearsal)
-        refused = set[str]()
-        for _ in range(repeat):
-            for mode in (mode for mode in peers if mode not in refused):
+        modes = {f"torch {mode}": mode for mode in peers}
+        left = [*modes, *made]
+        for turn in range(repeat):
+            for name in tuple(left):
                 try:
-                    spent = peer_seconds(mode, task, cluster, steps)
+                    if name in modes:
+                        spent = peer_seconds(modes[name], task, cluster, steps)
+                    else:
+                        spent = rehearsal.measure(made[name], steps=steps, evaluate=False).timeline.step_seconds
                 except PeerError as error:
-                    refused.add(mode)
+                    left.remove(name)
                     print(f"{task} on {cluster}: {error}", flush=True)
                     continue
-                seconds.setdefault(f"torch {mode}", []).append(spent)
-            for text, plan in made.items():
-                timeline = rehearsal.measure(plan, steps=steps, evaluate=False).timeline
-                seconds.setdefault(text, []).append(timeline.step_seconds)
-            print(json.dumps({name: times[-1] for name, times in seconds.items()}), flush=True)
+                seconds.setdefault(name, []).append(spent)
+            print(json.dumps({name: seconds[name][-1] for name in left}), flush=True)
+            if turn > 0:
+                quickest = min(median(seconds[name]) for name in left)
+                left = [name for name in left if name == "auto" or min(seconds[name]) <= hopeless * quickest]
     return seconds
 
 
@@ -88,11 +92,11 @@ def planned(plans: Sequence[str], task: str, graph: Graph, rehearsal: Rehearsal)
 def beside_the_best(seconds: Mapping[str, Sequence[float]], draws: int = 10_000) -> str:
     """What `auto` takes over what the best of the others takes, turn by turn."""
     best = min((name for name in seconds if name != "auto"), key=lambda name: median(seconds[name]))
-    ratios = [ours / theirs for ours, theirs in zip(seconds["auto"], seconds[best], strict=True)]
+    ratios = [ours / theirs for ours, theirs in zip(seconds["auto"], seconds[best], strict=False)]
     dice = random.Random(0)
     drawn = sorted(median(dice.choices(ratios, k=len(ratios))) for _ in range(draws))
     low, high = drawn[int(0.025 * draws)], drawn[int(0.975 * draws)]
-    return f"auto / {best}: {median(ratios):.3f} ({low:.3f} to {high:.3f})"
+    return f"auto / {best}: {median(ratios):.3f} ({low:.3f} to {high:.3f}, {len(ratios)} turns)"
 
 
 def main() -> None:
@@ -103,6 +107,7 @@ def main() -> None:
     parser.add_argument("--plans", default="ddp")
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--steps", type=int, default=15)
+    parser.add_argument("--hopeless", type=float, default=1.5)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     peers, plans = list(filter(None, given.peers.split(","))), given.plans.split(";")
@@ -111,7 +116,7 @@ def main() -> None:
     for task in given.tasks.split(","):
         for cluster in given.clusters.split(","):
             if (task, cluster) not in found:
-                seconds = turns_of(task, cluster, peers, plans, given.repeat, given.steps)
+                seconds = turns_of(task, cluster, peers, plans, given.repeat, given.steps, given.hopeless)
                 found[task, cluster] = seconds
                 if given.out:
                     with given.out.open("a") as file:

@@ -92,8 +92,8 @@ def legal_cuts(graph: Graph) -> tuple[Cut, ...]:
     """The cuts of the forward pass over which only activations cross, in order.
 
     A cut that a view of a parameter or buffer crosses is left out, for the later stage would need another's weights; so
-    is one just before a view, which costs the same on its other side, and one that parts who reads a buffer from who
-    changes it, for each stage has a copy.
+    is one just before a view of an activation, which costs the same on its other side, and one that parts who reads a
+    buffer from who changes it, for each stage has a copy.
     """
     return graph.once("cuts", lambda: tuple(_legal_cuts(graph)))
 
@@ -104,7 +104,8 @@ def _legal_cuts(graph: Graph) -> Iterator[Cut]:
     borrowed, joined = _borrowed(graph, weights), _changing(graph)
     for position, values in lives.sent(graph.forward_length):
         own = values and position not in joined and not any(ref.name in borrowed for ref in values)
-        if own and not shares_memory(graph.operators[position], graph):
+        behind = graph.operators[position]
+        if own and (behind.name in borrowed or not shares_memory(behind, graph)):
             yield Cut(position, values)
 
 

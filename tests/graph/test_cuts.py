@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from partita.cost.lifetimes import lifetimes_of
 from partita.graph.cuts import Liveness, legal_cuts, liveness
 from partita.graph.graph import Graph, Parameter
@@ -66,6 +68,19 @@ def test_liveness_agrees_with_a_plain_scan() -> None:
 def test_cuts_leave_weights_at_home() -> None:
     found = {cut.position: names(cut.values) for cut in legal_cuts(chain())}
     assert found == {2: ["a"], 4: ["seen"], 5: ["c"]}
+
+
+def test_layers_without_anything_between_them_can_be_parted() -> None:
+    """Before the transpose of the second one's weight, and not behind it."""
+    operators = (
+        operator("turned0", "t", "w0", out=WEIGHT),
+        operator("a", "mm", "input.0", "turned0"),
+        operator("turned1", "t", "w1", out=WEIGHT),
+        operator("b", "mm", "a", "turned1"),
+        operator("loss", "sum", "b", out=Tensor((), "float32")),
+    )
+    layers = replace(chain(), operators=operators, gradients=())
+    assert {cut.position: names(cut.values) for cut in legal_cuts(layers)} == {2: ["a"], 4: ["b"]}
 
 
 def test_a_view_counts_once_and_what_was_read_for_the_last_time_goes() -> None:
