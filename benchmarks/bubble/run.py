@@ -2,8 +2,9 @@
 
     run.py [--cluster local:2] [--stages 2] [--steps 4] [--repeat 3]
 
-The bubble is the part of a step in which a rank computes nothing, in the mean over all ranks. Closed forms, of p stages,
-m microbatches and v chunks a rank, where forward, what backward hands on and the weights' gradient cost the same:
+The bubble is the part of a step in which a rank computes nothing, in the mean over all ranks. Closed forms, of p
+stages, m microbatches and v chunks a rank, where forward, what backward hands on and the weights' gradient cost the
+same:
 
 gpipe, one_f_one_b   (p - 1) / (m + p - 1)      GPipe, section 3; Narayanan et al. 2021, section 2.2.1
 interleaved          (p - 1) / (v m + p - 1)    Narayanan et al. 2021, section 2.2.2
