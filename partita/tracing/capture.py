@@ -19,10 +19,11 @@ from partita.task import PRECISIONS, Task
 from partita.tracing.causal import told_causal
 from partita.tracing.convert import to_graph
 from partita.tracing.draws import with_sample_dims
+from partita.tracing.known import NeedsData
 from partita.tracing.opaque import opaque_graph
 from partita.tracing.optimizer import optimizer_spec
 from partita.tracing.prepare import build_batch, flatten
-from partita.tracing.trace import NeedsData, trace_step
+from partita.tracing.trace import trace_step
 from partita.tracing.unify import Unlike, unify
 
 PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37)

@@ -15,9 +15,10 @@ from partita.graph.graph import TANGENT, Buffer, Constant, Graph, Optimizer, Par
 from partita.graph.operator import Argument, Operator, Phase, Ref, Symbol, references
 from partita.graph.tensor import Tensor
 from partita.task import Task
+from partita.tracing.calls import AtenCall
 from partita.tracing.draws import is_random
-from partita.tracing.record import AtenCall
-from partita.tracing.trace import NeedsData, Trace
+from partita.tracing.known import NeedsData
+from partita.tracing.trace import Trace
 
 SAME = frozenset({"detach", "alias", "lift", "lift_fresh", "lift_fresh_copy"})
 

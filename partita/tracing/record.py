@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import CodeType
@@ -12,26 +11,14 @@ from typing import Any
 import torch
 from torch import nn
 from torch._C._autograd import _get_sequence_nr
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils.hooks import RemovableHandle
 
 from partita.errors import CaptureError
+from partita.tracing.calls import AtenCall
+from partita.tracing.known import value_of
 
 OUTSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
-
-
-@dataclass(frozen=True, slots=True)
-class AtenCall:
-    """One ATen call. `sequence` joins a forward call to the autograd node that differentiates it (-1: none)."""
-
-    function: Any
-    arguments: tuple[Any, ...]
-    keywords: dict[str, Any]
-    result: Any
-    backward: bool
-    sequence: int
-    module: str
-    source: str
 
 
 class ModuleStack:
@@ -63,14 +50,18 @@ class ModuleStack:
 class Recorder(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Fake tensors that keep a record of every call that makes one; functionalisation runs above, so none mutates.
 
-    `looked` says that the value of a tensor was asked for, which is known of what was made from plain numbers. Raises
-    CaptureError for a call that changes a tensor in place all the same.
+    `looked` says that the value of a tensor was asked for, which is known of what was made from plain numbers: of
+    single numbers as they go, of all else (a mask that is compared with a triangle, say) by making it again. `data` is
+    what leaves hold and `changing` the leaves that no two steps have alike, by their ids. Raises CaptureError for a
+    call that changes a tensor in place all the same.
     """
 
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
         self.places: ModuleStack | None = None
         self.calls: list[AtenCall] = []
+        self.data: dict[int, torch.Tensor] = {}
+        self.changing: set[int] = set()
         self.outside: dict[CodeType, bool] = {}
         self.backward = False
         self.within = False
@@ -84,6 +75,12 @@ class Recorder(FakeTensorMode):  # type: ignore[no-untyped-call]
         self.within = True
         try:
             result = super().__torch_dispatch__(func, types, args, kwargs)
+        except DataDependentOutputException:
+            asks = func is torch.ops.aten._local_scalar_dense.default
+            known = value_of(args[0], self.calls, self.data, self.changing) if asks else None
+            if known is None:
+                raise
+            return known.item()
         finally:
             self.within = False
         if _has_tensor(result):

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from partita.errors import CaptureError, PartitaError, first_line
 from partita.task import Task
+from partita.tracing.calls import AtenCall
 from partita.tracing.fused import Fused
 from partita.tracing.hidden_inputs import (
     Varying,
@@ -25,6 +26,7 @@ from partita.tracing.hidden_inputs import (
     python_random_state,
     seen_through,
 )
+from partita.tracing.known import NeedsData
 from partita.tracing.prepare import (
     Rest,
     build_batch,
@@ -37,13 +39,9 @@ from partita.tracing.prepare import (
     split_loss,
 )
 from partita.tracing.promote import Promoted
-from partita.tracing.record import AtenCall, ModuleStack, Recorder
+from partita.tracing.record import ModuleStack, Recorder
 
 FEW = 8  # samples that are looked at for themselves, all over the data
-
-
-class NeedsData(CaptureError):
-    """Raised for a model that can only be built with real data in its tensors."""
 
 
 @dataclass
@@ -73,6 +71,9 @@ def trace_step(task: Task, batch: int, precision: str, *, real: bool, unknown: f
     for name in unknown:
         buffers[name].constant = None  # type: ignore[attr-defined]
     inputs = [_fake(t, fake, precision) for t in tensors]
+    fixed = {name: b for name, b in model.named_buffers() if real and name not in unknown}
+    fake.data = {id(buffers[name]): in_precision(b.detach(), precision) for name, b in fixed.items()}
+    fake.changing = {id(t) for t in (*inputs, *parameters.values(), *(buffers[name] for name in unknown))}
     trainable = [name for name, p in model.named_parameters() if p.requires_grad]
     with ExitStack() as stack:
         places = stack.enter_context(ModuleStack(model))
@@ -109,7 +110,7 @@ def trace_step(task: Task, batch: int, precision: str, *, real: bool, unknown: f
             None if weight is None else _plain(weight), {name: _plain(g) for name, g in gradients.items()},
             {name: new for name, b in changed.items() if (new := _plain(b)) is not buffers[name]},
         )  # fmt: skip
-    known = frozenset(name for name in made.mutations if getattr(buffers[name], "constant", None) is not None)
+    known = frozenset(n for n in made.mutations if n in fixed or getattr(buffers[n], "constant", None) is not None)
     if fake.looked and known:  # a value that was looked at may be that of a buffer's first step
         return trace_step(task, batch, precision, real=real, unknown=known)
     if drawn:

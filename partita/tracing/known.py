@@ -1,0 +1,60 @@
+"""Values of fake tensors that follow from no sample and no weight: made again, with data.
+
+mask == triu(full((s, s), -inf), 1)      ->      True or False, whatever is trained on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map
+
+from partita.errors import CaptureError
+from partita.tracing.calls import AtenCall
+
+LARGEST: Final = 2**24  # elements of a tensor that is made
+
+
+class NeedsData(CaptureError):
+    """Raised for a model that can only be built, or traced, with real data in its tensors."""
+
+
+def value_of(
+    asked: Tensor, calls: Sequence[AtenCall], data: Mapping[int, Tensor], changing: Collection[int]
+) -> Tensor | None:
+    """The value of a fake tensor that the calls, in order, made out of leaves.
+
+    `data` has what leaves hold, and `changing` those that no two steps have alike, by their ids. None if one of these
+    or chance is in it, or if it is large. Raises NeedsData for a leaf of which neither is known.
+    """
+    makers = {id(part): call for call in calls for part in tree_leaves(call.result) if isinstance(part, Tensor)}
+    needed, waiting = set[int](), [asked]
+    while waiting:
+        tensor = waiting.pop()
+        call = makers.get(id(tensor))
+        if id(tensor) in changing or (call and torch.Tag.nondeterministic_seeded in call.function.tags):
+            return None
+        if call is None and isinstance(tensor, FakeTensor) and id(tensor) not in data:
+            raise NeedsData("the model looks at a tensor that it was built with")
+        if call and id(call) not in needed:
+            needed.add(id(call))
+            waiting += [part for part in tree_leaves((call.arguments, call.keywords)) if isinstance(part, Tensor)]
+    made: dict[int, Any] = dict(data)
+
+    def real(part: Any) -> Any:
+        return made.get(id(part), part)
+
+    with _disable_current_modes(), torch.no_grad():
+        for call in (call for call in calls if id(call) in needed):
+            parts = tree_leaves(call.result)
+            if any(isinstance(part, Tensor) and part.numel() > LARGEST for part in parts):
+                return None
+            arguments, keywords = tree_map(real, (call.arguments, call.keywords))
+            made |= zip(map(id, parts), tree_leaves(call.function(*arguments, **keywords)), strict=True)
+    found: Tensor = made[id(asked)]
+    return found

@@ -1,0 +1,65 @@
+"""Models that look at values are traced where these follow from no sample, no weight and no chance."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from partita.tracing.capture import capture
+from tests.tracing.eager import difference
+from tests.tracing.models import LENGTH, WORDS, predict, task, texts
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+triangle = partial(nn.Transformer.generate_square_subsequent_mask, LENGTH)
+
+
+class Masked(nn.Module):
+    """Torch's encoder, which compares its mask with a triangle."""
+
+    def __init__(self, kept: str) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.embedding, self.encoder = nn.Embedding(WORDS, 16), nn.TransformerEncoder(layer, 2)
+        self.head, self.kept = nn.Linear(16, WORDS), kept
+        if kept == "buffer":
+            self.register_buffer("mask", triangle())
+        elif kept == "attribute":
+            self.mask = triangle()
+
+    def forward(self, x: Any) -> Any:
+        mask = self.mask if self.kept else triangle()
+        return self.head(self.encoder(self.embedding(x), mask=mask))
+
+
+@pytest.mark.parametrize("kept", ["", "buffer", "attribute"])
+def test_a_mask_is_compared_with_a_triangle(kept: str) -> None:
+    given = task("masked", partial(Masked, kept), predict, texts())
+    graph = capture(given, precision="fp64")
+    assert (graph.rung, graph.symbolic, graph.blind) == ("dispatch", True, "")
+    assert difference(given, graph, 2) < 1e-12
+
+
+class Looking(nn.Module):
+    """Its step depends on what `at` says."""
+
+    def __init__(self, at: str) -> None:
+        super().__init__()
+        self.at, self.last = at, nn.Linear(6, 3)
+        self.register_buffer("decay", torch.full((6,), 4.0))
+
+    def forward(self, x: Any) -> Any:
+        seen = {"sample": x, "weight": self.last.weight, "chance": torch.rand(6), "buffer": self.decay}[self.at]
+        self.decay = self.decay / 2
+        return self.last(x) if seen.sum() > 3 else self.last(-x)
+
+
+@pytest.mark.parametrize("at", ["sample", "weight", "chance", "buffer"])
+def test_what_another_step_has_otherwise_is_not_known(at: str) -> None:
+    graph = capture(task("looking", partial(Looking, at)))
+    assert graph.rung == "opaque"
+    assert "_local_scalar_dense" in graph.blind
