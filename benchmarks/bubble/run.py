@@ -14,7 +14,6 @@ zero_bubble          (p - 1) / (3 m + p - 1)    ZB-H1: (p - 1)(F + B - W) second
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -30,9 +29,9 @@ TIMES: Final = {"gpipe": 1, "one_f_one_b": 1, "interleaved": 2, "zero_bubble": 3
 
 def idle(timeline: Timeline, ranks: int) -> float:
     """The part of a round in which a rank computes nothing, in the mean over ranks and whole rounds."""
-    rounds = sorted({span.round for span in timeline.spans})
+    rounds = len({span.round for span in timeline.spans})
     busy = sum(span.end - span.start for span in timeline.spans if span.lane == "compute")
-    return 1 - busy / len(rounds) / ranks / timeline.step_seconds
+    return 1 - busy / rounds / ranks / timeline.step_seconds
 
 
 def show(cluster: str, stages: int, microbatches: int, steps: int, repeat: int) -> None:
@@ -44,7 +43,7 @@ def show(cluster: str, stages: int, microbatches: int, steps: int, repeat: int) 
         plans = [api.plan_of(text, graph, machines) for text in texts]
         costs = rehearsal.probe(plans)
         told = [idle(api.simulate(graph, plan, machines, costs=costs), stages) for plan in plans]
-        found: Sequence[list[float]] = [[] for _ in plans]
+        found: list[list[float]] = [[] for _ in plans]
         for _ in range(repeat):
             for plan, bubbles in zip(plans, found, strict=True):
                 take = rehearsal.measure(plan, steps=steps, evaluate=False)

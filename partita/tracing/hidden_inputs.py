@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Final, NoReturn
 
@@ -18,7 +18,7 @@ import numpy
 import torch
 import torch.utils.checkpoint
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -62,15 +62,20 @@ def own_values(model: nn.Module) -> dict[tuple[str, str], Any]:
 
 @contextmanager
 def warmed(task: Task) -> Iterator[partial[Any]]:
-    """A forward pass on fake tensors that can be made again and again, and was once."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    """A forward pass that can be made again and again, and was once: on fake tensors, or on real ones if the model asks
+    what is in them."""
     tensors, rest = flatten(build_batch(task, range(min(2, len(task.data))), task.precision))
-    with mode, seen_through():
-        model = checked_model(task)
-        batch = rest.batch([mode.from_tensor(tensor) for tensor in tensors])
-        once = partial(task.loss, model, batch)
-        once()
-        yield once
+    for mode in (FakeTensorMode(allow_non_fake_inputs=True), None):
+        with mode or nullcontext(), seen_through():
+            model = checked_model(task)
+            batch = rest.batch([mode.from_tensor(tensor) if mode else tensor for tensor in tensors])
+            once = partial(task.loss, model, batch)
+            try:
+                once()
+            except DataDependentOutputException:
+                continue
+            yield once
+            return
 
 
 def check_own_values(task: Task) -> None:

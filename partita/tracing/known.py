@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from partita.errors import CaptureError
 from partita.tracing.calls import AtenCall
+from partita.tracing.draws import is_random
 
 LARGEST: Final = 2**24  # elements of a tensor that is made
 
@@ -37,7 +38,7 @@ def value_of(
     while waiting:
         tensor = waiting.pop()
         call = makers.get(id(tensor))
-        if id(tensor) in changing or (call and torch.Tag.nondeterministic_seeded in call.function.tags):
+        if id(tensor) in changing or (call and is_random(call.function)):
             return None
         if call is None and isinstance(tensor, FakeTensor) and id(tensor) not in data:
             raise NeedsData("the model looks at a tensor that it was built with")
