@@ -239,7 +239,7 @@ class Costs:
         if isinstance(act, Send):
             return Demand(w.start + w.sent * size)
         if isinstance(act, Receive):
-            return Demand(w.start + w.received * size, w.message)
+            return Demand(w.start + w.received * size, w.crossing if act.space is Space.VALUE else w.message)
         if not by_messages(act):
             return Demand(w.reducing(size, circle, act.kind), w.waiting(size, circle, act.kind))
         if by_hops(act):

@@ -72,7 +72,8 @@ class Wiring:
     """The costs of a transport.
 
     `start` is core-seconds for each call, `sent`, `received` and `reduced` core-seconds for each byte; `message` is the
-    latency of a message; `curves` has the costs of collectives; `efficiency` is the fraction of a link's bandwidth that
+    latency of a message between lanes, `value` that of one from computing to computing, which wakes no lane (None: the
+    same); `curves` has the costs of collectives; `efficiency` is the fraction of a link's bandwidth that
     payload gets, `inside` that of links within a machine (None: the same). `overlap` has, by ascending size, the factor
     by which a collective takes longer while its ranks compute (none: it does not), `message_overlap` that of a message;
     `disturbance` core-seconds by which computing takes longer for each byte that its rank sends or receives meanwhile;
@@ -94,6 +95,12 @@ class Wiring:
     disturbance: Seconds = 0.0
     congestion: tuple[tuple[Bytes, float], ...] = ()
     queue: tuple[tuple[Bytes, float], ...] = ()
+    value: Seconds | None = None
+
+    @property
+    def crossing(self) -> Seconds:
+        """Latency of a message of values from stage to stage."""
+        return self.message if self.value is None else self.value
 
     def congested(self, sizes: Reals) -> Reals:
         """The factors of `congestion` for messages of these sizes: linear in the logarithm of the size, the last one

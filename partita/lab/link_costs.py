@@ -58,7 +58,7 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
     message = max(receiver[0][1] - start, 1e-6)
     found = Wiring(
         start, message, Measured(waits(curve, share), waits(scatter, share / 2), waits(gather, share / 2)),
-        sent, received, reduced, efficiency,
+        sent, received, reduced, efficiency, value=_value(replies[1], start),
     )  # fmt: skip
     circle, rate, width = Circle(p), min(quota, 1 / spread) / 2, slowest * efficiency
 
@@ -82,6 +82,11 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
         congestion=_congestion(replies[-1], served),
         queue=tuple((size, queue_of(size, ends)) for size, ends in replies[-1].get("queued", ())),
     )  # fmt: skip
+
+
+def _value(receiver: dict[str, Any], start: Seconds) -> Seconds | None:
+    """The latency of a message of values; None where none was timed."""
+    return max(receiver["value"] - start, 1e-6) if "value" in receiver else None
 
 
 def _each_byte(end: list[tuple[Bytes, Seconds, Seconds]]) -> float:

@@ -18,11 +18,11 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from partita.lab.extra_lane import Call, ExtraLane
+from partita.lab.extra_lane import PATIENCE, Call, ExtraLane
 from partita.lab.timing import AHEAD, computed
 from partita.program.instruction import Kind
 from partita.runtime.device import CPU
-from partita.runtime.processes import Processes
+from partita.runtime.processes import Processes, clock_offset
 from partita.runtime.transport import Pending, Steps
 from partita.units import Bytes, Seconds
 
@@ -224,6 +224,23 @@ def message_seconds(rank: int, sizes: tuple[Bytes, ...], repeats: int = 12) -> l
     return found
 
 
+def value_seconds(rank: int, turns: int = 40) -> Seconds:
+    """Seconds from the end of computing on rank 0 until a number sent there has come to rank 1, of which no thread but
+    the one that waits for it does anything: a median; 0 on other ranks."""
+    offset, transport, found = clock_offset(rank), Processes(rank), []
+    moment = torch.zeros(1, dtype=torch.float64)
+    for _ in range(turns + 1):
+        dist.barrier()
+        if rank == 0:
+            computed(AHEAD)
+            moment[0] = time.perf_counter() + offset
+            transport.send(moment, 1, "probe", 0).block(PATIENCE)
+        elif rank == 1:
+            transport.receive(moment, 0, "probe", 0).block(PATIENCE)
+            found.append(time.perf_counter() + offset - float(moment))
+    return median(found[1:]) if found else 0.0
+
+
 def rank_wires(
     rank: int, world: int, sizes: tuple[Bytes, ...], kinds: Iterable[str], device: str = CPU
 ) -> dict[str, Any]:
@@ -235,4 +252,4 @@ def rank_wires(
     found["disturbing"] = disturbing_seconds(sizes[-1]) if device == CPU else 0.0
     found["congested"] = congested_seconds(sizes[-1]) if device == CPU else []
     found["queued"] = queued_seconds(sizes[-1]) if device == CPU else []
-    return found | {"message": message_seconds(rank, sizes)}
+    return found | {"message": message_seconds(rank, sizes), "value": value_seconds(rank)}

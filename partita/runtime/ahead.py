@@ -1,19 +1,26 @@
-"""Receives of a lane in program order are posted before their turn.
+"""Messages of a lane in program order are started before their turn.
 
 A backend sends nothing until the receiver has said where it goes, and that message queues behind others on the same
 link. Receives that are posted one by one therefore have a pause between them:
 
 one by one   post 0 ---- R0 post 1 ---- R1 post 2 ---- R2
 ahead        post 0 1 2 ---- R0 R1 R2
+
+The thread of a lane that sends values would wake up when these are there. Where the thread that made them goes on
+computing on the same core, that takes a time slice, 3 ms. So that thread starts the Send itself.
+
+by its lane  F ~~> S ----        ~~> another thread wakes up
+ahead        F S ----
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
-from partita.program.instruction import Instruction, Receive, Space
+from partita.program.instruction import Instruction, Receive, Send, Space
 from partita.runtime.acts import carry_out
 from partita.runtime.leg import Interval
 from partita.runtime.membership import stale
@@ -29,27 +36,40 @@ class Ahead:
 
     def __init__(self, rank: Rank, instructions: Sequence[Instruction], interval: Interval) -> None:
         self._interval = interval
-        self._started: dict[str, Pending | Steps | None] = {}
-        both = pairwise(() if rank.spare else instructions)
-        self._next = {one.name: other for one, other in both if _lands(one) and _lands(other)}
+        self._started: dict[tuple[str, int], Pending | Steps | None] = {}
+        plain = [] if rank.spare else [one for one in instructions if one.gate is None and one.unless is None]
+        self._next = {one.name: other for one, other in pairwise(plain) if _lands(one) and _lands(other)}
+        for one in plain:
+            if _leaves(one):
+                rank.board.then.setdefault(one.after[0].name, []).append(partial(self._made, rank, one))
 
     def start(self, rank: Rank, instruction: Instruction, round: int) -> Pending | Steps | None:
         """Start an instance, unless it was started ahead, and the Receives behind it that wait for nothing else."""
-        if instruction.name not in self._started:
-            self._started[instruction.name] = carry_out(rank, instruction, round)
+        if (instruction.name, round) not in self._started:
+            self._started[instruction.name, round] = carry_out(rank, instruction, round)
         behind = self._next.get(instruction.name)
-        while behind is not None and (behind.name in self._started or self._may(rank, behind, round)):
-            if behind.name not in self._started:
-                self._started[behind.name] = carry_out(rank, behind, round)
+        while behind is not None and ((behind.name, round) in self._started or self._may(rank, behind, round)):
+            if (behind.name, round) not in self._started:
+                self._started[behind.name, round] = carry_out(rank, behind, round)
             behind = self._next.get(behind.name)
-        return self._started.pop(instruction.name)
+        return self._started.pop((instruction.name, round))
 
     def _may(self, rank: Rank, behind: Instruction, round: int) -> bool:
         due = round < self._interval.last(behind) and not stale(rank, behind, round)
         return due and arrived(rank, behind, round)
 
+    def _made(self, rank: Rank, send: Instruction, round: int) -> None:
+        """Start a Send: what it waits for is made, and not yet marked as done."""
+        if round < self._interval.last(send):
+            rank.early[send.name, round] = rank.clock(True)
+            self._started[send.name, round] = carry_out(rank, send, round)
+
 
 def _lands(instruction: Instruction) -> bool:
     act = instruction.act
-    plain = instruction.gate is None and instruction.unless is None
-    return plain and isinstance(act, Receive) and act.space not in MADE_AT_START
+    return isinstance(act, Receive) and act.space not in MADE_AT_START
+
+
+def _leaves(instruction: Instruction) -> bool:
+    act = instruction.act
+    return isinstance(act, Send) and act.space is Space.VALUE and [a.rounds for a in instruction.after] == [0]

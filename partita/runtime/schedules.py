@@ -11,10 +11,11 @@ from typing import Final
 import torch
 
 from partita.errors import RunHung
+from partita.runtime.beside import LaneRun
 from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
 from partita.runtime.transport import Pending
-from partita.runtime.worker import LaneRun, Record, lanes
+from partita.runtime.worker import Record, lanes
 from partita.units import Seconds
 
 POLL: Final[Seconds] = 0.0005

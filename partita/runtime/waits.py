@@ -59,8 +59,14 @@ class StartWait:
         of = f"{self.instruction.name} of round {self.round}"
         if self.posted is not None:
             return f"the message of {of}"
-        missing = [a.name for a in self.instruction.after if not self.rank.board.has(a, self.round)]
-        return f"{', '.join(missing)} before {of}"
+        return f"{', '.join(self._missing())} before {of}"
+
+    def _missing(self) -> list[str]:
+        return [a.name for a in self.instruction.after if not self.rank.board.has(a, self.round)]
+
+    def missing_lanes(self) -> list[str]:
+        """The lanes of the predecessors that are not done."""
+        return [self.rank.role.on_name[name].lane for name in self._missing()] if self.posted is None else []
 
 
 @dataclass

@@ -15,11 +15,12 @@ from typing import Final
 import torch
 
 from partita.errors import RunHung
-from partita.program.instruction import Instruction, Load
+from partita.program.instruction import Instruction
 from partita.program.program import Lane, Policy
 from partita.program.timeline import Span
 from partita.runtime.acts import carry_out
 from partita.runtime.ahead import Ahead
+from partita.runtime.beside import LaneRun, beside, led
 from partita.runtime.brake import RoundWait
 from partita.runtime.device import on
 from partita.runtime.dispatch import Dispatch, dispatch_of, until
@@ -30,7 +31,6 @@ from partita.runtime.transport import Pending, Steps
 from partita.runtime.waits import Posted, StartWait, skips
 from partita.units import Seconds
 
-LaneRun = Generator[Pending, None, None]
 Record = Callable[[int], bool]
 Begin = Callable[[Rank, Instruction, int], Pending | Steps | None]
 WAKE: Final[Seconds] = 0.05
@@ -40,7 +40,7 @@ def lanes(rank: Rank, interval: Interval, record: Record) -> dict[str, LaneRun]:
     """A generator for each lane, or for each slot of a lane that chooses (`runtime/dispatch.py`), over the rounds of
     `interval`; with `drain` also over the rounds that apply what is in flight after it."""
     found: dict[str, LaneRun] = {}
-    rank.board.stop, rank.board.watchers = interval.stop, {}
+    rank.board.stop, rank.board.watchers, rank.board.then = interval.stop, {}, {}
     for lane in rank.role.lanes:
         rank.going.add(lane.name)
         if lane.policy is Policy.ORDER:
@@ -164,6 +164,7 @@ def instance(
     if lost(rank, instruction, pending):
         rank.at.pop(instruction.lane, None)
         return
+    start = rank.early.pop((instruction.name, round), start)
     if noted:
         kind, end = type(instruction.act).__name__, rank.clock(pending is None)
         rank.spans.append(Span(rank.rank, instruction.lane, instruction.name, kind, round, start, end))
@@ -172,15 +173,13 @@ def instance(
 
 
 def drive(rank: Rank, interval: Interval, record: Record, timeout: Seconds) -> None:
-    """Advance every lane over the rounds of `interval`, each in a thread of its own; the leading lane runs in this
-    thread, which also loads samples if these are in memory.
+    """Advance every lane over the rounds of `interval`: the leading lane in this thread, together with those that need
+    no thread (`runtime/beside.py`), each of the others in a thread of its own.
 
     Raises what the first failing lane raised; RunHung where a lane waited for more than `timeout` seconds.
     """
     runs, mine = lanes(rank, interval, record), rank.leading
-    if rank.feed.at_hand:
-        for lane in [lane for lane in loading(rank) if lane != mine]:
-            runs[mine] = beside(runs[mine], runs.pop(lane))
+    runs[mine] = beside(runs[mine], {lane: runs.pop(lane) for lane in led(rank)})
     threads = [
         threading.Thread(target=_carry, args=(rank, name, run, timeout), name=name, daemon=True)
         for name, run in runs.items()
@@ -195,25 +194,6 @@ def drive(rank: Rank, interval: Interval, record: Record, timeout: Seconds) -> N
     if rank.board.failure is not None:
         raise rank.board.failure
     rank.clock.settle(rank.spans, rank.ends)
-
-
-def loading(rank: Rank) -> list[str]:
-    """The lanes that only load samples, each after the leading lane has used the samples before."""
-    names = (lane.name for lane in rank.role.lanes)
-    return [name for name in names if all(isinstance(i.act, Load) for i in rank.role.on(name))]
-
-
-def beside(run: LaneRun, other: LaneRun) -> LaneRun:
-    """Run the lane `run`, and whenever it waits, as much of the lane `other` as is ready: two threads on one core would
-    pass the core, and Python's lock, to and fro."""
-    waits = next(other, None)
-    for pending in run:
-        while waits is not None and waits.ready():
-            waits = next(other, None)
-        yield pending
-    if waits is not None:
-        yield waits
-        yield from other
 
 
 def _carry(rank: Rank, lane: str, run: LaneRun, timeout: Seconds) -> None:

@@ -203,7 +203,7 @@ class StepTerms:
         wire = size / (self.width * bandwidth)
         core = (wiring.start + max(wiring.sent, wiring.received) * size) / self.speed
         there = self.pipe > 1
-        return (wiring.message + latency + np.maximum(core, wire)) * there, core * there, wire * there
+        return (wiring.crossing + latency + np.maximum(core, wire)) * there, core * there, wire * there
 
     @cached_property
     def buckets(self) -> Reals:

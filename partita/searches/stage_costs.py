@@ -177,7 +177,7 @@ class StageCosts:
         data, pipe, rule = int(pipes.data[i]), pipes.pipe, RECOMPUTES[pipes.rule[i]]
         work = self.work(rule, pipe > 1, self.batch // (data * int(pipes.m[i])))
         _, _, message, width, *_ = self.neighbours(data)
-        message = np.append(message[: pipe - 1], self.costs(1).wiring.message)  # the last one goes round
+        message = np.append(message[: pipe - 1], self.costs(1).wiring.crossing)  # the last one goes round
         width = np.append(width[: pipe - 1], self.links(data)[2][pipe - 1])
         cuts = pipes.starts[i].ravel()[1:] - 1
         place, waited = np.arange(len(cuts)) % pipe, self.sections(rule, pipe > 1).linked[cuts]
@@ -296,7 +296,7 @@ class StageCosts:
             2, 0, 1
         )
         return (
-            fastest[0], fastest[1], wiring.message + latency, bandwidth, inside,
+            fastest[0], fastest[1], wiring.crossing + latency, bandwidth, inside,
             *np.array([(circle.way, circle.machines) for circle in circles], np.float64).T,
             waits[0], waits[1] + waits[2], np.minimum(parts[0], 1.0),
         )  # fmt: skip

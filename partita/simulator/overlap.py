@@ -20,7 +20,7 @@ import numpy as np
 
 from partita.cost.costs import Costs
 from partita.cost.wiring import PASSES
-from partita.program.instruction import Collective, Receive, Send
+from partita.program.instruction import Collective, Receive, Send, Space
 from partita.program.program import Program
 from partita.simulator.activities import Reals
 from partita.simulator.expand import Layout
@@ -48,7 +48,8 @@ def moves_of(program: Program, costs: Costs) -> Moves:
         for place, i in enumerate(role.instructions):
             if isinstance(i.act, Collective | Send | Receive):
                 size, message = program.payload(i.act), not isinstance(i.act, Collective)
-                factor = costs.wiring.slowdown(size, message=message)
+                alone = message and i.act.space is Space.VALUE  # who waits for it computes nothing else
+                factor = 1.0 if alone else costs.wiring.slowdown(size, message=message)
                 disturbance = costs.wiring.disturbance * size * _passes(i.act)
                 if factor > 1 or disturbance > 0:
                     found.setdefault(role.name, []).append(Move(place, factor, disturbance))

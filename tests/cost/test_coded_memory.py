@@ -28,11 +28,12 @@ from partita.program.program import Program
 from partita.program.timeline import PARTS
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import carry_over, initial, make_rank
+from partita.runtime.beside import LaneRun
 from partita.runtime.inprocess import InProcess, Rendezvous
 from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
 from partita.runtime.transport import Pending
-from partita.runtime.worker import LaneRun, lanes
+from partita.runtime.worker import lanes
 from partita.searches.codings import codable, held_bytes
 from partita.searches.fit import fit_of
 from partita.searches.space import Space, space_of

@@ -17,13 +17,14 @@ from partita.program.absence import chain_of, successor_of
 from partita.program.instruction import Receive, Send
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import initial, make_rank
+from partita.runtime.beside import LaneRun
 from partita.runtime.inprocess import InProcess, Rendezvous
 from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
 from partita.runtime.schedules import advance
 from partita.runtime.state import make_state
 from partita.runtime.takeover import copied, ends_of, take_over
-from partita.runtime.worker import LaneRun, lanes
+from partita.runtime.worker import lanes
 from partita.simulator.simulate import simulate
 from tests.captures import capture
 from tests.priced import priced, whole_cores

@@ -1,0 +1,179 @@
+"""What the thread that computes does for other lanes: it sends what it made, and waits for what it needs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from partita.errors import PartitaError
+from partita.graph.graph import Graph
+from partita.lowering.lower import lower
+from partita.program.instruction import Kind, Receive, Send, Space
+from partita.program.program import Program
+from partita.recipes.catalogue import RECIPES, call
+from partita.runtime.assembly import carry_over, initial, make_rank, train_in_process
+from partita.runtime.beside import led
+from partita.runtime.leg import Interval
+from partita.runtime.rank import Rank
+from partita.runtime.transport import Pending
+from partita.runtime.worker import drive
+from partita.task import Task
+from tests.captures import capture
+from tests.small import cluster_of, perceptron
+
+STAGED = ("gpipe(microbatches=4)", "one_f_one_b(microbatches=4)", "zero_bubble(microbatches=4)")
+ROUNDS = 5
+
+
+@dataclass
+class Post:
+    """Letters by where they go; `threads` are those that sent, or waited for one that had not come: (what, rank) ->
+    names."""
+
+    letters: dict[tuple[int, str, int], torch.Tensor] = field(default_factory=dict)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    threads: dict[tuple[str, int], set[str]] = field(default_factory=dict)
+
+    def by(self, what: str, rank: int) -> None:
+        self.threads.setdefault((what, rank), set()).add(threading.current_thread().name)
+
+
+@dataclass
+class Letter:
+    """A message that, like gloo's, does not say whether it has come."""
+
+    post: Post
+    rank: int
+    place: tuple[int, str, int]
+    into: torch.Tensor
+
+    def ready(self) -> bool:
+        raise AssertionError("nobody may ask a message whether it has come")
+
+    def block(self, timeout: float) -> bool:
+        self.post.by("waits", self.rank)
+        with self.post.changed:
+            came = self.post.changed.wait_for(lambda: self.place in self.post.letters, timeout)
+            self.into.copy_(self.post.letters.pop(self.place))
+        return came
+
+
+class Sent:
+    """A message that is on its way."""
+
+    def ready(self) -> bool:
+        raise AssertionError("nobody may ask a message whether it has gone")
+
+    def block(self, timeout: float) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class Posting:
+    """The Transport of a rank whose threads are its own."""
+
+    rank: int
+    post: Post
+
+    def collective(
+        self, kind: Kind, tensor: torch.Tensor, group: tuple[int, ...], lane: str, key: str, round: int,
+        edges: tuple[int, ...] = (),
+    ) -> Pending:  # fmt: skip
+        raise AssertionError("stages without replicas have no collectives")
+
+    def send(self, tensor: torch.Tensor, to: int, key: str, round: int) -> Pending:
+        self.post.by("sends", self.rank)
+        with self.post.changed:
+            self.post.letters[to, key, round] = tensor.clone()
+            self.post.changed.notify_all()
+        return Sent()
+
+    def receive(self, tensor: torch.Tensor, source: int, key: str, round: int) -> Pending:
+        return Letter(self.post, self.rank, (self.rank, key, round), tensor)
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return perceptron()
+
+
+@pytest.fixture(scope="module")
+def graph(task: Task) -> Graph:
+    return capture(task)
+
+
+def ranks_of(task: Task, graph: Graph, program: Program, post: Post) -> Iterator[Rank]:
+    values = initial(task, 0)[1]
+    for r in range(program.size):
+        state = carry_over(graph, program, r, task, values, None, "cpu")
+        yield make_rank(task, graph, program, r, state, Posting(r, post), seed=0)
+
+
+@pytest.mark.parametrize("plan", STAGED)
+def test_values_wake_nobody_on_their_way(task: Task, graph: Graph, plan: str) -> None:
+    """Sent by the thread that made them, waited for by the one that needs them; with the bits of one thread."""
+    machines, post = cluster_of(2), Post()
+    made = call(plan, graph, machines)
+    ranks = list(ranks_of(task, graph, lower(graph, made, machines)[-1].program, post))
+    threads = [
+        threading.Thread(target=drive, args=(rank, Interval(ROUNDS), lambda _: True, 30.0), name=f"leads {n}")
+        for n, rank in enumerate(ranks)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not post.letters
+    assert post.threads == {(what, rank): {f"leads {rank}"} for what in ("sends", "waits") for rank in (0, 1)}
+    states, _ = train_in_process(task, graph, made, machines, ROUNDS)
+    for rank, state in zip(ranks, states.values(), strict=True):
+        assert rank.board.failure is None
+        assert not rank.early
+        for name, leaf in state.leaves.items():
+            assert torch.equal(rank.state.leaves[name], leaf)
+
+
+@pytest.mark.parametrize("plan", STAGED)
+def test_spans_of_messages_begin_when_they_are_sent(task: Task, graph: Graph, plan: str) -> None:
+    machines, post = cluster_of(2), Post()
+    ranks = list(ranks_of(task, graph, lower(graph, call(plan, graph, machines), machines)[-1].program, post))
+    threads = [threading.Thread(target=drive, args=(r, Interval(2), lambda _: True, 30.0)) for r in ranks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    sends = {(s.name[1:], s.round): s.start for rank in ranks for s in rank.spans if s.kind == "Send"}
+    comes = {(s.name[1:], s.round): s.end for rank in ranks for s in rank.spans if s.kind == "Receive"}
+    assert sends.keys() == comes.keys() != set()
+    assert all(sends[place] < comes[place] for place in sends)
+
+
+def test_nothing_waits_for_the_send_of_a_value(graph: Graph) -> None:
+    """So a lane that receives values may be late in asking for the next one: only who takes it waits."""
+    machines, seen = cluster_of(4), 0
+    for name in RECIPES:
+        try:
+            phases = lower(graph, call(name, graph, machines), machines)
+        except PartitaError:
+            continue  # not for this model on these machines
+        for role in (role for phase in phases for role in phase.program.roles):
+            values = {i.name for i in role.instructions if isinstance(i.act, Send) and i.act.space is Space.VALUE}
+            assert not [i.name for i in role.instructions if any(after.name in values for after in i.after)]
+            seen += len(values)
+    assert seen > 0
+
+
+def test_lanes_that_have_no_thread(task: Task, graph: Graph) -> None:
+    """Those that load, and those that receive values; none that receives while a rank may go away."""
+    machines = cluster_of(2)
+    program = lower(graph, call("one_f_one_b(microbatches=4)", graph, machines), machines)[-1].program
+    for rank in ranks_of(task, graph, program, Post()):
+        receiving = {i.lane for i in rank.role.instructions if isinstance(i.act, Receive)}
+        loading = {"data"} if rank.feed.at_hand else set()
+        assert set(led(rank)) == receiving | loading
+        rank.spare = frozenset({1})
+        assert set(led(rank)) == loading
