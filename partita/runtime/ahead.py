@@ -41,7 +41,7 @@ class Ahead:
         self._next = {one.name: other for one, other in pairwise(plain) if _lands(one) and _lands(other)}
         for one in plain:
             if _leaves(one):
-                rank.board.then.setdefault(one.after[0].name, []).append(partial(self._made, rank, one))
+                rank.then.setdefault(one.after[0].name, []).append(partial(self._made, one))
 
     def start(self, rank: Rank, instruction: Instruction, round: int) -> Pending | Steps | None:
         """Start an instance, unless it was started ahead, and the Receives behind it that wait for nothing else."""
@@ -58,7 +58,7 @@ class Ahead:
         due = round < self._interval.last(behind) and not stale(rank, behind, round)
         return due and arrived(rank, behind, round)
 
-    def _made(self, rank: Rank, send: Instruction, round: int) -> None:
+    def _made(self, send: Instruction, rank: Rank, round: int) -> None:
         """Start a Send: what it waits for is made, and not yet marked as done."""
         if round < self._interval.last(send):
             rank.early[send.name, round] = rank.clock(True)

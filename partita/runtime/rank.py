@@ -40,8 +40,7 @@ class Board:
     that instructions missed which are back by now (runtime/membership.py). `passed`: instances let through a gate;
     `ages`: how often in a row each member of a gate was left out. `stop`: all rounds before this one are run.
     `watchers`: for each name, the instructions that may be able to start when it changes, as (a lane's notes,
-    instruction); under "" those that any change may concern. `then`: what the thread that has carried out an
-    instruction starts at once for another lane (runtime/ahead.py).
+    instruction); under "" those that any change may concern.
     """
 
     done: dict[str, int] = field(default_factory=dict)
@@ -55,12 +54,9 @@ class Board:
     ages: dict[str, int] = field(default_factory=dict)
     stop: int = 2**62
     watchers: dict[str, list[tuple[dict[str, None], str]]] = field(default_factory=dict)
-    then: dict[str, list[Callable[[int], None]]] = field(default_factory=dict)
 
     def finish(self, name: str) -> None:
         """An instance of an instruction is done; lanes are told."""
-        for start in self.then.get(name, ()):
-            start(self.done.get(name, 0))
         with self.changed:
             self.done[name] = self.done.get(name, 0) + 1
             self.when.setdefault(name, deque(maxlen=REMEMBERED)).append(self.happens(name))
@@ -111,10 +107,11 @@ class Rank:
     minibatch, each (samples, new value of the buffer).
 
     What it has done: `ends` has wall clock and core-seconds of the process at each round's end; `at` the instance that
-    each lane is in: name, round, since when, and whether it waits for other ranks; `early` when an instance began whose
-    lane had not come to it; `collectives_begun` how many rounds
-    of each collective were begun; `quickest` the least seconds that each local instruction has taken lately; `maps` the
-    positions that both ends of a sparse hop know. `round_ends` is called when the leading lane has ended a round.
+    each lane is in: name, round, since when, and whether it waits for other ranks; `then` what the thread that has
+    carried out an instruction starts at once for another lane, and `early` when (runtime/ahead.py);
+    `collectives_begun` how many rounds of each collective were begun; `quickest` the least seconds that each local
+    instruction has taken lately; `maps` the positions that both ends of a sparse hop know. `round_ends` is called when
+    the leading lane has ended a round.
 
     Who is away: the run can go on without the ranks in `spare`. Those in `away` are not there now; each has left `gone`
     times, and takes part again `since` a round. `going`: lanes that have not ended; `parked`: those of them that wait
@@ -144,6 +141,7 @@ class Rank:
     spans: list[Span] = field(default_factory=list)
     ends: list[tuple[Seconds, Seconds]] = field(default_factory=list)
     at: dict[str, tuple[str, int, Seconds, bool]] = field(default_factory=dict)
+    then: dict[str, list[Callable[[Rank, int], None]]] = field(default_factory=dict)
     early: dict[tuple[str, int], Seconds] = field(default_factory=dict)
     gathered: dict[str, list[tuple[int, torch.Tensor]]] = field(default_factory=dict)
     losses: dict[int, torch.Tensor] = field(default_factory=dict)

@@ -40,7 +40,7 @@ def lanes(rank: Rank, interval: Interval, record: Record) -> dict[str, LaneRun]:
     """A generator for each lane, or for each slot of a lane that chooses (`runtime/dispatch.py`), over the rounds of
     `interval`; with `drain` also over the rounds that apply what is in flight after it."""
     found: dict[str, LaneRun] = {}
-    rank.board.stop, rank.board.watchers, rank.board.then = interval.stop, {}, {}
+    rank.board.stop, rank.board.watchers, rank.then = interval.stop, {}, {}
     for lane in rank.role.lanes:
         rank.going.add(lane.name)
         if lane.policy is Policy.ORDER:
@@ -168,6 +168,8 @@ def instance(
     if noted:
         kind, end = type(instruction.act).__name__, rank.clock(pending is None)
         rank.spans.append(Span(rank.rank, instruction.lane, instruction.name, kind, round, start, end))
+    for start_next in rank.then.get(instruction.name, ()):
+        start_next(rank, round)
     rank.board.finish(instruction.name)
     rank.at.pop(instruction.lane, None)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -17,8 +19,10 @@ from partita.program.program import Program
 from partita.recipes.catalogue import RECIPES, call
 from partita.runtime.assembly import carry_over, initial, make_rank, train_in_process
 from partita.runtime.beside import led
+from partita.runtime.inprocess import InProcess, Rendezvous
 from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
+from partita.runtime.schedules import advance
 from partita.runtime.transport import Pending
 from partita.runtime.worker import drive
 from partita.task import Task
@@ -150,6 +154,29 @@ def test_spans_of_messages_begin_when_they_are_sent(task: Task, graph: Graph, pl
     comes = {(s.name[1:], s.round): s.end for rank in ranks for s in rank.spans if s.kind == "Receive"}
     assert sends.keys() == comes.keys() != set()
     assert all(sends[place] < comes[place] for place in sends)
+
+
+def test_a_rank_is_freed_with_its_last_name(task: Task, graph: Graph) -> None:
+    """Not when garbage is collected, which may be in the middle of the next run."""
+    machines = cluster_of(2)
+    program = lower(graph, call("one_f_one_b(microbatches=4)", graph, machines), machines)[-1].program
+    rendezvous, values = Rendezvous(), initial(task, 0)[1]
+    ranks = [
+        make_rank(
+            task, graph, program, r, carry_over(graph, program, r, task, values, None, "cpu"),
+            InProcess(r, rendezvous), seed=0,
+        )
+        for r in range(2)
+    ]  # fmt: skip
+    gc.collect()
+    gc.disable()
+    try:
+        advance(ranks, Interval(2), 0, None)
+        last = weakref.ref(ranks[0])
+        ranks.clear()
+        assert last() is None
+    finally:
+        gc.enable()
 
 
 def test_nothing_waits_for_the_send_of_a_value(graph: Graph) -> None:
