@@ -203,21 +203,21 @@ def started(
 
 
 def message_seconds(rank: int, sizes: tuple[Bytes, ...], repeats: int = 12) -> list[tuple[Bytes, Seconds, Seconds]]:
-    """(bytes, wall seconds, this process's core-seconds) of messages from rank 0 to rank 1, medians, in a lane behind
-    computing; nothing on other ranks."""
+    """(bytes, wall seconds, this process's core-seconds) of messages from rank 0, where the computing thread starts
+    them, to a lane of rank 1, medians, behind computing; nothing on other ranks."""
     found, lane, transport = [], ExtraLane(), Processes(rank)
     for size in sizes:
         tensor = torch.zeros(max(size // 4, 1))
-        ends: tuple[Call, Call] = (
-            partial(transport.send, tensor, 1, "probe", 0), partial(transport.receive, tensor, 0, "probe", 0),
-        )  # fmt: skip
         walls, cores = [], []
         for _ in range(repeats + 1):
             dist.barrier()
             computed(AHEAD if rank < 2 else 0.0)
             wall, core = time.perf_counter(), time.process_time()
-            if rank < 2:
-                lane.carry_out(ends[rank])
+            if rank == 0:
+                going = transport.send(tensor, 1, "probe", 0)
+                lane.carry_out(lambda going=going: going)  # type: ignore[misc]
+            elif rank == 1:
+                lane.carry_out(partial(transport.receive, tensor, 0, "probe", 0))
             walls.append(time.perf_counter() - wall)
             cores.append(time.process_time() - core)
         found.append((size, median(walls[1:]), median(cores[1:])))

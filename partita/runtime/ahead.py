@@ -6,7 +6,7 @@ link. Receives that are posted one by one therefore have a pause between them:
 one by one   post 0 ---- R0 post 1 ---- R1 post 2 ---- R2
 ahead        post 0 1 2 ---- R0 R1 R2
 
-The thread of a lane that sends values would wake up when these are there. Where the thread that made them goes on
+The thread of a lane that sends would wake up when there is something to send. Where the thread that made it goes on
 computing on the same core, that takes a time slice, 3 ms. So that thread starts the Send itself.
 
 by its lane  F ~~> S ----        ~~> another thread wakes up
@@ -72,4 +72,5 @@ def _lands(instruction: Instruction) -> bool:
 
 def _leaves(instruction: Instruction) -> bool:
     act = instruction.act
-    return isinstance(act, Send) and act.space is Space.VALUE and [a.rounds for a in instruction.after] == [0]
+    sends = isinstance(act, Send) and act.space is not Space.CODED  # which goes in several messages
+    return sends and [after.rounds for after in instruction.after] == [0]

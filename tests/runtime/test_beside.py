@@ -35,10 +35,9 @@ ROUNDS = 5
 
 @dataclass
 class Post:
-    """Letters by where they go; `threads` are those that sent, or waited for one that had not come: (what, rank) ->
-    names."""
+    """Letters by whence and where they go; `threads`: (what, rank) -> the names of those that sent or waited."""
 
-    letters: dict[tuple[int, str, int], torch.Tensor] = field(default_factory=dict)
+    letters: dict[tuple[int, int, str, int], torch.Tensor] = field(default_factory=dict)
     changed: threading.Condition = field(default_factory=threading.Condition)
     threads: dict[tuple[str, int], set[str]] = field(default_factory=dict)
 
@@ -52,7 +51,7 @@ class Letter:
 
     post: Post
     rank: int
-    place: tuple[int, str, int]
+    place: tuple[int, int, str, int]
     into: torch.Tensor
 
     def ready(self) -> bool:
@@ -92,12 +91,12 @@ class Posting:
     def send(self, tensor: torch.Tensor, to: int, key: str, round: int) -> Pending:
         self.post.by("sends", self.rank)
         with self.post.changed:
-            self.post.letters[to, key, round] = tensor.clone()
+            self.post.letters[self.rank, to, key, round] = tensor.clone()
             self.post.changed.notify_all()
         return Sent()
 
     def receive(self, tensor: torch.Tensor, source: int, key: str, round: int) -> Pending:
-        return Letter(self.post, self.rank, (self.rank, key, round), tensor)
+        return Letter(self.post, self.rank, (source, self.rank, key, round), tensor)
 
 
 @pytest.fixture(scope="module")
@@ -117,22 +116,30 @@ def ranks_of(task: Task, graph: Graph, program: Program, post: Post) -> Iterator
         yield make_rank(task, graph, program, r, state, Posting(r, post), seed=0)
 
 
-@pytest.mark.parametrize("plan", STAGED)
-def test_values_wake_nobody_on_their_way(task: Task, graph: Graph, plan: str) -> None:
-    """Sent by the thread that made them, waited for by the one that needs them; with the bits of one thread."""
-    machines, post = cluster_of(2), Post()
-    made = call(plan, graph, machines)
-    ranks = list(ranks_of(task, graph, lower(graph, made, machines)[-1].program, post))
+def driven(ranks: list[Rank], rounds: int) -> None:
+    """Each rank led by a thread of its own."""
     threads = [
-        threading.Thread(target=drive, args=(rank, Interval(ROUNDS), lambda _: True, 30.0), name=f"leads {n}")
-        for n, rank in enumerate(ranks)
+        threading.Thread(target=drive, args=(rank, Interval(rounds), lambda _: True, 30.0), name=f"leads {rank.rank}")
+        for rank in ranks
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
+
+
+@pytest.mark.parametrize("plan", [*STAGED, "ps_sync(bucket_bytes=200)"])
+def test_messages_wake_nobody_on_their_way(task: Task, graph: Graph, plan: str) -> None:
+    """Sent by the thread that made them, values waited for by the one that needs them; with the bits of one thread."""
+    machines, post = cluster_of(3 if "ps" in plan else 2), Post()
+    made = call(plan, graph, machines)
+    ranks = list(ranks_of(task, graph, lower(graph, made, machines)[-1].program, post))
+    driven(ranks, ROUNDS)
     assert not post.letters
-    assert post.threads == {(what, rank): {f"leads {rank}"} for what in ("sends", "waits") for rank in (0, 1)}
+    for rank in ranks:
+        assert post.threads["sends", rank.rank] == {f"leads {rank.rank}"}
+        if plan in STAGED:
+            assert post.threads["waits", rank.rank] == {f"leads {rank.rank}"}
     states, _ = train_in_process(task, graph, made, machines, ROUNDS)
     for rank, state in zip(ranks, states.values(), strict=True):
         assert rank.board.failure is None
@@ -145,11 +152,7 @@ def test_values_wake_nobody_on_their_way(task: Task, graph: Graph, plan: str) ->
 def test_spans_of_messages_begin_when_they_are_sent(task: Task, graph: Graph, plan: str) -> None:
     machines, post = cluster_of(2), Post()
     ranks = list(ranks_of(task, graph, lower(graph, call(plan, graph, machines), machines)[-1].program, post))
-    threads = [threading.Thread(target=drive, args=(r, Interval(2), lambda _: True, 30.0)) for r in ranks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    driven(ranks, 2)
     sends = {(s.name[1:], s.round): s.start for rank in ranks for s in rank.spans if s.kind == "Send"}
     comes = {(s.name[1:], s.round): s.end for rank in ranks for s in rank.spans if s.kind == "Receive"}
     assert sends.keys() == comes.keys() != set()
