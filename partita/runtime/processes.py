@@ -245,8 +245,7 @@ def clock_offset(transport_rank: int, rounds: int = 8) -> Seconds:
     stamp = torch.zeros(1, dtype=torch.float64)
     kernels = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
     dist.all_gather(kernels, torch.tensor([crc32(kernel_id().encode())]))
-    same = kernels[transport_rank] == kernels[0]
-    for peer in range(1, dist.get_world_size()):
+    for peer in (peer for peer, kernel in enumerate(kernels) if kernel != kernels[0]):
         for _ in range(rounds):
             if transport_rank == 0:
                 dist.recv(stamp, peer)
@@ -259,7 +258,7 @@ def clock_offset(transport_rank: int, rounds: int = 8) -> Seconds:
                 after = time.perf_counter()
                 if after - before < best:
                     best, offset = after - before, float(stamp[0]) - (before + after) / 2
-    return 0.0 if same else offset
+    return offset
 
 
 def kernel_id() -> str:

@@ -27,7 +27,7 @@ from partita.runtime.transport import Pending
 from partita.runtime.worker import drive
 from partita.task import Task
 from tests.captures import capture
-from tests.small import cluster_of, perceptron
+from tests.small import cluster_of
 
 STAGED = ("gpipe(microbatches=4)", "one_f_one_b(microbatches=4)", "zero_bubble(microbatches=4)")
 ROUNDS = 5
@@ -97,11 +97,6 @@ class Posting:
 
     def receive(self, tensor: torch.Tensor, source: int, key: str, round: int) -> Pending:
         return Letter(self.post, self.rank, (source, self.rank, key, round), tensor)
-
-
-@pytest.fixture(scope="module")
-def task() -> Task:
-    return perceptron()
 
 
 @pytest.fixture(scope="module")

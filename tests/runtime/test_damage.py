@@ -32,15 +32,10 @@ from partita.runtime.result import RunResult
 from partita.runtime.shard import sha256_of
 from partita.task import Task
 from tests.captures import capture
-from tests.small import cluster_of, perceptron
+from tests.small import cluster_of
 
 MACHINES = cluster_of(3)
 CORRUPTIONS = 200
-
-
-@pytest.fixture(scope="module")
-def task() -> Task:
-    return perceptron()
 
 
 @pytest.fixture(scope="module")

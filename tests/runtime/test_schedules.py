@@ -14,7 +14,7 @@ from partita.runtime.leg import Interval
 from partita.runtime.schedules import advance
 from partita.task import Task
 from tests.captures import capture
-from tests.small import cluster_of, perceptron
+from tests.small import cluster_of
 
 PLANS = (
     "single(microbatches=2)",
@@ -28,11 +28,6 @@ PLANS = (
     "d_psgd(bucket_bytes=200)",
     "gossip(direction=push,draws=2)",
 )
-
-
-@pytest.fixture(scope="module")
-def task() -> Task:
-    return perceptron()
 
 
 @pytest.fixture(scope="module")
