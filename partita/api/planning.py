@@ -61,10 +61,10 @@ def search(
     """The best plans of a grid (`searches.space`), best first; `top` keeps so many (0: all).
 
     A formula on costs of data sheets prices every point of the grid, and the event clock ranks the best. If `costs` are
-    not given and this machine can stand for the cluster, workers that load `task` measure how fast its devices are, by
-    which the grid is priced, and then costs for the best plans, which are ranked again; if it cannot, the result's
-    `because` says why. `source` 'measured' or 'datasheet' insists on one of these. The first is the
-    plainest of the plans that predictions cannot tell from the best.
+    not given and this machine can stand for the cluster, workers that load `task` measure how fast its devices and
+    links are, by which the grid is priced, and then costs for the best plans, which are ranked again; if it cannot, the
+    result's `because` says why. `source` 'measured' or 'datasheet' insists on one of these. The first is the plainest
+    of the plans that predictions cannot tell from the best.
 
     With `steps_to_loss`, the steps K(B) to a loss by minibatch size B, plans of several sizes are compared by the time
     of K(B) steps.
@@ -85,19 +85,19 @@ def search(
     coded = codec_baseline(graph, cluster) if "lossy" in ALLOWED[allow] else ()
     order: dict[str, Any] = {"objective": objective, "allow": allow, "tell": tell}
 
-    def screen(there: Cluster) -> tuple[Search, Costs]:
+    def screen(like: Costs | None = None) -> tuple[Search, Costs]:
         tell("pricing every point of the grid by formula")
-        shortlist = shortlist_of(graph, there, objective=objective, allow=allow)
-        known = costs or costs_of(graph, there, [*shortlist.plans, *coded], source="datasheet")
-        return plainest(auto(shortlist, known, **order), there, objective), known
+        shortlist = shortlist_of(graph, cluster, objective=objective, allow=allow, like=like)
+        known = costs or costs_of(graph, cluster, [*shortlist.plans, *coded], source="datasheet", like=like)
+        return plainest(auto(shortlist, known, **order), cluster, objective), known
 
     def measure(few: Sequence[Plan]) -> Costs:
         return costs_of(graph, cluster, [*few, *coded], task=loaded, source=source, tell=tell)
 
     if costs is None and source != "datasheet":
-        found, known = finals(cluster, _usual(graph, cluster), screen, measure, **order)
+        found, known = finals(_usual(graph, cluster), screen, measure, **order)
     else:
-        found, known = screen(cluster)
+        found, known = screen()
     kept = found.candidates[:top] if top else found.candidates
     if "lossy" in ALLOWED[allow]:
         tell("simulating codecs")

@@ -7,7 +7,7 @@ from itertools import product
 from statistics import median
 from typing import Final
 
-from partita.cluster.cluster import Cluster, Device, Group
+from partita.cluster.cluster import Cluster, Device
 from partita.cost.costs import Costs, Touch
 from partita.cost.fabric import of_hosts, wired
 from partita.cost.kernels import KERNEL, MEMORY, multiplying, streaming
@@ -33,11 +33,14 @@ ROW: Final = 48 * 2**10  # bytes that threads who work together keep between the
 
 def datasheet_costs(
     graph: Graph, cluster: Cluster, batches: tuple[int, ...], *, dtype: str = "fp32", because: str = "",
-    precisions: tuple[str, ...] = (), compiled: bool = False,
+    precisions: tuple[str, ...] = (), compiled: bool = False, like: Costs | None = None,
 ) -> Costs:  # fmt: skip
     """Costs by data sheets: on accelerators of `kernels`, and beside them what launching takes; on processors of a
     roofline. `because` says why nothing was measured; steps in the short dtypes of `precisions` are covered too, an
-    operator at the speed of the dtype that it makes. With `compiled` operators are also priced as parts of kernels."""
+    operator at the speed of the dtype that it makes. With `compiled` operators are also priced as parts of kernels.
+
+    Where some of the cluster's costs were measured, operators take as many times longer than their data sheet says as
+    those of `like` do, and all else takes what it does there."""
     device = without_quota(cluster.devices[0])
     card = device.backend == "cuda"
     table: dict[str, Seconds] = {}
@@ -63,11 +66,11 @@ def datasheet_costs(
         source="datasheet", because=because,
     )  # fmt: skip
     touch = Touch(LAUNCH, 0.0)
-    if not card:
-        return costs
-    wiring = of_hosts(costs.wiring)
-    host = replace(costs, operators=launches, copy=touch, add=touch, update=touch, wiring=wiring, _sums={})
-    return replace(costs, launching=host, _sums={})
+    if card:
+        wiring = of_hosts(costs.wiring)
+        host = replace(costs, operators=launches, copy=touch, add=touch, update=touch, wiring=wiring, _sums={})
+        costs = replace(costs, launching=host, _sums={})
+    return _rated(costs, like) if like else costs
 
 
 def without_quota(device: Device) -> Device:
@@ -79,25 +82,17 @@ def without_quota(device: Device) -> Device:
     return replace(device, cores=1.0, flops=flops, memory_bandwidth=device.memory_bandwidth / device.cores)
 
 
-def as_measured(costs: Costs) -> Cluster:
-    """The cluster with data sheets by which operators take the core-seconds that were measured: the median over batches
-    of all of a step's operators."""
-    graph, cluster = costs.graph, costs.cluster
-    sheet, stop = datasheet_costs(graph, cluster, costs.sizes), len(graph.operators)
-    off = median(costs.segment(0, stop, size) / sheet.segment(0, stop, size) for size in costs.sizes)
-
-    def rated(group: Group) -> Group:
-        return replace(
-            group, members=tuple(rated(m) if isinstance(m, Group) else _paced(m, off) for m in group.members)
-        )
-
-    return replace(cluster, root=rated(cluster.root))
-
-
-def _paced(device: Device, off: float) -> Device:
-    """The device with a data sheet by which it takes `off` times as long."""
-    flops = tuple((dtype, speed / off) for dtype, speed in device.flops)
-    return replace(device, flops=flops, memory_bandwidth=device.memory_bandwidth / off)
+def _rated(sheet: Costs, like: Costs) -> Costs:
+    """Costs by data sheets with what was measured of the same cluster, but for the differences of its devices, which
+    are of a moment."""
+    known, stop = datasheet_costs(sheet.graph, sheet.cluster, like.sizes), len(sheet.graph.operators)
+    off = median(like.segment(0, stop, size) / known.segment(0, stop, size) for size in like.sizes)
+    operators = {name: off * value for name, value in sheet.operators.items()}
+    launching = _rated(sheet.launching, like.launching) if sheet.launching and like.launching else sheet.launching
+    return replace(
+        like, operators=operators, sizes=sheet.sizes, source=sheet.source, because=sheet.because, slowdowns=(),
+        launching=launching, _sums={},
+    )  # fmt: skip
 
 
 def passes_of(rule: Optimizer) -> int:

@@ -38,11 +38,11 @@ def precisions_of(plans: Sequence[Plan]) -> tuple[str, ...]:
 
 def costs_of(
     graph: Graph, cluster: Cluster, plans: Sequence[Plan], *, task: Task | str = "", source: str = "",
-    tell: Tell = quiet,
+    like: Costs | None = None, tell: Tell = quiet,
 ) -> Costs:  # fmt: skip
     """Costs that cover what the plans do: measured, if this machine can stand for the cluster and workers can load
     `task`; otherwise from data sheets, and `because` says why. `source` 'measured' or 'datasheet' insists on one of
-    them.
+    them. Data sheets are taken as those of a cluster where the costs `like` were measured.
 
     Raises OptionError if costs are to be measured and cannot be.
     """
@@ -58,7 +58,7 @@ def costs_of(
         because = found
     sizes, precisions = batches_of(graph, plans), precisions_of(plans)
     compiled = any(COMPILED in plan.kernels for plan in plans)
-    return datasheet_costs(graph, cluster, sizes, because=because, precisions=precisions, compiled=compiled)
+    return datasheet_costs(graph, cluster, sizes, because=because, precisions=precisions, compiled=compiled, like=like)
 
 
 def measured_costs(

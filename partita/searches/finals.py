@@ -1,17 +1,19 @@
 """A search where costs can be measured: data sheets rank everything, measured costs judge the best of it.
 
-usual plan --measured--> speed of devices --their data sheets, all points--> best few --measured--> ranked
+usual plan --measured--> speed of devices, links --their data sheets, all points--> best few --measured--> ranked
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
-from partita.cost.datasheet import as_measured
+from partita.graph.graph import Graph
+from partita.lowering.samples import sizes_of
 from partita.plan.memory import Recompute
 from partita.plan.plan import Plan
 from partita.recipes.fastest import ALIKE
@@ -24,6 +26,7 @@ from partita.units import show_bytes
 # Every batch size whose operators are to be timed takes seconds on half a core: the whole grid would take minutes.
 FINALISTS: Final = 8
 OF_ONE_RECIPE: Final = 3
+BESIDE: Final = 24  # that are judged too since all that they do is timed anyway
 SEEN: Final = 5e-4  # a lead that is not printed as 0.0 %
 
 
@@ -39,22 +42,31 @@ def finalists(search: Search, most: int = FINALISTS, usual: str = "") -> tuple[C
     return (*kept, *last)
 
 
-def finals(
-    cluster: Cluster, usual: Plan, screen: Callable[[Cluster], tuple[Search, Costs]],
-    measure: Callable[[Sequence[Plan]], Costs], *, objective: str, allow: str, tell: Callable[[str], None],
-) -> tuple[Search, Costs]:  # fmt: skip
-    """The plans that are best by data sheets of devices as fast as the `usual` plan's operators were measured, and that
-    plan, ranked by measured costs; and these. Data sheets that are off by a factor would leave out what is best.
+def beside(few: Sequence[Candidate], search: Search, graph: Graph) -> tuple[Candidate, ...]:
+    """The best of the other candidates, of those whose batch sizes are timed for the finalists: they cost little."""
+    timed = {size for one in few for size in sizes_of(one.plan, graph)}
+    others = (c for c in search.candidates if c not in few and timed.issuperset(sizes_of(c.plan, graph)))
+    return tuple(islice(others, BESIDE))
 
-    `screen` ranks plans for a cluster by its data sheets; `measure` gives costs that cover plans, by data sheets where
-    nothing can be measured: then those of the cluster rank.
+
+def finals(
+    usual: Plan, screen: Callable[[Costs | None], tuple[Search, Costs]], measure: Callable[[Sequence[Plan]], Costs], *,
+    objective: str, allow: str, tell: Callable[[str], None],
+) -> tuple[Search, Costs]:  # fmt: skip
+    """The plans that are best by data sheets of devices as fast, and links as quick, as the `usual` plan's were
+    measured, and that plan, ranked by measured costs; and these. Data sheets that are off by a factor, or know nothing
+    of what messages cost those who compute, would leave out what is best.
+
+    `screen` ranks plans by data sheets, as those of a cluster where some costs were measured; `measure` gives costs
+    that cover plans, by data sheets where nothing can be measured: then those of the cluster rank.
     """
     speed = measure([usual])
     if speed.source != "measured":
-        found, costs = screen(cluster)
+        found, costs = screen(None)
         return replace(found, because=speed.because), costs
-    found, _ = screen(as_measured(speed))
+    found, _ = screen(speed)
     few = finalists(found, usual=usual.name)
+    few = (*few, *beside(few, found, speed.graph))
     costs = measure([candidate.plan for candidate in few])
     return judged(found, few, costs, objective=objective, allow=allow, tell=tell), costs
 

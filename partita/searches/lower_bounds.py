@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partita.cluster.cluster import Cluster
-from partita.cost.costs import NOTHING
+from partita.cost.costs import NOTHING, Costs
 from partita.graph.graph import Graph
 from partita.lowering.schedules import ROWS, under_way
 from partita.plan.memory import Recompute, Shard
@@ -42,8 +42,8 @@ class LowerBounds:
     """The bounds of a grid's points on data sheets' costs, in seconds of a step and bytes of the fullest device; lives
     for one search."""
 
-    def __init__(self, graph: Graph, cluster: Cluster) -> None:
-        self.graph, self.cluster, self.places = graph, cluster, StageCosts(graph, cluster)
+    def __init__(self, graph: Graph, cluster: Cluster, like: Costs | None = None) -> None:
+        self.graph, self.cluster, self.places = graph, cluster, StageCosts(graph, cluster, like)
         self.batch = self.places.batch
         self.many, self.gathers = cache(_many), Gathers(graph)
         self.row = cache(lambda order, *place: ROWS[order](*place))

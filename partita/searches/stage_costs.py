@@ -98,14 +98,15 @@ class StageMemory:
 
 
 class StageCosts:
-    """The places of a grid's points on data sheets' costs; lives for one search."""
+    """The places of a grid's points on data sheets' costs, as those of a cluster where the costs `like` were measured;
+    lives for one search."""
 
-    def __init__(self, graph: Graph, cluster: Cluster) -> None:
+    def __init__(self, graph: Graph, cluster: Cluster, like: Costs | None = None) -> None:
         self.graph, self.cluster = graph, cluster
         self.batch = graph.global_batch or graph.batch
         self.speeds = np.array([device.pace for device in cluster.devices])
         self.peaks = np.array([device.speed for device in cluster.devices])  # of a quota that was saved up
-        self.sheet = cache(lambda size: datasheet_costs(graph, cluster, (size,)))
+        self.sheet = cache(lambda size: datasheet_costs(graph, cluster, (size,), like=like))
         self.costs = cache(self._costs)
         self.link_speeds = LinkSpeeds(cluster, self.sheet(1).wiring)
         self.blocks = cache(lambda size: blocks_of(graph, cluster, None, size))

@@ -26,6 +26,7 @@ from partita.simulator.activities import Reals
 from partita.simulator.expand import Layout
 from partita.simulator.transfers import speeds
 from partita.units import Seconds
+from partita.wire.algorithms import by_messages, schedule_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +48,8 @@ def moves_of(program: Program, costs: Costs) -> Moves:
     for role in program.roles:
         for place, i in enumerate(role.instructions):
             if isinstance(i.act, Collective | Send | Receive):
-                size, message = program.payload(i.act), not isinstance(i.act, Collective)
-                alone = message and i.act.space is Space.VALUE  # who waits for it computes nothing else
-                factor = 1.0 if alone else costs.wiring.slowdown(size, message=message)
-                disturbance = costs.wiring.disturbance * size * _passes(i.act)
+                disturbance = costs.wiring.disturbance * program.payload(i.act) * _passes(i.act)
+                factor = _slowdown(program, i.act, costs)
                 if factor > 1 or disturbance > 0:
                     found.setdefault(role.name, []).append(Move(place, factor, disturbance))
     return found
@@ -81,6 +80,17 @@ def extra_seconds(
             met = np.interp(end[busy], *spent) - np.interp(start[busy], *spent)
             more[busy] = met / fast[layout.kinds[role.name][kind]]
     return found, more
+
+
+def _slowdown(program: Program, act: Collective | Send | Receive, costs: Costs) -> float:
+    """The factor by which it takes longer beside computing. A collective that goes by messages is as slow as these."""
+    size = program.payload(act)
+    if isinstance(act, Collective):
+        if not by_messages(act):
+            return costs.wiring.slowdown(size)
+        parts = schedule_of(act.kind, act.algorithm, len(act.groups[0])).parts
+        return costs.wiring.slowdown(size // parts, message=True)
+    return 1.0 if act.space is Space.VALUE else costs.wiring.slowdown(size, message=True)  # who waits computes nothing
 
 
 def _passes(act: Collective | Send | Receive) -> float:
