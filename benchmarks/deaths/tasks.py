@@ -1,4 +1,4 @@
-"""digits-cnn, of whose ranks that of KILLED dies at its DIES-th sample, and again whenever it is started anew, if it is
+"""Built-in tasks, of whose ranks that of KILLED dies at its DIES-th sample, and again whenever it is started anew, if it is
 not to be BACK."""
 
 from __future__ import annotations
@@ -30,8 +30,16 @@ class Deadly:
         return self.data[index]
 
 
-def mortal() -> Task:
-    task = built_in("digits-cnn")
+def digits_cnn() -> Task:
+    return mortal("digits-cnn")
+
+
+def bytes_gpt() -> Task:
+    return mortal("bytes-gpt")
+
+
+def mortal(name: str) -> Task:
+    task = built_in(name)
     assert task
     if os.environ.get("RANK") != os.environ.get("KILLED", ""):
         return task

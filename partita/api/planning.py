@@ -13,7 +13,7 @@ from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.errors import InputError
 from partita.graph.graph import Graph
-from partita.lab.costing import Tell, costs_of, quiet
+from partita.lab.costing import Costing, Tell, quiet
 from partita.lowering.lower import lower
 from partita.plan.check import check
 from partita.plan.plan import Plan
@@ -85,19 +85,21 @@ def search(
     coded = codec_baseline(graph, cluster) if "lossy" in ALLOWED[allow] else ()
     order: dict[str, Any] = {"objective": objective, "allow": allow, "tell": tell}
 
-    def screen(like: Costs | None = None) -> tuple[Search, Costs]:
-        tell("pricing every point of the grid by formula")
-        shortlist = shortlist_of(graph, cluster, objective=objective, allow=allow, like=like)
-        known = costs or costs_of(graph, cluster, [*shortlist.plans, *coded], source="datasheet", like=like)
-        return plainest(auto(shortlist, known, **order), cluster, objective), known
+    with Costing(graph, cluster, task=loaded, source=source, tell=tell) as costing:
 
-    def measure(few: Sequence[Plan]) -> Costs:
-        return costs_of(graph, cluster, [*few, *coded], task=loaded, source=source, tell=tell)
+        def screen(like: Costs | None = None) -> tuple[Search, Costs]:
+            tell("pricing every point of the grid by formula")
+            shortlist = shortlist_of(graph, cluster, objective=objective, allow=allow, like=like)
+            known = costs or costing.by_sheet([*shortlist.plans, *coded], like)
+            return plainest(auto(shortlist, known, **order), cluster, objective), known
 
-    if costs is None and source != "datasheet":
-        found, known = finals(_usual(graph, cluster), screen, measure, **order)
-    else:
-        found, known = screen()
+        def measure(few: Sequence[Plan]) -> Costs:
+            return costing.of([*few, *coded])
+
+        if costs is None and source != "datasheet":
+            found, known = finals(_usual(graph, cluster), screen, measure, **order)
+        else:
+            found, known = screen()
     kept = found.candidates[:top] if top else found.candidates
     if "lossy" in ALLOWED[allow]:
         tell("simulating codecs")

@@ -4,6 +4,7 @@ data sheets."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Final
 
 from partita.cluster.cluster import Cluster
@@ -36,39 +37,59 @@ def precisions_of(plans: Sequence[Plan]) -> tuple[str, ...]:
     return tuple(sorted({short_dtype(one.memory) for one in phases} - {""}))
 
 
-def costs_of(
-    graph: Graph, cluster: Cluster, plans: Sequence[Plan], *, task: Task | str = "", source: str = "",
-    like: Costs | None = None, tell: Tell = quiet,
-) -> Costs:  # fmt: skip
-    """Costs that cover what the plans do: measured, if this machine can stand for the cluster and workers can load
-    `task`; otherwise from data sheets, and `because` says why. `source` 'measured' or 'datasheet' insists on one of
-    them. Data sheets are taken as those of a cluster where the costs `like` were measured.
+class Costing(ExitStack):
+    """Costs that cover what plans do, of one list of plans after the other: measured, if this machine can stand for the
+    cluster and workers can load `task`; otherwise from data sheets, and `because` says why. `source` 'measured' or
+    'datasheet' insists on one of them. A context manager: workers start when costs are first measured, and stay.
 
     Raises OptionError if costs are to be measured and cannot be.
     """
-    if source not in SOURCES:
-        raise OptionError(f"--costs is {source!r}; allowed are {' and '.join(SOURCES[1:])}")
-    because = "--costs asks for it" if source == "datasheet" else unmeasurable(task, cluster)
-    if because and source == "measured":
-        raise OptionError(f"costs cannot be measured: {because}; leave --costs measured out")
-    if not because:
-        found = measured_costs(task, graph, cluster, plans, insist=source == "measured", tell=tell)
-        if isinstance(found, Costs):
-            return found
-        because = found
-    sizes, precisions = batches_of(graph, plans), precisions_of(plans)
-    compiled = any(COMPILED in plan.kernels for plan in plans)
-    return datasheet_costs(graph, cluster, sizes, because=because, precisions=precisions, compiled=compiled, like=like)
+
+    def __init__(
+        self, graph: Graph, cluster: Cluster, *, task: Task | str = "", source: str = "", tell: Tell = quiet
+    ) -> None:
+        super().__init__()
+        self.graph, self.cluster, self.task, self.source, self.tell = graph, cluster, task, source, tell
+        self._probe: Callable[[Sequence[Plan]], Costs | str] | None = None
+        if source not in SOURCES:
+            raise OptionError(f"--costs is {source!r}; allowed are {' and '.join(SOURCES[1:])}")
+        self.because = "--costs asks for it" if source == "datasheet" else unmeasurable(task, cluster)
+        if self.because and source == "measured":
+            raise OptionError(f"costs cannot be measured: {self.because}; leave --costs measured out")
+
+    def of(self, plans: Sequence[Plan]) -> Costs:
+        """Costs of these plans."""
+        if not self.because:
+            found = self.measured(plans)
+            if isinstance(found, Costs):
+                return found
+            self.because = found
+        return self.by_sheet(plans)
+
+    def by_sheet(self, plans: Sequence[Plan], like: Costs | None = None) -> Costs:
+        """Costs of these plans by data sheets, as those of a cluster where the costs `like` were measured."""
+        sizes, precisions = batches_of(self.graph, plans), precisions_of(plans)
+        compiled = any(COMPILED in plan.kernels for plan in plans)
+        return datasheet_costs(
+            self.graph, self.cluster, sizes, because=self.because, precisions=precisions, compiled=compiled, like=like
+        )
+
+    def measured(self, plans: Sequence[Plan]) -> Costs | str:
+        """Costs by micro-benchmarks. If the lab cannot emulate the devices' quotas, the sentence that says so instead,
+        unless `source` insists."""
+        if self._probe is None:
+            from partita.lab.rehearsal import Rehearsal
+
+            rehearsal = self.enter_context(Rehearsal(self.task, self.graph, self.cluster, tell=self.tell))
+            why = rehearsal.distorted if self.source != "measured" else ""
+            self._probe = (lambda plans: why) if why else rehearsal.probe
+        return self._probe(plans)
 
 
-def measured_costs(
-    task: Task | str, graph: Graph, cluster: Cluster, plans: Sequence[Plan], *, insist: bool, tell: Tell
-) -> Costs | str:
-    """Costs by micro-benchmarks. If the lab cannot emulate the devices' quotas, the sentence that says so instead,
-    unless `insist`."""
-    from partita.lab.rehearsal import Rehearsal
-
-    with Rehearsal(task, graph, cluster, tell=tell) as rehearsal:
-        if rehearsal.distorted and not insist:
-            return rehearsal.distorted
-        return rehearsal.probe(plans)
+def costs_of(
+    graph: Graph, cluster: Cluster, plans: Sequence[Plan], *, task: Task | str = "", source: str = "",
+    tell: Tell = quiet,
+) -> Costs:  # fmt: skip
+    """Costs that cover what the plans do, as `Costing` has them."""
+    with Costing(graph, cluster, task=task, source=source, tell=tell) as costing:
+        return costing.of(plans)

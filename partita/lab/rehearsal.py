@@ -71,6 +71,7 @@ class Rehearsal:
         self.going = "", 0  # the plan that runs, and for how many steps
         self.beside: list[str] = []
         self.runs, self.launches = 0, dict[str, Seconds]()
+        self._links: list[dict[str, Any]] = []  # what each rank timed of its links; each kind of collective once
         self.monitor: Monitor | None = None
         self.group = WorkerGroup(cluster, env=QUIET, listen=True, memory_limits=memory_limits)
         self._stack = ExitStack()
@@ -201,9 +202,13 @@ class Rehearsal:
 
     def _wiring(self, programs: Sequence[Program]) -> Wiring:
         acts = [i.act for program in programs for _, i in program.instructions()]
-        kinds = sorted({a.kind for a in acts if isinstance(a, Collective) and a.kind in MEASURED} | {Kind.ALL_REDUCE})
-        replies = self._ask("wires", 300.0, sizes=list(sizes_for(self.cluster)), kinds=kinds)
-        return wiring_of(replies, self.cluster, self.group.lab.hosts)
+        kinds = {a.kind for a in acts if isinstance(a, Collective) and a.kind in MEASURED} | {Kind.ALL_REDUCE}
+        missing = sorted(kinds.difference(*self._links[:1]))
+        if missing:
+            sizes, alone = list(sizes_for(self.cluster)), bool(self._links)
+            fresh = self._ask("wires", 300.0, sizes=sizes, kinds=missing, alone=alone)
+            self._links = [known | new for known, new in zip(self._links or [{}] * len(fresh), fresh, strict=True)]
+        return wiring_of(self._links, self.cluster, self.group.lab.hosts)
 
     def train(
         self, plan: Plan, *, steps: int, keep: SavePolicy, keyed: bool = False, resume: str = "", since: int = 0,

@@ -107,8 +107,7 @@ def test_objects_are_trained_and_the_manifest_says_how(tmp_path: Path) -> None:
 @pytest.mark.parametrize("plan", ["single", "auto"])
 def test_a_task_is_made_once_by_who_launches(plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the workers of another lab measure costs before."""
-    made, lab = list[pt.Task](), Measured()
-    monkeypatch.setattr(costing, "measured_costs", lab)
+    made, lab = list[pt.Task](), Measured(monkeypatch)
     monkeypatch.setattr(factory, "trained", lambda: made.append(perceptron()) or made[-1])
     with pytest.raises(TaskError, match=r"absent\.safetensors"):
         api.train("tests.api.factory:trained", plan, api.cluster_of("local:1"), steps=1, init="absent.safetensors")
@@ -130,8 +129,7 @@ def test_a_task_is_made_once_by_who_plans(
     words: tuple[str, ...], times: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The graph and all workers that measure costs are of one Task."""
-    made, lab = list[pt.Task](), Measured()
-    monkeypatch.setattr(costing, "measured_costs", lab)
+    made, lab = list[pt.Task](), Measured(monkeypatch)
     monkeypatch.setattr(factory, "trained", lambda: made.append(perceptron()) or made[-1])
     assert main([*words, "--cluster", "lab-4x1g"]) == 0, capfd.readouterr().err
     assert len(made) == 1
@@ -141,8 +139,7 @@ def test_a_task_is_made_once_by_who_plans(
 def test_measurements_of_one_verb_share_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of a search and of the plan that it finds, and those of several minibatches; where nothing is measured,
     the task is not made."""
-    made, lab, graph = list[pt.Task](), Measured(), api.graph_of(trained())
-    monkeypatch.setattr(costing, "measured_costs", lab)
+    made, lab, graph = list[pt.Task](), Measured(monkeypatch), api.graph_of(trained())
     monkeypatch.setattr(factory, "trained", lambda: made.append(perceptron()) or made[-1])
     pt.simulate(graph, "auto", pt.Cluster.load("lab-4x1g"), task=OWN)
     points = tuple(MeasuredMinibatch(batch, 40 * (1 + 8 / batch)) for batch in (4, 6, 12))
@@ -155,7 +152,7 @@ def test_measurements_of_one_verb_share_a_task(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_comparison_says_why_auto_takes_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A note begins with it, beside those of the runs; a plan that was named needs none."""
-    monkeypatch.setattr(costing, "measured_costs", Measured())
+    Measured(monkeypatch)
     nothing = comparison_run.ComparisonRun({}, {}, {}, {}, {}, ("ran",), {})
     monkeypatch.setattr(comparison_run, "run_comparison", lambda *given, **named: nothing)
     found = api.compare(OWN, ["auto", "ddp"], api.cluster_of("lab-4x1g"))
@@ -211,28 +208,20 @@ def test_a_plan_shows_the_text_that_it_is_read_from() -> None:
 class Measured:
     """Takes the place of the lab: says a sentence, or costs."""
 
-    def __init__(self, sentence: str = "") -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, sentence: str = "") -> None:
         self.sentence, self.asked = sentence, []
+        monkeypatch.setattr(costing.Costing, "measured", lambda each, plans: self.costs(each, plans))
 
-    def __call__(
-        self,
-        task: pt.Task | str,
-        graph: pt.Graph,
-        cluster: pt.Cluster,
-        plans: Sequence[pt.Plan],
-        *,
-        insist: bool,
-        tell: Any,
-    ) -> Costs | str:
-        self.asked.append((task, [plan.name for plan in plans], insist))
+    def costs(self, each: costing.Costing, plans: Sequence[pt.Plan]) -> Costs | str:
+        insist = each.source == "measured"
+        self.asked.append((each.task, [plan.name for plan in plans], insist))
         if self.sentence and not insist:
             return self.sentence
-        return priced(graph, cluster, api.batches_of(graph, plans))
+        return priced(each.graph, each.cluster, api.batches_of(each.graph, plans))
 
 
 def test_costs_are_measured_where_they_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph, cluster, lab = two_layers(), pt.Cluster.load("lab-4x1g"), Measured()
-    monkeypatch.setattr(costing, "measured_costs", lab)
+    graph, cluster, lab = two_layers(), pt.Cluster.load("lab-4x1g"), Measured(monkeypatch)
     plan = api.plan_of("ddp", graph, cluster)
     assert api.costs_of(graph, cluster, [plan], task="t").source == "measured"
     assert api.costs_of(graph, cluster, [plan], task="t", source="datasheet").source == "datasheet"
@@ -258,7 +247,7 @@ def test_where_costs_cannot_be_measured_the_answer_says_why(
     place: str, task: str, because: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph, cluster = two_layers(), pt.Cluster.load(place)
-    monkeypatch.setattr(costing, "measured_costs", Measured("no namespaces here"))
+    Measured(monkeypatch, "no namespaces here")
     costs = api.costs_of(graph, cluster, [api.plan_of("single", graph, cluster)], task=task)
     assert costs.source == "datasheet"
     assert because in costs.because
