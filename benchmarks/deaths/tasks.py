@@ -1,5 +1,5 @@
-"""Built-in tasks, of whose ranks that of KILLED dies at its DIES-th sample, and again whenever it is started anew, if it is
-not to be BACK."""
+"""Built-in tasks, of whose ranks that of KILLED dies at its DIES-th sample, and again whenever it is started anew, if
+it is not to be BACK."""
 
 from __future__ import annotations
 
