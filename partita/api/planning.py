@@ -85,12 +85,12 @@ def search(
     coded = codec_baseline(graph, cluster) if "lossy" in ALLOWED[allow] else ()
     order: dict[str, Any] = {"objective": objective, "allow": allow, "tell": tell}
 
-    with Costing(graph, cluster, task=loaded, source=source, tell=tell) as costing:
+    with Costing(graph, cluster, task=loaded, source="" if costs else source, tell=tell) as costing:
 
-        def screen(like: Costs | None = None) -> tuple[Search, Costs]:
+        def screen(measured: Costs | None = None) -> tuple[Search, Costs]:
             tell("pricing every point of the grid by formula")
-            shortlist = shortlist_of(graph, cluster, objective=objective, allow=allow, like=like)
-            known = costs or costing.by_sheet([*shortlist.plans, *coded], like)
+            shortlist = shortlist_of(graph, cluster, objective=objective, allow=allow, measured=measured)
+            known = costs or costing.by_sheet([*shortlist.plans, *coded], measured)
             return plainest(auto(shortlist, known, **order), cluster, objective), known
 
         def measure(few: Sequence[Plan]) -> Costs:

@@ -33,14 +33,14 @@ ROW: Final = 48 * 2**10  # bytes that threads who work together keep between the
 
 def datasheet_costs(
     graph: Graph, cluster: Cluster, batches: tuple[int, ...], *, dtype: str = "fp32", because: str = "",
-    precisions: tuple[str, ...] = (), compiled: bool = False, like: Costs | None = None,
+    precisions: tuple[str, ...] = (), compiled: bool = False, measured: Costs | None = None,
 ) -> Costs:  # fmt: skip
     """Costs by data sheets: on accelerators of `kernels`, and beside them what launching takes; on processors of a
     roofline. `because` says why nothing was measured; steps in the short dtypes of `precisions` are covered too, an
     operator at the speed of the dtype that it makes. With `compiled` operators are also priced as parts of kernels.
 
-    Where some of the cluster's costs were measured, operators take as many times longer than their data sheet says as
-    those of `like` do, and all else takes what it does there."""
+    Where some of the cluster's costs are `measured`, operators take as many times longer than their data sheet says as
+    those that were measured do, and all else takes what it was measured to take."""
     device = without_quota(cluster.devices[0])
     card = device.backend == "cuda"
     table: dict[str, Seconds] = {}
@@ -70,7 +70,9 @@ def datasheet_costs(
         wiring = of_hosts(costs.wiring)
         host = replace(costs, operators=launches, copy=touch, add=touch, update=touch, wiring=wiring, _sums={})
         costs = replace(costs, launching=host, _sums={})
-    return _rated(costs, like) if like else costs
+    if measured is None:
+        return costs
+    return _calibrated(costs, datasheet_costs(graph, cluster, measured.sizes), measured)
 
 
 def without_quota(device: Device) -> Device:
@@ -82,16 +84,17 @@ def without_quota(device: Device) -> Device:
     return replace(device, cores=1.0, flops=flops, memory_bandwidth=device.memory_bandwidth / device.cores)
 
 
-def _rated(sheet: Costs, like: Costs) -> Costs:
-    """Costs by data sheets with what was measured of the same cluster, but for the differences of its devices, which
-    are of a moment."""
-    known, stop = datasheet_costs(sheet.graph, sheet.cluster, like.sizes), len(sheet.graph.operators)
-    off = median(like.segment(0, stop, size) / known.segment(0, stop, size) for size in like.sizes)
-    operators = {name: off * value for name, value in sheet.operators.items()}
-    launching = _rated(sheet.launching, like.launching) if sheet.launching and like.launching else sheet.launching
+def _calibrated(sheet: Costs, known: Costs, measured: Costs) -> Costs:
+    """Costs by data sheets with what was measured on the same cluster, but for the differences of its devices, which
+    are of a moment; `known` are data sheets of the batch sizes that were measured."""
+    stop = len(sheet.graph.operators)
+    off = median(measured.segment(0, stop, size) / known.segment(0, stop, size) for size in measured.sizes)
+    host = sheet.launching
+    if host and known.launching and measured.launching:
+        host = _calibrated(host, known.launching, measured.launching)
     return replace(
-        like, operators=operators, sizes=sheet.sizes, source=sheet.source, because=sheet.because, slowdowns=(),
-        launching=launching, _sums={},
+        measured, operators={name: off * value for name, value in sheet.operators.items()}, sizes=sheet.sizes,
+        source=sheet.source, because=sheet.because, slowdowns=(), launching=host, _sums={},
     )  # fmt: skip
 
 

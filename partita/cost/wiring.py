@@ -62,7 +62,7 @@ class Measured:
     all_gather: Curve = ()
 
     def of(self, kind: Kind, circle: Circle) -> Curve:
-        """The curve of a kind; that of the all-reduce for kinds without a curve of their own."""
+        """The curve of a kind; that of the all-reduce for all but its halves."""
         halves = {Kind.REDUCE_SCATTER: self.reduce_scatter, Kind.ALL_GATHER: self.all_gather}
         return halves.get(kind, self.all_reduce)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from types import TracebackType
 from typing import Final
 
 from partita.cluster.cluster import Cluster
@@ -37,7 +38,7 @@ def precisions_of(plans: Sequence[Plan]) -> tuple[str, ...]:
     return tuple(sorted({short_dtype(one.memory) for one in phases} - {""}))
 
 
-class Costing(ExitStack):
+class Costing:
     """Costs that cover what plans do, of one list of plans after the other: measured, if this machine can stand for the
     cluster and workers can load `task`; otherwise from data sheets, and `because` says why. `source` 'measured' or
     'datasheet' insists on one of them. A context manager: workers start when costs are first measured, and stay.
@@ -48,14 +49,22 @@ class Costing(ExitStack):
     def __init__(
         self, graph: Graph, cluster: Cluster, *, task: Task | str = "", source: str = "", tell: Tell = quiet
     ) -> None:
-        super().__init__()
-        self.graph, self.cluster, self.task, self.source, self.tell = graph, cluster, task, source, tell
-        self._probe: Callable[[Sequence[Plan]], Costs | str] | None = None
         if source not in SOURCES:
             raise OptionError(f"--costs is {source!r}; allowed are {' and '.join(SOURCES[1:])}")
+        self.graph, self.cluster, self.task, self.source, self.tell = graph, cluster, task, source, tell
         self.because = "--costs asks for it" if source == "datasheet" else unmeasurable(task, cluster)
         if self.because and source == "measured":
             raise OptionError(f"costs cannot be measured: {self.because}; leave --costs measured out")
+        self._workers = ExitStack()
+        self._probe: Callable[[Sequence[Plan]], Costs] | None = None
+
+    def __enter__(self) -> Costing:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._workers.__exit__(kind, error, trace)
 
     def of(self, plans: Sequence[Plan]) -> Costs:
         """Costs of these plans."""
@@ -66,13 +75,14 @@ class Costing(ExitStack):
             self.because = found
         return self.by_sheet(plans)
 
-    def by_sheet(self, plans: Sequence[Plan], like: Costs | None = None) -> Costs:
-        """Costs of these plans by data sheets, as those of a cluster where the costs `like` were measured."""
+    def by_sheet(self, plans: Sequence[Plan], measured: Costs | None = None) -> Costs:
+        """Costs of these plans by data sheets, calibrated where some of the cluster's costs are `measured`."""
         sizes, precisions = batches_of(self.graph, plans), precisions_of(plans)
         compiled = any(COMPILED in plan.kernels for plan in plans)
         return datasheet_costs(
-            self.graph, self.cluster, sizes, because=self.because, precisions=precisions, compiled=compiled, like=like
-        )
+            self.graph, self.cluster, sizes, because=self.because, precisions=precisions, compiled=compiled,
+            measured=measured,
+        )  # fmt: skip
 
     def measured(self, plans: Sequence[Plan]) -> Costs | str:
         """Costs by micro-benchmarks. If the lab cannot emulate the devices' quotas, the sentence that says so instead,
@@ -80,9 +90,12 @@ class Costing(ExitStack):
         if self._probe is None:
             from partita.lab.rehearsal import Rehearsal
 
-            rehearsal = self.enter_context(Rehearsal(self.task, self.graph, self.cluster, tell=self.tell))
-            why = rehearsal.distorted if self.source != "measured" else ""
-            self._probe = (lambda plans: why) if why else rehearsal.probe
+            rehearsal = Rehearsal(self.task, self.graph, self.cluster, tell=self.tell)
+            self._workers.enter_context(rehearsal)
+            if (why := rehearsal.distorted) and self.source != "measured":
+                self._workers.close()
+                return why
+            self._probe = rehearsal.probe
         return self._probe(plans)
 
 

@@ -157,7 +157,7 @@ def probe_links(cluster: Cluster, tell: Tell) -> dict[str, Any]:
         tell(f"measuring the links of {cluster.name}")
         group.ask_all("join", {"timeout": 60.0}, 60.0)
         wiring = wiring_of(
-            group.ask_all("wires", {"sizes": list(sizes_for(cluster)), "kinds": list(MEASURED), "alone": False}, 300.0),
+            group.ask_all("wires", {"sizes": list(sizes_for(cluster)), "kinds": list(MEASURED)}, 300.0),
             cluster,
             group.lab.hosts,
         )

@@ -242,14 +242,12 @@ def value_seconds(rank: int, turns: int = 40) -> Seconds:
 
 
 def rank_wires(
-    rank: int, world: int, sizes: tuple[Bytes, ...], kinds: Iterable[str], device: str = CPU, *, alone: bool = False
+    rank: int, world: int, sizes: tuple[Bytes, ...], kinds: Iterable[str], device: str = CPU
 ) -> dict[str, Any]:
-    """Curves of the collectives in `kinds`, and, unless these are wanted `alone`, of messages from rank 0 to rank 1."""
+    """Curves of the collectives in `kinds` and of messages from rank 0 to rank 1."""
     if world == 1:
         return {kind: [] for kind in (*kinds, "message")}
     found: dict[str, Any] = {kind: wire_seconds(Kind(kind), sizes, device=device) for kind in kinds}
-    if alone:
-        return found
     found["overlapped"] = overlapped_seconds(sizes[-1]) if device == CPU else {}
     found["disturbing"] = disturbing_seconds(sizes[-1]) if device == CPU else 0.0
     found["congested"] = congested_seconds(sizes[-1]) if device == CPU else []

@@ -34,7 +34,6 @@ from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.plan.text import write_plan
 from partita.program.absence import chain_of, expendable, returns
-from partita.program.instruction import Collective, Kind
 from partita.program.program import Program
 from partita.runtime.checkpoint import SavePolicy, stopped_at
 from partita.runtime.leg import legs
@@ -71,7 +70,7 @@ class Rehearsal:
         self.going = "", 0  # the plan that runs, and for how many steps
         self.beside: list[str] = []
         self.runs, self.launches = 0, dict[str, Seconds]()
-        self._links: list[dict[str, Any]] = []  # what each rank timed of its links; each kind of collective once
+        self._links: Wiring | None = None
         self.monitor: Monitor | None = None
         self.group = WorkerGroup(cluster, env=QUIET, listen=True, memory_limits=memory_limits)
         self._stack = ExitStack()
@@ -138,13 +137,14 @@ class Rehearsal:
         self.tell("timing copies, updates and links")
         codecs = sorted({text_of(codec) for plan in plans for sync in plan.sync for codec in sync.wire.codecs})
         touches = self._ask("touches", 120.0, count=max(batches), codecs=codecs)
-        wiring = self._wiring(programs) if self.cluster.size > 1 else Wiring()
+        wiring = self._wiring() if self.cluster.size > 1 else Wiring()
         self.tell("timing some operators again")
         late = self._slowdowns(sorted(alone - busy), 1, steps, lone)
         slowdowns = means(sooner, self._slowdowns(sorted(busy), self.cluster.size, steps, operators))
         ahead = means(early, late)[0] / slowdowns[0]
         operators = {name: value * ahead for name, value in lone.items()} | operators
         if (cores := background.cores()) > BEARABLE:
+            self._links = None
             self.beside = [
                 f"other work used {cores:.1f} cores of this machine while costs were measured: predictions are as much "
                 "too slow; repeat on a quiet machine"
@@ -200,15 +200,12 @@ class Rehearsal:
     def _even(self) -> tuple[float, ...]:
         return (1.0,) * self.cluster.size
 
-    def _wiring(self, programs: Sequence[Program]) -> Wiring:
-        acts = [i.act for program in programs for _, i in program.instructions()]
-        kinds = {a.kind for a in acts if isinstance(a, Collective) and a.kind in MEASURED} | {Kind.ALL_REDUCE}
-        missing = sorted(kinds.difference(*self._links[:1]))
-        if missing:
-            sizes, alone = list(sizes_for(self.cluster)), bool(self._links)
-            fresh = self._ask("wires", 300.0, sizes=sizes, kinds=missing, alone=alone)
-            self._links = [known | new for known, new in zip(self._links or [{}] * len(fresh), fresh, strict=True)]
-        return wiring_of(self._links, self.cluster, self.group.lab.hosts)
+    def _wiring(self) -> Wiring:
+        """Costs of links: those that were timed first, unless other work was beside."""
+        if self._links is None:
+            replies = self._ask("wires", 300.0, sizes=list(sizes_for(self.cluster)), kinds=list(MEASURED))
+            self._links = wiring_of(replies, self.cluster, self.group.lab.hosts)
+        return self._links
 
     def train(
         self, plan: Plan, *, steps: int, keep: SavePolicy, keyed: bool = False, resume: str = "", since: int = 0,

@@ -101,10 +101,9 @@ class Service:
         return probe.rank_touches(self.session.task, request["count"], elements, request["codecs"], self.session.device)
 
     def wires(self, request: Request, tell: Tell) -> dict[str, Any]:
-        """Micro-benchmarks of collectives, and unless they are `alone` of messages."""
+        """Micro-benchmarks of messages and all-reduces."""
         device = self.session.device if self.session else CPU
-        sizes, kinds, alone = tuple(request["sizes"]), request["kinds"], request["alone"]
-        return rank_wires(self.rank, self.world, sizes, kinds, device, alone=alone)
+        return rank_wires(self.rank, self.world, tuple(request["sizes"]), request["kinds"], device)
 
 
 VERBS: Final = ("join", "open", "run", "memory", "operators", "touches", "wires")

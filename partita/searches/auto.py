@@ -52,8 +52,8 @@ class Shortlist:
 
     Of the points of `estimates`, `fitting` fit by formula. The plans take `seconds` and `memory` bytes by formula; the
     fastest point of all, whether it fits or not, takes `fastest`. `points` are the rows of the grid that the plans are
-    from; `costs` are those that priced them, by data sheets or as such of a cluster where the costs `like` were
-    measured; `refused` has (call, reason).
+    from; `costs` are those that priced them, by data sheets that the costs `measured` calibrated, if any were;
+    `refused` has (call, reason).
     """
 
     plans: tuple[Plan, ...]
@@ -65,18 +65,18 @@ class Shortlist:
     fastest: Seconds = 0.0
     points: tuple[int, ...] = ()
     refused: tuple[tuple[str, str], ...] = ()
-    like: Costs | None = None
+    measured: Costs | None = None
 
 
 @without_gc()
 def shortlist_of(
     graph: Graph, cluster: Cluster, *, objective: str = "time", allow: str = "exact", tight: bool = False,
-    like: Costs | None = None,
+    measured: Costs | None = None,
 ) -> Shortlist:  # fmt: skip
-    """The best points of the whole grid by formula, on data-sheet costs, as those of a cluster where the costs `like`
-    were measured: 16 on few devices, where the clock is quick, otherwise 2; on few devices also one device, the
-    `usual` plan and the recipes that the grid has no column for. Where plans may be lossy, also the best point of each
-    codec, on many devices of two codecs.
+    """The best points of the whole grid by formula, on data-sheet costs, calibrated where some are `measured`: 16 on
+    few devices, where the clock is quick, otherwise 2; on few devices also one device, the `usual` plan and the recipes
+    that the grid has no column for. Where plans may be lossy, also the best point of each codec, on many devices of two
+    codecs.
 
     With `tight`, instead: the best point that may use all of the memory by formula, the best that may use only so much
     of it (SHARES), and so on down to the smallest point.
@@ -86,7 +86,7 @@ def shortlist_of(
     check_objective(objective, allow, cluster)
     batch = graph.global_batch or graph.batch
     sizes = (1, max(batch // max(cluster.size // 4, 1), 2), batch) if graph.symbolic else (graph.batch,)
-    costs = datasheet_costs(graph, cluster, sizes, like=like)
+    costs = datasheet_costs(graph, cluster, sizes, measured=measured)
     cuts = cuts_of(graph, cluster, costs, min(4 * cluster.size, MOST_STAGES))
     trained = sum(p.tensor.size() for p in graph.trainable)
     space = space_of(graph, cluster, cuts.most, trained)
@@ -120,7 +120,7 @@ def shortlist_of(
             memory.append(held)
     fastest = float(found.seconds.min())
     return Shortlist(
-        tuple(plans), found, int(fits.sum()), costs, tuple(seconds), tuple(memory), fastest, kept, tuple(refused), like
+        tuple(plans), found, int(fits.sum()), costs, tuple(seconds), tuple(memory), fastest, kept, tuple(refused), measured
     )
 
 
@@ -193,7 +193,7 @@ def auto(
     graph, cluster, estimates, rest = costs.graph, costs.cluster, shortlist.estimates, BestFirst((), 0, 0.0, costs)
     begun, plans, names = time.perf_counter(), shortlist.plans, set[str]()
     whole = costs.source == shortlist.costs.source and objective in ("time", "time-to-loss")
-    bounds = LowerBounds(graph, cluster, shortlist.like)
+    bounds = LowerBounds(graph, cluster, shortlist.measured)
     if whole and cluster.size > FEW_DEVICES:  # each plan takes the clock a while: those first that bounds point to
         rest = best_first(estimates, bounds, costs, min(shortlist.seconds), (), tell)
         recipes = {recipe_of(one) for one in rest.candidates}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
@@ -42,23 +42,31 @@ def finalists(search: Search, most: int = FINALISTS, usual: str = "") -> tuple[C
     return (*kept, *last)
 
 
-def beside(few: Sequence[Candidate], search: Search, graph: Graph) -> tuple[Candidate, ...]:
-    """The best of the other candidates, of those whose batch sizes are timed for the finalists: they cost little."""
-    timed = {size for one in few for size in sizes_of(one.plan, graph)}
-    others = (c for c in search.candidates if c not in few and timed.issuperset(sizes_of(c.plan, graph)))
+def timed_anyway(few: Sequence[Candidate], search: Search, graph: Graph) -> tuple[Candidate, ...]:
+    """The best of the other candidates, of those that do nothing which is not timed for the finalists: batch sizes on
+    one device or on several that are busy at once, and codecs."""
+    known = set[Any]().union(*(_timed(one, graph) for one in few))
+    others = (c for c in search.candidates if c not in few and known.issuperset(_timed(c, graph)))
     return tuple(islice(others, BESIDE))
+
+
+def _timed(candidate: Candidate, graph: Graph) -> set[Any]:
+    """What of a plan is timed for it."""
+    plan, alone = candidate.plan, len(candidate.timeline.memory) == 1
+    codecs = {codec for sync in plan.sync for codec in sync.wire.codecs}
+    return codecs | {(alone, size) for size in sizes_of(plan, graph)}
 
 
 def finals(
     usual: Plan, screen: Callable[[Costs | None], tuple[Search, Costs]], measure: Callable[[Sequence[Plan]], Costs], *,
     objective: str, allow: str, tell: Callable[[str], None],
 ) -> tuple[Search, Costs]:  # fmt: skip
-    """The plans that are best by data sheets of devices as fast, and links as quick, as the `usual` plan's were
-    measured, and that plan, ranked by measured costs; and these. Data sheets that are off by a factor, or know nothing
-    of what messages cost those who compute, would leave out what is best.
+    """The plans that are best by data sheets, calibrated by what was measured for the `usual` plan, and that plan,
+    ranked by measured costs; and these. Data sheets that are off by a factor, or know nothing of what messages cost
+    those who compute, would leave out what is best.
 
-    `screen` ranks plans by data sheets, as those of a cluster where some costs were measured; `measure` gives costs
-    that cover plans, by data sheets where nothing can be measured: then those of the cluster rank.
+    `screen` ranks plans by data sheets, calibrated where costs are given; `measure` gives costs that cover plans, by
+    data sheets where nothing can be measured: then those of the cluster rank.
     """
     speed = measure([usual])
     if speed.source != "measured":
@@ -66,7 +74,7 @@ def finals(
         return replace(found, because=speed.because), costs
     found, _ = screen(speed)
     few = finalists(found, usual=usual.name)
-    few = (*few, *beside(few, found, speed.graph))
+    few = (*few, *timed_anyway(few, found, speed.graph))
     costs = measure([candidate.plan for candidate in few])
     return judged(found, few, costs, objective=objective, allow=allow, tell=tell), costs
 

@@ -39,13 +39,12 @@ EVERY: Final = {Shard.NONE: 0, Shard.OPTIMIZER: 0, Shard.GRADIENTS: 1, Shard.PAR
 
 
 class LowerBounds:
-    """The bounds of a grid's points on data sheets' costs, in seconds of a step and bytes of the fullest device; lives
-    for one search."""
+    """The bounds of a grid's points on data sheets' costs, calibrated where some are `measured`, in seconds of a step
+    and bytes of the fullest device; lives for one search."""
 
-    def __init__(self, graph: Graph, cluster: Cluster, like: Costs | None = None) -> None:
-        self.graph, self.cluster, self.places = graph, cluster, StageCosts(graph, cluster, like)
-        self.batch = self.places.batch
-        self.many, self.gathers = cache(_many), Gathers(graph)
+    def __init__(self, graph: Graph, cluster: Cluster, measured: Costs | None = None) -> None:
+        self.graph, self.cluster, self.places = graph, cluster, StageCosts(graph, cluster, measured)
+        self.batch, self.many, self.gathers = self.places.batch, cache(_many), Gathers(graph)
         self.row = cache(lambda order, *place: ROWS[order](*place))
         self.moments = cache(lambda rule: BackwardMemory(self.places.sections(rule, True)))
 
@@ -204,12 +203,14 @@ class LowerBounds:
 
     def _packs(self, pipes: Pipes) -> Reals:
         """Core-seconds of packing the gradients of each stage, shape [points, chunks, places]."""
-        copy, several = self.places.costs(1).copy, pipes.data * pipes.pipe > 1
-        return (copy.element * pipes.state / WORD + copy.tensor * pipes.tensors) * several[:, None, None]
+        costs, several = self.places.costs(1), pipes.data * pipes.pipe > 1
+        pack = costs.copy.least(costs.add)
+        return (pack.element * pipes.state / WORD + pack.tensor * pipes.tensors) * several[:, None, None]
 
     def _steps(self, pipes: Pipes) -> Reals:
         """Core-seconds of updating all that each place has, shape [points, places]."""
-        update = self.places.costs(1).update
+        costs = self.places.costs(1)
+        update = costs.update.least(costs.update_unpacked or costs.update)
         words, tensors = (one.sum(axis=1) for one in (pipes.state / WORD, pipes.tensors))
         found: Reals = update.element * words + update.tensor * tensors
         return found

@@ -98,15 +98,14 @@ class StageMemory:
 
 
 class StageCosts:
-    """The places of a grid's points on data sheets' costs, as those of a cluster where the costs `like` were measured;
-    lives for one search."""
+    """The places of a grid's points on data sheets' costs, calibrated where some are `measured`; lives for one search."""
 
-    def __init__(self, graph: Graph, cluster: Cluster, like: Costs | None = None) -> None:
+    def __init__(self, graph: Graph, cluster: Cluster, measured: Costs | None = None) -> None:
         self.graph, self.cluster = graph, cluster
         self.batch = graph.global_batch or graph.batch
         self.speeds = np.array([device.pace for device in cluster.devices])
         self.peaks = np.array([device.speed for device in cluster.devices])  # of a quota that was saved up
-        self.sheet = cache(lambda size: datasheet_costs(graph, cluster, (size,), like=like))
+        self.sheet = cache(lambda size: datasheet_costs(graph, cluster, (size,), measured=measured))
         self.costs = cache(self._costs)
         self.link_speeds = LinkSpeeds(cluster, self.sheet(1).wiring)
         self.blocks = cache(lambda size: blocks_of(graph, cluster, None, size))

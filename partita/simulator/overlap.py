@@ -27,6 +27,7 @@ from partita.simulator.expand import Layout
 from partita.simulator.transfers import speeds
 from partita.units import Seconds
 from partita.wire.algorithms import by_messages, schedule_of
+from partita.wire.loads import loads_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +89,11 @@ def _slowdown(program: Program, act: Collective | Send | Receive, costs: Costs) 
     if isinstance(act, Collective):
         if not by_messages(act):
             return costs.wiring.slowdown(size)
-        parts = schedule_of(act.kind, act.algorithm, len(act.groups[0])).parts
-        return costs.wiring.slowdown(size // parts, message=True)
+        ranks = len(act.groups[0])
+        schedule, extent = schedule_of(act.kind, act.algorithm, ranks), program.extent(act, ranks)
+        hops = loads_of(schedule, *extent, act.codec, act.density, program.edges(act))
+        most = max((hop.size / max(hop.messages, 1) for hop in hops), default=0.0)
+        return costs.wiring.slowdown(int(most), message=True)
     return 1.0 if act.space is Space.VALUE else costs.wiring.slowdown(size, message=True)  # who waits computes nothing
 
 

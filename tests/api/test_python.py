@@ -16,7 +16,7 @@ from partita.__main__ import main
 from partita.cluster.text import read_cluster
 from partita.cost.costs import Costs
 from partita.errors import OptionError, PlanError, TaskError
-from partita.lab import comparison_run, costing
+from partita.lab import comparison_run, costing, rehearsal
 from partita.plan.memory import Memory, Recompute
 from partita.plan.plan import Plan
 from partita.plan.text import read_plan, write_plan
@@ -232,6 +232,33 @@ def test_costs_are_measured_where_they_can_be(monkeypatch: pytest.MonkeyPatch) -
     assert few == ["ddp"]
     assert FINALISTS <= len(more) == len(found.candidates) <= FINALISTS + BESIDE
     assert "ddp" in more
+
+
+def test_workers_of_a_search_start_once_and_stay_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless the lab is no stand-in: then they end at once."""
+    graph, cluster, events = two_layers(), pt.Cluster.load("lab-4x1g"), list[str]()
+
+    class Workers:
+        distorted = ""
+
+        def __init__(self, *given: Any, tell: Any) -> None:
+            self.probe = lambda plans: events.append("probe") or priced(graph, cluster, api.batches_of(graph, plans))
+
+        def __enter__(self) -> None:
+            events.append("start")
+
+        def __exit__(self, *error: object) -> None:
+            events.append("end")
+
+    monkeypatch.setattr(rehearsal, "Rehearsal", Workers)
+    assert pt.search(graph, cluster, task=OWN).costs == "measured"
+    assert events == ["start", "probe", "probe", "end"]
+    monkeypatch.setattr(Workers, "distorted", "no quotas")
+    events.clear()
+    found = pt.search(graph, cluster, task=OWN, tell=events.append)
+    assert (found.costs, found.because) == ("datasheet", "no quotas")
+    assert events[:2] == ["start", "end"]
+    assert events.count("start") == 1
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.cluster.cluster import Cluster, Device
+from partita.cost.costs import Costs, Touch
 from partita.cost.datasheet import LAUNCH, VIEW, datasheet_costs, operator_seconds, passes_of, roofline
 from partita.cost.kernels import ISSUE, KERNEL, MEMORY, RAMP, issue_of, multiplying, peak_of, streaming
 from partita.cost.launching import joined, sides, slower
@@ -140,6 +141,30 @@ def test_a_small_step_is_what_launching_it_takes_and_a_wide_one_is_not() -> None
     small, wide = step(6), step(1_000_000)
     assert small[0] > small[1] > 10 * (KERNEL - RAMP)
     assert wide[0] == wide[1]
+
+
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+def test_sheets_are_calibrated_by_what_was_measured(backend: str) -> None:
+    """Operators by as much as those that were measured are off, in the mean of a step, launching them by what that is
+    off; all else is as it was measured, but for devices' differences of a moment."""
+    graph, cluster = two_layers(), carded(2, CARD) if backend == "cuda" else cluster_of(2)
+    sheet, other = (datasheet_costs(graph, cluster, (size,)) for size in (2, 4))
+
+    def times(costs: Costs, factor: float) -> Costs:
+        return replace(costs, operators={name: factor * value for name, value in costs.operators.items()}, _sums={})
+
+    host = times(sheet.launching, 5.0) if sheet.launching else None
+    wiring = replace(sheet.wiring, message=0.25)
+    measured = replace(
+        times(sheet, 3.0), wiring=wiring, launching=host, source="measured", slowdowns=(1.0, 1.1), add=Touch(1.0, 2.0)
+    )  # fmt: skip
+    found = datasheet_costs(graph, cluster, (4,), measured=measured)
+    assert found.operators == pytest.approx({name: 3 * value for name, value in other.operators.items()})
+    assert (found.sizes, found.source, found.slowdowns) == ((4,), "datasheet", ())
+    assert (found.wiring, found.add) == (wiring, Touch(1.0, 2.0))
+    if other.launching:
+        assert found.launching
+        assert found.launching.operators == pytest.approx({n: 5 * v for n, v in other.launching.operators.items()})
 
 
 def test_joined_costs_know_both_batches_on_both_sides() -> None:

@@ -22,7 +22,7 @@ from partita.recipes.fastest import ALIKE
 from partita.searches import best_first, exhaustive
 from partita.searches.auto import auto, shortlist_of
 from partita.searches.exhaustive import Candidate, Search
-from partita.searches.finals import beside, finalists, finals, judged, plainest
+from partita.searches.finals import finalists, finals, judged, plainest, timed_anyway
 from partita.searches.fit import ERROR
 from tests.priced import priced, whole_cores
 from tests.searches.test_auto import deep, machines
@@ -143,25 +143,24 @@ def test_measured_costs_judge_and_the_plainest_of_what_is_alike_is_first() -> No
 
 @pytest.mark.parametrize("slow", ["computing", "links"])
 def test_the_grid_is_screened_at_the_speed_that_was_measured(slow: str) -> None:
-    """Data sheets say that computing binds; it takes a thousandth of that, or messages take a second each, so that one
+    """Data sheets say that computing binds; it takes a millionth of that, or messages take a second each, so that one
     device is the best, which would not be among the best few by them. It and the usual plan are in the finals."""
     graph, cluster = deep(8), machines(4, 1e3 if slow == "computing" else 1e6)
-    usual, order = call("ddp", graph, cluster), {"objective": "time", "allow": "exact", "tell": lambda sentence: None}
+    cluster = replace(cluster, root=as_fast(1e-3, cluster)) if slow == "computing" else cluster
+    usual = call("ddp", graph, cluster)
 
-    def screen(like: Costs | None) -> tuple[Search, Costs]:
-        shortlist, costs = known(graph, cluster if slow == "links" or like else off, like)
+    def screen(measured: Costs | None) -> tuple[Search, Costs]:
+        shortlist, costs = known(graph, cluster, measured)
         return plainest(auto(shortlist, costs), cluster, "time"), costs
-
-    off = replace(cluster, root=as_fast(1e-3, cluster))
 
     def measure(few: Sequence[Plan]) -> Costs:
         sheet = datasheet_costs(graph, cluster, api.batches_of(graph, few))
         if slow == "links":
             return replace(sheet, source="measured", wiring=replace(sheet.wiring, message=1.0), _sums={})
-        operators = {name: value / 1e3 for name, value in sheet.operators.items()}
+        operators = {name: value / 1e6 for name, value in sheet.operators.items()}
         return replace(sheet, source="measured", operators=operators, _sums={})
 
-    found, costs = finals(usual, screen, measure, **order)
+    found, costs = finals(usual, screen, measure, objective="time", allow="exact", tell=lambda sentence: None)
     assert costs.source == found.costs == "measured"
     assert found.best.name.startswith("single")
     assert "ddp" in {c.plan.name for c in found.candidates}
@@ -170,14 +169,21 @@ def test_the_grid_is_screened_at_the_speed_that_was_measured(slow: str) -> None:
 
 
 def test_what_needs_no_other_timings_is_judged_too() -> None:
-    """Of the other candidates those whose batch sizes are timed for the finalists, in their order: neither one device
-    nor three beside a server, which take other parts of a minibatch."""
+    """In their order the other candidates whose batch sizes and codecs are timed for the finalists: neither one device,
+    nor three beside a server, which take other parts of a minibatch, nor what is encoded."""
     graph, cluster = two_layers(), whole_cores(4, 1e9)
     costs = priced(graph, cluster, batches(graph))
-    ranked = exhaustive.exhaustive(graph, cluster, costs, calls=("ddp", "single", "zero2", "ps_sync", "zero3"))
-    few = tuple(c for c in ranked.candidates if c.plan.name == "ddp")
-    more = beside(few, ranked, graph)
-    assert [c.plan.name for c in more] == [c.plan.name for c in ranked.candidates if c.plan.name in ("zero2", "zero3")]
+    calls = ("ddp", "single", "zero2", "ps_sync", "zero3", "ddp(codec=fp16)", "ddp(codec=q8)")
+    ranked = exhaustive.exhaustive(graph, cluster, costs, calls=calls, allow="lossy")
+
+    def beside(*finalists: str) -> list[str]:
+        few = tuple(c for c in ranked.candidates if c.plan.name in finalists)
+        return [c.plan.name for c in timed_anyway(few, ranked, graph)]
+
+    names = [c.plan.name for c in ranked.candidates]
+    assert beside("ddp") == [name for name in names if name in ("zero2", "zero3")]
+    assert beside("ddp(codec=fp16)") == [name for name in names if name in ("ddp", "zero2", "zero3")]
+    assert beside("single") == []
 
 
 def test_where_nothing_is_measured_the_data_sheets_of_the_cluster_rank() -> None:
@@ -185,7 +191,7 @@ def test_where_nothing_is_measured_the_data_sheets_of_the_cluster_rank() -> None
     ranked = plainest(auto(*known(graph, cluster)), cluster, "time")
     order: dict[str, Any] = {"objective": "time", "allow": "exact", "tell": lambda sentence: None}
     sheet = datasheet_costs(graph, cluster, (2,), because="a reason")
-    found, _ = finals(call("ddp", graph, cluster), lambda like: (ranked, sheet), lambda few: sheet, **order)
+    found, _ = finals(call("ddp", graph, cluster), lambda measured: (ranked, sheet), lambda few: sheet, **order)
     assert found == replace(ranked, because="a reason")
 
 
@@ -233,7 +239,7 @@ def test_the_choice_is_after_the_search(size: int, bandwidth: float, clocked: li
     assert api.plan_of("auto", graph, cluster).name == first.plan.name
 
 
-def known(graph: Graph, cluster: Cluster, like: Costs | None = None) -> tuple[Any, Any]:
-    """The shortlist of a search, and the data sheets that rank it, as those of a cluster where `like` was measured."""
-    shortlist = shortlist_of(graph, cluster, like=like)
-    return shortlist, datasheet_costs(graph, cluster, api.batches_of(graph, shortlist.plans), like=like)
+def known(graph: Graph, cluster: Cluster, measured: Costs | None = None) -> tuple[Any, Any]:
+    """The shortlist of a search, and the data sheets that rank it."""
+    shortlist = shortlist_of(graph, cluster, measured=measured)
+    return shortlist, datasheet_costs(graph, cluster, api.batches_of(graph, shortlist.plans), measured=measured)

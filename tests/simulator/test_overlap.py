@@ -16,7 +16,7 @@ from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.program.program import Program
 from partita.recipes.catalogue import call
-from partita.simulator.overlap import _busy
+from partita.simulator.overlap import _busy, moves_of
 from partita.simulator.simulate import simulate
 from tests.priced import priced, whole_cores
 from tests.small import two_layers
@@ -73,6 +73,25 @@ def test_a_sum_behind_computing_takes_what_it_takes_alone(ratio: float) -> None:
 def test_no_step_gains_from_it_and_none_loses_more_than_the_factor(text: str, ratio: float) -> None:
     alone, beside = step(text, ratio, 1.0), step(text, ratio, 3.0)
     assert alone * (1 - 1e-9) <= beside <= 3.0 * alone
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("ddp(collective=ring)", RING / 6), ("ddp(collective=doubling)", 144.0),
+        ("ddp(collective=ring,codec=truncate)", RING / 12),
+    ],
+)
+def test_a_sum_that_goes_by_messages_is_held_up_like_these(text: str, size: float) -> None:
+    """By as much as a message of the size of its hops: a quarter of the gradient, all of it, a quarter in half the
+    bytes. The backend's own is held up as sums were measured to be."""
+    program, costs = prepared(text, 1.0, 1.0)
+    rows = ((1, 8.0), (2**20, 1.0))
+    costs = replace(costs, wiring=replace(costs.wiring, message_overlap=rows, overlap=((10**9, 3.0),)))
+    factors = [move.factor for moves in moves_of(program, costs).values() for move in moves]
+    assert factors == [pytest.approx(costs.wiring.slowdown(int(size), message=True))]
+    program, _ = prepared("ddp", 1.0, 1.0)
+    assert [move.factor for moves in moves_of(program, costs).values() for move in moves] == [3.0]
 
 
 def test_the_factor_lies_between_those_measured_and_its_seconds_stay_beyond_them() -> None:
