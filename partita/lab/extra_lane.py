@@ -59,6 +59,10 @@ class ExtraLane:
     def carry_out(self, call: Call) -> None:
         """Let the lane carry out `call`, and wait until it has; raises what it raised."""
         self.begin(call)
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until what was begun is done; raises what it raised."""
         with self.board.changed:
             self.board.changed.wait_for(lambda: not self.busy, of=(CARRIED.name,))
 

@@ -27,7 +27,7 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
     `hosts`.
 
     A message of n bytes takes the sender `start + sent n` and the receiver `start + received n` core-seconds, where
-    `start` is the mean of what the smallest takes at its two ends. What an all-reduce takes beyond those of its
+    `start` is the mean of what small ones in a row take at their two ends. What an all-reduce takes beyond those of its
     2 (p-1)/p n bytes is its additions. The largest size gives the fraction of the bandwidth that payload gets, unless
     the processor limits it. A collective is timed in rounds of computing and the collective: what a round takes beyond
     the seconds of its computing, of its bytes and of its core-seconds is latency.
@@ -54,7 +54,7 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
 
         return tuple((one.size, max(latency(one), 1e-6), one.core, 1.0) for one in rounds)
 
-    start = (sender[0][2] + receiver[0][2]) / 2
+    start = (replies[0]["row"] + replies[1]["row"]) / 2
     message = max(receiver[0][1] - start, 1e-6)
     found = Wiring(
         start, message, Measured(waits(curve, share), waits(scatter, share / 2), waits(gather, share / 2)),

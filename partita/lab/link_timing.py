@@ -28,6 +28,7 @@ from partita.units import Bytes, Seconds
 
 OVERLAPPED: Final[tuple[Bytes, ...]] = (2**16, 2**18, 2**20)  # beside computing
 DISTURBING: Final[Bytes] = 2**20
+BETWEEN: Final[Seconds] = 3e-4  # of computing, from one message of a row to the next
 CONGESTED: Final[tuple[Bytes, ...]] = (2**18, 2**20, 2**22)  # where a server's queues fill
 
 
@@ -224,6 +225,35 @@ def message_seconds(rank: int, sizes: tuple[Bytes, ...], repeats: int = 12) -> l
     return found
 
 
+def row_seconds(rank: int, many: int = 8, turns: int = 8) -> Seconds:
+    """Core-seconds of each of a row of small messages, from rank 0, where the computing thread starts one now and then,
+    to a lane of rank 1, which computes too: a median; 0 on other ranks. A lone one wakes a thread at each end; where
+    there are many, who is to wake up often is awake."""
+    lane, transport, found = ExtraLane(), Processes(rank), []
+    numbers = [torch.zeros(1) for _ in range(many)]
+    for _ in range(turns + 1):
+        dist.barrier()
+        computed(AHEAD)
+        begun, spent, going = time.process_time(), 0.0, list[Pending]()
+        if rank == 1:
+            going = [transport.receive(number, 0, "probe", 0) for number in numbers]
+            lane.begin(partial(awaited, going))
+        for number in numbers if rank < 2 else ():
+            spent += computed(BETWEEN)
+            if rank == 0:
+                going.append(transport.send(number, 1, "probe", 0))
+        if rank == 0:
+            lane.begin(partial(awaited, going))
+        lane.wait()
+        found.append((time.process_time() - begun - spent) / many)
+    return median(found[1:]) if rank < 2 else 0.0
+
+
+def awaited(going: Iterable[Pending]) -> Steps:
+    """The ends of messages that are under way."""
+    yield from going
+
+
 def value_seconds(rank: int, turns: int = 40) -> Seconds:
     """Seconds from the end of computing on rank 0 until a number sent there has come to rank 1, of which no thread but
     the one that waits for it does anything: a median; 0 on other ranks."""
@@ -252,4 +282,4 @@ def rank_wires(
     found["disturbing"] = disturbing_seconds(sizes[-1]) if device == CPU else 0.0
     found["congested"] = congested_seconds(sizes[-1]) if device == CPU else []
     found["queued"] = queued_seconds(sizes[-1]) if device == CPU else []
-    return found | {"message": message_seconds(rank, sizes), "value": value_seconds(rank)}
+    return found | {"message": message_seconds(rank, sizes), "value": value_seconds(rank), "row": row_seconds(rank)}

@@ -34,7 +34,6 @@ from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.plan.text import write_plan
 from partita.program.absence import chain_of, expendable, returns
-from partita.program.program import Program
 from partita.runtime.checkpoint import SavePolicy, stopped_at
 from partita.runtime.leg import legs
 from partita.runtime.memory_trace import MemoryTrace, read_memory_trace

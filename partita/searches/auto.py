@@ -118,10 +118,8 @@ def shortlist_of(
             plans.append(plan)
             seconds.append(took)
             memory.append(held)
-    fastest = float(found.seconds.min())
-    return Shortlist(
-        tuple(plans), found, int(fits.sum()), costs, tuple(seconds), tuple(memory), fastest, kept, tuple(refused), measured
-    )
+    fastest, made = float(found.seconds.min()), (tuple(plans), found, int(fits.sum()), costs)
+    return Shortlist(*made, tuple(seconds), tuple(memory), fastest, kept, tuple(refused), measured)
 
 
 def usual(graph: Graph, cluster: Cluster) -> str:

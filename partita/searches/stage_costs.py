@@ -98,7 +98,7 @@ class StageMemory:
 
 
 class StageCosts:
-    """The places of a grid's points on data sheets' costs, calibrated where some are `measured`; lives for one search."""
+    """The places of a grid's points on data sheets' costs, calibrated where some are `measured`, for one search."""
 
     def __init__(self, graph: Graph, cluster: Cluster, measured: Costs | None = None) -> None:
         self.graph, self.cluster = graph, cluster

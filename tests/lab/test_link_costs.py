@@ -26,7 +26,8 @@ def made_up(congestion: float, ranks: int = 4) -> list[dict[str, Any]]:
     reply: dict[str, Any] = {
         kind: [(n, AHEAD + LATENCY + share[kind] * n / RATE, AHEAD, AHEAD) for n in SIZES] for kind in MEASURED
     }
-    reply["message"] = [(n, START + 5e-4 + n / RATE, START + EACH * n) for n in SIZES]
+    reply["message"] = [(n, START + 5e-4 + n / RATE, 3 * START + EACH * n) for n in SIZES]  # lone ones
+    reply["row"] = START
     reply["overlapped"] = {}
     reply["congested"] = [(n, 8, 8 * n * (congestion if n == SIZES[-1] else 0.98) / RATE) for n in SIZES[1:]]
     reply["queued"] = [(n, [n / RATE, 2 * n / RATE, 3 * n / RATE]) for n in SIZES[1:]]

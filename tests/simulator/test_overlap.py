@@ -78,7 +78,8 @@ def test_no_step_gains_from_it_and_none_loses_more_than_the_factor(text: str, ra
 @pytest.mark.parametrize(
     ("text", "size"),
     [
-        ("ddp(collective=ring)", RING / 6), ("ddp(collective=doubling)", 144.0),
+        ("ddp(collective=ring)", RING / 6),
+        ("ddp(collective=doubling)", 144.0),
         ("ddp(collective=ring,codec=truncate)", RING / 12),
     ],
 )
