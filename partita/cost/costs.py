@@ -253,7 +253,7 @@ class Costs:
         added = w.reduced if act.kind is Kind.ALL_REDUCE else 0.0
         messages = laps * (ranks - 1)
         core = 2 * messages * w.start + share * (laps * (w.sent + w.received) + added)
-        return Demand(core, messages * (w.message + circle.way))
+        return Demand(core, messages * (w.hopping + circle.way))
 
     def hop_cores(self, program: Program, act: Collective, ranks: int) -> list[Seconds]:
         """Core-seconds of each member of a collective that follows a schedule of the wire room: sending, receiving,

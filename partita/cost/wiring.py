@@ -72,11 +72,12 @@ class Wiring:
     """The costs of a transport.
 
     `start` is core-seconds for each call, `sent`, `received` and `reduced` core-seconds for each byte; `message` is the
-    latency of a message between lanes, `value` that of one from computing to computing, which wakes no lane (None: the
-    same); `curves` has the costs of collectives; `efficiency` is the fraction of a link's bandwidth that
-    payload gets, `inside` that of links within a machine (None: the same). `overlap` has, by ascending size, the factor
-    by which a collective takes longer while its ranks compute (none: it does not), `message_overlap` that of a message;
-    `disturbance` core-seconds by which computing takes longer for each byte that its rank sends or receives meanwhile;
+    latency of a message between lanes, `value` that of one from computing to computing, which wakes no lane, `hop` that
+    of one of a chain, for which a lane waits already (None: the same); `curves` has the costs of collectives;
+    `efficiency` is the fraction of a link's bandwidth that payload gets, `inside` that of links within a machine (None:
+    the same). `overlap` has, by ascending size, the factor by which a collective takes longer while its ranks compute
+    (none: it does not), `message_overlap` that of a message; `disturbance` core-seconds by which computing takes longer
+    for each byte that its rank sends or receives meanwhile;
     `congestion` the factor by which messages take more of the ports of a rank that hears from several others while it
     speaks to them, such as a server's: their queues overflow. `queue` has, by size of messages, how many bytes of those
     that one rank sends to several at once leave in the order in which they were posted, before the others share.
@@ -96,11 +97,17 @@ class Wiring:
     congestion: tuple[tuple[Bytes, float], ...] = ()
     queue: tuple[tuple[Bytes, float], ...] = ()
     value: Seconds | None = None
+    hop: Seconds | None = None
 
     @property
     def crossing(self) -> Seconds:
         """Latency of a message of values from stage to stage."""
         return self.message if self.value is None else self.value
+
+    @property
+    def hopping(self) -> Seconds:
+        """Latency of a hop of a collective."""
+        return self.message if self.hop is None else self.hop
 
     def congested(self, sizes: Reals) -> Reals:
         """The factors of `congestion` for messages of these sizes: linear in the logarithm of the size, the last one
@@ -147,7 +154,7 @@ class Wiring:
         """(`waiting`, `carried`) for an array of sizes; between rows of a curve linear in the logarithm of the size."""
         curve = self.curves.of(kind, circle)
         if not curve:
-            chain = PASSES.get(kind, 2) * (circle.ranks - 1) * (self.message + circle.way)
+            chain = PASSES.get(kind, 2) * (circle.ranks - 1) * (self.hopping + circle.way)
             return np.full(len(sizes), chain), np.ones(len(sizes))
         at, (known, waiting, part) = np.log(np.maximum(sizes, 1.0)), _columns(curve)
         return np.interp(at, known, waiting), np.interp(at, known, part)

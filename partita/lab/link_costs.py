@@ -55,10 +55,10 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
         return tuple((one.size, max(latency(one), 1e-6), one.core, 1.0) for one in rounds)
 
     start = (replies[0]["row"] + replies[1]["row"]) / 2
-    message = max(receiver[0][1] - start, 1e-6)
+    message, hop = (max(wall - start, 1e-6) for wall in (receiver[0][1], replies[0]["hop"]))
     found = Wiring(
         start, message, Measured(waits(curve, share), waits(scatter, share / 2), waits(gather, share / 2)),
-        sent, received, reduced, efficiency, value=_value(replies[1], start),
+        sent, received, reduced, efficiency, value=_value(replies[1], start), hop=hop,
     )  # fmt: skip
     circle, rate, width = Circle(p), min(quota, 1 / spread) / 2, slowest * efficiency
 
@@ -69,7 +69,7 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
     def moved(size: Bytes) -> Seconds:
         """What a message takes by the clock."""
         core: Seconds = start + max(sent, received) * size
-        return found.message + max(size / width, core / rate)
+        return found.hopping + max(size / width, core / rate)
 
     def served(size: Bytes) -> Seconds:
         """What each of a server's messages takes by the clock."""

@@ -203,14 +203,14 @@ def started(
     return transport.collective(kind, tensor, group, "probe", kind, 0, edges)
 
 
-def message_seconds(rank: int, sizes: tuple[Bytes, ...], repeats: int = 12) -> list[tuple[Bytes, Seconds, Seconds]]:
+def message_seconds(rank: int, sizes: tuple[Bytes, ...], least: int = 12) -> list[tuple[Bytes, Seconds, Seconds]]:
     """(bytes, wall seconds, this process's core-seconds) of messages from rank 0, where the computing thread starts
-    them, to a lane of rank 1, medians, behind computing; nothing on other ranks."""
+    them, to a lane of rank 1, medians of `least` or, of small ones, more, behind computing; nothing on other ranks."""
     found, lane, transport = [], ExtraLane(), Processes(rank)
     for size in sizes:
         tensor = torch.zeros(max(size // 4, 1))
         walls, cores = [], []
-        for _ in range(repeats + 1):
+        for _ in range((least if size > OVERLAPPED[0] else 4 * least) + 1):
             dist.barrier()
             computed(AHEAD if rank < 2 else 0.0)
             wall, core = time.perf_counter(), time.process_time()
@@ -249,6 +249,19 @@ def row_seconds(rank: int, many: int = 8, turns: int = 8) -> Seconds:
     return median(found[1:]) if rank < 2 else 0.0
 
 
+def hop_seconds(many: int = 16, turns: int = 8) -> Seconds:
+    """Seconds of each of a chain of small messages between lanes of two neighbours, each of which waits for the one
+    before and for nothing else: a median; 0 without a neighbour."""
+    rank, lane, walls = dist.get_rank(), ExtraLane(), []
+    transport, number, mate = Processes(rank), torch.zeros(1), rank ^ 1
+    there_and_back = partial(exchanged, transport, number, mate, rank < mate)
+    for _ in range(turns + 1 if mate < dist.get_world_size() else 0):
+        begun = time.perf_counter()
+        lane.carry_out(lambda: (each for _ in range(many) for each in there_and_back()))
+        walls.append((time.perf_counter() - begun) / (2 * many))
+    return median(walls[1:]) if walls else 0.0
+
+
 def awaited(going: Iterable[Pending]) -> Steps:
     """The ends of messages that are under way."""
     yield from going
@@ -282,4 +295,5 @@ def rank_wires(
     found["disturbing"] = disturbing_seconds(sizes[-1]) if device == CPU else 0.0
     found["congested"] = congested_seconds(sizes[-1]) if device == CPU else []
     found["queued"] = queued_seconds(sizes[-1]) if device == CPU else []
-    return found | {"message": message_seconds(rank, sizes), "value": value_seconds(rank), "row": row_seconds(rank)}
+    found |= {"message": message_seconds(rank, sizes), "value": value_seconds(rank)}
+    return found | {"row": row_seconds(rank), "hop": hop_seconds()}
