@@ -241,9 +241,10 @@ class Costs:
     def _transport(self, program: Program, act: Collective | Send | Receive, circle: Circle) -> Demand:
         w, size, ranks = self.wiring, program.payload(act), circle.ranks
         if isinstance(act, Send):
-            return Demand(w.start + w.sent * size)
+            return Demand(w.starting(value=act.space is Space.VALUE) + w.sent * size)
         if isinstance(act, Receive):
-            return Demand(w.start + w.received * size, w.crossing if act.space is Space.VALUE else w.message)
+            value = act.space is Space.VALUE
+            return Demand(w.starting(value=value) + w.received * size, w.crossing if value else w.message)
         if not by_messages(act):
             return Demand(w.reducing(size, circle, act.kind), w.waiting(size, circle, act.kind))
         if by_hops(act):
@@ -253,7 +254,7 @@ class Costs:
         added = w.reduced if act.kind is Kind.ALL_REDUCE else 0.0
         messages = laps * (ranks - 1)
         core = 2 * messages * w.start + share * (laps * (w.sent + w.received) + added)
-        return Demand(core, messages * (w.hopping + circle.way))
+        return Demand(core, messages * (w.hop(elements * item / ranks) + circle.way))
 
     def hop_cores(self, program: Program, act: Collective, ranks: int) -> list[Seconds]:
         """Core-seconds of each member of a collective that follows a schedule of the wire room: sending, receiving,

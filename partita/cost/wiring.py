@@ -72,15 +72,16 @@ class Wiring:
     """The costs of a transport.
 
     `start` is core-seconds for each call, `sent`, `received` and `reduced` core-seconds for each byte; `message` is the
-    latency of a message between lanes, `value` that of one from computing to computing, which wakes no lane, `hop` that
-    of one of a chain, for which a lane waits already (None: the same); `curves` has the costs of collectives;
-    `efficiency` is the fraction of a link's bandwidth that payload gets, `inside` that of links within a machine (None:
-    the same). `overlap` has, by ascending size, the factor by which a collective takes longer while its ranks compute
-    (none: it does not), `message_overlap` that of a message; `disturbance` core-seconds by which computing takes longer
-    for each byte that its rank sends or receives meanwhile;
-    `congestion` the factor by which messages take more of the ports of a rank that hears from several others while it
-    speaks to them, such as a server's: their queues overflow. `queue` has, by size of messages, how many bytes of those
-    that one rank sends to several at once leave in the order in which they were posted, before the others share.
+    latency of a message between lanes, `value` that of one from computing to computing, which wakes no lane, and
+    `value_start` core-seconds of its calls (None: the same), `hops` by size that of each of a chain of messages (none:
+    the same); `curves` has the costs of collectives; `efficiency` is the fraction of a link's bandwidth that payload
+    gets, `inside` that of links within a machine (None: the same). `overlap` has, by ascending size, the factor by
+    which a collective takes longer while its ranks compute (none: it does not), `message_overlap` that of a message,
+    `hop_overlap` that of a hop; `disturbance` core-seconds by which computing takes longer for each byte that its rank
+    sends or receives meanwhile; `congestion` the factor by which messages take more of the ports of a rank that hears
+    from several others while it speaks to them, such as a server's: their queues overflow. `queue` has, by size of
+    messages, how many bytes of those that one rank sends to several at once leave in the order in which they were
+    posted, before the others share.
     """
 
     start: Seconds = 100e-6
@@ -97,17 +98,26 @@ class Wiring:
     congestion: tuple[tuple[Bytes, float], ...] = ()
     queue: tuple[tuple[Bytes, float], ...] = ()
     value: Seconds | None = None
-    hop: Seconds | None = None
+    value_start: Seconds | None = None
+    hops: tuple[tuple[Bytes, Seconds], ...] = ()
+    hop_overlap: tuple[tuple[Bytes, float], ...] = ()
 
     @property
     def crossing(self) -> Seconds:
         """Latency of a message of values from stage to stage."""
         return self.message if self.value is None else self.value
 
-    @property
-    def hopping(self) -> Seconds:
-        """Latency of a hop of a collective."""
-        return self.message if self.hop is None else self.hop
+    def starting(self, *, value: bool) -> Seconds:
+        """Core-seconds of the call of a message, of values from stage to stage or of anything else."""
+        return self.start if self.value_start is None or not value else self.value_start
+
+    def hop(self, size: float) -> Seconds:
+        """Latency of a hop of a collective, a message of `size` bytes: linear in the logarithm of the size."""
+        return float(self.hopping(np.array([size], np.float64))[0])
+
+    def hopping(self, sizes: Reals) -> Reals:
+        """`hop` for an array of sizes."""
+        return _between(self.hops, sizes) if self.hops else np.full(len(sizes), self.message)
 
     def congested(self, sizes: Reals) -> Reals:
         """The factors of `congestion` for messages of these sizes: linear in the logarithm of the size, the last one
@@ -132,10 +142,10 @@ class Wiring:
         found: Reals = np.where(places < whole, first, np.where((places == whole) & (whole < peers - 1), partly, 1.0))
         return found
 
-    def slowdown(self, size: Bytes, *, message: bool = False) -> float:
-        """The factor by which a collective, or a `message`, of `size` bytes takes longer while its ranks compute:
-        linear in the logarithm of the size; beyond the last one the seconds that it adds stay."""
-        rows = self.message_overlap if message else self.overlap
+    def slowdown(self, size: Bytes, of: str = "sum") -> float:
+        """The factor by which a "sum", "message" or "hop" of `size` bytes takes longer while its ranks compute: linear
+        in the logarithm of the size; beyond the last one the seconds that it adds stay."""
+        rows = {"sum": self.overlap, "message": self.message_overlap, "hop": self.hop_overlap}[of]
         if not rows:
             return 1.0
         beyond = min(1.0, rows[-1][0] / max(size, 1))
@@ -154,8 +164,8 @@ class Wiring:
         """(`waiting`, `carried`) for an array of sizes; between rows of a curve linear in the logarithm of the size."""
         curve = self.curves.of(kind, circle)
         if not curve:
-            chain = PASSES.get(kind, 2) * (circle.ranks - 1) * (self.hopping + circle.way)
-            return np.full(len(sizes), chain), np.ones(len(sizes))
+            hops = PASSES.get(kind, 2) * (circle.ranks - 1)
+            return hops * (self.hopping(sizes / circle.ranks) + circle.way), np.ones(len(sizes))
         at, (known, waiting, part) = np.log(np.maximum(sizes, 1.0)), _columns(curve)
         return np.interp(at, known, waiting), np.interp(at, known, part)
 
@@ -163,7 +173,8 @@ class Wiring:
         """Lower bounds of (`waiting`, `carried`) over all sizes."""
         if curve := self.curves.of(kind, circle):
             return min(row[1] for row in curve), min(row[3] for row in curve)
-        return self.waiting(1, circle, kind), 1.0
+        sizes = np.array([size * circle.ranks for size, _ in self.hops] or [1], np.float64)
+        return float(self.waits(sizes, circle, kind)[0].min()), 1.0
 
     def reducing(self, size: Bytes, circle: Circle, kind: Kind = Kind.ALL_REDUCE) -> Seconds:
         """Core-seconds of a collective of `size` bytes on each rank: its curve's, in proportion to the size beyond the

@@ -14,7 +14,7 @@ from partita.cost.wiring import Circle, Curve, Measured, Wiring
 from partita.lab.costing import Tell
 from partita.lab.worker_group import WorkerGroup
 from partita.program.instruction import Kind
-from partita.units import Bytes, Seconds
+from partita.units import Bytes, BytesPerSecond, Seconds
 
 MEASURED: Final = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
 BUCKET: Final[Bytes] = 2**22
@@ -32,7 +32,7 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
     the processor limits it. A collective is timed in rounds of computing and the collective: what a round takes beyond
     the seconds of its computing, of its bytes and of its core-seconds is latency.
     """
-    p, share = cluster.size, 2 * (cluster.size - 1) / cluster.size
+    share = 2 * (cluster.size - 1) / cluster.size
     curve, scatter, gather = (_rounds(replies, kind) for kind in MEASURED)
     tiny, last = curve[0], curve[-1]
     size, wall, core = last.size, last.wall, last.core
@@ -55,38 +55,44 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
         return tuple((one.size, max(latency(one), 1e-6), one.core, 1.0) for one in rounds)
 
     start = (replies[0]["row"] + replies[1]["row"]) / 2
-    message, hop = (max(wall - start, 1e-6) for wall in (receiver[0][1], replies[0]["hop"]))
-    found = Wiring(
-        start, message, Measured(waits(curve, share), waits(scatter, share / 2), waits(gather, share / 2)),
-        sent, received, reduced, efficiency, value=_value(replies[1], start), hop=hop,
+    called = (replies[0]["value"][1] + replies[1]["value"][1]) / 2
+    alone = Wiring(
+        start, max(receiver[0][1] - start, 1e-6),
+        Measured(waits(curve, share), waits(scatter, share / 2), waits(gather, share / 2)),
+        sent, received, reduced, efficiency, value=max(replies[1]["value"][0] - called, 1e-6), value_start=called,
     )  # fmt: skip
-    circle, rate, width = Circle(p), min(quota, 1 / spread) / 2, slowest * efficiency
+    return _crowded(alone, replies, slowest * efficiency, quota, spread)
+
+
+def _crowded(
+    alone: Wiring, replies: list[dict[str, Any]], width: BytesPerSecond, quota: float, spread: float
+) -> Wiring:  # fmt: skip
+    """The costs of links with what messages, computing and each other's neighbours do to what each takes `alone`, on
+    ports that let `width` bytes a second of payload through, with a `quota` of a core that `spread` ranks share."""
+    circle, share, rate = Circle(len(replies)), 2 * (len(replies) - 1) / len(replies), min(quota, 1 / spread)
 
     def summed(size: Bytes) -> Seconds:
-        """What an all-reduce takes by the clock."""
-        return found.waiting(size, circle) + max(share * size / width, found.reducing(size, circle) / rate)
+        """What an all-reduce takes by the clock beside computing."""
+        return alone.waiting(size, circle) + max(share * size / width, alone.reducing(size, circle) / (rate / 2))
 
     def moved(size: Bytes) -> Seconds:
-        """What a message takes by the clock."""
-        core: Seconds = start + max(sent, received) * size
-        return found.hopping + max(size / width, core / rate)
+        """What a message takes by the clock beside computing."""
+        core = alone.start + max(alone.sent, alone.received) * size
+        return alone.message + max(size / width, core / (rate / 2))
 
-    def served(size: Bytes) -> Seconds:
-        """What each of a server's messages takes by the clock."""
-        core: Seconds = 2 * start + (sent + received) * size
-        return max(size / width, core / quota)
+    def swapped(size: Bytes, rate: float) -> Seconds:
+        """What a message each way takes by the clock at once, at so many core-seconds a second, beyond latency."""
+        return max(size / width, (2 * alone.start + (alone.sent + alone.received) * size) / rate)
 
+    walls = [(rows[0][0], median(wall for _, wall in rows)) for rows in zip(*(r["hops"] for r in replies), strict=True)]
+    found = replace(alone, hops=tuple((size, max(wall - swapped(size, rate), 1e-6)) for size, wall in walls))
     return replace(
         found, overlap=_overlap(replies, "collective", summed), message_overlap=_overlap(replies, "message", moved),
+        hop_overlap=_overlap(replies, "message", lambda size: found.hop(size) + swapped(size, rate)),
         disturbance=median(reply.get("disturbing", 0.0) for reply in replies),
-        congestion=_congestion(replies[-1], served),
+        congestion=_congestion(replies[-1], lambda size: swapped(size, quota)),
         queue=tuple((size, queue_of(size, ends)) for size, ends in replies[-1].get("queued", ())),
     )  # fmt: skip
-
-
-def _value(receiver: dict[str, Any], start: Seconds) -> Seconds | None:
-    """The latency of a message of values; None where none was timed."""
-    return max(receiver["value"] - start, 1e-6) if "value" in receiver else None
 
 
 def _each_byte(end: list[tuple[Bytes, Seconds, Seconds]]) -> float:

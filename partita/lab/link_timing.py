@@ -103,15 +103,15 @@ def disturbing_seconds(largest: Bytes, least: Seconds = 0.1) -> Seconds:
 
     before = alone()
     lane = ExtraLane()
-    lane.begin(partial(round_about, Processes(rank), many, (rank - 1) % world, (rank + 1) % world))
+    lane.begin(partial(round_about, Processes(rank), many, (rank - 1) % world, (rank + 1) % world, DISTURBING))
     spent, products = product_seconds(lambda: lane.busy)
     own = products * (before + alone()) / 2
     return max(spent - own, 0.0) / (2 * many * DISTURBING)
 
 
-def round_about(transport: Processes, many: int, source: int, target: int) -> Steps:
+def round_about(transport: Processes, many: int, source: int, target: int, size: Bytes) -> Steps:
     """Messages from one rank and to another, at once."""
-    taken, given = torch.zeros(DISTURBING // 4), torch.zeros(DISTURBING // 4)
+    taken, given = torch.zeros(size // 4), torch.zeros(size // 4)
     for _ in range(many):
         coming = transport.receive(taken, source, "probe", 0)
         yield transport.send(given, target, "probe", 0)
@@ -249,17 +249,20 @@ def row_seconds(rank: int, many: int = 8, turns: int = 8) -> Seconds:
     return median(found[1:]) if rank < 2 else 0.0
 
 
-def hop_seconds(many: int = 16, turns: int = 8) -> Seconds:
-    """Seconds of each of a chain of small messages between lanes of two neighbours, each of which waits for the one
-    before and for nothing else: a median; 0 without a neighbour."""
-    rank, lane, walls = dist.get_rank(), ExtraLane(), []
-    transport, number, mate = Processes(rank), torch.zeros(1), rank ^ 1
-    there_and_back = partial(exchanged, transport, number, mate, rank < mate)
-    for _ in range(turns + 1 if mate < dist.get_world_size() else 0):
-        begun = time.perf_counter()
-        lane.carry_out(lambda: (each for _ in range(many) for each in there_and_back()))
-        walls.append((time.perf_counter() - begun) / (2 * many))
-    return median(walls[1:]) if walls else 0.0
+def hop_seconds(largest: Bytes, turns: int = 8) -> list[tuple[Bytes, Seconds]]:
+    """(bytes, seconds) of each step of a chain in which every rank sends a message to the next one and has one from the
+    one before: means; the slowest chain is left out, as in `wire_seconds`."""
+    rank, world, lane, found = dist.get_rank(), dist.get_world_size(), ExtraLane(), []
+    for size in (4, *(size for size in OVERLAPPED if size < largest)):
+        many, walls = 24 if size <= OVERLAPPED[0] else 6, []
+        chain = partial(round_about, Processes(rank), many, (rank - 1) % world, (rank + 1) % world, size)
+        for _ in range(turns + 1):
+            dist.barrier()
+            begun = time.perf_counter()
+            lane.carry_out(chain)
+            walls.append((time.perf_counter() - begun) / many)
+        found.append((size, fmean(sorted(walls[1:])[:-1])))
+    return found
 
 
 def awaited(going: Iterable[Pending]) -> Steps:
@@ -267,21 +270,23 @@ def awaited(going: Iterable[Pending]) -> Steps:
     yield from going
 
 
-def value_seconds(rank: int, turns: int = 40) -> Seconds:
-    """Seconds from the end of computing on rank 0 until a number sent there has come to rank 1, of which no thread but
-    the one that waits for it does anything: a median; 0 on other ranks."""
-    offset, transport, found = clock_offset(rank), Processes(rank), []
+def value_seconds(rank: int, turns: int = 40) -> tuple[Seconds, Seconds]:
+    """(seconds from the end of computing on rank 0 until a number sent there has come to rank 1, of which no thread but
+    the one that waits for it does anything, this process's core-seconds of it): medians; 0 where they are not known."""
+    offset, transport, walls, cores = clock_offset(rank), Processes(rank), [0.0], list[Seconds]()
     moment = torch.zeros(1, dtype=torch.float64)
     for _ in range(turns + 1):
         dist.barrier()
+        begun, spent = time.process_time(), 0.0
         if rank == 0:
-            computed(AHEAD)
+            spent = computed(AHEAD)
             moment[0] = time.perf_counter() + offset
             transport.send(moment, 1, "probe", 0).block(PATIENCE)
         elif rank == 1:
             transport.receive(moment, 0, "probe", 0).block(PATIENCE)
-            found.append(time.perf_counter() + offset - float(moment))
-    return median(found[1:]) if found else 0.0
+            walls.append(time.perf_counter() + offset - float(moment))
+        cores.append(time.process_time() - begun - spent)
+    return median(walls[-turns:]), median(cores[1:])
 
 
 def rank_wires(
@@ -296,4 +301,4 @@ def rank_wires(
     found["congested"] = congested_seconds(sizes[-1]) if device == CPU else []
     found["queued"] = queued_seconds(sizes[-1]) if device == CPU else []
     found |= {"message": message_seconds(rank, sizes), "value": value_seconds(rank)}
-    return found | {"row": row_seconds(rank), "hop": hop_seconds()}
+    return found | {"row": row_seconds(rank), "hops": hop_seconds(sizes[-1])}

@@ -40,7 +40,8 @@ def scheduled(
     work = np.array(costs.hop_cores(program, act, len(group))) / speed[members]
     busiest = float((amount / rate[passed]).max(initial=0.0))
     messages = np.array([one.messages for one in loads], np.float64)
-    span = makespan(loads, ways_of(message, resource, len(loads)), (way + costs.wiring.hopping) * messages, rate)
+    each = costs.wiring.hopping(size / messages)
+    span = makespan(loads, ways_of(message, resource, len(loads)), (way + each) * messages, rate)
     return {
         "latency": np.array([max(span - busiest, 0.0)]), "least": np.array([work.max()]),
         "at": np.zeros(len(members) + len(passed), np.int64), "resource": np.concatenate([members, passed]),

@@ -93,8 +93,8 @@ def _slowdown(program: Program, act: Collective | Send | Receive, costs: Costs) 
         schedule, extent = schedule_of(act.kind, act.algorithm, ranks), program.extent(act, ranks)
         hops = loads_of(schedule, *extent, act.codec, act.density, program.edges(act))
         most = max((hop.size / max(hop.messages, 1) for hop in hops), default=0.0)
-        return costs.wiring.slowdown(int(most), message=True)
-    return 1.0 if act.space is Space.VALUE else costs.wiring.slowdown(size, message=True)  # who waits computes nothing
+        return costs.wiring.slowdown(int(most), "hop")
+    return 1.0 if act.space is Space.VALUE else costs.wiring.slowdown(size, "message")  # who waits computes nothing
 
 
 def _passes(act: Collective | Send | Receive) -> float:

@@ -33,7 +33,7 @@ def prepared(text: str, ratio: float, factor: float) -> tuple[Program, Costs]:
     program = lower(graph, call(text, graph, machines), machines)[-1].program
     costs = priced(graph, machines, sorted({s.batch for s in program.segments}), operator=COMPUTE / 10)
     rows = ((10**9, factor),) if factor > 1 else ()
-    return program, replace(costs, wiring=replace(costs.wiring, overlap=rows, message_overlap=rows))
+    return program, replace(costs, wiring=replace(costs.wiring, overlap=rows, message_overlap=rows, hop_overlap=rows))
 
 
 def step(text: str, ratio: float, factor: float) -> float:
@@ -88,9 +88,9 @@ def test_a_sum_that_goes_by_messages_is_held_up_like_these(text: str, size: floa
     bytes. The backend's own is held up as sums were measured to be."""
     program, costs = prepared(text, 1.0, 1.0)
     rows = ((1, 8.0), (2**20, 1.0))
-    costs = replace(costs, wiring=replace(costs.wiring, message_overlap=rows, overlap=((10**9, 3.0),)))
+    costs = replace(costs, wiring=replace(costs.wiring, hop_overlap=rows, overlap=((10**9, 3.0),)))
     factors = [move.factor for moves in moves_of(program, costs).values() for move in moves]
-    assert factors == [pytest.approx(costs.wiring.slowdown(int(size), message=True))]
+    assert factors == [pytest.approx(costs.wiring.slowdown(int(size), "hop"))]
     program, _ = prepared("ddp", 1.0, 1.0)
     assert [move.factor for moves in moves_of(program, costs).values() for move in moves] == [3.0]
 
@@ -99,7 +99,7 @@ def test_the_factor_lies_between_those_measured_and_its_seconds_stay_beyond_them
     wiring = Wiring(overlap=((100, 5.0), (10_000, 2.0)))
     assert [wiring.slowdown(size) for size in (4, 100, 1000, 10_000)] == pytest.approx([5.0, 5.0, 3.5, 2.0])
     assert wiring.slowdown(100_000) == pytest.approx(1.1)
-    assert wiring.slowdown(1000, message=True) == 1.0
+    assert wiring.slowdown(1000, "message") == 1.0
     assert Wiring().slowdown(1000) == 1.0
 
 
