@@ -36,8 +36,7 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
     curve, scatter, gather = (_rounds(replies, kind) for kind in MEASURED)
     tiny, last = curve[0], curve[-1]
     size, wall, core = last.size, last.wall, last.core
-    sender, receiver = replies[0]["message"], replies[1]["message"]
-    sent, received = (_each_byte(end) for end in (sender, receiver))
+    sent, received = (_each_byte(reply["message"]) for reply in replies[:2])
     reduced = max((core - tiny.core) - share * size * (sent + received), 0.0) / (share * size / 2)
     slowest = min(port.link.bandwidth for climb in cluster.climbs for port in climb)
     burst = min(port.link.burst for climb in cluster.climbs for port in climb)
@@ -57,7 +56,7 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
     start = (replies[0]["row"] + replies[1]["row"]) / 2
     called = (replies[0]["value"][1] + replies[1]["value"][1]) / 2
     alone = Wiring(
-        start, max(receiver[0][1] - start, 1e-6),
+        start, max(replies[1]["lone"][0] - start, 1e-6),
         Measured(waits(curve, share), waits(scatter, share / 2), waits(gather, share / 2)),
         sent, received, reduced, efficiency, value=max(replies[1]["value"][0] - called, 1e-6), value_start=called,
     )  # fmt: skip
@@ -95,10 +94,10 @@ def _crowded(
     )  # fmt: skip
 
 
-def _each_byte(end: list[tuple[Bytes, Seconds, Seconds]]) -> float:
+def _each_byte(end: list[tuple[Bytes, Seconds]]) -> float:
     """Core-seconds of each byte at one end of a message, from the largest of the size of a bucket: still larger ones
     wait for memory, and no program sends them at once."""
-    (_, _, least), (size, _, core) = end[0], max(row for row in end if row[0] <= BUCKET or row is end[1])
+    (_, least), (size, core) = end[0], max(row for row in end if row[0] <= BUCKET or row is end[1])
     return max(core - least, 0.0) / size
 
 

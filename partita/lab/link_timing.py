@@ -203,25 +203,24 @@ def started(
     return transport.collective(kind, tensor, group, "probe", kind, 0, edges)
 
 
-def message_seconds(rank: int, sizes: tuple[Bytes, ...], least: int = 12) -> list[tuple[Bytes, Seconds, Seconds]]:
-    """(bytes, wall seconds, this process's core-seconds) of messages from rank 0, where the computing thread starts
-    them, to a lane of rank 1, medians of `least` or, of small ones, more, behind computing; nothing on other ranks."""
+def message_seconds(rank: int, sizes: tuple[Bytes, ...], repeats: int = 12) -> list[tuple[Bytes, Seconds]]:
+    """(bytes, this process's core-seconds) of messages from rank 0, where the computing thread starts them, to a lane
+    of rank 1, medians, behind computing; nothing on other ranks."""
     found, lane, transport = [], ExtraLane(), Processes(rank)
     for size in sizes:
         tensor = torch.zeros(max(size // 4, 1))
-        walls, cores = [], []
-        for _ in range((least if size > OVERLAPPED[0] else 4 * least) + 1):
+        cores = []
+        for _ in range(repeats + 1):
             dist.barrier()
             computed(AHEAD if rank < 2 else 0.0)
-            wall, core = time.perf_counter(), time.process_time()
+            core = time.process_time()
             if rank == 0:
                 going = transport.send(tensor, 1, "probe", 0)
                 lane.carry_out(lambda going=going: going)  # type: ignore[misc]
             elif rank == 1:
                 lane.carry_out(partial(transport.receive, tensor, 0, "probe", 0))
-            walls.append(time.perf_counter() - wall)
             cores.append(time.process_time() - core)
-        found.append((size, median(walls[1:]), median(cores[1:])))
+        found.append((size, median(cores[1:])))
     return found
 
 
@@ -270,9 +269,10 @@ def awaited(going: Iterable[Pending]) -> Steps:
     yield from going
 
 
-def value_seconds(rank: int, turns: int = 40) -> tuple[Seconds, Seconds]:
-    """(seconds from the end of computing on rank 0 until a number sent there has come to rank 1, of which no thread but
-    the one that waits for it does anything, this process's core-seconds of it): medians; 0 where they are not known."""
+def lone_seconds(rank: int, lane: ExtraLane | None = None, turns: int = 40) -> tuple[Seconds, Seconds]:
+    """(seconds from the end of computing on rank 0 until a number sent there has come to rank 1, this process's
+    core-seconds of it): medians; 0 where they are not known. Rank 1 waits for it in a `lane`, or in the thread that
+    computes (None), which is all that does anything there: how values come."""
     offset, transport, walls, cores = clock_offset(rank), Processes(rank), [0.0], list[Seconds]()
     moment = torch.zeros(1, dtype=torch.float64)
     for _ in range(turns + 1):
@@ -283,7 +283,10 @@ def value_seconds(rank: int, turns: int = 40) -> tuple[Seconds, Seconds]:
             moment[0] = time.perf_counter() + offset
             transport.send(moment, 1, "probe", 0).block(PATIENCE)
         elif rank == 1:
-            transport.receive(moment, 0, "probe", 0).block(PATIENCE)
+            if lane:
+                lane.carry_out(partial(transport.receive, moment, 0, "probe", 0))
+            else:
+                transport.receive(moment, 0, "probe", 0).block(PATIENCE)
             walls.append(time.perf_counter() + offset - float(moment))
         cores.append(time.process_time() - begun - spent)
     return median(walls[-turns:]), median(cores[1:])
@@ -300,5 +303,9 @@ def rank_wires(
     found["disturbing"] = disturbing_seconds(sizes[-1]) if device == CPU else 0.0
     found["congested"] = congested_seconds(sizes[-1]) if device == CPU else []
     found["queued"] = queued_seconds(sizes[-1]) if device == CPU else []
-    found |= {"message": message_seconds(rank, sizes), "value": value_seconds(rank)}
+    found |= {
+        "message": message_seconds(rank, sizes),
+        "value": lone_seconds(rank),
+        "lone": lone_seconds(rank, ExtraLane()),
+    }
     return found | {"row": row_seconds(rank), "hops": hop_seconds(sizes[-1])}
