@@ -66,8 +66,8 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
 def _crowded(
     alone: Wiring, replies: list[dict[str, Any]], width: BytesPerSecond, quota: float, spread: float
 ) -> Wiring:  # fmt: skip
-    """The costs of links with what messages, computing and each other's neighbours do to what each takes `alone`, on
-    ports that let `width` bytes a second of payload through, with a `quota` of a core that `spread` ranks share."""
+    """The costs of links where messages are not `alone`, but in chains, in crowds or beside computing: on ports that
+    let `width` bytes a second of payload through, with a `quota` of a core that `spread` ranks share."""
     circle, share, rate = Circle(len(replies)), 2 * (len(replies) - 1) / len(replies), min(quota, 1 / spread)
 
     def summed(size: Bytes) -> Seconds:

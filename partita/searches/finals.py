@@ -26,7 +26,7 @@ from partita.units import show_bytes
 # Every batch size whose operators are to be timed takes seconds on half a core: the whole grid would take minutes.
 FINALISTS: Final = 8
 OF_ONE_RECIPE: Final = 3
-BESIDE: Final = 24  # that are judged too since all that they do is timed anyway
+TIMED_ANYWAY: Final = 24  # that are judged too since all that they do is timed anyway
 SEEN: Final = 5e-4  # a lead that is not printed as 0.0 %
 
 
@@ -47,7 +47,7 @@ def timed_anyway(few: Sequence[Candidate], search: Search, graph: Graph) -> tupl
     one device or on several that are busy at once, and codecs."""
     known = set[Any]().union(*(_timed(one, graph) for one in few))
     others = (c for c in search.candidates if c not in few and known.issuperset(_timed(c, graph)))
-    return tuple(islice(others, BESIDE))
+    return tuple(islice(others, TIMED_ANYWAY))
 
 
 def _timed(candidate: Candidate, graph: Graph) -> set[Any]:

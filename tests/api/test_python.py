@@ -20,7 +20,7 @@ from partita.lab import comparison_run, costing, rehearsal
 from partita.plan.memory import Memory, Recompute
 from partita.plan.plan import Plan
 from partita.plan.text import read_plan, write_plan
-from partita.searches.finals import BESIDE, FINALISTS
+from partita.searches.finals import FINALISTS, TIMED_ANYWAY
 from partita.searches.steps_to_loss import MeasuredMinibatch, StepsToLoss
 from partita.task import load_task, spec_of
 from tests.api import factory
@@ -230,7 +230,7 @@ def test_costs_are_measured_where_they_can_be(monkeypatch: pytest.MonkeyPatch) -
     assert found.costs == "measured"
     (_, few, _), (_, more, _) = lab.asked[1:]
     assert few == ["ddp"]
-    assert FINALISTS <= len(more) == len(found.candidates) <= FINALISTS + BESIDE
+    assert FINALISTS <= len(more) == len(found.candidates) <= FINALISTS + TIMED_ANYWAY
     assert "ddp" in more
 
 
