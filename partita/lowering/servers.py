@@ -7,8 +7,8 @@ server  from w         I0-- I1----                 one lane for each worker: lin
         serve               C0 U0 C1 U1
         to w                    D0-- D1----
 
-A server asks for a worker's I2 once C0 is done: flows that share its port are never fair, and a worker that runs ahead
-would take the room of those whose gradients every sum still waits for.
+A server asks for a worker's I4 once C0 is done, and for more ahead if they are small: flows that share its port are
+never fair, and a worker that runs ahead would take the room of those whose gradients every sum still waits for.
 
 The weight of a weighted loss goes ahead of the gradients, to every server: PW SW, IW CW, and a W0 before each U0.
 
@@ -34,8 +34,10 @@ from partita.plan.sync import Servers
 from partita.plan.wire import Priority
 from partita.program.instruction import After, Combine, Decode, Encode, Instruction, Pack, Receive, Send, Space, Update
 from partita.program.program import WEIGHT, Program, Role
+from partita.units import Bytes
 
-AHEAD: Final = 2  # buckets that a worker may be ahead of the slowest one at a server
+AHEAD: Final = 4  # buckets that a worker may be ahead of the slowest one at a server, or
+WINDOW: Final[Bytes] = 2**20  # as many as this has of small ones, for which asking takes as long as coming
 
 
 def served(draft: Draft) -> Program:
@@ -141,7 +143,8 @@ def _serving(draft: Draft, host: int, owners: Owners) -> list[Instruction]:
         body += _combined(draft, host, "W", WEIGHT, left)
     for n, i in enumerate(mine):
         bucket = draft.buckets[i].name
-        asked = (After(f"C{mine[n - AHEAD]}"),) if n >= AHEAD and draft.sync.wire.order is Priority.FIFO else ()
+        before = _before(draft, mine[:n]) if draft.sync.wire.order is Priority.FIFO else None
+        asked = () if before is None else (After(f"C{before}"),)
         if i in draft.factored:
             body += draft.factored[i].gathered(host, "from", "serve", f"C{i}")
         else:
@@ -150,6 +153,16 @@ def _serving(draft: Draft, host: int, owners: Owners) -> list[Instruction]:
         body += _clipped(draft, mine, owners) if i == mine[-1] else []
         body += _answered(draft, host, i, peers)
     return sorted(body, key=lambda one: isinstance(one.act, Update)) if draft.graph.clip_norm else body
+
+
+def _before(draft: Draft, earlier: list[int]) -> int | None:
+    """The last of a server's `earlier` buckets that must be summed before it asks for the next; None: none must."""
+    held = 0
+    for n, i in enumerate(reversed(earlier)):
+        if n >= AHEAD - 1 and held >= WINDOW:
+            return i
+        held += draft.buckets[i].size
+    return None
 
 
 def _answered(draft: Draft, host: int, i: int, peers: list[int]) -> list[Instruction]:

@@ -37,6 +37,7 @@ class Ahead:
     def __init__(self, rank: Rank, instructions: Sequence[Instruction], interval: Interval) -> None:
         self._interval = interval
         self._started: dict[tuple[str, int], Pending | Steps | None] = {}
+        self._behind: Instruction | None = None  # the first Receive in a row that could not be started yet
         plain = [] if rank.spare else [one for one in instructions if one.gate is None and one.unless is None]
         self._next = {one.name: other for one, other in pairwise(plain) if _lands(one) and _lands(other)}
         for one in plain:
@@ -47,11 +48,11 @@ class Ahead:
         """Start an instance, unless it was started ahead, and the Receives behind it that wait for nothing else."""
         if (instruction.name, round) not in self._started:
             self._started[instruction.name, round] = carry_out(rank, instruction, round)
-        behind = self._next.get(instruction.name)
-        while behind is not None and ((behind.name, round) in self._started or self._may(rank, behind, round)):
-            if (behind.name, round) not in self._started:
-                self._started[behind.name, round] = carry_out(rank, behind, round)
-            behind = self._next.get(behind.name)
+            self._behind = self._next.get(instruction.name)
+        behind = self._behind if instruction.name in self._next else None
+        while behind is not None and self._may(rank, behind, round):
+            self._started[behind.name, round] = carry_out(rank, behind, round)
+            self._behind = behind = self._next.get(behind.name)
         return self._started.pop((instruction.name, round))
 
     def _may(self, rank: Rank, behind: Instruction, round: int) -> bool:

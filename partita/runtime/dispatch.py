@@ -8,10 +8,12 @@ lane push, credit 8   ready S3 S1 S2 of 4 bytes     slot 0   S1------ S2 ...    
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
+from heapq import heappop, heappush
+from itertools import accumulate, count
+from typing import TypeAlias
 
 from partita.program.flight import in_flight
 from partita.program.instruction import After, Instruction, Receive
@@ -24,6 +26,8 @@ from partita.runtime.transport import Pending
 from partita.runtime.waits import Posted, StartWait, skips
 from partita.units import Bytes, Seconds
 
+Turn: TypeAlias = tuple[int, int, int]
+
 
 @dataclass
 class Dispatch:
@@ -33,8 +37,11 @@ class Dispatch:
     `busy` the number of slots at work, `in_flight` the bytes in flight. An instruction that is left out while a peer is
     away waits until the peer is back, or until the rank has nothing else to do.
 
-    The lane is asked after every change whether it may go on. To answer quickly, it keeps the waiting instructions that
-    may start (`open`), and tests again only those that a change may have affected (`untested`; the board notes them).
+    The lane is asked after every change whether it may go on, and a server's has hundreds of instructions. So nothing
+    here looks through all of them: `open` has the waiting instructions that may start, each with its priority, the
+    moment since which it may and its place among those put; `queue` is a heap of these, in which closed ones stay until
+    they come to the top. Tested again are only those that a change may have affected (`untested`; the board notes
+    them). `unposted` are open Receives that are to be started, `unwatched` those started for which no thread waits.
     """
 
     rank: Rank
@@ -43,8 +50,13 @@ class Dispatch:
     sizes: dict[str, Bytes]
     at: dict[str, int] = field(default_factory=dict)
     posted: dict[str, Posted] = field(default_factory=dict)
-    open: set[str] = field(default_factory=set)
+    open: dict[str, Turn] = field(default_factory=dict)
+    queue: list[tuple[Turn, str]] = field(default_factory=list)
+    places: dict[str, int] = field(default_factory=dict)
     untested: dict[str, None] = field(default_factory=dict)
+    unposted: dict[str, None] = field(default_factory=dict)
+    unwatched: dict[str, Posted] = field(default_factory=dict)
+    numbers: Iterator[int] = field(default_factory=count)
     busy: int = 0
     in_flight: Bytes = 0
 
@@ -73,10 +85,10 @@ class Dispatch:
         self._catch_up()
         return self.busy == 0 and (not self.at or waits_in_vain(self.rank, self.lane.name, self.at.keys()))
 
-    def round(self, otherwise: int) -> int:
-        """The first round with an instance left; `otherwise` if there is none."""
+    def passed(self, round: int) -> bool:
+        """Whether no instance of this round or an earlier one is left."""
         void = self.rank.board.void
-        return min((round for name, round in self.at.items() if name not in void), default=otherwise)
+        return not any(at <= round and name not in void for name, at in self.at.items())
 
     def turn(self, name: str) -> StartWait:
         """The wait of a waiting instruction."""
@@ -86,6 +98,7 @@ class Dispatch:
         """Queue an instance."""
         with self.rank.board.changed:
             self.at[instruction.name], self.untested[instruction.name] = round, None
+            self.places[instruction.name] = next(self.numbers)
             self.rank.board.changed.notify_all(self.lane.name)
 
     def _catch_up(self) -> None:
@@ -95,6 +108,7 @@ class Dispatch:
         pending = {name: one.pending for name, one in self.posted.items()}
         for name in [n for n, one in pending.items() if isinstance(one, DroppableMessage) and one.over()]:
             del self.posted[name]
+            self.unwatched.pop(name, None)
             self.untested[name] = None
         for name, round in tuple(self.at.items()):
             self.at[name] = max(round, self.rank.board.done.get(name, 0))
@@ -107,40 +121,49 @@ class Dispatch:
         """Test again which waiting instructions may start."""
         while self.untested:
             name, _ = self.untested.popitem()
-            if name in self.at and self.turn(name).open():
-                self.open.add(name)
-            else:
-                self.open.discard(name)
+            if name not in self.at or not (wait := self.turn(name)).open():
+                self.open.pop(name, None)
+                continue
+            turn = wait.instruction.priority, wait.since(), self.places[name]
+            if self.open.get(name) != turn:
+                self.open[name] = turn
+                heappush(self.queue, (turn, name))
+            if isinstance(wait.instruction.act, Receive) and wait.posted is None:
+                self.unposted[name] = None
 
-    def _start_ahead(self) -> None:
-        """Post the Receives that may start."""
-        for name in [name for name in self.at if name in self.open and name not in self.posted]:
-            instruction, round = self.rank.role.on_name[name], self.at[name]
-            if isinstance(instruction.act, Receive) and not skips(self.rank, instruction, round):
-                self.posted[name] = Posted(_start(self.rank, instruction, round), self.rank.board, name)
+    def _post(self) -> None:
+        """Start the Receives that may start."""
+        for name in self.unposted:
+            instruction, round = self.rank.role.on_name[name], self.at.get(name, -1)
+            if name in self.open and name not in self.posted and not skips(self.rank, instruction, round):
+                posted = Posted(_start(self.rank, instruction, round), self.rank.board, name)
+                self.posted[name] = self.unwatched[name] = posted
                 self.untested[name] = None
+        self.unposted.clear()
 
-    def first(self, among: Sequence[str]) -> str | None:
-        """Of the names `among` that may start, the one with the lowest priority number, and of these the one that has
-        been open longest. Instructions that have become open since `among` was listed are not considered: the lane
-        would wait for one message while others are there."""
-        self._look()
-        ready, of = (name for name in among if name in self.open), self.rank.role.on_name
-        return min(ready, key=lambda name: (of[name].priority, self.turn(name).since()), default=None)
+    def first(self) -> str | None:
+        """Of the instances that may start one with the lowest priority number, and of these the one that has been open
+        longest; None if there is none."""
+        while self.queue and self.open.get(self.queue[0][1]) != self.queue[0][0]:
+            heappop(self.queue)
+        return self.queue[0][1] if self.queue else None
 
     def take(self) -> tuple[Instruction, int, Posted | None] | None:
         """The instance that a slot should carry out now, if any; Receives that may start are posted. The message that
-        arrived first is taken first."""
+        arrived first is taken first. What opens meanwhile is not considered: the lane would wait for one message while
+        others are there."""
         with self.rank.board.changed:
             self._catch_up()
             self._look()
-            opened = [name for name in self.at if name in self.open]
-            self._start_ahead()
-            chosen = self.first(opened) if self.free() else None
+            while self.unposted:
+                self._post()
+                self._look()
+            chosen = self.first() if self.free() else None
             if chosen is None:
                 return None
             round = self.at.pop(chosen)
-            self.open.discard(chosen)
+            del self.open[chosen]
+            self.unwatched.pop(chosen, None)
             self.busy += 1
             self.in_flight += self.sizes[chosen]
             return self.rank.role.on_name[chosen], round, self.posted.pop(chosen, None)
@@ -169,15 +192,16 @@ class Dispatch:
     def ready(self) -> bool:
         """Whether `block` would return at once."""
         with self.rank.board.changed:
-            for posted in self.posted.values():
+            for posted in self.unwatched.values():
                 posted.ask()
             return self.clear()
 
     def block(self, timeout: Seconds) -> bool:
         """Wait until ready; False if `timeout` seconds passed before."""
         with self.rank.board.changed:
-            for posted in self.posted.values():
+            for posted in self.unwatched.values():
                 posted.watch()
+            self.unwatched.clear()
             return self.rank.board.changed.wait_for(self.ready, timeout, self.causes)
 
     def __str__(self) -> str:

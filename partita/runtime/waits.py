@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from _thread import start_new_thread
 from dataclasses import dataclass
 from typing import Final
 
@@ -76,25 +76,25 @@ class Posted:
 
     If one thread runs all lanes, it asks each Receive in turn. If each lane has a thread, it cannot: gloo says that a
     message is complete only to who waits for it. Then a thread of its own waits for each posted Receive, and wakes the
-    lanes.
+    lanes. There are hundreds of them in a step: `threading` would let who starts one wait until it runs.
     """
 
     pending: Pending
     board: Board
     name: str = ""
-    waiter: threading.Thread | None = None
+    watched: bool = False
     arrived: int = 0
 
     def ask(self) -> None:
         """Look whether the message has arrived, unless a thread waits for it."""
-        if self.waiter is None and not self.arrived and self.pending.ready():
+        if not self.watched and not self.arrived and self.pending.ready():
             self._arrives()
 
     def watch(self) -> None:
         """Let a thread wait for the message."""
-        if self.waiter is None and not self.arrived:
-            self.waiter = threading.Thread(target=self._wait, daemon=True)
-            self.waiter.start()
+        if not self.watched and not self.arrived:
+            self.watched = True
+            start_new_thread(self._wait, ())
 
     def _wait(self) -> None:
         try:

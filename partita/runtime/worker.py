@@ -110,7 +110,7 @@ def _as_ready(
             dispatch.landed(instruction)
             yield from _next(rank, dispatch, instruction, rank.board.done.get(instruction.name, 0), interval)
             dispatch.rest()
-            if dispatch.lane.name == rank.leading and round < dispatch.round(round + 1):
+            if dispatch.lane.name == rank.leading and dispatch.passed(round):
                 _round_ends(rank, round)
 
 

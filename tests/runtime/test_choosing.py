@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -29,10 +28,10 @@ def test_what_opens_while_a_lane_chooses_is_not_waited_for(monkeypatch: pytest.M
     rank, rendezvous = server()
     run, choose = lanes(rank, Interval(1), lambda _: False)["from"], Dispatch.first
 
-    def beside(dispatch: Dispatch, among: Sequence[str] = ()) -> Any:
+    def beside(dispatch: Dispatch) -> Any:
         if not rank.board.done.get("M"):
             rank.board.finish("M")
-        return choose(dispatch, among)
+        return choose(dispatch)
 
     monkeypatch.setattr(Dispatch, "first", beside)
     pending = next(run)
