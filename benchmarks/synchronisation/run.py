@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import mean
@@ -62,15 +63,18 @@ class Runs:
         return {plan: self.found[key] for plan, key in keys.items()}
 
     def _runs(self, seed: int, plans: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Each plan's held-out loss (not a number where it diverged) and (seconds, training loss) on its way."""
-        graph, cluster = api.graph_of(self.task), api.cluster_of(self.cluster)
-        with Rehearsal(self.task, graph, cluster, seed=seed) as rehearsal:
-            for plan in plans:
-                try:
-                    take = rehearsal.train(api.plan_of(plan, graph, cluster), steps=self.steps, keep=SavePolicy(""))
-                except PartitaError as error:
-                    yield plan, {"final": float("nan"), "error": str(error)}
-                else:
+        """Each plan's held-out loss (not a number where it diverged) and (seconds, training loss) on its way. Workers
+        that a divergence has ended are started again for the next plan."""
+        graph, cluster, left = api.graph_of(self.task), api.cluster_of(self.cluster), deque(plans)
+        while left:
+            with Rehearsal(self.task, graph, cluster, seed=seed) as rehearsal:
+                while left:
+                    plan = left.popleft()
+                    try:
+                        take = rehearsal.train(api.plan_of(plan, graph, cluster), steps=self.steps, keep=SavePolicy(""))
+                    except PartitaError as error:
+                        yield plan, {"final": float("nan"), "error": str(error)}
+                        break
                     curve = [(seconds, loss) for _, seconds, loss in take.loss]
                     yield plan, {"final": take.final_loss, "curve": curve}
 

@@ -12,8 +12,9 @@ from partita.graph.batch import substitute
 from partita.graph.graph import TANGENT, Graph
 from partita.lowering.lower import lower
 from partita.lowering.readers import parameter_readers
-from partita.program.instruction import Compute, Receive, Space
+from partita.program.instruction import Compute, Instruction, Receive, Space
 from partita.recipes.catalogue import call
+from partita.runtime.ahead import Ahead
 from partita.runtime.assembly import carry_over, initial, make_rank
 from partita.runtime.draws import DRAWS, Draws
 from partita.runtime.inprocess import InProcess, Rendezvous
@@ -68,6 +69,28 @@ def test_what_may_come_is_asked_for(graph: Graph, plan: str, order: int) -> None
     advance(ranks, Interval(3), order, None)
     assert any(way.ahead for way in ways)
     assert not any(way.early for way in ways)
+
+
+def test_each_of_many_is_looked_at_once(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lane of n Receives went through all behind each: n x n looks in a round."""
+    task, machines = perceptron(), cluster_of(3)
+    program = lower(graph, call("ps_sync(bucket_bytes=4)", graph, machines), machines)[-1].program
+    state = carry_over(graph, program, 0, task, initial(task, 0)[1], None, "cpu")
+    rank = make_rank(task, graph, program, 0, state, InProcess(0, Rendezvous()), seed=0)
+    pulls = [i for i in rank.role.instructions if isinstance(i.act, Receive)]
+    rank.board.done = dict.fromkeys((i.name for i in rank.role.instructions if i not in pulls), 1)
+    asked, may = list[str](), Ahead._may
+
+    def counted(ahead: Ahead, rank: Rank, behind: Instruction, round: int) -> bool:
+        asked.append(behind.name)
+        return may(ahead, rank, behind, round)
+
+    monkeypatch.setattr(Ahead, "_may", counted)
+    lane = Ahead(rank, pulls, Interval(1))
+    for pull in pulls:
+        assert lane.start(rank, pull, 0) is not None
+    assert len(pulls) > 10
+    assert asked == [pull.name for pull in pulls[1:]]
 
 
 def test_weights_come_in_while_backward_goes_on(graph: Graph) -> None:
