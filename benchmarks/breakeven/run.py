@@ -29,9 +29,10 @@ from partita.units import show_bandwidth
 CODECS = "fp16,truncate,q8,fixed,dettmers8,dorefa,qsgd,onebit,terngrad,topk,powersgd"
 PLAIN = "ddp"
 ORDERS = {
-    "p3(own=false,servers=4,slice_bytes=1000000)": "ps_sync(own=false,servers=4,bucket_bytes=1000000)",
-    "bytescheduler": "ddp(bucket_bytes=4000000,first_bucket_bytes=4000000,order=fifo)",
-}
+    "p3(own=false,servers=0,slice_bytes=1000000)": "ps_sync(own=false,servers=0,bucket_bytes=1000000)",
+    "bytescheduler(slice_bytes=2000000,credit_bytes=4000000)":
+        "ddp(bucket_bytes=2000000,first_bucket_bytes=2000000,order=fifo)",
+}  # fmt: skip
 NEAR = 3.2  # how far from the predicted break-even a codec is measured
 Rates = Sequence[float]  # bytes a second
 

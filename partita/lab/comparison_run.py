@@ -47,6 +47,7 @@ class ComparisonRun:
 
 
 Again = Callable[[str, Costs], Plan]
+Foretold = tuple[Timeline, dict[str, Seconds]]  # before a run: the predicted Timeline, naive predictions by name
 
 
 def run_comparison(
@@ -55,10 +56,11 @@ def run_comparison(
 ) -> ComparisonRun:  # fmt: skip
     """Predict all plans, then run all plans, on one set of workers.
 
-    Costs are measured first, and `again` makes each plan anew with them. All predictions are made before any plan runs.
-    The runs follow at once, since a machine's speed drifts, with repeats interleaved; then memory is measured.
-    `evaluate`: held-out losses are computed, in the first repeat. Steps at other `bandwidths` (bytes a second) are
-    predicted only. Where a plan's run fails the others go on, with workers that are started again.
+    Costs are measured first, and `again` makes each plan anew with them. Since a machine's speed drifts, some operators
+    are timed again before each run, and the prediction is made then; of several repeats' the middle one counts, as of
+    their runs. Repeats are interleaved; then memory is measured. `evaluate`: held-out losses are computed, in the first
+    repeat. Steps at other `bandwidths` (bytes a second) are predicted only. Where a plan's run fails the others go on,
+    with workers that are started again.
 
     Raises RunError where the runs of all plans fail.
     """
@@ -68,13 +70,13 @@ def run_comparison(
         rehearsal = stack.enter_context(Rehearsal(task, graph, cluster, seed=seed, tell=tell))
         plans, costs = measured_plans(rehearsal, drafts, again)
         programs = {text: lower(graph, plan, cluster)[-1].program for text, plan in plans.items()}
-        tell(f"simulating {len(plans)} plans")
-        predicted = {text: simulate(program, costs) for text, program in programs.items()}
-        guesses = {text: naive(program, costs) for text, program in programs.items()}
+        foretold: dict[str, list[Foretold]] = {text: [] for text in plans}
         for turn in range(repeat):
             for text, plan in [each for each in plans.items() if each[0] not in failed]:
                 tell(f"running {text}, repeat {turn + 1} of {repeat}")
                 try:
+                    now = rehearsal.as_now(costs, list(plans.values()))
+                    foretold[text].append((simulate(programs[text], now), naive(programs[text], now)))
                     results[text].append(rehearsal.measure(plan, steps=steps, evaluate=evaluate and turn == 0))
                 except RunStopped:
                     raise
@@ -92,9 +94,16 @@ def run_comparison(
         divided = any(map(divides, programs.values()))
         unlike = unlike_its_parts(task, graph.batch, seed) if divided else ""
         notes = (*rehearsal.notes, *([unlike] if unlike else ()), *(str(one) for one in paid if one))
+    middle = {text: sorted(found, key=_step)[len(found) // 2] for text, found in foretold.items() if found}
+    predicted = {text: found[0] for text, found in middle.items()}
+    guesses = {text: found[1] for text, found in middle.items()}
     classes = {text: program.semantics for text, program in programs.items()}
     said = {text: str(error).partition("; the end of its log")[0] for text, error in failed.items()}
     return ComparisonRun(classes, predicted, guesses, memory, results, notes, over, said)
+
+
+def _step(foretold: Foretold) -> Seconds:
+    return foretold[0].step_seconds
 
 
 def measured_plans(rehearsal: Rehearsal, drafts: Mapping[str, Plan], again: Again) -> tuple[dict[str, Plan], Costs]:

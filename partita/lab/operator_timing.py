@@ -59,13 +59,13 @@ def make_case(name: str, graph: Graph, index: int, bench: Bench = HOST) -> Opera
 
 
 def seconds_in_turn(
-    examples: Sequence[tuple[str, Graph, int]], tell: Callable[[int], Any], bench: Bench = HOST
+    examples: Sequence[tuple[str, Graph, int]], tell: Callable[[int], Any], bench: Bench = HOST, total: Seconds = TOTAL
 ) -> dict[str, Seconds]:
-    """Core-seconds of each (name, graph, index), or seconds by the bench's clock: the mean over passes without the
-    slowest and fastest tenths."""
+    """Core-seconds of each (name, graph, index), or seconds by the bench's clock: the mean over passes, which take
+    about `total` seconds together, without the slowest and fastest tenths."""
     found: dict[str, Seconds] = {}
     for cases in _batches(examples, bench):
-        found |= _run(cases, bench)
+        found |= _run(cases, bench, total)
         tell(len(found))
     return found
 
@@ -82,11 +82,11 @@ def _batches(examples: Sequence[tuple[str, Graph, int]], bench: Bench) -> Iterat
         yield held
 
 
-def _run(cases: Sequence[OperatorCase], bench: Bench) -> dict[str, Seconds]:
+def _run(cases: Sequence[OperatorCase], bench: Bench, total: Seconds) -> dict[str, Seconds]:
     if bench.device == CPU:
         fault_in(ROOM + 2 * max(case.size // len(case.sets) for case in cases))
     first = _pass(cases, 0, bench)
-    passes = min(max(round(TOTAL / max(sum(first), 1e-6)), PASSES[0]), PASSES[1])
+    passes = min(max(round(total / max(sum(first), 1e-6)), PASSES[0]), PASSES[1])
     turns = [_pass(cases, n + 1, bench) for n in range(passes)]
     idle = 0.0 if bench.each else _clock_cost()
     return {case.name: max(_middle([turn[i] for turn in turns]) - idle, 1e-8) for i, case in enumerate(cases)}

@@ -23,7 +23,7 @@ from partita.lab.bench import HOST, Bench, benches_of
 from partita.lab.codecs import codec_seconds
 from partita.lab.extra_lane import Unplanned
 from partita.lab.opaque_timing import whole_seconds
-from partita.lab.operator_timing import seconds_in_turn
+from partita.lab.operator_timing import TOTAL, seconds_in_turn
 from partita.lab.timing import AHEAD, TURNS, cold_seconds, computed, thread_seconds
 from partita.program.instruction import After, Instruction, Scale
 from partita.runtime.device import CPU
@@ -142,11 +142,12 @@ def rank_operators(
     steps: Iterable[str] = ("",),
     device: str = CPU,
     task: Task | None = None,
+    total: Seconds = TOTAL,
 ) -> dict[str, Any]:
     """Signature -> core-seconds of this rank's share of the operators that are not known yet, and of some that every
     rank times, known or not; and the reference kernel's. Of the captured step ("") or of those in the short dtypes of
     `steps`. A few operators are timed by every rank: too short a list would stay in the cache. Those of a model that
-    is one operator are timed on the samples of `task`."""
+    is one operator are timed on the samples of `task`. That takes about `total` core-seconds."""
     torch.manual_seed(0)
     whole = [shortened(graph, short) if short else graph for short in steps]
     wanted = unique_operators([substitute(step, batch) for step in whole for batch in batches])
@@ -161,8 +162,8 @@ def rank_operators(
         return {"operators": found, "reference": min(reference, reference_seconds(bench)), "launching": []}
     examples = [(n, *wanted[n]) for n in mine]
     with torch.no_grad():
-        found = seconds_in_turn(examples, lambda n: tell({"operators": n, "of": len(mine)}), bench)
-        launches = [seconds_in_turn(examples, lambda n: None, each) for each in launching]
+        found = seconds_in_turn(examples, lambda n: tell({"operators": n, "of": len(mine)}), bench, total)
+        launches = [seconds_in_turn(examples, lambda n: None, each, total) for each in launching]
     return {"operators": found, "reference": min(reference, reference_seconds(bench)), "launching": launches}
 
 

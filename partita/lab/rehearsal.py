@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from math import inf
 from statistics import median
 from types import TracebackType
@@ -26,6 +27,7 @@ from partita.lab.forward import forwarding
 from partita.lab.launching import launches_of, touch_of, with_launching
 from partita.lab.link_costs import MEASURED, QUIET, sizes_for, wiring_of
 from partita.lab.monitor import Monitor
+from partita.lab.operator_timing import TOTAL
 from partita.lab.record import scratch
 from partita.lab.slowdowns import means, pooled
 from partita.lab.spares import Spares
@@ -47,6 +49,7 @@ from partita.zoo.tasks import built_in
 Tell = Callable[[str], None]
 STALL: Final = 0.75  # of --timeout, after which a rank or a link is named that holds up a run that stands still
 PATIENCE: Final = 100  # times --timeout, for which workers wait by themselves: a message may take long on a slow link
+GLANCE: Final[Seconds] = 0.3  # of a core, for timing operators again before a run
 RETURNS: Final = 3  # times that a worker is started again in a run
 
 
@@ -124,22 +127,19 @@ class Rehearsal:
 
     def probe(self, plans: Sequence[Plan]) -> Costs:
         """Costs of everything that the plans' programs do, by micro-benchmarks with all devices busy at once."""
-        programs = [s.program for plan in plans for s in lower(self.graph, plan, self.cluster)]
-        batches = sorted({segment.batch for program in programs for segment in program.segments})
+        lonely, busy = self._batches(plans)
+        batches, steps = sorted({*lonely, *busy}), ["", *precisions_of(plans)]
         background = BackgroundLoad()
         self.tell(f"timing operators for {', '.join(map(str, batches))} samples")
-        alone = {s.batch for program in programs if program.size == 1 for s in program.segments}
-        busy = {s.batch for program in programs if program.size > 1 for s in program.segments}
-        steps = ["", *precisions_of(plans)]
-        lone, early = self._operators(sorted(alone - busy), 1, steps)
-        operators, sooner = self._operators(sorted(busy), self.cluster.size, steps)
+        lone, early = self._operators(lonely, 1, steps)
+        operators, sooner = self._operators(busy, self.cluster.size, steps)
         self.tell("timing copies, updates and links")
         codecs = sorted({text_of(codec) for plan in plans for sync in plan.sync for codec in sync.wire.codecs})
         touches = self._ask("touches", 120.0, count=max(batches), codecs=codecs)
         wiring = self._wiring() if self.cluster.size > 1 else Wiring()
         self.tell("timing some operators again")
-        late = self._slowdowns(sorted(alone - busy), 1, steps, lone)
-        slowdowns = means(sooner, self._slowdowns(sorted(busy), self.cluster.size, steps, operators))
+        late = self._slowdowns(lonely, 1, steps, lone)
+        slowdowns = means(sooner, self._slowdowns(busy, self.cluster.size, steps, operators))
         ahead = means(early, late)[0] / slowdowns[0]
         operators = {name: value * ahead for name, value in lone.items()} | operators
         if (cores := background.cores()) > BEARABLE:
@@ -156,6 +156,24 @@ class Rehearsal:
             codecs={name: _coding(touches, name) for name in codecs}, slowdowns=slowdowns,
         )  # fmt: skip
         return with_launching(costs, self.launches, touches)
+
+    def _batches(self, plans: Sequence[Plan]) -> tuple[list[int], list[int]]:
+        """(batch sizes of plans for one device alone, those of plans for several)."""
+        programs = [s.program for plan in plans for s in lower(self.graph, plan, self.cluster)]
+        alone = {s.batch for program in programs if program.size == 1 for s in program.segments}
+        busy = {s.batch for program in programs if program.size > 1 for s in program.segments}
+        return sorted(alone - busy), sorted(busy)
+
+    def as_now(self, costs: Costs, plans: Sequence[Plan]) -> Costs:
+        """Costs that `probe` measured for these plans, as the host is now: some operators are timed again, for a
+        host's speed drifts by a tenth within minutes. A model that is one operator keeps them."""
+        if self.graph.rung == "opaque":
+            return costs
+        lonely, busy = self._batches(plans)
+        ranks, steps = self.cluster.size if busy else 1, ["", *precisions_of(plans)]
+        slowdowns = self._slowdowns(busy or lonely, ranks, steps, costs.operators, GLANCE)
+        drift = median(now / then for now, then in zip(slowdowns[:ranks], costs.slowdowns, strict=False))
+        return replace(costs, slowdowns=tuple(slowdown * drift for slowdown in costs.slowdowns))
 
     def _operators(
         self, batches: Sequence[int], ranks: int, steps: Sequence[str]
@@ -178,19 +196,21 @@ class Rehearsal:
         return known | fresh, (*slowdowns, *self._even[ranks:])
 
     def _slowdowns(
-        self, batches: Sequence[int], ranks: int, steps: Sequence[str], known: Mapping[str, Seconds]
-    ) -> tuple[float, ...]:
+        self, batches: Sequence[int], ranks: int, steps: Sequence[str], known: Mapping[str, Seconds],
+        total: Seconds = TOTAL,
+    ) -> tuple[float, ...]:  # fmt: skip
         """Each rank's slowdown, from timing some operators again whose core-seconds are `known`."""
         if not batches:
             return self._even
-        replies = self._timed(batches, ranks, steps, known)
+        replies = self._timed(batches, ranks, steps, known, total)
         return (*pooled([reply["operators"] for reply in replies], known)[1], *self._even[ranks:])
 
     def _timed(
-        self, batches: Sequence[int], ranks: int, steps: Sequence[str], known: Iterable[str]
+        self, batches: Sequence[int], ranks: int, steps: Sequence[str], known: Iterable[str], total: Seconds = TOTAL
     ) -> list[dict[str, Any]]:
         """Replies with the times of operators that are not known, and of some that are, on the first `ranks` ranks."""
         order: dict[str, Any] = {"batches": list(batches), "known": list(known), "ranks": ranks, "steps": list(steps)}
+        order["total"] = total
         replies = self._ask("operators", 600.0, **order)[:ranks]
         self.launches = launches_of(replies) | self.launches
         return replies

@@ -92,6 +92,7 @@ class Service:
             request["steps"],
             self.session.device,
             self.session.task,
+            request["total"],
         )
 
     def touches(self, request: Request, tell: Tell) -> dict[str, Any]:

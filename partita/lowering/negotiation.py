@@ -3,7 +3,7 @@
 Ranks pack buckets at different times, and a collective that only some have started holds them up for ever where others
 have started another one. So the first rank, which hears from all what is packed, decides what goes next, and says so:
 
-first   P0 ..                 A0----                        others   P0  N0--                     A0----
+first   P0 ..                 A0----                        others   P0  N0-- as packed           A0----
 hear w       H0 when all      | T0 decides, one at a time   told               G0 in any order
 decide          T0------------|    or within a credit
 tell w             G0--                                     N, H, G are words: messages of one number
@@ -62,9 +62,16 @@ def _role(draft: Draft, role: Role, places: dict[str, int]) -> Role:
     lanes = [lane for lane in role.lanes if lane.name in ("compute", "data")]
     for name in dict.fromkeys(i.lane for i in body if i.lane not in ("compute", "data")):
         credit = wire.credit_bytes if name in ("wire", "decide") else 0
-        lanes.append(Lane(name, Policy.PRIORITY if name == "decide" else Policy.ARRIVAL, credit))
+        lanes.append(Lane(name, _policy(name), credit))
     name = f"{role.name}-first" if leader in role.ranks else role.name
     return replace(role, name=name, instructions=tuple(body), lanes=tuple(lanes))
+
+
+def _policy(lane: str) -> Policy:
+    """Each rank says that buckets are packed in the order in which it packs them; what is told comes in any order."""
+    if lane == "ready" or lane.startswith("hear"):
+        return Policy.ORDER
+    return Policy.PRIORITY if lane == "decide" else Policy.ARRIVAL
 
 
 def _led(label: str, bucket: str, packed: tuple[After, ...], peers: list[int], place: int) -> list[Instruction]:
