@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -50,6 +51,7 @@ Tell = Callable[[str], None]
 STALL: Final = 0.75  # of --timeout, after which a rank or a link is named that holds up a run that stands still
 PATIENCE: Final = 100  # times --timeout, for which workers wait by themselves: a message may take long on a slow link
 GLANCE: Final[Seconds] = 0.3  # of a core, for timing operators again before a run
+LATELY: Final = 5  # such times
 RETURNS: Final = 3  # times that a worker is started again in a run
 
 
@@ -73,6 +75,7 @@ class Rehearsal:
         self.beside: list[str] = []
         self.runs, self.launches = 0, dict[str, Seconds]()
         self._links: Wiring | None = None
+        self._drifts = deque[float]([1.0], maxlen=LATELY)
         self.monitor: Monitor | None = None
         self.group = WorkerGroup(cluster, env=QUIET, listen=True, memory_limits=memory_limits)
         self._stack = ExitStack()
@@ -148,6 +151,7 @@ class Rehearsal:
                 f"other work used {cores:.1f} cores of this machine while costs were measured: predictions are as much "
                 "too slow; repeat on a quiet machine"
             ]
+        self._drifts = deque([1.0], maxlen=LATELY)
         costs = Costs(
             self.graph, self.cluster, operators, copy=touch_of(touches, "copy"), add=touch_of(touches, "add"),
             update=touch_of(touches, "update"), update_unpacked=touch_of(touches, "update_unpacked"),
@@ -166,14 +170,15 @@ class Rehearsal:
 
     def as_now(self, costs: Costs, plans: Sequence[Plan]) -> Costs:
         """Costs that `probe` measured for these plans, as the host is now: some operators are timed again, for a
-        host's speed drifts by a tenth within minutes. A model that is one operator keeps them."""
+        host's speed drifts by a tenth within minutes. The median of the last few times counts, for a neighbour may work
+        for a second. A model that is one operator keeps its costs."""
         if self.graph.rung == "opaque":
             return costs
         lonely, busy = self._batches(plans)
         ranks, steps = self.cluster.size if busy else 1, ["", *precisions_of(plans)]
         slowdowns = self._slowdowns(busy or lonely, ranks, steps, costs.operators, GLANCE)
-        drift = median(now / then for now, then in zip(slowdowns[:ranks], costs.slowdowns, strict=False))
-        return replace(costs, slowdowns=tuple(slowdown * drift for slowdown in costs.slowdowns))
+        self._drifts.append(median(now / then for now, then in zip(slowdowns[:ranks], costs.slowdowns, strict=False)))
+        return replace(costs, slowdowns=tuple(slowdown * median(self._drifts) for slowdown in costs.slowdowns))
 
     def _operators(
         self, batches: Sequence[int], ranks: int, steps: Sequence[str]
