@@ -76,7 +76,7 @@ def compared(
     return pt.compare(trained(), ["ddp", "zero1", "local_sgd"], "local:2", steps=2, repeat=times)
 
 
-def test_what_a_host_does_that_drifts_is_predicted_as_it_is_before_each_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_is_predicted_as_the_host_is_before_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """The middle of three counts; before, plans that ran last on a host that had slowed down were too quick by that."""
     even = compared(monkeypatch)
     slow = compared(monkeypatch, paces=[1.0, 2.0, 2.0, 1.0, 1.0, 2.0, 4.0, 2.0, 2.0], times=3)
