@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -51,7 +52,8 @@ Tell = Callable[[str], None]
 STALL: Final = 0.75  # of --timeout, after which a rank or a link is named that holds up a run that stands still
 PATIENCE: Final = 100  # times --timeout, for which workers wait by themselves: a message may take long on a slow link
 GLANCE: Final[Seconds] = 0.3  # of a core, for timing operators again before a run
-LATELY: Final = 5  # such times
+OFTEN: Final[Seconds] = 20.0  # from one such time to the next, at least
+LATELY: Final = 3  # such times that count
 RETURNS: Final = 3  # times that a worker is started again in a run
 
 
@@ -76,6 +78,7 @@ class Rehearsal:
         self.runs, self.launches = 0, dict[str, Seconds]()
         self._links: Wiring | None = None
         self._drifts = deque[float]([1.0], maxlen=LATELY)
+        self._timed_at: Seconds = -inf
         self.monitor: Monitor | None = None
         self.group = WorkerGroup(cluster, env=QUIET, listen=True, memory_limits=memory_limits)
         self._stack = ExitStack()
@@ -174,10 +177,11 @@ class Rehearsal:
         for a second. A model that is one operator keeps its costs."""
         if self.graph.rung == "opaque":
             return costs
-        lonely, busy = self._batches(plans)
-        ranks, steps = self.cluster.size if busy else 1, ["", *precisions_of(plans)]
-        slowdowns = self._slowdowns(busy or lonely, ranks, steps, costs.operators, GLANCE)
-        self._drifts.append(median(now / then for now, then in zip(slowdowns[:ranks], costs.slowdowns, strict=False)))
+        if time.monotonic() - self._timed_at >= OFTEN:
+            lonely, busy = self._batches(plans)
+            ranks, steps = self.cluster.size if busy else 1, ["", *precisions_of(plans)]
+            slowdowns = self._slowdowns(busy or lonely, ranks, steps, costs.operators, GLANCE)
+            self._drifts.append(median(a / b for a, b in zip(slowdowns[:ranks], costs.slowdowns, strict=False)))
         return replace(costs, slowdowns=tuple(slowdown * median(self._drifts) for slowdown in costs.slowdowns))
 
     def _operators(
@@ -218,6 +222,7 @@ class Rehearsal:
         order["total"] = total
         replies = self._ask("operators", 600.0, **order)[:ranks]
         self.launches = launches_of(replies) | self.launches
+        self._timed_at = time.monotonic()
         return replies
 
     @property
