@@ -52,7 +52,7 @@ Tell = Callable[[str], None]
 STALL: Final = 0.75  # of --timeout, after which a rank or a link is named that holds up a run that stands still
 PATIENCE: Final = 100  # times --timeout, for which workers wait by themselves: a message may take long on a slow link
 GLANCE: Final[Seconds] = 0.3  # of a core, for timing operators again before a run
-OFTEN: Final[Seconds] = 20.0  # from one such time to the next, at least
+OFTEN: Final[Seconds] = 40.0  # from one such time to the next, at least
 LATELY: Final = 3  # such times that count
 RETURNS: Final = 3  # times that a worker is started again in a run
 
