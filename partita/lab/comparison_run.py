@@ -56,9 +56,9 @@ def run_comparison(
 ) -> ComparisonRun:  # fmt: skip
     """Predict all plans, then run all plans, on one set of workers.
 
-    Costs are measured first, and `again` makes each plan anew with them. Since a machine's speed drifts, some operators
-    are timed again before each run, and the prediction is made then; of several repeats' the middle one counts, as of
-    their runs. Repeats are interleaved; then memory is measured. `evaluate`: held-out losses are computed, in the first
+    Costs are measured first, and `again` makes each plan anew with them. Each plan is
+    predicted before each of its runs, with costs as the machine is then, since its speed drifts; of several repeats'
+    predictions the middle one counts, as of their runs. Repeats are interleaved; then memory is measured. `evaluate`: held-out losses are computed, in the first
     repeat. Steps at other `bandwidths` (bytes a second) are predicted only. Where a plan's run fails the others go on,
     with workers that are started again.
 
@@ -94,16 +94,16 @@ def run_comparison(
         divided = any(map(divides, programs.values()))
         unlike = unlike_its_parts(task, graph.batch, seed) if divided else ""
         notes = (*rehearsal.notes, *([unlike] if unlike else ()), *(str(one) for one in paid if one))
-    middle = {text: sorted(found, key=_step)[len(found) // 2] for text, found in foretold.items() if found}
+    middle = {
+        text: sorted(found, key=lambda one: one[0].step_seconds)[len(found) // 2]
+        for text, found in foretold.items()
+        if found
+    }
     predicted = {text: found[0] for text, found in middle.items()}
     guesses = {text: found[1] for text, found in middle.items()}
     classes = {text: program.semantics for text, program in programs.items()}
     said = {text: str(error).partition("; the end of its log")[0] for text, error in failed.items()}
     return ComparisonRun(classes, predicted, guesses, memory, results, notes, over, said)
-
-
-def _step(foretold: Foretold) -> Seconds:
-    return foretold[0].step_seconds
 
 
 def measured_plans(rehearsal: Rehearsal, drafts: Mapping[str, Plan], again: Again) -> tuple[dict[str, Plan], Costs]:

@@ -51,7 +51,7 @@ from partita.zoo.tasks import built_in
 Tell = Callable[[str], None]
 STALL: Final = 0.75  # of --timeout, after which a rank or a link is named that holds up a run that stands still
 PATIENCE: Final = 100  # times --timeout, for which workers wait by themselves: a message may take long on a slow link
-GLANCE: Final[Seconds] = 0.3  # of a core, for timing operators again before a run
+GLANCE: Final[Seconds] = 0.3  # of a core, for timing operators again between runs
 OFTEN: Final[Seconds] = 40.0  # from one such time to the next, at least
 LATELY: Final = 3  # such times that count
 RETURNS: Final = 3  # times that a worker is started again in a run
@@ -172,8 +172,8 @@ class Rehearsal:
         return sorted(alone - busy), sorted(busy)
 
     def as_now(self, costs: Costs, plans: Sequence[Plan]) -> Costs:
-        """Costs that `probe` measured for these plans, as the host is now: some operators are timed again, for a
-        host's speed drifts by a tenth within minutes. The median of the last few times counts, for a neighbour may work
+        """Costs that `probe` measured for these plans, as the host is now: now and then some operators are timed
+        again, for a host's speed drifts by a tenth within minutes. The median of the last few times counts, for a neighbour may work
         for a second. A model that is one operator keeps its costs."""
         if self.graph.rung == "opaque":
             return costs
