@@ -56,11 +56,11 @@ def run_comparison(
 ) -> ComparisonRun:  # fmt: skip
     """Predict all plans, then run all plans, on one set of workers.
 
-    Costs are measured first, and `again` makes each plan anew with them. Each plan is
-    predicted before each of its runs, with costs as the machine is then, since its speed drifts; of several repeats'
-    predictions the middle one counts, as of their runs. Repeats are interleaved; then memory is measured. `evaluate`: held-out losses are computed, in the first
-    repeat. Steps at other `bandwidths` (bytes a second) are predicted only. Where a plan's run fails the others go on,
-    with workers that are started again.
+    Costs are measured first, and `again` makes each plan anew with them. Each plan is predicted before each of its
+    runs, with costs as the machine is then, since its speed drifts; of several repeats' predictions the middle one
+    counts, as of their runs. Repeats are interleaved; then memory is measured. `evaluate`: held-out losses are
+    computed, in the first repeat. Steps at other `bandwidths` (bytes a second) are predicted only. Where a plan's run
+    fails the others go on, with workers that are started again.
 
     Raises RunError where the runs of all plans fail.
     """

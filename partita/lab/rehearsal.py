@@ -173,8 +173,8 @@ class Rehearsal:
 
     def as_now(self, costs: Costs, plans: Sequence[Plan]) -> Costs:
         """Costs that `probe` measured for these plans, as the host is now: now and then some operators are timed
-        again, for a host's speed drifts by a tenth within minutes. The median of the last few times counts, for a neighbour may work
-        for a second. A model that is one operator keeps its costs."""
+        again, for a host's speed drifts by a tenth within minutes. The median of the last few times counts, for a
+        neighbour may work for a second. A model that is one operator keeps its costs."""
         if self.graph.rung == "opaque":
             return costs
         if time.monotonic() - self._timed_at >= OFTEN:
