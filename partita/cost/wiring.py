@@ -79,9 +79,9 @@ class Wiring:
     which a collective takes longer while its ranks compute (none: it does not), `message_overlap` that of a message,
     `hop_overlap` that of a hop; `disturbance` core-seconds by which computing takes longer for each byte that its rank
     sends or receives meanwhile; `congestion` the factor by which messages take more of the ports of a rank that hears
-    from several others while it speaks to them, such as a server's: their queues overflow. `queue` has, by size of
-    messages, how many bytes of those that one rank sends to several at once leave in the order in which they were
-    posted, before the others share.
+    from several others while it speaks to them, such as a server's: their queues overflow; `crowding` the same between
+    two such ranks (none: as `congestion`). `queue` has, by size of messages, how many bytes of those that one rank
+    sends to several at once leave in the order in which they were posted, before the others share.
     """
 
     start: Seconds = 100e-6
@@ -96,6 +96,7 @@ class Wiring:
     message_overlap: tuple[tuple[Bytes, float], ...] = ()
     disturbance: Seconds = 0.0
     congestion: tuple[tuple[Bytes, float], ...] = ()
+    crowding: tuple[tuple[Bytes, float], ...] = ()
     queue: tuple[tuple[Bytes, float], ...] = ()
     value: Seconds | None = None
     value_start: Seconds | None = None
@@ -119,12 +120,11 @@ class Wiring:
         """`hop` for an array of sizes."""
         return _between(self.hops, sizes) if self.hops else np.full(len(sizes), self.message)
 
-    def congested(self, sizes: Reals) -> Reals:
-        """The factors of `congestion` for messages of these sizes: linear in the logarithm of the size, the last one
-        beyond it."""
-        if not self.congestion:
-            return np.ones(len(sizes))
-        return _between(self.congestion, sizes)
+    def congested(self, sizes: Reals, *, mutual: bool = False) -> Reals:
+        """The factors of `congestion` for messages of these sizes, or (`mutual`) of `crowding`: linear in the logarithm
+        of the size, the last one beyond it."""
+        rows = (self.crowding if mutual else ()) or self.congestion
+        return _between(rows, sizes) if rows else np.ones(len(sizes))
 
     def precedence(self, sizes: Reals, places: Index, peers: Index) -> Reals:
         """How many times the share of the last one messages of these sizes get that are posted at these places, from 0,

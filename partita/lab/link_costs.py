@@ -89,7 +89,8 @@ def _crowded(
         found, overlap=_overlap(replies, "collective", summed), message_overlap=_overlap(replies, "message", moved),
         hop_overlap=_overlap(replies, "message", lambda size: found.hop(size) + swapped(size, rate)),
         disturbance=median(reply.get("disturbing", 0.0) for reply in replies),
-        congestion=_congestion(replies[-1], lambda size: swapped(size, quota)),
+        congestion=_congestion(replies[-1], "congested", lambda size: swapped(size, quota)),
+        crowding=_congestion(replies[-1], "crowded", lambda size: swapped(size, rate)),
         queue=tuple((size, queue_of(size, ends)) for size, ends in replies[-1].get("queued", ())),
     )  # fmt: skip
 
@@ -111,9 +112,11 @@ def _overlap(
     return tuple((size, max(median(wall) / own(size), 1.0)) for size, wall in walls.items())
 
 
-def _congestion(server: dict[str, Any], own: Callable[[Bytes], Seconds]) -> tuple[tuple[Bytes, float], ...]:
-    """By size, how many times as long as `own` seconds each message of a server takes that swaps many with all."""
-    rows = server.get("congested", [])
+def _congestion(
+    server: dict[str, Any], name: str, own: Callable[[Bytes], Seconds]
+) -> tuple[tuple[Bytes, float], ...]:  # fmt: skip
+    """By size, how many times as long as `own` seconds each message takes of a rank that swaps many with all."""
+    rows = server.get(name, [])
     return tuple((size, max(wall / many / own(size), 1.0)) for size, many, wall in rows)
 
 

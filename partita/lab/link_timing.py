@@ -118,12 +118,14 @@ def round_about(transport: Processes, many: int, source: int, target: int, size:
         yield coming
 
 
-def congested_seconds(largest: Bytes, turns: int = 2) -> list[tuple[Bytes, int, Seconds]]:
+def congested_seconds(largest: Bytes, turns: int = 3, *, mutual: bool = False) -> list[tuple[Bytes, int, Seconds]]:
     """(bytes of a message, messages each way, seconds for all) while the last rank hears from all others and speaks to
-    them at once, as a server does; no less than four times the `largest` size each way. None among two ranks."""
+    them at once, as a server does, or (`mutual`) every rank does; no less than four times the `largest` size each way.
+    None among two ranks."""
     rank, world = dist.get_rank(), dist.get_world_size()
     server, found = world - 1, []
-    ways = tuple(product(range(server) if rank == server else (server,), (True, False)))
+    peers = range(server) if rank == server else (server,)
+    ways = tuple(product((r for r in range(world) if r != rank) if mutual else peers, (True, False)))
     for size in (size for size in CONGESTED if size <= largest and world > 2):
         many = -(-4 * largest // (size * server))
         walls = []
@@ -132,7 +134,7 @@ def congested_seconds(largest: Bytes, turns: int = 2) -> list[tuple[Bytes, int, 
             begun = time.perf_counter()
             at_once(partial(streamed, size, many, *way) for way in ways)
             walls.append(time.perf_counter() - begun)
-        found.append((size, many * server, min(walls)))
+        found.append((size, many * server, median(walls)))
     return found
 
 
@@ -301,7 +303,8 @@ def rank_wires(
     found: dict[str, Any] = {kind: wire_seconds(Kind(kind), sizes, device=device) for kind in kinds}
     found["overlapped"] = overlapped_seconds(sizes[-1]) if device == CPU else {}
     found["disturbing"] = disturbing_seconds(sizes[-1]) if device == CPU else 0.0
-    found["congested"] = congested_seconds(sizes[-1]) if device == CPU else []
+    for name in ("congested", "crowded"):
+        found[name] = congested_seconds(sizes[-1], mutual=name == "crowded") if device == CPU else []
     found["queued"] = queued_seconds(sizes[-1]) if device == CPU else []
     found |= {
         "message": message_seconds(rank, sizes),

@@ -26,28 +26,29 @@ def buckets_of(graph: Graph, wire: Wire, apart: Collection[str] = ()) -> tuple[B
     `bucket_bytes` (the first one `first_bucket_bytes`); larger tensors are cut by rows into slices (CS-02).
 
     Tensors stay whole where the optimizer mixes their elements. One bucket holds one dtype. `bucket_bytes` 0 gives
-    every tensor its own; those that stand `apart` have one in any case, whole.
+    every tensor its own; those that stand `apart` have one in any case, whole, and others go on filling theirs. Buckets
+    are in the order in which backward completes their last pieces.
     """
-    parameters = {p.name: p for p in graph.parameters}
-    found: list[list[tuple[Piece, int, str]]] = [[]]
+    parameters, place = {p.name: p for p in graph.parameters}, {n: i for i, n in enumerate(completion(graph))}
     urgent = _first_urgent(graph, wire)
-    for name in completion(graph):
+    single: list[list[tuple[Piece, int, str]]] = []
+    shared: list[list[tuple[Piece, int, str]]] = []
+    for name in place:
         parameter = parameters[name]
-        whole = name in apart or not graph.optimizer.elementwise
+        whole, found = name in apart or not graph.optimizer.elementwise, single if name in apart else shared
         for piece in slices(parameter, 0 if whole else wire.slice_bytes):
             limit = wire.first_bucket_bytes or wire.bucket_bytes if len(found) == 1 else wire.bucket_bytes
-            held = sum(elements * ITEMSIZE[dtype] for _, elements, dtype in found[-1])
-            other = found[-1] and found[-1][-1][2] != parameter.tensor.dtype
-            alone = found[-1] and (name in apart or found[-1][-1][0].parameter in apart)
-            if found[-1] and (held >= min(limit, wire.bucket_bytes) or other or name == urgent or alone):
+            held = sum(elements * ITEMSIZE[dtype] for _, elements, dtype in found[-1]) if found else 0
+            other = found and found[-1][-1][2] != parameter.tensor.dtype
+            if not found or found is single or held >= min(limit, wire.bucket_bytes) or other or name == urgent:
                 found.append([])
             found[-1].append((piece, _elements(parameter, piece), parameter.tensor.dtype))
+    in_order = sorted([*single, *shared], key=lambda pieces: place[pieces[-1][0].parameter])
     return tuple(
         Bucket(
             f"b{i}", pieces[0][2], sum(elements for _, elements, _ in pieces), tuple(piece for piece, _, _ in pieces)
         )
-        for i, pieces in enumerate(found)
-        if pieces
+        for i, pieces in enumerate(in_order)
     )
 
 

@@ -234,7 +234,8 @@ def _messages(program: Program, costs: Costs, ports: Ports, slots: dict[str, dic
     message, resource, way = ports.routes(source, target)
     work, work2 = core / speed[source], core2[match] / speed[target]
     crowded = _hears_and_speaks(source, target, p)
-    weight = np.where(crowded[source] | crowded[target], costs.wiring.congested(size), 1.0) * size
+    ends, w = crowded[source].astype(int) + crowded[target], costs.wiring
+    weight = np.choose(ends, (np.ones(len(size)), w.congested(size), w.congested(size, mutual=True))) * size
     users = costs.wiring.precedence(size, *_posted(source, target, p))
     return {
         "latency": latency + latency2[match] + way, "least": np.maximum(work, work2),

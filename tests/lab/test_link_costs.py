@@ -31,6 +31,7 @@ def made_up(congestion: float, ranks: int = 4) -> list[dict[str, Any]]:
     reply["value"], reply["lone"] = (5 * START, 2 * START), (START + 7e-4, 3 * START)
     reply["overlapped"] = {}
     reply["congested"] = [(n, 8, 8 * n * (congestion if n == SIZES[-1] else 0.98) / RATE) for n in SIZES[1:]]
+    reply["crowded"] = [(n, 8, 8 * n * congestion**2 / RATE) for n in SIZES[1:]]
     reply["queued"] = [(n, [n / RATE, 2 * n / RATE, 3 * n / RATE]) for n in SIZES[1:]]
     return [reply] * ranks
 
@@ -46,6 +47,7 @@ def test_the_laws_are_found_again(congestion: float) -> None:
     assert found.hops == tuple((n, pytest.approx(2e-4, rel=0.01)) for n in SIZES)
     assert (found.sent, found.received) == pytest.approx((EACH, EACH))
     assert [factor for _, factor in found.congestion] == pytest.approx([1.0, 1.0, congestion], rel=1e-3)
+    assert [factor for _, factor in found.crowding] == pytest.approx([congestion**2] * 3, rel=1e-3)
     assert [bytes_ / size for size, bytes_ in found.queue] == pytest.approx([2.0] * 3)
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from partita import api
 from partita.errors import LoweringError, PartitaError, PlanError
 from partita.graph.batch import of_minibatch
 from partita.graph.graph import Graph, Parameter
@@ -94,6 +95,18 @@ def test_backward_is_cut_where_a_bucket_is_complete(wire: Wire) -> None:
     assert edges[-1] == len(graph.operators)
     for bucket, edge in zip(buckets, edges, strict=True):
         assert all(at[piece.parameter] <= edge for piece in bucket.pieces)
+
+
+def test_who_stand_apart_do_not_part_the_others() -> None:
+    """Of a model of layers with biases, the biases fill one bucket while each weight has one, as backward goes on."""
+    graph = api.graph_of("digits-cnn")
+    weights = [p.name for p in graph.parameters if len(p.tensor.shape) > 1]
+    buckets, at = buckets_of(graph, Wire(first_bucket_bytes=2**20), weights), completion(graph)
+    several = [bucket for bucket in buckets if len(bucket.pieces) > 1]
+    assert [piece.parameter for bucket in several for piece in bucket.pieces] == [n for n in at if n not in weights]
+    assert len(buckets) == len(weights) + 1
+    ends = [max(at[piece.parameter] for piece in bucket.pieces) for bucket in buckets]
+    assert ends == sorted(ends)
 
 
 def test_dtypes_do_not_share_a_bucket() -> None:

@@ -124,6 +124,15 @@ def test_a_servers_port_is_congested(text: str, longer: float) -> None:
     assert found == pytest.approx(alone * longer, rel=0.02)
 
 
+def test_a_port_among_such_ports_is_crowded() -> None:
+    """Where all speak to several and hear from several, all ports are, and no port of a server and its workers is."""
+    for text, longer in (("d_psgd(neighbours=complete)", 1.5), ("ps_sync", 1.0)):
+        program, costs = prepared(text, 40.0, 1.0)
+        beside = replace(costs, wiring=replace(costs.wiring, crowding=((1, 1.5), (2**20, 1.5))))
+        alone, found = (simulate(program, each, rounds=ROUNDS).step_seconds for each in (costs, beside))
+        assert found == pytest.approx(alone * longer, rel=0.02), text
+
+
 def test_congestion_between_the_measured_sizes() -> None:
     wiring = Wiring(congestion=((2**18, 1.0), (2**20, 1.1), (2**22, 1.2)))
     assert wiring.congested(np.array([1.0, 2**18, 2**19, 2**21, 2**30])) == pytest.approx([1, 1, 1.05, 1.15, 1.2])
