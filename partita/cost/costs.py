@@ -100,8 +100,9 @@ class Costs:
     goes piece by piece; None: as `update`), `load` (an element is a sample), `codecs` (codec as text -> encoding,
     decoding). Messages: `wiring`. Every instruction takes `instruction` core-seconds besides. Devices: `slowdowns` has
     for each rank how many times as long it takes, since two cores of one machine are not always equally fast (empty:
-    1); `hosts` says which emulated devices share cores; `launching` are the costs of the host threads that launch work
-    on accelerators, which run ahead of the accelerators. Origin: `source` is 'measured' or 'datasheet'; `because` says
+    1); `unevenness` is the standard deviation over the mean of what one and the same work takes on a device; `hosts`
+    says which emulated devices share cores; `launching` are the costs of the host threads that launch work on
+    accelerators, which run ahead of the accelerators. Origin: `source` is 'measured' or 'datasheet'; `because` says
     why costs were not measured.
     """
 
@@ -120,6 +121,7 @@ class Costs:
     hosts: tuple[Host, ...] = ()
     codecs: Mapping[str, tuple[Touch, Touch]] = field(default_factory=dict)
     slowdowns: tuple[float, ...] = ()
+    unevenness: float = 0.0
     launching: Costs | None = None
     update_unpacked: Touch | None = None
     _sums: dict[tuple[int, int, int, int, bool], tuple[Graph, Seconds]] = field(

@@ -1,4 +1,4 @@
-"""A lane of a worker that carries out calls instead of acts: what a message costs in a micro-benchmark is then what it
+r"""A lane of a worker that carries out calls instead of acts: what a message costs in a micro-benchmark is then what it
 costs in a worker, which tells lanes of what is done, wakes those that wait, and notes spans.
 
 this thread   asks ---- works, or waits for the lane --------- hears

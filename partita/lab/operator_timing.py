@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import fmean, pstdev
 from typing import Any, Final
 
 from partita.graph.graph import TANGENT, Graph
@@ -60,14 +61,18 @@ def make_case(name: str, graph: Graph, index: int, bench: Bench = HOST) -> Opera
 
 def seconds_in_turn(
     examples: Sequence[tuple[str, Graph, int]], tell: Callable[[int], Any], bench: Bench = HOST, total: Seconds = TOTAL
-) -> dict[str, Seconds]:
+) -> tuple[dict[str, Seconds], float]:
     """Core-seconds of each (name, graph, index), or seconds by the bench's clock: the mean over passes, which take
-    about `total` seconds together, without the slowest and fastest tenths."""
+    about `total` seconds together, without the slowest and fastest tenths. And the unevenness of whole passes: standard
+    deviation over mean, of the same ones."""
     found: dict[str, Seconds] = {}
+    passes: list[float] = []
     for cases in _batches(examples, bench):
-        found |= _run(cases, bench, total)
+        fresh, whole = _run(cases, bench, total)
+        found |= fresh
+        passes += whole
         tell(len(found))
-    return found
+    return found, pstdev(passes) if passes else 0.0
 
 
 def _batches(examples: Sequence[tuple[str, Graph, int]], bench: Bench) -> Iterator[list[OperatorCase]]:
@@ -82,14 +87,17 @@ def _batches(examples: Sequence[tuple[str, Graph, int]], bench: Bench) -> Iterat
         yield held
 
 
-def _run(cases: Sequence[OperatorCase], bench: Bench, total: Seconds) -> dict[str, Seconds]:
+def _run(cases: Sequence[OperatorCase], bench: Bench, total: Seconds) -> tuple[dict[str, Seconds], list[float]]:
+    """Core-seconds of each case, and how many times as long as the mean each pass took that counts."""
     if bench.device == CPU:
         fault_in(ROOM + 2 * max(case.size // len(case.sets) for case in cases))
     first = _pass(cases, 0, bench)
     passes = min(max(round(total / max(sum(first), 1e-6)), PASSES[0]), PASSES[1])
     turns = [_pass(cases, n + 1, bench) for n in range(passes)]
     idle = 0.0 if bench.each else _clock_cost()
-    return {case.name: max(_middle([turn[i] for turn in turns]) - idle, 1e-8) for i, case in enumerate(cases)}
+    spent = {case.name: max(fmean(_middle([turn[i] for turn in turns])) - idle, 1e-8) for i, case in enumerate(cases)}
+    whole = _middle([sum(turn) for turn in turns])
+    return spent, [each / fmean(whole) for each in whole]
 
 
 def _pass(cases: Sequence[OperatorCase], number: int, bench: Bench) -> list[Seconds]:
@@ -108,10 +116,10 @@ def _turn(case: OperatorCase, number: int) -> None:
     case.code(dict(case.sets[number % len(case.sets)]), case.leaves)
 
 
-def _middle(values: Sequence[Seconds]) -> Seconds:
+def _middle(values: Sequence[Seconds]) -> list[Seconds]:
+    """All but the slowest and fastest tenths."""
     cut = len(values) // 10
-    kept = sorted(values)[cut : len(values) - cut]
-    return sum(kept) / len(kept)
+    return sorted(values)[cut : len(values) - cut]
 
 
 def _clock_cost() -> Seconds:

@@ -159,12 +159,14 @@ def rank_operators(
     reference = reference_seconds(bench)
     if graph.rung == "opaque" and task is not None:
         found = whole_seconds(task, graph, batches, device)
-        return {"operators": found, "reference": min(reference, reference_seconds(bench)), "launching": []}
-    examples = [(n, *wanted[n]) for n in mine]
-    with torch.no_grad():
-        found = seconds_in_turn(examples, lambda n: tell({"operators": n, "of": len(mine)}), bench, total)
-        launches = [seconds_in_turn(examples, lambda n: None, each, total) for each in launching]
-    return {"operators": found, "reference": min(reference, reference_seconds(bench)), "launching": launches}
+        launches, uneven = [], 0.0
+    else:
+        examples = [(n, *wanted[n]) for n in mine]
+        with torch.no_grad():
+            found, uneven = seconds_in_turn(examples, lambda n: tell({"operators": n, "of": len(mine)}), bench, total)
+            launches = [seconds_in_turn(examples, lambda n: None, each, total)[0] for each in launching]
+    reference = min(reference, reference_seconds(bench))
+    return {"operators": found, "unevenness": uneven, "reference": reference, "launching": launches}
 
 
 def rank_touches(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from math import inf
-from statistics import median
+from statistics import fmean, median
 from types import TracebackType
 from typing import Any, Final
 
@@ -78,6 +78,7 @@ class Rehearsal:
         self.runs, self.launches = 0, dict[str, Seconds]()
         self._links: Wiring | None = None
         self._drifts = deque[float]([1.0], maxlen=LATELY)
+        self._unevenness = list[float]()
         self._timed_at: Seconds = -inf
         self.monitor: Monitor | None = None
         self.group = WorkerGroup(cluster, env=QUIET, listen=True, memory_limits=memory_limits)
@@ -161,6 +162,7 @@ class Rehearsal:
             load=touch_of(touches, "load"), sizes=tuple(batches), wiring=wiring,
             hosts=self.group.lab.hosts, instruction=median(reply["instruction"] for reply in touches),
             codecs={name: _coding(touches, name) for name in codecs}, slowdowns=slowdowns,
+            unevenness=fmean(self._unevenness),
         )  # fmt: skip
         return with_launching(costs, self.launches, touches)
 
@@ -197,6 +199,7 @@ class Rehearsal:
         cached = read_cache(place) if kept else {}
         background = BackgroundLoad()
         replies = self._timed(batches, ranks, steps, cached)
+        self._unevenness.append(median(reply["unevenness"] for reply in replies))
         reference = median(reply["reference"] for reply in replies)
         known = {name: value * reference for name, value in cached.items()}
         fresh, slowdowns = pooled([reply["operators"] for reply in replies], known)

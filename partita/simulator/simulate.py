@@ -29,6 +29,7 @@ from partita.simulator.overlap import extra_seconds, moves_of
 from partita.simulator.ports import Ports
 from partita.simulator.symmetry import Symmetry, symmetry_of, without_idle_ports
 from partita.simulator.transfers import Transfers, sent_by, traffic_of, transfers_of
+from partita.simulator.unevenness import uneven
 from partita.units import Bytes, Seconds
 
 WARMUP = 4  # rounds that fill a pipeline
@@ -60,6 +61,8 @@ class Setting:
         """`rounds` rounds in the steady state, after `warmup` rounds that fill it."""
         transfers = self.binding_transfers
         layout, activities = expand(self.program, costs, self.ports, transfers, self.symmetry, warmup + rounds)
+        if costs.unevenness and not lockstep(self.program):
+            activities = activities.longer(np.zeros(activities.size), uneven(layout, costs, activities.least))
         start, end = advance(activities, self.ports.resources)
         extra, moves = np.zeros(len(start)), moves_of(self.program, costs)
         for _ in range(TURNS if moves else 0):

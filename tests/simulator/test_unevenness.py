@@ -1,0 +1,44 @@
+"""Workers that are not equally quick in every round overtake each other, as far as their plan lets them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from partita.cost.datasheet import datasheet_costs
+from partita.lowering.lower import lower
+from partita.lowering.samples import sizes_of
+from partita.program.ledger import staleness_of
+from partita.recipes.catalogue import call
+from partita.simulator.simulate import clocked, setting_of, simulate
+from partita.simulator.unevenness import uneven
+from tests.small import cluster_of, two_layers
+
+
+@pytest.mark.parametrize(("text", "spreads"), [("ps_async", True), ("ddp", False), ("ps_sync", False)])
+def test_only_who_goes_at_its_own_pace_is_uneven(text: str, spreads: bool) -> None:
+    graph, cluster = two_layers(), cluster_of(4)
+    plan = call(text, graph, cluster)
+    program, even = lower(graph, plan, cluster)[-1].program, datasheet_costs(graph, cluster, sizes_of(plan, graph))
+    found = simulate(program, replace(even, unevenness=0.3))
+    assert (found.step_seconds != simulate(program, even).step_seconds) == spreads
+    assert found == simulate(program, replace(even, unevenness=0.3))
+    assert (len(staleness_of(found.ledger)) > 1) == spreads
+
+
+def test_what_rounds_take_has_that_deviation_and_the_same_mean() -> None:
+    graph, cluster = two_layers(), cluster_of(4)
+    plan = call("ps_async", graph, cluster)
+    costs = replace(datasheet_costs(graph, cluster, sizes_of(plan, graph)), unevenness=0.1)
+    program = lower(graph, plan, cluster)[-1].program
+    layout = clocked(program, costs, rounds=400, setting=setting_of(program, costs)).layout
+    more = uneven(layout, costs, np.ones(layout.rounds * layout.count))
+    workers = next(role for role in program.roles if role.keeps == "model")
+    place = [i.name for i in workers.instructions].index("F")
+    factors = 1 + more[layout.at(workers)[:, place]]
+    assert factors.mean() == pytest.approx(1.0, abs=0.02)
+    assert factors.std() == pytest.approx(0.1, abs=0.015)
+    sends = [i.name.startswith("S") for i in workers.instructions]
+    assert not more[layout.at(workers)[:, sends]].any()
