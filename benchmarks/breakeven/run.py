@@ -5,9 +5,10 @@ the rate of the lab's links.
     run.py order  [--tasks bytes-gpt,convnet-8m] [--rates 100M..10G/9]
         [--cluster lab-4x1g] [--steps 8] [--repeat 1] [--out runs.jsonl]
 
-A codec is measured beside no codec at the rates around its predicted break-even, an order beside first come, first
-served where it is predicted to gain most (there messages take about as long as what they can hide behind: the papers'
-condition) and on the fastest links. Every run is a line of JSON in --out; a table is made of all that are there.
+A codec is measured beside no codec at the rates around its predicted break-even. An order of messages, of the sizes
+that are predicted to be quickest, is measured beside first come, first served where it is predicted to gain most (there
+messages take about as long as what they can hide behind: the papers' condition) and on the fastest links. Every run is
+a line of JSON in --out; a table is made of all that are there.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -23,16 +25,18 @@ from partita import api
 from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.lab.rehearsal import Rehearsal
-from partita.searches.sweep import Sweep, crossings, read_sweep
+from partita.lowering.lower import lower
+from partita.searches.explaining import widened
+from partita.searches.sweep import Sweep, check_links, crossings, read_sweep
+from partita.simulator.simulate import step_seconds
 from partita.units import show_bandwidth
 
 CODECS = "fp16,truncate,q8,fixed,dettmers8,dorefa,qsgd,onebit,terngrad,topk,powersgd"
 PLAIN = "ddp"
 ORDERS = {
-    "p3(own=false,servers=0,slice_bytes=1000000)": "ps_sync(own=false,servers=0,bucket_bytes=1000000)",
-    "bytescheduler(slice_bytes=2000000,credit_bytes=4000000)":
-        "ddp(bucket_bytes=2000000,first_bucket_bytes=2000000,order=fifo)",
-}  # fmt: skip
+    "p3(own=false,servers=0": "ps_sync(own=false,servers=0,bucket_bytes=SIZE)",
+    "bytescheduler(servers=0": "ddp(bucket_bytes=SIZE,first_bucket_bytes=SIZE,order=fifo)",
+}
 NEAR = 3.2  # how far from the predicted break-even a codec is measured
 Rates = Sequence[float]  # bytes a second
 
@@ -113,28 +117,49 @@ def codecs(rehearsal: Rehearsal, timings: Timings, rates: Rates, names: Sequence
         print(f"| {name} | {' | '.join(cells)} | {miss} | {each} |", flush=True)
 
 
+@dataclass(frozen=True)
+class Ordered:
+    """An order of messages at a rate, with the sizes that are predicted to be quickest there, beside first come, first
+    served in messages of the same size; `gain` is predicted."""
+
+    own: str
+    plain: str
+    gain: float
+
+
+def ordered(name: str, costs: Costs) -> Ordered:
+    """What that order is by these costs."""
+    wire = api.plan_of(f"{name},tune=true)", costs.graph, costs.cluster, costs=costs).sync[0].wire
+    credit = f",credit_bytes={wire.credit_bytes}" if wire.credit_bytes else ""
+    own, plain = f"{name},slice_bytes={wire.slice_bytes}{credit})", ORDERS[name].replace("SIZE", str(wire.slice_bytes))
+    plans = [api.plan_of(text, costs.graph, costs.cluster) for text in (own, plain)]
+    quick, slow = (step_seconds(lower(costs.graph, plan, costs.cluster)[-1].program, costs) for plan in plans)
+    return Ordered(own, plain, slow / quick - 1)
+
+
 def order(rehearsal: Rehearsal, timings: Timings, rates: Rates, steps: int, repeat: int) -> None:
     graph, cluster = rehearsal.graph, rehearsal.cluster
-    costs = rehearsal.probe([api.plan_of(plan, graph, cluster) for pair in ORDERS.items() for plan in pair])
-    said = dict[str, dict[float, float]]()
-    for own, plain in ORDERS.items():
-        both = [swept(plan, graph, costs, rates).points for plan in (own, plain)]
-        said[own] = {a.bandwidth: b.seconds / a.seconds - 1 for a, b in zip(*both, strict=True)}
-    places = {own: sorted({max(gains, key=gains.__getitem__), rates[-1]}) for own, gains in said.items()}
+    costs = rehearsal.probe([api.plan_of(f"{name})", graph, cluster) for name in ORDERS])
+    own = check_links(cluster)
+    said = {
+        name: {rate: ordered(name, replace(costs, cluster=widened(cluster, rate / own))) for rate in rates}
+        for name in ORDERS
+    }
+    places = {name: {max(at, key=lambda rate: at[rate].gain), rates[-1]} for name, at in said.items()}
     for rate in rates:
         move(rehearsal, rate)
         for _ in range(repeat):
-            for own in (own for own in ORDERS if rate in places[own]):
-                for plan in (own, ORDERS[own]):
+            for each in (at[rate] for name, at in said.items() if rate in places[name]):
+                for plan in (each.own, each.plain):
                     timings.measure(rehearsal, plan, rate, steps)
     print(
         f"\n| {rehearsal.task} | rate | gain over first come, first served, predicted | measured |\n|---|---|---|---|"
     )
-    for own, plain in ORDERS.items():
-        for rate in places[own]:
-            ratio = timings.ratio(rehearsal.task, rate, plain, own)
+    for name, at in said.items():
+        for rate in sorted(places[name]):
+            ratio = timings.ratio(rehearsal.task, rate, at[rate].plain, at[rate].own)
             was = f"{ratio - 1:+.1%}" if ratio else ""
-            print(f"| {own} | {show_bandwidth(rate)} | {said[own][rate]:+.1%} | {was} |", flush=True)
+            print(f"| {at[rate].own} | {show_bandwidth(rate)} | {at[rate].gain:+.1%} | {was} |", flush=True)
 
 
 def main() -> None:

@@ -1,11 +1,11 @@
-"""Slices and credit of ordered messages, by prediction (CS-06): a coarse grid, then ever closer around its best point.
+"""Slices and credit of ordered messages, by prediction (CS-03, CS-06): a coarse grid, then closer around its best.
 
 ByteScheduler asks the run itself by Bayesian optimisation; a simulation costs so little that a grid can be asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from partita.cluster.cluster import Cluster
@@ -25,21 +25,23 @@ HALVINGS: Final = 2
 Planned = Callable[[Bytes, Bytes], Plan]
 
 
-def tuned(planned: Planned, graph: Graph, cluster: Cluster, costs: Costs | None = None) -> tuple[Bytes, Bytes]:
-    """(bytes of a slice, of the credit) for which the plan is predicted to be the fastest; by data sheets where no
-    costs are given."""
+def tuned(
+    planned: Planned, graph: Graph, cluster: Cluster, costs: Costs | None = None, flights: Sequence[int] = FLIGHTS
+) -> tuple[Bytes, Bytes]:
+    """(bytes of a slice, of the credit, which holds one of `flights` slices at first) for which the plan is predicted
+    to be the fastest; by data sheets where no costs are given."""
     total = max(sum(parameter.tensor.size() for parameter in graph.trainable), 1)
-    known: dict[tuple[Bytes, Bytes], Seconds] = {}
+    known: dict[Plan, Seconds] = {}
 
     def seconds(point: tuple[Bytes, Bytes]) -> Seconds:
-        if point not in known:
-            plan = planned(*point)
+        plan = planned(*point)
+        if plan not in known:
             found = costs or datasheet_costs(graph, cluster, sizes_of(plan, graph))
-            known[point] = step_seconds(lower(graph, plan, cluster)[-1].program, found)
-        return known[point]
+            known[plan] = step_seconds(lower(graph, plan, cluster)[-1].program, found)
+        return known[plan]
 
     slices = [-(-total // parts) for parts in PARTS]
-    best = min(((size, size * flights) for size in slices for flights in FLIGHTS), key=seconds)
+    best = min(((size, size * many) for size in slices for many in flights), key=seconds)
     factor = 2.0
     for _ in range(HALVINGS):
         steps = (1 / factor, 1.0, factor)

@@ -227,3 +227,15 @@ def test_tuned_sizes_are_no_worse_than_a_grids(servers: int) -> None:
 
     grid = [seconds(f"slice_bytes={size},credit_bytes={size * k}") for size in (64, 128, 256, 800) for k in (1, 3, 8)]
     assert seconds("tune=true") <= 1.03 * min(grid)
+
+
+def test_tuned_slices_of_servers_are_no_worse_than_a_grids() -> None:
+    """CS-03: slices that are small enough to overtake, and no smaller."""
+    graph, machines = layers(12, batch=24), whole_cores(4, 2e4)
+    costs = priced(graph, machines, (6, 8), latency=1e-3)
+
+    def seconds(knobs: str) -> float:
+        plan = call(f"p3({knobs})", graph, machines, costs)
+        return simulate(lower(graph, plan, machines)[-1].program, costs).step_seconds
+
+    assert seconds("tune=true") <= 1.03 * min(seconds(f"slice_bytes={size}") for size in (64, 128, 256, 800))
