@@ -34,7 +34,7 @@ from partita.units import show_bandwidth
 CODECS = "fp16,truncate,q8,fixed,dettmers8,dorefa,qsgd,onebit,terngrad,topk,powersgd"
 PLAIN = "ddp"
 ORDERS = {
-    "p3(own=false,servers=0": "ps_sync(own=false,servers=0,bucket_bytes=SIZE)",
+    "p3(own=false,servers=0": "ps_sync(own=false,servers=0,bucket_bytes=0)",
     "bytescheduler(servers=0": "ddp(bucket_bytes=SIZE,first_bucket_bytes=SIZE,order=fifo)",
 }
 NEAR = 3.2  # how far from the predicted break-even a codec is measured
@@ -120,7 +120,7 @@ def codecs(rehearsal: Rehearsal, timings: Timings, rates: Rates, names: Sequence
 @dataclass(frozen=True)
 class Ordered:
     """An order of messages at a rate, with the sizes that are predicted to be quickest there, beside first come, first
-    served in messages of the same size; `gain` is predicted."""
+    served: sums in messages of the same size, or servers with a message a tensor; `gain` is predicted."""
 
     own: str
     plain: str

@@ -80,8 +80,9 @@ class Wiring:
     `hop_overlap` that of a hop; `disturbance` core-seconds by which computing takes longer for each byte that its rank
     sends or receives meanwhile; `congestion` the factor by which messages take more of the ports of a rank that hears
     from several others while it speaks to them, such as a server's: their queues overflow; `crowding` the same between
-    two such ranks (none: as `congestion`). `queue` has, by size of messages, how many bytes of those that one rank
-    sends to several at once leave in the order in which they were posted, before the others share.
+    two such ranks, by the number of others with which each has messages at once (none: as `congestion`). `queue` has,
+    by size of messages, how many bytes of those that one rank sends to several at once leave in the order in which they
+    were posted, before the others share.
     """
 
     start: Seconds = 100e-6
@@ -96,7 +97,7 @@ class Wiring:
     message_overlap: tuple[tuple[Bytes, float], ...] = ()
     disturbance: Seconds = 0.0
     congestion: tuple[tuple[Bytes, float], ...] = ()
-    crowding: tuple[tuple[Bytes, float], ...] = ()
+    crowding: tuple[tuple[int, tuple[tuple[Bytes, float], ...]], ...] = ()
     queue: tuple[tuple[Bytes, float], ...] = ()
     value: Seconds | None = None
     value_start: Seconds | None = None
@@ -120,11 +121,22 @@ class Wiring:
         """`hop` for an array of sizes."""
         return _between(self.hops, sizes) if self.hops else np.full(len(sizes), self.message)
 
-    def congested(self, sizes: Reals, *, mutual: bool = False) -> Reals:
-        """The factors of `congestion` for messages of these sizes, or (`mutual`) of `crowding`: linear in the logarithm
-        of the size, the last one beyond it."""
-        rows = (self.crowding if mutual else ()) or self.congestion
-        return _between(rows, sizes) if rows else np.ones(len(sizes))
+    def congested(self, sizes: Reals) -> Reals:
+        """The factors of `congestion` for messages of these sizes: linear in the logarithm of the size, the last one
+        beyond it."""
+        return _between(self.congestion, sizes) if self.congestion else np.ones(len(sizes))
+
+    def crowded(self, sizes: Reals, peers: Index) -> Reals:
+        """The factors of `crowding` for messages of these sizes between ranks with so many peers at once: linear in
+        their number, none with one peer, the last one beyond it."""
+        if not self.crowding:
+            return self.congested(sizes)
+        known = np.array([1, *(many for many, _ in self.crowding)])
+        factors = np.stack([np.ones(len(sizes)), *(_between(rows, sizes) for _, rows in self.crowding)])
+        below, who = np.clip(np.searchsorted(known, peers, "right") - 1, 0, len(known) - 2), np.arange(len(sizes))
+        part = np.clip((peers - known[below]) / (known[below + 1] - known[below]), 0.0, 1.0)
+        found: Reals = (1 - part) * factors[below, who] + part * factors[below + 1, who]
+        return found
 
     def precedence(self, sizes: Reals, places: Index, peers: Index) -> Reals:
         """How many times the share of the last one messages of these sizes get that are posted at these places, from 0,

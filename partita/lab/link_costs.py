@@ -3,8 +3,9 @@ size."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from statistics import median
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from partita.cluster.cluster import Cluster
 from partita.cost.costs import Host
 from partita.cost.wiring import Circle, Curve, Measured, Wiring
 from partita.lab.costing import Tell
+from partita.lab.crowd_timing import Congested
 from partita.lab.worker_group import WorkerGroup
 from partita.program.instruction import Kind
 from partita.units import Bytes, BytesPerSecond, Seconds
@@ -89,8 +91,10 @@ def _crowded(
         found, overlap=_overlap(replies, "collective", summed), message_overlap=_overlap(replies, "message", moved),
         hop_overlap=_overlap(replies, "message", lambda size: found.hop(size) + swapped(size, rate)),
         disturbance=median(reply.get("disturbing", 0.0) for reply in replies),
-        congestion=_congestion(replies[-1], "congested", lambda size: swapped(size, quota)),
-        crowding=_congestion(replies[-1], "crowded", lambda size: swapped(size, rate)),
+        congestion=_congestion(replies[-1].get("congested", ()), lambda size: swapped(size, quota)),
+        crowding=tuple(
+            (many, _congestion(rows, lambda size: swapped(size, rate))) for many, rows in replies[-1].get("crowded", ())
+        ),
         queue=tuple((size, queue_of(size, ends)) for size, ends in replies[-1].get("queued", ())),
     )  # fmt: skip
 
@@ -113,10 +117,9 @@ def _overlap(
 
 
 def _congestion(
-    server: dict[str, Any], name: str, own: Callable[[Bytes], Seconds]
+    rows: Iterable[Congested], own: Callable[[Bytes], Seconds]
 ) -> tuple[tuple[Bytes, float], ...]:  # fmt: skip
-    """By size, how many times as long as `own` seconds each message takes of a rank that swaps many with all."""
-    rows = server.get(name, [])
+    """By size, how many times as long as `own` seconds each message takes of a rank that swaps many with others."""
     return tuple((size, max(wall / many / own(size), 1.0)) for size, many, wall in rows)
 
 
@@ -148,12 +151,15 @@ class Round:
 
 
 def _rounds(replies: list[dict[str, Any]], name: str) -> list[Round]:
-    """By size, medians over the ranks."""
-    found = []
-    for rows in zip(*(reply.get(name, []) for reply in replies), strict=True):
+    """By size, medians over the ranks. None takes longer than a larger one: if it seemed to, something else on the
+    machine was in its way."""
+    found = list[Round]()
+    for rows in reversed(list(zip(*(reply.get(name, []) for reply in replies), strict=True))):
         size, wall, core, ahead = (median(row[k] for row in rows) for k in range(4))
-        found.append(Round(int(size), wall, max(core - ahead, 0.0), ahead))
-    return found
+        larger = found[-1] if found else Round(0, inf, inf, 0.0)
+        wall, core = min(wall, larger.wall - larger.ahead + ahead), min(max(core - ahead, 0.0), larger.core)
+        found.append(Round(int(size), wall, core, ahead))
+    return found[::-1]
 
 
 def probe_links(cluster: Cluster, tell: Tell) -> dict[str, Any]:

@@ -7,17 +7,17 @@ core-seconds where ranks have rested; and a message beside computing waits for a
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import pairwise, product
+from itertools import pairwise
 from statistics import fmean, median
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 
+from partita.lab.crowd_timing import congested_seconds, crowds_of, queued_seconds
 from partita.lab.extra_lane import PATIENCE, Call, ExtraLane
 from partita.lab.timing import AHEAD, computed
 from partita.program.instruction import Kind
@@ -29,7 +29,6 @@ from partita.units import Bytes, Seconds
 OVERLAPPED: Final[tuple[Bytes, ...]] = (2**16, 2**18, 2**20)  # beside computing
 DISTURBING: Final[Bytes] = 2**20
 BETWEEN: Final[Seconds] = 3e-4  # of computing, from one message of a row to the next
-CONGESTED: Final[tuple[Bytes, ...]] = (2**18, 2**20, 2**22)  # where a server's queues fill
 
 
 def wire_seconds(
@@ -116,69 +115,6 @@ def round_about(transport: Processes, many: int, source: int, target: int, size:
         coming = transport.receive(taken, source, "probe", 0)
         yield transport.send(given, target, "probe", 0)
         yield coming
-
-
-def congested_seconds(largest: Bytes, turns: int = 3, *, mutual: bool = False) -> list[tuple[Bytes, int, Seconds]]:
-    """(bytes of a message, messages each way, seconds for all) while the last rank hears from all others and speaks to
-    them at once, as a server does, or (`mutual`) every rank does; no less than four times the `largest` size each way.
-    None among two ranks."""
-    rank, world = dist.get_rank(), dist.get_world_size()
-    server, found = world - 1, []
-    peers = range(server) if rank == server else (server,)
-    ways = tuple(product((r for r in range(world) if r != rank) if mutual else peers, (True, False)))
-    for size in (size for size in CONGESTED if size <= largest and world > 2):
-        many = -(-4 * largest // (size * server))
-        walls = []
-        for _ in range(turns):
-            dist.barrier()
-            begun = time.perf_counter()
-            at_once(partial(streamed, size, many, *way) for way in ways)
-            walls.append(time.perf_counter() - begun)
-        found.append((size, many * server, median(walls)))
-    return found
-
-
-def queued_seconds(largest: Bytes, turns: int = 7) -> list[tuple[Bytes, list[Seconds]]]:
-    """(bytes of a message, seconds until the first, the second, ... has come), medians, while the last rank sends one
-    to each other rank at once; nothing on other ranks, and among two."""
-    rank, world = dist.get_rank(), dist.get_world_size()
-    server, found = world - 1, []
-    for size in (size for size in CONGESTED if size <= largest and world > 2):
-        ends: list[list[Seconds]] = []
-        for _ in range(turns):
-            dist.barrier()
-            ends.append([])
-            if rank == server:
-                begun = time.perf_counter()
-                at_once(partial(delivered, size, peer, begun, ends[-1]) for peer in range(server))
-            else:
-                dist.recv(torch.zeros(size // 4), server)
-                dist.send(torch.zeros(1), server)
-        found.append((size, [median(column) for column in zip(*ends, strict=True)]))
-    return found if rank == server else []
-
-
-def delivered(size: Bytes, peer: int, begun: Seconds, ends: list[Seconds]) -> None:
-    """A message to a peer and its answer; notes how long after `begun` that came."""
-    dist.send(torch.zeros(size // 4), peer)
-    dist.recv(torch.zeros(1), peer)
-    ends.append(time.perf_counter() - begun)
-
-
-def at_once(calls: Iterable[Callable[[], None]]) -> None:
-    """All of them, each in a thread of its own, to the end of the last."""
-    lanes = [threading.Thread(target=call) for call in calls]
-    for lane in lanes:
-        lane.start()
-    for lane in lanes:
-        lane.join()
-
-
-def streamed(size: Bytes, many: int, peer: int, sends: bool) -> None:
-    """Messages to a peer, or from it, one after the other."""
-    tensor = torch.zeros(size // 4)
-    for _ in range(many):
-        (dist.send if sends else dist.recv)(tensor, peer)
 
 
 def beside_computing(lane: ExtraLane, call: Call, turns: int) -> Seconds:
@@ -303,8 +239,10 @@ def rank_wires(
     found: dict[str, Any] = {kind: wire_seconds(Kind(kind), sizes, device=device) for kind in kinds}
     found["overlapped"] = overlapped_seconds(sizes[-1]) if device == CPU else {}
     found["disturbing"] = disturbing_seconds(sizes[-1]) if device == CPU else 0.0
-    for name in ("congested", "crowded"):
-        found[name] = congested_seconds(sizes[-1], mutual=name == "crowded") if device == CPU else []
+    served = range(world - 1) if rank == world - 1 else (world - 1,)
+    crowds = crowds_of(rank, world) if device == CPU else ()
+    found["congested"] = congested_seconds(served, world - 1, sizes[-1]) if crowds else []
+    found["crowded"] = [(many, congested_seconds(peers, many, sizes[-1])) for many, peers in crowds]
     found["queued"] = queued_seconds(sizes[-1]) if device == CPU else []
     found |= {
         "message": message_seconds(rank, sizes),

@@ -52,9 +52,11 @@ Tell = Callable[[str], None]
 STALL: Final = 0.75  # of --timeout, after which a rank or a link is named that holds up a run that stands still
 PATIENCE: Final = 100  # times --timeout, for which workers wait by themselves: a message may take long on a slow link
 GLANCE: Final[Seconds] = 0.3  # of a core, for timing operators again between runs
-OFTEN: Final[Seconds] = 40.0  # from one such time to the next, at least
+RARE: Final = 8  # from one such time to the next: so many times as long as it takes, at least
 LATELY: Final = 3  # such times that count
+RECENT: Final[Seconds] = 180.0  # for which costs of links are those of another task too
 RETURNS: Final = 3  # times that a worker is started again in a run
+_TIMED: Final[dict[Cluster, tuple[Seconds, Wiring]]] = {}  # when links were timed, and their costs
 
 
 class Rehearsal:
@@ -79,7 +81,7 @@ class Rehearsal:
         self._links: Wiring | None = None
         self._drifts = deque[float]([1.0], maxlen=LATELY)
         self._unevenness = list[float]()
-        self._timed_at: Seconds = -inf
+        self._due: Seconds = -inf  # when operators are to be timed again
         self.monitor: Monitor | None = None
         self.group = WorkerGroup(cluster, env=QUIET, listen=True, memory_limits=memory_limits)
         self._stack = ExitStack()
@@ -151,6 +153,7 @@ class Rehearsal:
         operators = {name: value * ahead for name, value in lone.items()} | operators
         if (cores := background.cores()) > BEARABLE:
             self._links = None
+            _TIMED.pop(self.cluster, None)
             self.beside = [
                 f"other work used {cores:.1f} cores of this machine while costs were measured: predictions are as much "
                 "too slow; repeat on a quiet machine"
@@ -179,7 +182,7 @@ class Rehearsal:
         neighbour may work for a second. A model that is one operator keeps its costs."""
         if self.graph.rung == "opaque":
             return costs
-        if time.monotonic() - self._timed_at >= OFTEN:
+        if time.monotonic() >= self._due:
             lonely, busy = self._batches(plans)
             ranks, steps = self.cluster.size if busy else 1, ["", *precisions_of(plans)]
             slowdowns = self._slowdowns(busy or lonely, ranks, steps, costs.operators, GLANCE)
@@ -214,7 +217,9 @@ class Rehearsal:
         """Each rank's slowdown, from timing some operators again whose core-seconds are `known`."""
         if not batches:
             return self._even
+        begun = time.monotonic()
         replies = self._timed(batches, ranks, steps, known, total)
+        self._due = time.monotonic() + RARE * (time.monotonic() - begun)
         return (*pooled([reply["operators"] for reply in replies], known)[1], *self._even[ranks:])
 
     def _timed(
@@ -225,7 +230,6 @@ class Rehearsal:
         order["total"] = total
         replies = self._ask("operators", 600.0, **order)[:ranks]
         self.launches = launches_of(replies) | self.launches
-        self._timed_at = time.monotonic()
         return replies
 
     @property
@@ -233,10 +237,14 @@ class Rehearsal:
         return (1.0,) * self.cluster.size
 
     def _wiring(self) -> Wiring:
-        """Costs of links: those that were timed first, unless other work was beside."""
+        """Costs of links: those that were timed first, or for another task a moment ago, unless other work was
+        beside."""
         if self._links is None:
-            replies = self._ask("wires", 300.0, sizes=list(sizes_for(self.cluster)), kinds=list(MEASURED))
-            self._links = wiring_of(replies, self.cluster, self.group.lab.hosts)
+            timed, self._links = _TIMED.get(self.cluster, (-inf, Wiring()))
+            if time.monotonic() > timed + RECENT:
+                replies = self._ask("wires", 300.0, sizes=list(sizes_for(self.cluster)), kinds=list(MEASURED))
+                self._links = wiring_of(replies, self.cluster, self.group.lab.hosts)
+                _TIMED[self.cluster] = time.monotonic(), self._links
         return self._links
 
     def train(

@@ -20,6 +20,7 @@ from partita.cost.wiring import Circle, circle_of
 from partita.errors import ProgramError
 from partita.program.instruction import Collective, Instruction, Receive, Send, Space
 from partita.program.program import Program, Role
+from partita.simulator.crowds import peers_at_once, posted
 from partita.simulator.hops import scheduled
 from partita.simulator.ports import Ports
 from partita.units import Bytes, Seconds
@@ -233,10 +234,11 @@ def _messages(program: Program, costs: Costs, ports: Ports, slots: dict[str, dic
     who = np.arange(len(source))
     message, resource, way = ports.routes(source, target)
     work, work2 = core / speed[source], core2[match] / speed[target]
-    crowded = _hears_and_speaks(source, target, p)
-    ends, w = crowded[source].astype(int) + crowded[target], costs.wiring
-    weight = np.choose(ends, (np.ones(len(size)), w.congested(size), w.congested(size, mutual=True))) * size
-    users = costs.wiring.precedence(size, *_posted(source, target, p))
+    peers, w = peers_at_once(sends, source, target, program), costs.wiring
+    crowds = np.minimum(peers[source], peers[target])
+    ends = (peers[source] > 1).astype(int) + (peers[target] > 1)
+    weight = np.choose(ends, (np.ones(len(size)), w.congested(size), w.crowded(size, crowds))) * size
+    users = w.precedence(size, *posted(source, target, p))
     return {
         "latency": latency + latency2[match] + way, "least": np.maximum(work, work2),
         "who": np.concatenate([who, who]), "rank": np.concatenate([source, target]),
@@ -246,23 +248,6 @@ def _messages(program: Program, costs: Costs, ports: Ports, slots: dict[str, dic
         "times": np.concatenate([np.ones(2 * len(who)), users[message]]),
         "source": source, "target": target, "size": size,
     }  # fmt: skip
-
-
-def _hears_and_speaks(source: Index, target: Index, size: int) -> Flags:
-    """Which ranks have messages from several others and to several others."""
-    pairs = np.unique(source * size + target)
-    spoken, heard = (np.bincount(ends, minlength=size) for ends in (pairs // size, pairs % size))
-    return (spoken > 1) & (heard > 1)
-
-
-def _posted(source: Index, target: Index, size: int) -> tuple[Index, Index]:
-    """Of every message the place of its receiver among those to which its sender speaks, in the order of its Program,
-    and how many these are."""
-    pairs, first, inverse = np.unique(source * size + target, return_index=True, return_inverse=True)
-    spoken = np.bincount(pairs // size, minlength=size)
-    place = np.empty(len(pairs), np.int64)
-    place[np.lexsort((first, pairs // size))] = np.arange(len(pairs)) - np.repeat(np.cumsum(spoken) - spoken, spoken)
-    return place[inverse], spoken[source]
 
 
 def _ends(

@@ -93,7 +93,6 @@ def test_a_neighbour_who_works_for_a_moment_does_not_count(monkeypatch: pytest.M
     plans = [pt.api.plan_of("ddp", graph, machines)]
     costs = replace(priced(graph, machines, batches_of(graph, plans)), slowdowns=(1.0, 1.1))
     rehearsal, times = Rehearsal(task, graph, machines), iter([1.0, 1.0, 3.0, 1.0, 1.2, 1.2, 1.2, 1.2, 1.2])
-    monkeypatch.setattr("partita.lab.rehearsal.OFTEN", 0.0)
     monkeypatch.setattr(rehearsal, "_slowdowns", lambda *order: (time := next(times), 1.1 * time))
     found = [rehearsal.as_now(costs, plans).slowdowns for _ in range(9)]
     assert found[:4] == [(1.0, 1.1)] * 4

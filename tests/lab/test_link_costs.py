@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.cost.wiring import ALONE, Wiring
+from partita.lab.crowd_timing import crowds_of
 from partita.lab.link_costs import MEASURED, queue_of, wiring_of
 from partita.program.instruction import Kind
 from partita.simulator.activities import Activity, activities_of, resources_of
@@ -31,7 +32,7 @@ def made_up(congestion: float, ranks: int = 4) -> list[dict[str, Any]]:
     reply["value"], reply["lone"] = (5 * START, 2 * START), (START + 7e-4, 3 * START)
     reply["overlapped"] = {}
     reply["congested"] = [(n, 8, 8 * n * (congestion if n == SIZES[-1] else 0.98) / RATE) for n in SIZES[1:]]
-    reply["crowded"] = [(n, 8, 8 * n * congestion**2 / RATE) for n in SIZES[1:]]
+    reply["crowded"] = [(many, [(n, 8, 8 * n * congestion**many / RATE) for n in SIZES[1:]]) for many in (2, 3)]
     reply["queued"] = [(n, [n / RATE, 2 * n / RATE, 3 * n / RATE]) for n in SIZES[1:]]
     return [reply] * ranks
 
@@ -47,8 +48,26 @@ def test_the_laws_are_found_again(congestion: float) -> None:
     assert found.hops == tuple((n, pytest.approx(2e-4, rel=0.01)) for n in SIZES)
     assert (found.sent, found.received) == pytest.approx((EACH, EACH))
     assert [factor for _, factor in found.congestion] == pytest.approx([1.0, 1.0, congestion], rel=1e-3)
-    assert [factor for _, factor in found.crowding] == pytest.approx([congestion**2] * 3, rel=1e-3)
+    for many, rows in found.crowding:
+        assert [factor for _, factor in rows] == pytest.approx([congestion**many] * 3, rel=1e-3)
+    assert [many for many, _ in found.crowding] == [2, 3]
     assert [bytes_ / size for size, bytes_ in found.queue] == pytest.approx([2.0] * 3)
+
+
+def test_who_crowds_in_the_probe() -> None:
+    assert crowds_of(0, 2) == ()
+    assert crowds_of(1, 3) == ((2, [0, 2]),)
+    assert [crowds_of(rank, 4) for rank in (0, 3)] == [((2, [1, 3]), (3, [1, 2, 3])), ((2, [0, 2]), (3, [0, 1, 2]))]
+
+
+def test_a_small_sum_that_something_held_up_takes_no_longer_than_a_larger_one() -> None:
+    machines = Cluster("four", Group("root", (Device(cores=1.0),) * 4, (Link(RATE, 0.0),) * 4))
+    replies = made_up(1.0)
+    rows = replies[0]["all_reduce"]
+    rows[1] = (rows[1][0], rows[2][1] + 0.02, rows[2][2] + 0.01, AHEAD)
+    _, held, larger, _ = wiring_of(replies, machines).curves.of(Kind.ALL_REDUCE, ALONE)
+    assert held[2] == larger[2]
+    assert held[1] < 0.02
 
 
 @pytest.mark.parametrize(

@@ -125,10 +125,13 @@ def test_a_servers_port_is_congested(text: str, longer: float) -> None:
 
 
 def test_a_port_among_such_ports_is_crowded() -> None:
-    """Where all speak to several and hear from several, all ports are, and no port of a server and its workers is."""
-    for text, longer in (("d_psgd(neighbours=complete)", 1.5), ("ps_sync", 1.0)):
+    """Where all speak to several and hear from several at once, all ports are, and no port of a server and its workers
+    is, nor one of ranks that speak to one at a time."""
+    crowding = tuple((peers, ((1, factor), (2**20, factor))) for peers, factor in ((2, 1.2), (3, 1.5)))
+    texts = {"d_psgd(neighbours=complete)": 1.5, "d_psgd(neighbours=ring)": 1.2, "gossip": 1.0, "ps_sync": 1.0}
+    for text, longer in texts.items():
         program, costs = prepared(text, 40.0, 1.0)
-        beside = replace(costs, wiring=replace(costs.wiring, crowding=((1, 1.5), (2**20, 1.5))))
+        beside = replace(costs, wiring=replace(costs.wiring, crowding=crowding))
         alone, found = (simulate(program, each, rounds=ROUNDS).step_seconds for each in (costs, beside))
         assert found == pytest.approx(alone * longer, rel=0.02), text
 
@@ -137,3 +140,12 @@ def test_congestion_between_the_measured_sizes() -> None:
     wiring = Wiring(congestion=((2**18, 1.0), (2**20, 1.1), (2**22, 1.2)))
     assert wiring.congested(np.array([1.0, 2**18, 2**19, 2**21, 2**30])) == pytest.approx([1, 1, 1.05, 1.15, 1.2])
     assert Wiring().congested(np.array([1.0, 2.0])).tolist() == [1, 1]
+
+
+def test_crowds_between_the_measured_ones() -> None:
+    rows = tuple((peers, ((2**18, 1.0), (2**20, factor))) for peers, factor in ((2, 1.2), (6, 2.0)))
+    sizes, peers = np.full(6, 2.0**20), np.array([1, 2, 4, 6, 9, 2])
+    sizes[-1] = 2**18
+    assert Wiring(crowding=rows).crowded(sizes, peers) == pytest.approx([1.0, 1.2, 1.6, 2.0, 2.0, 1.0])
+    assert Wiring(congestion=rows[0][1]).crowded(sizes, peers) == pytest.approx([1.2] * 5 + [1.0])
+    assert Wiring(crowding=rows[1:]).crowded(sizes, np.full(6, 2)) == pytest.approx([1.2] * 5 + [1.0])
