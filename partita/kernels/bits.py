@@ -11,9 +11,17 @@ from partita.kernels.compiled import Array, fused
 
 @fused
 def pack(codes: Array, width: int, body: Array) -> None:
-    """Fill `body` with the lowest `width` bits (at most 32) of each code."""
-    held, filled, at, mask = np.uint64(0), 0, 0, np.uint64((1 << width) - 1)
-    for i in range(len(codes)):
+    """Fill `body` with the lowest `width` bits (at most 32) of each code; eight codes that fit into one word, together."""
+    held, filled, mask = np.uint64(0), 0, np.uint64((1 << width) - 1)
+    eights = len(codes) // 8 if width <= 8 else 0
+    for group in range(eights):
+        word = np.uint64(0)
+        for i in range(8):
+            word |= (np.uint64(codes[8 * group + i]) & mask) << np.uint64(i * width)
+        for i in range(width):
+            body[group * width + i] = np.uint8((word >> np.uint64(8 * i)) & np.uint64(255))
+    at = eights * width
+    for i in range(8 * eights, len(codes)):
         held |= (np.uint64(codes[i]) & mask) << np.uint64(filled)
         filled += width
         while filled >= 8:
@@ -28,8 +36,16 @@ def pack(codes: Array, width: int, body: Array) -> None:
 @fused
 def unpack(body: Array, width: int, codes: Array) -> None:
     """The codes in `body`, without sign."""
-    held, filled, at, mask = np.uint64(0), 0, 0, np.uint64((1 << width) - 1)
-    for i in range(len(codes)):
+    held, filled, mask = np.uint64(0), 0, np.uint64((1 << width) - 1)
+    eights = len(codes) // 8 if width <= 8 else 0
+    for group in range(eights):
+        word = np.uint64(0)
+        for i in range(width):
+            word |= np.uint64(body[group * width + i]) << np.uint64(8 * i)
+        for i in range(8):
+            codes[8 * group + i] = (word >> np.uint64(i * width)) & mask
+    at = eights * width
+    for i in range(8 * eights, len(codes)):
         while filled < width:
             held |= np.uint64(body[at]) << np.uint64(filled)
             filled += 8

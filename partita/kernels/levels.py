@@ -13,30 +13,27 @@ from partita.kernels.bits import pack, unpack
 from partita.kernels.compiled import Array, array_of, fused, largest, uniform
 
 Settings = Mapping[str, float]
+Pair = tuple[float, float]
 HEAD = 4  # bytes in front of the codes
+BLOCK = 2**12  # numbers
 LEAST, MOST = -1000, 1100  # exponents of numbers
 
 
 def encode_fixed(values: torch.Tensor, message: torch.Tensor, settings: Settings, key: int, back: bool) -> None:
     """An exponent e in int32, then of each number v / 2^e rounded up as often as it is far from the lower one, in
     `bits` bits with sign, saturated. e is the least for which at most the part `overflow` of all is saturated."""
-    array, body, half = array_of(values), array_of(message), 1 << (int(settings["bits"]) - 1)
+    array, body, bits = array_of(values), array_of(message), int(settings["bits"])
+    half = 1 << (bits - 1)
     exponent = scale_exponent(array, half - 1, settings["overflow"])
     body[:HEAD].view(np.int32)[0] = exponent
-    codes = np.empty(len(array), np.int64)
-    _round(array, 2.0**-exponent, 0.0, -half, half - 1, key, codes)
-    if back:
-        _take_off(array, codes, 2.0**exponent, 0.0)
-    pack(codes, int(settings["bits"]), body[HEAD:])
+    _round(array, (2.0**-exponent, 0.0), (-half, half - 1), key, bits, body[HEAD:], (2.0**exponent, 0.0), back)
 
 
 def decode_fixed(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
     """What a message of `encode_fixed` says, code times 2^e of each number, put into `values` or added."""
     body, bits = array_of(message), int(settings["bits"])
-    codes = np.empty(values.numel(), np.int64)
-    unpack(body[HEAD:], bits, codes)
-    codes -= (codes >> (bits - 1)) << bits
-    _place(codes, 2.0 ** int(body[:HEAD].view(np.int32)[0]), 0.0, array_of(values), add)
+    step = 2.0 ** int(body[:HEAD].view(np.int32)[0])
+    _place(body[HEAD:], bits, 1 << (bits - 1), step, 0.0, array_of(values), add)
 
 
 def scale_exponent(array: Array, most: int, overflow: float) -> int:
@@ -73,42 +70,52 @@ def _exponents(values: Array, most: int, counts: Array) -> None:
 def encode_dorefa(values: torch.Tensor, message: torch.Tensor, settings: Settings, key: int, back: bool) -> None:
     """m = max |v| in fp32, then round((2^bits - 1) (v / 2m + 1/2 + noise)) of each in `bits` bits, the noise being even
     over one level."""
-    array, body, levels = array_of(values), array_of(message), (1 << int(settings["bits"])) - 1
-    scale = np.float32(largest(array))
+    array, body, bits = array_of(values), array_of(message), int(settings["bits"])
+    levels, scale = (1 << bits) - 1, np.float32(largest(array))
     body[:HEAD].view(np.float32)[0] = scale
-    codes = np.zeros(len(array), np.int64)
-    wide = np.float64(scale)
     if scale:
-        _round(array, levels / (2 * wide), levels / 2, 0, levels, key, codes)
-    if back:
-        _take_off(array, codes, 2 * wide / levels, -wide)
-    pack(codes, int(settings["bits"]), body[HEAD:])
+        wide = np.float64(scale)
+        grid, worth = (levels / (2 * wide), levels / 2), (2 * wide / levels, -wide)
+        _round(array, grid, (0, levels), key, bits, body[HEAD:], worth, back)
+    else:
+        body[HEAD:] = 0
 
 
 def decode_dorefa(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
     """What a message of `encode_dorefa` says, a level of [-m, m] for each number, put into `values` or added."""
-    body, levels = array_of(message), (1 << int(settings["bits"])) - 1
-    codes, wide = np.empty(values.numel(), np.int64), np.float64(body[:HEAD].view(np.float32)[0])
-    unpack(body[HEAD:], int(settings["bits"]), codes)
-    _place(codes, 2 * wide / levels, -wide, array_of(values), add)
+    body, bits = array_of(message), int(settings["bits"])
+    wide = np.float64(body[:HEAD].view(np.float32)[0])
+    _place(body[HEAD:], bits, 0, 2 * wide / ((1 << bits) - 1), -wide, array_of(values), add)
 
 
 @fused
-def _round(values: Array, factor: float, shift: float, low: int, high: int, key: int, codes: Array) -> None:
-    """floor(v factor + shift + a number of [0, 1)), within bounds."""
-    for i in range(len(values)):
-        code = np.floor(np.float64(values[i]) * factor + shift + np.float64(uniform(i, key)))
-        codes[i] = int(min(max(code, low), high))
+def _round(
+    values: Array, grid: Pair, bounds: tuple[int, int], key: int, bits: int, body: Array, worth: Pair, back: bool
+) -> None:
+    """floor(v a + b + a number of [0, 1)), within bounds, (a, b) being the `grid`, in `bits` bits each; with `back`
+    what each code says, times and plus what it is `worth`, is taken off. A block at a time, whose codes stay in the
+    cache."""
+    codes = np.empty(min(BLOCK, len(values)), np.int64)
+    for start in range(0, len(values), BLOCK):
+        block = values[start : start + BLOCK]
+        for i in range(len(block)):
+            code = np.floor(np.float64(block[i]) * grid[0] + grid[1] + np.float64(uniform(start + i, key)))
+            codes[i] = int(min(max(code, bounds[0]), bounds[1]))
+        if back:
+            for i in range(len(block)):
+                block[i] -= block.dtype.type(codes[i] * worth[0] + worth[1])
+        pack(codes[: len(block)], bits, body[start * bits // 8 :])
 
 
 @fused
-def _take_off(values: Array, codes: Array, step: float, shift: float) -> None:
-    for i in range(len(values)):
-        values[i] -= values.dtype.type(codes[i] * step + shift)
-
-
-@fused
-def _place(codes: Array, step: float, shift: float, values: Array, add: bool) -> None:
-    for i in range(len(values)):
-        value = values.dtype.type(codes[i] * step + shift)
-        values[i] = values[i] + value if add else value
+def _place(body: Array, bits: int, half: int, step: float, shift: float, values: Array, add: bool) -> None:
+    """code step + shift of each number, put into `values` or added; codes from `half` on are negative ones (0: none
+    is)."""
+    codes = np.empty(min(BLOCK, len(values)), np.int64)
+    for start in range(0, len(values), BLOCK):
+        block = values[start : start + BLOCK]
+        unpack(body[start * bits // 8 :], bits, codes[: len(block)])
+        for i in range(len(block)):
+            code = codes[i] - 2 * (codes[i] & half)
+            value = block.dtype.type(code * step + shift)
+            block[i] = block[i] + value if add else value

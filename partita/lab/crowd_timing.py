@@ -10,13 +10,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import product
 from statistics import median
 from typing import Final
 
 import torch
 import torch.distributed as dist
 
+from partita.lab.extra_lane import ExtraLane
+from partita.runtime.processes import Processes
+from partita.runtime.transport import Steps
 from partita.units import Bytes, Seconds
 
 Congested = tuple[Bytes, int, Seconds]
@@ -25,18 +27,27 @@ CONGESTED: Final[tuple[Bytes, ...]] = (2**18, 2**20, 2**22)  # where a server's 
 
 def congested_seconds(peers: Sequence[int], many: int, largest: Bytes, turns: int = 3) -> list[Congested]:
     """(bytes of a message, messages each way, seconds for all) while each rank hears from its `peers` and speaks to
-    them at once, of which the busiest has so `many`; no less than three times the `largest` size each way."""
-    ways, found = tuple(product(peers, (True, False))), []
+    them at once, of which the busiest has so `many`; no less than three times the `largest` size each way. All are
+    posted at once, as a worker posts what is ready."""
+    transport, lane, found = Processes(dist.get_rank()), ExtraLane(), []
     for size in (size for size in CONGESTED if size <= largest):
         each = -(-3 * largest // (size * many))
         walls = []
         for _ in range(turns):
             dist.barrier()
             begun = time.perf_counter()
-            at_once(partial(streamed, size, each, *way) for way in ways)
+            lane.carry_out(partial(swapped, transport, peers, each, size))
             walls.append(time.perf_counter() - begun)
         found.append((size, each * many, median(walls)))
     return found
+
+
+def swapped(transport: Processes, peers: Sequence[int], many: int, size: Bytes) -> Steps:
+    """So many messages to each peer, and from it."""
+    taken, given = torch.zeros(size // 4), torch.zeros(size // 4)
+    going = [transport.receive(taken, peer, "probe", 0) for peer in peers for _ in range(many)]
+    going += [transport.send(given, peer, "probe", 0) for _ in range(many) for peer in peers]
+    yield from going
 
 
 def crowds_of(rank: int, world: int) -> tuple[tuple[int, list[int]], ...]:
@@ -81,10 +92,3 @@ def at_once(calls: Iterable[Callable[[], None]]) -> None:
         lane.start()
     for lane in lanes:
         lane.join()
-
-
-def streamed(size: Bytes, many: int, peer: int, sends: bool) -> None:
-    """Messages to a peer, or from it, one after the other."""
-    tensor = torch.zeros(size // 4)
-    for _ in range(many):
-        (dist.send if sends else dist.recv)(tensor, peer)
