@@ -11,7 +11,7 @@ from partita.kernels.compiled import Array, fused
 
 @fused
 def pack(codes: Array, width: int, body: Array) -> None:
-    """Fill `body` with the lowest `width` bits (at most 32) of each code; eight codes that fit into one word, together."""
+    """Fill `body` with the lowest `width` bits (at most 32) of each code, eight at once where they fit into a word."""
     held, filled, mask = np.uint64(0), 0, np.uint64((1 << width) - 1)
     eights = len(codes) // 8 if width <= 8 else 0
     for group in range(eights):
