@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from _thread import start_new_thread
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,6 +9,7 @@ from partita.program.instruction import Instruction
 from partita.runtime.gates import passes_gate
 from partita.runtime.rank import Board, Rank
 from partita.runtime.transport import Pending
+from partita.runtime.watchers import watch
 from partita.units import Seconds
 
 FOREVER: Final[Seconds] = 1e7
@@ -76,7 +76,7 @@ class Posted:
 
     If one thread runs all lanes, it asks each Receive in turn. If each lane has a thread, it cannot: gloo says that a
     message is complete only to who waits for it. Then a thread of its own waits for each posted Receive, and wakes the
-    lanes. There are hundreds of them in a step: `threading` would let who starts one wait until it runs.
+    lanes (`runtime/watchers.py`).
     """
 
     pending: Pending
@@ -94,7 +94,7 @@ class Posted:
         """Let a thread wait for the message."""
         if not self.watched and not self.arrived:
             self.watched = True
-            start_new_thread(self._wait, ())
+            watch(self._wait)
 
     def _wait(self) -> None:
         try:

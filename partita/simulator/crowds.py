@@ -15,21 +15,23 @@ def peers_at_once(
     sends: Sequence[tuple[Role, Instruction]], source: Index, target: Index, program: Program
 ) -> Index:  # fmt: skip
     """Of each rank the number of others to which it speaks, or of those from which it hears if they are fewer, at once:
-    no more than it has messages of one bucket in a step, about. The ends of the messages are those of `sends` in order.
+    to which one and the same bucket goes, but no more than it has messages of it in a step, about. The ends of the
+    messages are those of `sends` in order.
 
         d_psgd   a step: bucket to 1 and 3                        two at once
         gossip   a step: bucket to 1; the next: bucket to 3       one at once
+        gpipe    a step: values to 2, their gradients to 0        one at once
     """
     names: dict[str, int] = {}
     buckets = [names.setdefault(i.act.bucket, len(names)) for _, i in sends if isinstance(i.act, Send)]
     bucket = np.repeat(np.array(buckets, np.int64), [len(role.ranks) for role, _ in sends])
-    found = []
+    found, most = [], program.size * len(names)
     for one, other in ((source, target), (target, source)):
-        pairs = np.unique(one * program.size + other)
-        peers = np.bincount(pairs // program.size, minlength=program.size)
-        messages = np.bincount(one * len(names) + bucket, minlength=program.size * len(names))
-        most = messages.reshape(program.size, -1).max(1, initial=0)
-        found.append(np.minimum(peers, np.maximum(np.rint(most / max(program.steps, 1)).astype(np.int64), 1)))
+        own = one * len(names) + bucket
+        peers = np.bincount(np.unique(own * program.size + other) // program.size, minlength=most)
+        messages = np.rint(np.bincount(own, minlength=most) / max(program.steps, 1)).astype(np.int64)
+        together = np.minimum(peers, np.maximum(messages, 1))
+        found.append(together.reshape(program.size, -1).max(1, initial=0))
     fewest: Index = np.minimum(*found)
     return fewest
 
