@@ -240,11 +240,12 @@ class Rehearsal:
         """Costs of links: those that were timed first, or for another task a moment ago, unless other work was
         beside."""
         if self._links is None:
-            timed, self._links = _TIMED.get(self.cluster, (-inf, Wiring()))
+            timed, found = _TIMED.get(self.cluster, (-inf, Wiring()))
             if time.monotonic() > timed + RECENT:
                 replies = self._ask("wires", 300.0, sizes=list(sizes_for(self.cluster)), kinds=list(MEASURED))
-                self._links = wiring_of(replies, self.cluster, self.group.lab.hosts)
-                _TIMED[self.cluster] = time.monotonic(), self._links
+                found = wiring_of(replies, self.cluster, self.group.lab.hosts)
+                _TIMED[self.cluster] = time.monotonic(), found
+            self._links = found
         return self._links
 
     def train(
