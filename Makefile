@@ -3,10 +3,14 @@ BIN := .venv/bin
 
 .PHONY: install triton demo test check bench lint
 
-.venv/stamp: pyproject.toml constraints.txt
+.venv/base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install -q -c constraints.txt torch==2.13.0
-	$(BIN)/pip install -q -c constraints.txt -e '.[test]'
+	$(BIN)/pip install -q --no-compile -c constraints.txt torch==2.13.0
+	$(BIN)/pip install -q --no-compile -c constraints.txt -e '.[data]'
+	touch .venv/base
+
+.venv/stamp: .venv/base
+	$(BIN)/pip install -q --no-compile -c constraints.txt -e '.[test]'
 	touch .venv/stamp
 
 install: .venv/stamp
@@ -17,7 +21,7 @@ install: .venv/stamp
 
 triton: install .triton
 
-demo: install
+demo: .venv/base
 	$(BIN)/python examples/demo.py
 
 test: install

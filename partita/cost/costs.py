@@ -6,7 +6,7 @@ quota. The bytes that messages put on links are not here: `simulator/transfers` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, final
@@ -46,9 +46,9 @@ from partita.program.instruction import (
 )  # fmt: skip
 from partita.program.program import Bucket, Program
 from partita.units import BytesPerSecond, Seconds
-from partita.wire.algorithms import by_hops, by_messages, schedule_of
+from partita.wire.algorithms import by_hops, by_messages, course
 from partita.wire.codec import spec_of, text_of
-from partita.wire.loads import loads_of
+from partita.wire.loads import HopLoad, loads_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,16 +261,28 @@ class Costs:
     def hop_cores(self, program: Program, act: Collective, ranks: int) -> list[Seconds]:
         """Core-seconds of each member of a collective that follows a schedule of the wire room: sending, receiving,
         adding, encoding and decoding, over all hops."""
-        elements, item = program.extent(act, ranks)
-        w, found = self.wiring, [0.0] * ranks
-        ahead, back = self.codec(act.codec) if act.codec else (NOTHING, NOTHING)
-        schedule = schedule_of(act.kind, act.algorithm, ranks)
-        for load in loads_of(schedule, elements, item, act.codec, act.density, program.edges(act)):
-            start = w.start * load.messages
-            found[load.source] += start + w.sent * load.size + ahead.of(load.encoded, bool(load.encoded))
-            found[load.target] += start + w.received * load.size + w.reduced * load.added * item
-            found[load.target] += back.of(load.decoded) + self.copy.element * MERGING * load.merged
+        elements, _ = program.extent(act, ranks)
+        schedule, found = course(program, act, ranks)[0], [0.0] * ranks
+        for load, (before, sending, receiving, after) in self.hop_parts(program, act, ranks):
+            found[load.source] += before + sending
+            found[load.target] += receiving + after
         return [own + self.copy.element * SIFTING * elements for own in found] if schedule.sparse else found
+
+    def hop_parts(
+        self, program: Program, act: Collective, ranks: int
+    ) -> Iterator[tuple[HopLoad, tuple[Seconds, Seconds, Seconds, Seconds]]]:
+        """Of every hop core-seconds of its source before it leaves and for sending it, of its target for receiving it
+        and after it has come."""
+        elements, item = program.extent(act, ranks)
+        w, (schedule, edges) = self.wiring, course(program, act, ranks)
+        ahead, back = self.codec(act.codec) if act.codec else (NOTHING, NOTHING)
+        for load in loads_of(schedule, elements, item, act.codec, act.density, edges):
+            start, added = w.start * load.messages, w.reduced * load.added * item
+            merged = self.copy.element * MERGING * load.merged
+            yield load, (
+                ahead.of(load.encoded, bool(load.encoded)), start + w.sent * load.size,
+                start + w.received * load.size, added + back.of(load.decoded) + merged,
+            )  # fmt: skip
 
     def carried(self, program: Program, act: Collective, circle: Circle) -> float:
         """Bytes that a collective puts on the ports, as a fraction of those of a ring."""

@@ -13,7 +13,7 @@ from itertools import pairwise
 from partita.program.instruction import Collective, Kind, Space
 from partita.program.program import Program
 from partita.units import Bytes
-from partita.wire.algorithms import by_hops, by_messages, schedule_of
+from partita.wire.algorithms import by_hops, by_messages, course
 from partita.wire.codec import coded_size
 from partita.wire.schedule import Schedule, even_edges, halved
 
@@ -26,15 +26,16 @@ def hop_bytes(program: Program, act: Collective, rank: int) -> Bytes:
         return 0
     ranks = len(next(group for group in act.groups if rank in group))
     elements, item = program.extent(act, ranks)
-    parts, widest = ranks, 1  # of a plain ring
+    edges, widest = program.edges(act) or even_edges(elements, ranks), 1  # of a plain ring
     if by_hops(act):
-        schedule = schedule_of(act.kind, act.algorithm, ranks)
+        schedule, edges = course(program, act, ranks)
         if schedule.sparse:
             schedule = halved(schedule)[1] if schedule.sparse.whole else Schedule("", ranks, 1, ())
-        parts, widest = schedule.parts, widest_step(schedule)
+            edges = even_edges(elements, schedule.parts)
+        widest = widest_step(schedule)
     if not widest:
         return 0
-    lengths = [stop - start for start, stop in pairwise(program.edges(act) or even_edges(elements, parts))]
+    lengths = [stop - start for start, stop in pairwise(edges)]
     if act.codec is None:
         return widest * max(lengths) * item
     sizes = [coded_size(act.codec, length, item) for length in lengths]

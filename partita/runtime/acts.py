@@ -59,7 +59,7 @@ from partita.runtime.streams import by_streams
 from partita.runtime.tolerant_sum import tolerant_sum
 from partita.runtime.transport import Pending, Steps
 from partita.runtime.values import receive_values, send_values
-from partita.wire.algorithms import by_messages, schedule_of
+from partita.wire.algorithms import by_messages, course
 
 Carry = Callable[[Rank, Any, str, int], Pending | Steps | None]
 
@@ -190,11 +190,11 @@ def collective(rank: Rank, act: Collective, name: str, round: int) -> Pending | 
     if rank.spare.intersection(group):
         return tolerant_sum(rank, act, flat, group, name, round)
     if by_messages(act):
-        schedule = schedule_of(act.kind, act.algorithm, len(group))
+        schedule, edges = course(rank.program, act, len(group))
         code = HopCode(act, name, rank, round) if act.codec else None
         if schedule.sparse:
             return by_streams(rank.transport, schedule, flat, group, name, round, rank.maps, code)
-        return by_schedule(rank.transport, schedule, flat, group, name, round, code, rank.program.edges(act))
+        return by_schedule(rank.transport, schedule, flat, group, name, round, code, edges)
     bucket = rank.program.bucket[act.bucket]
     shares = bucket.shares
     if act.kind is Kind.ALL_GATHER and not bucket.keeps(act.space):

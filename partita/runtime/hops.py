@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
-from itertools import pairwise
 from typing import Final, Protocol
 
 import torch
 
 from partita.runtime.transport import Pending, Steps, Transport
-from partita.wire.schedule import Hop, Schedule, even_edges, own_steps, strand
+from partita.wire.schedule import Hop, Schedule, cut, even_edges, own_steps, stranded, strands_of
 
 HALVES: Final = 2
 
@@ -39,13 +38,21 @@ def by_schedule(
 ) -> Steps:  # fmt: skip
     """Carry out a collective among the ranks of `group`, in place on the vector `flat`; yields what it waits for.
 
-    The parts of `flat` lie between `edges` (none: even ones); `key` and `round` name the messages. With a codec,
-    `code`, a final result is encoded once, by its owner, which keeps the decoded values; others forward the same bytes,
-    so that all ranks end with the same bits.
+    The parts of `flat` lie between `edges` (none: even ones); `key` and `round` name the messages. Strands take turns.
+    With a codec, `code`, a final result is encoded once, by its owner, which keeps the decoded values; others forward
+    the same bytes, so that all ranks end with the same bits.
     """
-    parts = Parts(flat, edges or even_edges(flat.numel(), schedule.parts), code)
-    for waits in _stepping(transport, schedule, parts, group, key, round):
+    parts, strands = Parts(flat, edges or even_edges(flat.numel(), schedule.parts), code), strands_of(schedule)
+    names = [f"{key}~{n}" for n in range(len(strands))] if len(strands) > 1 else [key]
+    runs = [
+        _stepping(transport, strand, parts, group, name, round) for strand, name in zip(strands, names, strict=True)
+    ]
+    turns = deque([(run, next(run)) for run in runs])
+    while turns:
+        run, waits = turns.popleft()
         yield from waits
+        if (more := next(run, None)) is not None:
+            turns.append((run, more))
 
 
 def in_halves(
@@ -54,18 +61,9 @@ def in_halves(
 ) -> Steps:  # fmt: skip
     """As `by_schedule`, but each part is sent in two halves, so that one half is on its way while the other is
     added."""
-    cut = [start + (stop - start) * h // HALVES for start, stop in pairwise(edges) for h in range(HALVES)]
-    parts = Parts(flat, (*cut, edges[-1]), None)
-    runs = [
-        _stepping(transport, strand(schedule, half, HALVES), parts, group, f"{key}~{half}", round)
-        for half in range(HALVES)
-    ]
-    turns = deque([(run, next(run)) for run in runs])
-    while turns:
-        run, waits = turns.popleft()
-        yield from waits
-        if (more := next(run, None)) is not None:
-            turns.append((run, more))
+    yield from by_schedule(
+        transport, stranded(schedule, HALVES), flat, group, key, round, edges=cut(edges, HALVES)
+    )  # fmt: skip
 
 
 def _stepping(

@@ -28,7 +28,7 @@ from partita.program.instruction import Collective, Encode, Kind, Space
 from partita.program.program import Bucket, Coding, Piece, Program
 from partita.runtime.coding import EVERYBODY, coding_key, drawn_for
 from partita.runtime.state import rows
-from partita.wire.algorithms import BACKEND, schedule_of
+from partita.wire.algorithms import BACKEND, course, schedule_of
 from partita.wire.codec import bound_of, masks, settings_of, spec_of
 from partita.wire.interpreter import carried_out
 from partita.wire.schedule import even_edges, halved
@@ -200,12 +200,11 @@ class Lossy:
         self, program: Program, name: str, act: Collective, own: dict[int, torch.Tensor], step: int
     ) -> torch.Tensor:
         workers = list(own)
-        schedule = schedule_of(act.kind, act.algorithm, len(workers))
-        edges = program.edges(act) or even_edges(len(own[workers[0]]), schedule.parts)
+        schedule, edges = course(program, act, len(workers))
         said = self._said(name, act, workers, step)
         ends = carried_out(schedule, [[own[w][a:b] for a, b in pairwise(edges)] for w in workers], said)
         owned = act.kind is Kind.REDUCE_SCATTER
-        return torch.cat([ends[part if owned else 0][part] for part in range(schedule.parts)])
+        return torch.cat([ends[part // schedule.strands if owned else 0][part] for part in range(schedule.parts)])
 
     def _said(
         self, name: str, act: Collective, workers: list[int], step: int

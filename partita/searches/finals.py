@@ -95,8 +95,9 @@ def judged(
 
 def plainest(found: Search, cluster: Cluster, objective: str) -> Search:
     """The ranking with the plainest first of the plans that are alike: those that fit and that the best one leads by
-    less than predictions miss by. A plan is plainer that is exact, then that computes nothing twice, then that has
-    fewer instructions a step, then that keeps less. `gap` stays that of the plan that is predicted best."""
+    less than predictions miss by. A plan is plainer that is exact, then that computes nothing twice, then that is a
+    recipe as it comes, then that has fewer instructions a step, then that keeps less. `gap` stays that of the plan that
+    is predicted best."""
     best, alike = found.candidates[0], ALIKE if objective != "memory" else 1 + ERROR
     least = objective_value(best.timeline, cluster, objective)
     near = [c for c in found.candidates if c.fits and objective_value(c.timeline, cluster, objective) <= alike * least]
@@ -114,18 +115,20 @@ def plainest(found: Search, cluster: Cluster, objective: str) -> Search:
     )  # fmt: skip
 
 
-def _plainness(candidate: Candidate) -> tuple[bool, bool, float, int]:
+def _plainness(candidate: Candidate) -> tuple[bool, bool, bool, float, int]:
     """What is to be small."""
-    again = candidate.plan.memory.recompute is not Recompute.NONE
-    return candidate.semantics != "exact", again, candidate.instructions, max(candidate.timeline.memory)
+    plan = candidate.plan
+    again = plan.memory.recompute is not Recompute.NONE
+    settled = plan.name != recipe_of(candidate)
+    return candidate.semantics != "exact", again, settled, candidate.instructions, max(candidate.timeline.memory)
 
 
 def _plainer(first: Candidate, best: Candidate) -> str:
     """In which way the first is plainer than the one that is predicted best."""
     mine, other = _plainness(first), _plainness(best)
     reasons = (
-        "is exact", "computes nothing twice",
-        f"is plainer: {mine[2]:.0f} instructions a step, not {other[2]:.0f}",
-        f"keeps less: {show_bytes(mine[3])}, not {show_bytes(other[3])}",
+        "is exact", "computes nothing twice", "is the recipe as it comes",
+        f"is plainer: {mine[3]:.0f} instructions a step, not {other[3]:.0f}",
+        f"keeps less: {show_bytes(mine[4])}, not {show_bytes(other[4])}",
     )  # fmt: skip
     return next(words for words, a, b in zip(reasons, mine, other, strict=True) if a != b)

@@ -1,8 +1,9 @@
 """A collective that goes by a schedule as one activity: alone it lasts as long as its hops do one after the other.
 
-rank 0  --n-->  .             what ports carry is their demand:          in(0) 2n   out(0) 2n   ...
-        .  <--n--             the rest of the makespan is latency:       4n - 2n of the busiest port
-A hop starts when both its ranks are through their earlier steps and the ports on its way are free.
+rank 0  e --n-->  .           what ports carry and cores do is demand:   in(0) 2n   out(0) 2n   core(0) 2e + 2d   ...
+        d  <--n-- . e         the rest of the makespan is latency:       4n + 2e + 2d - 2n of the busiest port
+A hop starts when both its ranks are through the earlier steps of its strand and the ports on its way are free. It is
+encoded before and decoded or added after, with nothing of its strand on the way meanwhile.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ from partita.program.instruction import Collective
 from partita.program.program import Program
 from partita.simulator.ports import Ports
 from partita.units import Seconds
-from partita.wire.algorithms import schedule_of
-from partita.wire.loads import HopLoad, loads_of
+from partita.wire.loads import HopLoad
 
 Reals = NDArray[np.float64]
 Columns = dict[str, NDArray[np.generic]]
@@ -29,8 +29,9 @@ def scheduled(
     program: Program, act: Collective, group: tuple[int, ...], costs: Costs, ports: Ports, speed: Reals
 ) -> Columns:
     """One transfer (see there) of a group's collective, without who takes part."""
-    schedule = schedule_of(act.kind, act.algorithm, len(group))
-    loads = loads_of(schedule, *program.extent(act, len(group)), act.codec, act.density, program.edges(act))
+    pairs = list(costs.hop_parts(program, act, len(group)))
+    loads = [load for load, _ in pairs]
+    before, sending, receiving, after = np.array([parts for _, parts in pairs], np.float64).reshape(-1, 4).T
     members, rate = np.array(group, np.int64), ports.resources.rate
     source, target = (members[np.array([getattr(one, end) for one in loads], np.int64)] for end in ("source", "target"))
     size = np.array([one.size for one in loads], np.float64)
@@ -38,10 +39,14 @@ def scheduled(
     passed, entry = np.unique(resource, return_inverse=True)
     amount = np.bincount(entry, size[message], len(passed))
     work = np.array(costs.hop_cores(program, act, len(group))) / speed[members]
-    busiest = float((amount / rate[passed]).max(initial=0.0))
+    busiest = max(float((amount / rate[passed]).max(initial=0.0)), float((work / rate[members]).max()))
     messages = np.array([one.messages for one in loads], np.float64)
     each = costs.wiring.hopping(size / messages)
-    span = makespan(loads, ways_of(message, resource, len(loads)), (way + each) * messages, rate)
+    pace = speed * rate[: len(speed)]
+    moving, busy = sending / pace[source] + receiving / pace[target], np.zeros(len(loads))
+    np.maximum.at(busy, message, (size[message] / rate[resource]))
+    wait = (way + each) * messages + before / pace[source] + np.maximum(moving - busy, 0.0) + after / pace[target]
+    span = makespan(loads, ways_of(message, resource, len(loads)), wait, rate)
     return {
         "latency": np.array([max(span - busiest, 0.0)]), "least": np.array([work.max()]),
         "at": np.zeros(len(members) + len(passed), np.int64), "resource": np.concatenate([members, passed]),
@@ -59,16 +64,18 @@ def ways_of(message: NDArray[np.integer[Any]], resource: NDArray[np.integer[Any]
 
 def makespan(loads: Sequence[HopLoad], ways: Sequence[Sequence[int]], latency: Reals, rate: Reals) -> Seconds:
     """Seconds from the first hop to the end of the last, each with its latency, the ports on its way and their rates in
-    bytes a second; computing costs nothing."""
-    done, fresh, free, now = dict[int, Seconds](), dict[int, Seconds](), dict[int, Seconds](), -1
+    bytes a second."""
+    done, fresh, now = dict[tuple[int, int], Seconds](), dict[tuple[int, int], Seconds](), -1
+    free = dict[int, Seconds]()
     for load, way, wait in zip(loads, ways, latency.tolist(), strict=True):
         if load.step != now:
             now = load.step
             done |= fresh
             fresh = {}
-        start = max(done.get(load.source, 0.0), done.get(load.target, 0.0), *(free.get(port, 0.0) for port in way))
+        ends = (load.source, load.strand), (load.target, load.strand)
+        start = max(*(done.get(end, 0.0) for end in ends), *(free.get(port, 0.0) for port in way))
         busy = max((load.size / float(rate[port]) for port in way), default=0.0)
         free |= dict.fromkeys(way, start + busy)
-        for rank in (load.source, load.target):
-            fresh[rank] = max(fresh.get(rank, 0.0), start + busy + wait)
+        for end in ends:
+            fresh[end] = max(fresh.get(end, 0.0), start + busy + wait)
     return max([0.0, *done.values(), *fresh.values()])

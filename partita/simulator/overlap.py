@@ -26,7 +26,7 @@ from partita.simulator.activities import Reals
 from partita.simulator.expand import Layout
 from partita.simulator.transfers import speeds
 from partita.units import Seconds
-from partita.wire.algorithms import by_messages, schedule_of
+from partita.wire.algorithms import by_messages, course
 from partita.wire.loads import loads_of
 
 
@@ -90,8 +90,8 @@ def _slowdown(program: Program, act: Collective | Send | Receive, costs: Costs) 
         if not by_messages(act):
             return costs.wiring.slowdown(size)
         ranks = len(act.groups[0])
-        schedule, extent = schedule_of(act.kind, act.algorithm, ranks), program.extent(act, ranks)
-        hops = loads_of(schedule, *extent, act.codec, act.density, program.edges(act))
+        schedule, edges = course(program, act, ranks)
+        hops = loads_of(schedule, *program.extent(act, ranks), act.codec, act.density, edges)
         most = max((hop.size / max(hop.messages, 1) for hop in hops), default=0.0)
         return costs.wiring.slowdown(int(most), "hop")
     return 1.0 if act.space is Space.VALUE else costs.wiring.slowdown(size, "message")  # who waits computes nothing

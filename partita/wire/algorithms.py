@@ -12,16 +12,20 @@ from typing import Final
 from partita.errors import PlanError
 from partita.plan.wire import Wire
 from partita.program.instruction import Collective, Kind, Space
+from partita.program.program import Program
 from partita.units import Bytes
+from partita.wire.codec import coded_size
 from partita.wire.doubling import binary_blocks, halving_doubling, recursive_doubling
 from partita.wire.layers import butterfly, hierarchical
 from partita.wire.rings import pairwise, pairwise_scatter, ring, ring_all_gather, ring_reduce_scatter
-from partita.wire.schedule import Schedule, Sparse
+from partita.wire.schedule import Schedule, Sparse, cut, even_edges, stranded
 from partita.wire.trees import tree, tree_broadcast
 
 BACKEND: Final = "backend"
 AUTO: Final = "auto"
 PAIRWISE: Final = "pairwise"
+STRANDS: Final = 2
+STRAND: Final[Bytes] = 2**16  # of a message; shorter ones cost more calls than strands save
 ALGORITHMS: Final[dict[str, Callable[..., Schedule]]] = {
     "ring": ring, "tree": tree, "doubling": recursive_doubling, "halving": halving_doubling, "blocks": binary_blocks,
     "pairwise": pairwise, "hierarchical": hierarchical, "butterfly": butterfly,
@@ -79,6 +83,19 @@ def schedule_of(kind: Kind, algorithm: str, ranks: int) -> Schedule:
     if kind is Kind.REDUCE_SCATTER:
         return (pairwise_scatter if algorithm == PAIRWISE else ring_reduce_scatter)(ranks)
     return ring_all_gather(ranks)
+
+
+def course(program: Program, act: Collective, ranks: int) -> tuple[Schedule, tuple[int, ...]]:
+    """The schedule by which a collective that goes by messages goes, and the edges between the parts of its vector.
+
+    A ring that encodes long messages has two strands: one is on its way while the other is encoded or decoded.
+    """
+    whole, (elements, item) = schedule_of(act.kind, act.algorithm, ranks), program.extent(act, ranks)
+    edges = program.edges(act) or even_edges(elements, whole.parts)
+    rings = act.codec is not None and act.algorithm in (BACKEND, "ring")
+    if rings and act.codec and coded_size(act.codec, elements // whole.parts, item) >= STRANDS * STRAND:
+        return stranded(whole, STRANDS), cut(edges, STRANDS)
+    return whole, edges
 
 
 def by_messages(act: Collective) -> bool:

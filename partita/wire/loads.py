@@ -19,7 +19,7 @@ class HopLoad:
     """The work of one hop of step number `step`: `size` bytes in `messages` messages.
 
     The source encodes `encoded` elements; the target decodes `decoded`, adds `added`, and merges `merged` entries of a
-    sparse stream into its own.
+    sparse stream into its own. Hops of one `strand` wait for each other alone.
     """
 
     step: int
@@ -31,6 +31,7 @@ class HopLoad:
     added: int
     merged: int = 0
     messages: int = 1
+    strand: int = 0
 
 
 @lru_cache(512)
@@ -67,7 +68,8 @@ def loads_of(
                 final.update(parts)
                 handed.update((hop.target, part) for _, part in parts)
             own = (fresh, moved) if codec else (0, 0)
-            found.append(HopLoad(number, hop.source, hop.target, size, *own, moved if hop.add else 0))
+            added, strand = moved if hop.add else 0, hop.start % schedule.strands
+            found.append(HopLoad(number, hop.source, hop.target, size, *own, added, strand=strand))
         final |= handed
     return tuple(found)
 

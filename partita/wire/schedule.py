@@ -4,6 +4,7 @@
     hop       0 --[1:2]--> 3 +     rank 0 sends part 1 to rank 3, which adds it to its own
               0 --[1:2]--> 3       ... which replaces its own by it
     step      hops that may overlap: each sends what its sender held when the step began
+    strands   parts k, k + strands, ... go through the steps by themselves, whatever those of other strands wait for
     sparse    parts are sent as streams of the elements that are not 0 (see `streams`), of lengths known at run time
 
 A rank carries out its own hops step by step, and waits for no others. The simulator derives times and bytes from a
@@ -12,9 +13,10 @@ schedule, the worker its sends and receives.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from partita.errors import ProgramError
 from partita.units import Bytes
@@ -62,6 +64,7 @@ class Schedule:
     parts: int
     steps: tuple[Step, ...]
     sparse: Sparse | None = None
+    strands: int = 1
 
     def __str__(self) -> str:
         lines = [f"{i:4}  " + "   ".join(map(str, step)) for i, step in enumerate(self.steps)]
@@ -113,18 +116,36 @@ def own_steps(schedule: Schedule, rank: int) -> tuple[tuple[int, tuple[Hop, ...]
 
 
 @lru_cache(256)
-def strand(whole: Schedule, number: int, of: int) -> Schedule:
-    """The schedule of one strand if each part is cut into `of` subparts: that of the `number`-th subpart of every
-    part."""
+def stranded(whole: Schedule, of: int) -> Schedule:
+    """The same steps in `of` strands: each part is cut into so many subparts, one of each strand."""
     steps = (
         tuple(
             Hop(hop.source, hop.target, part * of + number, part * of + number + 1, hop.add)
+            for number in range(of)
             for hop in step
             for part in range(hop.start, hop.stop)
         )
         for step in whole.steps
     )
-    return Schedule(f"{whole.name}, {number} of {of}", whole.ranks, whole.parts * of, tuple(steps))
+    return Schedule(f"{whole.name} in {of} strands", whole.ranks, whole.parts * of, tuple(steps), strands=of)
+
+
+@lru_cache(256)
+def strands_of(whole: Schedule) -> tuple[Schedule, ...]:
+    """The steps of each strand."""
+    if whole.strands == 1:
+        return (whole,)
+    kept = [
+        tuple(tuple(hop for hop in step if hop.start % whole.strands == number) for step in whole.steps)
+        for number in range(whole.strands)
+    ]
+    return tuple(replace(whole, steps=steps, strands=1) for steps in kept)
+
+
+def cut(edges: Sequence[int], of: int) -> tuple[int, ...]:
+    """The edges between subparts, of which each part has `of`."""
+    inner = (start + (stop - start) * k // of for start, stop in pairwise(edges) for k in range(of))
+    return (*inner, edges[-1])
 
 
 @lru_cache(256)

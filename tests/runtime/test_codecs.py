@@ -13,6 +13,7 @@ from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, checked
 from partita.simulator.simulate import simulate
 from partita.task import Task
+from partita.wire import algorithms
 from tests.captures import capture
 from tests.priced import priced, whole_cores
 from tests.runtime.padded import padded
@@ -66,6 +67,25 @@ BOTH = (
 def test_owners_equal_their_replay(plan: str) -> None:
     """ME-01, ME-02, ME-03: each rank's part is the sum of what all said of it, as often as gradients are scattered."""
     assert replayed(perceptron(), plan, 3) <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    "plan", ["ddp(codec=q8)", "zero1(codec=truncate)", "zero3(codec=fixed(bits=6,where=hop),microbatches=2)"]
+)
+def test_rings_in_strands_equal_their_replay(plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long messages go in two strands, each of which is encoded by itself."""
+    one = bytes_of(plan)
+    monkeypatch.setattr(algorithms, "STRAND", 8)
+    assert replayed(perceptron(), plan, 3) <= TOLERANCE
+    assert (bytes_of(plan) > one) is ("truncate" not in plan)  # a scale for each part, twice as many
+
+
+def bytes_of(plan: str) -> int:
+    """Bytes that rank 0 sends in a step of the perceptron on three devices."""
+    graph, machines = capture(perceptron()), cluster_of(3)
+    (phase,) = lower(graph, call(plan, graph, machines), machines)
+    batches = sorted({segment.batch for segment in phase.program.segments})
+    return simulate(phase.program, priced(graph, machines, batches)).wire_sent[0]
 
 
 @pytest.mark.parametrize("plan", BOTH)

@@ -88,6 +88,16 @@ def test_what_trains_as_one_process_does_is_plainer_than_what_does_not() -> None
     assert "ddp computes nothing twice" in found.explanation
 
 
+def test_a_recipe_as_it_comes_is_plainer_than_one_with_settings() -> None:
+    """They are alike, and it is what one would take without a search."""
+    fast = one("ddp(bucket_bytes=8388608)", 1.0, instructions=2)
+    found = plainest(search_of((fast, one("ddp", 1.02, instructions=30))), CLUSTER, "time")
+    assert found.best.name == "ddp"
+    assert "ddp is the recipe as it comes" in found.explanation
+    ranked = search_of((fast, one("ddp", ALIKE + 0.01)))
+    assert plainest(ranked, CLUSTER, "time") is ranked
+
+
 def test_of_several_the_plainest_and_not_the_next() -> None:
     few = (BEST, one("a", 1.01, instructions=15), one("b", 1.02, instructions=10), one("c", 1.03, instructions=10))
     found = plainest(search_of((*few, one("d", 1.06, instructions=1))), CLUSTER, "time")

@@ -10,15 +10,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from partita.errors import PlanError, ProgramError
 from partita.wire.algorithms import ALGORITHMS, all_reduce, factors
 from partita.wire.interpreter import carried_out
 from partita.wire.rings import pairwise_reduce_scatter, ring_all_gather, ring_reduce_scatter
-from partita.wire.schedule import Hop, Schedule, even_edges, schedule
+from partita.wire.schedule import Hop, Schedule, cut, even_edges, schedule, stranded, strands_of
 from partita.wire.trees import tree_broadcast, tree_reduce
 
 RANKS = range(1, 18)
+Reals = NDArray[np.float64]
 
 
 def names(ranks: int) -> list[str]:
@@ -38,6 +40,31 @@ def test_every_rank_ends_with_the_sum(ranks: int) -> None:
     """CO-02..07: ring, tree, doubling, halving-doubling, binary blocks, hierarchical, p = 1..17."""
     for name in names(ranks):
         assert sums(all_reduce(name, ranks)), name
+
+
+@given(st.integers(2, 9), st.integers(0, 100), st.integers(1, 4))
+def test_strands_together_do_what_the_whole_does(ranks: int, elements: int, of: int) -> None:
+    """Each strand has its own part of every part; it asks for nothing that another strand does."""
+    draw = np.random.default_rng(ranks)
+    vectors = [draw.normal(size=elements) for _ in range(ranks)]
+    for name in names(ranks):
+        one = all_reduce(name, ranks)
+        edges = even_edges(elements, one.parts)
+        whole = ended(one, vectors, edges)
+        many = stranded(one, of)
+        assert np.array_equal(ended(many, vectors, cut(edges, of)), whole)
+        for strand in strands_of(many):
+            vectors_of = [[vector[a:b] for a, b in pairwise(cut(edges, of))] for vector in vectors]
+            assert len(strand.steps) == len(one.steps)
+            vectors = [np.concatenate(parts) for parts in carried_out(strand, vectors_of)]
+        assert np.array_equal(np.stack(vectors), whole)
+        vectors = [draw.normal(size=elements) for _ in range(ranks)]
+
+
+def ended(one: Schedule, vectors: list[Reals], edges: tuple[int, ...]) -> Reals:
+    """What each rank ends with."""
+    parts = [[vector[a:b] for a, b in pairwise(edges)] for vector in vectors]
+    return np.stack([np.concatenate(found) for found in carried_out(one, parts)])
 
 
 @pytest.mark.parametrize("name", ["ring", "tree", "doubling", "halving", "blocks", "pairwise", "butterfly"])
