@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
-from typing import Final, Protocol
+from typing import Protocol
 
 import torch
 
 from partita.runtime.transport import Pending, Steps, Transport
-from partita.wire.schedule import Hop, Schedule, cut, even_edges, own_steps, stranded, strands_of
-
-HALVES: Final = 2
+from partita.wire.schedule import STRANDS, Hop, Schedule, cut, even_edges, own_steps, stranded, strands_of
 
 
 class Code(Protocol):
@@ -62,7 +60,7 @@ def in_halves(
     """As `by_schedule`, but each part is sent in two halves, so that one half is on its way while the other is
     added."""
     yield from by_schedule(
-        transport, stranded(schedule, HALVES), flat, group, key, round, edges=cut(edges, HALVES)
+        transport, stranded(schedule, STRANDS), flat, group, key, round, edges=cut(edges, STRANDS)
     )  # fmt: skip
 
 

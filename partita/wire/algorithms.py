@@ -18,13 +18,12 @@ from partita.wire.codec import coded_size
 from partita.wire.doubling import binary_blocks, halving_doubling, recursive_doubling
 from partita.wire.layers import butterfly, hierarchical
 from partita.wire.rings import pairwise, pairwise_scatter, ring, ring_all_gather, ring_reduce_scatter
-from partita.wire.schedule import Schedule, Sparse, cut, even_edges, stranded
+from partita.wire.schedule import STRANDS, Schedule, Sparse, cut, even_edges, stranded
 from partita.wire.trees import tree, tree_broadcast
 
 BACKEND: Final = "backend"
 AUTO: Final = "auto"
 PAIRWISE: Final = "pairwise"
-STRANDS: Final = 2
 STRAND: Final[Bytes] = 2**16  # of a message; shorter ones cost more calls than strands save
 ALGORITHMS: Final[dict[str, Callable[..., Schedule]]] = {
     "ring": ring, "tree": tree, "doubling": recursive_doubling, "halving": halving_doubling, "blocks": binary_blocks,
@@ -92,8 +91,8 @@ def course(program: Program, act: Collective, ranks: int) -> tuple[Schedule, tup
     """
     whole, (elements, item) = schedule_of(act.kind, act.algorithm, ranks), program.extent(act, ranks)
     edges = program.edges(act) or even_edges(elements, whole.parts)
-    rings = act.codec is not None and act.algorithm in (BACKEND, "ring")
-    if rings and act.codec and coded_size(act.codec, elements // whole.parts, item) >= STRANDS * STRAND:
+    message = coded_size(act.codec, elements // whole.parts, item) if act.codec else 0
+    if act.algorithm in (BACKEND, "ring") and message >= STRANDS * STRAND:
         return stranded(whole, STRANDS), cut(edges, STRANDS)
     return whole, edges
 

@@ -17,9 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
+from typing import Final
 
 from partita.errors import ProgramError
 from partita.units import Bytes
+
+STRANDS: Final = 2  # one is on its way while the other is added or coded
 
 
 @dataclass(frozen=True, slots=True)
