@@ -131,13 +131,14 @@ class _Values:
         for part in operator.target.split("."):
             function = getattr(function, part)
 
-        def given(argument: Argument) -> Any:
-            if isinstance(argument, Ref):
-                return self._value(argument, made)
-            if isinstance(argument, tuple):
-                return [given(part) for part in argument]
-            if isinstance(argument, Symbol):
-                return torch.device("cpu") if argument.kind == "device" else getattr(torch, argument.value)
-            return argument
+        told = {name: self._given(value, made) for name, value in operator.keywords}
+        return function(*(self._given(argument, made) for argument in operator.arguments), **told)
 
-        return function(*map(given, operator.arguments), **{name: given(value) for name, value in operator.keywords})
+    def _given(self, argument: Argument, made: dict[str, Any]) -> Any:
+        if isinstance(argument, Ref):
+            return self._value(argument, made)
+        if isinstance(argument, tuple):
+            return [self._given(part, made) for part in argument]
+        if isinstance(argument, Symbol):
+            return torch.device("cpu") if argument.kind == "device" else getattr(torch, argument.value)
+        return argument
