@@ -88,9 +88,10 @@ def measured_on(graph: Graph, cluster: Cluster) -> Costs:
     return replace(sheet, source="measured", wiring=wiring, add=quick, update_unpacked=quick, hosts=hosts, _sums={})
 
 
+@pytest.mark.parametrize("points", [12, pytest.param(60, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("calibrated", [False, True])
 @pytest.mark.parametrize("name", CLUSTERS)
-def test_no_point_is_below_its_floor(name: str, calibrated: bool) -> None:
+def test_no_point_is_below_its_floor(name: str, calibrated: bool, points: int) -> None:
     """Neither the rough bound nor the one of its own cuts nor the closer one, in seconds and in bytes, on drawn points
     of every kind and more with gathered weights on stages, without stages, and with stages in turns; and where wires
     are fast, the second is not far."""
@@ -101,8 +102,8 @@ def test_no_point_is_below_its_floor(name: str, calibrated: bool) -> None:
     near = []
     gathering, alone = (space.column("shard") == 3) & (space.column("pipe") > 1), space.column("pipe") == 1
     in_turns = (space.column("schedule") >= 4) & (space.column("data") > 1)
-    drawn = [draw.choice(np.flatnonzero(some), 20).tolist() for some in (gathering, alone, in_turns)]
-    for i in (*draw.choice(len(space), 60, replace=False).tolist(), *chain(*drawn)):
+    drawn = [draw.choice(np.flatnonzero(some), points // 3).tolist() for some in (gathering, alone, in_turns)]
+    for i in (*draw.choice(len(space), points, replace=False).tolist(), *chain(*drawn)):
         seconds, memory = clocked(graph, cluster, space.call(i), measured)
         one = Space(space.rows[[i]])
         closer, held = bounds.seconds(one, closer=True)[0], bounds.memory(one, closer=True)[0]
