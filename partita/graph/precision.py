@@ -3,6 +3,7 @@
 parameters   short, copies of masters that the optimizer keeps wide          buffers, samples   wide
 contractions in the short dtype                                              x ~w> (mm) ~~~~    ~ short, - wide
 norms, softmax, recurrent layers inside in the wide one, results rounded     ~(softmax)~
+BatchNorm takes activations as they come, weights and statistics wide        ~(batch_norm)~
 losses, powers, exponentials, sums of forward in the wide one                ~(log_softmax)---(nll_loss)---
 all else in the widest dtype of what it reads
 backward: the gradient of a value has the value's dtype                      ~(log_softmax_backward)---
@@ -44,6 +45,11 @@ WIDE: Final = frozenset((
     "linalg_vector_norm", "norm",
 ))  # fmt: skip
 FORWARD_WIDE: Final = frozenset(("sum", "prod", "cumsum", "cumprod"))
+CHANNELWISE: Final = frozenset((
+    "native_batch_norm", "_native_batch_norm_legit_functional", "_native_batch_norm_legit",
+    "native_batch_norm_backward",
+))  # fmt: skip
+ACCUMULATED: Final = "float32"  # in which kernels take weights and statistics of channels beside short activations
 
 
 def wide_of(graph: Graph) -> str:
@@ -53,10 +59,12 @@ def wide_of(graph: Graph) -> str:
     return found.pop() if len(found) == 1 and found <= set(FLOATS) and graph.rung != "opaque" else ""
 
 
-def dtype_rule(target: str, backward: bool) -> str:
-    """How an operator computes: 'short', 'wide', wide 'inside' with a rounded result, or as it 'follows' from what it
-    reads."""
+def dtype_rule(target: str, backward: bool, wide: str) -> str:
+    """How an operator computes: 'short', 'wide', wide 'inside' with a rounded result, activations as they come and
+    'channels' wide, or as it 'follows' from what it reads."""
     name = target.split(".")[1].removesuffix("_")
+    if name in CHANNELWISE and wide == ACCUMULATED:
+        return "channels"
     if name in CONTRACTIONS or name.startswith(ATTENTION):
         return "short"
     if name in INSIDE:
@@ -123,7 +131,7 @@ class _Writer:
 
     def _forward(self, operator: Operator) -> None:
         read = reading(operator, lambda ref: self.rounded.get(ref, ref))
-        rule, floats = dtype_rule(operator.target, False), self._floats(read)
+        rule, floats = dtype_rule(operator.target, False, self.wide), self._floats(read)
         before = self.spec(floats[0]).dtype if floats else self.wide
         self._emit(read, rule, floats)
         first = Ref(operator.name, 0 if operator.several else -1)
@@ -139,7 +147,7 @@ class _Writer:
             return ref if inner else self.rounded.get(ref, ref)
 
         read = reading(operator, taken)
-        self._emit(read, dtype_rule(operator.target, True), self._floats(read))
+        self._emit(read, dtype_rule(operator.target, True, self.wide), self._floats(read))
         for index, tensor in enumerate(operator.outputs):
             ref = Ref(operator.name, index if operator.several else -1)
             if tensor is None or tensor.dtype != self.wide:
@@ -164,13 +172,15 @@ class _Writer:
 
     def _emit(self, operator: Operator, rule: str, floats: list[Ref]) -> None:
         """The operator, what it reads cast as its rule says; the specs of what it makes."""
-        large = {self.spec(ref).dtype for ref in floats if self.spec(ref).shape}
+        apart = 1 if rule == "channels" else 0  # dimensions of what is wide, whatever the rest is
+        large = {self.spec(ref).dtype for ref in floats if len(self.spec(ref).shape) > apart}
         goal = {"short": self.short, "wide": self.wide, "inside": self.wide}.get(rule, "")
         mixed = not goal and len(large) > 1
         cast = {
             ref: self._cast(ref, goal or self.wide, operator)
             for ref in floats
-            if (goal or (mixed and self.spec(ref).shape)) and not self._statistic(ref)
+            if (goal or (mixed and self.spec(ref).shape) or len(self.spec(ref).shape) == apart > 0)
+            and not self._statistic(ref)
         }
         told = any(isinstance(a, Symbol) and a.value == self.wide for a in _literals(operator))
         found = large or {self.spec(ref).dtype for ref in floats}
@@ -179,7 +189,7 @@ class _Writer:
         for index, tensor in enumerate(operator.outputs):
             if tensor is not None and tensor.dtype == self.wide:
                 statistic = ATTENTION in operator.target and "backward" not in operator.target and index
-                tensor = replace(tensor, dtype="float32" if statistic else dtype)
+                tensor = replace(tensor, dtype="float32" if statistic else self.wide if apart and index else dtype)
             if tensor is not None:
                 self.specs[Ref(operator.name, index if operator.several else -1)] = tensor
             outputs.append(tensor)

@@ -5,6 +5,7 @@ A step that was rewritten by `shortened` computes what a model with short weight
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,8 +22,8 @@ CONVOLUTIONS = (
 
 
 class Shortened(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Inside, contractions are in `short`; norms, softmax, losses and the like in `wide`; all else in the widest dtype
-    that a call reads. In-place calls keep the dtype of what they change."""
+    """Inside, contractions are in `short`; norms, softmax, losses and the like in `wide`, but of BatchNorm the
+    activations; all else in the widest dtype that a call reads. In-place calls keep the dtype of what they change."""
 
     def __init__(self, short: torch.dtype, wide: torch.dtype) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -30,14 +31,17 @@ class Shortened(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        rule = dtype_rule(str(func), torch._C._current_graph_task_id() != -1)
+        rule = dtype_rule(str(func), torch._C._current_graph_task_id() != -1, str(self.wide)[6:])
         tensors = (leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
         floats = [tensor for tensor in tensors if tensor.dtype in (self.short, self.wide)]
         if func._schema.is_mutable or not floats:
             return func(*args, **kwargs)
-        if rule == "follows":
-            if len({t.dtype for t in floats if t.dim()}) > 1:
-                args, kwargs = self._all((args, kwargs), self.wide, scalars=False)
+        if rule in ("follows", "channels"):
+            apart = 1 if rule == "channels" else 0
+            if len({t.dtype for t in floats if t.dim() > apart}) > 1:
+                args, kwargs = self._all((args, kwargs), self.wide, lambda t: t.dim() > 0)
+            if apart:
+                args, kwargs = self._all((args, kwargs), self.wide, lambda t: t.dim() == apart)
             return func(*args, **kwargs)
         if rule == "short":
             reads = (5 if "backward" in str(func) else 3) if ATTENTION in str(func) else len(args)
@@ -51,11 +55,11 @@ class Shortened(TorchDispatchMode):  # type: ignore[no-untyped-call]
         rounded = (made[0] if several else made).to(floats[0].dtype)
         return (rounded, *made[1:]) if several else rounded
 
-    def _all(self, values: Any, dtype: torch.dtype, scalars: bool = True) -> Any:
-        """Every float in `dtype`, and every mention of the other one."""
+    def _all(self, values: Any, dtype: torch.dtype, these: Callable[[torch.Tensor], bool] = lambda t: True) -> Any:
+        """Every float of `these` in `dtype`, and every mention of the other one."""
 
         def one(value: Any) -> Any:
-            if isinstance(value, torch.Tensor) and value.dtype in (self.short, self.wide) and (scalars or value.dim()):
+            if isinstance(value, torch.Tensor) and value.dtype in (self.short, self.wide) and these(value):
                 return value.to(dtype)
             return dtype if value is self.short else value
 
