@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from partita.cluster.cluster import Cluster, Link
 from partita.cost.costs import Host
-from partita.errors import ClusterError
+from partita.errors import ClusterError, RunError
 from partita.lab import enter
 from partita.lab.keeper import MARK
 from partita.lab.keeper_client import KeeperClient, NamespacesRefused
@@ -133,7 +133,7 @@ class Lab:
         return bool(self.groups) and killed_for_memory(self.groups[rank])
 
     def set_bandwidth(self, rank: int, bandwidth: BytesPerSecond) -> None:
-        """Both directions of the device's port, from now on. Raises ClusterError on loopback."""
+        """Both directions of the device's port, from now on. Raises ClusterError on loopback, RunError if refused."""
         if self.kind == "loopback":
             raise ClusterError(f"cluster {self.cluster.name} runs on loopback; its bandwidth cannot be set")
         if not bandwidth > 0:
@@ -142,7 +142,7 @@ class Lab:
         batches: list[tuple[str, ...]] = [()] * (self.cluster.size + 1)
         batches[0] = tuple(shape(f"d{rank}", link, False, "change"))
         batches[rank + 1] = tuple(shape(INTERFACE, link, False, "change"))
-        self.keeper.carry_out(find_tool("tc"), tuple(batches))
+        self._change(rank, "tc", tuple(batches))
 
     @contextmanager
     def lifted(self) -> Iterator[None]:
@@ -158,12 +158,21 @@ class Lab:
                 set_cores(group, cores)
 
     def set_link(self, rank: int, up: bool) -> None:
-        """Takes the device's link down, or up again. Raises ClusterError on loopback."""
+        """Takes the device's link down, or up again. Raises ClusterError on loopback, RunError if refused."""
         if self.kind == "loopback":
             raise ClusterError(f"cluster {self.cluster.name} runs on loopback; it has no links to take down")
         batches: list[tuple[str, ...]] = [()] * (self.cluster.size + 1)
         batches[rank + 1] = (f"link set {INTERFACE} {'up' if up else 'down'}",)
-        self.keeper.carry_out(find_tool("ip"), tuple(batches))
+        self._change(rank, "ip", tuple(batches))
+
+    def _change(self, rank: int, tool: str, batches: tuple[tuple[str, ...], ...]) -> None:
+        """Change a link of the open lab by the lines for each namespace. Raises RunError if the machine refuses."""
+        try:
+            self.keeper.carry_out(find_tool(tool), batches)
+        except NamespacesRefused as refusal:
+            raise RunError(
+                f"the link of rank {rank} cannot be changed ({refusal}); open the lab again", rank=rank
+            ) from None
 
     def set_quota(self, rank: int, cores: float) -> None:
         """The device's share of the cores from now on; 0 lifts it. Raises ClusterError without control groups."""

@@ -10,7 +10,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -168,8 +168,11 @@ def _loopback(cluster: Cluster, reason: str = "") -> Lab:
     """Plain processes, and a socket that listens on 127.0.0.1 alone, so that no store need be open to the network."""
     run = new_run()
     record = state_directory() / f"lab-{run}.json"
-    listener = socket.create_server(("127.0.0.1", 0), backlog=max(128, cluster.size))
-    keeper = start_keeper(run, record, "plain", 0)
-    write_record(record, run, ())
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=max(128, cluster.size)))
+        keeper = start_keeper(run, record, "plain", 0)
+        stack.callback(keeper.release)
+        write_record(record, run, ())
+        stack.pop_all()
     notes = (reason,) if reason else ()
     return Lab(cluster, "loopback", notes, keeper, (), listener.getsockname()[1], listener)

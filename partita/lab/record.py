@@ -9,6 +9,7 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -93,7 +94,7 @@ def reap() -> tuple[str, ...]:
     reaped = []
     for path in sorted(state_directory().glob("lab-*.json")):
         record = _read(path)
-        if record is None or (record.place == place() and not alive(record.owner)):
+        if record is None or _deserted(record, path):
             if record:
                 sweep(record.run, list(record.groups))
                 for folder in record.folders:
@@ -101,6 +102,16 @@ def reap() -> tuple[str, ...]:
                 reaped.append(record.run)
             path.unlink(missing_ok=True)
     return tuple(reaped)
+
+
+def _deserted(record: Record, path: Path) -> bool:
+    """Whether the launcher is gone: its process has ended, or this machine has started since the record was written.
+    Of another PID namespace nothing is known."""
+    here = place()
+    if record.place == here:
+        return not alive(record.owner)
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return record.place.split()[:1] != here.split()[:1] and path.stat().st_mtime < booted
 
 
 def _read(path: Path) -> Record | None:

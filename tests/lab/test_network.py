@@ -4,6 +4,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -11,13 +12,16 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.cluster.text import load_cluster
-from partita.errors import ClusterError
+from partita.errors import ClusterError, RunError
+from partita.lab import network
 from partita.lab.keeper import members
+from partita.lab.keeper_client import KeeperClient
 from partita.lab.lab import Lab
 from partita.lab.network import open_lab
 from partita.lab.record import reap
@@ -56,6 +60,33 @@ pytestmark = pytest.mark.usefixtures("state")
 
 def lab_of(name: str) -> AbstractContextManager[Lab]:
     return open_lab(load_cluster(name))
+
+
+@pytest.mark.parametrize("step", ["start_keeper", "write_record"])
+def test_a_lab_that_cannot_open_closes_its_listener(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    listeners, create = list[socket.socket](), socket.create_server
+
+    def listening(*place: Any, **order: Any) -> socket.socket:
+        listeners.append(create(*place, **order))
+        return listeners[0]
+
+    def full(*given: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(socket, "create_server", listening)
+    monkeypatch.setattr(network, step, full)
+    with pytest.raises(OSError, match="no space left"), lab_of("local:2"):
+        pass
+    assert listeners[0].fileno() == -1
+
+
+def test_a_link_that_cannot_be_changed_is_an_error_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An open lab has no other kind to fall back to."""
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
+    lab = Lab(load_cluster("lab-4x1g"), "namespaces", (), KeeperClient.__new__(KeeperClient), (), 1)
+    for change in (lambda: lab.set_bandwidth(2, 4e6), lambda: lab.set_link(2, False)):
+        with pytest.raises(RunError, match=r"the link of rank 2 cannot be changed \(the program \w+ of iproute2"):
+            change()
 
 
 def python(code: str, *arguments: str) -> list[str]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from partita.cluster.text import load_cluster
 from partita.lab.link_costs import probe_links
-from partita.lab.record import reap, scratch
+from partita.lab.record import reap, scratch, state_directory, write_record
 
 KILLED = """
 import os, signal
@@ -36,6 +38,20 @@ def test_the_folder_of_a_killed_launcher_is_reaped(
         assert mine.exists()
     assert not mine.exists()
     assert list(state.iterdir()) == []
+
+
+@pytest.mark.parametrize(("boot", "age", "left"), [("another", 1e9, 0), ("another", 0.0, 1), ("", 1e9, 1)])
+def test_a_folder_of_an_earlier_boot_is_reaped(boot: str, age: float, left: int, state: Path, tmp_path: Path) -> None:
+    """What runs beside, in another PID namespace or on another machine with the same temporary folder, is left."""
+    folder, record = tmp_path / "partita-run-x", state_directory() / "lab-x.json"
+    folder.mkdir()
+    write_record(record, "x", (), (str(folder),))
+    raw = json.loads(record.read_text())
+    raw["place"] = f"{boot or raw['place'].split()[0]} pid:[1]"
+    record.write_text(json.dumps(raw))
+    os.utime(record, (time.time() - age,) * 2)
+    assert len(reap()) == 1 - left
+    assert folder.exists() == record.exists() == bool(left)
 
 
 def test_a_record_cannot_remove_what_is_not_ours(state: Path, tmp_path: Path) -> None:
