@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
+from ipaddress import ip_address
 from typing import Any, Final
 
 import torch.distributed as dist
@@ -72,13 +73,19 @@ def talk_over(cluster: Cluster, note: Tell) -> None:
     known = [name for _, name in socket.if_nameindex()]
     if chosen and chosen not in known:
         raise OptionError(f"{cluster.name} names interface {chosen!r}; this machine has {', '.join(known)}")
-    if not chosen and socket.gethostbyname(host).startswith("127."):
+    if not chosen and _leads_here(host):
         chosen = LOOP
     if chosen:
         os.environ[INTERFACE] = chosen
     if chosen != LOOP:
         where = f"interface {chosen}" if chosen else "whatever interface this host's name leads to"
         note(f"ranks talk over {where}, unencrypted and without a password: keep that network to yourself")
+
+
+def _leads_here(host: str) -> bool:
+    """Whether a name or an address, of either family, is that of loopback."""
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM) if host else []
+    return any(ip_address(address[0]).is_loopback for *_, address in found[:1])
 
 
 def train_rank(

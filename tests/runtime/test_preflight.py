@@ -90,7 +90,13 @@ def test_a_port_that_is_taken_is_called_so(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize(
     ("host", "interface", "chosen", "warned"),
-    [("127.0.0.1", "", "lo", False), ("localhost", "lo", "lo", False), ("192.0.2.1", "", "", True)],
+    [
+        ("127.0.0.1", "", "lo", False),
+        ("::1", "", "lo", False),
+        ("localhost", "lo", "lo", False),
+        ("192.0.2.1", "", "", True),
+        ("2001:db8::1", "", "", True),
+    ],
 )
 def test_ranks_talk_over_loopback_or_say_over_what(
     host: str, interface: str, chosen: str, warned: bool, monkeypatch: pytest.MonkeyPatch
