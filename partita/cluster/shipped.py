@@ -71,8 +71,12 @@ def cards_here(spec: str, wanted: int, host_memory: int) -> tuple[Device, ...]:
     found = []
     for line in lines[:wanted]:
         name, _, size = line.rpartition(",")
-        like = _like(name)
-        found.append(replace(like, memory=round(float(size) * 2**20), host_memory=host_memory))
+        if not size.strip().isdecimal():
+            raise ClusterError(
+                f"{spec!r} needs the memory of each card, and nvidia-smi says {size.strip()!r} of {name}; describe the "
+                "machine in a file, with its cards' memory"
+            )
+        found.append(replace(_like(name), memory=int(size) * 2**20, host_memory=host_memory))
     return tuple(found)
 
 

@@ -80,6 +80,12 @@ def test_a_machine_without_cards_says_so(tmp_path: Path, monkeypatch: pytest.Mon
         load_cluster("local:cuda:1")
 
 
+def test_a_card_whose_memory_is_not_told_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    smi(tmp_path, monkeypatch, "NVIDIA GB10, [N/A]")
+    with pytest.raises(ClusterError, match=r"nvidia-smi says '\[N/A\]' of NVIDIA GB10; describe the machine"):
+        load_cluster("local:cuda:1")
+
+
 def on_a_card(*words: str) -> list[str]:
     """What the script of that name says of plans on a made-up device, in a process of its own: torch's second device
     can be named once."""
