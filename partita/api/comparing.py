@@ -24,7 +24,7 @@ from partita.lab.costing import Tell, quiet
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.recipes.reading import AUTO
-from partita.report.comparison import Comparison, row_of
+from partita.report.comparison import Comparison, Row, row_of
 from partita.report.environment import environment
 from partita.report.setting import setting_of
 from partita.report.verdict import Verdict
@@ -63,22 +63,23 @@ def compare(
     steps = steps or (10 if target_loss is None else graph.samples // graph.global_batch)
     given = dict(zip(names, chosen, strict=True))
     notes = list[str]()
-    rows = {name: _planned(plan, graph, machines, notes.append, task=loaded, tell=tell) for name, plan in given.items()}
-    made = {text: plan for text, plan in rows.items() if isinstance(plan, Plan)}
+    drafts = {
+        name: _planned(plan, graph, machines, notes.append, task=loaded, tell=tell) for name, plan in given.items()
+    }
+    made = {text: plan for text, plan in drafts.items() if isinstance(plan, Plan)}
+    found = {text: Row(text, error=why) for text, why in drafts.items() if isinstance(why, str)}
 
     def again(text: str, costs: Costs) -> Plan:
-        found = text if text == AUTO else _planned(given[text], graph, machines, task=loaded, costs=costs)
-        return made[text] if isinstance(found, str) else found  # `auto` has measured what it judges
+        plan = text if text == AUTO else _planned(given[text], graph, machines, task=loaded, costs=costs)
+        return made[text] if isinstance(plan, str) else plan  # `auto` has measured what it judges
 
-    order: dict[str, Any] = {"steps": steps, "repeat": repeat, "seed": seed, "bandwidths": bandwidths}
-    ran = run_comparison(loaded, graph, machines, made, again=again, evaluate=evaluate, **order, tell=tell)
-    rows |= ran.failed
-    found = [
-        row_of(name, rows[name], ran.predicted.get(name), ran.results.get(name, ()), ran.memory.get(name, ()),
-               ran.guesses.get(name, {}), target_loss, ran.classes.get(name, ""), ran.over.get(name, ()))
-        for name in names
-    ]  # fmt: skip
-    return Comparison(tuple(found), spec, machines, (*notes, *ran.notes), environment(), setting_of(graph, machines))
+    order: dict[str, Any] = {"steps": steps, "repeat": repeat, "seed": seed, "bandwidths": bandwidths, "tell": tell}
+    if made:
+        ran = run_comparison(loaded, graph, machines, made, again=again, evaluate=evaluate, **order)
+        found |= {text: row_of(text, run, target_loss) for text, run in ran.runs.items()}
+        notes += ran.notes
+    rows = tuple(found[name] for name in names)
+    return Comparison(rows, spec, machines, tuple(notes), environment(), setting_of(graph, machines))
 
 
 def _planned(plan: Plan | str, graph: Graph, cluster: Cluster, note: Tell = quiet, **order: Any) -> Plan | str:

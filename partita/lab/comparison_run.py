@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
@@ -21,33 +21,83 @@ from partita.runtime.memory_trace import MemoryTrace
 from partita.runtime.result import RunResult
 from partita.searches.break_even import break_even_of
 from partita.searches.explaining import MOST_RANKS
-from partita.searches.sweep import Sweep, sweep
+from partita.searches.sweep import Curve, Sweep, sweep
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from partita.units import BytesPerSecond, Seconds
 
-
-@dataclass(frozen=True)
-class ComparisonRun:
-    """The results of a comparison, each by the plan's text.
-
-    `classes` are semantic classes, `predicted` Timelines, `guesses` the naive predictions in seconds by name, `memory`
-    each rank's allocations, `results` one run for each repeat, `over` the predicted (bandwidth, seconds of a step),
-    `failed` the sentence about a plan whose run failed.
-    """
-
-    classes: Mapping[str, str]
-    predicted: Mapping[str, Timeline]
-    guesses: Mapping[str, dict[str, Seconds]]
-    memory: Mapping[str, tuple[MemoryTrace, ...]]
-    results: Mapping[str, list[RunResult]]
-    notes: tuple[str, ...]
-    over: Mapping[str, tuple[tuple[BytesPerSecond, Seconds], ...]]
-    failed: Mapping[str, str] = field(default_factory=dict)
-
-
 Again = Callable[[str, Costs], Plan]
-Foretold = tuple[Timeline, dict[str, Seconds]]  # before a run: the predicted Timeline, naive predictions by name
+
+
+@dataclass(frozen=True, slots=True)
+class Foretold:
+    """A step before it runs: the predicted `timeline`, the naive predictions in seconds by name."""
+
+    timeline: Timeline
+    naive: dict[str, Seconds]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRun:
+    """What a comparison finds of a plan: its semantic class; predictions and results, one for each repeat; each rank's
+    allocations; the step predicted `over` bandwidths. Where a run failed, the sentence that says why."""
+
+    semantics: str
+    foretold: tuple[Foretold, ...] = ()
+    results: tuple[RunResult, ...] = ()
+    memory: tuple[MemoryTrace, ...] = ()
+    over: Curve = ()
+    error: str = ""
+
+    @property
+    def middle(self) -> Foretold:
+        """The prediction that counts, as the median of the runs does."""
+        return sorted(self.foretold, key=lambda one: one.timeline.step_seconds)[len(self.foretold) // 2]
+
+    def followed(self, before: Foretold, result: RunResult) -> PlanRun:
+        """This and one repeat more."""
+        return replace(self, foretold=(*self.foretold, before), results=(*self.results, result))
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonRun:
+    """What each plan's runs found, by its text; `notes` on the machine, on memory that was not measured, on codecs."""
+
+    runs: Mapping[str, PlanRun] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+class _Workers:
+    """One Rehearsal at a time, made by `start`: after a failure another takes its place as soon as it is needed."""
+
+    def __init__(self, start: Callable[[], Rehearsal]) -> None:
+        self.start, self._ready, self._stack = start, list[Rehearsal](), ExitStack()
+
+    def __enter__(self) -> _Workers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    @property
+    def now(self) -> Rehearsal:
+        """The workers that stand ready."""
+        if not self._ready:
+            self._ready.append(self._stack.enter_context(self.start()))
+        return self._ready[0]
+
+    @contextmanager
+    def attempt(self, text: str, failed: dict[str, RunError]) -> Iterator[Rehearsal]:
+        """The workers. A run that fails within is their last, and is `failed` by `text`. Raises RunStopped."""
+        now = self.now
+        try:
+            yield now
+        except RunStopped:
+            raise
+        except RunError as error:
+            self._stack.close()
+            self._ready.clear()
+            failed[text] = error
 
 
 def run_comparison(
@@ -60,50 +110,44 @@ def run_comparison(
     runs, with costs as the machine is then, since its speed drifts; of several repeats' predictions the middle one
     counts, as of their runs. Repeats are interleaved; then memory is measured. `evaluate`: held-out losses are
     computed, in the first repeat. Steps at other `bandwidths` (bytes a second) are predicted only. Where a plan's run
-    fails the others go on, with workers that are started again.
+    fails the others go on, with workers that are started again; so they do where its memory cannot be measured.
 
-    Raises RunError where the runs of all plans fail.
+    Raises RunError where costs cannot be measured, or the runs of all plans fail.
     """
-    results: dict[str, list[RunResult]] = {text: [] for text in drafts}
-    failed: dict[str, RunError] = {}
-    with ExitStack() as stack:
-        rehearsal = stack.enter_context(Rehearsal(task, graph, cluster, seed=seed, tell=tell))
-        plans, costs = measured_plans(rehearsal, drafts, again)
+    failed, unmeasured = dict[str, RunError](), dict[str, RunError]()
+    with _Workers(lambda: Rehearsal(task, graph, cluster, seed=seed, tell=tell)) as workers:
+        plans, costs = measured_plans(workers.now, drafts, again)
+        notes = list(workers.now.notes)
         programs = {text: lower(graph, plan, cluster)[-1].program for text, plan in plans.items()}
-        foretold: dict[str, list[Foretold]] = {text: [] for text in plans}
+        runs = {text: PlanRun(program.semantics) for text, program in programs.items()}
         for turn in range(repeat):
-            for text, plan in [each for each in plans.items() if each[0] not in failed]:
+            for text in [each for each in plans if each not in failed]:
                 tell(f"running {text}, repeat {turn + 1} of {repeat}")
-                try:
-                    now = rehearsal.as_now(costs, list(plans.values()))
-                    foretold[text].append((simulate(programs[text], now), naive(programs[text], now)))
-                    results[text].append(rehearsal.measure(plan, steps=steps, evaluate=evaluate and turn == 0))
-                except RunStopped:
-                    raise
-                except RunError as error:
-                    failed[text] = error
+                with workers.attempt(text, failed) as now:
+                    today = now.as_now(costs, list(plans.values()))
+                    before = Foretold(simulate(programs[text], today), naive(programs[text], today))
+                    result = now.measure(plans[text], steps=steps, evaluate=evaluate and turn == 0)
+                    runs[text] = runs[text].followed(before, result)
+                if text in failed:
+                    runs[text] = PlanRun(programs[text].semantics, error=_said(failed[text]))
                     if len(failed) == len(plans):
-                        raise failed[next(iter(plans))] from None
+                        raise failed[next(iter(plans))]
                     tell(f"{text} failed; starting workers again for the other plans")
-                    stack.close()
-                    rehearsal = stack.enter_context(Rehearsal(task, graph, cluster, seed=seed, tell=tell))
         tell("measuring memory")
-        memory = {text: rehearsal.memory(plan) for text, plan in plans.items() if text not in failed}
-        paid = [break_even_of(plan, costs) for plan in plans.values()] if cluster.size <= MOST_RANKS else []
-        over = {text: points(sweep(plan, costs, tuple(bandwidths))) for text, plan in plans.items() if bandwidths}
-        divided = any(map(divides, programs.values()))
-        unlike = unlike_its_parts(task, graph.batch, seed) if divided else ""
-        notes = (*rehearsal.notes, *([unlike] if unlike else ()), *(str(one) for one in paid if one))
-    middle = {
-        text: sorted(found, key=lambda one: one[0].step_seconds)[len(found) // 2]
-        for text, found in foretold.items()
-        if found
-    }
-    predicted = {text: found[0] for text, found in middle.items()}
-    guesses = {text: found[1] for text, found in middle.items()}
-    classes = {text: program.semantics for text, program in programs.items()}
-    said = {text: str(error).partition("; the end of its log")[0] for text, error in failed.items()}
-    return ComparisonRun(classes, predicted, guesses, memory, results, notes, over, said)
+        for text in [each for each in plans if each not in failed]:
+            if bandwidths:
+                runs[text] = replace(runs[text], over=points(sweep(plans[text], costs, tuple(bandwidths))))
+            with workers.attempt(text, unmeasured) as now:
+                runs[text] = replace(runs[text], memory=now.memory(plans[text]))
+    notes += [f"the memory of {text} could not be measured: {_said(error)}" for text, error in unmeasured.items()]
+    paid = [break_even_of(plan, costs) for plan in plans.values()] if cluster.size <= MOST_RANKS else []
+    divided = any(map(divides, programs.values()))
+    unlike = unlike_its_parts(task, graph.batch, seed) if divided else ""
+    return ComparisonRun(runs, (*notes, *([unlike] if unlike else ()), *(str(one) for one in paid if one)))
+
+
+def _said(error: RunError) -> str:
+    return str(error).partition("; the end of its log")[0]
 
 
 def measured_plans(rehearsal: Rehearsal, drafts: Mapping[str, Plan], again: Again) -> tuple[dict[str, Plan], Costs]:
@@ -114,6 +158,6 @@ def measured_plans(rehearsal: Rehearsal, drafts: Mapping[str, Plan], again: Agai
     return plans, costs if plans == dict(drafts) else rehearsal.probe(list(plans.values()))
 
 
-def points(found: Sweep) -> tuple[tuple[BytesPerSecond, Seconds], ...]:
+def points(found: Sweep) -> Curve:
     """(bandwidth, seconds) of a step."""
     return tuple((point.bandwidth, point.seconds) for point in found.points)

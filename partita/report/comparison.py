@@ -8,7 +8,6 @@ from statistics import median
 from typing import Any, TypeAlias
 
 from partita.cluster.cluster import Cluster
-from partita.plan.plan import Plan
 from partita.program.timeline import Timeline
 from partita.report.environment import Environment
 from partita.report.setting import Setting
@@ -52,26 +51,21 @@ class Comparison:
     setting: Setting = Setting()
 
 
-def row_of(
-    text: str, plan: Plan | str, predicted: Timeline | None, results: Sequence[Any], memory: Sequence[Any],
-    guesses: dict[str, Seconds], target: float | None, semantics: str,
-    over: tuple[tuple[BytesPerSecond, Seconds], ...],
-) -> Row:  # fmt: skip
-    """The row of a plan, or of the sentence that says why there is none, from the `RunResult`s of its repeats and the
-    `MemoryTrace` of each rank's memory."""
-    if isinstance(plan, str) or predicted is None:
-        return Row(text, error=str(plan))
-    seconds = sorted(result.timeline.step_seconds for result in results)
-    first = results[0].timeline
+def row_of(text: str, run: Any, target: float | None) -> Row:
+    """The row of a plan from what the lab found of it, its `PlanRun`; `target` is the loss that it was to reach."""
+    if run.error:
+        return Row(text, error=run.error)
+    seconds = sorted(result.timeline.step_seconds for result in run.results)
+    first = run.results[0]
     measured = replace(
-        first, step_seconds=median(seconds), n=len(seconds), low=seconds[0], high=seconds[-1],
-        memory=tuple(watch.peak for watch in memory),
-        memory_over_time=tuple(watch.laid_on(first.spans) for watch in memory),
+        first.timeline, step_seconds=median(seconds), n=len(seconds), low=seconds[0], high=seconds[-1],
+        memory=tuple(watch.peak for watch in run.memory),
+        memory_over_time=tuple(watch.laid_on(first.timeline.spans) for watch in run.memory),
     )  # fmt: skip
-    reached = next((at for _, at, loss in results[0].loss if target is not None and loss <= target), None)
+    reached = next((at for _, at, loss in first.loss if target is not None and loss <= target), None)
     return Row(
-        text, predicted, measured, guesses, results[0].loss, reached, results[0].final_loss, semantics=semantics,
-        losses=tuple(result.loss for result in results), over=over,
+        text, run.middle.timeline, measured, run.middle.naive, first.loss, reached, first.final_loss,
+        semantics=run.semantics, losses=tuple(result.loss for result in run.results), over=run.over,
     )  # fmt: skip
 
 

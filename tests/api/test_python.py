@@ -150,11 +150,15 @@ def test_measurements_of_one_verb_share_a_task(monkeypatch: pytest.MonkeyPatch) 
     assert len(made) == 2
 
 
+def failed_at_once(task: Any, graph: Any, cluster: Any, drafts: Any, **order: Any) -> comparison_run.ComparisonRun:
+    """A comparison whose runs have all failed."""
+    return comparison_run.ComparisonRun(dict.fromkeys(drafts, comparison_run.PlanRun("", error="failed")), ("ran",))
+
+
 def test_a_comparison_says_why_auto_takes_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A note begins with it, beside those of the runs; a plan that was named needs none."""
     Measured(monkeypatch)
-    nothing = comparison_run.ComparisonRun({}, {}, {}, {}, {}, ("ran",), {})
-    monkeypatch.setattr(comparison_run, "run_comparison", lambda *given, **named: nothing)
+    monkeypatch.setattr(comparison_run, "run_comparison", failed_at_once)
     found = api.compare(OWN, ["auto", "ddp"], api.cluster_of("lab-4x1g"))
     best = api.search(api.graph_of(OWN), api.cluster_of("lab-4x1g"), task=OWN)
     assert found.notes == ("auto: " + best.explanation.replace("\n", "; "), "ran")
@@ -168,9 +172,9 @@ def test_a_comparison_takes_ten_steps_or_an_epoch(
     """And knows what MFU needs."""
     seen: dict[str, Any] = {}
 
-    def stub(*task: Any, **named: Any) -> comparison_run.ComparisonRun:
+    def stub(*given: Any, **named: Any) -> comparison_run.ComparisonRun:
         seen.update(named)
-        return comparison_run.ComparisonRun({}, {}, {}, {}, {}, (), {})
+        return failed_at_once(*given)
 
     monkeypatch.setattr(comparison_run, "run_comparison", stub)
     found = api.compare("tests.api.factory:trained", ["single"], api.cluster_of("local:1"), **given)

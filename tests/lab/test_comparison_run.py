@@ -16,6 +16,7 @@ from partita.lab import comparison_run
 from partita.lab.costing import batches_of
 from partita.lab.rehearsal import Rehearsal
 from partita.plan.plan import Plan
+from partita.report.answers import comparison_answer
 from partita.report.comparison import Comparison
 from partita.runtime.memory_trace import MemoryTrace
 from partita.runtime.result import RunResult
@@ -27,10 +28,12 @@ LOG = "rank 1 was killed by SIGSEGV after step 3; the end of its log:\na long st
 
 
 class Workers(Rehearsal):
-    """Workers who fail at the plans in `fail`, and can then be asked nothing more; before each run their host is as
+    """Workers who fail at the plans in `fail`, and at the memory of those in `forget`, and can then be asked nothing
+    more; before each run their host is as
     slow as the next of `paces` says."""
 
     fail: dict[str, RunError]
+    forget: dict[str, RunError]
     paces: Iterator[float]
     begun = 0
 
@@ -63,15 +66,20 @@ class Workers(Rehearsal):
 
     def memory(self, plan: Plan) -> tuple[MemoryTrace, ...]:
         assert not self.broken
-        return ()
+        if plan.name in self.forget:
+            self.broken = True
+            raise self.forget[plan.name]
+        return (MemoryTrace(7, ((0.0, 7),), measured(plan.name).spans),) * 2
 
 
 def compared(
-    monkeypatch: pytest.MonkeyPatch, paces: Iterable[float] = repeat(1.0), times: int = 2, **fail: RunError
-) -> Comparison:
+    monkeypatch: pytest.MonkeyPatch, paces: Iterable[float] = repeat(1.0), times: int = 2,
+    forget: dict[str, RunError] | None = None, **fail: RunError,
+) -> Comparison:  # fmt: skip
     monkeypatch.setattr(comparison_run, "Rehearsal", Workers)
     monkeypatch.setattr(Workers, "paces", iter(paces), raising=False)
     monkeypatch.setattr(Workers, "fail", fail, raising=False)
+    monkeypatch.setattr(Workers, "forget", forget or {}, raising=False)
     monkeypatch.setattr(Workers, "begun", 0)
     return pt.compare(trained(), ["ddp", "zero1", "local_sgd"], "local:2", steps=2, repeat=times)
 
@@ -105,6 +113,24 @@ def test_a_plan_whose_run_fails_does_not_take_the_others_along(monkeypatch: pyte
     assert [row.error for row in found.rows] == ["", "rank 1 was killed by SIGSEGV after step 3", ""]
     assert [row.measured.n for row in found.rows if row.measured] == [2, 2]
     assert Workers.begun == 2
+
+
+def test_a_plan_whose_memory_cannot_be_measured_keeps_its_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A note says so, and the memory of the others is measured by other workers."""
+    found = compared(monkeypatch, forget={"zero1": RunError(LOG)})
+    assert [(row.error, row.measured.n, row.measured.memory) for row in found.rows if row.measured] == [
+        ("", 2, (7, 7)), ("", 2, ()), ("", 2, (7, 7)),
+    ]  # fmt: skip
+    assert found.notes[0] == "the memory of zero1 could not be measured: rank 1 was killed by SIGSEGV after step 3"
+    assert Workers.begun == 2
+
+
+def test_a_comparison_in_which_no_plan_applies_says_why() -> None:
+    """Nothing is run, and the command's exit code says no."""
+    found = pt.compare(trained(), ["gpipe", "one_f_one_b"], "local:1", steps=2)
+    assert all(row.error for row in found.rows)
+    answer = comparison_answer(found)
+    assert (answer.code, answer.error) == (1, "none of the plans could be run; each row says why")
 
 
 def test_a_comparison_of_which_nothing_is_left_fails(monkeypatch: pytest.MonkeyPatch) -> None:
