@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -43,17 +44,18 @@ def read_cache(place: Path) -> dict[str, float]:
     """Signature -> relative time; empty if the file does not exist or cannot be read."""
     try:
         table = json.loads(place.read_text())
-    except (OSError, ValueError):
+        return {k: float(v) for k, v in table.items()} if isinstance(table, dict) else {}
+    except (OSError, ValueError, TypeError):
         return {}
-    return {k: float(v) for k, v in table.items()} if isinstance(table, dict) else {}
 
 
 def write_cache(place: Path, seconds: dict[str, Seconds], reference: Seconds) -> None:
-    """Add the times of operators to the file, atomically. Opaque operators are left out: a signature does not tell one
-    model from another."""
+    """Add the times of operators to the file, atomically; where it cannot be written they are timed again next time.
+    Opaque operators are left out: a signature does not tell one model from another."""
     named = {name: value / reference for name, value in seconds.items() if not name.startswith(OPAQUE)}
     table = read_cache(place) | named
-    place.parent.mkdir(parents=True, exist_ok=True)
     fresh = place.with_suffix(f".{os.getpid()}")
-    fresh.write_text(json.dumps(table))
-    fresh.replace(place)
+    with suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        fresh.write_text(json.dumps(table))
+        fresh.replace(place)
