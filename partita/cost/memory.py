@@ -21,7 +21,7 @@ from partita.cost.memory_curve import ByteSeries, MemoryCurve, unit
 from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE
 from partita.plan.rule import ruled
-from partita.program.instruction import Act, Apply, Combine, Compute, Decode, Pack, Receive, Snapshot, Space, Update
+from partita.program.instruction import Act, Apply, Compute, Decode, Receive, Snapshot, Space, Update
 from partita.program.program import Bucket, Program, Role
 from partita.units import Bytes
 from partita.wire.rows import rows_bytes
@@ -150,11 +150,7 @@ def resident(program: Program, graph: Graph, role: Role) -> ByteSeries:
     parameters -= sum(bucket.size - _kept(bucket, Space.PARAMETER) for bucket in updated)
     elements = sum(bucket.owned for bucket in updated)
     masters = sum(bucket.owned * ITEMSIZE[bucket.master] for bucket in updated if bucket.master)
-    packed = {a.bucket for a in acts if isinstance(a, Combine) or (isinstance(a, Pack) and a.space is Space.GRADIENT)}
-    packed |= {a.bucket for a in acts if isinstance(a, Apply) and (a.need > 1 or a.drop)}
-    packed |= {a.bucket for a in acts if isinstance(a, Receive) and a.space is Space.GRADIENT}
-    packed |= {a.bucket for a in acts if isinstance(a, Decode) and a.into is Space.GRADIENT}
-    buckets = program.slots * sum(_kept(program.bucket[name], Space.GRADIENT) for name in packed)
+    buckets = program.slots * sum(_kept(program.bucket[name], Space.GRADIENT) for name in role.packed)
     boxes = {(a.bucket, a.source) for a in acts if isinstance(a, Receive) and a.space is Space.INBOX}
     boxes |= {(a.bucket, a.sources) for a in acts if isinstance(a, Decode) and a.into is Space.INBOX}
     given = [a for a in acts if isinstance(a, Snapshot)]

@@ -27,13 +27,13 @@ def part_of(name: str, kind: str) -> str:
 
 
 def breakdown(program: Program, spans: Sequence[Span], step: Seconds, rounds: int) -> Breakdown:
-    """The Breakdown of a step of `step` seconds, from the spans of `rounds` rounds on the first worker's compute lane.
+    """The Breakdown of a step of `step` seconds, from the spans of `rounds` rounds on the first worker's leading lane.
     A gap counts as data if a Load ends it, otherwise as exposed communication if the worker communicates at all,
     otherwise as idle. Rounds that took longer than a step in the mean count by their shares, so that all parts together
     are the step."""
     role = next((role for role in program.roles if role.keeps == "model"), program.roles[0])
     mine = [span for span in spans if span.rank == role.ranks[0]]
-    line = sorted((span for span in mine if span.lane == "compute"), key=lambda span: span.start)
+    line = sorted((span for span in mine if span.lane == role.leading), key=lambda span: span.start)
     spent = dict.fromkeys(("forward", "backward", "optimizer", "codec"), 0.0)
     for span in line:
         part = part_of(span.name, span.kind)

@@ -16,6 +16,7 @@ from partita.program.instruction import (
     KEPT,
     Apply,
     Collective,
+    Combine,
     Compute,
     Decode,
     Encode,
@@ -23,6 +24,7 @@ from partita.program.instruction import (
     Instruction,
     Kind,
     Mix,
+    Norm,
     Pack,
     Receive,
     Send,
@@ -120,6 +122,16 @@ class Role:
         return frozenset(a.bucket for a in applies if self.keeps == "server" or a.into is Space.SERVED)
 
     @cached_property
+    def packed(self) -> frozenset[str]:
+        """The buckets of whose gradients such a rank has a flat copy."""
+        acts = [i.act for i in self.instructions]
+        found = {act.bucket for act in acts if isinstance(act, Combine)}
+        found |= {act.bucket for act in acts if isinstance(act, Decode) and act.into is Space.GRADIENT}
+        found |= {act.bucket for act in acts if isinstance(act, Pack | Receive) and act.space is Space.GRADIENT}
+        found |= {act.bucket for act in acts if isinstance(act, Apply) and (act.need > 1 or act.drop)}
+        return frozenset(found | {NORM for act in acts if isinstance(act, Norm)})
+
+    @cached_property
     def gates(self) -> dict[Gate, tuple[str, ...]]:
         """The members of each gate."""
         found = dict.fromkeys(i.gate for i in self.instructions if i.gate)
@@ -147,6 +159,12 @@ class Role:
             if lane.policy is Policy.ORDER and not any(i.unless for i in self.on(lane.name)):
                 found |= {name: (names[k - 1], int(not k)) for names in alike.values() for k, name in enumerate(names)}
         return found
+
+    @cached_property
+    def leading(self) -> str:
+        """The lane whose rounds are a rank's: the one that computes, otherwise the one that serves."""
+        names = [lane.name for lane in self.lanes]
+        return next((name for name in ("compute", "serve") if name in names), names[0])
 
     def on(self, lane: str) -> tuple[Instruction, ...]:
         """The instructions of a lane, in program order."""

@@ -27,7 +27,7 @@ def led(rank: Rank) -> list[str]:
     """The lanes that have no thread: those that load samples which are in memory, and those that receive values, if
     only the leading lane takes what they bring. Nothing waits for the Send of a value, so a Receive that is started
     late holds up nobody else."""
-    lanes = [lane.name for lane in rank.role.lanes if lane.policy is Policy.ORDER and lane.name != rank.leading]
+    lanes = [lane.name for lane in rank.role.lanes if lane.policy is Policy.ORDER and lane.name != rank.role.leading]
     return [name for name in lanes if _brings(rank, rank.role.on(name))]
 
 
@@ -38,7 +38,7 @@ def _brings(rank: Rank, instructions: Sequence[Instruction]) -> bool:
     takers = {i.lane for i in rank.role.on_name.values() if any(after.name in names for after in i.after)}
     acts = [i.act for i in instructions if not i.after and i.gate is None]
     values = [act for act in acts if isinstance(act, Receive) and act.space is Space.VALUE]
-    return len(values) == len(instructions) and not rank.spare and takers <= {rank.leading}
+    return len(values) == len(instructions) and not rank.spare and takers <= {rank.role.leading}
 
 
 def beside(run: LaneRun, others: Mapping[str, LaneRun]) -> LaneRun:

@@ -49,7 +49,7 @@ class ChecksumReporter:
     @cached_property
     def steady(self) -> frozenset[str]:
         """The buckets whose weights only the leading lane changes: at the end of its round they are complete."""
-        role, leading = self.rank.role, self.rank.leading
+        role, leading = self.rank.role, self.rank.role.leading
         found = {bucket.name for bucket in self.rank.program.trained if bucket.keeps(Space.PARAMETER)}
         for i in role.instructions:
             if i.lane != leading:

@@ -15,7 +15,6 @@ from torch.profiler import ProfilerActivity, profile
 from partita.cost.memory_curve import highest
 from partita.program.timeline import Span
 from partita.runtime.device import CPU
-from partita.runtime.rank import LEADING
 from partita.units import Bytes, Seconds
 
 MOMENTS: Final = 240
@@ -57,8 +56,8 @@ def read_memory_trace(message: dict[str, Any]) -> MemoryTrace:
 
 def _edges(spans: Sequence[Span], like: Sequence[Span]) -> dict[tuple[int, str], tuple[Seconds, Seconds]]:
     """(rounds from the end, name) -> (start, end) of one rank's leading lane, by start."""
-    rank, last = like[0].rank, max((span.round for span in spans), default=0)
-    mine = sorted((s for s in spans if s.rank == rank and s.lane in LEADING), key=lambda s: s.start)
+    mine = sorted((s for s in spans if (s.rank, s.lane) == (like[0].rank, like[0].lane)), key=lambda s: s.start)
+    last = max((span.round for span in spans), default=0)
     return {(last - s.round, s.name): (s.start, s.end) for s in mine}
 
 
@@ -92,7 +91,7 @@ class Counted:
     def watch(self, spans: Sequence[Span]) -> MemoryTrace:
         """The trace."""
         peak, held = torch.cuda.max_memory_allocated(self.device), torch.cuda.max_memory_reserved(self.device)
-        return MemoryTrace(peak, (), tuple(span for span in spans if span.lane in LEADING), held)
+        return MemoryTrace(peak, (), tuple(spans), held)
 
 
 @contextmanager
@@ -114,10 +113,8 @@ def watched(seen: profile, since: int, now: Seconds, spans: Sequence[Span]) -> M
     live = np.cumsum(changes)
     peak = int(live[max(int(np.searchsorted(moments, since)) - 1, 0) :].max(initial=0))  # what is there by then as well
     seconds = (moments - since) * 1e-9 + now
-    lanes = tuple(span for span in spans if span.lane in LEADING)
-    inside = (seconds >= min((s.start for s in lanes), default=now)) & (
-        seconds <= max((s.end for s in lanes), default=now)
-    )
+    first, last = min((s.start for s in spans), default=now), max((s.end for s in spans), default=now)
+    inside = (first <= seconds) & (seconds <= last)
     kept = highest(live[inside], MOMENTS)
     curve = tuple(zip(seconds[inside][kept].tolist(), live[inside][kept].tolist(), strict=True))
-    return MemoryTrace(peak, curve, lanes)
+    return MemoryTrace(peak, curve, tuple(spans))

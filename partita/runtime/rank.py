@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Final
 
 import torch
@@ -26,7 +25,6 @@ from partita.runtime.transport import Transport
 from partita.runtime.whole import Whole
 from partita.units import Seconds
 
-LEADING: Final = ("compute", "serve")
 Code = Callable[[Environment, Leaves], None]
 REMEMBERED: Final = 64
 
@@ -161,12 +159,6 @@ class Rank:
     def there(self, peer: int, round: int) -> bool:
         """Whether a rank takes part in a round: it is not away, nor came back after it."""
         return peer not in self.away and round >= self.since.get(peer, 0)
-
-    @cached_property
-    def leading(self) -> str:
-        """The lane whose rounds are the rank's: the one that computes, otherwise the one that serves."""
-        names = [lane.name for lane in self.role.lanes]
-        return next((name for name in LEADING if name in names), names[0])
 
     def graph_of(self, stage: int) -> Graph:
         """The graph of a stage, or the captured one."""

@@ -147,7 +147,7 @@ class Session:
             advance(
                 [rank], interval, patience=self.timeout, record=lambda round: interval.stop - 2 <= round < interval.stop
             )
-        return seen.watch(rank.spans)
+        return seen.watch([span for span in rank.spans if span.lane == rank.role.leading])
 
     def join(self, program: Program) -> None:
         """Make the process groups of a program's collectives; every rank of the world must call it, also those that

@@ -18,8 +18,8 @@ import torch
 
 from partita.graph.graph import Constant, Graph
 from partita.plan.rule import ruled
-from partita.program.instruction import KEPT, Act, Apply, Combine, Decode, Norm, Pack, Receive, Snapshot, Space, Update
-from partita.program.program import MASS, NORM, Bucket, Piece, Program, Role
+from partita.program.instruction import KEPT, Apply, Snapshot, Space, Update
+from partita.program.program import MASS, Bucket, Piece, Program, Role
 from partita.runtime.ledger import Ledger
 from partita.runtime.owned import Owned, Part, Shapes, Slice, owned_of, release
 from partita.runtime.rules import optimizer_of, step_at_rate, whole_groups
@@ -153,11 +153,10 @@ def make_state(
     gradient: dict[str, list[torch.Tensor]] = {}
     gradient_views: dict[str, list[Views]] = {}
     acts = [i.act for i in role.instructions]
-    packed = _packed(acts)
     for b in buckets:
         if b.name not in parameter:
             parameter[b.name], pieces[b.name] = _absent(b, shapes, device, b.dtype)
-        for _ in range(program.slots if b.name in packed else 0):
+        for _ in range(program.slots if b.name in role.packed else 0):
             flat, parts = (_zeros if b.keeps(Space.GRADIENT) else _absent)(b, shapes, device)
             gradient.setdefault(b.name, []).append(flat)
             gradient_views.setdefault(b.name, []).append(parts)
@@ -209,16 +208,6 @@ def _optimizers(
         whole_groups(task, graph),
     )
     return {name: optimizer_of(task, program.update, mine, names[name], groups) for name, mine in views.items() if mine}
-
-
-def _packed(acts: Sequence[Act]) -> set[str]:
-    """The buckets for which a rank with these acts has flat gradients."""
-    found = {act.bucket for act in acts if isinstance(act, Combine)}
-    found |= {act.bucket for act in acts if isinstance(act, Decode) and act.into is Space.GRADIENT}
-    found |= {act.bucket for act in acts if isinstance(act, Pack) and act.space is Space.GRADIENT}
-    found |= {act.bucket for act in acts if isinstance(act, Apply) and (act.need > 1 or act.drop)}
-    found |= {act.bucket for act in acts if isinstance(act, Receive) and act.space is Space.GRADIENT}
-    return found | ({NORM} if any(isinstance(act, Norm) for act in acts) else set())
 
 
 def _begun(space: Space, bucket: Bucket, weights: torch.Tensor) -> torch.Tensor:

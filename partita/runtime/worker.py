@@ -78,7 +78,7 @@ def _in_order(rank: Rank, lane: Lane, interval: Interval, record: Record) -> Lan
                     yield from instance(rank, instruction, round, record, begin=begin)
                 if board.failure is not None:
                     return
-        if lane.name == rank.leading:
+        if lane.name == rank.role.leading:
             _round_ends(rank, round)
 
 
@@ -110,7 +110,7 @@ def _as_ready(
             dispatch.landed(instruction)
             yield from _next(rank, dispatch, instruction, rank.board.done.get(instruction.name, 0), interval)
             dispatch.rest()
-            if dispatch.lane.name == rank.leading and dispatch.passed(round):
+            if dispatch.lane.name == rank.role.leading and dispatch.passed(round):
                 _round_ends(rank, round)
 
 
@@ -180,7 +180,7 @@ def drive(rank: Rank, interval: Interval, record: Record, timeout: Seconds) -> N
 
     Raises what the first failing lane raised; RunHung where a lane waited for more than `timeout` seconds.
     """
-    runs, mine = lanes(rank, interval, record), rank.leading
+    runs, mine = lanes(rank, interval, record), rank.role.leading
     runs[mine] = beside(runs[mine], {lane: runs.pop(lane) for lane in led(rank)})
     threads = [
         threading.Thread(target=_carry, args=(rank, name, run, timeout), name=name, daemon=True)
