@@ -24,39 +24,34 @@ def clip(rank: Rank, act: Clip, name: str, round: int) -> None:
     """Scale every gradient so that their common norm is at most `norm` (torch's clip_grad_norm_); in half precision
     when they are converted to the master's dtype."""
     if rank.state.scaler:
-        rank.state.scaler.bound(_norm(rank, act, round), act.norm, round, act.lag, rank.rank)
+        total = 0.0 if round < act.lag else float(_norm(rank, act, round))
+        rank.state.scaler.bound(total, act.norm, round, act.lag, rank.rank)
         return
     if round < act.lag:
         return
-    if act.by:
-        slot = rank.slot(round - act.lag)
-        factor = bounding(rank.state.gradient[act.by][slot][0].sqrt(), act.norm)
-        for bucket in act.buckets:
-            rank.state.mine(Space.GRADIENT, bucket, slot).mul_(factor)
-    elif act.part:
-        environment, wanted = rank.environments[round, act.part], dict(rank.graph.gradients)
-        pieces = dict.fromkeys(q.parameter for b in act.buckets for q in rank.program.bucket[b].pieces)
-        found = [key(wanted[parameter]) for parameter in pieces]
-        factor = bound_factor([environment[name] for name in found], act.norm)
-        for name in dict.fromkeys(found):  # not in place: gradients may be views of each other
-            environment[name] = environment[name] * factor
+    factor, gradients = bounding(_norm(rank, act, round), act.norm), _scaled(rank, act, round)
+    if act.part:  # not in place: gradients may be views of each other
+        rank.environments[round, act.part] |= {name: gradient * factor for name, gradient in dict(gradients).items()}
     else:
-        flats = [rank.state.mine(Space.GRADIENT, bucket, rank.slot(round - act.lag)) for bucket in act.buckets]
-        torch._foreach_mul_(flats, bound_factor(flats, act.norm))
+        torch._foreach_mul_([gradient for _, gradient in gradients], factor)
 
 
-def _norm(rank: Rank, act: Clip, round: int) -> float:
-    """The common norm of the gradients that a Clip scales."""
-    slot = rank.slot(round - act.lag)
-    if round < act.lag:
-        return 0.0
+def _norm(rank: Rank, act: Clip, round: int) -> torch.Tensor:
+    """The common norm of the gradients that a Clip scales, over all ranks if these have summed it into a bucket."""
     if act.by:
-        return float(rank.state.gradient[act.by][slot][0].sqrt())
-    if act.part:
-        wanted, pieces = dict(rank.graph_of(-1).gradients), [rank.program.bucket[b].pieces for b in act.buckets]
-        names = dict.fromkeys(key(wanted[piece.parameter]) for each in pieces for piece in each)
-        return float(norm_of([rank.environments[round, act.part][name] for name in names]))
-    return float(norm_of([rank.state.mine(Space.GRADIENT, bucket, slot) for bucket in act.buckets]))
+        return rank.state.gradient[act.by][rank.slot(round - act.lag)][0].sqrt()
+    return norm_of([gradient for _, gradient in _scaled(rank, act, round)])
+
+
+def _scaled(rank: Rank, act: Clip, round: int) -> list[tuple[str, torch.Tensor]]:
+    """(name, gradient) of all that a Clip scales: a bucket's, or a parameter's where backward left it; parameters may
+    share a value, which then counts for each of them."""
+    if not act.part:
+        slot = rank.slot(round - act.lag)
+        return [(bucket, rank.state.mine(Space.GRADIENT, bucket, slot)) for bucket in act.buckets]
+    environment, wanted = rank.environments[round, act.part], dict(rank.graph_of(-1).gradients)
+    parameters = dict.fromkeys(q.parameter for bucket in act.buckets for q in rank.program.bucket[bucket].pieces)
+    return [(name, environment[name]) for name in (key(wanted[parameter]) for parameter in parameters)]
 
 
 def bound_factor(gradients: list[torch.Tensor], norm: float) -> torch.Tensor:
