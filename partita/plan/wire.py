@@ -54,3 +54,8 @@ class Wire:
     negotiate: bool = False
     codecs: tuple[Codec, ...] = ()
     by_size: tuple[tuple[Bytes, str], ...] = ()
+
+    @classmethod
+    def even(cls, size: Bytes, order: Priority = Priority.FIFO, codecs: tuple[Codec, ...] = ()) -> Wire:
+        """Buckets, the first one too, and slices of `size` bytes."""
+        return cls(bucket_bytes=size, first_bucket_bytes=size, order=order, slice_bytes=size, codecs=codecs)

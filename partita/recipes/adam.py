@@ -23,7 +23,7 @@ def adam(
     < M N / (M + N), and get weights back."""
     workers = cluster.size - servers if own else cluster.size
     share = -(-(graph.global_batch or graph.batch) // max(workers, 1))
-    wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
+    wire = Wire.even(bucket_bytes)
     through = servers_on(cluster, servers, own)
     named = tuple(
         Sync(parameters=name, through=through, payload=Payload.FACTOR, wire=wire)

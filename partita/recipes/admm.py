@@ -28,7 +28,7 @@ def admm(
     """Consensus ADMM: each worker minimises its part of the augmented Lagrangian by `period` steps (DP-20; Zhang &
     Kwok, ICML 2014). The result is the consensus variable. With `need`, a master updates it as soon as `need` workers
     have come, none of which may be left out more than `staleness` times in a row."""
-    wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
+    wire = Wire.even(bucket_bytes)
     sync = Sync(payload=Payload.DUAL, frequency=Frequency(period), outer=Outer(penalty=penalty), wire=wire)
     if need:
         sync = replace(sync, through=Servers(), consistency=Consistency(staleness, need=need, late="keep"))

@@ -24,6 +24,6 @@ def d_psgd(
     """Decentralised SGD: at every step each worker averages its weights with those of its neighbours while it computes
     gradients (DP-21; Lian et al., NIPS 2017). `neighbours` is a graph: ring, torus, exponential, complete, or topology
     (the cluster's own); weights are Metropolis'."""
-    wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
+    wire = Wire.even(bucket_bytes)
     sync = Sync(through=Neighbours(neighbours), payload=Payload.PARAMETER, frequency=Frequency(period), wire=wire)
     return Plan("d_psgd", Mesh((("data", cluster.size),)), schedule=Schedule(microbatches=microbatches), sync=(sync,))

@@ -34,7 +34,7 @@ def diloco(
     """
     whole = sum(parameter.tensor.size() for parameter in graph.trainable)
     size = min(bucket_bytes, max(whole // (4 * fragments), 1)) if fragments > 1 else bucket_bytes
-    wire = Wire(bucket_bytes=size, first_bucket_bytes=size, slice_bytes=size)
+    wire = Wire.even(size)
     outer = Outer(rate, momentum, nesterov=momentum > 0, keep=keep)
     sync = Sync(
         payload=Payload.DELTA,

@@ -28,7 +28,7 @@ def easgd(
     their difference (0: 0.9 over the number of workers; DP-19; Zhang, Choromanska & LeCun, NIPS 2015). The result is
     the centre. With `servers` the centre is on these, and each worker meets it at its own pace."""
     workers = cluster.size - servers
-    wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
+    wire = Wire.even(bucket_bytes)
     sync = Sync(
         payload=Payload.ELASTIC, frequency=Frequency(period), outer=Outer(rate or 0.9 / max(workers, 1)), wire=wire
     )

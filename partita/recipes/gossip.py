@@ -27,7 +27,7 @@ def gossip(
     """Gossip SGD: every `period` steps each worker averages its weights with random partners (DP-23; Jin et al. 2016).
     `direction`: it takes theirs (pull), sends parts of its own (push, by push-sum), or all workers average in pairs
     (pair)."""
-    wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
+    wire = Wire.even(bucket_bytes)
     sync = Sync(
         through=Gossip(direction, partners, draws, seed),
         payload=Payload.PARAMETER,

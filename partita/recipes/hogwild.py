@@ -21,6 +21,6 @@ def hogwild(
 ) -> Plan:
     """HOGWILD!: the workers of one machine update the same weights without locks, each at its own pace (DP-12; Niu et
     al., NIPS 2011)."""
-    wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
+    wire = Wire.even(bucket_bytes)
     sync = Sync(through=SharedMemory(), consistency=Consistency(staleness=-1), wire=wire)
     return Plan("hogwild", Mesh((("data", cluster.size),)), schedule=Schedule(microbatches=microbatches), sync=(sync,))

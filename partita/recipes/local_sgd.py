@@ -22,7 +22,7 @@ def local_sgd(
 ) -> Plan:
     """Local SGD: every worker trains alone for `period` steps, then all take the mean of their weights (DP-26;
     SparkNet, Moritz et al. 2015). Each worker keeps its own optimizer state."""
-    wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
+    wire = Wire.even(bucket_bytes)
     sync = Sync(payload=Payload.PARAMETER, frequency=Frequency(period), wire=wire)
     return Plan(
         "local_sgd", Mesh((("data", cluster.size),)), schedule=Schedule(microbatches=microbatches), sync=(sync,)

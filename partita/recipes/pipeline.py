@@ -43,9 +43,7 @@ def pipeline(
         )
     batch = graph.global_batch or graph.batch
     blocks = blocks_of(graph, cluster, costs, max(batch // (data * microbatches), 1))
-    wire = Wire(
-        bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes, codecs=read_codecs(codec)
-    )
+    wire = Wire.even(bucket_bytes, codecs=read_codecs(codec))
     if balance == "replicas":
         if stages or data > 1 or chunks > 1:
             raise PlanError(f"{name}: balance=replicas chooses stages and replicas; leave out stages, data and chunks")

@@ -36,9 +36,7 @@ def ps_sync(
     """
     workers = cluster.size - servers if own else cluster.size
     codecs = tuple(replace(one, where="end") if one.where == "hop" else one for one in read_codecs(codec))
-    wire = Wire(
-        bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes, order=order, codecs=codecs
-    )  # fmt: skip
+    wire = Wire.even(bucket_bytes, order, codecs)
     sync = Sync(through=servers_on(cluster, servers, own), wire=wire)
     plan = Plan("ps_sync", Mesh((("data", workers),)), schedule=Schedule(microbatches=microbatches), sync=(sync,))
     return coded(plan, graph, ramp)

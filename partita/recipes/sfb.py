@@ -19,7 +19,7 @@ def sfb(
     """Sufficient factor broadcasting (FM-02; Xie et al., UAI 2016): of each dense layer that `layers` names (all, or a
     pattern in quotes), every worker sends its activations and errors to all others and multiplies theirs. Other
     gradients are all-reduced."""
-    wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, slice_bytes=bucket_bytes)
+    wire = Wire.even(bucket_bytes)
     pattern = "*" if layers == "all" else layers
     named = (Sync(parameters=pattern, payload=Payload.FACTOR, wire=wire),) if products(graph) else ()
     mesh, schedule = Mesh((("data", cluster.size),)), Schedule(microbatches=microbatches)
