@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from partita.simulator.ports import QUOTA_PERIOD
 from partita.units import Bytes
 
-PERIOD: Final = 20_000
+PERIOD: Final = round(QUOTA_PERIOD * 1e6)
 LEAST_QUOTA: Final = 1_000
 NO_LIMIT: Final = -1
 
