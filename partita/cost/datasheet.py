@@ -10,7 +10,7 @@ from typing import Final
 from partita.cluster.cluster import Cluster, Device
 from partita.cost.costs import Costs, Touch
 from partita.cost.fabric import of_hosts, wired
-from partita.cost.kernels import KERNEL, MEMORY, multiplying, streaming
+from partita.cost.kernels import BANDWIDTH, KERNEL, MEMORY, multiplying, peak_of, streaming
 from partita.cost.wiring import Wiring
 from partita.graph.contraction import contractions_of
 from partita.graph.flops import bytes_moved, flops
@@ -24,16 +24,21 @@ from partita.graph.signature import signature
 from partita.graph.tensor import ITEMSIZE, dim_at
 from partita.units import Seconds
 
-DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
-SHORT = {"bfloat16": "bf16", "float16": "fp16"}
 LAUNCH: Final[Seconds] = 6e-6  # of a host that launches an operator from Python, kernel and bookkeeping
 VIEW: Final[Seconds] = 2e-6  # where there is nothing to launch
+# Of processors, assumed: sheets say nothing of these, and where a time matters it is measured.
+COMPUTED: Final = 0.6  # of the peak that an operator reaches
+STREAMED: Final = 0.8  # of the memory's bandwidth
+CALL: Final[Seconds] = 5e-6  # of an operator, whatever it does
+PASSES: Final = 6  # numbers that an optimizer's step reads or writes for a weight: SGD's momentum takes 5, Adam 7
+SAMPLE: Final[Seconds] = 1e-6  # for loading one
+INSTRUCTION: Final[Seconds] = 2e-6  # from the end of one to the start of the next
 ROW: Final = 48 * 2**10  # bytes that threads who work together keep between them
 
 
 def datasheet_costs(
-    graph: Graph, cluster: Cluster, batches: tuple[int, ...], *, dtype: str = "fp32", because: str = "",
-    precisions: tuple[str, ...] = (), compiled: bool = False, measured: Costs | None = None,
+    graph: Graph, cluster: Cluster, batches: tuple[int, ...], *, because: str = "", precisions: tuple[str, ...] = (),
+    compiled: bool = False, measured: Costs | None = None,
 ) -> Costs:  # fmt: skip
     """Costs by data sheets: on accelerators of `kernels`, and beside them what launching takes; on processors of a
     roofline. `because` says why nothing was measured; steps in the short dtypes of `precisions` are covered too, an
@@ -51,17 +56,17 @@ def datasheet_costs(
         told = {(kind, part.mark): part for kind, part in parts if part}
         for number, (operator, concrete) in enumerate(kinds.at(batch)):
             key = signature(operator, concrete)
-            table[key] = operator_seconds(device, operator, concrete, batch, dtype)
+            table[key] = operator_seconds(device, operator, concrete, batch)
             launches[key] = VIEW if shares_memory(operator, concrete) else LAUNCH
             for mark, part in [(mark, part) for (kind, mark), part in told.items() if kind == number]:
                 table[key + mark] = part_seconds(device, operator, concrete, batch, part)
                 launches[key + mark] = LAUNCH if part.begins else 0.0
-    byte = 1 / ((MEMORY if card else 0.8) * (device.memory_bandwidth or 10e9))
-    element = ITEMSIZE[DTYPES[dtype]] * byte
-    launch, passes = (KERNEL, passes_of(graph.optimizer)) if card else (5e-6, 6)
+    byte = 1 / ((MEMORY if card else STREAMED) * (device.memory_bandwidth or BANDWIDTH))
+    element = ITEMSIZE["float32"] * byte
+    launch, passes = (KERNEL, passes_of(graph.optimizer)) if card else (CALL, PASSES)
     costs = Costs(
         graph, cluster, table, copy=Touch(launch, 2 * element), add=Touch(launch, 3 * element),
-        update=Touch(launch, passes * element), load=Touch(0.0, 1e-6), sizes=batches, instruction=2e-6,
+        update=Touch(launch, passes * element), load=Touch(0.0, SAMPLE), sizes=batches, instruction=INSTRUCTION,
         wiring=wired(cluster) if device.backend == "cuda" else Wiring(),
         source="datasheet", because=because,
     )  # fmt: skip
@@ -109,14 +114,14 @@ def passes_of(rule: Optimizer) -> int:
     return {"Adam": 18, "AdamW": 20}.get(rule.name, 3 + 7 * len(rule.state))
 
 
-def operator_seconds(device: Device, operator: Operator, graph: Graph, batch: int, dtype: str = "fp32") -> Seconds:
+def operator_seconds(device: Device, operator: Operator, graph: Graph, batch: int) -> Seconds:
     """Seconds of an operator on `batch` samples; what only looks at memory takes none on an accelerator."""
     moved, made = bytes_moved(operator, graph, batch), next((each.dtype for each in operator.outputs if each), "")
     if device.backend != "cuda":
-        return roofline(device, SHORT.get(made, dtype), flops(operator, graph, batch), moved)
+        return roofline(device, made, flops(operator, graph, batch), moved)
     if shares_memory(operator, graph):
         return 0.0
-    made, moved = DTYPES[dtype] if made == "float32" else made, moved + _again(operator, graph, batch)
+    moved += _again(operator, graph, batch)
     products = contractions_of(operator, graph, batch)
     if not products:
         return streaming(device, moved, flops(operator, graph, batch)) + KERNEL
@@ -153,7 +158,7 @@ def _again(operator: Operator, graph: Graph, batch: int) -> int:
 
 
 def roofline(device: Device, dtype: str, work: float, moved: float) -> Seconds:
-    """Seconds of an operator of `work` FLOPs that moves `moved` bytes, as long as the slower of its FLOPs at 60 % of
-    peak and its bytes at 80 % of the memory's bandwidth, and a launch (PM-01's form with fixed efficiencies)."""
-    peak = dict(device.flops).get(dtype) or max((speed for _, speed in device.flops), default=50e9)
-    return max(work / (0.6 * peak), moved / (0.8 * (device.memory_bandwidth or 10e9))) + 5e-6
+    """Seconds of an operator of `work` FLOPs that moves `moved` bytes: the slower of its FLOPs at COMPUTED of the peak
+    and its bytes at STREAMED of the memory's bandwidth, and a CALL (PM-01's form with fixed efficiencies)."""
+    moving = moved / (STREAMED * (device.memory_bandwidth or BANDWIDTH))
+    return max(work / (COMPUTED * peak_of(device, dtype)), moving) + CALL

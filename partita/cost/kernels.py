@@ -18,7 +18,8 @@ from typing import Final
 
 from partita.cluster.cluster import Device
 from partita.graph.contraction import Contraction
-from partita.units import Seconds
+from partita.graph.tensor import PRECISION_OF
+from partita.units import BytesPerSecond, Seconds
 
 ISSUE: Final = 0.86  # of the peak that the inner loop of a product reaches: clocks sag, and not only products issue
 HALF: Final = 0.845  # of a half precision's peak, at 1 TFLOP/s a watt: the best products of seven parts of NVIDIA's
@@ -34,35 +35,36 @@ DEEP: Final = 256  # least depth of a part where a product's depth is split
 TRIED: Final = 8  # splits that are tried also where all multiprocessors have a tile, for the sake of the last wave
 LINE: Final = 16  # bytes of a row that a tensor core takes at once
 ASSUMED: Final = 100  # multiprocessors of a device that does not say
-SHORT: Final = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+PEAK: Final = 50e9  # FLOP/s of one that does not: assumed, a processor's core with short vectors
+BANDWIDTH: Final[BytesPerSecond] = 10e9  # of the memory of one that does not: assumed, what such a core draws
 
 
 def peak_of(device: Device, dtype: str, *, convolution: bool = False) -> float:
     """FLOP/s of products in a dtype: convolutions of fp32 go by TF32 where there is that, as PyTorch has it; what the
     data sheet does not name at the speed of fp32."""
     flops = dict(device.flops)
-    name = SHORT.get(dtype, "fp32")
+    name = PRECISION_OF.get(dtype, "fp32")
     known = (convolution and name == "fp32" and flops.get("tf32")) or flops.get(name) or flops.get("fp32")
-    return known or max(flops.values(), default=50e9)
+    return known or max(flops.values(), default=PEAK)
 
 
 def issue_of(device: Device, dtype: str) -> float:
     """The part of the peak that the inner loop of a product reaches; in half precision by the device's power."""
-    if SHORT.get(dtype, "") not in ("fp16", "bf16") or not device.power:
+    if PRECISION_OF.get(dtype, "") not in ("fp16", "bf16") or not device.power:
         return ISSUE
     return min(ISSUE, HALF * float((peak_of(device, dtype) / 1e12 / device.power) ** -SAG))
 
 
 def streaming(device: Device, moved: float, work: float = 0.0) -> Seconds:
     """Of a kernel that moves so many bytes and computes `work` on what passes by."""
-    return max(moved / (MEMORY * (device.memory_bandwidth or 10e9)), work / (ISSUE * peak_of(device, "float32")))
+    return max(moved / (MEMORY * (device.memory_bandwidth or BANDWIDTH)), work / (ISSUE * peak_of(device, "float32")))
 
 
 def multiplying(device: Device, product: Contraction, dtype: str, item: int, *, convolution: bool = False) -> Seconds:
     """Of the tiles of a product, of operands of `item` bytes that have come into the cache already."""
     many = device.multiprocessors or ASSUMED
     peak = issue_of(device, dtype) * peak_of(device, dtype, convolution=convolution)
-    feed = CACHE * (device.memory_bandwidth or 10e9)
+    feed = CACHE * (device.memory_bandwidth or BANDWIDTH)
     shape = product.parts, product.rows, product.columns, product.depth
     return product.times * _waves(peak / many, feed / many, many, item, *shape)
 

@@ -11,6 +11,9 @@ ITEMSIZE: Final = {
     "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16,
 }  # fmt: skip
 
+DTYPE_OF: Final = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}  # by precision
+PRECISION_OF: Final = {dtype: precision for precision, dtype in DTYPE_OF.items()}
+
 
 @dataclass(frozen=True, slots=True)
 class Affine:

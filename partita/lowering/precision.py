@@ -13,6 +13,7 @@ from typing import Final
 
 from partita.graph.graph import Graph
 from partita.graph.precision import shortened, wide_of
+from partita.graph.tensor import DTYPE_OF
 from partita.lowering.async_servers import waits_for_all
 from partita.lowering.local_updates import steps_alone
 from partita.plan.memory import Memory, Precision
@@ -21,7 +22,7 @@ from partita.plan.sync import Servers, Sync
 from partita.program.program import Program
 from partita.program.scaling import Scaling
 
-SHORT: Final = {Precision.BF16: "bfloat16", Precision.FP16: "float16"}
+SHORT: Final = {precision: DTYPE_OF[precision] for precision in (Precision.BF16, Precision.FP16)}
 START: Final = 2.0**16
 
 

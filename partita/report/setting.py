@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from partita.cluster.cluster import Cluster, Device
 from partita.graph.flops import flops, is_contraction
 from partita.graph.graph import Graph
+from partita.graph.tensor import PRECISION_OF
 from partita.units import Flops
-
-SHORT: Final = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,4 +26,4 @@ def setting_of(graph: Graph, cluster: Cluster) -> Setting:
     batch = graph.global_batch or graph.batch
     work = sum(flops(operator, graph, batch) for operator in graph.operators if is_contraction(operator))
     dtype = graph.parameters[0].tensor.dtype if graph.parameters else "float32"
-    return Setting(graph.samples, float(work), SHORT.get(dtype, dtype), cluster.devices)
+    return Setting(graph.samples, float(work), PRECISION_OF.get(dtype, dtype), cluster.devices)

@@ -4,7 +4,7 @@ tensors."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -12,9 +12,10 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unfl
 from torch.utils.data import default_collate
 
 from partita.errors import TaskError, first_line
+from partita.graph.tensor import DTYPE_OF
 from partita.task import Task
 
-DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES: Final[dict[str, torch.dtype]] = {precision: getattr(torch, name) for precision, name in DTYPE_OF.items()}
 
 
 def build_model(task: Task, precision: str) -> nn.Module:

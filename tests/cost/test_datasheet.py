@@ -104,7 +104,9 @@ def test_processors_keep_the_roofline() -> None:
     assert costs.launching is None
     first = graph.operators[0]
     assert costs.prices(4)[first.name] == operator_seconds(machine.devices[0], first, graph, 4)
-    assert roofline(CARD, "fp32", 0.6 * 14e12, 0.0) == pytest.approx(1 + 5e-6)
+    assert roofline(CARD, "float32", 0.6 * 14e12, 0.0) == pytest.approx(1 + 5e-6)
+    double = replace(CARD, flops=(*CARD.flops, ("fp64", 7e12)))
+    assert roofline(double, "float64", 0.6 * 14e12, 0.0) == pytest.approx(2 + 5e-6)
 
 
 @pytest.mark.parametrize("cores", [0.5, 0.25])
