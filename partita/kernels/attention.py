@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 FLASH: Final = 1  # what torch calls it (SDPBackend)
-EFFICIENT: Final = 2
 WIDTH: Final = 8  # what a mask's rows begin at multiples of, where the efficient kernel reads it
 
 

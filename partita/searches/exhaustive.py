@@ -1,4 +1,4 @@
-"""The oracle of all searches: every recipe with every setting of its knobs, each simulated."""
+"""The oracle of all searches: every call that is given, simulated."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ class Search:
 At = Callable[[Candidate], Callable[[float], Seconds] | None]
 
 
-def grid(names: Iterable[str] = RECIPES, least: Bytes = 0) -> Iterator[str]:
-    """Every recipe call of the grid as text, with buckets of at least so many bytes."""
+def grid(names: Iterable[str], least: Bytes = 0) -> Iterator[str]:
+    """Every call of these recipes with settings of the grid as text, with buckets of at least so many bytes."""
     for name in names:
         knobs = {knob: GRID[knob] for knob in RECIPES[name].knobs if knob in GRID}
         if "bucket_bytes" in knobs:
@@ -95,13 +95,12 @@ def exhaustive(
     cluster: Cluster,
     costs: Costs,
     *,
-    calls: Iterable[str | Plan] = (),
+    calls: Iterable[str | Plan],
     objective: str = "time",
     allow: str = "exact",
     tell: Callable[[str], None] = lambda s: None,
 ) -> Search:
-    """Simulate recipe calls or plans (the whole grid where none are given) and rank them by `objective`; `allow` bounds
-    the semantic class, which is the same over a recipe's part of the grid.
+    """Simulate recipe calls or plans, and rank them by `objective`; `allow` bounds the semantic class.
 
     Raises OptionError for an objective that is not known here, PlanError where nothing applies.
     """
@@ -157,26 +156,18 @@ def ranked(
 
 
 def points(
-    graph: Graph, cluster: Cluster, costs: Costs | None = None, *,
-    calls: Iterable[str | Plan] = (), objective: str = "time", allow: str = "exact",
+    graph: Graph, cluster: Cluster, costs: Costs, *, calls: Iterable[str | Plan], objective: str, allow: str
 ) -> Iterator[tuple[str, tuple[Plan, Program] | str]]:  # fmt: skip
-    """(call, its plan with its last program, or why it is none) for the calls and plans, or for the grid, of which a
-    recipe whose class is not allowed is named once."""
-    given, barred = tuple(calls), set[str]()
-    for one in given or grid():
+    """(call, its plan with its last program, or why it is none) for the calls and plans."""
+    for one in calls:
         text = one.name if isinstance(one, Plan) else one
-        name = text.partition("(")[0]
-        if name in barred:
-            continue
         try:
             plan = one if isinstance(one, Plan) else call(one, graph, cluster, costs)
             program = lower(graph, plan, cluster, clocked=True)[-1].program
         except InputError as error:
             yield text, str(error)
             continue
-        if why := refusal(program.semantics, objective, allow):
-            barred |= set() if given else {name}
-        yield (text if given or not why else name), why or (plan, program)
+        yield text, refusal(program.semantics, objective, allow) or (plan, program)
 
 
 def recipe_of(candidate: Candidate) -> str:

@@ -37,6 +37,7 @@ FILLINGS = 8  # of a quota's bucket: what was in it at the start is spent by the
 MOST_WARMUP = 100  # rounds
 TURNS = 2  # after the first, in which what moves learns what computes beside it
 MOMENTS = 240  # of a curve of memory
+LAST = 2  # rounds whose spans are told
 Live = tuple[Bytes, tuple[tuple[Seconds, Bytes], ...], tuple[tuple[Bytes, ...], ...]]
 ASYNC_ROUNDS = 28  # rounds where workers go at their own pace, and a ledger is to show how stale they are
 
@@ -103,15 +104,15 @@ class Clocked:
         lines = {rank: ends[program.role_of[rank].name][:, program.role_of[rank].place[rank]] for rank in shares}
         return step_of([lines[rank].tolist() for rank in shares], list(shares.values()), warmup)
 
-    def times(self, role: Role, keep: int) -> Times:
-        """The last `keep` rounds of a role."""
-        at, layout = self.layout.at(role)[-keep:], self.layout
-        return Times(role, layout.rounds - keep, self.start[at], self.end[at], layout.kind(role))
+    def times(self, role: Role) -> Times:
+        """The last rounds of a role."""
+        at, layout = self.layout.at(role)[-LAST:], self.layout
+        return Times(role, layout.rounds - LAST, self.start[at], self.end[at], layout.kind(role))
 
-    def timeline(self, keep: int = 2) -> Timeline:
-        """All that there is to tell, with the spans of the last `keep` rounds."""
+    def timeline(self) -> Timeline:
+        """All that there is to tell, with the spans of the last rounds."""
         here, costs = self.setting, self.costs
-        program, times = here.program, [self.times(role, keep) for role in here.program.roles]
+        program, times = here.program, [self.times(role) for role in here.program.roles]
         spans, worker = Spans(times), next((r for r in program.roles if r.keeps == "model"), program.roles[0])
         here.changes = {each.role.name: _changes(program, costs, each) for each in times}
         curves = {rank: curve for each in times for rank, curve in _curves(here.changes[each.role.name], each)}
@@ -121,7 +122,7 @@ class Clocked:
             memory=tuple(peak for peak, _, _ in live), wire_sent=sent_by(program, here.transfers),
             memory_over_time=tuple(over for _, over, _ in live), memory_parts=tuple(parts for _, _, parts in live),
             cores=core_seconds(program, costs), traffic=traffic_of(program, here.transfers),
-            breakdown=breakdown(program, spans.of(worker.ranks[0]), self.seconds, keep),
+            breakdown=breakdown(program, spans.of(worker.ranks[0]), self.seconds, LAST),
             ledger=merges_of(program, self.layout, self.start),
         )  # fmt: skip
 
@@ -144,11 +145,9 @@ def clocked(program: Program, costs: Costs, *, rounds: int = 4, setting: Setting
     return max((here.steady(each, rounds) for each in sides(program, costs)), key=attrgetter("seconds"))
 
 
-def simulate(
-    program: Program, costs: Costs, *, rounds: int = 4, keep: int = 2, setting: Setting | None = None
-) -> Timeline:
-    """The Timeline of `clocked`, with the spans of the last `keep` rounds."""
-    return clocked(program, costs, rounds=rounds, setting=setting).timeline(keep)
+def simulate(program: Program, costs: Costs, *, rounds: int = 4, setting: Setting | None = None) -> Timeline:
+    """The Timeline of `clocked`."""
+    return clocked(program, costs, rounds=rounds, setting=setting).timeline()
 
 
 def step_seconds(program: Program, costs: Costs) -> Seconds:
@@ -162,7 +161,7 @@ def peaks(setting: Setting, costs: Sequence[Costs], roles: Collection[str]) -> l
     program, found = setting.program, []
     for each in costs:
         run = setting.clocked(each, 2 if lockstep(program) else ASYNC_ROUNDS)
-        times = [run.times(role, 2) for role in program.roles if role.name in roles]
+        times = [run.times(role) for role in program.roles if role.name in roles]
         found.append({one.role.name: setting.changes[one.role.name].at(*_of_first(one)).peak for one in times})
     return found
 
@@ -182,8 +181,7 @@ def core_seconds(program: Program, costs: Costs) -> tuple[Seconds, ...]:
 
 def _round_ends(layout: Layout, role: Role, end: Reals) -> Reals:
     """When each round's last instruction of the role's leading lane ends, shape [rounds, ranks]."""
-    lane = "compute" if any(lane.name == "compute" for lane in role.lanes) else "serve"
-    last = role.instructions.index(role.on(lane)[-1])
+    last = role.instructions.index(role.on(role.leading)[-1])
     found: Reals = end[layout.at(role)[:, last]][:, layout.kind(role)]
     return found
 

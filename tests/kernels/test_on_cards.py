@@ -19,9 +19,10 @@ from partita.wire.codec import SPECS, message_dtype, room, settings_of
 from partita.wire.lowrank import factor_counts
 
 CARD = "cuda:0"
+EFFICIENT = 2  # what torch calls it (SDPBackend)
 
 
-@pytest.mark.parametrize("choice", [attention.FLASH, attention.EFFICIENT])
+@pytest.mark.parametrize("choice", [attention.FLASH, EFFICIENT])
 @pytest.mark.parametrize("masked", [False, True])
 def test_attention_on_a_card_has_the_shapes_of_the_captured_one(
     choice: int, masked: bool, monkeypatch: pytest.MonkeyPatch
