@@ -33,7 +33,7 @@ def footprint(graph: Graph, space: Space, cuts: StageCuts, samples: Reals, train
     )  # whole buckets on their way; a stage gathers all of its own
     held = held + np.where(owners[1] > 1, rooms, 0.0)
     held = held + np.where(owners[0] > 1, np.where(pipe > 1, trained * np.minimum(2 / chunks, 1), rooms), 0.0)
-    in_flight = _in_flight(space, cuts, stages)
+    in_flight = _in_flight(space, cuts)
     # A pass of a stage is one segment, so all of its gradients are there before the first is packed.
     held = held + np.where(pipe > 1, trained / chunks, np.minimum(space.column("bucket"), trained) * copies)
     held = held + np.where(copies == 0, trained, 0.0)
@@ -57,30 +57,15 @@ def _many(in_flight: Reals, cuts: StageCuts, stages: Ints) -> Reals:
     return found
 
 
-def _in_flight(space: Space, cuts: StageCuts, stages: Ints) -> Reals:
-    """Bytes a sample that backward waits for on the fullest rank: of all microbatches where the pipe fills first, of as
-    many as places follow in the others."""
+def _in_flight(space: Space, cuts: StageCuts) -> Reals:
+    """Bytes a sample that backward waits for on the fullest rank."""
     kinds, batch = len(SCHEDULES), int(space.column("microbatches").max(initial=1)) + 1
     keys = (space.column("pipe") * kinds + space.column("schedule")) * batch + space.column("microbatches")
-    unique, first, place = np.unique(keys, return_index=True, return_inverse=True)
+    unique, place = np.unique(keys, return_inverse=True)
     found = np.zeros(len(unique))
-    for i, (key, stage) in enumerate(zip(unique.tolist(), stages[first].tolist(), strict=True)):
-        (pipe, schedule), m = divmod(key // batch, kinds), key % batch
-        if (pipe, schedule, m) not in cuts.in_flight:
-            cuts.in_flight[pipe, schedule, m] = _fullest(cuts.saved[stage], pipe, schedule, m)
-        found[i] = cuts.in_flight[pipe, schedule, m]
+    for i, key in enumerate(unique.tolist()):
+        (pipe, schedule), microbatches = divmod(key // batch, kinds), key % batch
+        _, order, chunks = SCHEDULES[schedule]
+        found[i] = cuts.waiting(pipe, order, chunks, microbatches)
     result: Reals = found[place.ravel()]
     return result
-
-
-def _fullest(kept: Reals, pipe: int, schedule: int, m: int) -> float:
-    """The same for one pipe whose stages have `kept` to wait with."""
-    _, order, chunks = SCHEDULES[schedule]
-    ranks = np.arange(len(kept)) % pipe
-    ahead = (chunks - 1) * pipe + 2 * (pipe - 1 - ranks) + 1 if chunks > 1 else pipe - ranks
-    many = np.minimum(m * chunks, ahead) / chunks
-    if order is Order.FILL_DRAIN:
-        many = np.full(len(kept), m)
-    if order is Order.SEQUENTIAL:
-        many = np.ones(len(kept))
-    return float(np.bincount(ranks, kept * many).max())

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.graph.graph import Graph
+from partita.plan.schedule import Order
 from partita.recipes.balance import blocks_of
 
 Reals = NDArray[np.float64]
@@ -48,11 +49,6 @@ class StageCuts:
         """Of each partition the most that backward waits for in one of its stages, 1 byte or more."""
         return np.array([max(float(kept.max()), 1.0) for kept in self.saved])
 
-    @cached_property
-    def in_flight(self) -> dict[tuple[int, int, int], float]:
-        """What is known of pipes (their length, schedule, microbatches): bytes that backward waits for."""
-        return {}
-
     def places(self, pipe: Ints, chunks: Ints) -> dict[str, Reals]:
         """For each point the `fixed` and `each` of the slowest place along a pipe with `chunks` stages a place, the
         `whole_` of all places, the fullest one's `state`, and the widest `crossing`."""
@@ -64,6 +60,23 @@ class StageCuts:
     def place(self) -> Callable[[int, int], tuple[float, ...]]:
         """(pipe, chunks) -> the numbers of COLUMNS, each found once."""
         return cache(self._place)
+
+    @cached_property
+    def waiting(self) -> Callable[[int, Order, int, int], float]:
+        """(pipe, order, chunks, microbatches) -> bytes a sample that backward waits for at the fullest place: of all
+        microbatches where the pipe fills first, of as many as places follow in the others. Each found once."""
+        return cache(self._waiting)
+
+    def _waiting(self, pipe: int, order: Order, chunks: int, microbatches: int) -> float:
+        kept = self.saved[min(pipe * chunks, self.most) - 1]
+        places = np.arange(len(kept)) % pipe
+        ahead = (chunks - 1) * pipe + 2 * (pipe - 1 - places) + 1 if chunks > 1 else pipe - places
+        many = np.minimum(microbatches * chunks, ahead) / chunks
+        if order is Order.FILL_DRAIN:
+            many = np.full(len(kept), microbatches)
+        if order is Order.SEQUENTIAL:
+            many = np.ones(len(kept))
+        return float(np.bincount(places, kept * many).max())
 
     def _place(self, pipe: int, chunks: int) -> tuple[float, ...]:
         n = pipe * chunks - 1
