@@ -32,7 +32,7 @@ def clip(rank: Rank, act: Clip, name: str, round: int) -> None:
     factor, gradients = bounding(_norm(rank, act, round), act.norm), _scaled(rank, act, round)
     if act.part:  # not in place: gradients may be views of each other
         rank.environments[round, act.part] |= {name: gradient * factor for name, gradient in dict(gradients).items()}
-    else:
+    elif gradients:  # a rank may know the norm and have none
         torch._foreach_mul_([gradient for _, gradient in gradients], factor)
 
 
