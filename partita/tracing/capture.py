@@ -33,9 +33,9 @@ def capture(task: Task, *, batch: int | None = None, precision: str | None = Non
     """The task's training step as a Graph for `batch` samples (task.batch_size), and any other number if `symbolic`.
 
     Rung 'dispatch' traces the step on fake tensors, taking no memory for the model; with `symbolic` at two batch sizes,
-    out of which every shape and literal that follows the batch is solved. Rung 'opaque' runs the module for real and
-    sees nothing inside it; `blind` then says why. Raises TaskError for a task that cannot be trained, CaptureError if
-    not even one real step works. `precision` is the task's unless given.
+    out of which every shape and literal that follows the batch is solved, and where that is in doubt at a third. Rung
+    'opaque' runs the module for real and sees nothing inside it; `blind` then says why. Raises TaskError for a task
+    that cannot be trained, CaptureError if not even one real step works. `precision` is the task's unless given.
     """
     batch, precision = batch or task.batch_size, precision or task.precision
     if precision not in PRECISIONS:
@@ -78,9 +78,8 @@ def _traced(task: Task, batch: int, precision: str, optimizer: Optimizer, symbol
 
     if not symbolic:
         return _folded(told_causal(at(batch)))
-    one, two = _sizes(task, precision)
     try:
-        return _folded(told_causal(with_sample_dims(unify(at(one), at(two), batch))))
+        return _folded(told_causal(with_sample_dims(unify(at, _sizes(task, precision), batch))))
     except Unlike as error:
         reason = f"it is not one step for any number of samples ({error})"
         return _folded(told_causal(replace(at(batch), blind=reason)))
@@ -91,12 +90,12 @@ def _folded(graph: Graph) -> Graph:
     return replace(graph, repeats=find_repeats(graph))
 
 
-def _sizes(task: Task, precision: str) -> tuple[int, int]:
-    """Two primes that are no dimension of the samples, so that a batch is not taken for one."""
+def _sizes(task: Task, precision: str) -> tuple[int, int, int]:
+    """Three primes that are no dimension of the samples, so that a batch is not taken for one."""
     tensors, _ = flatten(build_batch(task, [0, 0], precision))
     taken = {size for tensor in tensors for size in tensor.shape}
-    one, two, *_ = (prime for prime in PRIMES if prime not in taken)
-    return one, two
+    one, two, three, *_ = (prime for prime in PRIMES if prime not in taken)
+    return one, two, three
 
 
 def _opaque(task: Task, batch: int, precision: str, optimizer: Optimizer, error: Exception) -> Graph:

@@ -4,44 +4,41 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from partita.graph.batch import substitute
 from partita.graph.graph import Graph
-from partita.graph.operator import Operator, Symbol, references
+from partita.graph.operator import Operator, Symbol
 from partita.graph.tensor import Affine, Ratio, Tensor
 
-RESHAPES = ("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default")
 NUMBERS = {"float32": "<f", "float64": "<d", "int32": "<i", "int64": "<q"}
 
 
 class Unlike(Exception):
-    """The two graphs are not one step at two batch sizes; the text says where."""
+    """The graphs are not one step at several batch sizes; the text says where."""
 
 
-def unify(one: Graph, two: Graph, batch: int) -> Graph:
-    """The symbolic graph that gives `one` at `one.batch` and `two` at `two.batch`, its own batch being `batch`.
+def unify(at: Callable[[int], Graph], sizes: tuple[int, int, int], batch: int) -> Graph:
+    """The symbolic graph that gives `at(size)` at any size, its own batch being `batch`.
 
-    An int that differs becomes Affine (each and rest whole), a float Ratio (power 1 or -1). Raises Unlike where the
-    structures differ, a number follows neither law, or a reshape would not keep its elements at a third batch size.
+    It is solved from the first two sizes: an int that differs becomes Affine (each and rest whole), a float Ratio
+    (power 1 or -1). Two points do not tell a line from a square, but a square that is taken for a line has a rest:
+    where a number has one, the graph is also compared with that of the third size. Raises Unlike where the structures
+    differ or a number follows neither law.
     """
-    points = Points(one.batch, two.batch)
-    one, two = _numbers_made(one, two), _numbers_made(two, one)
-    if len(one.operators) != len(two.operators):
-        raise Unlike(f"{len(one.operators)} operators on {one.batch} samples, {len(two.operators)} on {two.batch}")
-    for part in ("parameters", "buffers", "constants", "loss", "weight", "gradients", "mutations"):
-        if getattr(one, part) != getattr(two, part):
-            raise Unlike(f"the {part} change with the number of samples")
+    first, second = at(sizes[0]), at(sizes[1])
+    points = Points(first.batch, second.batch)
+    one, two = _numbers_made(first, second), _numbers_made(second, first)
+    _check_structure(one, two)
     operators = tuple(points.operator(a, b) for a, b in zip(one.operators, two.operators, strict=True))
     inputs = tuple(
         (name, points.tensor(a, b)) for (name, a), (_, b) in zip(one.inputs, two.inputs, strict=True)
     )  # fmt: skip
     graph = replace(one, batch=batch, operators=operators, inputs=inputs, symbolic=True)
-    for point in (one, two):
-        if not _agrees(substitute(graph, point.batch), point):
-            raise Unlike(f"the solved graph is not the one captured on {point.batch} samples")
-    _check_reshapes(substitute(graph, 2 * one.batch + 3 * two.batch))
+    for seen in (one, two, *([_numbers_made(at(sizes[2]), first)] if points.rests else [])):
+        _check_same(substitute(graph, seen.batch), seen)
     return graph
 
 
@@ -66,11 +63,12 @@ def _numbers_made(graph: Graph, other: Graph) -> Graph:
 
 @dataclass
 class Points:
-    """The two batch sizes, and the tensors already joined."""
+    """The two batch sizes, the tensors already joined, and whether some number has a rest."""
 
     one: int
     two: int
     known: dict[tuple[Tensor, Tensor], Tensor] = field(default_factory=dict)
+    rests: bool = False
 
     def operator(self, a: Operator, b: Operator) -> Operator:
         """The operator that is `a` at the first batch size and `b` at the second one."""
@@ -108,7 +106,9 @@ class Points:
         if type(a) is int and type(b) is int:
             each, odd = divmod(b - a, self.two - self.one)
             if not odd:
-                return Affine(each, a - each * self.one)
+                found = Affine(each, a - each * self.one)
+                self.rests |= found.rest != 0
+                return found
         if type(a) is float and type(b) is float:
             for power in (-1, 1):
                 ratio = Ratio(_round(a * float(self.one) ** -power), power)
@@ -133,24 +133,26 @@ def _near(a: float, b: float) -> bool:
     return math.isclose(a, b, rel_tol=1e-14)
 
 
-def _agrees(made: Graph, seen: Graph) -> bool:
-    """Equal, floats within rounding."""
-    return made.inputs == seen.inputs and all(
-        a == b or (a.outputs == b.outputs and _close(a.arguments, b.arguments) and _close(a.keywords, b.keywords))
-        for a, b in zip(made.operators, seen.operators, strict=True)
-    )
+def _check_structure(one: Graph, two: Graph) -> None:
+    if len(one.operators) != len(two.operators):
+        raise Unlike(f"{len(one.operators)} operators on {one.batch} samples, {len(two.operators)} on {two.batch}")
+    for part in ("parameters", "buffers", "constants", "loss", "weight", "gradients", "mutations"):
+        if getattr(one, part) != getattr(two, part):
+            raise Unlike(f"the {part} change with the number of samples")
+
+
+def _check_same(made: Graph, seen: Graph) -> None:
+    """Raises Unlike for graphs that are not equal, floats within rounding."""
+    _check_structure(made, seen)
+    if made.inputs != seen.inputs:
+        raise Unlike(f"the inputs do not follow the number of samples linearly, as {seen.batch} show")
+    for a, b in zip(made.operators, seen.operators, strict=True):
+        alike = _kind(a) == _kind(b) and a.outputs == b.outputs
+        if not (alike and _close(a.arguments, b.arguments) and _close(a.keywords, b.keywords)):
+            raise Unlike(f"{a.name} does not follow the number of samples linearly, as {seen.batch} show")
 
 
 def _close(a: Any, b: Any) -> bool:
     if isinstance(a, tuple):
         return isinstance(b, tuple) and len(a) == len(b) and all(map(_close, a, b))
     return _near(a, b) or (a != a and b != b) if isinstance(a, float) and isinstance(b, float) else bool(a == b)
-
-
-def _check_reshapes(graph: Graph) -> None:
-    """A number that grows with the square of the batch looks affine from two points; here it loses elements."""
-    for operator in graph.operators:
-        if operator.target in RESHAPES:
-            given, made = graph.tensor(next(references(operator.arguments))), operator.outputs[0]
-            if made is not None and given.elements() != made.elements():
-                raise Unlike(f"{operator.name} does not follow the number of samples linearly")

@@ -167,6 +167,7 @@ def test_activation_checkpointing_is_seen_through() -> None:
     ("loss", "words"),
     [
         (lambda m, b: (m(b[0]) @ m(b[0]).T).reshape(-1).square().mean(), "does not follow the number of samples"),
+        (lambda m, b: (m(b[0]) @ m(b[0]).T).mean(), "does not follow the number of samples linearly, as 11 show"),
         (lambda m, b: torch.stack([m(row) for row in b[0]]).mean(), "operators on 5 samples"),
     ],
 )
@@ -176,6 +177,13 @@ def test_a_step_that_no_law_covers_holds_for_one_batch_and_says_so(loss: Any, wo
     assert not graph.symbolic
     assert words in graph.blind
     assert difference(given, graph, 4) < 1e-12
+
+
+def test_a_number_that_follows_the_batch_with_a_rest_is_seen_at_a_third_size() -> None:
+    given = task("rest", lambda: nn.Linear(6, 3), lambda m, b: m(b[0]).square().sum() / (2 * len(b[0]) - 1))
+    graph = capture(given, precision="fp64")
+    assert graph.symbolic
+    assert difference(given, graph, 3) < 1e-12
 
 
 class Branches(nn.Module):
