@@ -1,6 +1,6 @@
 """Operators of a graph compiled into one Python function, so that running them needs no interpreter.
 
-For operators 3 to 5 of a graph the function reads
+For operators 3 to 5 of a graph the function reads (but for its variables, which are numbered)
 
     def segment(env, leaf):
         relu = env.pop('relu')                  # its last use is in here
@@ -22,7 +22,6 @@ random operators, and those that stand in for a processor's, are called as they 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -103,6 +102,7 @@ class _Writer:
         self.scope: dict[str, Any] = {"torch": torch, "hold": [None]}
         self.lines: list[str] = []
         self.held: set[Ref] = set()
+        self.locals: dict[Ref, str] = {}
         self.taken: dict[str, str] = {}
         self.left: list[tuple[str, str]] = []
         self.inputs = {name for name, _ in graph.inputs} | {TANGENT}
@@ -130,10 +130,10 @@ class _Writer:
         arguments += [f"{key}={self.argument(value)}" for key, value in operator.keywords]
         made = [Ref(operator.name, n if operator.several else -1) for n in range(len(operator.outputs))]
         used = [ref for ref in made if ref in self.last]
-        name = _local(Ref(operator.name))
+        name = self.local(Ref(operator.name))
         self.lines.append(f"{name} = _{i}({', '.join(arguments)})")
         if operator.several:
-            self.lines += [f"{_local(ref)} = {name}[{ref.index}]" for ref in used]
+            self.lines += [f"{self.local(ref)} = {name}[{ref.index}]" for ref in used]
         if operator.several or not used:
             self.lines.append(f"del {name}")
         self.held |= set(used)
@@ -161,22 +161,26 @@ class _Writer:
         self.scope[f"_{i}"] = disable(apart)
         return []
 
+    def local(self, ref: Ref) -> str:
+        """The Python variable of a value: its own, whatever other names look like."""
+        return self.locals.setdefault(ref, f"v{len(self.locals)}")
+
     def leave(self, name: str, ref: Ref) -> None:
         """Leave a value in the environment."""
-        self.left.append((name, _local(ref)))
+        self.left.append((name, self.local(ref)))
         if not self.compiled:
-            self.lines.append(f"env[{name!r}] = {_local(ref)}")
+            self.lines.append(f"env[{name!r}] = {self.local(ref)}")
 
     def take(self, ref: Ref, place: str) -> None:
         """Bring a value into a local variable."""
-        self.taken[_local(ref)] = place
+        self.taken[self.local(ref)] = place
         if not self.compiled:
-            self.lines.append(f"{_local(ref)} = {place}")
+            self.lines.append(f"{self.local(ref)} = {place}")
 
     def drop(self, refs: Iterable[Ref]) -> None:
         for ref in dict.fromkeys(refs):
             if ref in self.held:
-                self.lines += [] if self.compiled else [f"del {_local(ref)}"]
+                self.lines += [] if self.compiled else [f"del {self.local(ref)}"]
                 self.held.discard(ref)
 
     def fetch(self, ref: Ref) -> None:
@@ -193,7 +197,7 @@ class _Writer:
 
     def argument(self, value: Argument) -> str:
         if isinstance(value, Ref):
-            return _local(value)
+            return self.local(value)
         if isinstance(value, Symbol):
             return self.symbol(value)
         if isinstance(value, tuple):
@@ -217,9 +221,3 @@ def _function(head: str, body: Iterable[str]) -> str:
 def key(ref: Ref) -> str:
     """The name of a value in an environment."""
     return ref.key
-
-
-def _local(ref: Ref) -> str:
-    """A Python variable for a value."""
-    plain = re.sub(r"\W", "_", ref.name.replace(">", "_to_").replace("@", "_at_"))
-    return f"v_{plain}" if ref.index < 0 else f"v_{plain}__{ref.index}"

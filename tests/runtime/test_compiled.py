@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -51,6 +52,28 @@ def test_what_is_compiled_is_the_same(task: Task, recipe: str, ranks: int, monke
     assert len(seen) < 20  # of once a segment, or a part of one between draws, whatever the number of steps
     eager = weights(task, recipe + ")" * ("(" in recipe), ranks)
     assert all(torch.equal(a, b) for a, b in zip(compiled, eager, strict=True))
+
+
+class Named(nn.Module):
+    """A weight of any name between two uses of `fc.weight`."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name, self.fc = name, nn.Linear(6, 6, bias=False)
+        self.register_parameter(name, nn.Parameter(torch.eye(6) * 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(self.fc(x) @ getattr(self, self.name), self.fc.weight)
+
+
+@pytest.mark.parametrize("recipe", ["single", "single(segments=compiled)"])
+def test_names_that_look_alike_are_different_values(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("partita.runtime.segment.COMPILER", lambda module, inputs: module.forward)
+    torch.compiler.reset()
+    one, other = (
+        weights(replace(perceptron(), model=partial(Named, name)), recipe, 1) for name in ("fc_weight", "other")
+    )  # fmt: skip
+    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 def test_a_plan_says_that_its_segments_are_compiled() -> None:
