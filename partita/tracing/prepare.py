@@ -3,7 +3,9 @@ tensors."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import torch
@@ -12,9 +14,11 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unfl
 from torch.utils.data import default_collate
 
 from partita.errors import TaskError, first_line
+from partita.graph.graph import TANGENT
 from partita.graph.tensor import DTYPE_OF
 from partita.task import Task
 
+TAKEN: Final = re.compile(rf"{TANGENT}|(input|constant)\.\d+")  # names of a graph's own values
 DTYPES: Final[dict[str, torch.dtype]] = {precision: getattr(torch, name) for precision, name in DTYPE_OF.items()}
 
 
@@ -58,7 +62,13 @@ def checked_model(task: Task) -> nn.Module:
                 f"parameter {name!r} has a hook that runs once its gradient is there, as optimizers in the backward "
                 "pass have; take it out, for gradients are summed over devices first"
             )
-    for name, buffer in model.named_buffers():
+    buffers = dict(model.named_buffers())
+    for name in filter(TAKEN.fullmatch, chain(parameters, buffers)):
+        raise TaskError(
+            f"the model has a tensor called {name!r}, as a captured step calls one of its own; give it another name "
+            f"than {TANGENT}, input.0, constant.0 and the like"
+        )
+    for name, buffer in buffers.items():
         if buffer.requires_grad:
             raise TaskError(f"buffer {name!r} requires a gradient; make it a Parameter, or detach it")
     return model.train()

@@ -274,10 +274,17 @@ def linear() -> Any:
     return nn.Linear(6, 3)
 
 
+def listed() -> Any:
+    model = linear()
+    model.input = nn.ParameterList([torch.ones(3)])
+    return model
+
+
 BAD: dict[str, tuple[Any, Any, Any, type[Exception], str]] = {
     "no module": (lambda: 3, classify, None, TaskError, "returned int; return a torch.nn.Module"),
     "no parameters": (nn.ReLU, classify, None, TaskError, "has no parameters"),
     "all frozen": (lambda: linear().requires_grad_(False), classify, None, TaskError, "no parameter of"),
+    "named like a sample": (listed, classify, None, TaskError, "called 'input.0'"),
     "no scalar": (linear, lambda m, b: m(b[0]), None, TaskError, "shape \\[5, 3\\]"),
     "detached": (linear, lambda m, b: m(b[0]).detach().mean(), None, TaskError, "detached"),
     "no tensor": (linear, lambda m, b: 0.5, None, TaskError, "is a float"),
