@@ -172,6 +172,21 @@ class Graph:
         for _, ref in (*self.gradients, *self.mutations):
             yield ref
 
+    @cached_property
+    def item(self) -> float:
+        """Bytes of an element of what is trained, on the average."""
+        return sum(p.tensor.size() for p in self.trainable) / self.trained_elements
+
+    @cached_property
+    def state_factor(self) -> float:
+        """Bytes that the optimizer keeps for each byte of what is trained."""
+        return self.optimizer.state_bytes(1) / self.item
+
+    @property
+    def trained_elements(self) -> int:
+        """Elements of what is trained."""
+        return sum(p.tensor.elements() for p in self.trainable)
+
     @property
     def parameter_elements(self) -> int:
         """Elements of all parameters, also of those that are not trained."""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partita.cost.costs import Costs
+from partita.graph.graph import Graph
 from partita.plan.memory import Shard
 from partita.searches.estimates import Estimates
 from partita.searches.lower_bounds import LowerBounds
@@ -22,7 +23,6 @@ from partita.wire.codec import SPECS, coded_size, read_codecs, room, spec_of
 
 Reals = NDArray[np.float64]
 Ints = NDArray[np.int64]
-WORD: Final = 4  # bytes of a parameter
 KIND: Final = (COLUMNS.index("data"), COLUMNS.index("shard"))
 AMONG: Final = 64  # points of divided state or stages whose steps are priced with a codec
 OWNERS: Final = 64  # of a bucket: 4,032 messages a sum, each of which the clock knows
@@ -45,9 +45,9 @@ def coded_points(space: Space) -> int:
 def coded(estimates: Estimates, costs: Costs, capacity: Bytes, most: int) -> tuple[str, ...]:
     """Calls of the `most` best of these points with each codec, by formula, one of each codec; among those that fit by
     formula, if any do."""
-    found, trained = [], sum(p.tensor.elements() for p in costs.graph.trainable)
+    found: list[tuple[Seconds, str]] = []
     for name in SPECS:
-        some = _promising(estimates, codable(estimates.space, name), trained, name, capacity)
+        some = _promising(estimates, codable(estimates.space, name), costs.graph, name, capacity)
         kinds, seconds = estimates.space.rows[some][:, KIND], np.empty(len(some))
         for data, shard in np.unique(kinds, axis=0).tolist():
             here = (kinds == (data, shard)).all(axis=1)
@@ -59,21 +59,22 @@ def coded(estimates: Estimates, costs: Costs, capacity: Bytes, most: int) -> tup
     return tuple(text for _, text in sorted(found)[:most])
 
 
-def held_bytes(name: str, space: Space, trained: int) -> Reals:
-    """What a codec holds on a rank of each point, by formula, where so many numbers are trained: what it keeps of them,
-    and rows of messages, one where they are summed, else those of all or, with owners, own ones and those of a part."""
+def held_bytes(name: str, space: Space, graph: Graph) -> Reals:
+    """What a codec holds on a rank of each point, by formula: what it keeps of the numbers that are trained, and
+    rows of messages, one where they are summed, else those of all or, with owners, own ones and those of a part."""
     (codec,) = read_codecs(name)
+    trained, item = graph.trained_elements, round(graph.item)
     spec, data, mine = spec_of(codec), space.column("data"), trained / space.column("pipe")
-    row = 0.0 if codec.where == "hop" else room(codec, trained, WORD) / trained
+    row = 0.0 if codec.where == "hop" else room(codec, trained, item) / trained
     rows = np.where(space.column("shard") > 0, 2.0, 1.0 if spec.sums else data)
-    found: Reals = mine * (WORD * (codec.error_feedback + (spec.counts is not None)) + rows * row)
+    found: Reals = mine * (item * (codec.error_feedback + (spec.counts is not None)) + rows * row)
     return found
 
 
-def _promising(estimates: Estimates, some: Ints, trained: int, name: str, capacity: Bytes) -> Ints:
+def _promising(estimates: Estimates, some: Ints, graph: Graph, name: str, capacity: Bytes) -> Ints:
     """Those that fit by formula, if any do; of those with stages or divided state as many as are looked at, which are
     the quickest without a codec."""
-    held = estimates.memory[some] + held_bytes(name, Space(estimates.space.rows[some]), trained)
+    held = estimates.memory[some] + held_bytes(name, Space(estimates.space.rows[some]), graph)
     some = some[fits] if (fits := held <= (capacity or np.inf)).any() else some
     divided = (estimates.space.column("pipe")[some] > 1) | (estimates.space.column("shard")[some] > 0)
     rest = some[divided]
@@ -84,9 +85,9 @@ def _seconds(estimates: Estimates, costs: Costs, name: str, some: Ints, data: in
     """By formula, of points of so many replicas. What may not be added as it is goes to everybody whole, or to owners
     their part of it; new weights go as they are, and with divided ones once more."""
     (codec,) = read_codecs(name)
-    words = sum(p.tensor.elements() for p in costs.graph.trainable)
+    words, item = costs.graph.trained_elements, round(costs.graph.item)
     summed = bool(spec_of(codec).sums) or codec.where == "hop" or shard > 0
-    wider = WORD * words / coded_size(codec, words, WORD) * (1 if summed else 2 / data)
+    wider = item * words / coded_size(codec, words, item) * (1 if summed else 2 / data)
     if shard:
         gathers = 2 if SHARDS[shard] is Shard.PARAMETERS else 1
         wider = (1 + gathers) / (1 / wider + gathers)

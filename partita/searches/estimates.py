@@ -34,7 +34,6 @@ Reals = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 THIRD: Final = 1 / 3  # of a stage's seconds: forward, backward for inputs and for weights take about as long
 BLOCK: Final = 2**15  # points whose terms are worked out at once
-WORD: Final = 4  # bytes of a parameter
 GATHERED: Final = 2  # times that a microbatch needs a stage's weights
 # Scatters and gathers of all of a rank's gradients or weights (ZeRO; Rajbhandari et al. 2020, section 7), for every
 # microbatch and once a step.
@@ -181,7 +180,7 @@ class StepTerms:
     @cached_property
     def packing(self) -> Reals:
         """Instructions, and gradients added up where somebody else waits for them."""
-        costs, words = self.costs, self.place["state"] / WORD
+        costs, words = self.costs, self.place["state"] / self.graph.item
         acts = self.chunks * (3 + self.ordered(Order.ZERO_BUBBLE)) + self.buckets
         acts = acts + self.sharded({Shard.GRADIENTS: 1, Shard.PARAMETERS: 3}) * self.buckets
         packed = costs.add.of(0.0, 0.0) * self.buckets + costs.add.tensor * self.tensors + costs.add.element * words
@@ -297,7 +296,7 @@ class StepTerms:
         """Seconds of the optimizer's step."""
         costs, owners = self.costs, np.where(self.space.column("shard") > 0, self.data, 1)
         tensors = np.maximum(self.tensors / owners, self.buckets)
-        touched = costs.update.element * self.place["state"] / WORD + costs.update.tensor * tensors * owners
+        touched = costs.update.element * self.place["state"] / self.graph.item + costs.update.tensor * tensors * owners
         return (touched / owners + (costs.instruction + costs.update.call) * self.buckets) / self.speed
 
 

@@ -23,11 +23,10 @@ def footprint(graph: Graph, space: Space, cuts: StageCuts, samples: Reals, train
     chunks = np.array([chunks for _, _, chunks in SCHEDULES])[space.column("schedule")]
     stages = np.minimum(pipe * chunks, cuts.most) - 1
     crossing = cuts.widest[stages]
-    state = graph.optimizer.state_bytes(1) / 4  # a byte of parameters
     kinds = (Shard.PARAMETERS, Shard.GRADIENTS, Shard.OPTIMIZER)
     owners = [np.where(shard >= SHARDS.index(kind), data, 1) for kind in kinds]
     copies = np.where((data == 1) & (pipe == 1), 0.0, 1.0)
-    held = trained * (1 / owners[0] + copies / owners[1] + state / owners[2])
+    held = trained * (1 / owners[0] + copies / owners[1] + graph.state_factor / owners[2])
     rooms = np.minimum(
         2.0 * space.column("bucket"), trained
     )  # whole buckets on their way; a stage gathers all of its own

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Final
 
 from partita.cost.costs import Touch
 from partita.cost.wiring import Circle, Wiring
@@ -25,19 +24,18 @@ from partita.recipes.balance import numbered
 from partita.searches.stage_costs import Pipes
 from partita.units import Bytes, Seconds
 
-WORD: Final = 4  # bytes of a parameter
-
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTimes:
     """What collectives of a place take among a `circle` of replicas: their wiring and bytes a second; of a pack seconds
-    a tensor and a byte."""
+    a tensor and a byte; bytes of an `item`, which no share divides."""
 
     circle: Circle
     wiring: Wiring
     width: float
     tensor: Seconds
     byte: Seconds
+    item: float
 
     def half(self, size: Bytes) -> Seconds:
         """A scatter or gather of so many bytes, whichever waits less; the smallest share is what is not sent."""
@@ -48,20 +46,13 @@ class CollectiveTimes:
         carried = self.wiring.carried(size, self.circle)
         return self.wiring.waiting(size, self.circle) + carried * 2 * (size - self._share(size)) / self.width
 
-    def _share(self, size: Bytes) -> Bytes:
-        return WORD * -(-size // (WORD * self.circle.ranks))
+    def _share(self, size: Bytes) -> float:
+        return self.item * -(-size // (self.item * self.circle.ranks))
 
 
 @cache
 def _waiting(wiring: Wiring, size: Bytes, circle: Circle) -> Seconds:
     return min(wiring.waiting(size, circle, kind) for kind in (Kind.REDUCE_SCATTER, Kind.ALL_GATHER))
-
-
-def collectives_at(pipes: Pipes, i: int, place: int, wiring: Wiring, copy: Touch) -> CollectiveTimes:
-    """Of a place of the i-th point, where packing is a `copy`."""
-    peak, width = float(pipes.peaks[i, place]), float(pipes.width[i, place])
-    circle = Circle(int(pipes.data[i]), int(pipes.machines[i, place]), float(pipes.way[i, place]))
-    return CollectiveTimes(circle, wiring, width, copy.tensor / peak, copy.element / WORD / peak)
 
 
 class Gathers:
@@ -72,7 +63,14 @@ class Gathers:
         sizes = {p.name: p.tensor.size() for p in graph.parameters}
         read = {name: index[block.get(name, [0])] for name in completion(graph)}
         self.parameters = [(int(at.min()), int(at.max()), sizes[name]) for name, at in read.items()]
-        self.buckets = cache(self._buckets)
+        self.buckets, self.item = cache(self._buckets), graph.item
+
+    def collectives(self, pipes: Pipes, i: int, place: int, wiring: Wiring, copy: Touch) -> CollectiveTimes:
+        """Of a place of the i-th point, where packing is a `copy`."""
+        peak, width = float(pipes.peaks[i, place]), float(pipes.width[i, place])
+        circle = Circle(int(pipes.data[i]), int(pipes.machines[i, place]), float(pipes.way[i, place]))
+        byte = copy.element / self.item / peak
+        return CollectiveTimes(circle, wiring, width, copy.tensor / peak, byte, self.item)
 
     def _buckets(self, first: int, stop: int, most: Bytes) -> tuple[tuple[Bytes, int], ...]:
         """(bytes, tensors) of each bucket of the stage of these blocks, as they are laid out where no tensor is cut."""
@@ -92,7 +90,7 @@ class Gathers:
         edges = [*pipes.starts[i].ravel().tolist(), blocks]
         stages, found = [self.buckets(a, b, most) for a, b in pairwise(edges)], []
         for place, row in enumerate(rows):
-            collectives = collectives_at(pipes, i, place, wiring, copy)
+            collectives = self.collectives(pipes, i, place, wiring, copy)
             found.append(_waits([_stage(collectives, stage) for stage in stages[place :: pipes.pipe]], row))
         return found
 

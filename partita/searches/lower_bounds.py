@@ -22,7 +22,7 @@ from partita.plan.memory import Recompute, Shard
 from partita.plan.schedule import Order
 from partita.recipes.catalogue import call
 from partita.searches.backward_memory import BackwardMemory, alone
-from partita.searches.gathering import Gathers, collectives_at
+from partita.searches.gathering import Gathers
 from partita.searches.rounds import StageTimes, round_of
 from partita.searches.space import RECOMPUTES, SHARDS, Space
 from partita.searches.stage_costs import ORDERS, Pipes, StageCosts
@@ -33,7 +33,6 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 # How often a minibatch's bytes go round at the least, whatever is kept from pass to pass: of all gradients or weights.
 PARAMETERS, GRADIENTS, OPTIMIZER = Shard.PARAMETERS, Shard.GRADIENTS, Shard.OPTIMIZER
-WORD: Final = 4  # bytes of a parameter
 ONCE: Final = {Shard.NONE: 2, Shard.OPTIMIZER: 2, Shard.GRADIENTS: 1, Shard.PARAMETERS: 0}
 EVERY: Final = {Shard.NONE: 0, Shard.OPTIMIZER: 0, Shard.GRADIENTS: 1, Shard.PARAMETERS: 2}
 
@@ -112,8 +111,7 @@ class LowerBounds:
     def _each(self, data: Reals, pipe: Reals, shard: Ints) -> Reals:
         """Bytes of state a byte of parameters: themselves, gradients where somebody waits for them, the optimizer's."""
         owners = [np.where(shard >= SHARDS.index(kind), data, 1.0) for kind in (PARAMETERS, GRADIENTS, OPTIMIZER)]
-        optimizer = self.graph.optimizer.state_bytes(1) / WORD
-        return 1 / owners[0] + (data * pipe > 1) / owners[1] + optimizer / owners[2]
+        return 1 / owners[0] + (data * pipe > 1) / owners[1] + self.graph.state_factor / owners[2]
 
     # Where a point is cut, as the recipes do.
 
@@ -197,7 +195,7 @@ class LowerBounds:
     def _tail(self, pipes: Pipes, i: int, shard: Shard, bucket: int) -> Seconds:
         """Of the first place of the i-th point, between what it packs last and its next forward pass."""
         first = int(pipes.first[i])
-        collectives = collectives_at(pipes, i, first, self.places.costs(1).wiring, NOTHING)
+        collectives = self.gathers.collectives(pipes, i, first, self.places.costs(1).wiring, NOTHING)
         start, stop = [*pipes.starts[i].ravel().tolist(), self.places.count][first : first + 2]
         return self.gathers.tail(start, stop, bucket, collectives, shard)
 
@@ -205,13 +203,13 @@ class LowerBounds:
         """Core-seconds of packing the gradients of each stage, shape [points, chunks, places]."""
         costs, several = self.places.costs(1), pipes.data * pipes.pipe > 1
         pack = costs.copy.least(costs.add)
-        return (pack.element * pipes.state / WORD + pack.tensor * pipes.tensors) * several[:, None, None]
+        return (pack.element * pipes.state / self.graph.item + pack.tensor * pipes.tensors) * several[:, None, None]
 
     def _steps(self, pipes: Pipes) -> Reals:
         """Core-seconds of updating all that each place has, shape [points, places]."""
         costs = self.places.costs(1)
         update = costs.update.least(costs.update_unpacked or costs.update)
-        words, tensors = (one.sum(axis=1) for one in (pipes.state / WORD, pipes.tensors))
+        words, tensors = (one.sum(axis=1) for one in (pipes.state / self.graph.item, pipes.tensors))
         found: Reals = update.element * words + update.tensor * tensors
         return found
 
@@ -287,7 +285,7 @@ class LowerBounds:
     def _tied(self, shard: Ints, data: Ints, shared: Reals, again: Reals) -> Reals:
         """Bytes of state, beyond an even part of what is `shared` with later stages: only the optimizer's is divided,
         among them all; and of what is there `again`."""
-        owned, optimizer = (1 / data)[:, None], self.graph.optimizer.state_bytes(1) / WORD
+        owned, optimizer = (1 / data)[:, None], self.graph.state_factor
         kinds = [(shard >= SHARDS.index(kind))[:, None] for kind in (PARAMETERS, GRADIENTS, OPTIMIZER)]
         beyond = (1 - owned) * kinds[0] + (1 - owned) * kinds[1] - optimizer * owned * kinds[2]
         found: Reals = shared * beyond + again * (2 + optimizer * ~kinds[2])

@@ -172,7 +172,7 @@ def test_the_formula_of_a_search_counts_them(name: str) -> None:
     """On a point of whole replicas and on one of divided state, with large buckets."""
     graph, machines = capture(wide()), cluster_of(WORKERS)
     costs = datasheet_costs(graph, machines, (1, 4, 12))
-    trained = sum(p.tensor.elements() for p in graph.trainable)
+    trained = graph.trained_elements
     space = space_of(graph, machines, cuts_of(graph, machines, costs, 4).most, 4 * trained)
     wanted = (space.column("data") == WORKERS) & (space.column("bucket") >= 4 * trained)
     for shard in (0, 1):
@@ -180,7 +180,7 @@ def test_the_formula_of_a_search_counts_them(name: str) -> None:
         for i in some.tolist():
             point = space.call(i).removesuffix(")")
             more = [sum(held(text).values()) for text in (f"{point},codec={name})", f"{point})")]
-            (formula,) = held_bytes(name, Space(space.rows[[i]]), trained)
+            (formula,) = held_bytes(name, Space(space.rows[[i]]), graph)
             assert more[0] - more[1] == pytest.approx(formula, rel=0.1, abs=64)
 
 

@@ -14,6 +14,7 @@ from partita.cost.costs import Costs, Host, Touch
 from partita.cost.datasheet import datasheet_costs
 from partita.graph.graph import Graph, Optimizer
 from partita.graph.operator import Operator, Phase, Ref, reading
+from partita.graph.tensor import Tensor
 from partita.lowering.lower import lower
 from partita.lowering.schedules import ROWS, under_way
 from partita.plan.schedule import Order
@@ -58,6 +59,21 @@ def nodes(inside: float, between: float) -> Cluster:
     return Cluster("nodes", Group("root", (pair,) * 4, (Link(between, 1e-5),) * 4))
 
 
+def adam_of(graph: Graph, dtype: str) -> Graph:
+    """The step in another dtype, which Adam's state has too."""
+
+    def of(tensor: Tensor) -> Tensor:
+        return replace(tensor, dtype=dtype)
+
+    return replace(
+        graph, inputs=tuple((name, of(tensor)) for name, tensor in graph.inputs),
+        operators=tuple(replace(o, outputs=tuple(out and of(out) for out in o.outputs)) for o in graph.operators),
+        parameters=tuple(replace(p, tensor=of(p.tensor)) for p in graph.parameters),
+        constants=tuple(replace(constant, tensor=of(constant.tensor)) for constant in graph.constants),
+        optimizer=Optimizer("Adam", (("exp_avg", 1.0, dtype), ("exp_avg_sq", 1.0, dtype))),
+    )  # fmt: skip
+
+
 UNLIKE = (1e5, 1e6, 1e5, 1e6)
 
 
@@ -96,22 +112,37 @@ def test_no_point_is_below_its_floor(name: str, calibrated: bool, points: int) -
     of every kind and more with gathered weights on stages, without stages, and with stages in turns; and where wires
     are fast, the second is not far."""
     graph, cluster = deep(16), CLUSTERS[name]
-    measured = measured_on(graph, cluster) if calibrated else None
+    near = nearness(graph, cluster, points, points // 3, measured_on(graph, cluster) if calibrated else None)
+    if name == "fast wires" and not calibrated:
+        assert (np.median(near, axis=0) > (0.6, 0.7)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_floors_are_those_of_the_dtype(dtype: str) -> None:
+    """Adam's state is twice the bytes of parameters, however many bytes these have."""
+    near = nearness(adam_of(deep(16), dtype), CLUSTERS["fast wires"], 10, 5)
+    assert np.median(near, axis=0)[1] > 0.7
+
+
+def nearness(
+    graph: Graph, cluster: Cluster, some: int, more: int, measured: Costs | None = None
+) -> list[tuple[float, float]]:
+    """The parts that the bounds' seconds and bytes are of the clock's, at `some` points and `more` of three kinds each,
+    none of which is below its bounds."""
     space, bounds, draw = space_on(graph, cluster), LowerBounds(graph, cluster, measured), np.random.default_rng(5)
     (rough, state), bound, fullest = bounds.rough(space), bounds.seconds(space), bounds.memory(space)
     near = []
     gathering, alone = (space.column("shard") == 3) & (space.column("pipe") > 1), space.column("pipe") == 1
     in_turns = (space.column("schedule") >= 4) & (space.column("data") > 1)
-    drawn = [draw.choice(np.flatnonzero(some), points // 3).tolist() for some in (gathering, alone, in_turns)]
-    for i in (*draw.choice(len(space), points, replace=False).tolist(), *chain(*drawn)):
+    drawn = [draw.choice(np.flatnonzero(kind), more).tolist() for kind in (gathering, alone, in_turns)]
+    for i in (*draw.choice(len(space), some, replace=False).tolist(), *chain(*drawn)):
         seconds, memory = clocked(graph, cluster, space.call(i), measured)
         one = Space(space.rows[[i]])
         closer, held = bounds.seconds(one, closer=True)[0], bounds.memory(one, closer=True)[0]
         assert max(bound[i], rough[i], closer) <= seconds * (1 + 1e-9), space.call(i)
         assert max(fullest[i], state[i]) <= held <= memory, space.call(i)
         near.append((bound[i] / seconds, held / memory))
-    if name == "fast wires" and not calibrated:
-        assert (np.median(near, axis=0) > (0.6, 0.7)).all()
+    return near
 
 
 def tied(graph: Graph) -> Graph:
