@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.errors import PlanError
 from partita.graph.graph import Graph
+from partita.lowering.schedules import under_way
 from partita.plan.mesh import Mesh, Stage
 from partita.plan.plan import Plan
 from partita.plan.schedule import Order, Schedule
@@ -21,7 +22,7 @@ from partita.recipes.replicas import Layers, replicated_stages
 from partita.units import Bytes
 from partita.wire.codec import read_codecs
 
-Cutting = Callable[[Blocks, Sequence[float], Sequence[float], int], tuple[int, ...]]
+Cutting = Callable[[Graph, Blocks, Sequence[float], Sequence[float], Schedule], tuple[int, ...]]
 
 
 def pipeline(
@@ -60,11 +61,12 @@ def pipeline(
     ranks = [[place * data + replica for replica in range(data)] for place in range(places)] * chunks
     speeds = [min(cluster.devices[rank].pace for rank in place) for place in ranks]
     widths = [bandwidth_between(cluster, one[0], other[0]) for one, other in pairwise(ranks)]
-    starts = CUTTINGS[balance](blocks, speeds, widths, microbatches)
+    schedule = Schedule(order, microbatches, chunks)
+    starts = CUTTINGS[balance](graph, blocks, speeds, widths, schedule)
     made = Plan(
         name, Mesh((("pipe", places), ("data", data))),
         stages=tuple(Stage(blocks.firsts[start] if start else "") for start in starts),
-        schedule=Schedule(order, microbatches, chunks),
+        schedule=schedule,
         sync=(Sync(wire=wire),),
     )  # fmt: skip
     return coded(made, graph)
@@ -96,13 +98,19 @@ def bandwidth_between(cluster: Cluster, source: int, target: int) -> float:
     return min(port.link.bandwidth for port in (*climb, *descent))
 
 
-def _memory(blocks: Blocks, speeds: Sequence[float], widths: Sequence[float], microbatches: int) -> tuple[int, ...]:
-    """Stage k of S holds up to S - k microbatches, as in 1F1B; weights count four times (gradients, two of Adam's)."""
-    return by_memory(blocks, [min(len(speeds) - k, microbatches) for k in range(len(speeds))], 4.0)
+def _memory(
+    graph: Graph, blocks: Blocks, speeds: Sequence[float], widths: Sequence[float], schedule: Schedule
+) -> tuple[int, ...]:
+    """Of weights, gradients and what the optimizer keeps, and of the microbatches under way when a place's first
+    backward pass begins."""
+    chunks, places = schedule.chunks, len(speeds) // schedule.chunks
+    each = [under_way(schedule.order, places, rank, schedule.microbatches, chunks) for rank in range(places)]
+    in_flight = [each[rank][chunk] for chunk, rank in product(range(chunks), range(places))]
+    return by_memory(blocks, in_flight, 2 + graph.state_factor)
 
 
 CUTTINGS: dict[str, Cutting] = {
-    "time": lambda blocks, speeds, widths, microbatches: by_time(blocks, speeds, widths),
+    "time": lambda graph, blocks, speeds, widths, schedule: by_time(blocks, speeds, widths),
     "memory": _memory,
-    "blocks": lambda blocks, speeds, widths, microbatches: block_partition(blocks.seconds, len(speeds)),
+    "blocks": lambda graph, blocks, speeds, widths, schedule: block_partition(blocks.seconds, len(speeds)),
 }

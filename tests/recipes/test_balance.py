@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.errors import PlanError
+from partita.graph.graph import Optimizer
 from partita.graph.homes import stage_starts
-from partita.recipes.balance import Blocks, block_partition, by_memory, by_time, by_time_each
+from partita.recipes.balance import Blocks, block_partition, blocks_of, by_memory, by_time, by_time_each
 from partita.recipes.catalogue import call
 from partita.recipes.replicas import Layers, replicated_stages
 from tests.priced import priced, whole_cores
@@ -218,3 +219,18 @@ def test_costs_are_taken_where_there_are_any() -> None:
 def test_what_no_pipeline_can_do(text: str, words: str) -> None:
     with pytest.raises(PlanError, match=words):
         call(text, two_layers(), cluster_of(4))
+
+
+@pytest.mark.parametrize(("recipe", "in_flight"), [
+    ("gpipe(", (4, 4, 4)), ("one_f_one_b(", (3, 2, 1)), ("interleaved(chunks=2,microbatches=6,", (5, 3, 3, 3, 3, 1)),
+])  # fmt: skip
+@pytest.mark.parametrize("optimizer", [Optimizer(), Optimizer("Adam", (("m", 1.0, "float32"), ("v", 1.0, "float32")))])
+def test_memory_is_that_of_the_schedule_and_of_the_optimizer(
+    recipe: str, in_flight: tuple[int, ...], optimizer: Optimizer
+) -> None:
+    graph, machines = replace(layers(14, batch=48), optimizer=optimizer), cluster_of(3)
+    microbatches = 6 if "chunks" in recipe else 4
+    blocks = blocks_of(graph, machines, None, 48 // microbatches)
+    starts = by_memory(blocks, in_flight, 2.0 + len(optimizer.state))
+    plan = call(f"{recipe}stages=3,balance=memory)", graph, machines)
+    assert [stage.first for stage in plan.stages] == ["", *(blocks.firsts[start] for start in starts[1:])]
