@@ -21,7 +21,7 @@ from partita.lowering.schedules import Row
 from partita.plan.memory import Shard
 from partita.program.space import Kind
 from partita.recipes.balance import numbered
-from partita.searches.stage_costs import Pipes
+from partita.searches.pipes import Pipes
 from partita.units import Bytes, Seconds
 
 

@@ -23,9 +23,10 @@ from partita.plan.schedule import Order
 from partita.recipes.catalogue import call
 from partita.searches.backward_memory import BackwardMemory, alone
 from partita.searches.gathering import Gathers
+from partita.searches.pipes import ORDERS, Pipes
 from partita.searches.rounds import StageTimes, round_of
 from partita.searches.space import RECOMPUTES, SHARDS, Space
-from partita.searches.stage_costs import ORDERS, Pipes, StageCosts
+from partita.searches.stage_costs import StageCosts
 from partita.units import Seconds
 
 Reals = NDArray[np.float64]
@@ -76,12 +77,12 @@ class LowerBounds:
         price, chained, urgent = self._priced(space)
         even, chained = price * m / pipe, np.where(put_off, urgent, chained)
         total = np.where((pipe > 1) & ~round_, np.maximum(chained / (1 - (1 - 1 / m) ** pipe), even), even)
-        sent = (data - 1) / data * self.places.state[2].sum() / pipe * (_times(ONCE, shard) + m * _every(space))
+        sent = (data - 1) / data * self.places.state.own.sum() / pipe * (_times(ONCE, shard) + m * _every(space))
         counts, at = np.unique(data, return_inverse=True)
         light = np.array([self.places.link_speeds.least_part(int(n)) for n in counts])[at]
         sent = sent * np.where(shard == 0, light, 1.0) / self.places.link_speeds.widest
         seconds: Reals = np.max([total / self.places.peaks.max(), even / self.places.speeds.max(), sent], axis=0)
-        return seconds, self.places.state[0].sum() * self._each(data, pipe, shard) / pipe
+        return seconds, self.places.state.size.sum() * self._each(data, pipe, shard) / pipe
 
     def _priced(self, space: Space) -> tuple[Reals, ...]:
         """Core-seconds of a microbatch, those of linked blocks, and those without what may be put off; a sample at its

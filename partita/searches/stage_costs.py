@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +22,17 @@ from partita.program.space import Kind
 from partita.recipes.balance import blocks_of, by_time, by_time_each, numbered
 from partita.recipes.pipeline import bandwidth_between
 from partita.searches.link_speeds import LinkSpeeds
+from partita.searches.pipes import (
+    ORDERS,
+    BlockBytes,
+    BlockState,
+    BlockWork,
+    Neighbours,
+    Pipes,
+    StageMemory,
+    entries,
+    stacked,
+)
 from partita.searches.sections import Sections
 from partita.searches.space import RECOMPUTES, SCHEDULES, Space
 from partita.searches.tied_parameters import tied_parameters
@@ -30,71 +40,9 @@ from partita.units import Seconds
 
 Reals = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 CHUNKS: Final = np.array([chunks for _, _, chunks in SCHEDULES])
-ORDERS: Final = tuple(order for _, order, _ in SCHEDULES)
 SUMS: Final = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
-ALIKE: Final = ("pipe", "chunks")  # of all points whose pipes are found together
-
-
-@dataclass(frozen=True, eq=False)
-class Pipes:
-    """Points whose pipes have `pipe` places of `chunks` stages each; entry k of `data`, `m` (microbatches), `schedule`
-    and `rule` (places in SCHEDULES and RECOMPUTES) is the k-th point's.
-
-    Shape [points, chunks, places]: the first block of each stage; core-seconds of a microbatch's passes, `late` those
-    of backward that no other place waits for; bytes of parameters, how many `tensors` they are, and bytes of those that
-    are the place's `own`, wherever it is cut. Shape [points, places]: the `speeds` of the fastest replicas, and the
-    `peaks` of those that have rested; `ahead` and `back`, seconds of a microbatch's way through all places from the
-    `first` to each one, forward and home; bytes a second and seconds of `way` between replicas that are next to each
-    other, the `machines` that they are on, the least seconds that a sum of theirs waits, `whole` or as its two
-    `halves`, and the least part of a ring's bytes that it carries (`light`).
-    """
-
-    pipe: int
-    chunks: int
-    data: Ints
-    m: Ints
-    schedule: Ints
-    rule: Ints
-    starts: Ints
-    forward: Reals
-    backward: Reals
-    late: Reals
-    state: Reals
-    tensors: Reals
-    own: Reals
-    speeds: Reals
-    peaks: Reals
-    ahead: Reals
-    back: Reals
-    width: Reals
-    way: Reals
-    machines: Reals
-    whole: Reals
-    halves: Reals
-    light: Reals
-    first: Ints
-
-    def each(self, at: Ints) -> Pipes:
-        """Those of these entries, in this order."""
-        return replace(self, **{one.name: getattr(self, one.name)[at] for one in fields(self) if one.name not in ALIKE})
-
-    def ordered(self, order: Order) -> Flags:
-        """The points whose passes are in an order."""
-        found: Flags = np.array([each is order for each in ORDERS])[self.schedule]
-        return found
-
-
-@dataclass(frozen=True, eq=False)
-class StageMemory:
-    """Bytes of a microbatch, shape [points, chunks, places]: that wait for backward, that the fullest pass needs, the
-    same with gradients that nobody takes before it ends, and `deferred` those that wait for what is late."""
-
-    kept: Reals
-    fullest: Reals
-    with_gradients: Reals
-    deferred: Reals
+T = TypeVar("T")
 
 
 class StageCosts:
@@ -142,10 +90,13 @@ class StageCosts:
         starts = np.array(
             [self.starts(d, size, pipe, chunks) for d, size in zip(data.tolist(), sizes.tolist(), strict=True)]
         )
-        tables, edges = self._tables(self.work, sizes, rule, staged, starts)
-        summed = np.add.reduceat(np.moveaxis(tables[:, :6], 1, 0).reshape(6, -1), edges, axis=1)
-        forward, backward, returning, state, tensors, own = summed.reshape(6, len(data), chunks, pipe)
-        forward += np.maximum.reduceat(tables[:, 6].ravel(), edges).reshape(forward.shape)
+        work, edges = self._blocks(self.work, sizes, rule, staged, starts)
+        of = [np.broadcast_to(one, work.forward.shape) for one in (self.state.size, self.state.tensors, self.state.own)]
+        forward, backward, returning, state, tensors, own = (
+            np.add.reduceat(one.ravel(), edges).reshape(len(data), chunks, pipe)
+            for one in (work.forward, work.backward, work.returning, *of)
+        )
+        forward += np.maximum.reduceat(work.remade.ravel(), edges).reshape(forward.shape)
         for passes in (forward, backward, returning):
             passes += self.costs(1).instruction
         put_off = np.array([order is Order.ZERO_BUBBLE for order in ORDERS])[schedule]
@@ -155,20 +106,20 @@ class StageCosts:
         linked = np.array([self.sections(kind, staged).linked for kind in RECOMPUTES])[rule]
         loose = np.where(np.take_along_axis(linked, cuts, 1), 0, np.arange(1, pipe))
         first = loose.max(axis=1, initial=0)  # the place from which on each waits for the one before
-        places = [self.neighbours(d) for d in data.tolist()]
-        speeds, peaks, message, width, *around = (np.array([one[k][:pipe] for one in places]) for k in range(10))
-        ring, way_there, machines, whole, halves, light = around
+        replicas, at = np.unique(data, return_inverse=True)
+        near = entries(stacked([self.neighbours(d).first(pipe) for d in replicas.tolist()]), at)
         ways = []
-        for passes, size in ((forward, tables[:, 7]), (returns, tables[:, 8])):
-            transfers = message[:, : pipe - 1] + np.take_along_axis(size, cuts, 1) / width[:, : pipe - 1]
+        for passes, size in ((forward, work.there), (returns, work.back)):
+            transfers = near.message[:, :-1] + np.take_along_axis(size, cuts, 1) / near.bandwidth[:, :-1]
             way = np.zeros((len(data), pipe))
-            way[:, 1:] = np.cumsum(passes[:, 0, :-1] / peaks[:, :-1] + transfers, axis=1)
+            way[:, 1:] = np.cumsum(passes[:, 0, :-1] / near.peaks[:, :-1] + transfers, axis=1)
             ways.append(np.maximum(way - np.take_along_axis(way, first[:, None], 1), 0.0))
-        ahead, back = ways
         return Pipes(
-            pipe, chunks, data, m, schedule, rule, starts.reshape(forward.shape), forward, returns, backward - returns,
-            state, tensors, own, speeds, peaks, ahead, back, ring, way_there,
-            machines, whole, halves, light, first,
+            pipe=pipe, chunks=chunks, data=data, m=m, schedule=schedule, rule=rule, first=first,
+            starts=starts.reshape(forward.shape), forward=forward, backward=returns, late=backward - returns,
+            state=state, tensors=tensors, own=own, ahead=ways[0], back=ways[1], speeds=near.speeds, peaks=near.peaks,
+            width=near.width, way=near.way, machines=near.machines, whole=near.whole, halves=near.halves,
+            light=near.light,
         )  # fmt: skip
 
     def transfers(self, pipes: Pipes, i: int) -> tuple[list[Seconds], list[Seconds]]:
@@ -176,29 +127,31 @@ class StageCosts:
         not wait for it."""
         data, pipe, rule = int(pipes.data[i]), pipes.pipe, RECOMPUTES[pipes.rule[i]]
         work = self.work(rule, pipe > 1, self.batch // (data * int(pipes.m[i])))
-        _, _, message, width, *_ = self.neighbours(data)
-        message = np.append(message[: pipe - 1], self.costs(1).wiring.crossing)  # the last one goes round
-        width = np.append(width[: pipe - 1], self.links(data)[2][pipe - 1])
+        near = self.neighbours(data)
+        message = np.append(near.message[: pipe - 1], self.costs(1).wiring.crossing)  # the last one goes round
+        width = np.append(near.bandwidth[: pipe - 1], self.links(data)[2][pipe - 1])
         cuts = pipes.starts[i].ravel()[1:] - 1
         place, waited = np.arange(len(cuts)) % pipe, self.sections(rule, pipe > 1).linked[cuts]
-        there, back = (np.where(waited, message[place] + size[cuts] / width[place], -np.inf) for size in work[7:9])
+        there, back = (
+            np.where(waited, message[place] + size[cuts] / width[place], -np.inf) for size in (work.there, work.back)
+        )
         return there.tolist(), back.tolist()
 
     def held(self, pipes: Pipes) -> StageMemory:
         """What the points keep."""
         sizes, starts = self.batch // (pipes.data * pipes.m), pipes.starts.reshape(len(pipes.data), -1)
-        tables, edges = self._tables(self.bytes, sizes, pipes.rule, pipes.pipe > 1, starts)
-        kept, deferred = np.add.reduceat(np.moveaxis(tables[:, :2], 1, 0).reshape(2, -1), edges, axis=1)
-        before = np.cumsum(tables[:, 0], axis=1) - tables[:, 0]
-        grown = np.cumsum(tables[:, 4], axis=1)
+        of, edges = self._blocks(self.bytes, sizes, pipes.rule, pipes.pipe > 1, starts)
+        kept, deferred = (np.add.reduceat(one.ravel(), edges) for one in (of.kept, of.deferred))
+        before = np.cumsum(of.kept, axis=1) - of.kept
+        grown = np.cumsum(of.ready, axis=1)
         ends = np.append(starts[:, 1:], np.full((len(starts), 1), self.count), axis=1) - 1
         first, last = np.take_along_axis(before, starts, 1).ravel(), np.take_along_axis(grown, ends, 1).ravel()
-        fullest = np.maximum.reduceat((before + tables[:, 2]).ravel(), edges) - first
-        with_gradients = np.maximum.reduceat((before + tables[:, 3] - grown).ravel(), edges) - first + last
+        fullest = np.maximum.reduceat((before + of.fullest).ravel(), edges) - first
+        with_gradients = np.maximum.reduceat((before + of.with_gradients - grown).ravel(), edges) - first + last
         deferred = deferred.reshape(pipes.starts.shape)
         deferred[pipes.ordered(Order.ZERO_BUBBLE), 0, 0] = 0.0
         kept, fullest, with_gradients = (one.reshape(pipes.starts.shape) for one in (kept, fullest, with_gradients))
-        return StageMemory(kept, fullest, with_gradients, deferred)
+        return StageMemory(kept=kept, fullest=fullest, with_gradients=with_gradients, deferred=deferred)
 
     def tied(self, pipes: Pipes) -> tuple[Reals, Reals]:
         """Bytes of parameters that other stages hold too, shape [points, chunks, places]: those counted in `state`, and
@@ -212,34 +165,34 @@ class StageCosts:
             found[1, point, last] += np.where((last - first) % pipes.pipe == 0, 0.0, apart)
         return found[0].reshape(pipes.starts.shape), found[1].reshape(pipes.starts.shape)
 
-    def _tables(
-        self, of: Callable[[Recompute, bool, int], Reals], sizes: Ints, rule: Ints, staged: bool, starts: Ints
-    ) -> tuple[Reals, Ints]:
-        """What is known of each block, shape [points, ., blocks], and where stages start in those of all points."""
+    def _blocks(
+        self, of: Callable[[Recompute, bool, int], T], sizes: Ints, rule: Ints, staged: bool, starts: Ints
+    ) -> tuple[T, Ints]:
+        """What is known of each block, shapes [points, blocks], and where stages start in those of all points."""
         keys, at = np.unique(sizes * len(RECOMPUTES) + rule, return_inverse=True)
         pairs = [divmod(key, len(RECOMPUTES)) for key in keys.tolist()]
-        tables = np.array([of(RECOMPUTES[kind], staged, size) for size, kind in pairs])[at]
-        return tables, (starts + self.count * np.arange(len(starts))[:, None]).ravel()
+        blocks = entries(stacked([of(RECOMPUTES[kind], staged, size) for size, kind in pairs]), at)
+        return blocks, (starts + self.count * np.arange(len(starts))[:, None]).ravel()
 
     def sections(self, rule: Recompute, staged: bool) -> Sections:
         """The blocks of the step under a rule; all but `full` find the same whether there are stages or not."""
         return self.known(rule, staged or rule is not Recompute.FULL)
 
-    def _work(self, rule: Recompute, staged: bool, size: int) -> Reals:
-        """Of each block: seconds of forward, backward, what of that returns; of parameters bytes, number and own bytes;
-        seconds of what every stage makes for itself; bytes of messages to the next block and from it."""
+    def _work(self, rule: Recompute, staged: bool, size: int) -> BlockWork:
         sections, costs = self.sections(rule, staged), self.costs(size)
-        return np.array([
-            *sections.seconds(costs, size), sections.input_gradient_seconds(costs, size), *self.state,
-            sections.remade_seconds(costs, size), *sections.links(size),
-        ])  # fmt: skip
+        forward, backward = sections.seconds(costs, size)
+        there, back = sections.links(size)
+        return BlockWork(
+            forward=forward, backward=backward, returning=sections.input_gradient_seconds(costs, size),
+            remade=sections.remade_seconds(costs, size), there=there, back=back,
+        )  # fmt: skip
 
-    def _bytes(self, rule: Recompute, staged: bool, size: int) -> Reals:
-        """Of each block: bytes kept, that wait for what is put off, of the fullest pass without and with gradients, and
-        of gradients that are there when that of the block before begins."""
+    def _bytes(self, rule: Recompute, staged: bool, size: int) -> BlockBytes:
         held = self.sections(rule, True)  # no rule keeps less without stages
-        passes = held.fullest(size), held.fullest(size, given=False)
-        return np.array([held.kept(size), held.deferred(size), *passes, held.gradient_bytes[1]])
+        return BlockBytes(
+            kept=held.kept(size), deferred=held.deferred(size), fullest=held.fullest(size),
+            with_gradients=held.fullest(size, given=False), ready=held.gradient_bytes[1],
+        )  # fmt: skip
 
     @property
     def count(self) -> int:
@@ -247,14 +200,14 @@ class StageCosts:
         return len(numbered(self.graph)[0]) + 1
 
     @cached_property
-    def state(self) -> Reals:
-        """Bytes of trained parameters of each block, how many they are, and bytes of those that no other reads."""
+    def state(self) -> BlockState:
+        """Of all blocks."""
         graph, (_, block), homes = self.graph, numbered(self.graph), homes_of(self.graph)
         found = np.zeros((3, self.count))
         for parameter in graph.trainable:
             readers, size = homes.readers.get(parameter.name, [0]), parameter.tensor.size()
             found[:, block[min(readers)]] += size, 1, size * (len(set(block[readers].tolist())) == 1)
-        return found
+        return BlockState(size=found[0], tensors=found[1], own=found[2])
 
     # Where a point is cut, as the recipes do.
 
@@ -278,13 +231,11 @@ class StageCosts:
         widths = tuple(bandwidth_between(self.cluster, one, other) for one, other in pairwise(edges))
         return speeds, widths, tuple(bandwidth_between(self.cluster, edge, 0) for edge in edges)
 
-    def _neighbours(self, data: int) -> tuple[Reals, ...]:
-        """Of each such place the speed of the fastest replica, its peak, seconds before the first byte of a message to
-        the next place and its bytes a second (from the last one none); of messages among its replicas bytes a
-        second, the longest way, and what else pipes have of them."""
+    def _neighbours(self, data: int) -> Neighbours:
+        """Of each such place."""
         edges = np.arange(0, self.most(data) * data, data)
         stop = len(edges) * data
-        fastest = [np.maximum.reduceat(each[:stop], edges) for each in (self.speeds, self.peaks)]
+        speeds, peaks = (np.maximum.reduceat(each[:stop], edges) for each in (self.speeds, self.peaks))
         wiring = self.costs(1).wiring
         bandwidth, latency = (
             np.append(column[: len(edges) - 1], last)
@@ -295,10 +246,10 @@ class StageCosts:
         waits, parts = np.array([[wiring.least(circle, kind) for circle in circles] for kind in SUMS]).transpose(
             2, 0, 1
         )
-        return (
-            fastest[0], fastest[1], wiring.crossing + latency, bandwidth, inside,
-            *np.array([(circle.way, circle.machines) for circle in circles], np.float64).T,
-            waits[0], waits[1] + waits[2], np.minimum(parts[0], 1.0),
+        way, machines = np.array([(circle.way, circle.machines) for circle in circles], np.float64).T
+        return Neighbours(
+            speeds=speeds, peaks=peaks, message=wiring.crossing + latency, bandwidth=bandwidth, width=inside, way=way,
+            machines=machines, whole=waits[0], halves=waits[1] + waits[2], light=np.minimum(parts[0], 1.0),
         )  # fmt: skip
 
     def most(self, data: int) -> int:

@@ -1,0 +1,152 @@
+"""What bounds know of points of the grid whose pipes are equally long: arrays by name, for many points at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partita.plan.schedule import Order
+from partita.searches.space import SCHEDULES
+
+Reals = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+ORDERS: Final = tuple(order for _, order, _ in SCHEDULES)
+ALIKE: Final = ("pipe", "chunks")  # of all points whose pipes are found together
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class BlockState:
+    """Of the trained parameters of each block their bytes (`size`), how many `tensors` they are, and bytes of those
+    that no other block reads (`own`)."""
+
+    size: Reals
+    tensors: Reals
+    own: Reals
+
+
+@dataclass(frozen=True, eq=False)
+class BlockWork:
+    """Of each block: seconds of `forward`, `backward`, of what of that is `returning`, and of what every stage makes
+    for itself (`remade`); bytes of messages to the next block (`there`) and from it (`back`)."""
+
+    forward: Reals
+    backward: Reals
+    returning: Reals
+    remade: Reals
+    there: Reals
+    back: Reals
+
+
+@dataclass(frozen=True, eq=False)
+class BlockBytes:
+    """Of each block: bytes kept, that wait for what is put off, of the fullest pass without and with gradients, and
+    of gradients that are `ready` when that of the block before begins."""
+
+    kept: Reals
+    deferred: Reals
+    fullest: Reals
+    with_gradients: Reals
+    ready: Reals
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    """Of each place that pipes may have: the `speeds` of the fastest replicas, and the `peaks` of those that have
+    rested; seconds before the first byte of a `message` to the next place and its bytes a second (`bandwidth`; from the
+    last one none); between replicas that are next to each other bytes a second (`width`) and seconds of `way`, the
+    `machines` that they are on, the least seconds that a sum of theirs waits, `whole` or as its two `halves`, and the
+    least part of a ring's bytes that it carries (`light`)."""
+
+    speeds: Reals
+    peaks: Reals
+    message: Reals
+    bandwidth: Reals
+    width: Reals
+    way: Reals
+    machines: Reals
+    whole: Reals
+    halves: Reals
+    light: Reals
+
+    def first(self, pipe: int) -> Neighbours:
+        """Those of the first places."""
+        return entries(self, slice(pipe))
+
+
+@dataclass(frozen=True, eq=False)
+class Pipes:
+    """Points whose pipes have `pipe` places of `chunks` stages each; entry k of `data`, `m` (microbatches), `schedule`
+    and `rule` (places in SCHEDULES and RECOMPUTES) is the k-th point's.
+
+    Shape [points, chunks, places]: the first block of each stage; core-seconds of a microbatch's passes, `late` those
+    of backward that no other place waits for; bytes of parameters, how many `tensors` they are, and bytes of those that
+    are the place's `own`, wherever it is cut. Shape [points, places]: `ahead` and `back`, seconds of a microbatch's way
+    through all places from the `first` to each one, forward and home; and what `Neighbours` has.
+    """
+
+    pipe: int
+    chunks: int
+    data: Ints
+    m: Ints
+    schedule: Ints
+    rule: Ints
+    starts: Ints
+    forward: Reals
+    backward: Reals
+    late: Reals
+    state: Reals
+    tensors: Reals
+    own: Reals
+    speeds: Reals
+    peaks: Reals
+    ahead: Reals
+    back: Reals
+    width: Reals
+    way: Reals
+    machines: Reals
+    whole: Reals
+    halves: Reals
+    light: Reals
+    first: Ints
+
+    def each(self, at: Ints) -> Pipes:
+        """Those of these entries, in this order."""
+        return entries(self, at)
+
+    def ordered(self, order: Order) -> Flags:
+        """The points whose passes are in an order."""
+        found: Flags = np.array([each is order for each in ORDERS])[self.schedule]
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class StageMemory:
+    """Bytes of a microbatch, shape [points, chunks, places]: that wait for backward, that the fullest pass needs, the
+    same with gradients that nobody takes before it ends, and `deferred` those that wait for what is late."""
+
+    kept: Reals
+    fullest: Reals
+    with_gradients: Reals
+    deferred: Reals
+
+
+def entries(arrays: T, at: Any) -> T:
+    """A dataclass of arrays, with these entries of each of them."""
+    made: Any = arrays
+    names = (one.name for one in fields(made) if one.name not in ALIKE)
+    found: T = replace(made, **{name: getattr(made, name)[at] for name in names})
+    return found
+
+
+def stacked(several: Sequence[T]) -> T:
+    """Equally long dataclasses of arrays as one, whose entry k is the k-th."""
+    made: Any = several[0]
+    names = (one.name for one in fields(made))
+    found: T = replace(made, **{name: np.array([getattr(part, name) for part in several]) for name in names})
+    return found
