@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import inf, isfinite
 from typing import Any, Final
 
 import torch
@@ -129,7 +130,7 @@ def gathered(program: Program, states: Mapping[int, State]) -> dict[str, torch.T
 
 
 def difference(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> float:
-    """The largest difference of any weight, relative to the largest weight of its tensor.
+    """The largest difference of any weight, relative to the largest weight of its tensor; infinite if any is no number.
 
     A tensor that is zero up to round-off (a key's bias, whose gradient is zero in exact arithmetic) has no scale of its
     own; it is held to the largest weight of the model.
@@ -139,5 +140,7 @@ def difference(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tens
     worst = 0.0
     for name, scale in largest.items():
         gap = float((ours[name] - theirs[name].detach()).abs().max())
+        if not isfinite(gap):
+            return inf
         worst = max(worst, gap / (scale if scale > TOLERANCE * model else model or 1.0))
     return worst

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf, nan
 
 import pytest
 import torch
@@ -51,6 +52,14 @@ def test_however_many_buckets_the_weights_are_the_same() -> None:
             states, _ = train_in_process(task, graph, plan, machines, 5, precision="fp64", order=size)
             ends.append(states[0].leaves)
     assert all(difference(end, ends[0]) <= 1e-12 for end in ends)
+
+
+def test_weights_that_are_not_numbers_differ() -> None:
+    """Any maximum with NaN in it depends on the order: one NaN, on either side or on both, is infinitely far away."""
+    right = {"a": torch.ones(2), "b": torch.ones(2)}
+    wrong = right | {"a": torch.tensor([1.0, nan])}
+    assert difference(right, right) == 0.0
+    assert [difference(*pair) for pair in ((wrong, right), (right, wrong), (wrong, wrong))] == [inf] * 3
 
 
 class Sum(nn.Module):
