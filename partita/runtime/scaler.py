@@ -18,13 +18,11 @@ import torch
 from partita.errors import RunError
 from partita.program.scaling import SKIPPED, Scaling
 
-KEPT = 64  # rounds that are remembered
-
 
 @dataclass
 class Scaler:
     """`scale` and `good` are the state after the last C. `loss` is the scale of the loss in each round, `factors`
-    the factor of the gradients of each round (None: skipped)."""
+    the factor of the gradients of each round (None: skipped), of the rounds whose gradients are still in flight."""
 
     scaling: Scaling | None
     scale: float = 1.0
@@ -59,8 +57,8 @@ class Scaler:
                 self.scale, self.good = self.scaling.after(self.scale, self.good, finite)
         self.factors[round] = factor
         self.loss[round if lag else round + 1] = self.scale
-        self.loss.pop(round - KEPT, None)
-        self.factors.pop(round - KEPT, None)
+        self.loss.pop(round - lag - 1, None)
+        self.factors.pop(round - lag - 1, None)
         if self.good <= -SKIPPED:
             raise RunError(
                 f"gradients were not finite in {SKIPPED} steps in a row, the last time with the loss times "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from partita.runtime.checkpoint import SavePolicy
 from partita.runtime.half_precision import half_precision
 from partita.runtime.leg import legs
 from partita.runtime.restore import open_checkpoint
+from partita.runtime.scaler import Scaler
 from partita.runtime.state import State
 from partita.task import Task
 from partita.tracing.update_units import states_of
@@ -188,6 +190,22 @@ def test_faint_gradients_need_a_scale() -> None:
     assert not lost.any()
     assert exact.abs().min() > 0
     assert torch.allclose(scaled, exact, rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("lag", [0, 1, 100])
+def test_scales_are_kept_for_as_long_as_gradients_are_in_flight(lag: int) -> None:
+    """ME-11, DP-04: a gradient is divided by the scale that its own loss had, and nothing older stays."""
+    scaler, used = Scaler(Scaling(2.0, 9)), []
+    scaler.begin()
+    for round in range(2 * lag + 20):
+        if lag:  # it is C that says with which scale the round begins
+            scaler.bound(1.0, inf, round, lag, 0)
+        used.append(scaler.at(round))
+        if not lag:
+            scaler.bound(1.0, inf, round, lag, 0)
+        assert round < lag or scaler.factors[round] == 1.0 / used[round - lag]
+    assert len(scaler.loss) <= lag + 2
+    assert len(scaler.factors) == lag + 1
 
 
 def poisoned(at: int) -> Task:
