@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 
 from partita.errors import RunError
+from partita.plan.plan import Plan
 from partita.program.absence import entered
 from partita.runtime.brake import Brake
 from partita.runtime.checkpoint import SavePolicy
@@ -91,7 +92,8 @@ class Execution:
     cores: dict[int, Seconds] = field(default_factory=dict)
     idle: Seconds = field(default_factory=time.process_time)
     spans: list[dict[str, Any]] = field(default_factory=list)
-    sent: Bytes = 0  # by steps: without what brings replicas together at the end
+    before: tuple[Bytes, int] = (0, 0)  # what was sent before the last phase, and its first step
+    sent: Bytes = 0  # in a step of the last phase: without what brings replicas together at the end
     stopped: bool = False
     recovery: Rejoin | Failover | None = None
 
@@ -110,10 +112,13 @@ class Execution:
         elif spare:
             self.recovery = Rejoin(session, spare, parts, job.number, away={*job.absent})
         entry = self.recovery.enter() if isinstance(self.recovery, Rejoin) and job.back else Admission(0, 0)
+        phase: Plan | None = None
         with self.recovery or nullcontext():
             for i, leg in enumerate(parts):
                 if entry.leg <= i and session.rank < leg.program.size and not self.stopped:
                     at = entry.round if entry.leg == i else 0
+                    if leg.plan != phase:
+                        phase, self.before = leg.plan, (self._sent(), leg.step + at * leg.program.steps)
                     self._carry_out(leg, i, at, last=not any(later.whole for later in parts[i + 1 :]))
 
     def _carry_out(self, leg: Leg, number: int, at: int, last: bool) -> None:
@@ -147,8 +152,14 @@ class Execution:
                 self._keep(rank, round, 0 if drained else min(round, leg.program.drain))
             if self.stopped:
                 break
-        if leg.program.steps and self.session.transport:
-            self.spans, self.sent = [asdict(span) for span in rank.spans], self.session.transport.sent
+        if leg.program.steps:
+            self.spans, (sent, step) = [asdict(span) for span in rank.spans], self.before
+            self.sent = (self._sent() - sent) // max(self.step - step, 1)
+
+    def _sent(self) -> Bytes:
+        """What this process has sent in this run so far."""
+        assert self.session.transport is not None
+        return self.session.transport.sent
 
     def _come_back(self, rank: Rank, at: int, reporter: Reporter) -> None:
         """Enter before round `at`, which the others have reached, with the others' weights."""
@@ -217,7 +228,6 @@ class Execution:
             "spans": [span | {"start": span["start"] + shift, "end": span["end"] + shift} for span in self.spans],
             "sent": self.sent,
             "merges": merges,
-            "steps": self.step,
             "resident": psutil.Process().memory_info().rss,
             "final_loss": session.evaluate(model) if model and job.evaluate else None,
             "weights": session.save(model, job.out) if model and job.out else "",

@@ -54,7 +54,7 @@ def result_of(program: Program, replies: list[dict[str, Any]], discard: int) -> 
         program.name, "measured", step, program.batch, spans,
         resident=tuple(r["resident"] for r in replies),
         cores=tuple(_rate(dict(map(tuple, r["cores"])), r["since"], r["since"] + discard, r["idle"]) for r in replies),
-        wire_sent=tuple(r["sent"] // max(r["steps"] - r["since"], 1) for r in replies),
+        wire_sent=tuple(r["sent"] for r in replies),
         breakdown=breakdown(program, spans, step, max(kept, 1)),
         ledger=tuple(Merge(*merge) for r in replies for merge in r["merges"]),
     )  # fmt: skip

@@ -57,6 +57,16 @@ def test_counted_bytes_of_codecs_are_those_predicted(crews: Crews, text: str) ->
     assert list(take.timeline.wire_sent) == list(simulate(program, costs).wire_sent)
 
 
+def test_counted_bytes_are_those_of_the_last_phase(crews: Crews) -> None:
+    """The first two steps send twice as much as those that the prediction is of."""
+    crew = crews("digits-cnn", "local:3")
+    plan = api.plan_of("post_local_sgd(switch=2,period=2)", crew.graph, crew.cluster)
+    program = lower(crew.graph, plan, crew.cluster)[-1].program
+    costs = priced(crew.graph, crew.cluster, sorted({segment.batch for segment in program.segments}))
+    take = crew.measure(plan, steps=6, evaluate=False)
+    assert sum(take.timeline.wire_sent) == pytest.approx(sum(simulate(program, costs).wire_sent), abs=64)
+
+
 @pytest.mark.parametrize("text", ["zero3(bucket_bytes=100)"])
 def test_a_run_goes_on_from_its_owners_parts(crews: Crews, text: str, tmp_path: Path) -> None:
     """Each rank writes what it owns; the unbroken run and the one in two legs end with the same bits."""
