@@ -15,7 +15,7 @@ from partita.errors import RunError
 from partita.plan.plan import Plan
 from partita.program.absence import entered
 from partita.runtime.brake import Brake
-from partita.runtime.checkpoint import SavePolicy
+from partita.runtime.checkpoint import SavePolicy, place_of
 from partita.runtime.checksums import ChecksumReporter
 from partita.runtime.divergence import find_divergence
 from partita.runtime.failover import Failover
@@ -191,7 +191,8 @@ class Execution:
             raise RunError(f"{divergence.sentence} at step {self.step}", rank=divergence.rank, step=self.step)
 
     def _keep(self, rank: Rank, round: int, flying: int) -> None:
-        if not self.job.out:
+        """Write a checkpoint, unless the run has gone no further than the one that it goes on from."""
+        if not self.job.out or Path(self.job.resume) == place_of(self.job.out, self.step):
             return
         self._hold_together(rank)
         losses = [(at, self._second(at), loss, weight) for at, loss, weight in self.losses.values()]
@@ -240,13 +241,13 @@ def run(session: Session, job: Job, report: Report) -> dict[str, Any]:
     With `out`, a signal ends the run after the round that the fastest rank is in, with a checkpoint.
     """
     saved = open_checkpoint(Path(job.resume)) if job.resume else None
-    away = saved.manifest.seconds if saved else 0.0
+    away, since = (saved.manifest.seconds, saved.manifest.step) if saved else (0.0, 0)
     assert session.transport is not None
     session.transport.sent = 0
-    execution = Execution(session, job, report, saved, time.perf_counter() - away)
+    execution = Execution(session, job, report, saved, time.perf_counter() - away, Brake(since))
     halts = Halt(execution.brake, session.rank, session.world) if job.out and not job.back else nullcontext()
     with halts, nullcontext() if job.back else session.together(all_of_them=not job.spare):
         execution.go()
     session.transport.links.clear()
     session.transport.channels.clear()
-    return execution.reply(saved.manifest.step if saved else 0, away)
+    return execution.reply(since, away)

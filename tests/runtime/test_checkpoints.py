@@ -16,9 +16,13 @@ from partita.plan.plan import Phase
 from partita.program.instruction import Space
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import train_in_process
+from partita.runtime.brake import Brake
 from partita.runtime.check import TOLERANCE, difference, gathered
 from partita.runtime.checkpoint import SavePolicy, committed, newest
+from partita.runtime.execution import Execution, run
+from partita.runtime.manifest import NAME
 from partita.runtime.restore import Checkpoint, lost, open_checkpoint
+from partita.runtime.session import Job, Session
 from partita.runtime.state import State
 from partita.task import Task
 from tests.captures import capture
@@ -271,3 +275,21 @@ def test_what_is_lost_is_said(graph: Graph, task: Task, tmp_path: Path) -> None:
     assert "mean of 3 workers'" in said("local_sgd(period=2)", "local_sgd(period=2)", 2)
     assert said("ddp", "pipe_sgd", 3) == ""
     assert ("batch statistics" in said("ddp", "ddp", 2)) == (task.name == "moody")
+
+
+def test_a_run_that_stops_where_it_went_on_leaves_its_checkpoint_alone(tmp_path: Path) -> None:
+    """A signal before the first step after a resume: the only checkpoint is neither removed nor written again."""
+    given, machines = perceptron(), cluster_of(1)
+    graph = capture(given)
+    plan = call("single", graph, machines)
+    session = Session(given, graph, machines, 0, 0, 1, 60.0)
+    session.open()
+    run(session, Job(plan, 4, out=str(tmp_path), evaluate=False, every=2, keep=1), lambda event: None)
+    (path,) = committed(tmp_path)
+    saved, written = open_checkpoint(path), (path / NAME).stat().st_mtime_ns
+    job, brake = Job(plan, 8, out=str(tmp_path), every=2, keep=1, resume=str(path)), Brake(saved.manifest.step)
+    brake.release(brake.hold())
+    execution = Execution(session, job, lambda event: None, saved, 0.0, brake)
+    execution.go()
+    assert (execution.stopped, execution.step) == (True, saved.manifest.step)
+    assert [(each, (each / NAME).stat().st_mtime_ns) for each in committed(tmp_path)] == [(path, written)]
