@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from itertools import accumulate, pairwise
 from typing import Final
 
 import torch
 
+from partita.errors import RunError
 from partita.program.instruction import Space
 from partita.runtime.messages import gather, spread
 from partita.runtime.rank import Rank
 from partita.runtime.state import State
+from partita.units import Bytes, show_bytes
 
 MEMORY: Final = "/dev/shm"
 LINE: Final = 64  # bytes of a cache line: no two buckets lie on one
@@ -38,27 +41,42 @@ def in_common(ranks: Sequence[Rank]) -> None:
 
 
 def mapped(rank: Rank) -> None:
-    """The same for ranks in processes; all must call it. There are no versions then, and no ledger."""
+    """The same for ranks in processes; all must call it. There are no versions then, and no ledger. Raises RunError on
+    rank 0 where memory has no room for the file."""
     state, places, world = rank.state, places_of(rank.state), rank.program.size
     if not places:
         return
     sizes = [state.kept[place].numel() * state.kept[place].element_size() for place in places]
     edges = [0, *accumulate(-(-size // LINE) * LINE for size in sizes)]
-    path = ""
-    if rank.rank == 0:
-        handle, path = tempfile.mkstemp(prefix="partita-", dir=MEMORY if os.path.isdir(MEMORY) else None)
-        os.truncate(handle, edges[-1])
-        os.close(handle)
-        whole = _map(path, edges[-1])
+    with memory_file(edges[-1]) if rank.rank == 0 else nullcontext("") as path:
+        if path:
+            whole = _map(path, edges[-1])
+            for place, (start, _), size in zip(places, pairwise(edges), sizes, strict=True):
+                whole[start : start + size].view(state.kept[place].dtype).copy_(state.kept[place])
+        whole = _map(spread(path, rank.rank, world), edges[-1])
         for place, (start, _), size in zip(places, pairwise(edges), sizes, strict=True):
-            whole[start : start + size].view(state.kept[place].dtype).copy_(state.kept[place])
-    path = spread(path, rank.rank, world)
-    whole = _map(path, edges[-1])
-    for place, (start, _), size in zip(places, pairwise(edges), sizes, strict=True):
-        state.kept[place] = whole[start : start + size].view(state.kept[place].dtype)
-    state.ledger.blind = True
-    gather(None, rank.rank, world)
-    if rank.rank == 0:
+            state.kept[place] = whole[start : start + size].view(state.kept[place].dtype)
+        state.ledger.blind = True
+        gather(None, rank.rank, world)
+
+
+@contextmanager
+def memory_file(size: Bytes) -> Iterator[str]:
+    """The path of a file in memory that has `size` bytes for certain; who has mapped it keeps it, its name goes. Raises
+    RunError where there is no room."""
+    handle, path = tempfile.mkstemp(prefix="partita-", dir=MEMORY if os.path.isdir(MEMORY) else None)
+    try:
+        try:
+            os.posix_fallocate(handle, 0, size)
+        except OSError as error:
+            raise RunError(
+                f"{show_bytes(size)} of weights that ranks share do not fit into {os.path.dirname(path)} "
+                f"({error.strerror}); give it more room (docker run --shm-size), or take a plan whose ranks share none"
+            ) from error
+        finally:
+            os.close(handle)
+        yield path
+    finally:
         os.unlink(path)
 
 

@@ -3,13 +3,17 @@ write."""
 
 from __future__ import annotations
 
+import errno
+import os
+from pathlib import Path
+
 import pytest
 import torch
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.cluster.text import load_cluster
 from partita.cost.costs import Touch
-from partita.errors import PlanError
+from partita.errors import PlanError, RunError
 from partita.graph.graph import Graph
 from partita.kernels.shared import add_racing, added_plainly
 from partita.lowering.lower import lower
@@ -17,7 +21,7 @@ from partita.program.instruction import Collective, Receive, Send, Space
 from partita.program.ledger import staleness_of
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import call
-from partita.runtime import serving
+from partita.runtime import serving, shared
 from partita.runtime.assembly import initial, train_in_process
 from partita.runtime.check import ledger_of
 from partita.simulator.simulate import simulate
@@ -136,3 +140,18 @@ def test_short_weights_are_what_the_machine_has(task: Task, graph: Graph) -> Non
     assert shared.dtype == torch.bfloat16
     assert all(state.kept[Space.SHARED, "b0"] is shared for state in states.values())
     assert torch.equal(states[3].parameter["b0"], shared.double())
+
+
+def test_a_file_of_weights_is_there_in_full_or_not_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Memory that is only promised ends the process that touches it, and a file that nobody removes stays in memory."""
+    monkeypatch.setattr(shared, "MEMORY", str(tmp_path))
+    with pytest.raises(ZeroDivisionError), shared.memory_file(2**20) as path:
+        1 / (os.stat(path).st_blocks * 512 < 2**20)
+
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(RunError, match=r"do not fit into .* \(No space left on device\)"), shared.memory_file(64):
+        pass
+    assert not list(tmp_path.iterdir())
