@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from partita.runtime.transport import BlockingMessage, tag_of
+from partita.runtime.transport import BlockingMessage, Tags
 from partita.units import Seconds
 
 Route = tuple[int, int]
@@ -42,6 +42,7 @@ class Channel:
     there: Mapping[str, int] | None = None
     last: dict[str, tuple[int, torch.Tensor]] = field(default_factory=dict)
     spent: list[Any] = field(default_factory=list)
+    tags: Tags = field(default_factory=Tags)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def start(self, act: str, tensor: torch.Tensor, key: str, round: int) -> ChannelMessage:
@@ -111,7 +112,8 @@ class ChannelMessage(BlockingMessage):
             return
         try:
             place = int(self.channel.mine < self.channel.other)
-            self.work = getattr(group, self.act)([self.tensor], place, tag_of(self.key))
+            tag = self.channel.tags.of(self.key, self.channel.other)
+            self.work = getattr(group, self.act)([self.tensor], place, tag)
         except RuntimeError:
             self.channel.lose(self.times)
 

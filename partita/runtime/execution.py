@@ -248,6 +248,7 @@ def run(session: Session, job: Job, report: Report) -> dict[str, Any]:
     halts = Halt(execution.brake, session.rank, session.world) if job.out and not job.back else nullcontext()
     with halts, nullcontext() if job.back else session.together(all_of_them=not job.spare):
         execution.go()
+    session.transport.tags.keys.clear()
     session.transport.links.clear()
     session.transport.channels.clear()
     return execution.reply(since, away)

@@ -24,7 +24,7 @@ from partita.errors import RunError
 from partita.program.instruction import Kind
 from partita.runtime.channel import Channel
 from partita.runtime.hops import in_halves
-from partita.runtime.transport import BlockingMessage, PeerGone, Pending, Steps, tag_of
+from partita.runtime.transport import BlockingMessage, PeerGone, Pending, Steps, Tags
 from partita.units import Bytes, Seconds
 from partita.wire.algorithms import BACKEND, schedule_of
 
@@ -155,6 +155,7 @@ class Processes:
     sent: int = 0
     links: dict[int, Any] = field(default_factory=dict)
     channels: dict[int, Channel] = field(default_factory=dict)
+    tags: Tags = field(default_factory=Tags)
     _counting: threading.Lock = field(default_factory=threading.Lock)
 
     def _count(self, size: Bytes) -> None:
@@ -169,7 +170,7 @@ class Processes:
 
     def _over_link(self, peer: int, act: str, tensor: torch.Tensor, key: str) -> Pending:
         try:
-            work = getattr(self.links[peer], act)([tensor], int(self.rank < peer), tag_of(key))
+            work = getattr(self.links[peer], act)([tensor], int(self.rank < peer), self.tags.of(key, peer))
         except RuntimeError as error:
             raise PeerGone(f"rank {peer} is gone ({error})", rank=peer) from error
         return LinkedMessage(work, peer)
@@ -205,7 +206,7 @@ class Processes:
             return self.channels[to].start("send", tensor, key, round)
         if to in self.links:
             return self._over_link(to, "send", tensor, key)
-        return _started("send", tensor, to, key)
+        return _started("send", tensor, to, self.tags.of(key, to))
 
     def receive(self, tensor: torch.Tensor, source: int, key: str, round: int) -> Pending:
         """Start receiving; see Transport."""
@@ -216,7 +217,7 @@ class Processes:
         elif source in self.links:
             pending = self._over_link(source, "recv", host, key)
         else:
-            pending = _started("recv", host, source, key)
+            pending = _started("recv", host, source, self.tags.of(key, source))
         return pending if host is tensor else StagedMessage(pending, host, tensor)
 
 
@@ -225,10 +226,10 @@ def link(store: Any, place: int, timeout: Seconds) -> Any:
     return dist.ProcessGroupGloo(store, place, 2, timedelta(seconds=timeout))
 
 
-def _started(act: str, tensor: torch.Tensor, peer: int, key: str) -> Work:
+def _started(act: str, tensor: torch.Tensor, peer: int, tag: int) -> Work:
     """Start a message at the default process group directly, without the look-ups that `dist.isend` makes for each
     one."""
-    return Work(getattr(dist.group.WORLD, act)([tensor], peer, tag_of(key)))
+    return Work(getattr(dist.group.WORLD, act)([tensor], peer, tag))
 
 
 def _native(kind: Kind, tensor: torch.Tensor, edges: tuple[int, ...], place: int, group: Any) -> Any:

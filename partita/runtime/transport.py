@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Generator
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
@@ -38,9 +39,25 @@ class PeerGone(RunError):
     """The other end of a message is gone."""
 
 
-def tag_of(key: str) -> int:
-    """A message tag that is the same in every process."""
-    return zlib.crc32(key.encode()) & 0x7FFFFFFF
+@dataclass
+class Tags:
+    """The tags of messages, of which each end makes the same from a key alone. A tag has 31 bits, so that once in very
+    many programs two messages of one pair have the same; `keys` is what each (peer, tag) stands for."""
+
+    keys: dict[tuple[int, int], str] = field(default_factory=dict)
+
+    def of(self, key: str, peer: int) -> int:
+        """The tag of a message to or from a peer. Raises RunError where it is that of another one already, for which
+        it could be taken."""
+        tag = zlib.crc32(key.encode()) & 0x7FFFFFFF
+        other = self.keys.setdefault((peer, tag), key)
+        if other != key:
+            raise RunError(
+                f"messages {other} and {key} to or from rank {peer} have the same tag, and could be taken for each "
+                "other; change bucket_bytes, which numbers the buckets anew",
+                rank=peer,
+            )
+        return tag
 
 
 Steps: TypeAlias = Generator[Pending, None, None]  # what goes on whenever the Pending that it yielded is ready

@@ -9,7 +9,7 @@ import pytest
 
 from partita.errors import RunError
 from partita.runtime.processes import LinkedMessage, Work
-from partita.runtime.transport import PeerGone
+from partita.runtime.transport import PeerGone, Tags
 
 CLOSED, LATE = "Connection closed by peer [127.0.0.1]:1", "Timed out waiting 5000ms for recv operation to complete"
 
@@ -51,3 +51,11 @@ def test_who_waits_learns_whether_time_is_over_or_the_other_end() -> None:
         Work(Started(CLOSED)).block(5.0)
     with pytest.raises(PeerGone, match="rank 1 is gone"):
         LinkedMessage(Started(CLOSED), 1).block(5.0)
+
+
+def test_two_messages_of_a_pair_never_have_one_tag() -> None:
+    """These two words have the same checksum. Messages to different ranks cannot be taken for each other."""
+    tags = Tags()
+    assert tags.of("plumless", 1) == tags.of("plumless", 1) == tags.of("buckeroo", 2) < 2**31
+    with pytest.raises(RunError, match="messages plumless and buckeroo to or from rank 1 have the same tag"):
+        tags.of("buckeroo", 1)
