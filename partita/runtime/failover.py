@@ -11,11 +11,13 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final
 
+from partita.errors import RunError
 from partita.program.absence import met_by, successor_of
 from partita.program.instruction import Receive, Send
 from partita.program.program import Program
@@ -151,6 +153,15 @@ class Failover:
             channel.hear(route, json.loads(store.get(theirs)))
             self._lead(store, channel, route)
 
+    def until(self, met: Callable[[], bool], what: str) -> None:
+        """Poll until `met`. Raises RunError once this process's run is over, or after the timeout."""
+        end = time.monotonic() + self.session.timeout
+        while not met():
+            if self.done.is_set() or time.monotonic() > end:
+                over = "when its run was over" if self.done.is_set() else f"after {self.session.timeout:g} s"
+                raise RunError(f"rank {self.session.rank} still waited {over} for {what}", rank=self.session.rank)
+            time.sleep(POLL)
+
     def _lead(self, store: Any, channel: Channel, route: Route) -> None:
         group = link(
             prefixed(store, f"link/{_name(channel, route)}"), int(channel.mine > channel.other), self.session.timeout
@@ -164,8 +175,10 @@ class Failover:
             self._bridge(part, asked(fresh))
             for channel in transport.channels.values():
                 self._turn(channel)
-            while any(channel.there is None for channel in transport.channels.values()):
-                time.sleep(POLL)
+            self.until(
+                lambda: all(channel.there is not None for channel in transport.channels.values()),
+                f"what the others have of the messages of rank {part}, whose part it takes over",
+            )
             take_over(fresh, _completed_rounds(transport))
             for i in fresh.role.instructions:
                 if isinstance(i.act, Send | Receive):
@@ -181,17 +194,18 @@ class Failover:
     def _fresh(self, part: int) -> Rank:
         """A new Rank of a part in the state of this process's own one, once that is at rest."""
         session, program = self.session, self.program
-        while self.rank is None:
-            time.sleep(POLL)
-        first = session.first(self.rank.state)
+        self.until(lambda: self.rank is not None, "its own part to begin")
+        assert self.rank is not None
+        own = self.rank
+        first = session.first(own.state)
         state = carry_over(session.graph, program, part, session.task, first, None, session.device)
         fresh = make_rank(
             session.task, session.graph, program, part, state, self.plays[part], seed=session.seed,
             first_step=self.leg.step, device=session.device,
         )  # fmt: skip
         assert session.transport is not None
-        while not copied(fresh, self.rank, _completed_rounds(session.transport)):
-            time.sleep(POLL)
+        transport = session.transport
+        self.until(lambda: copied(fresh, own, _completed_rounds(transport)), "its own part to be at rest")
         return fresh
 
     def _client(self) -> Any:

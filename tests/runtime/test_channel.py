@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from partita.errors import RunError
+from partita.recipes.catalogue import call
 from partita.runtime.channel import Channel
+from partita.runtime.failover import Failover
+from partita.runtime.leg import legs
+from partita.runtime.session import Session
+from tests.captures import capture
+from tests.small import cluster_of, perceptron
 
 KEY, PATIENCE = "b0.up", 5.0
 
@@ -95,3 +102,17 @@ def test_what_ends_on_a_way_that_is_none_any_more_does_not_count() -> None:
     channel.open((0, 4), fresh, PATIENCE)
     assert message.block(PATIENCE)
     assert fresh.came == [7.0]
+
+
+def test_who_takes_over_waits_no_longer_than_its_run() -> None:
+    """What never comes ends as any message that never comes."""
+    task, machines = perceptron(), cluster_of(1)
+    graph = capture(task)
+    (leg,) = legs(graph, call("single", graph, machines), machines, 3)
+    failover = Failover(Session(task, graph, machines, 0, 0, 1, 0.02), frozenset(), leg, 0)
+    failover.until(lambda: True, "nothing")
+    with pytest.raises(RunError, match=r"rank 0 still waited after 0\.02 s for its own part to begin"):
+        failover.until(lambda: False, "its own part to begin")
+    failover.done.set()
+    with pytest.raises(RunError, match="rank 0 still waited when its run was over for its own part to begin"):
+        failover.until(lambda: False, "its own part to begin")
