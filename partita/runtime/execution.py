@@ -141,11 +141,13 @@ class Execution:
             self.recovery.begins(rank, number)
         if at:
             self._come_back(rank, at, reporter)
+        begun = start = max(flying, at - 1)
         for interval in [Interval(leg.rounds, at)] if at else intervals(leg, flying, self.job.every, last):
             with Heartbeat(rank, self.report):
                 drive(rank, interval, reporter, self.session.timeout)
             round = min(interval.stop, self._braked(rank))
-            self._take_in(rank, max(flying, at - 1), round)
+            self._take_in(rank, start, begun, round)
+            begun = round
             self.stopped = round < interval.stop
             if interval.keep or self.stopped:
                 drained = interval.drain and not self.stopped
@@ -175,13 +177,14 @@ class Execution:
             return 2**62
         return max(-(-(self.brake.end - rank.first_step) // rank.program.steps), 0)
 
-    def _take_in(self, rank: Rank, start: int, stop: int) -> None:
-        """Collect the losses and end times of rounds `start` to `stop`, by step."""
-        for round, (end, core) in zip(range(start, stop), rank.ends, strict=False):
+    def _take_in(self, rank: Rank, first: int, start: int, stop: int) -> None:
+        """Collect the losses and end times of rounds `start` to `stop`, by step; the rank's own first round is
+        `first`."""
+        for round, (end, core) in zip(range(start, stop), rank.ends[start - first :], strict=False):
             if rank.program.steps:
                 at = rank.step(round, rank.program.steps - 1)
                 self.ends[at], self.cores[at] = end, core
-        self.losses |= {row[0]: row for row in rows_of(rank)}
+        self.losses |= {row[0]: row for row in rows_of(rank, rank.step(start, 0))}
         self.step = rank.step(stop, 0)
 
     def _hold_together(self, rank: Rank) -> None:

@@ -12,10 +12,10 @@ from partita.runtime.restore import Checkpoint
 Row = tuple[int, float, float]
 
 
-def rows_of(rank: Rank) -> list[Row]:
-    """(step, this rank's part of the loss, the weight of that part) for each step. A part of a mean is already
-    weighted by its share of the samples, and has weight 0."""
-    steps = sorted(rank.losses.keys() | rank.weights.keys())
+def rows_of(rank: Rank, since: int = 0) -> list[Row]:
+    """(step, this rank's part of the loss, the weight of that part) for each step from `since` on. A part of a mean is
+    already weighted by its share of the samples, and has weight 0."""
+    steps = sorted(step for step in rank.losses.keys() | rank.weights.keys() if step >= since)
     return [(step, float(rank.losses.get(step, 0.0)), float(rank.weights.get(step, 0.0))) for step in steps]
 
 

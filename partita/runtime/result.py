@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +48,8 @@ def result_of(program: Program, replies: list[dict[str, Any]], discard: int) -> 
         if not r.get("back")
     ]
     total = totals(row for reply in replies for row in reply["losses"])
-    loss = tuple((step, _when(replies[0]["ends"], step), value) for step, value in total.items())
+    ends = {int(step): float(end) for step, end in replies[0]["ends"]}
+    loss = tuple(zip(total, _when(ends, list(total)), total.values(), strict=True))
     kept = len({span.round for span in spans})
     step = sum(rates) / len(rates) if lockstep(program) else _applied(program, replies, discard)
     timeline = Timeline(
@@ -71,9 +73,10 @@ def _applied(program: Program, replies: list[dict[str, Any]], discard: int) -> S
     return step_of(ends, list(shares.values()), max(discard // program.steps, 1))
 
 
-def _when(ends: list[list[float]], step: int) -> Seconds:
-    """The end of the round that contains a step: only the last step of a round has a time."""
-    return next((float(end) for at, end in ends if at >= step), float(ends[-1][1]))
+def _when(ends: dict[int, Seconds], steps: list[int]) -> list[Seconds]:
+    """The end of the round that contains each step: only the last step of a round has a time."""
+    last = sorted(ends)
+    return [ends[last[min(bisect_left(last, step), len(last) - 1)]] for step in steps]
 
 
 def _rate(ends: dict[int, float], since: int, discard: int, begun: Seconds) -> Seconds:
