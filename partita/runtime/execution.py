@@ -248,10 +248,11 @@ def run(session: Session, job: Job, report: Report) -> dict[str, Any]:
     assert session.transport is not None
     session.transport.sent = 0
     execution = Execution(session, job, report, saved, time.perf_counter() - away, Brake(since))
-    halts = Halt(execution.brake, session.rank, session.world) if job.out and not job.back else nullcontext()
+    halt = Halt(execution.brake, session.rank, session.world)
+    halts = halt if job.out and not job.back else nullcontext()
     with halts, nullcontext() if job.back else session.together(all_of_them=not job.spare):
         execution.go()
     session.transport.tags.keys.clear()
     session.transport.links.clear()
     session.transport.channels.clear()
-    return execution.reply(since, away)
+    return execution.reply(since, away) | {"stopped_by": halt.number}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -136,7 +135,7 @@ def train_rank(
         if dist.is_initialized():
             dist.destroy_process_group()
         if report["stopped"] is not None:
-            raise RunStopped(stopped_at(report["stopped"], keep.out), signal.SIGTERM, step=report["stopped"])
+            raise RunStopped(stopped_at(report["stopped"], keep.out), report["stopped_by"], step=report["stopped"])
         if rank:
             return None
         discard = min(3, max(steps - report["since"] - 1, 0))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,13 +15,13 @@ from torch import nn
 
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
-from partita.plan.plan import Phase
+from partita.plan.plan import Phase, Plan
 from partita.program.instruction import Space
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import train_in_process
 from partita.runtime.brake import Brake
 from partita.runtime.check import TOLERANCE, difference, gathered
-from partita.runtime.checkpoint import SavePolicy, committed, newest
+from partita.runtime.checkpoint import SavePolicy, committed, newest, place_of
 from partita.runtime.execution import Execution, run
 from partita.runtime.manifest import NAME
 from partita.runtime.restore import Checkpoint, lost, open_checkpoint
@@ -277,13 +280,17 @@ def test_what_is_lost_is_said(graph: Graph, task: Task, tmp_path: Path) -> None:
     assert ("batch statistics" in said("ddp", "ddp", 2)) == (task.name == "moody")
 
 
+def alone() -> tuple[Session, Plan]:
+    """A process that is the only rank, and its plan."""
+    given, machines = perceptron(), cluster_of(1)
+    session = Session(given, capture(given), machines, 0, 0, 1, 60.0)
+    session.open()
+    return session, call("single", session.graph, machines)
+
+
 def test_a_run_that_stops_where_it_went_on_leaves_its_checkpoint_alone(tmp_path: Path) -> None:
     """A signal before the first step after a resume: the only checkpoint is neither removed nor written again."""
-    given, machines = perceptron(), cluster_of(1)
-    graph = capture(given)
-    plan = call("single", graph, machines)
-    session = Session(given, graph, machines, 0, 0, 1, 60.0)
-    session.open()
+    session, plan = alone()
     run(session, Job(plan, 4, out=str(tmp_path), evaluate=False, every=2, keep=1), lambda event: None)
     (path,) = committed(tmp_path)
     saved, written = open_checkpoint(path), (path / NAME).stat().st_mtime_ns
@@ -293,3 +300,18 @@ def test_a_run_that_stops_where_it_went_on_leaves_its_checkpoint_alone(tmp_path:
     execution.go()
     assert (execution.stopped, execution.step) == (True, saved.manifest.step)
     assert [(each, (each / NAME).stat().st_mtime_ns) for each in committed(tmp_path)] == [(path, written)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_says_which_signal_has_ended_it(number: signal.Signals, tmp_path: Path) -> None:
+    """Ctrl-C is told from a scheduler's SIGTERM by the exit code, so each rank must know."""
+    (session, plan), sent = alone(), list[int]()
+
+    def report(event: dict[str, Any]) -> None:
+        if "step" in event and not sent:
+            sent.append(number)
+            os.kill(os.getpid(), number)
+
+    found = run(session, Job(plan, 10**6, out=str(tmp_path), evaluate=False), report)
+    assert (found["stopped_by"], found["weights"]) == (number, "")
+    assert place_of(tmp_path, found["stopped"]).exists()
