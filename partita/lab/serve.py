@@ -61,7 +61,9 @@ class Service:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         backend = backend_of(load_cluster(request["cluster"])) if "cluster" in request else GLOO
         if not self.joined and (self.world > 1 or backend != GLOO):
-            join_world(self.rank, self.world, request["timeout"], backend)
+            join_world(
+                self.rank, self.world, request["timeout"], backend, note=lambda sentence: tell({"note": sentence})
+            )
         self.joined = True
         return {"rank": self.rank}
 

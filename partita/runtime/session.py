@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -42,6 +42,8 @@ from partita.task import Task
 from partita.tracing.prepare import read_batch
 from partita.units import Seconds
 from partita.wire.algorithms import by_messages
+
+Note = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,16 +231,18 @@ def evaluate(task: Task, model: Any, data: Any, count: int, device: str) -> floa
     return total / weight
 
 
-def join_world(rank: int, world: int, timeout: Seconds, backend: str = GLOO) -> None:
+def join_world(
+    rank: int, world: int, timeout: Seconds, backend: str = GLOO, *, note: Note = lambda sentence: None
+) -> None:
     """Meet the other ranks, as torchrun's environment variables say. Raises RunError with what to check, OptionError if
-    the address belongs to another process.
+    this process may not listen at the address, or another one does.
 
     If torchrun's agent does not keep the store, rank 0 does, on the socket that it inherits as PARTITA_LISTEN_FD, or
-    else listening at MASTER_ADDR only (a TCPStore by itself listens on all interfaces).
+    else listening at MASTER_ADDR only. A TCPStore by itself listens on all interfaces, of which it tells by `note`.
     """
     place = os.environ.get("MASTER_ADDR", ""), int(os.environ.get("MASTER_PORT", "0"))
     patience, kept = timedelta(seconds=timeout), os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    listen = _listening(place) if rank == 0 and not kept else {}
+    listen = _listening(place, note) if rank == 0 and not kept else {}
     try:
         if kept:
             dist.init_process_group(backend, rank=rank, world_size=world, timeout=patience)
@@ -253,7 +257,7 @@ def join_world(rank: int, world: int, timeout: Seconds, backend: str = GLOO) -> 
         ) from error
 
 
-def _listening(place: tuple[str, int]) -> dict[str, Any]:
+def _listening(place: tuple[str, int], note: Note) -> dict[str, Any]:
     """A socket that listens at that address only, as an argument of TCPStore; empty if it is no address of this
     machine (behind a NAT gateway)."""
     if given := os.environ.get("PARTITA_LISTEN_FD", ""):
@@ -266,5 +270,11 @@ def _listening(place: tuple[str, int]) -> dict[str, Any]:
             raise OptionError(
                 f"port {place[1]} of {place[0]} is taken, perhaps by another run; give another MASTER_PORT"
             ) from None
+        if error.errno != errno.EADDRNOTAVAIL:
+            raise OptionError(
+                f"rank 0 cannot listen at port {place[1]} of {place[0]} ({error.strerror}); give a MASTER_ADDR and "
+                "MASTER_PORT at which it may"
+            ) from None
+        note(f"MASTER_ADDR {place[0]} is no address of this machine; rank 0 listens at port {place[1]} of all that are")
         return {}
     return {"master_listen_fd": listener.detach()}

@@ -98,7 +98,7 @@ def train_rank(
     device, backend = device_of(cluster, rank), backend_of(cluster)
     if world > 1 or backend != GLOO:
         talk_over(cluster, note if rank == 0 else lambda sentence: None)
-        join_world(rank, world, timeout, backend)
+        join_world(rank, world, timeout, backend, note=note)
     with ExitStack() as stack:
         start: SavedCheckpoint | Finished | None = None
         word = {"error": "", "resume": "", "finished": False}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 from partita.cluster.cluster import Cluster
-from partita.errors import OptionError
+from partita.errors import OptionError, RunError
 from partita.graph.graph import Graph
 from partita.recipes.catalogue import call
 from partita.runtime.preflight import differing, facts_of
@@ -86,6 +88,35 @@ def test_a_port_that_is_taken_is_called_so(monkeypatch: pytest.MonkeyPatch) -> N
             monkeypatch.setenv(name, value)
         with pytest.raises(OptionError, match=r"port \d+ of 127.0.0.1 is taken"):
             join_world(0, 2, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("number", "raised", "words"),
+    [
+        (errno.EACCES, OptionError, "rank 0 cannot listen at port 29500 of 127.0.0.1 .Permission denied"),
+        (errno.EMFILE, OptionError, "rank 0 cannot listen at port 29500 of 127.0.0.1 .Too many open files"),
+        (errno.EADDRNOTAVAIL, RunError, "could not meet the others"),
+    ],
+)
+def test_only_an_address_elsewhere_has_rank_0_listen_everywhere(
+    number: int, raised: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAULTS section 3: and it says so."""
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    def alone(*_: Any, **__: Any) -> None:
+        raise RuntimeError("nobody came")
+
+    monkeypatch.setattr(socket, "create_server", refused)
+    monkeypatch.setattr(dist, "TCPStore", alone)
+    for name, value in (RANKED | {"MASTER_PORT": "29500"}).items():
+        monkeypatch.setenv(name, value)
+    said: list[str] = []
+    with pytest.raises(raised, match=words):
+        join_world(0, 2, 5.0, note=said.append)
+    assert ["no address of this machine" in sentence for sentence in said] == [True] * (raised is RunError)
 
 
 @pytest.mark.parametrize(
