@@ -34,8 +34,8 @@ class Slices:
     """A DataLoader of this rank's part of every minibatch of another DataLoader; `share` is the current part's fraction
     of the minibatch.
 
-    All ranks draw the same minibatches, from `seed` and the epoch, and take different positions of each; a last
-    minibatch with fewer samples than ranks is left out.
+    All ranks draw the same minibatches, from `seed` and the epoch, and take different positions of each. Minibatches
+    with fewer samples than ranks are left out, and do not count; of those of a batch sampler nobody knows the sizes.
     """
 
     whole: DataLoader[Any]
@@ -62,7 +62,11 @@ class Slices:
             yield samples
 
     def __len__(self) -> int:
-        return len(self.whole)
+        w = self.whole
+        if w.batch_size is None:
+            return len(w)
+        full, last = divmod(len(w.sampler), w.batch_size)  # type: ignore[arg-type]
+        return full * (w.batch_size >= self.world) + (last >= self.world and not w.drop_last)
 
     def _part(self, batch: list[Any]) -> list[Any]:
         edges = [len(batch) * r // self.world for r in (self.rank, self.rank + 1)]
@@ -71,13 +75,14 @@ class Slices:
 
 @dataclass
 class Reducer:
-    """All-reduces the gradients of `buckets` as backward completes them; in the same order on all ranks."""
+    """All-reduces the gradients of `buckets` as backward completes them; in the same order on all ranks. `summed` are
+    the gradients of a backward that is over, by parameter, until the step."""
 
     buckets: list[list[torch.Tensor]]
     loader: Slices
     missing: list[set[int]] = field(default_factory=list)
     sent: list[tuple[Any, torch.Tensor]] = field(default_factory=list)
-    done: bool = False
+    summed: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def watch(self) -> None:
         """Register a hook on every parameter."""
@@ -90,15 +95,18 @@ class Reducer:
     def rest(self, *_: Any) -> None:
         """Prepare for the next backward."""
         self.missing = [{id(p) for p in bucket} for bucket in self.buckets]
-        self.sent, self.done = [], False
+        self.sent, self.summed = [], {}
 
     def ready(self, i: int, parameter: torch.Tensor) -> None:
-        """A gradient is complete: send complete buckets, as long as all buckets before them are sent."""
-        if self.done:
+        """A gradient is complete: send complete buckets, as long as all buckets before them are sent. Raises RunError
+        if it was added to sums; after a step that was skipped (GradScaler's) it is a new one."""
+        if self.summed.get(id(parameter)) is parameter.grad:
             raise RunError(
                 "backward ran twice before step; partita.apply sums gradients over ranks at the end of each backward, "
                 "so call optimizer.step() after every backward"
             )
+        if self.summed:
+            self.rest()
         if not self.sent and all(len(m) == len(b) for m, b in zip(self.missing, self.buckets, strict=True)):
             engine: Any = torch.autograd.Variable._execution_engine
             engine.queue_callback(self.finish)
@@ -123,7 +131,7 @@ class Reducer:
                 if parameter.grad is None:
                     parameter.grad = torch.empty_like(parameter)
                 parameter.grad.copy_(part.view_as(parameter))
-        self.done = True
+                self.summed[id(parameter)] = parameter.grad
 
 
 def apply(plan: Plan | str, model: Any, optimizer: Any, loader: Any) -> tuple[Any, Any, Any]:
@@ -137,7 +145,8 @@ def apply(plan: Plan | str, model: Any, optimizer: Any, loader: Any) -> tuple[An
       rank, so that clipping and step() are those of one process; one backward a step;
     - weights averaged every `period` steps (`local_sgd`): backward() and step() are this rank's own, and the step that
       ends a period also averages the weights over ranks. Optimizer state stays with the rank.
-    The loss must be the mean over its samples. Weights and buffers begin as rank 0's; buffers then go their own way.
+    The loss must be the mean over its samples. Weights, buffers and the loader's own generators begin as rank 0's;
+    buffers then go their own way.
     A parameter that no sample reaches has a gradient of zeros instead of none. Raises OptionError outside torchrun,
     PlanError for a plan that a loop cannot carry out.
     """
@@ -159,6 +168,10 @@ def apply(plan: Plan | str, model: Any, optimizer: Any, loader: Any) -> tuple[An
     with torch.no_grad():
         for tensor in (seed, *model.parameters(), *model.buffers()):
             dist.broadcast(tensor, 0)
+    for generator in _generators(loader):
+        state = generator.get_state().to(seed.device)
+        dist.broadcast(state, 0)
+        generator.set_state(state.cpu())
     slices = Slices(loader, rank, world, int(seed))
     if sync.payload is Payload.PARAMETER:
         _average(model, optimizer, sync.frequency.period, world)
@@ -167,6 +180,13 @@ def apply(plan: Plan | str, model: Any, optimizer: Any, loader: Any) -> tuple[An
     reducer.watch()
     optimizer.register_step_post_hook(reducer.rest)
     return model, optimizer, slices
+
+
+def _generators(loader: DataLoader[Any]) -> list[torch.Generator]:
+    """The generators of its own from which a loader draws minibatches."""
+    drawing = (loader, loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
+    found = {id(own): own for each in drawing if isinstance(own := getattr(each, "generator", None), torch.Generator)}
+    return list(found.values())
 
 
 def _place() -> tuple[int, int]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 import partita as pt
 from tests.ranks import forked
@@ -17,12 +17,14 @@ STEPS, BATCH, SAMPLES = 5, 11, 33
 
 
 def made(seed: int) -> tuple[nn.Module, torch.optim.Optimizer, DataLoader[Any]]:
-    """A perceptron in fp64, and minibatches that two ranks cannot divide equally."""
+    """A perceptron in fp64, and minibatches that two ranks cannot divide equally, drawn by a generator of their own."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 3)).double()
     draw = torch.Generator().manual_seed(7)
     data = TensorDataset(torch.randn(SAMPLES, 6, generator=draw).double(), torch.arange(SAMPLES) % 3)
-    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), DataLoader(data, batch_size=BATCH)
+    sampler = RandomSampler(data, generator=torch.Generator().manual_seed(seed))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return model, optimizer, DataLoader(data, batch_size=BATCH, sampler=sampler)
 
 
 def loop(model: nn.Module, optimizer: torch.optim.Optimizer, loader: Any, steps: int = STEPS) -> None:
@@ -40,11 +42,13 @@ def loop(model: nn.Module, optimizer: torch.optim.Optimizer, loader: Any, steps:
 
 
 def main(rank: int, place: str, plan: str, out: str) -> None:
-    """Train, and keep this rank's weights. The model begins otherwise on each rank; rank 0's counts."""
+    """Train, and keep this rank's weights. The model and the draws begin otherwise on each rank; rank 0's count."""
     dist.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=2)
     model, optimizer, loader = pt.apply(plan, *made(3 + rank))
     loop(model, optimizer, loader)
     torch.save(model.state_dict(), f"{out}.{rank}")
+    model(torch.ones(1, 6).double()).sum().backward()
+    optimizer.zero_grad()  # without a step, as after a GradScaler's that was skipped
     try:
         for _ in range(2):
             model(torch.ones(1, 6).double()).sum().backward()

@@ -73,6 +73,16 @@ def test_ranks_share_every_minibatch_of_an_epoch(world: int) -> None:
     assert epochs[0] != epochs[1]
 
 
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("size", [1, 2, 11])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_loader_is_as_long_as_the_minibatches_that_it_gives(world: int, size: int, drop_last: bool) -> None:
+    loader: DataLoader[Any] = DataLoader(range(23), batch_size=size, drop_last=drop_last)  # type: ignore[arg-type]
+    for rank in range(world):
+        part = Slices(loader, rank, world, seed=5)
+        assert len(part) == len(list(part))
+
+
 @pytest.mark.parametrize(
     ("plan", "words"),
     [
