@@ -2,6 +2,7 @@
 
     ask_all("run", {...})  ──>  {"id": 3, "verb": "run", ...}      to each worker's stdin
     on_event(rank, event)  <──  {"id": 3, "event": {"step": 12}}   any number, from its stdout
+                                {"id": 3, "event": {"untimed": true}}   quotas are lifted until all have replied
     a list of replies      <──  {"id": 3, "ok": {...}}             or {"id": 3, "error": "a sentence", "exit": 3}
 
 Nothing is polled: the group sleeps until a pipe or a process moves.
@@ -53,7 +54,7 @@ class WorkerGroup:
         self.broken = ""
         self.spares = Spares()
         self._number = 0
-        self._stack = ExitStack()
+        self._stack, self._untimed = ExitStack(), ExitStack()
 
     def __enter__(self) -> WorkerGroup:
         with ExitStack() as stack:
@@ -108,7 +109,8 @@ class WorkerGroup:
             worker.step, worker.stands, worker.heard = -1, None, time.monotonic()
             self._want_write(worker)
         try:
-            replies = self._listen(verb, timeout, on_event, stall)
+            with self._untimed:
+                replies = self._listen(verb, timeout, on_event, stall)
             if spares.died:
                 self.broken = f"rank {min(spares.died)} died"
             return replies
@@ -202,6 +204,8 @@ class WorkerGroup:
                 worker.step = max(worker.step, event.get("step", -1))
                 if "back" in event:
                     self.spares.absent.discard(worker.rank)
+                if "untimed" in event:
+                    self._untimed.enter_context(self.lab.lifted())
                 on_event(worker.rank, event)
             elif "error" in message and self.spares.gives_up(worker.rank):
                 on_event(worker.rank, {"note": f"{message['error']}; the others go on without it"})

@@ -218,6 +218,8 @@ class Execution:
         leaves = {} if self.stopped else session.leaves(job, state)
         merges = [astuple(merge) for merge in state.ledger.merges] if state else []
         self.state = state = None  # what a step needs beside the weights makes room for the module
+        if session.rank == 0 and leaves:
+            self.report({"untimed": True})
         model = session.module(leaves) if session.rank == 0 and leaves else None
         return {
             "rank": session.rank,

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,23 @@ def test_the_same_workers_answer_again_and_again(group: WorkerGroup) -> None:
 def test_each_rank_may_get_its_own(trio: WorkerGroup) -> None:
     replies = trio.ask_all("echo", [{"own": 10 * rank} for rank in range(3)], 20.0)
     assert [reply["own"] for reply in replies] == [0, 10, 20]
+
+
+@pytest.mark.parametrize("untimed", [False, True])
+def test_what_is_not_timed_has_no_quota(trio: WorkerGroup, monkeypatch: pytest.MonkeyPatch, untimed: bool) -> None:
+    """From the moment that a worker says so until all have replied."""
+    changes, seen = [], []
+
+    @contextmanager
+    def lifted() -> Iterator[None]:
+        changes.append("lifted")
+        yield
+        changes.append("set")
+
+    monkeypatch.setattr(trio.lab, "lifted", lifted)
+    trio.ask_all("echo", {"untimed": untimed}, 20.0, lambda rank, event: seen.append(list(changes)))
+    assert seen == [["lifted"]] * untimed
+    assert changes == ["lifted", "set"] * untimed
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ def main() -> None:
         for step in range(request.get("steps", 0)):
             say({"event": {"step": step}})
         mine = request.get("rank") == rank
+        if request.get("untimed") and rank == 0:
+            say({"event": {"untimed": True}})
         if request["verb"] == "echo":
             print("not a message", flush=True)
             say({"ok": {"rank": rank, "size": len(request.get("data", "")), "own": request.get("own")}})
