@@ -31,6 +31,7 @@ from partita.cluster.cluster import Cluster
 from partita.cluster.text import read_cluster
 from partita.cost.datasheet import LAUNCH, datasheet_costs
 from partita.cost.kernels import KERNEL, multiplying, streaming
+from partita.cost.winograd import filtering
 from partita.graph.batch import of_minibatch
 from partita.graph.contraction import Contraction
 from partita.graph.flops import flops, is_contraction
@@ -329,11 +330,30 @@ def products(card: str, truth: Path) -> Iterator[Case]:
                 yield Case(f"{kind} {b} x {m} x {k} x {n}", seconds, took, ideal(product.flops, cluster, "fp32"))
 
 
+def convolutions(card: str, truth: Path) -> Iterator[Case]:
+    """3 x 3, without TF32, also where there is that: 800 of each card, those that take more than twice the launch."""
+    name, peak, bandwidth, many = CARDS[card]
+    device = machine(f'fp32 = "{peak} TFLOP/s"', bandwidth, more=units(many)).devices[0]
+    rows = [row for row in table(truth, "neusight_gemm_conv_fp32") if row["op"] == "conv"]
+    some = [row for row in rows if row["device"] == name.replace("-PCIE-40GB", " 80GB PCIe")]
+    launch = min(float(row["latency_ms"]) for row in some) / 1e3 - KERNEL
+    for row in Random(0).sample(some, 800):
+        b, i, o, y, pad = (int(row[column]) for column in ("B", "c_in", "c_out", "input_hw", "pad"))
+        made, seconds = y + 2 * pad - 2, float(row["latency_ms"]) / 1e3
+        product = Contraction(1.0, 1, b * made * made, o, 9 * i)
+        direct = multiplying(device, product, "float32", 4, convolution=True)
+        moved = streaming(device, 4 * (b * (i * y * y + o * made * made) + 9 * i * o))
+        took = max(min(direct, filtering(device, b, i, o, made, made)), moved) + KERNEL + launch
+        if seconds > 2 * launch:
+            yield Case(f"{b} x {i} x {y} x {y} to {o}", seconds, took, product.flops / (peak * 1e12))
+
+
 V100 = 'fp32 = "15.7 TFLOP/s", fp16 = "125 TFLOP/s"'
 A100 = 'fp32 = "19.5 TFLOP/s", tf32 = "156 TFLOP/s", fp16 = "312 TFLOP/s", bf16 = "312 TFLOP/s"'
 H100 = 'fp32 = "67 TFLOP/s", tf32 = "494.5 TFLOP/s", fp16 = "989 TFLOP/s", bf16 = "989 TFLOP/s"'
 TABLES: dict[str, Callable[[Path], Iterator[Case]]] = {
     **{f"products-{card}": partial(products, card) for card in CARDS},
+    **{f"convolutions-{card}": partial(convolutions, card) for card in CARDS},
     "neusight": neusight, "tensorflow": tensorflow, "vtrain": vtrain, "megatron": megatron, "torchtitan": torchtitan,
 }  # fmt: skip
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from math import inf
 from statistics import median
 from typing import Final
 
 from partita.cluster.cluster import Cluster, Device
 from partita.cost.costs import Costs, Touch
 from partita.cost.fabric import of_hosts, wired
-from partita.cost.kernels import BANDWIDTH, KERNEL, MEMORY, multiplying, peak_of, streaming
+from partita.cost.kernels import BANDWIDTH, KERNEL, MEMORY, exponentials, multiplying, peak_of, streaming
+from partita.cost.winograd import minimal_filtering
 from partita.cost.wiring import Wiring
-from partita.graph.contraction import contractions_of
+from partita.graph.contraction import contractions_of, scores_of
 from partita.graph.flops import bytes_moved, flops
 from partita.graph.fusing import Part, parts_of
 from partita.graph.graph import Graph, Optimizer
@@ -126,7 +128,9 @@ def operator_seconds(device: Device, operator: Operator, graph: Graph, batch: in
     if not products:
         return streaming(device, moved, flops(operator, graph, batch)) + KERNEL
     item, windows = ITEMSIZE.get(made, 4), "convolution" in operator.target
-    tiles = sum(multiplying(device, each, made, item, convolution=windows) for each in products)
+    filtered = minimal_filtering(device, operator, graph, batch) if windows else inf
+    tiles = sum(min(filtered, multiplying(device, each, made, item, convolution=windows)) for each in products)
+    tiles += exponentials(device, scores_of(operator, graph, batch))
     return max(tiles, streaming(device, moved)) + KERNEL * len(products)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import ceil
-from typing import Final
+from typing import Final, TypeAlias
 
 from partita.cluster.cluster import Device
 from partita.graph.contraction import Contraction
@@ -26,13 +26,20 @@ HALF: Final = 0.845  # of a half precision's peak, at 1 TFLOP/s a watt: the best
 SAG: Final = (
     0.107  # power by which that falls with TFLOP/s a watt: the more a part computes by a watt, the lower its clock
 )
+LASTING: Final = 0.87  # of that in steps of hours: of transformers of 1 to 30 billion parameters on A100, as published
+SHORT: Final = ("bfloat16", "float16")
 MEMORY: Final = 0.75  # of the memory's bandwidth that a kernel gets who reads and writes it once (ReLU on V100: 0.74)
 CACHE: Final = 3.0  # bandwidth of the second-level cache over the memory's (fits of parts of the table: 2.6 to 3.6)
 RAMP: Final[Seconds] = 1.3e-6  # before a tile's first operands have come and after its last product
 KERNEL: Final[Seconds] = 4e-6  # between two kernels of a stream, whatever they do
+Tiles: TypeAlias = tuple[tuple[int, int], ...]
 TILES: Final = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
+NARROW: Final = (*TILES, (256, 32), (128, 32), (32, 256), (32, 128))  # of convolutions, whose channels may be few
 DEEP: Final = 256  # least depth of a part where a product's depth is split
 TRIED: Final = 8  # splits that are tried also where all multiprocessors have a tile, for the sake of the last wave
+EXPONENTIALS: Final = 16  # that a multiprocessor computes at each tick, of whatever generation
+LANES: Final = (64, 128)  # of fp32 that one has
+CLOCK: Final = 3e9  # ticks a second, more than any has
 LINE: Final = 16  # bytes of a row that a tensor core takes at once
 ASSUMED: Final = 100  # multiprocessors of a device that does not say
 PEAK: Final = 50e9  # FLOP/s of one that does not: assumed, a processor's core with short vectors
@@ -49,8 +56,8 @@ def peak_of(device: Device, dtype: str, *, convolution: bool = False) -> float:
 
 
 def issue_of(device: Device, dtype: str) -> float:
-    """The part of the peak that the inner loop of a product reaches; in half precision by the device's power."""
-    if PRECISION_OF.get(dtype, "") not in ("fp16", "bf16") or not device.power:
+    """The part of the peak that the inner loop of the best product reaches; in half precision by the device's power."""
+    if dtype not in SHORT or not device.power:
         return ISSUE
     return min(ISSUE, HALF * float((peak_of(device, dtype) / 1e12 / device.power) ** -SAG))
 
@@ -60,23 +67,33 @@ def streaming(device: Device, moved: float, work: float = 0.0) -> Seconds:
     return max(moved / (MEMORY * (device.memory_bandwidth or BANDWIDTH)), work / (ISSUE * peak_of(device, "float32")))
 
 
+def exponentials(device: Device, count: float) -> Seconds:
+    """Of so many exponentials, by units of their own that every multiprocessor has as many of. Its clock tells whether
+    it has 64 lanes of fp32, each a multiply-add at a tick, or twice that."""
+    many, peak = device.multiprocessors or ASSUMED, peak_of(device, "float32")
+    lanes = LANES[0] if peak / (2 * LANES[0] * many) < CLOCK else LANES[1]
+    return count * 2 * lanes / (EXPONENTIALS * peak)
+
+
 def multiplying(device: Device, product: Contraction, dtype: str, item: int, *, convolution: bool = False) -> Seconds:
     """Of the tiles of a product, of operands of `item` bytes that have come into the cache already."""
     many = device.multiprocessors or ASSUMED
     peak = issue_of(device, dtype) * peak_of(device, dtype, convolution=convolution)
+    peak *= LASTING if dtype in SHORT else 1.0
     feed = CACHE * (device.memory_bandwidth or BANDWIDTH)
     shape = product.parts, product.rows, product.columns, product.depth
-    return product.times * _waves(peak / many, feed / many, many, item, *shape)
+    tiles = NARROW if convolution else TILES
+    return product.times * _waves(tiles, peak / many, feed / many, many, item, *shape)
 
 
 @lru_cache(maxsize=4096)
 def _waves(
-    peak: float, feed: float, many: int, item: int, parts: int, rows: int, columns: int, depth: int
+    shapes: Tiles, peak: float, feed: float, many: int, item: int, parts: int, rows: int, columns: int, depth: int
 ) -> Seconds:  # fmt: skip
-    """The fastest of all tiles and splits; `peak` and `feed` are of one of `many` multiprocessors."""
+    """The fastest of all `shapes` of tiles and splits; `peak` and `feed` are of one of `many` multiprocessors."""
     least = float("inf")
     deep = -(-depth * item // LINE) * LINE // item
-    for high, wide in TILES:
+    for high, wide in shapes:
         tiles, split = parts * ceil(rows / high) * ceil(columns / wide), 1
         each = max(2 * high * wide / peak, (high + wide) * item / feed)
         while True:

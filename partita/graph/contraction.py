@@ -9,6 +9,7 @@ attention          n h s d, n h t d -> (s t) parts n h, rows s, columns t, depth
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Final
 
 from partita.graph.formula import Call
@@ -24,6 +25,7 @@ PAIRS: Final = {  # the two inputs of each product, and which output it makes
     "transformers.grouped_mm_fallback": ((0, 1, 0),),
     "transformers.grouped_mm_fallback_backward": ((3, 1, 0), (0, 3, 1)),
 }
+INNER: Final = ("d", "v")  # labels of an attention that are not of its scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +78,27 @@ def _names(axes: Axes) -> set[str]:
     return {name.lower() for dim in axes for name in dim}
 
 
+def scores_of(operator: Operator, graph: Graph, batch: int) -> float:
+    """How many scores an attention on `batch` samples exponentiates on the chip, in either pass; 0 for all else."""
+    pattern = pattern_of(operator, graph) if "scaled_dot_product" in Call(operator, graph).kind else None
+    if pattern is None or not pattern.work:
+        return 0.0
+    axes = (name for name in pattern.work[0].labels if name not in INNER)
+    return _scored(pattern) * prod(pattern.size((name,), batch) for name in axes)
+
+
+def _scored(pattern: Pattern) -> float:
+    """The part of an attention's scores that is computed: of a causal one half."""
+    return 1.0 if pattern.label("s").splits else 0.5
+
+
 def _attention(pattern: Pattern, batch: int) -> tuple[Contraction, ...]:
-    """Of a causal one half the scores."""
-    half = 1.0 if pattern.label("s").splits else 0.5
     found = []
     for work in pattern.work:
-        inner = tuple(name for name in work.labels if name in ("d", "v"))
+        inner = tuple(name for name in work.labels if name in INNER)
         parts = tuple(name for name in work.labels if name not in ("s", "t", *inner))
         sizes = [pattern.size(names, batch) for names in (parts, ("s",), ("t",), inner)]
-        found.append(Contraction(half * work.factor / 2, *sizes))
+        found.append(Contraction(_scored(pattern) * work.factor / 2, *sizes))
     return tuple(found)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 from hypothesis import given
@@ -11,10 +12,22 @@ from hypothesis import strategies as st
 from partita.cluster.cluster import Cluster, Device
 from partita.cost.costs import Costs, Touch
 from partita.cost.datasheet import LAUNCH, VIEW, datasheet_costs, operator_seconds, passes_of, roofline
-from partita.cost.kernels import ISSUE, KERNEL, MEMORY, RAMP, issue_of, multiplying, peak_of, streaming
+from partita.cost.kernels import (
+    ISSUE,
+    KERNEL,
+    LASTING,
+    MEMORY,
+    RAMP,
+    exponentials,
+    issue_of,
+    multiplying,
+    peak_of,
+    streaming,
+)  # fmt: skip
 from partita.cost.launching import joined, sides, slower
-from partita.graph.contraction import Contraction
-from partita.graph.graph import Optimizer
+from partita.cost.winograd import filtering, minimal_filtering
+from partita.graph.contraction import Contraction, contractions_of
+from partita.graph.graph import Graph, Optimizer, Parameter
 from partita.graph.operator import Operator, Ref, Symbol
 from partita.graph.tensor import Tensor
 from partita.lowering.lower import lower
@@ -66,7 +79,7 @@ def test_large_products_come_near_the_peak_and_small_ones_do_not() -> None:
         product = Contraction(1.0, 1, size, size, size)
         return product.flops / seconds(product, "bfloat16") / 112e12
 
-    assert share(8192) > 0.8 > 0.5 > share(512) > share(128)
+    assert LASTING > share(8192) > 0.8 * LASTING > 0.5 > share(512) > share(128)
 
 
 def test_a_dtype_without_a_peak_goes_at_that_of_fp32() -> None:
@@ -85,6 +98,62 @@ def test_half_precision_goes_by_the_power_that_it_has(peak: float, watts: float,
     assert issue_of(card, "bfloat16") == pytest.approx(share, rel=0.02)
     assert issue_of(card, "bfloat16") <= ISSUE == issue_of(card, "float32") == issue_of(CARD, "bfloat16")
     assert issue_of(replace(card, power=watts / 2), "bfloat16") < issue_of(card, "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("peak", "many", "ticks"),
+    [(15.7e12, 80, 1.53e9), (19.5e12, 108, 1.41e9), (67e12, 132, 1.98e9), (10.6e12, 56, 1.48e9)],
+)
+def test_exponentials_are_sixteen_at_a_tick(peak: float, many: int, ticks: float) -> None:
+    """Of V100, A100, H100 and P100, whose clocks are published and whose lanes are 64, 64, 128 and 64."""
+    card = replace(CARD, flops=(("fp32", peak),), multiprocessors=many)
+    assert exponentials(card, 16 * many * ticks) == pytest.approx(1, rel=0.01)
+    assert exponentials(card, 0.0) == 0
+
+
+def convolved(image: tuple[int, ...], weight: tuple[int, ...], *, stride: int = 1, dilation: int = 1) -> Graph:
+    """Two layers, the first read as an image by a convolution; as a graph of that operator alone."""
+    graph, side = two_layers(), (image[2] + 2 - dilation * (weight[2] - 1) - 1) // stride + 1
+    read, kernel = Ref("input.0"), Ref("p")
+    one = (stride,) * 2, (1, 1), (dilation,) * 2, False, (0, 0), image[1] // weight[1]
+    made = Tensor((image[0], weight[0], side, side), "float32")
+    return replace(
+        graph, inputs=(("input.0", Tensor(image, "float32")),), parameters=(Parameter("p", Tensor(weight, "float32")),),
+        operators=(Operator("conv", "aten.convolution.default", (read, kernel, None, *one), outputs=(made,)),),
+    )  # fmt: skip
+
+
+FP32 = replace(CARD, flops=(("fp32", 14e12),))
+
+
+def test_narrow_windows_are_filtered_where_that_is_faster() -> None:
+    """3 x 3 at every place in fp32, of enough channels: with fewer products than the peak allows for all, never fewer
+    than a quarter."""
+    graph = convolved((32, 256, 28, 28), (256, 256, 3, 3))
+    direct = contractions_of(graph.operators[0], graph, 1)[0].flops / 14e12
+    found = operator_seconds(FP32, graph.operators[0], graph, 1)
+    assert direct / 4 < found < 0.8 * direct
+    assert found == pytest.approx(filtering(FP32, 32, 256, 256, 28, 28) + KERNEL)
+    assert minimal_filtering(CARD, graph.operators[0], graph, 1) == inf  # on tensor cores
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        convolved((32, 256, 28, 28), (256, 256, 5, 5)), convolved((32, 256, 28, 28), (256, 256, 3, 3), stride=2),
+        convolved((32, 256, 28, 28), (256, 256, 3, 3), dilation=2), convolved((32, 256, 28, 28), (256, 128, 3, 3)),
+    ],
+    ids=["wider", "in strides", "dilated", "in groups"],
+)  # fmt: skip
+def test_other_windows_are_not_filtered(graph: Graph) -> None:
+    assert minimal_filtering(FP32, graph.operators[0], graph, 1) == inf
+
+
+def test_few_channels_have_tiles_of_their_own() -> None:
+    """A convolution to 16 channels does not compute 64."""
+    product = Contraction(1.0, 1, 100_000, 16, 2304)
+    narrow, wide = (multiplying(FP32, product, "float32", 4, convolution=each) for each in (True, False))
+    assert narrow < 0.6 * wide
 
 
 @given(st.floats(0, 1e12), st.floats(0, 1e12))

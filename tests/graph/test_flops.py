@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from partita.graph.contraction import contractions_of
+from partita.graph.contraction import contractions_of, scores_of
 from partita.graph.flops import bytes_moved, flops, is_contraction
 from partita.graph.graph import Graph, Parameter
 from partita.graph.operator import Operator, Ref
@@ -92,26 +92,31 @@ def hand_made(
     return Graph("one", 2, (operator,), parameters, (), (), (), Ref("op"), None, ())
 
 
-def test_attention_counts_as_its_gpu_twin_does() -> None:
+@pytest.mark.parametrize(("causal", "part"), [(False, 1.0), (True, 0.5)])
+def test_attention_counts_as_its_gpu_twin_does(causal: bool, part: float) -> None:
+    """Its exponentials once either way, of a causal one half of them."""
     n, h, s, d = 2, 4, 16, 8
     one: tuple[int, ...] = (n, h, s, d)
     forward = hand_made(
-        "aten._scaled_dot_product_flash_attention_for_cpu.default", [one] * 3, [one, (n, h, s)], 0.0, False
+        "aten._scaled_dot_product_flash_attention_for_cpu.default", [one] * 3, [one, (n, h, s)], 0.0, causal
     )
+    assert scores_of(forward.operators[0], forward, 2) == part * n * h * s * s
     assert flops(forward.operators[0], forward, 2) == 2 * 2 * n * h * s * s * d
     backward = hand_made(
         "aten._scaled_dot_product_flash_attention_for_cpu_backward.default",
         [*[one] * 5, (n, h, s)],
         [one] * 3,
         0.0,
-        False,
+        causal,
     )
+    assert scores_of(backward.operators[0], backward, 2) == part * n * h * s * s
     assert flops(backward.operators[0], backward, 2) == 5 * 2 * n * h * s * s * d
 
 
 def test_flops_follow_the_batch() -> None:
     graph = hand_made("aten.mm.default", [(Affine(3), 5), (5, 7)], [(Affine(3), 7)])
     assert flops(graph.operators[0], graph, 4) == 2 * 12 * 5 * 7
+    assert scores_of(graph.operators[0], graph, 4) == 0
     assert bytes_moved(graph.operators[0], graph, 4) == 4 * (12 * 5 + 5 * 7 + 12 * 7)
 
 
