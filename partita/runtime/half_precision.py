@@ -23,6 +23,7 @@ from partita.program.program import WEIGHT, Program
 from partita.program.scaling import Scaling
 from partita.runtime.captured import Captured
 from partita.runtime.leg import Leg
+from partita.runtime.neutral import left_out, neutral, reached
 from partita.runtime.reference import Reference, fresh
 from partita.runtime.rules import optimizer_of, step_at_rate
 from partita.task import Task
@@ -30,7 +31,7 @@ from partita.tracing.draws import NOTHING
 from partita.tracing.promote import Promoted
 from partita.tracing.shorten import Shortened, WholeCalls, shorten
 
-Summed = tuple[list[torch.Tensor], float]
+Summed = tuple[list[torch.Tensor | None], float]
 
 
 @dataclass
@@ -57,10 +58,11 @@ class HalfPrecision:
                 for p in self.own.model.parameters():
                     p.grad = None
                 weight += self.backward(step, start, count, count / program.batch, self.scale)
-                found = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.trained]
+                found = [neutral(p) if p.grad is None else reached(p.grad) for p in self.trained]
                 mine = _added(mine, [g.to(getattr(torch, sums)) if sums else g for g in found])
             total = _added(total, mine)
-        return [g.div_(torch.tensor(weight, dtype=torch.float64)) if weight else g for g in total], self.scale
+        divisor = torch.tensor(weight or 1.0, dtype=torch.float64)
+        return [g if g is None else g.div_(divisor) for g in left_out(total)], self.scale
 
     @property
     def trained(self) -> list[torch.Tensor]:
@@ -70,7 +72,7 @@ class HalfPrecision:
     def apply(self, program: Program, summed: Summed) -> None:
         """One step of the rule on the masters, if it can be made."""
         gradients, scale = summed
-        norm = float(torch.stack([g.double().norm() for g in gradients]).norm())
+        norm = float(torch.stack([g.double().norm() for g in gradients if g is not None]).norm())
         finite = isfinite(norm)
         if self.scaling:
             self.scale, self.good = self.scaling.after(self.scale, self.good, finite)
@@ -80,7 +82,7 @@ class HalfPrecision:
         factor = (min(bound / (norm / scale + 1e-6), 1.0) if bound else 1.0) / scale
         masters = [m for m in self.masters.values() if m.requires_grad]
         for master, gradient in zip(masters, gradients, strict=True):
-            master.grad = gradient.to(master.dtype) * factor
+            master.grad = None if gradient is None else gradient.to(master.dtype) * factor
         step_at_rate(self.optimizer, program.update)
         if self.schedule is not None:
             self.schedule.step()

@@ -58,7 +58,7 @@ class Lossy:
         contributions = {
             worker: _bounded(program, named, len(contributions)) for worker, named in contributions.items()
         }
-        found = {name: torch.zeros_like(gradient) for name, gradient in next(iter(contributions.values())).items()}
+        found = {name: gradient.clone() for name, gradient in next(iter(contributions.values())).items()}
         self.shapes = {p: rows(found[p.parameter], p).shape for bucket in program.trained for p in bucket.pieces}
         for bucket in program.trained:
             bring = apart.get(bucket.name) or {worker: (named,) for worker, named in contributions.items()}

@@ -27,6 +27,7 @@ from partita.program.program import Program
 from partita.runtime.feed import Feed, place
 from partita.runtime.leg import Leg
 from partita.runtime.lossy import Lossy
+from partita.runtime.neutral import left_out, neutral, reached
 from partita.runtime.rules import optimizer_of, step_at_rate
 from partita.runtime.turns import Parts, turns_of
 from partita.task import Task
@@ -109,7 +110,8 @@ class Reference:
     def sums(
         self, step: int, shares: Sequence[tuple[int, int]], of: int, ranks: Sequence[int] = ()
     ) -> tuple[list[torch.Tensor], float]:
-        """The gradients before they are clipped, of a loss with a weight before they are divided by that; and it."""
+        """The gradients before they are clipped, of a loss with a weight before they are divided by that; and it. They
+        are `neutral` for weights that no sample reached, which `apply` leaves out, as plain PyTorch does."""
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         for p in parameters:
             p.grad = None
@@ -118,7 +120,7 @@ class Reference:
             if ranks:
                 self.turn(ranks[i])
             weights.append(self.backward(step, start, count, count / of))
-        return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters], sum(weights)
+        return [neutral(p) if p.grad is None else reached(p.grad.clone()) for p in parameters], sum(weights)
 
     def backward(self, step: int, start: int, count: int, share: float, scale: float = 1.0) -> float:
         """Add to every `grad` that of `share` times the mean loss of some samples, or of the sum that comes with a
@@ -164,7 +166,7 @@ class Replica:
 
     def apply(self, gradients: Sequence[torch.Tensor]) -> None:
         """One step of the rule."""
-        for p, gradient in zip(self.parameters, gradients, strict=True):
+        for p, gradient in zip(self.parameters, left_out(gradients), strict=True):
             p.grad = gradient
         step_at_rate(self.optimizer, self.update)
         if self.schedule is not None:

@@ -29,6 +29,7 @@ from partita.program.program import Bucket, Program
 from partita.runtime.elastic import elastic_workers
 from partita.runtime.leg import Leg
 from partita.runtime.lossy import Lossy
+from partita.runtime.neutral import left_out, neutral
 from partita.runtime.pairwise import together
 from partita.runtime.reference import Reference, Share, fed, shares_of
 from partita.runtime.rules import groups_among, optimizer_of, step_at_rate
@@ -209,7 +210,7 @@ class Replay:
     def _gradient(self, worker: int, turn: int) -> Named:
         """The gradient of a turn's samples, each weighted as in the mean over the whole minibatch."""
         batch = self.legs[0].leg.program.batch
-        total = {name: torch.zeros_like(p) for name, p in self.named.items()}
+        total = {name: neutral(p) for name, p in self.named.items()}
         for step, parts in self._minibatches(worker, turn):
             shares = [part for s in parts for part in fed(s, self.whole)]
             found = self.one.gradients(step, shares, batch, [worker] * len(shares))
@@ -226,10 +227,11 @@ class Replay:
             schedule = self.one.task.schedule(optimizer) if self.one.task.schedule else None
             self.workers[worker] = copies, optimizer, schedule
         copies, optimizer, schedule = self.workers[worker]
+        given = dict(zip(gradient, left_out(list(gradient.values())), strict=True))
         with torch.no_grad():
             for copy, (name, p) in zip(copies, self.named.items(), strict=True):
                 copy.copy_(p)
-                copy.grad = gradient[name]
+                copy.grad = given[name]
         step_at_rate(optimizer, self.update)
         if schedule is not None:
             schedule.step()
@@ -262,8 +264,8 @@ class Replay:
 
     def _step(self, served: ServerBucket, act: Apply) -> None:
         if served.merged % act.need == 0:
-            for part, gradient in zip(served.parts, served.summed, strict=True):
-                part.grad = act.scale * gradient
+            for part, gradient in zip(served.parts, left_out(served.summed), strict=True):
+                part.grad = None if gradient is None else act.scale * gradient
             step_at_rate(served.optimizer, self.update)
             served.summed = []
             for _ in range(served.merged // act.among - (served.merged - act.need) // act.among):

@@ -40,7 +40,7 @@ def apply(rank: Rank, act: Apply, name: str, round: int) -> None:
         total.add_(inbox, alpha=act.scale)
         if complete:
             step(rank, act, total)
-            total.zero_()
+            total.fill_(-0.0)  # see `neutral`
     else:
         step(rank, act, inbox)
 

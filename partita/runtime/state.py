@@ -21,6 +21,7 @@ from partita.plan.rule import ruled
 from partita.program.instruction import KEPT, Apply, Snapshot, Space, Update
 from partita.program.program import MASS, Bucket, Piece, Program, Role
 from partita.runtime.ledger import Ledger
+from partita.runtime.neutral import left_out
 from partita.runtime.owned import Owned, Part, Shapes, Slice, owned_of, release
 from partita.runtime.rules import optimizer_of, step_at_rate, whole_groups
 from partita.runtime.scaler import Scaler
@@ -43,7 +44,7 @@ class State:
     An `optimizer` updates the `views` of a bucket: the rank's own parts if state is sharded (`owned`); parts of the
     `master` if weights are in half precision; tensors of Space.SERVED if the rank serves beside its worker. It is given
     them as `units`, which join pieces of the buckets in `joining`. `scaler` unscales gradients; every rank has one if
-    the loss is scaled.
+    the loss is scaled. `unsure`: samples may leave out weights, and the optimizer then leaves them out as well.
 
     `ledger` records merges; `squares` and `clocks` (contributions so far, their mean) are state of corrections for
     staleness.
@@ -68,6 +69,7 @@ class State:
     scaler: Scaler | None = None
     units: dict[str, tuple[UpdateUnit, ...]] = field(default_factory=dict)
     joining: frozenset[str] = frozenset()
+    unsure: bool = False
 
     @property
     def layout(self) -> dict[str, list[torch.Size]]:
@@ -111,7 +113,8 @@ class State:
 
     def step(self, bucket: str, gradients: Views, program: Program) -> None:
         """One step of a bucket's optimizer, with one gradient for each update unit."""
-        for unit, gradient in zip(self.units[bucket], gradients, strict=True):
+        given = left_out(gradients) if self.unsure else gradients
+        for unit, gradient in zip(self.units[bucket], given, strict=True):
             unit.tensor.grad = gradient
         step_at_rate(self.optimizer[bucket], program.update)
         for unit in self.units[bucket]:
@@ -187,11 +190,14 @@ def make_state(
     given = [act for act in acts if isinstance(act, Snapshot) and act.to != rank]
     outbox = {(act.bucket, act.to): parameter[act.bucket].clone() for act in given}
     lying = {act.bucket for act in acts if isinstance(act, Update) and act.part}  # gradients where backward left them
-    joinable = ruled(graph, program.update).optimizer.joins
+    unsure = graph.rung == "opaque"
+    for act in (act for act in acts if isinstance(act, Apply) and act.bucket in gradient and unsure):
+        gradient[act.bucket][0].fill_(-0.0)  # what servers add to, see `neutral`
+    joinable = ruled(graph, program.update).optimizer.joins and not unsure
     made = State(
         leaves, parameter, gradient, views, gradient_views, {}, outbox, Ledger(rank), optimizer, schedule, kept,
         owned=owned, master=master, scaler=Scaler(program.scaling) if master or program.scaling else None,
-        joining=frozenset(optimizer) - lying if joinable else frozenset(),
+        joining=frozenset(optimizer) - lying if joinable else frozenset(), unsure=unsure,
     )  # fmt: skip
     for name in optimizer:
         made.arrange(name)

@@ -19,6 +19,7 @@ from torch.nn.utils import stateless
 from partita.errors import TaskError
 from partita.graph.graph import Graph
 from partita.runtime.draws import DRAWS
+from partita.runtime.neutral import neutral, reached
 from partita.task import Task
 from partita.tracing.draws import KeyedDraws
 from partita.tracing.hidden_inputs import seen_through
@@ -116,13 +117,13 @@ def backward(
     inputs: Values, *,
     flops: float = 0.0,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    """The gradient of every trained weight; zeros for a weight that this batch did not use."""
+    """The gradient of every trained weight; `neutral` for a weight that this batch did not use."""
     with kept.modes():
         kept.loss.backward(tangent.to(kept.loss.dtype))  # type: ignore[no-untyped-call]
     trained = {name: weight for name, weight in kept.weights.items() if weight.requires_grad}
     for name, weight in trained.items():
         check_gradient(name, weight.grad)
-    return tuple(torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in trained.values())
+    return tuple(neutral(weight) if weight.grad is None else reached(weight.grad) for weight in trained.values())
 
 
 OPAQUE: Final[dict[str, Callable[..., Any]]] = {"partita.opaque_forward": forward, "partita.opaque_backward": backward}
