@@ -19,10 +19,11 @@ def low_rank(
     for number, shape in enumerate(shapes):
         size = prod(shape)
         place = slice(at, at + size)
-        n, rank = shape[0], min(int(settings["rank"]), shape[0], size // shape[0])
-        m = size // n
+        n = shape[0] if len(shape) > 1 else 1  # a vector or a number is one row
+        m = size // max(n, 1)
+        rank = min(int(settings["rank"]), n, m)
         at += size
-        if len(shape) < 2 or rank * (n + m) >= n * m:
+        if rank * (n + m) >= n * m:
             for mine, v in zip(said, own, strict=True):
                 mine[place] = v[place]
             continue

@@ -22,7 +22,7 @@ from tests.priced import priced, whole_cores
 from tests.runtime.padded import padded
 from tests.small import cluster_of, perceptron, two_layers
 
-SHAPES = ((12, 9), (12,), (8, 3, 2, 2), (1, 5))
+SHAPES = ((12, 9), (12,), (), (8, 3, 2, 2), (1, 5), (0, 4))
 COUNT = sum(torch.Size(shape).numel() for shape in SHAPES)
 WORKERS = 3
 
