@@ -51,8 +51,10 @@ class HalfPrecision:
         """The sum of all workers' gradients as it is applied, of the scaled loss, and its scale."""
         sums = next(b.sums for b in program.buckets if b.pieces)
         total: list[torch.Tensor] = []
-        weight = 0.0
-        for parts in parts_of(program):
+        weight, buffers = 0.0, next(self.own.model.buffers(), None) is not None
+        for rank, parts in parts_of(program):
+            if buffers:
+                self.own.turn(rank)
             mine: list[torch.Tensor] = []
             for start, count in parts:
                 for p in self.own.model.parameters():
@@ -95,8 +97,8 @@ def _added(total: list[torch.Tensor], more: list[torch.Tensor]) -> list[torch.Te
     return [a + b for a, b in zip(total, more, strict=True)] if total else [g.clone() for g in more]
 
 
-def parts_of(program: Program) -> list[list[tuple[int, int]]]:
-    """(start, count) of what each worker's gradients are made of, in the order in which they are summed."""
+def parts_of(program: Program) -> list[tuple[int, list[tuple[int, int]]]]:
+    """Each worker, and the (start, count) of what its gradients are made of, in the order in which they are summed."""
     found, seen = [], set[tuple[int, int]]()
     for role in program.roles:
         acts = [i.act for i in role.instructions]
@@ -107,7 +109,7 @@ def parts_of(program: Program) -> list[list[tuple[int, int]]]:
             mine = [(role.mine(load.start, rank), load.count) for load in parts]
             found.append((rank, [part for part in mine if part not in seen]))
             seen |= set(mine)
-    return [mine for _, mine in sorted(found) if mine]
+    return [(rank, mine) for rank, mine in sorted(found) if mine]
 
 
 def half_precision(
@@ -129,7 +131,7 @@ def half_precision(
     start = program.scaling.start if program.scaling else 1.0
     one = HalfPrecision(own, masters, optimizer, schedule, program.scaling, start, own.backward)
     captured = Captured(in_precision(graph, legs[0].plan.memory), own) if graph is not None else None
-    if captured and captured.differs(parts_of(program)[0][0][1]):
+    if captured and captured.differs(parts_of(program)[0][1][0][1]):
         one.backward = captured.backward
     for leg in legs:
         steps, lag = leg.rounds * leg.program.steps, leg.program.slots - 1

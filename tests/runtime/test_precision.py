@@ -135,6 +135,27 @@ def test_a_model_that_casts_by_itself_is_what_was_captured() -> None:
     assert (found["equal"], found["max_difference"]) == (True, 0.0)
 
 
+class Centred(nn.Module):
+    """Looks at a running mean of what it has given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(6, 3)
+        self.register_buffer("centre", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.last(x)
+        self.centre.mul_(0.5).add_(y.detach().mean(0))
+        return y - self.centre
+
+
+@pytest.mark.parametrize("plan", ["ddp(precision=bf16,sums=fp32)", "zero1(precision=fp16,sums=fp32,microbatches=2)"])
+def test_each_worker_looks_at_buffers_of_its_own(plan: str) -> None:
+    task, machines = replace(perceptron(), name="centred", model=Centred), cluster_of(2)
+    found = checked(task, lambda graph: call(plan, graph, machines), machines)
+    assert found["max_difference"] <= TOLERANCE
+
+
 def by_hand(task: Task, short: torch.dtype, steps: int, scale: float) -> dict[str, torch.Tensor]:
     """Every cast written out: masters, rounded weights, products in `short`, the loss in fp32."""
     model, _ = initial(task, 0)
