@@ -125,7 +125,7 @@ def half_precision(
     wide = torch.float64 if precision == "fp64" else torch.float32
     masters = shorten(own.model, short)
     promoted = [partial(Promoted, (torch.float32,))] if precision == "fp64" else []
-    own.modes = lambda: [WholeCalls(), Shortened(short, wide), *(make() for make in promoted)]
+    own.modes = lambda: [WholeCalls(wide), Shortened(short, wide), *(make() for make in promoted)]
     optimizer = optimizer_of(task, program.update, [m for m in masters.values() if m.requires_grad])
     schedule = task.schedule(optimizer) if task.schedule else None
     start = program.scaling.start if program.scaling else 1.0

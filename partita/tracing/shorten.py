@@ -67,13 +67,23 @@ class Shortened(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class WholeCalls(Fused):
-    """The calls that a capture keeps whole, and convolutions of unlike dtypes in that of the weight: torch refuses them
-    before the other mode could see them."""
+    """The calls that a capture keeps whole, and those that torch would refuse, or take another way, before the other
+    mode could see them: convolutions of unlike dtypes in that of the weight, and attention in `wide`, as it is captured
+    (of unlike dtypes torch refuses it; by its parts, it would widen short ones itself)."""
+
+    def __init__(self, wide: torch.dtype) -> None:
+        super().__init__()
+        self.wide = wide
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in CONVOLUTIONS and len(args) > 1:
             args = (args[0].to(args[1].dtype), *args[1:])
+        if func is nn.functional.scaled_dot_product_attention:
+            args, kwargs = tree_map(self._widened, (args, kwargs))
         return super().__torch_function__(func, types, args, kwargs)
+
+    def _widened(self, value: Any) -> Any:
+        return value.to(self.wide) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
 def shorten(model: nn.Module, short: torch.dtype) -> dict[str, torch.Tensor]:

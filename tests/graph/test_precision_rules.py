@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -28,7 +30,11 @@ def differences(task: Task, graph: Graph, short: torch.dtype) -> dict[str, float
     model, data = build_model(task, "fp32"), build_batch(task, range(BATCH), "fp32")
     shorten(model, short)
     seen = interpret(graph, model, data, seed=SEED, step=STEP)
-    with WholeCalls(), Shortened(short, torch.float32), KeyedDraws(SEED, STEP, range(BATCH), sample_dims(graph)):
+    with (
+        WholeCalls(torch.float32),
+        Shortened(short, torch.float32),
+        KeyedDraws(SEED, STEP, range(BATCH), sample_dims(graph)),
+    ):
         value = task.loss(model, data)
         loss = value[0] if isinstance(value, tuple) else value
         loss.to(torch.float32).backward()
@@ -77,3 +83,32 @@ def test_what_several_look_at_alike_is_cast_once() -> None:
     assert len(products) == 3
     assert len({next(o.reads()) for o in products}) == 1
     assert set(differences(given, graph, torch.bfloat16).values()) == {0.0}
+
+
+class Turned(nn.Module):
+    """Attention whose queries and keys are widened by a table, and whose values, of fewer heads, are not."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.q, self.kv, self.out, self.dropout = nn.Linear(6, 8), nn.Linear(6, 8), nn.Linear(8, 3), dropout
+        self.register_buffer("table", torch.linspace(0.5, 1.5, 8).view(4, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x[:, None] * torch.arange(1, 5, device=x.device)[:, None]
+        q = self.q(rows).view(-1, 4, 4, 2).transpose(1, 2) * self.table
+        k, v = self.kv(rows).view(-1, 4, 2, 2, 2).permute(3, 0, 2, 1, 4).unbind()
+        made = nn.functional.scaled_dot_product_attention(
+            q, k * self.table, v, is_causal=True, enable_gqa=True, dropout_p=self.dropout
+        )
+        return self.out(made.transpose(1, 2).flatten(2))[:, -1]  # type: ignore[no-any-return]
+
+
+MODELS = {"fused": partial(Turned, 0.0), "by its parts": partial(Turned, 0.25)}
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("short", [torch.bfloat16, torch.float16])
+def test_values_of_two_dtypes_meet_as_in_plain_pytorch(model: Callable[[], nn.Module], short: torch.dtype) -> None:
+    given = replace(perceptron(), model=model)
+    graph = shortened(capture(given, batch=BATCH, symbolic=False), str(short)[6:])
+    assert set(differences(given, graph, short).values()) == {0.0}
