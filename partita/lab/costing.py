@@ -14,6 +14,7 @@ from partita.cost.datasheet import datasheet_costs
 from partita.cost.measurable import unmeasurable
 from partita.errors import OptionError
 from partita.graph.graph import Graph
+from partita.lowering.lower import check_lowered
 from partita.lowering.precision import short_dtype
 from partita.lowering.samples import sizes_of
 from partita.plan.plan import COMPILED, Plan
@@ -103,6 +104,9 @@ def costs_of(
     graph: Graph, cluster: Cluster, plans: Sequence[Plan], *, task: Task | str = "", source: str = "",
     tell: Tell = quiet,
 ) -> Costs:  # fmt: skip
-    """Costs that cover what the plans do, as `Costing` has them."""
+    """Costs that cover what the plans do, as `Costing` has them. A plan that cannot be lowered is refused before
+    anything is measured."""
+    for plan in plans:
+        check_lowered(graph, plan, cluster)
     with Costing(graph, cluster, task=task, source=source, tell=tell) as costing:
         return costing.of(plans)

@@ -113,6 +113,13 @@ def _at_end(graph: Graph, plan: Plan) -> Program | None:
     return end and verify(replace(end, update=plan.update))
 
 
+def check_lowered(graph: Graph, plan: Plan, cluster: Cluster) -> None:
+    """Raises, without lowering it, what `lower` raises for a plan and the phases before it."""
+    check(plan, graph, cluster)
+    for one in (*(phase.plan for phase in plan.before), plan):
+        refuse(graph, one)
+
+
 def refuse(graph: Graph, plan: Plan) -> None:
     """Raises LoweringError naming the first part of the plan that cannot be carried out yet."""
     factored, plan = tuple(factor_gaps(graph, plan)), base_of(plan)

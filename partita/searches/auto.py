@@ -18,8 +18,7 @@ from partita.cost.launching import slower
 from partita.errors import InputError, PlanError
 from partita.graph.gc_pause import without_gc
 from partita.graph.graph import Graph
-from partita.lowering.lower import refuse
-from partita.plan.check import check
+from partita.lowering.lower import check_lowered
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import RECIPES, call
 from partita.searches.best_first import FEW_DEVICES, BestFirst, best_first
@@ -110,8 +109,7 @@ def shortlist_of(
     for text, took, held in (*chosen, *((text, inf, inf) for text in others if text not in names)):
         try:
             plan = call(text, graph, cluster)
-            check(plan, graph, cluster)
-            refuse(graph, plan)
+            check_lowered(graph, plan, cluster)
         except InputError as error:
             refused.append((text, str(error)))
         else:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from partita import api
 from partita.errors import PartitaError, PlanError, TaskError
 from partita.graph.batch import substitute
 from partita.graph.flops import flops
@@ -48,6 +49,13 @@ def test_a_plan_that_needs_more_than_samples_says_why(plan: str) -> None:
     if "stages" in plan:
         with pytest.raises(PlanError, match=r"_local_scalar_dense.*use a plan without stages, such as ddp"):
             call(plan, graph, machines)
+
+
+def test_what_cannot_be_run_has_no_costs() -> None:
+    graph, machines = capture(branching()), cluster_of(2)
+    made = api.plan_of("ddp(precision=bf16)", graph, machines)
+    with pytest.raises(PartitaError, match="precision of its own for a model that is one operator"):
+        api.costs_of(graph, machines, [made])
 
 
 def test_samples_of_any_length_are_one_operator() -> None:
