@@ -12,7 +12,7 @@ import sys
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.main import get_command
@@ -113,8 +113,9 @@ def simulate(
 
     loaded = api.task_of(task)
     graph = api.graph_of(loaded, tell=context.obj)
-    made = api.plan_of(plan, graph, where, task=loaded, allow=allow, tell=context.obj)
-    known = api.costs_of(graph, where, [made], task=loaded, source=costs or "", tell=context.obj)
+    order: dict[str, Any] = {"task": loaded, "source": costs or "", "tell": context.obj}
+    made = api.plan_of(plan, graph, where, allow=allow, **order)
+    known = api.costs_of(graph, where, [made], **order)
     timeline = api.simulate(graph, made, where, costs=known, tell=context.obj)
     if trace is not None:
         write_trace([timeline], trace)

@@ -31,20 +31,20 @@ from partita.task import Task
 
 def plan_of(
     plan: str | Plan, graph: Graph, cluster: Cluster | str, *, task: Task | str = "", allow: str = "exact",
-    costs: Costs | None = None, tell: Tell = quiet,
+    costs: Costs | None = None, source: str = "", tell: Tell = quiet,
 ) -> Plan:  # fmt: skip
     """The Plan that a recipe call, a plan file (`*.toml`) or `auto`, the best that `search` finds, stands for.
 
     `recompute=auto` is replaced by the operators that are chosen to be recomputed. Recipes choose stages and
-    collectives by `costs` (None: those of data sheets); `auto` measures costs if this machine can stand for the cluster
-    and workers can load `task`.
+    collectives by `costs` (None: those of data sheets); `auto` measures costs, unless given, if this machine can stand
+    for the cluster and workers can load `task`, or as `source` 'measured' or 'datasheet' insists.
     """
     check_plans(plan)
     check_graph(graph)
     cluster = cluster_given(cluster)
     wanted = plan if isinstance(plan, Plan) else read_text(plan)
     if wanted is None:
-        return search(graph, cluster, task=task, allow=allow, costs=costs, tell=tell).best
+        return search(graph, cluster, task=task, allow=allow, costs=costs, source=source, tell=tell).best
     if isinstance(wanted, Plan):
         check(wanted, graph, cluster)
         return settled(wanted, graph, cluster, costs)

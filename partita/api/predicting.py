@@ -33,7 +33,7 @@ def simulate(
     given."""
     cluster = cluster_given(cluster)
     loaded = task if costs else timed_task(task, cluster)
-    made = plan_of(plan, graph, cluster, task=loaded, tell=tell)
+    made = plan_of(plan, graph, cluster, task=loaded, costs=costs, tell=tell)
     known = costs or costs_of(graph, cluster, [made], task=loaded, tell=tell)
     tell(f"simulating {made.name}")
     return shown(simulate_program(lower(graph, made, cluster)[-1].program, known))

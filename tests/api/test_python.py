@@ -122,6 +122,7 @@ def test_a_task_is_made_once_by_who_launches(plan: str, monkeypatch: pytest.Monk
         (("simulate", OWN, "--plan", "ddp"), 1),
         (("simulate", OWN, "--plan", "auto"), 3),
         (("plan", OWN, "--costs", "datasheet"), 0),
+        (("simulate", OWN, "--plan", "auto", "--costs", "datasheet"), 0),
     ],
     ids=str,
 )
@@ -148,6 +149,16 @@ def test_measurements_of_one_verb_share_a_task(monkeypatch: pytest.MonkeyPatch) 
     assert {id(task) for task, *_ in lab.asked[3:]} == {id(made[1])}
     api.simulate(graph, "auto", pt.Cluster.load("h100-dgx"), task=OWN)
     assert len(made) == 2
+
+
+def test_what_is_simulated_by_given_costs_is_chosen_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, cluster, lab = two_layers(), pt.Cluster.load("lab-4x1g"), Measured(monkeypatch)
+    costs = priced(graph, cluster, range(1, 9))
+    assert (
+        pt.simulate(graph, "auto", cluster, task=OWN, costs=costs).plan
+        == pt.search(graph, cluster, costs=costs).best.name
+    )
+    assert not lab.asked
 
 
 def failed_at_once(task: Any, graph: Any, cluster: Any, drafts: Any, **order: Any) -> comparison_run.ComparisonRun:
