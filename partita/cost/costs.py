@@ -130,7 +130,14 @@ class Costs:
 
     def speed(self, rank: int) -> float:
         """The speed of a rank's device; 1 is that of the device on which core-seconds were measured."""
-        return self.cluster.devices[rank].speed / (self.slowdowns[rank] if self.slowdowns else 1.0)
+        return self.cluster.devices[rank].speed / self._slowdown(rank)
+
+    def pace(self, rank: int) -> float:
+        """Core-seconds of that device that one thread of a rank gets in a second."""
+        return self.cluster.devices[rank].pace / self._slowdown(rank)
+
+    def _slowdown(self, rank: int) -> float:
+        return self.slowdowns[rank] if self.slowdowns else 1.0
 
     def segment(
         self, start: int, stop: int, batch: int, stage: Graph | None = None, compiled: bool = False

@@ -35,6 +35,7 @@ from partita.report.verdict import Verdict
 from partita.searches.exhaustive import Search
 from partita.searches.fit import Fit
 from partita.searches.memory_bound import MemoryBound
+from partita.searches.objective import DOES, show_objective
 from partita.searches.sweep import Sweep
 from partita.units import show_bytes, show_seconds
 
@@ -47,11 +48,11 @@ def search_answer(found: Search, graph: Graph, cluster: Cluster) -> Answer:
         return Answer(body, (search_table(found),), 1, f"no plan for {graph.name} fits the memory of {cluster.name}")
     costs = () if found.because in found.explanation else (costs_line(found.costs, found.because),)
     none = "none of those that were timed" if found.costs == "measured" else "none"
-    least = show_seconds(found.lower_bound_seconds)
-    worse = f"{none} takes less than {least}, and the best predicted takes {found.gap:.2%} more"
+    does, least = DOES[found.objective], show_objective(found.lower_bound, found.objective)
+    worse = f"than {least}, and the best predicted {does} {found.gap:.2%} more"
     size = (
         f"every one of {found.space:,} points priced by formula, {found.fitting:,} of them fit, {found.clocked:,} were "
-        f"simulated; {worse if found.gap > 0 else 'none is faster than the best predicted'}; searched for "
+        f"simulated; {none} {does} less {worse if found.gap > 0 else 'than the best predicted'}; searched for "
         f"{show_seconds(found.search_seconds)}"
     )
     minibatches = (minibatch_table(found),) if found.minibatches else ()

@@ -56,6 +56,8 @@ def search_body(search: Search, setting: Setting) -> dict[str, Any]:
         ],
         "search_seconds": search.search_seconds,
         "lower_bound_seconds": search.lower_bound_seconds,
+        "objective": search.objective,
+        "lower_bound": search.lower_bound,
         "gap": search.gap,
         "explanation": search.explanation,
         "space": search.space,

@@ -20,6 +20,7 @@ from partita.program.timeline import Timeline
 from partita.recipes.catalogue import RECIPES, call
 from partita.searches.break_even import BreakEven
 from partita.searches.explaining import WIDEST, bottleneck, break_even, excess, narrowest_link, widened
+from partita.searches.memory_bound import memory_bound_of
 from partita.searches.minibatch_choice import MinibatchChoice
 from partita.searches.objective import check_objective, objective_value, refusal
 from partita.simulator.simulate import simulate, step_seconds
@@ -36,8 +37,8 @@ GRID: Final[dict[str, tuple[Any, ...]]] = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan with its prediction, and how many `instructions` all ranks carry out in a step; `gap` is how far its step
-    is above the bound, `explanation` what binds it and how it stands to the best."""
+    """A plan with its prediction, and how many `instructions` all ranks carry out in a step; `gap` is how far what is
+    to be small is above its bound, `explanation` what binds it and how it stands to the best."""
 
     plan: Plan
     timeline: Timeline
@@ -50,8 +51,9 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Search:
-    """Candidates, best first; `refused` says why points of the grid are none. `gap` is how far the step of the one that
-    is predicted best may be above the bound: computing alone, perfectly divided. `costs` says where costs come from,
+    """Candidates, best first; `refused` says why points of the grid are none. `lower_bound` is what no plan has less of
+    by the `objective`: seconds of a step (computing alone, perfectly divided), bytes of the fullest rank or dollars of
+    a step; `gap` how far the one that is predicted best may be above it. `costs` says where costs come from,
     `because` why so; `pays` where each codec would, if codecs are allowed; `space` is how many points were compared,
     `fitting` how many of them fit (0: not counted), `clocked` how many plans were simulated; `minibatches` what its
     own, the first, was chosen of (empty: it is the task's); `explanation` has a line for each thing it says."""
@@ -69,6 +71,8 @@ class Search:
     fitting: int = 0
     clocked: int = 0
     minibatches: tuple[MinibatchChoice, ...] = ()
+    objective: str = "time"
+    lower_bound: float = 0.0
 
     @property
     def best(self) -> Plan:
@@ -140,7 +144,8 @@ def ranked(
     value = partial(objective_value, cluster=cluster, objective=objective)
     order = sorted(found, key=lambda c: (not c.fits, value(c.timeline), len(c.plan.name)))
     bound = bound or _bound(graph, cluster, costs)
-    explained = tuple(_explained(c, order[0], cluster, objective, bound) for c in order)
+    least = _least(graph, costs, objective) or bound
+    explained = tuple(_explained(c, order[0], cluster, objective, least) for c in order)
     words = tuple(filter(None, (explained[0].explanation, _turn(order, costs, objective, at))))
     first = replace(explained[0], explanation="; ".join(words))
     return Search(
@@ -152,6 +157,8 @@ def ranked(
         tuple(refused),
         costs.source,
         costs.because,
+        objective=objective,
+        lower_bound=least,
     )
 
 
@@ -187,19 +194,34 @@ def fits(timeline: Timeline, cluster: Cluster) -> bool:
 
 
 def _bound(graph: Graph, cluster: Cluster, costs: Costs) -> Seconds:
-    """No plan of this grid computes faster than the cheapest known way of a minibatch's work divided by all cores."""
+    """No plan of this grid computes faster than a minibatch's work divided by all devices."""
+    return _work(graph, costs) / sum(map(costs.pace, range(cluster.size)))
+
+
+def _work(graph: Graph, costs: Costs) -> Seconds:
+    """The core-seconds of the cheapest known way of a minibatch."""
     batch = graph.global_batch or graph.batch
-    works = [costs.segment(0, len(graph.operators), size) * batch / size for size in costs.sizes]
-    return min(works, default=0.0) / sum(d.cores or 1.0 for d in cluster.devices)
+    return min((costs.segment(0, len(graph.operators), n) * batch / n for n in costs.sizes), default=0.0)
 
 
-def _explained(each: Candidate, best: Candidate, cluster: Cluster, objective: str, bound: Seconds) -> Candidate:
+def _least(graph: Graph, costs: Costs, objective: str) -> float:
+    """What no plan has less of by an objective that is no time: bytes of the fullest rank, or the dollars of a
+    minibatch's work on the cheapest device. 0 where seconds are counted."""
+    if objective == "memory":
+        return float(memory_bound_of(graph, costs.cluster).bytes)
+    if objective == "cost":
+        hourly = min(d.price / costs.pace(rank) for rank, d in enumerate(costs.cluster.devices))
+        return _work(graph, costs) * hourly / 3600
+    return 0.0
+
+
+def _explained(each: Candidate, best: Candidate, cluster: Cluster, objective: str, bound: float) -> Candidate:
     words = bottleneck(each.timeline)
+    mine, least = (objective_value(c.timeline, cluster, objective) for c in (each, best))
     if each is not best:
-        mine, least = (objective_value(c.timeline, cluster, objective) for c in (each, best))
         words += f"; it would {excess(mine, least, objective)} as {best.plan.name}"
         words += "" if each.fits else ", and does not fit"
-    return replace(each, explanation=words, gap=each.timeline.step_seconds / bound - 1 if bound else 0.0)
+    return replace(each, explanation=words, gap=mine / bound - 1 if bound else 0.0)
 
 
 def _turn(ranked: Sequence[Candidate], costs: Costs, objective: str, at: At | None) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 from partita.cluster.cluster import Cluster
 from partita.errors import OptionError
 from partita.program.timeline import Timeline
+from partita.units import show_bytes, show_seconds
 
 # Objective -> how much more of it another plan takes, in words.
 OBJECTIVES: Final = {
@@ -19,6 +20,8 @@ OBJECTIVES: Final = {
 LEADS: Final = {
     "time": "{:.1%} faster", "memory": "to keep {:.1%} less", "cost": "{:.1%} cheaper", "time-to-loss": "{:.1%} faster",
 }  # fmt: skip
+# Objective -> what a plan does with what is to be small, in words.
+DOES: Final = {"time": "takes", "memory": "keeps", "cost": "costs", "time-to-loss": "takes"}
 # What --allow lets through; consensus (local_sgd) and racy plans (hogwild) only where anything may be chosen.
 ALLOWED: Final = {
     "exact": ("exact",),
@@ -60,3 +63,10 @@ def objective_value(timeline: Timeline, cluster: Cluster, objective: str) -> flo
         occupied = cluster.devices[: len(timeline.memory)]
         return timeline.step_seconds * sum(device.price for device in occupied) / 3600
     return timeline.step_seconds
+
+
+def show_objective(value: float, objective: str) -> str:
+    """A value of it with its unit: '12.3 ms', '16 GiB', '0.004 dollars'."""
+    if objective == "memory":
+        return show_bytes(value)
+    return f"{value:.3g} dollars" if objective == "cost" else show_seconds(value)

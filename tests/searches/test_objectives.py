@@ -12,9 +12,13 @@ from partita.cluster.cluster import Cluster
 from partita.cost.datasheet import datasheet_costs
 from partita.errors import OptionError, PlanError
 from partita.graph.graph import Graph
+from partita.report.answers import search_answer
+from partita.report.json import search_body
+from partita.report.setting import Setting
 from partita.searches.exhaustive import Search, exhaustive, grid, recipe_of
 from partita.searches.explaining import break_even, narrowest_link, widened
 from partita.searches.finals import FINALISTS, OF_ONE_RECIPE, finalists, judged
+from partita.searches.objective import OBJECTIVES, objective_value
 from tests.priced import priced, signatures, whole_cores
 from tests.small import two_layers
 
@@ -86,6 +90,25 @@ def test_a_ranking_says_what_binds_and_what_others_lose() -> None:
     assert all(f" times as long as {best.plan.name}" in c.explanation for c in others)
     assert best.gap == search.gap
     assert all(c.gap == c.timeline.step_seconds / search.lower_bound_seconds - 1 for c in search.candidates)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("speed", [0.5, 4.0])
+def test_a_gap_is_of_what_is_made_small(objective: str, speed: float) -> None:
+    """However fast devices are; and the answer names its unit."""
+    cluster = with_prices(whole_cores(4, 1e9), 3.6)
+    device = replace(cluster.devices[0], speed=speed)
+    cluster = replace(cluster, root=replace(cluster.root, members=(device,) * 4))
+    search = found(cluster, objective)
+    values = [objective_value(c.timeline, cluster, objective) for c in search.candidates]
+    assert [c.gap for c in search.candidates] == [value / search.lower_bound - 1 for value in values]
+    assert min(c.gap for c in search.candidates) >= 0
+    body = search_body(search, Setting())
+    assert (body["objective"], body["lower_bound"], body["gap"]) == (objective, search.lower_bound, search.gap)
+    assert body["lower_bound_seconds"] <= min(c.timeline.step_seconds for c in search.candidates)
+    said = "\n".join(map(str, search_answer(search, two_layers(), cluster).text))
+    verb, unit = {"memory": ("keeps", "B"), "cost": ("costs", "dollars")}.get(objective, ("takes", "[mu]s"))
+    assert re.search(rf"timed {verb} less than (\S+ {unit}, and the best predicted {verb} .*more|the best)", said), said
 
 
 def test_the_bandwidth_at_which_the_order_turns() -> None:
