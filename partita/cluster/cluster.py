@@ -10,7 +10,7 @@ lab-2x2            switch                       each member has one port into it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -50,6 +50,12 @@ class Device:
     def hosted(self) -> bool:
         """Whether it computes on cores of its machine: it is no accelerator and no ghost."""
         return self.backend == "cpu" and not self.ghost
+
+
+def in_all(stated: Iterable[float]) -> float:
+    """The sum over devices of what each states of itself: watts, dollars an hour, FLOP/s. 0, unknown, unless all do."""
+    values = tuple(stated)
+    return sum(values) if all(values) else 0.0
 
 
 @dataclass(frozen=True, slots=True)

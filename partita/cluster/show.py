@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from partita.cluster.cluster import Cluster, Device, Group, Link
+from partita.cluster.cluster import Cluster, Device, Group, Link, in_all
 from partita.units import show_bandwidth, show_bytes, show_flops, show_seconds
 
 
@@ -18,7 +18,7 @@ def show_cluster(cluster: Cluster) -> str:
     """
     kind = ", emulated" if cluster.emulated else f", on interface {cluster.interface}" if cluster.interface else ""
     plural = "" if cluster.size == 1 else "s"
-    power = sum(device.power for device in cluster.devices)
+    power = in_all(device.power for device in cluster.devices)
     watts = f", {power / 1e3:.3g} kW" if power else ""
     return "\n".join([f"{cluster.name}: {cluster.size} device{plural}{kind}{watts}", *_lines(cluster.root, 0, "")])
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from partita.cluster.cluster import Cluster
+from partita.cluster.cluster import Cluster, in_all
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import Recipe
 from partita.report.comparison import Comparison, Row, error_of
@@ -22,10 +22,9 @@ def timeline_body(timeline: Timeline, setting: Setting) -> dict[str, Any]:
     """One prediction or measurement."""
     step = timeline.step_seconds
     devices = setting.devices[: len(timeline.memory) or None]
-    peaks = [dict(device.flops).get(setting.dtype, 0.0) * device.speed for device in devices]
-    peak = sum(peaks) if all(peaks) else 0.0
-    watts = sum(device.power for device in devices)
-    price = sum(device.price for device in devices)
+    peak = in_all(dict(device.flops).get(setting.dtype, 0.0) * device.speed for device in devices)
+    watts = in_all(device.power for device in devices)
+    price = in_all(device.price for device in devices)
     return {
         "plan": timeline.plan,
         "origin": timeline.origin,

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from partita.cluster.cluster import Cluster, Group
+from partita.cluster.show import show_cluster
 from partita.recipes.catalogue import RECIPES
 from partita.report.answer import write_json
 from partita.report.json import cluster_body, comparison_body, recipes_body, timeline_body
@@ -39,6 +40,16 @@ def test_numbers_of_a_step() -> None:
     assert body["mfu"] == 50 / (0.5 * 200)  # two ranks of the four devices
     assert body["energy_joules"] == 0.5 * 400
     assert body["money"] == pytest.approx(0.5 * 2 * 36 / 3600)
+
+
+def test_what_one_device_does_not_state_is_known_of_none() -> None:
+    stated = replace(cluster_of(1).devices[0], flops=(("fp32", 100.0),), power=200.0, price=36.0)
+    for other in (replace(stated, flops=()), replace(stated, power=0.0), replace(stated, price=0.0)):
+        body = timeline_body(predicted(), Setting(flops=50.0, devices=(stated, other)))
+        unknown = [key for key in ("mfu", "energy_joules", "money") if body[key] is None]
+        assert len(unknown) == 1, unknown
+        group = Group("root", (stated, other), cluster_of(2).root.ports)
+        assert (" kW" in show_cluster(Cluster("two", group))) is (other.power > 0)
 
 
 def test_one_run_is_its_own_range() -> None:
