@@ -35,7 +35,7 @@ from partita.graph.tensor import ITEMSIZE
 from partita.lowering.layout import shapes_of
 from partita.lowering.samples import Draft
 from partita.plan.memory import Shard
-from partita.plan.plan import Plan, Update
+from partita.plan.plan import Plan, Update, alone
 from partita.plan.rule import momentum_ahead
 from partita.plan.sync import Payload, Servers
 from partita.plan.wire import Codec, Wire
@@ -233,7 +233,7 @@ def bounded_alone(draft: Draft, first: dict[str, tuple[Instruction, ...]]) -> di
 def ahead_gaps(plan: Plan, weighted: bool) -> tuple[tuple[bool, str], ...]:
     """(whether a plan that sums gradients asks for it, what) of momentum that goes ahead of no codec."""
     ahead = momentum_ahead(plan.update)[0] > 0
-    coded = bool(plan.sync) and plan.mesh.size > 1 and sender(plan.sync[0].wire) is not None
+    coded = bool(plan.sync) and not alone(plan) and sender(plan.sync[0].wire) is not None
     return (
         (ahead and not coded, "momentum ahead of a codec where there is none"),
         (ahead and weighted, "momentum ahead of a codec where the loss is a sum with a weight"),

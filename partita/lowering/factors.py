@@ -22,7 +22,7 @@ from partita.graph.graph import Graph
 from partita.graph.products import Product, products, taken_apart
 from partita.lowering.recomputation import with_again
 from partita.plan.memory import Memory, Recompute
-from partita.plan.plan import Plan
+from partita.plan.plan import Plan, alone
 from partita.plan.sync import AllReduce, Payload, Servers, Sync
 from partita.program.instruction import After, Compute, Instruction, Pack, Receive, Send, Space
 
@@ -48,7 +48,7 @@ def base_of(plan: Plan) -> Plan:
 def factors_of(graph: Graph, plan: Plan) -> Factors:
     """What the plan's agreements on factors name, the first match first, in the step that computes again what the plan
     says: a factor may be such a value. Raises PlanError for one that names no dense layer."""
-    asked = [sync for sync in plan.sync[:-1] if sync.payload is Payload.FACTOR] if plan.mesh.size > 1 else []
+    asked = [sync for sync in plan.sync[:-1] if sync.payload is Payload.FACTOR] if not alone(plan) else []
     if not asked:
         return Factors(graph)
     step = with_again(graph, plan)

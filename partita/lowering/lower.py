@@ -36,7 +36,7 @@ from partita.lowering.tiers import fans_out
 from partita.plan.check import check
 from partita.plan.memory import Shard
 from partita.plan.mesh import Split
-from partita.plan.plan import COMPILED, DEFERRED, Plan
+from partita.plan.plan import COMPILED, DEFERRED, Plan, alone
 from partita.plan.rule import ruled
 from partita.plan.schedule import Schedule, Versions
 from partita.plan.sync import AllReduce, Frequency, Outer, Payload, Servers, Sync
@@ -103,7 +103,7 @@ def _agreed(graph: Graph, plan: Plan, cluster: Cluster, steps: int, factors: Fac
 
 
 def _agreement(plan: Plan) -> Callable[[Draft], Program]:
-    if not plan.sync or (plan.mesh.size == 1 and waits_for_all(plan)):
+    if not plan.sync or (alone(plan) and waits_for_all(plan)):
         return unsynchronised
     return served if isinstance(plan.sync[0].through, Servers) else all_reduced
 
@@ -189,7 +189,7 @@ def _pipeline_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
 
 def _gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
     """(whether the agreement asks for it, what) of all that no pass brings about yet."""
-    sync = plan.sync[0] if plan.sync and plan.mesh.size > 1 else Sync()
+    sync = plan.sync[0] if plan.sync and not alone(plan) else Sync()
     through, wire, alike = sync.through, sync.wire, not steps_alone(plan)
     yield sync.parameters != "*", f"agreement on the parameters {sync.parameters!r} only"
     if waits_for_all(plan):

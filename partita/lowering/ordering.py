@@ -28,7 +28,7 @@ from partita.lowering.readers import reads_of
 from partita.lowering.samples import Draft
 from partita.lowering.tictac import Needs, tac, tic
 from partita.plan.memory import Shard
-from partita.plan.plan import Plan
+from partita.plan.plan import Plan, alone
 from partita.plan.sync import AllReduce, Payload, Servers, Sync
 from partita.plan.wire import Priority
 from partita.program.instruction import After, Clip, Instruction, Receive, Space
@@ -43,7 +43,7 @@ def ordered(program: Program, draft: Draft, cluster: Cluster) -> Program:
     """The program with lanes that choose by the plan's order, if it has one of its own."""
     wire, through = draft.sync.wire, draft.sync.through
     chooses = isinstance(through, Servers) and wire.order is not Priority.FIFO
-    if draft.plan.mesh.size == 1 or not (chooses or negotiates(draft.sync)):
+    if alone(draft.plan) or not (chooses or negotiates(draft.sync)):
         return program
     places = dict(zip((b.name for b in draft.buckets), urgency(draft, cluster), strict=True))
     if not chooses:
@@ -55,7 +55,7 @@ def ordered(program: Program, draft: Draft, cluster: Cluster) -> Program:
 
 def ordering_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
     """(whether the agreement asks for it, what) of orders that no lanes bring about yet."""
-    sync = plan.sync[0] if plan.sync and plan.mesh.size > 1 else Sync()
+    sync = plan.sync[0] if plan.sync and not alone(plan) else Sync()
     wire, through, summed = sync.wire, sync.through, sync.payload is Payload.GRADIENT and waits_for_all(plan)
     served = isinstance(through, Servers) and through.levels * through.replicas == 1 and summed
     ahead = isinstance(through, AllReduce) and summed and wire.order in (Priority.PRIORITY, Priority.CREDIT)

@@ -104,6 +104,11 @@ def ranks_of(plan: Plan) -> int:
     return (len(placed) or plan.mesh.size) + own_servers(plan)
 
 
+def alone(plan: Plan) -> bool:
+    """Whether the plan is one worker's, with no server on a device of its own: there is nobody to agree with."""
+    return ranks_of(plan) == 1
+
+
 def own_servers(plan: Plan) -> int:
     """How many devices serve and do not work; they come after the mesh's ranks."""
     own = (s.through for s in plan.sync if isinstance(s.through, Servers) and s.through.own)

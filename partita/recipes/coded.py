@@ -7,7 +7,7 @@ from typing import Final
 
 from partita.errors import PlanError
 from partita.graph.graph import Graph
-from partita.plan.plan import Correction, Phase, Plan, Update
+from partita.plan.plan import Correction, Phase, Plan, Update, alone
 from partita.plan.wire import Codec
 from partita.wire.codec import settings_of, spec_of
 
@@ -23,7 +23,7 @@ def coded(plan: Plan, graph: Graph, ramp: int = 0) -> Plan:
     """
     codecs = [codec for sync in plan.sync for codec in sync.wire.codecs]
     own = graph.optimizer.momentum
-    if own and plan.mesh.size > 1 and any(spec_of(codec).ahead for codec in codecs):
+    if own and not alone(plan) and any(spec_of(codec).ahead for codec in codecs):
         rule = (("factor", own), ("nesterov", 1.0)) if graph.optimizer.nesterov else (("factor", own),)
         plan = with_update(plan, replace(plan.update, corrections=(Correction("momentum", rule),)))
     if not ramp:

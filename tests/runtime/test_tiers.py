@@ -36,6 +36,20 @@ def machines(ranks: int, bandwidth: float) -> Cluster:
     return Cluster("thin", Group("root", (Device(cores=1.0),) * ranks, (Link(bandwidth, 0.0),) * ranks))
 
 
+@pytest.mark.parametrize(
+    ("plan", "size", "roles"),
+    [
+        ("ps_sync", 2, 2), ("ps_sync(codec=topk)", 2, 2), ("p3", 2, 2), ("adam", 2, 2), ("ps_hierarchical", 3, 3),
+        ("ps_replicated", 3, 3), ("ps_sync(own=false)", 1, 1),
+    ],
+)  # fmt: skip
+def test_one_worker_has_the_servers_that_were_asked_for(plan: str, size: int, roles: int) -> None:
+    machines, graph = cluster_of(size), capture(perceptron())
+    made = call(plan, graph, machines)
+    assert [len(role.ranks) for role in lower(graph, made, machines)[-1].program.roles] == [1] * roles
+    assert checked(perceptron(), lambda graph: call(plan, graph, machines), machines)["max_difference"] <= 1e-9
+
+
 @pytest.mark.parametrize("fan", [1, 2, 4])
 def test_a_root_has_as_many_peers_as_its_fan(fan: int) -> None:
     """DP-08: f n bytes come in and go out at the root each step, n for each child of an inner node."""
