@@ -23,6 +23,7 @@ from partita.lowering.factors import Factors, base_of, factor_gaps, factors_of
 from partita.lowering.final_round import final_round
 from partita.lowering.local_updates import corrections_gap, local_gaps, local_updates, steps_alone
 from partita.lowering.ordering import ordered, ordering_gaps
+from partita.lowering.owners import check_servers
 from partita.lowering.precision import in_precision, mastered, precision_gaps
 from partita.lowering.recomputation import with_again
 from partita.lowering.samples import Draft, draft, with_factors
@@ -99,7 +100,9 @@ def _agreed(graph: Graph, plan: Plan, cluster: Cluster, steps: int, factors: Fac
         plan = replace(plan, sync=(replace(plan.sync[0], frequency=Frequency(steps)),))
     agreement = _agreement(plan)
     drawn = draft(graph, plan, cut=agreement in (all_reduced, served), factors=factors)
-    return ordered(with_factors(agreement(drawn), drawn), drawn, cluster)
+    program = agreement(drawn)
+    check_servers(plan, program)
+    return ordered(with_factors(program, drawn), drawn, cluster)
 
 
 def _agreement(plan: Plan) -> Callable[[Draft], Program]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from partita.errors import PlanError
 from partita.lowering.samples import Draft
+from partita.plan.plan import Plan
+from partita.program.program import Program
 
 Owners = tuple[int, ...]
 
@@ -19,3 +22,14 @@ def owners_of(draft: Draft, hosts: tuple[int, ...]) -> Owners:
         load[host] += bucket.size
         owners.append(host)
     return tuple(owners)
+
+
+def check_servers(plan: Plan, program: Program) -> None:
+    """Raises PlanError for a server on a device of its own that would hold nothing."""
+    idle = sum(len(role.ranks) for role in program.roles if not role.instructions)
+    if idle:
+        parts = len([bucket for bucket in program.buckets if bucket.pieces])
+        raise PlanError(
+            f"{plan.name}: {idle} of its servers would have nothing to serve, since there "
+            f"{'is 1 bucket' if parts == 1 else f'are {parts} buckets'}; use fewer servers, or smaller buckets"
+        )

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partita.errors import PlanError
+from partita.lowering.lower import lower
 from partita.lowering.owners import owners_of
 from partita.lowering.samples import Draft
 from partita.plan.plan import Plan
 from partita.program.program import Bucket
-from tests.small import two_layers
+from partita.recipes.catalogue import call
+from tests.small import cluster_of, two_layers
 
 
 def loads(sizes: list[int], servers: int) -> list[int]:
@@ -31,3 +35,11 @@ def test_thin_slices_balance_within_a_percent(servers: int, slice_size: int) -> 
     """DP-07: keys of at most 1 % of a server's part: max / mean <= 1.01."""
     found = loads([slice_size] * (100 * servers), servers)
     assert max(found) <= 1.01 * sum(found) / servers
+
+
+@pytest.mark.parametrize("text", ["ps_sync(servers=2)", "ps_async(servers=3)", "ps_replicated(servers=2)"])
+def test_a_server_of_nothing_is_refused(text: str) -> None:
+    machines = cluster_of(6)
+    with pytest.raises(PlanError, match=r"servers would have nothing to serve, since there is 1 bucket; use fewer"):
+        lower(two_layers(), call(text, two_layers(), machines), machines)
+    lower(two_layers(), call(f"{text[:-1]},bucket_bytes=40)", two_layers(), machines), machines)

@@ -117,9 +117,9 @@ def test_who_can_be_spared() -> None:
     assert all(spared(text) == [0, 1, 2, 3] for text in (*PLANS, "easgd(servers=1)"))
     assert not any(spared(text) for text in ("ddp", "ps_sync", "ps_hierarchical(fan=2)", "zero1", "single"))
     assert not spared("one_f_one_b(stages=2)")
-    assert not spared("ps_async(servers=2)")[3:]
+    assert not spared("ps_async(servers=2,bucket_bytes=200)")[3:]
     assert spared("ps_replicated") == spared("ps_replicated(servers=1,replicas=2,bucket_bytes=400)") == [3, 4]
-    assert not spared("ps_sync(servers=2)")
+    assert not spared("ps_sync(servers=2,bucket_bytes=200)")
 
 
 def test_a_bound_that_counts_the_dead_would_stand_still() -> None:
