@@ -25,7 +25,7 @@ from partita.runtime.captured import Captured
 from partita.runtime.leg import Leg
 from partita.runtime.neutral import left_out, neutral, reached
 from partita.runtime.reference import Reference, fresh
-from partita.runtime.rules import optimizer_of, step_at_rate
+from partita.runtime.rules import optimizer_of, schedule_of, step_at_rate
 from partita.task import Task
 from partita.tracing.draws import NOTHING
 from partita.tracing.promote import Promoted
@@ -127,7 +127,7 @@ def half_precision(
     promoted = [partial(Promoted, (torch.float32,))] if precision == "fp64" else []
     own.modes = lambda: [WholeCalls(wide), Shortened(short, wide), *(make() for make in promoted)]
     optimizer = optimizer_of(task, program.update, [m for m in masters.values() if m.requires_grad])
-    schedule = task.schedule(optimizer) if task.schedule else None
+    schedule = schedule_of(task, optimizer)
     start = program.scaling.start if program.scaling else 1.0
     one = HalfPrecision(own, masters, optimizer, schedule, program.scaling, start, own.backward)
     captured = Captured(in_precision(graph, legs[0].plan.memory), own) if graph is not None else None

@@ -28,7 +28,7 @@ from partita.runtime.feed import Feed, place
 from partita.runtime.leg import Leg
 from partita.runtime.lossy import Lossy
 from partita.runtime.neutral import left_out, neutral, reached
-from partita.runtime.rules import optimizer_of, step_at_rate
+from partita.runtime.rules import optimizer_of, schedule_of, step_at_rate
 from partita.runtime.turns import Parts, turns_of
 from partita.task import Task
 from partita.tracing.draws import NOTHING, KeyedDraws
@@ -190,7 +190,7 @@ class Replica:
 def replica(own: Reference, update: Update) -> Replica:
     """A replica before its first step."""
     optimizer = optimizer_of(own.task, update, [p for p in own.model.parameters() if p.requires_grad])
-    return Replica(own, update, optimizer, own.task.schedule(optimizer) if own.task.schedule else None)
+    return Replica(own, update, optimizer, schedule_of(own.task, optimizer))
 
 
 Recurrence = Callable[[dict[int, Replica], Leg], None]

@@ -32,7 +32,7 @@ from partita.runtime.lossy import Lossy
 from partita.runtime.neutral import left_out, neutral
 from partita.runtime.pairwise import together
 from partita.runtime.reference import Reference, Share, fed, shares_of
-from partita.runtime.rules import groups_among, optimizer_of, step_at_rate
+from partita.runtime.rules import groups_among, optimizer_of, schedule_of, step_at_rate
 from partita.runtime.state import rows
 
 Parts = list[torch.Tensor]
@@ -142,7 +142,7 @@ class Replay:
             parts = [part.to(getattr(torch, bucket.shared)).to(part.dtype) for part in parts]
         names = [piece.parameter for piece in bucket.pieces]
         optimizer = optimizer_of(self.one.task, self.update, parts, names, groups_among(self.one.task, self.named))
-        schedule = self.one.task.schedule(optimizer) if self.one.task.schedule else None
+        schedule = schedule_of(self.one.task, optimizer)
         mine = [merge for merge in ledger if merge.bucket == bucket.name and merge.applied != LOST]
         return ServerBucket(bucket, apply, parts, optimizer, schedule, mine, [[part.clone() for part in parts]])
 
@@ -224,7 +224,7 @@ class Replay:
         if worker not in self.workers:
             copies = deepcopy(list(self.named.values()))
             optimizer = optimizer_of(self.one.task, self.update, copies)
-            schedule = self.one.task.schedule(optimizer) if self.one.task.schedule else None
+            schedule = schedule_of(self.one.task, optimizer)
             self.workers[worker] = copies, optimizer, schedule
         copies, optimizer, schedule = self.workers[worker]
         given = dict(zip(gradient, left_out(list(gradient.values())), strict=True))

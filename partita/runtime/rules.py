@@ -26,7 +26,8 @@ class Lars(torch.optim.Optimizer):
     """
 
     def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, {})
+        # Schedules that move a momentum look here for the name of its setting.
+        super().__init__(parameters, {"lr": 1e-3, "momentum": 0.0, "weight_decay": 0.0, "trust": 1e-3})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -55,7 +56,7 @@ class Lamb(torch.optim.Optimizer):
     """
 
     def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, {})
+        super().__init__(parameters, {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.0})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -108,6 +109,19 @@ def optimizer_of(
             betas = group.get("betas", (momentum or 0.9, 0.999))
             ruled.append(settings | {"betas": betas, "eps": group.get("eps", 1e-6)})
     return (Lars if update.rule is Rule.LARS else Lamb)(ruled)
+
+
+def schedule_of(task: Task, optimizer: torch.optim.Optimizer) -> Any:
+    """The task's schedule of an optimizer that `optimizer_of` made; None where it has none. Raises TaskError."""
+    if task.schedule is None:
+        return None
+    try:
+        return task.schedule(optimizer)
+    except Exception as error:
+        raise TaskError(
+            f"the schedule of {task.name!r} could not be made for the optimizer {type(optimizer).__name__} "
+            f"({first_line(error)}); give one that takes it, or a plan without a rule of its own"
+        ) from error
 
 
 def _made(task: Task, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:

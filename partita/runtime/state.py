@@ -23,7 +23,7 @@ from partita.program.program import MASS, Bucket, Piece, Program, Role
 from partita.runtime.ledger import Ledger
 from partita.runtime.neutral import left_out
 from partita.runtime.owned import Owned, Part, Shapes, Slice, owned_of, release
-from partita.runtime.rules import optimizer_of, step_at_rate, whole_groups
+from partita.runtime.rules import optimizer_of, schedule_of, step_at_rate, whole_groups
 from partita.runtime.scaler import Scaler
 from partita.task import Task
 from partita.tracing.convert import dense
@@ -186,7 +186,7 @@ def make_state(
     beside = {act.bucket for act in acts if isinstance(act, Apply) and act.into is Space.SERVED and not act.delta}
     views |= {name: shaped(kept[Space.SERVED, name], views[name]) for name in beside}
     optimizer = _optimizers(graph, program, task, views, owned)
-    schedule = {name: task.schedule(one) for name, one in optimizer.items()} if task.schedule else {}
+    schedule = {name: schedule_of(task, one) for name, one in optimizer.items()} if task.schedule else {}
     given = [act for act in acts if isinstance(act, Snapshot) and act.to != rank]
     outbox = {(act.bucket, act.to): parameter[act.bucket].clone() for act in given}
     lying = {act.bucket for act in acts if isinstance(act, Update) and act.part}  # gradients where backward left them

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from partita.errors import PlanError
+from partita.errors import PlanError, TaskError
 from partita.graph.graph import Optimizer
 from partita.lowering.lower import lower
 from partita.plan.memory import Memory, Shard
@@ -231,3 +231,31 @@ def test_a_checkpoint_knows_how_far_the_rate_has_risen(rule: str, tmp_path: Path
     assert all(torch.equal(run("ddp", saved=saved)[0].leaves[p.name], unbroken[p.name]) for p in graph.parameters)
     told = differences(identity_of(graph, 0, Update()), saved.manifest.identity)
     assert told == [f"was written with optimizer {rule.upper()}, and this run has {graph.optimizer.name}"]
+
+
+CYCLES = {
+    "one": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.5, total_steps=9, base_momentum=0.5, max_momentum=0.8),
+    "cyclic": lambda o: torch.optim.lr_scheduler.CyclicLR(o, 0.1, 0.5, 2, base_momentum=0.5, max_momentum=0.8),
+}
+
+
+@pytest.mark.parametrize("cycle", CYCLES)
+@pytest.mark.parametrize("rule", FORMULAS)
+def test_a_schedule_moves_the_momentum_of_a_rule(rule: str, cycle: str) -> None:
+    task, machines = replace(task_of(rule), schedule=CYCLES[cycle]), cluster_of(2)
+    assert checked(task, lambda graph: call(f"ddp(rule={rule})", graph, machines), machines)["equal"]
+    made = optimizer_of(task, Update(Rule(rule)), task.model().parameters())
+    CYCLES[cycle](made)
+    (group,) = made.param_groups
+    assert (group["momentum"] if rule == "lars" else group["betas"][0]) == 0.8
+
+
+def test_a_schedule_that_a_rule_cannot_have_is_named() -> None:
+    def schedule(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+        if "trust" in optimizer.defaults:
+            raise ValueError("no trust")
+        return torch.optim.lr_scheduler.StepLR(optimizer, 1)
+
+    task, machines = replace(task_of("lars"), schedule=schedule), cluster_of(2)
+    with pytest.raises(TaskError, match=r"schedule of .* could not be made for the optimizer Lars \(ValueError: no trust\); give"):
+        checked(task, lambda graph: call("ddp(rule=lars)", graph, machines), machines)
