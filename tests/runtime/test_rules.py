@@ -257,5 +257,6 @@ def test_a_schedule_that_a_rule_cannot_have_is_named() -> None:
         return torch.optim.lr_scheduler.StepLR(optimizer, 1)
 
     task, machines = replace(task_of("lars"), schedule=schedule), cluster_of(2)
-    with pytest.raises(TaskError, match=r"schedule of .* could not be made for the optimizer Lars \(ValueError: no trust\); give"):
+    sentence = r"schedule of .* could not be made for the optimizer Lars \(ValueError: no trust\); give"
+    with pytest.raises(TaskError, match=sentence):
         checked(task, lambda graph: call("ddp(rule=lars)", graph, machines), machines)
