@@ -147,27 +147,41 @@ class _Writer:
             return ref if inner else self.rounded.get(ref, ref)
 
         read = reading(operator, taken)
+        if adds(operator) and {self.groups.get(ref) for ref in operator.reads()} != {operator.twin}:
+            read = self._summed(read)
         self._emit(read, dtype_rule(operator.target, True, self.wide), self._floats(read))
         for index, tensor in enumerate(operator.outputs):
             ref = Ref(operator.name, index if operator.several else -1)
             if tensor is None or tensor.dtype != self.wide:
                 continue
             self.groups[ref] = group
-            leaves = ref in wanted or readers.get(ref, set()) - {group}
-            goal = self.spec(Ref(wanted[ref])).dtype if ref in wanted else self._goal(ref, group)
+            others = readers.get(ref, set())
+            leaves = ref in wanted or others - {group}
+            goal = self.spec(Ref(wanted[ref])).dtype if ref in wanted else self._goal(ref, group, others)
             if leaves and goal and goal != self.spec(ref).dtype:
                 self.rounded[ref] = self._cast(ref, goal, operator)
 
-    def _goal(self, ref: Ref, twin: str) -> str:
-        """The dtype of what a value is the gradient of: of what its twin reads, by shape where dtypes differ."""
+    def _summed(self, operator: Operator) -> Operator:
+        """A sum of gradients of a value with all of them in its dtype, the shortest: what is wide has come through an
+        addition that widened the value, and has no operator of its own there."""
+        floats = self._floats(operator)
+        if self.short not in {self.spec(ref).dtype for ref in floats}:
+            return operator
+        cast = {ref: self._cast(ref, self.short, operator) for ref in floats}
+        return reading(operator, lambda ref: cast.get(ref, ref))
+
+    def _goal(self, ref: Ref, twin: str, readers: set[str]) -> str:
+        """The dtype of what a value is the gradient of: of what its twin reads, by shape where dtypes differ, and of
+        these of what another of its `readers` has made, as far as this is known."""
         if twin not in self.graph.index:
             return ""
-        read = reading(self.graph.operators[self.graph.index[twin]], lambda one: self.rounded.get(one, one))
-        given = [self.spec(one) for one in self._floats(read)]
-        alike = [one for one in given if one.shape == self.spec(ref).shape]
-        dtypes = {one.dtype for one in given}
+        floats = self._floats(self.graph.operators[self.graph.index[twin]])
+        given = {one: self.spec(self.rounded.get(one, one)) for one in floats}
+        dtypes = {spec.dtype for spec in given.values()}
+        alike = {one: spec for one, spec in given.items() if spec.shape == self.spec(ref).shape}
         if len(dtypes) > 1 and alike:
-            dtypes = {one.dtype for one in alike}
+            made = [spec for one, spec in alike.items() if one.name in readers]
+            dtypes = {spec.dtype for spec in made or alike.values()}
         return "" if not dtypes else dtypes.pop() if len(dtypes) == 1 else self.wide
 
     def _emit(self, operator: Operator, rule: str, floats: list[Ref]) -> None:

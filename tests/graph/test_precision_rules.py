@@ -103,7 +103,19 @@ class Turned(nn.Module):
         return self.out(made.transpose(1, 2).flatten(2))[:, -1]  # type: ignore[no-any-return]
 
 
-MODELS = {"fused": partial(Turned, 0.0), "by its parts": partial(Turned, 0.25)}
+class Bent(nn.Module):
+    """GPT-2's activation written out: its input meets wide values in a sum and in a product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 16), nn.Linear(16, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        return self.last(0.3 * x * (1.0 + torch.tanh(0.8 * (x + 0.045 * torch.pow(x, 3.0)))))  # type: ignore[no-any-return]
+
+
+MODELS = {"fused": partial(Turned, 0.0), "by its parts": partial(Turned, 0.25), "bent": Bent}
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
