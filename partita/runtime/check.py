@@ -18,7 +18,7 @@ from partita.program.program import Program
 from partita.runtime.assembly import train_in_process
 from partita.runtime.half_precision import half_precision
 from partita.runtime.leg import Leg, legs
-from partita.runtime.mean import unlike_its_parts
+from partita.runtime.mean import unlike_its_shares
 from partita.runtime.reference import fresh, reference
 from partita.runtime.replay import replayed
 from partita.runtime.replicas import ReplicaTraining
@@ -89,7 +89,7 @@ def checked(
         + ("" if whole else ", fed the same sub-batches, each worker's with buffers of its own"),
         "fp32_difference": found["fp32"],
         "control_difference": found["control"],
-        "because": "" if found["fp64"] <= tolerance else unlike_its_parts(task, program.batch, seed),
+        "because": "" if found["fp64"] <= tolerance else unlike_its_shares(task, program, steps, seed),
     }
 
 

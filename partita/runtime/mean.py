@@ -6,6 +6,7 @@ loss of 8 samples    = the mean of those of 1 and of 7, by samples      a plan t
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from math import isclose
 from typing import Any, Final
 
@@ -14,8 +15,8 @@ from torch.utils._pytree import tree_map
 
 from partita.program.instruction import Load
 from partita.program.program import Program
-from partita.runtime.feed import place
-from partita.runtime.reference import fresh
+from partita.runtime.feed import Feed, place
+from partita.runtime.reference import fresh, shares_of
 from partita.task import Task
 from partita.tracing.draws import KeyedDraws
 from partita.tracing.prepare import read_batch
@@ -34,32 +35,51 @@ def unlike_its_parts(task: Task, batch: int, seed: int = 0) -> str:
     """A sentence if the loss of the first samples is not the mean of the losses of one and of the rest; "" if it is,
     or cannot be computed. It is computed in fp64 and in evaluation mode, so that neither batch statistics nor
     dropout count."""
-    count = min(SAMPLES, batch)
-    if count < 2:
-        return ""
+    return _unlike(task, seed, [(0, range(min(SAMPLES, batch)), 0, 1)])
+
+
+def unlike_its_shares(task: Task, program: Program, steps: int, seed: int = 0) -> str:
+    """The same of the minibatches of the first steps, each in a part that the program makes of it and the rest."""
+    shares, feed = [share for share in shares_of(program) if not share.step], Feed(task, seed)
+    divided = ((step, share) for step in range(steps) for share in shares)
+    return _unlike(
+        task, seed, ((t, feed.positions(t, 0, program.batch), share.start, share.count) for t, share in divided)
+    )
+
+
+def _unlike(task: Task, seed: int, divided: Iterable[tuple[int, Sequence[int], int, int]]) -> str:
+    """The sentence of the first of the (step, samples, start and count of a part of them) that needs one."""
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             own = fresh(task, seed=seed, precision="fp64")
             own.model.eval()
-            parts = (range(count), range(1), range(1, count))
-            whole, one, others = (_sums(task, own.model, part, seed) for part in parts)
+            for step, samples, start, count in divided:
+                part, rest = samples[start : start + count], [*samples[:start], *samples[start + count :]]
+                if not part or not rest:
+                    continue
+                whole, one, others = (_sums(task, own.model, some, seed, step) for some in (samples, part, rest))
+                pairs = zip(whole, one, others, strict=True)
+                if not all(isclose(a + b, total, rel_tol=CLOSE, abs_tol=CLOSE) for total, a, b in pairs):
+                    means = [values[0] / values[1] for values in (whole, one, others)]
+                    return _sentence(task, len(samples), len(part), means)
     except Exception:  # a model that cannot be evaluated, or not in fp64, has been trained or refused by others
-        return ""
-    if all(isclose(a + b, total, rel_tol=CLOSE, abs_tol=CLOSE) for total, a, b in zip(whole, one, others, strict=True)):
-        return ""
-    means = [values[0] / values[1] for values in (whole, one, others)]
+        pass
+    return ""
+
+
+def _sentence(task: Task, count: int, few: int, means: Sequence[float]) -> str:
     return (
-        f"the loss of {task.name!r} on {count} samples is {means[0]:.4g}, on one of them {means[1]:.4g} and on the "
-        f"others {means[2]:.4g}: it is not the mean over its samples, so a divided minibatch trains "
-        "otherwise than a whole one; return (sum, weight) for a sum or a mean over tokens, and use `single` where "
-        "samples are compared with each other"
+        f"the loss of {task.name!r} on {count} samples is {means[0]:.4g}, on {'one' if few == 1 else few} of them "
+        f"{means[1]:.4g} and on the others {means[2]:.4g}: it is not the mean over its samples, so a divided minibatch "
+        "trains otherwise than a whole one; return (sum, weight) for a sum or a mean over tokens, and use `single` "
+        "where samples are compared with each other"
     )
 
 
-def _sums(task: Task, model: Any, samples: range, seed: int) -> tuple[float, float]:
-    """(sum of losses, sum of weights) over the first samples of the data."""
+def _sums(task: Task, model: Any, samples: Sequence[int], seed: int, step: int) -> tuple[float, float]:
+    """(sum of losses, sum of weights) over samples of the data."""
     batch = read_batch(task, task.data, samples)
-    with Promoted(), KeyedDraws(seed, 0, samples):
+    with Promoted(), KeyedDraws(seed, step, samples):
         loss = task.loss(model, tree_map(lambda leaf: place(leaf, "cpu", torch.float64), batch))
     if isinstance(loss, tuple):
         return float(loss[0]), float(loss[1])

@@ -16,7 +16,7 @@ from partita.runtime.check import checked
 from partita.runtime.mean import divides, unlike_its_parts
 from tests.captures import capture
 from tests.runtime.branching import ragged
-from tests.small import cluster_of, perceptron
+from tests.small import Numbers, cluster_of, perceptron
 
 
 def contrastive(model: Any, batch: Any) -> Any:
@@ -52,6 +52,23 @@ def test_a_loss_that_is_no_mean_is_told_of(loss: Any) -> None:
     assert "return (sum, weight)" in found["because"]
     alone = checked(task, lambda graph: call("single", graph, machines), machines)
     assert (alone["equal"], alone["because"]) == (True, "")
+
+
+class Sorted(Numbers):
+    """Classes in order, so that the first samples all weigh alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.y = self.y.sort(descending=True).values
+
+
+def test_samples_that_come_in_order_are_looked_at_as_they_are_trained() -> None:
+    task, machines = replace(perceptron(), loss=over_some, data=Sorted()), cluster_of(2)
+    assert unlike_its_parts(task, task.batch_size) == ""
+    found = checked(task, lambda graph: call("ddp", graph, machines), machines)
+    assert not found["equal"]
+    assert "on 6 of them" in found["because"]
+    assert "is not the mean over its samples" in found["because"]
 
 
 @pytest.mark.parametrize("loss", [None, with_its_weight, noisy])
