@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from math import inf, isfinite
+from math import inf
 from typing import Any, Final
 
 import torch
@@ -23,12 +23,14 @@ from partita.runtime.reference import fresh, reference
 from partita.runtime.replay import replayed
 from partita.runtime.replicas import ReplicaTraining
 from partita.runtime.state import State
+from partita.runtime.undetermined import undetermined
 from partita.task import Task
 from partita.tracing.capture import capture
 from partita.tracing.draws import sample_dims
 
 TOLERANCE: Final = 1e-9
 ROUNDING: Final = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # of a sum of gradients that are short themselves
+Weights = Mapping[str, torch.Tensor]
 AGAINST: Final = {
     "exact": "one-process training on the same minibatches",
     "delayed": "the serial recurrence w(t+1) = w(t) - rule(g(t - {lag}))",
@@ -67,10 +69,15 @@ def checked(
         whole = not graph.mutations
         tell(f"training the same serially in {precision}")
         ledger, dims = ledger_of(states), sample_dims(graph)
-        serially = partial(serial_training, task, cluster, seed=seed, precision=precision, dims=dims, ledger=ledger)
-        serially = partial(serially, graph=graph)
+        serially = partial(
+            serial_training, task, cluster, seed=seed, precision=precision, dims=dims, ledger=ledger, graph=graph
+        )
         serial = serially(parts, whole=whole or bool(ledger))
-        found[precision] = difference(gathered(program, states), serial[0])
+        gaps = gaps_of(gathered(program, states), serial[0])
+        found[precision] = largest(gaps)
+        if precision == "fp64":
+            again = partial(serially, parts, whole=False) if whole and not ledger else None
+            explained = partial(_explained, task, program, steps, seed, gaps, serial[0], again, dims)
         if precision == "fp64" and not parts[-1].program.steps and not ledger:
             found[precision] = max(found[precision], difference_before_end(train, serially, parts[:-1]))
         if precision == "fp32":
@@ -89,8 +96,22 @@ def checked(
         + ("" if whole else ", fed the same sub-batches, each worker's with buffers of its own"),
         "fp32_difference": found["fp32"],
         "control_difference": found["control"],
-        "because": "" if found["fp64"] <= tolerance else unlike_its_shares(task, program, steps, seed),
+        "because": "" if found["fp64"] <= tolerance else explained(),
     }
+
+
+def _explained(
+    task: Task, program: Program, steps: int, seed: int, gaps: Weights, straight: Weights,
+    serially: Callable[[], Mapping[int, Weights]] | None, dims: Mapping[int, int],
+) -> str:  # fmt: skip
+    """Why weights are not equal, if it is known: `gaps` apart from the serial training to `straight`, which `serially`
+    repeats with sums in another order, where that can be."""
+    if why := unlike_its_shares(task, program, steps, seed):
+        return why
+    if serially is None:
+        return ""
+    again = gaps_of({name: weight.detach() for name, weight in serially()[0].items()}, straight)
+    return undetermined(task, gaps, again, TOLERANCE, batch=program.batch, steps=steps, seed=seed, dims=dims)
 
 
 def serial_training(
@@ -129,18 +150,28 @@ def gathered(program: Program, states: Mapping[int, State]) -> dict[str, torch.T
     return found
 
 
-def difference(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> float:
-    """The largest difference of any weight, relative to the largest weight of its tensor; infinite if any is no number.
+def difference(ours: Weights, theirs: Weights) -> float:
+    """The largest of the gaps."""
+    return largest(gaps_of(ours, theirs))
+
+
+def largest(gaps: Weights) -> float:
+    """The largest gap of any weight."""
+    return max((float(gap.max()) for gap in gaps.values()), default=0.0)
+
+
+def gaps_of(ours: Weights, theirs: Weights) -> dict[str, torch.Tensor]:
+    """How far each weight is apart, relative to the largest weight of its tensor; infinitely if it is no number.
 
     A tensor that is zero up to round-off (a key's bias, whose gradient is zero in exact arithmetic) has no scale of its
     own; it is held to the largest weight of the model.
     """
-    largest = {name: float(w.detach().abs().max()) for name, w in theirs.items() if w.numel()}
-    model = max(largest.values(), default=1.0)
-    worst = 0.0
-    for name, scale in largest.items():
-        gap = float((ours[name] - theirs[name].detach()).abs().max())
-        if not isfinite(gap):
-            return inf
-        worst = max(worst, gap / (scale if scale > TOLERANCE * model else model or 1.0))
-    return worst
+    scales = {name: float(w.detach().abs().max()) for name, w in theirs.items() if w.numel()}
+    model = max(scales.values(), default=1.0)
+    found = {}
+    for name, scale in scales.items():
+        gap = (ours[name].detach() - theirs[name].detach()).abs() / (
+            scale if scale > TOLERANCE * model else model or 1.0
+        )
+        found[name] = torch.where(gap.isfinite(), gap, inf)
+    return found
