@@ -183,6 +183,10 @@ def _made(spec: str) -> Task:
     if ":" not in spec:
         raise TaskError(f"{spec!r} is no built-in task; give one of them, file.py:function or package.module:function")
     place, name = spec.rsplit(":", 1)
+    if not name or not (place.endswith(".py") or all(part.strip() for part in place.split("."))):
+        raise TaskError(
+            f"{spec!r} names no function of a file or a module; give file.py:function or package.module:function"
+        )
     function = getattr(_module(place), name, None)
     if not callable(function):
         raise TaskError(f"{place} has no function {name!r}; name the function that returns a Task")

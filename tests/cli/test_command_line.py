@@ -135,7 +135,8 @@ USAGE = [
     ("simulate", "t", "--cluster", "c", "--plan", "p", "--allow", "x"),
     ("train", "t", "--cluster", "local:2", "--plan", "ddp"), ("cluster", "show", "nope"), ("recipes", "nope"),
     ("train", "t", "--cluster", "local:2", "--plan", "ddp", "--steps", "1", "--epochs", "1"),
-    ("capture", "nope"), ("capture", "absent.py:task"), ("plan", "absent.json", "--cluster", "local:2"),
+    ("capture", "nope"), ("capture", "absent.py:task"), ("plan", ":", "--cluster", "local:2"),
+    ("capture", "..a:task"), ("capture", "module:"), ("plan", "absent.json", "--cluster", "local:2"),
 ]  # fmt: skip
 
 
