@@ -12,6 +12,7 @@ from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.runtime.checkpoint import SavedCheckpoint, SavePolicy
 from partita.runtime.directory import Finished, opened, write_result
+from partita.runtime.manifest import identity_of
 from partita.runtime.mean import divides, unlike_its_parts
 from partita.runtime.result import RunResult
 from partita.task import Task
@@ -37,5 +38,5 @@ def train_on(
         with Rehearsal(task, graph, cluster, **order) as rehearsal:
             result = rehearsal.train(plan, steps=steps, keep=keep, keyed=keyed, resume=path, since=since, note=note)
         if keep.out:
-            write_result(keep.out, Finished(plan, steps, result))
+            write_result(keep.out, Finished(plan, steps, result, identity_of(graph, seed, plan.update)))
         return result

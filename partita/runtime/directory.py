@@ -88,11 +88,12 @@ def opened(
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that came to its end."""
+    """A run that came to its end; `identity` is None where it was not written down."""
 
     plan: Plan
     steps: int
     result: RunResult
+    identity: Identity | None = None
 
 
 def write_result(out: str, finished: Finished) -> None:
@@ -102,6 +103,8 @@ def write_result(out: str, finished: Finished) -> None:
     path = Path(out) / RESULT
     fresh = path.with_suffix(".part")
     body = {"schema": SCHEMA, "plan": write_plan(finished.plan), "steps": finished.steps, "take": result}
+    if finished.identity is not None:
+        body["identity"] = asdict(finished.identity)
     fresh.write_text(json.dumps(body))
     sync(fresh)
     os.replace(fresh, path)
@@ -119,7 +122,8 @@ def read_result(out: str) -> Finished | None:
         loss = tuple((int(step), float(at), float(value)) for step, at, value in result["loss"])
         weights = str(Path(out) / Path(result["weights"]).name)  # where they are now, if the directory was moved
         found = RunResult(Timeline(**timeline), loss, float(result["final_loss"]), weights)
-        return Finished(read_plan(body["plan"]), int(body["steps"]), found)
+        identity = Identity(**body["identity"]) if "identity" in body else None
+        return Finished(read_plan(body["plan"]), int(body["steps"]), found, identity)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -145,8 +149,15 @@ def place_to_start(
         for difference in differences(identity, found.manifest.identity):
             raise OptionError(f"the checkpoint {found.path} {difference}; give another --out or start it as before")
     if finished is not None and finished.steps == steps:
+        for difference in differences(identity, finished.identity or identity):
+            raise OptionError(f"the finished run in {keep.out} {difference}; give another --out")
         tell(f"the run in {keep.out} is finished")
         return finished
+    if found is None and finished is not None:
+        raise OptionError(
+            f"the run in {keep.out} is finished after {finished.steps} steps and has no checkpoint to go on from; ask "
+            f"for {finished.steps} steps to see its result, or give another --out"
+        )
     if found is None:
         tell(f"no checkpoint in {keep.out}: starting at step 0")
         sweep(keep.out, 0)

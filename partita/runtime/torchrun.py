@@ -21,6 +21,7 @@ from partita.runtime.device import GLOO, backend_of, device_of
 from partita.runtime.directory import Finished, opened, write_result
 from partita.runtime.execution import run
 from partita.runtime.heap import keep_freed
+from partita.runtime.manifest import identity_of
 from partita.runtime.messages import gather, spread
 from partita.runtime.preflight import differing, facts_of
 from partita.runtime.result import RunResult, result_of
@@ -141,5 +142,5 @@ def train_rank(
         discard = min(3, max(steps - report["since"] - 1, 0))
         result = result_of(lower(graph, plan, cluster)[-1].program, reports, discard)
         if keep.out:
-            write_result(keep.out, Finished(plan, steps, result))
+            write_result(keep.out, Finished(plan, steps, result, identity_of(graph, seed, plan.update)))
         return result

@@ -25,7 +25,7 @@ from partita.runtime.assembly import train_in_process
 from partita.runtime.checkpoint import SavePolicy, begin, committed, newest
 from partita.runtime.directory import Finished, claimed, opened, sizes_of, write_result
 from partita.runtime.entry import Entry, read_entry
-from partita.runtime.manifest import File, read_manifest, with_files, write_manifest
+from partita.runtime.manifest import File, identity_of, read_manifest, with_files, write_manifest
 from partita.runtime.plain import from_plain, to_plain
 from partita.runtime.restore import open_checkpoint
 from partita.runtime.result import RunResult
@@ -218,6 +218,18 @@ def test_a_finished_run_is_not_run_again(run: Path, graph: Graph, plan: Plan) ->
     write_result(str(run), Finished(plan, 6, replace(take, weights="before/model.safetensors")))
     assert start(SavePolicy(str(run)), graph, plan, resume=True, steps=6)[0] == Finished(plan, 6, take)
     assert isinstance(start(SavePolicy(str(run)), graph, plan, resume=True, steps=7)[0], checkpoint.SavedCheckpoint)
+
+
+def test_a_finished_run_without_checkpoints_does_not_begin_again(tmp_path: Path, graph: Graph, plan: Plan) -> None:
+    """Nor is it the result of another run."""
+    keep, take = SavePolicy(str(tmp_path)), RunResult(Timeline("p", "measured", 0.5, 12), (), 1.5, "weights")
+    write_result(str(tmp_path), Finished(plan, 6, take, identity_of(graph, 0, plan.update)))
+    assert isinstance(start(keep, graph, plan, resume=True, steps=6)[0], Finished)
+    with pytest.raises(OptionError, match="finished after 6 steps and has no checkpoint to go on from"):
+        start(keep, graph, plan, resume=True, steps=7)
+    with pytest.raises(OptionError, match=r"the finished run in .* was written with --seed 0"):
+        start(keep, graph, plan, resume=True, steps=6, seed=1)
+    assert (tmp_path / "result.json").exists()
 
 
 def test_a_finished_run_is_not_written_over(tmp_path: Path, graph: Graph, plan: Plan) -> None:
