@@ -59,10 +59,9 @@ def parse_flops(text: str) -> FlopsPerSecond:
 
 
 def _scaled(value: float, steps: tuple[tuple[float, str], ...]) -> str:
-    for scale, unit in steps:
-        if abs(value) >= scale:
-            return f"{value / scale:.3g} {unit}"
-    return f"{value / steps[-1][0]:.3g} {steps[-1][1]}"
+    scale, unit = next((step for step in steps if abs(value) >= step[0]), steps[-1])
+    shown = value / scale
+    return f"{shown:{'.0f' if 999.5 <= abs(shown) < math.inf else '.3g'}} {unit}"
 
 
 def show_seconds(value: Seconds) -> str:

@@ -144,5 +144,5 @@ def recipes_answer(name: str) -> Answer:
     import inspect
 
     chosen = {key: RECIPES[key] for key in ([parse(name)[0]] if name else RECIPES)}
-    text = (inspect.getdoc(chosen[name].make) or "",) if name in chosen else ()
+    text = tuple(inspect.getdoc(recipe.make) or "" for recipe in chosen.values()) if name else ()
     return Answer(recipes_body(chosen), (recipes_table(chosen), *text))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from inspect import getdoc
 
 import pytest
 
@@ -9,8 +10,10 @@ from partita.cluster.cluster import Cluster, Group
 from partita.cluster.show import show_cluster
 from partita.recipes.catalogue import RECIPES
 from partita.report.answer import write_json
+from partita.report.answers import recipes_answer
 from partita.report.json import cluster_body, comparison_body, recipes_body, timeline_body
 from partita.report.setting import Setting, setting_of
+from partita.units import show_bytes, show_seconds
 from tests.report.timelines import comparison, measured, predicted
 from tests.small import cluster_of, two_layers
 
@@ -81,6 +84,23 @@ def test_json_is_one_valid_object_whatever_the_numbers() -> None:
     body = json.loads(write_json(comparison_body(comparison())))
     assert body["schema"] == 1
     assert body["rows"][0]["loss"] == [[0, 0.0, 2.5], [1, 0.4, 1.5], [2, 0.8, None]]
+
+
+def test_numbers_are_printed_in_full_up_to_the_next_unit() -> None:
+    assert [show_bytes(size) for size in (999, 1023, 1020 * 2**20, 5000 * 2**40)] == [
+        "999 B", "1023 B", "1020 MiB", "5000 TiB"
+    ]  # fmt: skip
+    assert [show_seconds(time) for time in (0.0, 0.0123, 0.9999, 3600 * 2000)] == [
+        "0 ns",
+        "12.3 ms",
+        "1000 ms",
+        "2000 h",
+    ]
+
+
+@pytest.mark.parametrize("call", ["ddp", "ddp(bucket_bytes=3)"])
+def test_a_recipe_is_described_whatever_its_knobs(call: str) -> None:
+    assert recipes_answer(call).text[-1] == getdoc(RECIPES["ddp"].make)
 
 
 def test_recipes_say_their_knobs() -> None:
