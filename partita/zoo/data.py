@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import sysconfig
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +19,7 @@ from partita.errors import TaskError
 
 TEXT_BYTES: Final = 2_000_000
 HELD_OUT: Final = 10  # one sample in ten validates
+ENOUGH: Final = 1024  # windows of text to validate with
 
 
 @dataclass(frozen=True)
@@ -102,13 +105,13 @@ def held_out(columns: tuple[torch.Tensor, ...]) -> tuple[Samples, Samples]:
 @lru_cache(maxsize=1)
 def digits() -> tuple[Samples, Samples]:
     """scikit-learn's 1,797 handwritten digits: `(pixels [1, 8, 8] in 0..1, label)`. TaskError without scikit-learn."""
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError:
-        raise TaskError("the digits come with scikit-learn, which is not installed; pip install scikit-learn") from None
-    found = load_digits()
-    pixels = torch.from_numpy(found.images).float()[:, None] / 16
-    return held_out((pixels, torch.from_numpy(found.target).long()))
+    found = find_spec("sklearn")  # not imported: that takes as long as importing torch, in every worker
+    if found is None or not found.origin:
+        raise TaskError("the digits come with scikit-learn, which is not installed; pip install scikit-learn")
+    with gzip.open(Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz", "rt") as file:
+        table = torch.from_numpy(np.loadtxt(file, np.float32, delimiter=","))
+    pixels, labels = table[:, :64].reshape(-1, 1, 8, 8) / 16, table[:, 64].long()
+    return held_out((pixels, labels))
 
 
 @lru_cache(maxsize=4)
@@ -116,7 +119,8 @@ def library_text(length: int) -> tuple[Samples, Samples]:
     """Bytes of the source of the running Python's standard library: `(bytes [length], the bytes one position later)`,
     int64.
 
-    The first 2 MB of the top-level modules in order of their names, cut into windows that do not overlap.
+    The first 2 MB of the top-level modules in order of their names, cut into windows that do not overlap. Of those that
+    validate about a thousand are kept, evenly spread.
     """
     text = bytearray()
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
@@ -127,4 +131,7 @@ def library_text(length: int) -> tuple[Samples, Samples]:
         raise TaskError(f"{sysconfig.get_path('stdlib')} holds no Python text to learn from; install Python's sources")
     flat = torch.frombuffer(text[:TEXT_BYTES], dtype=torch.uint8).long()
     rows = (len(flat) - 1) // length
-    return held_out((flat[: rows * length].view(rows, length), flat[1 : rows * length + 1].view(rows, length)))
+    given = flat[: rows * length].view(rows, length), flat[1 : rows * length + 1].view(rows, length)
+    training, validation = held_out(given)
+    step = max(len(validation) // ENOUGH, 1)
+    return training, Samples(tuple(column[::step].clone() for column in validation.columns))
