@@ -198,7 +198,8 @@ class Session:
         """Mean loss over the validation set, or over the first 256 samples if there is none."""
         data = self.task.validation if self.task.validation is not None else self.task.data
         count = len(data) if self.task.validation is not None else min(256, len(data))
-        return evaluate(self.task, model.to(self.device), data, count, self.device)
+        with many_threads(len(os.sched_getaffinity(0))):  # the other ranks of this machine wait
+            return evaluate(self.task, model.to(self.device), data, count, self.device)
 
     def save(self, model: Any, out: str) -> str:
         """Write the model into the folder `out`; returns the path of the file."""
@@ -206,6 +207,17 @@ class Session:
         path.parent.mkdir(parents=True, exist_ok=True)
         save_weights(model, path)
         return str(path)
+
+
+@contextmanager
+def many_threads(count: int) -> Iterator[None]:
+    """So many threads compute each operator meanwhile."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def evaluate(task: Task, model: Any, data: Any, count: int, device: str) -> float:
