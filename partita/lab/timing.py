@@ -21,7 +21,7 @@ from partita.runtime.device import CPU
 from partita.units import Seconds
 
 LEAST: Final[Seconds] = 0.006
-TURNS: Final = (9, 31)
+TURNS: Final = (9, 17)
 PATIENCE: Final[Seconds] = 0.1
 AHEAD: Final[Seconds] = 1e-3  # of computing before each message, collective and instruction
 
@@ -43,7 +43,7 @@ def thread_seconds(run: Callable[[], Any], least: Seconds = LEAST) -> Seconds:
 
 
 def cold_seconds(run: Callable[[], Any], bench: Bench = HOST) -> Seconds:
-    """Core-seconds of one `run` after other work, or seconds by the bench's clock: the median of 9 to 31 runs, fewer
+    """Core-seconds of one `run` after other work, or seconds by the bench's clock: the median of 9 to 17 runs, fewer
     if they take long."""
     run()
     if bench.each:
