@@ -20,7 +20,7 @@ from partita.report.table import comparison_table
 from partita.report.trace import write_trace
 
 PLANS = ("single", "ddp", "ps_sync", "pipe_sgd", "local_sgd")
-TASKS = {"digits-cnn": 40, "bytes-gpt": 24}
+TASKS = {"digits-cnn": 40, "bytes-gpt": 12}
 
 
 def main(place: str = "lab-4x1g") -> None:

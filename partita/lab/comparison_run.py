@@ -12,6 +12,7 @@ from partita.cost.naive import naive
 from partita.errors import RunError, RunStopped
 from partita.graph.graph import Graph
 from partita.lab.costing import Tell
+from partita.lab.link_costs import kinds_of
 from partita.lab.rehearsal import Rehearsal
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
@@ -19,7 +20,7 @@ from partita.program.timeline import Timeline
 from partita.runtime.mean import divides, unlike_its_parts
 from partita.runtime.memory_trace import MemoryTrace
 from partita.runtime.result import RunResult
-from partita.searches.break_even import break_even_of
+from partita.searches.break_even import break_even_of, without_codecs
 from partita.searches.explaining import MOST_RANKS
 from partita.searches.sweep import Curve, Sweep, sweep
 from partita.simulator.simulate import simulate
@@ -153,9 +154,15 @@ def _said(error: RunError) -> str:
 def measured_plans(rehearsal: Rehearsal, drafts: Mapping[str, Plan], again: Again) -> tuple[dict[str, Plan], Costs]:
     """(plans, costs): the drafts made `again` with measured costs, by which recipes cut stages and choose collectives.
     If this changes a plan, costs are measured once more, for the plans as they are now."""
-    costs = rehearsal.probe(list(drafts.values()))
+
+    def costs_of(plans: Sequence[Plan]) -> Costs:
+        beside = [without_codecs(plan) for plan in plans if any(sync.wire.codecs for sync in plan.sync)]
+        parts = [part for plan in (*plans, *beside) for part in lower(rehearsal.graph, plan, rehearsal.cluster)]
+        return rehearsal.probe(plans, kinds_of(part.program for part in parts))
+
+    costs = costs_of(list(drafts.values()))
     plans = {text: again(text, costs) for text in drafts}
-    return plans, costs if plans == dict(drafts) else rehearsal.probe(list(plans.values()))
+    return plans, costs if plans == dict(drafts) else costs_of(list(plans.values()))
 
 
 def points(found: Sweep) -> Curve:

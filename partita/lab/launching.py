@@ -25,6 +25,14 @@ def touch_of(replies: Sequence[Mapping[str, Any]], name: str) -> Touch:
     return Touch(*(median(column) for column in zip(*(reply[name] for reply in replies), strict=True)))
 
 
+def coding_of(replies: Sequence[Mapping[str, Any]], name: str) -> tuple[Touch, Touch]:
+    """The costs of encoding and decoding with a codec, medians over ranks."""
+    ahead, back = (
+        Touch(*(median(reply["codecs"][name][way][part] for reply in replies) for part in (0, 1))) for way in (0, 1)
+    )
+    return ahead, back
+
+
 def with_launching(costs: Costs, launches: Mapping[str, Seconds], touches: Sequence[Mapping[str, Any]]) -> Costs:
     """The costs, and beside them those of the launching threads, where there are any."""
     sides = [each for reply in touches for each in reply["launching"]]

@@ -15,13 +15,30 @@ from partita.cost.wiring import Circle, Curve, Measured, Wiring
 from partita.lab.costing import Tell
 from partita.lab.crowd_timing import Congested
 from partita.lab.worker_group import WorkerGroup
-from partita.program.instruction import Kind
+from partita.program.instruction import Collective, Kind
+from partita.program.program import Program
 from partita.units import Bytes, BytesPerSecond, Seconds
 
 MEASURED: Final = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
 BUCKET: Final[Bytes] = 2**22
 USUAL: Final = 0.95  # of a link's bandwidth is left for payload, where the processor is what limits a collective
 QUIET: Final = {"TORCH_CPP_LOG_LEVEL": "ERROR", "TORCHELASTIC_USE_AGENT_STORE": "False"}  # of workers
+
+
+@dataclass(frozen=True, slots=True)
+class TimedLinks:
+    """Costs of links, when they were timed (monotonic), and which collectives have a curve in them."""
+
+    at: Seconds = -inf
+    kinds: frozenset[Kind] = frozenset()
+    wiring: Wiring = Wiring()
+
+
+def kinds_of(programs: Iterable[Program]) -> tuple[Kind, ...]:
+    """The kinds of collectives whose curves the programs need: always an all-reduce's, by which messages are judged."""
+    acts = (one.act for program in programs for role in program.roles for one in role.instructions)
+    used = {act.kind for act in acts if isinstance(act, Collective)}
+    return tuple(kind for kind in MEASURED if kind in used or kind is Kind.ALL_REDUCE)
 
 
 def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[Host] = ()) -> Wiring:

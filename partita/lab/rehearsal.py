@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from math import inf
@@ -17,7 +17,7 @@ import torch
 from partita.cluster.cluster import Cluster
 from partita.cluster.writing import write_cluster
 from partita.cost.cache import cache_place, read_cache, write_cache
-from partita.cost.costs import Costs, Touch
+from partita.cost.costs import Costs
 from partita.cost.wiring import Wiring
 from partita.errors import RunError, RunHung, RunStopped
 from partita.graph.graph import Graph
@@ -26,8 +26,8 @@ from partita.lab.background_load import BEARABLE, BackgroundLoad
 from partita.lab.costing import precisions_of
 from partita.lab.failures import stalled
 from partita.lab.forward import forwarding
-from partita.lab.launching import launches_of, touch_of, with_launching
-from partita.lab.link_costs import MEASURED, QUIET, sizes_for, wiring_of
+from partita.lab.launching import coding_of, launches_of, touch_of, with_launching
+from partita.lab.link_costs import MEASURED, QUIET, TimedLinks, sizes_for, wiring_of
 from partita.lab.monitor import Monitor
 from partita.lab.operator_timing import TOTAL
 from partita.lab.record import scratch
@@ -38,6 +38,7 @@ from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.plan.text import write_plan
 from partita.program.absence import chain_of, expendable, returns
+from partita.program.space import Kind
 from partita.runtime.checkpoint import SavePolicy, stopped_at
 from partita.runtime.leg import legs
 from partita.runtime.memory_trace import MemoryTrace, read_memory_trace
@@ -56,7 +57,7 @@ RARE: Final = 8  # from one such time to the next: so many times as long as it t
 LATELY: Final = 3  # such times that count
 RECENT: Final[Seconds] = 180.0  # for which costs of links are those of another task too
 RETURNS: Final = 3  # times that a worker is started again in a run
-_TIMED: Final[dict[Cluster, tuple[Seconds, Wiring]]] = {}  # when links were timed, and their costs
+_TIMED: Final[dict[Cluster, TimedLinks]] = {}
 
 
 class Rehearsal:
@@ -78,7 +79,7 @@ class Rehearsal:
         self.going = "", 0  # the plan that runs, and for how many steps
         self.beside: list[str] = []
         self.runs, self.launches = 0, dict[str, Seconds]()
-        self._links: Wiring | None = None
+        self._links: TimedLinks | None = None
         self._drifts = deque[float]([1.0], maxlen=LATELY)
         self._unevenness = list[float]()
         self._due: Seconds = -inf  # when operators are to be timed again
@@ -134,8 +135,9 @@ class Rehearsal:
         for sentence in self.monitor.hear(rank, event) if self.monitor else ():
             self.note(sentence)
 
-    def probe(self, plans: Sequence[Plan]) -> Costs:
-        """Costs of everything that the plans' programs do, by micro-benchmarks with all devices busy at once."""
+    def probe(self, plans: Sequence[Plan], kinds: Collection[Kind] = MEASURED) -> Costs:
+        """Costs of everything that the plans' programs do, by micro-benchmarks with all devices busy at once; of
+        collectives of these kinds."""
         lonely, busy = self._batches(plans)
         batches, steps = sorted({*lonely, *busy}), ["", *precisions_of(plans)]
         background = BackgroundLoad()
@@ -145,7 +147,7 @@ class Rehearsal:
         self.tell("timing copies, updates and links")
         codecs = sorted({text_of(codec) for plan in plans for sync in plan.sync for codec in sync.wire.codecs})
         touches = self._ask("touches", 120.0, count=max(batches), codecs=codecs)
-        wiring = self._wiring() if self.cluster.size > 1 else Wiring()
+        wiring = self._wiring(kinds) if self.cluster.size > 1 else Wiring()
         self.tell("timing some operators again")
         late = self._slowdowns(lonely, 1, steps, lone)
         slowdowns = means(sooner, self._slowdowns(busy, self.cluster.size, steps, operators))
@@ -164,7 +166,7 @@ class Rehearsal:
             update=touch_of(touches, "update"), update_unpacked=touch_of(touches, "update_unpacked"),
             load=touch_of(touches, "load"), sizes=tuple(batches), wiring=wiring,
             hosts=self.group.lab.hosts, instruction=median(reply["instruction"] for reply in touches),
-            codecs={name: _coding(touches, name) for name in codecs}, slowdowns=slowdowns,
+            codecs={name: coding_of(touches, name) for name in codecs}, slowdowns=slowdowns,
             unevenness=fmean(self._unevenness),
         )  # fmt: skip
         return with_launching(costs, self.launches, touches)
@@ -236,17 +238,19 @@ class Rehearsal:
     def _even(self) -> tuple[float, ...]:
         return (1.0,) * self.cluster.size
 
-    def _wiring(self) -> Wiring:
+    def _wiring(self, kinds: Collection[Kind]) -> Wiring:
         """Costs of links: those that were timed first, or for another task a moment ago, unless other work was
         beside."""
-        if self._links is None:
-            timed, found = _TIMED.get(self.cluster, (-inf, Wiring()))
-            if time.monotonic() > timed + RECENT:
-                replies = self._ask("wires", 300.0, sizes=list(sizes_for(self.cluster)), kinds=list(MEASURED))
-                found = wiring_of(replies, self.cluster, self.group.lab.hosts)
-                _TIMED[self.cluster] = time.monotonic(), found
-            self._links = found
-        return self._links
+        last = self._links or _TIMED.get(self.cluster)
+        if last is None or not (last is self._links or time.monotonic() <= last.at + RECENT):
+            last = TimedLinks()
+        if not last.kinds.issuperset(kinds):
+            wanted = [kind for kind in MEASURED if kind in kinds or kind in last.kinds]
+            replies = self._ask("wires", 300.0, sizes=list(sizes_for(self.cluster)), kinds=wanted)
+            found = wiring_of(replies, self.cluster, self.group.lab.hosts)
+            last = TimedLinks(time.monotonic(), frozenset(wanted), found)
+        self._links = _TIMED[self.cluster] = last
+        return last.wiring
 
     def train(
         self, plan: Plan, *, steps: int, keep: SavePolicy, keyed: bool = False, resume: str = "", since: int = 0,
@@ -305,14 +309,8 @@ class Rehearsal:
         return result_of(program, replies, discard)
 
     def memory(self, plan: Plan) -> tuple[MemoryTrace, ...]:
-        """Measured live tensor bytes on each rank, from allocator events in a short run of its own."""
+        """Measured live tensor bytes on each rank, from allocator events in a short run of its own, without quotas."""
         size = lower(self.graph, plan, self.cluster)[-1].program.size
-        return tuple(read_memory_trace(reply) for reply in self._ask("memory", 600.0, plan=write_plan(plan))[:size])
-
-
-def _coding(replies: list[dict[str, Any]], name: str) -> tuple[Touch, Touch]:
-    """The costs of encoding and decoding with a codec, medians over ranks."""
-    ahead, back = (
-        Touch(*(median(reply["codecs"][name][way][part] for reply in replies) for part in (0, 1))) for way in (0, 1)
-    )
-    return ahead, back
+        with self.group.lab.lifted():
+            replies = self._ask("memory", 600.0, plan=write_plan(plan))
+        return tuple(read_memory_trace(reply) for reply in replies[:size])

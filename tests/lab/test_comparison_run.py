@@ -16,6 +16,7 @@ from partita.lab import comparison_run
 from partita.lab.costing import batches_of
 from partita.lab.rehearsal import Rehearsal
 from partita.plan.plan import Plan
+from partita.program.instruction import Kind
 from partita.report.answers import comparison_answer
 from partita.report.comparison import Comparison
 from partita.runtime.memory_trace import MemoryTrace
@@ -51,7 +52,7 @@ class Workers(Rehearsal):
     def __exit__(self, *error: object) -> None:
         self.broken = True
 
-    def probe(self, plans: Sequence[Plan]) -> Costs:
+    def probe(self, plans: Sequence[Plan], kinds: Sequence[Kind]) -> Costs:
         return priced(self.graph, self.cluster, batches_of(self.graph, plans))
 
     def as_now(self, costs: Costs, plans: Sequence[Plan]) -> Costs:

@@ -10,12 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
-from partita.cost.wiring import ALONE, Wiring
+from partita.cost.wiring import ALONE, Circle, Wiring
 from partita.lab.crowd_timing import crowds_of
-from partita.lab.link_costs import MEASURED, queue_of, wiring_of
+from partita.lab.link_costs import MEASURED, kinds_of, queue_of, wiring_of
+from partita.lowering.lower import lower
 from partita.program.instruction import Kind
+from partita.recipes.catalogue import call
 from partita.simulator.activities import Activity, activities_of, resources_of
 from partita.simulator.clock import advance
+from tests.small import layers
 
 RATE, LATENCY, AHEAD, START, EACH = 1e8, 2e-3, 1e-3, 1e-4, 1e-10
 SIZES = (4, 2**16, 2**20, 2**22)
@@ -52,6 +55,22 @@ def test_the_laws_are_found_again(congestion: float) -> None:
         assert [factor for _, factor in rows] == pytest.approx([congestion**many] * 3, rel=1e-3)
     assert [many for many, _ in found.crowding] == [2, 3]
     assert [bytes_ / size for size, bytes_ in found.queue] == pytest.approx([2.0] * 3)
+
+
+def test_only_the_collectives_of_programs_need_curves() -> None:
+    machines = Cluster("four", Group("root", (Device(cores=1.0),) * 4, (Link(RATE, 0.0),) * 4))
+    plans = {"ddp": (Kind.ALL_REDUCE,), "zero3": MEASURED, "local_sgd": (Kind.ALL_REDUCE,)}
+    graph = layers(2)
+    for name, kinds in plans.items():
+        assert kinds_of([lower(graph, call(name, graph, machines), machines)[-1].program]) == kinds
+
+
+def test_a_collective_that_was_not_timed_costs_its_messages() -> None:
+    machines = Cluster("four", Group("root", (Device(cores=1.0),) * 4, (Link(RATE, 0.0),) * 4))
+    replies = [{name: rows for name, rows in reply.items() if name not in MEASURED[1:]} for reply in made_up(1.0)]
+    found, whole, circle = wiring_of(replies, machines), wiring_of(made_up(1.0), machines), Circle(4)
+    assert found.curves.of(Kind.ALL_REDUCE, ALONE) == whole.curves.of(Kind.ALL_REDUCE, ALONE)
+    assert found.waiting(2**20, circle, Kind.ALL_GATHER) == pytest.approx(3 * found.hop(2**18))
 
 
 def test_who_crowds_in_the_probe() -> None:
