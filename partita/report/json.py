@@ -15,6 +15,7 @@ from partita.recipes.catalogue import Recipe
 from partita.report.comparison import Comparison, Row, error_of
 from partita.report.setting import Setting
 from partita.searches.exhaustive import Search
+from partita.searches.objective import money_of
 from partita.searches.sweep import Sweep
 
 
@@ -24,7 +25,6 @@ def timeline_body(timeline: Timeline, setting: Setting) -> dict[str, Any]:
     devices = setting.devices[: len(timeline.memory) or None]
     peak = in_all(dict(device.flops).get(setting.dtype, 0.0) * device.speed for device in devices)
     watts = in_all(device.power for device in devices)
-    price = in_all(device.price for device in devices)
     return {
         "plan": timeline.plan,
         "origin": timeline.origin,
@@ -37,7 +37,7 @@ def timeline_body(timeline: Timeline, setting: Setting) -> dict[str, Any]:
         "breakdown": asdict(timeline.breakdown),
         "mfu": setting.flops / (step * peak) if step and peak and setting.flops else None,
         "energy_joules": watts * step if watts else None,
-        "money": price * step / 3600 if price else None,
+        "money": money_of(timeline, setting.devices) or None,
         "n": timeline.n,
         "low": timeline.low or step,
         "high": timeline.high or step,
