@@ -5,7 +5,7 @@ A prediction and a measurement have one shape: seconds, bytes a rank, joules and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -64,7 +64,7 @@ def search_body(search: Search, setting: Setting) -> dict[str, Any]:
         "fitting": search.fitting,
         "costs": search.costs,
         "costs_because": search.because,
-        "refused": [{"plan": plan, "error": why} for plan, why in search.refused],
+        "refused": refused_body(search.refused),
         "codecs": [
             {"plan": p.plan, "gain": p.gain, "break_even_bandwidth": p.even or None, "explanation": str(p)}
             for p in search.pays
@@ -78,6 +78,20 @@ def search_body(search: Search, setting: Setting) -> dict[str, Any]:
             for m in search.minibatches
         ],
     }  # fmt: skip
+
+
+def refused_body(refused: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Each refusal once: where several settings of a recipe get the same sentence, `plan` is the recipe, and `settings`
+    how many they are."""
+    alike: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for plan, why in refused:
+        recipe = plan.split("(")[0]
+        alike.setdefault((recipe, why.replace(plan, recipe)), []).append((plan, why))
+    return [
+        {"plan": plan, "error": why, "settings": len(same)}
+        for key, same in alike.items()
+        for plan, why in [same[0] if len(same) == 1 else key]
+    ]
 
 
 def sweep_body(found: Sweep) -> dict[str, Any]:
