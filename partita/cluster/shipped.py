@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import Final
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
+from partita.cluster.parts import part_of
 from partita.errors import ClusterError
 
 CARDS: Final = "local:cuda:"
@@ -57,7 +58,7 @@ def local_cluster(spec: str) -> Cluster:
 
 def cards_here(spec: str, wanted: int, host_memory: int) -> tuple[Device, ...]:
     """The first `wanted` CUDA devices of this machine, with the names and memory that nvidia-smi reports, and the other
-    properties of the same card in the catalogue, if it has it. Raises ClusterError if there are fewer."""
+    properties of the part that it is, if that is known. Raises ClusterError if there are fewer."""
     query = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
     try:
         lines = subprocess.run(query, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
@@ -81,13 +82,10 @@ def cards_here(spec: str, wanted: int, host_memory: int) -> tuple[Device, ...]:
 
 
 def _like(card: str) -> Device:
-    """The catalogue's device whose kind begins with a word of a card's name: 'h200-sxm' for NVIDIA H200."""
-    from partita.cluster.text import read_cluster
+    """The part that a card is, by its name."""
+    from partita.cluster.text import shipped_device
 
-    words = re.split(r"[^a-z0-9]+", card.lower())
-    for name in catalogue_names():
-        text, _ = catalogue_text(name) or ("", 0)
-        device = read_cluster(text, name).devices[0]
-        if device.backend == "cuda" and device.kind.split("-")[0] in words:
-            return device
-    return Device(kind="-".join(words), backend="cuda")
+    part = part_of(card)
+    return (
+        shipped_device(part) if part else Device(kind="-".join(re.findall("[a-z0-9]+", card.lower())), backend="cuda")
+    )

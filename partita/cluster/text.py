@@ -10,6 +10,9 @@ backend = "cuda"
 flops = { fp32 = "19.5 TFLOP/s", bf16 = "312 TFLOP/s" }
 memory = "40 GiB"
 multiprocessors = 108                                 # what computes side by side on it; 100 are assumed without
+[device.half]                                         # a part that partita knows, but for what else the table says
+like = "a100-sxm"                                     # members may also name such a part (device = "a100-sxm")
+memory = "40 GiB"
 
 [network]                                             # the root switch
 link = { bandwidth = "10 Gbit/s", latency = "15 us" } # every member's port into it
@@ -38,6 +41,7 @@ from typing import Any, Final
 
 from partita.cluster import quantity
 from partita.cluster.cluster import Cluster, Device, Group, Link
+from partita.cluster.parts import part_table, parts
 from partita.cluster.quantity import Reader
 from partita.cluster.shipped import catalogue_names, catalogue_text, local_cluster
 from partita.errors import ClusterError
@@ -100,7 +104,7 @@ FILE: Final[dict[str, Reader]] = {
     "device": table, "network": table,
 }  # fmt: skip
 DEVICE: Final[dict[str, Reader]] = {
-    "kind": quantity.word, "backend": _backend, "flops": table, "memory": quantity.size,
+    "like": quantity.word, "kind": quantity.word, "backend": _backend, "flops": table, "memory": quantity.size,
     "memory_bandwidth": quantity.bandwidth, "multiprocessors": quantity.count,
     "cores": quantity.number("0.5", zero=True), "speed": quantity.number("1.0"), "ghost": quantity.truth,
     "host_memory": quantity.size, "power": quantity.power, "price": quantity.number("2.5", zero=True),
@@ -129,7 +133,8 @@ def load_cluster(spec: str) -> Cluster:
         return replace(read_cluster(base, spec, nodes), name=spec)
     close = difflib.get_close_matches(spec.lower(), catalogue_names(), 1)
     hint = f"did you mean {close[0]!r}?" if close else f"the catalogue has {', '.join(catalogue_names())}"
-    raise ClusterError(f"there is no cluster {spec!r}; give a .toml file, local:N or a catalogue name: {hint}")
+    name = "a catalogue name (with -x4 behind it: four nodes)"
+    raise ClusterError(f"there is no cluster {spec!r}; give a .toml file, local:N or {name}: {hint}")
 
 
 def _file_text(spec: str) -> str:
@@ -201,11 +206,18 @@ def fields(
 def _device(kind: str, raw: dict[str, Any]) -> Device:
     where = f"device {kind!r}"
     read = fields(raw, where, DEVICE)
+    if "like" in read:
+        read = fields(part_table(read.pop("like"), f"{where}, like"), where, DEVICE) | read
     peaks = read.get("flops", {}).items()
     if odd := next((dtype for dtype, _ in peaks if dtype not in quantity.DTYPES), ""):
         raise ClusterError(f"{where}, flops has {odd!r}; allowed are {', '.join(quantity.DTYPES)}")
     flops = tuple((dtype, quantity.speed(each, f"{where}, flops, {dtype}")) for dtype, each in peaks)
     return Device(**({"kind": kind} | read | {"flops": flops}))
+
+
+def shipped_device(part: str) -> Device:
+    """The device that a part is. Raises ClusterError where there is none of that name."""
+    return _device(part, {"like": part})
 
 
 def _link(raw: dict[str, Any], where: str, emulated: bool) -> Link:
@@ -255,7 +267,10 @@ def _members(member: dict[str, Any], where: str, kinds: dict[str, Device], emula
     if odd := next((key for key in ("name", "link", "sums", "mesh") if key in member), ""):
         raise ClusterError(f"{where} is a device and has {odd!r}; use 'port' for its link, and name switches only")
     kind = member["device"]
-    if kind not in kinds:
-        known = ", ".join(kinds) or "none"
-        raise ClusterError(f"{where} has device {kind!r} and the file describes {known}; add a table [device.{kind}]")
-    return [kinds[kind]] * many
+    if kind not in kinds and kind not in (known := parts()):
+        close = difflib.get_close_matches(kind.lower(), [*kinds, *known], 1)
+        raise ClusterError(
+            f"{where} has device {kind!r} and the file describes {', '.join(kinds) or 'none'}; add a table "
+            f"[device.{kind}], or name a part that partita knows, such as {(close or ['a100-sxm'])[0]}"
+        )
+    return [kinds.get(kind) or shipped_device(kind)] * many

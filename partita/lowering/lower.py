@@ -24,7 +24,7 @@ from partita.lowering.final_round import final_round
 from partita.lowering.local_updates import corrections_gap, local_gaps, local_updates, steps_alone
 from partita.lowering.ordering import ordered, ordering_gaps
 from partita.lowering.owners import check_servers
-from partita.lowering.precision import in_precision, mastered, precision_gaps
+from partita.lowering.precision import check_captured, in_precision, mastered, precision_gaps
 from partita.lowering.recomputation import with_again
 from partita.lowering.samples import Draft, draft, with_factors
 from partita.lowering.schedules import ROWS
@@ -131,6 +131,7 @@ def refuse(graph: Graph, plan: Plan) -> None:
     for algorithm in sorted(ways):
         all_reduce(algorithm, plan.mesh.length("data"))
     check_streams(plan)
+    check_captured(graph, plan)
     known = ("data", "pipe") if plan.stages else ("data",)
     others = [axis for axis, length in plan.mesh.axes if axis not in known and length > 1]
     cases: tuple[tuple[bool, str], ...] = (

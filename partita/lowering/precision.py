@@ -11,6 +11,7 @@ from dataclasses import replace
 from math import inf
 from typing import Final
 
+from partita.errors import LoweringError
 from partita.graph.graph import Graph
 from partita.graph.precision import shortened, wide_of
 from partita.graph.tensor import DTYPE_OF
@@ -21,6 +22,7 @@ from partita.plan.plan import Plan
 from partita.plan.sync import Servers, Sync
 from partita.program.program import Program
 from partita.program.scaling import Scaling
+from partita.task import PRECISIONS
 
 SHORT: Final = {precision: DTYPE_OF[precision] for precision in (Precision.BF16, Precision.FP16)}
 START: Final = 2.0**16
@@ -53,12 +55,21 @@ def mastered(program: Program, graph: Graph, memory: Memory) -> Program:
     return replace(program, buckets=buckets, whole=whole, semantics="lossy", scaling=scaling)
 
 
+def check_captured(graph: Graph, plan: Plan) -> None:
+    """Raises LoweringError where the plan has a precision of its own and the step, not captured, is one operator."""
+    if plan.memory.precision is not Precision.TASK and graph.rung == "opaque":
+        raise LoweringError(
+            f"{plan.name} asks for precision={plan.memory.precision}, and {graph.name} could not be captured: its "
+            f"step is one operator that nothing can rewrite; only the task's own precision is allowed: leave out "
+            f"precision= and set Task(precision=...), one of {', '.join(PRECISIONS)}"
+        )
+
+
 def precision_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
     """(whether the plan asks for it, what) of all that has no meaning in short numbers yet."""
     asked = plan.memory.precision is not Precision.TASK
     short = plan.memory.precision in SHORT
     sync = plan.sync[0] if plan.sync else Sync()
-    yield asked and graph.rung == "opaque", "a precision of its own for a model that is one operator to it"
     yield asked and not wide_of(graph), "a precision of its own for weights that the task keeps short, or in several"
     served = isinstance(sync.through, Servers) or not waits_for_all(plan)
     yield short and served, "half precision with parameter servers"

@@ -44,8 +44,9 @@ def search_answer(found: Search, graph: Graph, cluster: Cluster) -> Answer:
     """A ranking; its answer is no where nothing fits."""
     chosen = replace(graph, global_batch=found.minibatches[0].point.batch) if found.minibatches else graph
     body = search_body(found, setting_of(chosen, cluster))
+    table = search_table(found, cluster.devices)
     if not any(candidate.fits for candidate in found.candidates):
-        return Answer(body, (search_table(found),), 1, f"no plan for {graph.name} fits the memory of {cluster.name}")
+        return Answer(body, (table,), 1, f"no plan for {graph.name} fits the memory of {cluster.name}")
     costs = () if found.because in found.explanation else (costs_line(found.costs, found.because),)
     none = "none of those that were timed" if found.costs == "measured" else "none"
     does, least = DOES[found.objective], show_objective(found.lower_bound, found.objective)
@@ -56,7 +57,7 @@ def search_answer(found: Search, graph: Graph, cluster: Cluster) -> Answer:
         f"{show_seconds(found.search_seconds)}"
     )
     minibatches = (minibatch_table(found),) if found.minibatches else ()
-    return Answer(body, (search_table(found), *minibatches, found.explanation, *map(str, found.pays), size, *costs))
+    return Answer(body, (table, *minibatches, found.explanation, *map(str, found.pays), size, *costs))
 
 
 def timeline_answer(timeline: Timeline, graph: Graph, cluster: Cluster, source: str, because: str) -> Answer:

@@ -20,8 +20,9 @@ TaskSpec = Annotated[
     str, typer.Argument(metavar="TASK", help="file.py:function, package.module:function, or a built-in name")
 ]
 GraphSpec = Annotated[str, typer.Argument(metavar="TASK", help="as for train, or a saved graph.json")]
-ClusterArgument = Annotated[str, typer.Argument(metavar="C", help="a TOML file, a catalogue name, or local:N")]
-ClusterOption = Annotated[str, typer.Option("--cluster", metavar="C", help="a TOML file, a catalogue name, or local:N")]
+CLUSTER = "a TOML file, a catalogue name (h100-dgx; four nodes of it: h100-dgx-x4), or local:N"
+ClusterArgument = Annotated[str, typer.Argument(metavar="C", help=CLUSTER)]
+ClusterOption = Annotated[str, typer.Option("--cluster", metavar="C", help=CLUSTER)]
 PlanOption = Annotated[str, typer.Option("--plan", metavar="P", help="a recipe call, a plan file (.toml), or auto")]
 Allow = Annotated[Literal["exact", "lossy", "delayed", "any"], typer.Option(help="what auto may choose")]
 Objective = Annotated[Literal["time", "memory", "cost", "time-to-loss"], typer.Option(help="what to make small")]

@@ -5,7 +5,7 @@ A prediction and a measurement have one shape: seconds, bytes a rank, joules and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,6 +15,7 @@ from partita.recipes.catalogue import Recipe
 from partita.report.comparison import Comparison, Row, error_of
 from partita.report.setting import Setting
 from partita.searches.exhaustive import Search
+from partita.searches.objective import money_of
 from partita.searches.sweep import Sweep
 
 
@@ -24,7 +25,6 @@ def timeline_body(timeline: Timeline, setting: Setting) -> dict[str, Any]:
     devices = setting.devices[: len(timeline.memory) or None]
     peak = in_all(dict(device.flops).get(setting.dtype, 0.0) * device.speed for device in devices)
     watts = in_all(device.power for device in devices)
-    price = in_all(device.price for device in devices)
     return {
         "plan": timeline.plan,
         "origin": timeline.origin,
@@ -37,7 +37,7 @@ def timeline_body(timeline: Timeline, setting: Setting) -> dict[str, Any]:
         "breakdown": asdict(timeline.breakdown),
         "mfu": setting.flops / (step * peak) if step and peak and setting.flops else None,
         "energy_joules": watts * step if watts else None,
-        "money": price * step / 3600 if price else None,
+        "money": money_of(timeline, setting.devices) or None,
         "n": timeline.n,
         "low": timeline.low or step,
         "high": timeline.high or step,
@@ -64,7 +64,7 @@ def search_body(search: Search, setting: Setting) -> dict[str, Any]:
         "fitting": search.fitting,
         "costs": search.costs,
         "costs_because": search.because,
-        "refused": [{"plan": plan, "error": why} for plan, why in search.refused],
+        "refused": refused_body(search.refused),
         "codecs": [
             {"plan": p.plan, "gain": p.gain, "break_even_bandwidth": p.even or None, "explanation": str(p)}
             for p in search.pays
@@ -78,6 +78,20 @@ def search_body(search: Search, setting: Setting) -> dict[str, Any]:
             for m in search.minibatches
         ],
     }  # fmt: skip
+
+
+def refused_body(refused: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Each refusal once: where several settings of a recipe get the same sentence, `plan` is the recipe, and `settings`
+    how many they are."""
+    alike: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for plan, why in refused:
+        recipe = plan.split("(")[0]
+        alike.setdefault((recipe, why.replace(plan, recipe)), []).append((plan, why))
+    return [
+        {"plan": plan, "error": why, "settings": len(same)}
+        for key, same in alike.items()
+        for plan, why in [same[0] if len(same) == 1 else key]
+    ]
 
 
 def sweep_body(found: Sweep) -> dict[str, Any]:

@@ -9,11 +9,13 @@ from rich.box import SIMPLE
 from rich.table import Table
 from rich.text import Text
 
+from partita.cluster.cluster import Device
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import Recipe
 from partita.recipes.shared import SHARED
 from partita.report.comparison import Comparison, Row, error_of
 from partita.searches.exhaustive import Search
+from partita.searches.objective import money_of
 from partita.searches.sweep import Sweep
 from partita.units import show_bandwidth, show_bytes, show_seconds
 
@@ -61,15 +63,18 @@ def sweep_table(found: Sweep) -> Table:
     return table
 
 
-def search_table(search: Search) -> Table:
-    """A line a candidate, best first."""
-    table = _table("", "plan", "step", "samples/s", "memory", "wire", "fits", "class")
-    for place, candidate in enumerate(search.candidates, 1):
+def search_table(search: Search, devices: Sequence[Device] = ()) -> Table:
+    """A line a candidate, best first; with what a step costs where devices have prices."""
+    money = [money_of(candidate.timeline, devices) for candidate in search.candidates]
+    priced = ("dollars a step",) if any(money) else ()
+    table = _table("", "plan", "step", "samples/s", "memory", "wire", *priced, "fits", "class")
+    for place, (candidate, dollars) in enumerate(zip(search.candidates, money, strict=True), 1):
         t = candidate.timeline
         table.add_row(
             str(place), Text(printable(candidate.plan.name)), show_seconds(t.step_seconds),
             f"{t.batch / t.step_seconds:.4g}" if t.step_seconds else NOTHING,
             _fullest(t, lambda t: t.memory), _fullest(t, lambda t: t.wire_sent),
+            *([f"{dollars:.3g}" if dollars else NOTHING] if priced else ()),
             "yes" if candidate.fits else "no", candidate.semantics,
         )  # fmt: skip
     return table

@@ -35,6 +35,7 @@ from partita.wire.codec import SPECS
 
 SLACK: Final = 0.15  # by which the formula may overrate a peak
 OTHER_RECIPES: Final = ("ps_sync", "pipe_sgd", "local_sgd")  # what the grid has no column for
+ALONE: Final = ("single(microbatches=2)",)  # on one device the grid has no microbatches
 # What joins them where `allow` lets it through: recipes as they are, and codecs of gradients that are all-reduced.
 DELAYED: Final = ("ps_async", "downpour", "ssp", "softsync", "dynsgd", "dc_asgd")
 CONSENSUS: Final = ("diloco", "d_psgd", "gossip", "ad_psgd", "easgd", "admm")
@@ -100,7 +101,7 @@ def shortlist_of(
         kept = tuple(dict.fromkeys(int(ranking(found, objective, int(capacity * part))[0]) for part in SHARES))
     else:
         kept = varied(space, ranking(found, objective, capacity), 16 if few else 2)
-        others = ("single", usual(graph, cluster), *other_recipes(allow, least_bucket(trained))) if few else ()
+        others = ("single", *ALONE, usual(graph, cluster), *other_recipes(allow, least_bucket(trained))) if few else ()
         if "lossy" in ALLOWED[allow]:
             others = (*others, *coded(found, costs, capacity, len(SPECS) if few else 2))
     plans, seconds, memory, refused = [], [], [], list(space.refused)

@@ -14,6 +14,7 @@ from partita.cost.costs import Costs
 from partita.errors import InputError, PlanError
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
+from partita.plan.memory import Recompute
 from partita.plan.plan import Plan
 from partita.program.program import Program
 from partita.program.timeline import Timeline
@@ -135,14 +136,14 @@ def ranked(
     graph: Graph, costs: Costs, found: Sequence[Candidate], refused: Sequence[tuple[str, str]], objective: str,
     bound: Seconds = 0.0, at: At | None = None,
 ) -> Search:  # fmt: skip
-    """Candidates as a Search, in words; of equal ones that with the shortest call is first. No step takes less than
-    `bound` (0: than computing, perfectly divided). `at` says what a candidate's step takes where links are wider, if
-    that is known (None: the clock says it). Raises PlanError where there are no candidates."""
+    """Candidates as a Search, in words; of equal ones the plainest, then that with the shortest call, is first. No step
+    takes less than `bound` (0: than computing, perfectly divided). `at` says what a candidate's step takes
+    where links are wider, if that is known (None: the clock says it). Raises PlanError where there are none."""
     if not found:
         raise PlanError("no plan of the grid applies: " + "; ".join(sorted({why for _, why in refused})))
     cluster = costs.cluster
     value = partial(objective_value, cluster=cluster, objective=objective)
-    order = sorted(found, key=lambda c: (not c.fits, value(c.timeline), len(c.plan.name)))
+    order = sorted(found, key=lambda c: (not c.fits, value(c.timeline), *plainness(c), len(c.plan.name)))
     bound = bound or _bound(graph, cluster, costs)
     least = _least(graph, costs, objective) or bound
     explained = tuple(_explained(c, order[0], cluster, objective, least) for c in order)
@@ -180,6 +181,16 @@ def points(
 def recipe_of(candidate: Candidate) -> str:
     """The name of the recipe whose call made it."""
     return candidate.plan.name.split("(")[0]
+
+
+def plainness(candidate: Candidate) -> tuple[bool, bool, bool, float, int, bool]:
+    """What is to be small where plans are alike: of one that is not exact, that computes something twice, that is no
+    recipe as it comes; instructions, bytes of the fullest rank; whether ranks agree on anything."""
+    plan = candidate.plan
+    again, settled = plan.memory.recompute is not Recompute.NONE, plan.name != recipe_of(candidate)
+    kept = max(candidate.timeline.memory, default=0)
+    inexact = candidate.semantics != "exact"
+    return inexact, again, settled, candidate.instructions, kept, bool(plan.sync)
 
 
 def candidate_of(plan: Plan, program: Program, timeline: Timeline, cluster: Cluster) -> Candidate:

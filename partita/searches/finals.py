@@ -14,10 +14,9 @@ from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.lowering.samples import sizes_of
-from partita.plan.memory import Recompute
 from partita.plan.plan import Plan
 from partita.recipes.fastest import ALIKE
-from partita.searches.exhaustive import Candidate, Search, exhaustive, recipe_of
+from partita.searches.exhaustive import Candidate, Search, exhaustive, plainness, recipe_of
 from partita.searches.explaining import bottleneck
 from partita.searches.fit import ERROR
 from partita.searches.objective import LEADS, objective_value
@@ -96,12 +95,12 @@ def judged(
 def plainest(found: Search, cluster: Cluster, objective: str) -> Search:
     """The ranking with the plainest first of the plans that are alike: those that fit and that the best one leads by
     less than predictions miss by. A plan is plainer that is exact, then that computes nothing twice, then that is a
-    recipe as it comes, then that has fewer instructions a step, then that keeps less. `gap` stays that of the plan that
+    recipe as it comes, and so on (`plainness`). `gap` stays that of the plan that
     is predicted best."""
     best, alike = found.candidates[0], ALIKE if objective != "memory" else 1 + ERROR
     least = objective_value(best.timeline, cluster, objective)
     near = [c for c in found.candidates if c.fits and objective_value(c.timeline, cluster, objective) <= alike * least]
-    first = min(near, key=lambda c: (*_plainness(c), objective_value(c.timeline, cluster, objective)), default=best)
+    first = min(near, key=lambda c: (*plainness(c), objective_value(c.timeline, cluster, objective)), default=best)
     if first is best:
         return found
     lead = objective_value(first.timeline, cluster, objective) / least - 1 if least else 0.0
@@ -115,20 +114,12 @@ def plainest(found: Search, cluster: Cluster, objective: str) -> Search:
     )  # fmt: skip
 
 
-def _plainness(candidate: Candidate) -> tuple[bool, bool, bool, float, int]:
-    """What is to be small."""
-    plan = candidate.plan
-    again = plan.memory.recompute is not Recompute.NONE
-    settled = plan.name != recipe_of(candidate)
-    return candidate.semantics != "exact", again, settled, candidate.instructions, max(candidate.timeline.memory)
-
-
 def _plainer(first: Candidate, best: Candidate) -> str:
     """In which way the first is plainer than the one that is predicted best."""
-    mine, other = _plainness(first), _plainness(best)
+    mine, other = plainness(first), plainness(best)
     reasons = (
         "is exact", "computes nothing twice", "is the recipe as it comes",
         f"is plainer: {mine[3]:.0f} instructions a step, not {other[3]:.0f}",
-        f"keeps less: {show_bytes(mine[4])}, not {show_bytes(other[4])}",
+        f"keeps less: {show_bytes(mine[4])}, not {show_bytes(other[4])}", "agrees on nothing",
     )  # fmt: skip
     return next(words for words, a, b in zip(reasons, mine, other, strict=True) if a != b)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from partita.cluster.cluster import Cluster
+from partita.cluster.cluster import Cluster, Device, in_all
 from partita.errors import OptionError
 from partita.program.timeline import Timeline
 from partita.units import show_bytes, show_seconds
@@ -60,9 +61,13 @@ def objective_value(timeline: Timeline, cluster: Cluster, objective: str) -> flo
     if objective == "memory":
         return float(max(timeline.memory))
     if objective == "cost":
-        occupied = cluster.devices[: len(timeline.memory)]
-        return timeline.step_seconds * sum(device.price for device in occupied) / 3600
+        return money_of(timeline, cluster.devices)
     return timeline.step_seconds
+
+
+def money_of(timeline: Timeline, devices: Sequence[Device]) -> float:
+    """Dollars a step of those of the devices that it occupies; 0, unknown, unless all of these have a price."""
+    return timeline.step_seconds * in_all(device.price for device in devices[: len(timeline.memory) or None]) / 3600
 
 
 def show_objective(value: float, objective: str) -> str:

@@ -356,3 +356,13 @@ def test_plans_that_cut_alike_share_their_stages() -> None:
     assert not any(map(operator.is_, found, stages("gpipe(stages=2,data=1,microbatches=2,recompute=full)")))
     other = of_minibatch(graph, 4)
     assert [stage.global_batch for stage in stages("gpipe(stages=2,data=1,microbatches=2)", other)] == [4, 4]
+
+
+def test_a_precision_of_its_own_for_a_step_that_was_not_captured_is_told_where_to_set_it() -> None:
+    graph = replace(two_layers(), rung="opaque")
+    with pytest.raises(LoweringError) as caught:
+        lower(graph, call("ddp(precision=bf16)", graph, cluster_of(2)), cluster_of(2))
+    sentence = str(caught.value)
+    assert "asks for precision=bf16, and two-layers could not be captured" in sentence
+    assert "leave out precision= and set Task(precision=...), one of fp64, fp32, bf16, fp16" in sentence
+    assert "partita recipes" not in sentence

@@ -11,7 +11,7 @@ from partita.cluster.show import show_cluster
 from partita.recipes.catalogue import RECIPES
 from partita.report.answer import write_json
 from partita.report.answers import recipes_answer
-from partita.report.json import cluster_body, comparison_body, recipes_body, timeline_body
+from partita.report.json import cluster_body, comparison_body, recipes_body, refused_body, timeline_body
 from partita.report.setting import Setting, setting_of
 from partita.units import show_bytes, show_seconds
 from tests.report.timelines import comparison, measured, predicted
@@ -114,3 +114,16 @@ def test_a_cluster_lists_its_devices_by_rank() -> None:
     body = cluster_body(Cluster("two", Group("root", (inner, inner), inner.ports)))
     assert body["size"] == len(body["devices"]) == 4
     assert body["devices"][0]["port"]["bandwidth"] == 1.25e8
+
+
+def test_a_refusal_of_several_settings_is_said_once() -> None:
+    late = "its class is delayed and --allow is exact"
+    refused = [(f"pipe_sgd(staleness={k})", late) for k in (1, 2)]
+    refused += [(f"ps_sync(own={own})", f"ps_sync(own={own}): too few devices") for own in (True, False)]
+    refused += [("easgd", late), ("ssp(staleness=1)", "ssp(staleness=1): no")]
+    assert refused_body(refused) == [
+        {"plan": "pipe_sgd", "error": late, "settings": 2},
+        {"plan": "ps_sync", "error": "ps_sync: too few devices", "settings": 2},
+        {"plan": "easgd", "error": late, "settings": 1},
+        {"plan": "ssp(staleness=1)", "error": "ssp(staleness=1): no", "settings": 1},
+    ]

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
+from partita.cluster.cluster import Device
 from partita.errors import OptionError
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import RECIPES
@@ -87,6 +88,18 @@ def test_the_ranking_says_what_does_not_fit() -> None:
 
     search = Search((Candidate(Plan("ddp"), predicted(), "exact", False),), 0.1, 0.2, 1.5, "words")
     assert "no" in drawn(search_table(search)).split()
+
+
+def test_the_ranking_has_what_a_step_costs_where_devices_have_a_price() -> None:
+    from partita.plan.plan import Plan
+
+    search = Search((Candidate(Plan("ddp"), predicted(), "exact", True),), 0.1, 0.2, 1.5, "words")
+    ranks = len(predicted().memory)
+    priced = drawn(search_table(search, (Device(price=3.6),) * ranks))
+    assert "dollars a step" in priced
+    assert f"{ranks * predicted().step_seconds * 1e-3:.3g}" in priced.split()
+    for some in ((), (Device(price=3.6),) * (ranks - 1) + (Device(),)):
+        assert "dollars" not in drawn(search_table(search, some))
 
 
 def test_the_verdict_names_the_fastest_the_bound_and_the_worst_miss() -> None:

@@ -15,9 +15,10 @@ from partita.graph.graph import Graph
 from partita.report.answers import search_answer
 from partita.report.json import search_body
 from partita.report.setting import Setting
+from partita.searches.auto import auto, shortlist_of
 from partita.searches.exhaustive import Search, exhaustive, grid, recipe_of
 from partita.searches.explaining import break_even, narrowest_link, widened
-from partita.searches.finals import FINALISTS, OF_ONE_RECIPE, finalists, judged
+from partita.searches.finals import FINALISTS, OF_ONE_RECIPE, finalists, judged, plainest
 from partita.searches.objective import OBJECTIVES, objective_value
 from tests.priced import priced, signatures, whole_cores
 from tests.small import two_layers
@@ -185,3 +186,22 @@ def test_nothing_that_applies_is_said() -> None:
     costs = priced(graph, cluster, [8])
     with pytest.raises(PlanError, match="no plan of the grid applies"):
         exhaustive(graph, cluster, costs, calls=["ps_sync"])
+
+
+@pytest.mark.parametrize("objective", ["memory", "time"])
+def test_of_plans_that_are_alike_on_one_device_single_is_named(objective: str) -> None:
+    """Servers of nobody, sums with nobody and periods alone are one program, with microbatches as without."""
+    alone = whole_cores(1, 1e9)
+    for knobs in ("", "microbatches=2"):
+        calls = [f"{name}({knobs})" if knobs else name for name in ("ddp", "ps_sync", "local_sgd", "single")]
+        calls[1] = f"ps_sync({','.join(filter(None, ('own=False', knobs)))})"
+        search = plainest(found(alone, objective, "any", tuple(calls)), alone, objective)
+        assert search.best.name == calls[-1]
+
+
+def test_the_least_memory_of_one_device_is_that_of_single() -> None:
+    graph, alone = two_layers(), whole_cores(1, 1e9)
+    best = auto(
+        shortlist_of(graph, alone, objective="memory"), datasheet_costs(graph, alone, (1, 4, 8)), objective="memory"
+    )
+    assert recipe_of(plainest(best, alone, "memory").candidates[0]) == "single"
