@@ -8,9 +8,8 @@ buckets, optimizer, parameters ---------     resident: allocated before the firs
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from math import inf
 
 import numpy as np
@@ -109,7 +108,7 @@ def posted(role: Role, start: Reals, end: Reals) -> Reals:
     """`start`, but for a Receive the time at which it is posted, and its memory allocated: as soon as its lane is free
     and what it waits for is done, however late the message arrives."""
     found, body, last = start.copy(), role.instructions, dict[str, int]()
-    place, shifted = {i.name: j for j, i in enumerate(body)}, _shifted(end)
+    place, shifted = {i.name: j for j, i in enumerate(body)}, cache(partial(_earlier, end))
     ends = {i.lane: j for j, i in enumerate(body)}
     for j, i in enumerate(body):
         if isinstance(i.act, Receive):
@@ -122,20 +121,15 @@ def posted(role: Role, start: Reals, end: Reals) -> Reals:
     return found
 
 
-def _shifted(end: Reals) -> Callable[[int], Reals]:
-    """A function of a number of rounds: `end` of the instances so many rounds earlier, -inf if there are none."""
-
-    @cache
-    def of(rounds: int) -> Reals:
-        found = np.full_like(end, -inf)
-        kept = max(len(end) - abs(rounds), 0)
-        if rounds >= 0:
-            found[len(end) - kept :] = end[:kept]
-        else:
-            found[:kept] = end[len(end) - kept :]
-        return found
-
-    return of
+def _earlier(end: Reals, rounds: int) -> Reals:
+    """`end` of the instances so many rounds earlier, -inf if there are none."""
+    found = np.full_like(end, -inf)
+    kept = max(len(end) - abs(rounds), 0)
+    if rounds >= 0:
+        found[len(end) - kept :] = end[:kept]
+    else:
+        found[:kept] = end[len(end) - kept :]
+    return found
 
 
 def resident(program: Program, graph: Graph, role: Role) -> ByteSeries:

@@ -24,27 +24,26 @@ def substitute(graph: Graph, batch: int) -> Graph:
                 f"capture it at {batch}"
             )
         return graph
-    made: dict[Tensor, Tensor] = {}
-
-    def tensor(given: Tensor) -> Tensor:
-        if given not in made:
-            made[given] = given.at(batch)
-        return made[given]
-
-    def operator(given: Operator) -> Operator:
-        return replace(
-            given,
-            arguments=tuple(argument_at(a, batch) for a in given.arguments),
-            keywords=tuple((name, argument_at(value, batch)) for name, value in given.keywords),
-            outputs=tuple(None if out is None else tensor(out) for out in given.outputs),
-        )
-
+    tensors = {tensor for _, tensor in graph.inputs}.union(
+        out for operator in graph.operators for out in operator.outputs if out is not None
+    )
+    made = {tensor: tensor.at(batch) for tensor in tensors}
     return replace(
         graph,
         batch=batch,
         symbolic=False,
-        operators=tuple(operator(o) for o in graph.operators),
-        inputs=tuple((name, tensor(t)) for name, t in graph.inputs),
+        operators=tuple(_operator_at(operator, batch, made) for operator in graph.operators),
+        inputs=tuple((name, made[tensor]) for name, tensor in graph.inputs),
+    )
+
+
+def _operator_at(given: Operator, batch: int, made: dict[Tensor, Tensor]) -> Operator:
+    """An operator for `batch` samples, whose outputs are `made` already."""
+    return replace(
+        given,
+        arguments=tuple(argument_at(argument, batch) for argument in given.arguments),
+        keywords=tuple((name, argument_at(value, batch)) for name, value in given.keywords),
+        outputs=tuple(None if out is None else made[out] for out in given.outputs),
     )
 
 

@@ -11,6 +11,7 @@ as readers allow. A sum over all but the last dimension, such as a bias's gradie
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from partita.graph.formula import Call, kind_of
@@ -104,12 +105,7 @@ class _Fuser:
 
     def parts(self) -> tuple[Part | None, ...]:
         kernel = list(range(len(self.operators)))
-
-        def of(i: int) -> int:
-            while kernel[i] != i:
-                i = kernel[i]
-            return i
-
+        of = partial(_root, kernel)
         for i in range(len(kernel)):
             for ref in self.reads[i] if self.loops[i] else ():
                 if self.joined(ref, i):
@@ -132,6 +128,13 @@ class _Fuser:
     def _leaves(self, ref: Ref) -> bool:
         """Whether a value is written to memory: somebody reads it there."""
         return ref in self.results or any(not self.joined(ref, j) for j in self.readers.get(ref, ()))
+
+
+def _root(kernel: list[int], i: int) -> int:
+    """The first operator of the kernel that operator `i` was joined to."""
+    while kernel[i] != i:
+        i = kernel[i]
+    return i
 
 
 def outputs_of(operator: Operator) -> list[Ref]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from partita.graph.graph import TANGENT, Graph, Parameter
@@ -141,12 +142,7 @@ class _Writer:
     def _backward(self, operator: Operator, readers: dict[Ref, set[str]], wanted: dict[Ref, str]) -> None:
         """`groups` tells which twin's derivative a value is part of; there it stays as it is made."""
         group = "" if adds(operator) else operator.twin
-
-        def taken(ref: Ref) -> Ref:
-            inner = group and self.groups.get(ref) == group
-            return ref if inner else self.rounded.get(ref, ref)
-
-        read = reading(operator, taken)
+        read = reading(operator, partial(self._taken, group))
         if adds(operator) and {self.groups.get(ref) for ref in operator.reads()} != {operator.twin}:
             read = self._summed(read)
         self._emit(read, dtype_rule(operator.target, True, self.wide), self._floats(read))
@@ -160,6 +156,10 @@ class _Writer:
             goal = self.spec(Ref(wanted[ref])).dtype if ref in wanted else self._goal(ref, group, others)
             if leaves and goal and goal != self.spec(ref).dtype:
                 self.rounded[ref] = self._cast(ref, goal, operator)
+
+    def _taken(self, group: str, ref: Ref) -> Ref:
+        """What a derivative of `group` reads for a value."""
+        return ref if group and self.groups.get(ref) == group else self.rounded.get(ref, ref)
 
     def _summed(self, operator: Operator) -> Operator:
         """A sum of gradients of a value with all of them in its dtype, the shortest: what is wide has come through an

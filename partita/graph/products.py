@@ -6,8 +6,9 @@ backward    t = x^T   dW = t dy          K (M + N) numbers say what M N do
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from partita.graph.graph import Graph
 from partita.graph.operator import Operator, Phase, Ref, reading
@@ -76,12 +77,14 @@ def taken_apart(graph: Graph, chosen: Sequence[Product]) -> tuple[Graph, tuple[G
     return replace(graph, sends=(*graph.sends, *sends)), made
 
 
+def _taken(names: Mapping[Ref, str], ref: Ref) -> Ref:
+    """What is read for `ref`: the input of that name, if it has one."""
+    return Ref(names[ref]) if ref in names else ref
+
+
 def _multiplying(graph: Graph, product: Product, number: int) -> Graph:
     names = {ref: f"{ref.key}>{number}" for ref in (product.left, product.right)}
-
-    def taken(ref: Ref) -> Ref:
-        return Ref(names[ref]) if ref in names else ref
-
+    taken = partial(_taken, names)
     return replace(
         graph, name=f"{graph.name}*{number}", repeats=(), sends=(), mutations=(), weight=None, constants=(),
         operators=tuple(replace(reading(one, taken), phase=Phase.BACKWARD) for one in product.chain),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from partita.graph.graph import Graph
@@ -61,10 +62,7 @@ def recomputed(graph: Graph, names: Collection[str]) -> Recomputed:
     wanted = recomputable(graph).intersection(names)
     made: set[str] = set()
     operators, places = list(graph.operators[: graph.forward_length]), list(range(graph.forward_length))
-
-    def taken(ref: Ref) -> Ref:
-        return Ref(ref.name + AGAIN, ref.index) if ref.name in made else ref
-
+    taken = partial(_taken, made)
     for operator in graph.operators[graph.forward_length :]:
         places.append(len(operators))
         for place in _missing(graph, operator, wanted, made):
@@ -77,6 +75,11 @@ def recomputed(graph: Graph, names: Collection[str]) -> Recomputed:
         if operator.target in DRAW and operator.name in made:
             operators[i] = replace(operator, keywords=(*operator.keywords, KEPT))
     return Recomputed(replace(graph, operators=tuple(operators), repeats=()), (*places, len(operators)))
+
+
+def _taken(made: Collection[str], ref: Ref) -> Ref:
+    """What backward reads for `ref`: the copy, if one was `made`."""
+    return Ref(ref.name + AGAIN, ref.index) if ref.name in made else ref
 
 
 def _missing(graph: Graph, reader: Operator, wanted: Collection[str], made: Collection[str]) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from partita.errors import PlanError
 from partita.graph.graph import Graph
@@ -249,20 +249,25 @@ def packed(
     bucket's gradient may be written anew."""
     found: list[Instruction] = []
     first = next(step.part for step in steps if step.bucket >= 0)
-
-    def pack(label: str, bucket: Bucket, step: ComputeStep) -> None:
-        add = step.part != first
-        name = f"P{label}{tag}" if step.last else f"P{label}{tag}#{step.part}"
-        waits = () if add else after.get(label, ())
-        found.append(Instruction(name, Pack(bucket.name, step.part, add), "compute", (After(found[-1].name), *waits)))
-
+    pack = partial(_pack, after, tag, first)
     for step in steps:
         if draft.weight and step.bucket == 0:
-            pack("W", draft.weight, step)
+            found.append(pack("W", draft.weight, step, found[-1].name))
         found.append(step.instruction)
         if step.bucket >= 0:
-            pack(str(step.bucket), draft.buckets[step.bucket], step)
+            found.append(pack(str(step.bucket), draft.buckets[step.bucket], step, step.instruction.name))
     return found
+
+
+def _pack(
+    after: dict[str, tuple[After, ...]], tag: str, first: str, label: str, bucket: Bucket, step: ComputeStep,
+    before: str,
+) -> Instruction:  # fmt: skip
+    """The Pack of a bucket in a step, after the instruction `before`; it adds in all parts but the `first`."""
+    add = step.part != first
+    name = f"P{label}{tag}" if step.last else f"P{label}{tag}#{step.part}"
+    waits = () if add else after.get(label, ())
+    return Instruction(name, Pack(bucket.name, step.part, add), "compute", (After(before), *waits))
 
 
 def with_factors(program: Program, draft: Draft) -> Program:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -140,16 +141,20 @@ def by_time(blocks: Blocks, speeds: Sequence[float], bandwidths: Sequence[BytesP
     cuts, forward and back, if `bandwidths` gives those between neighbours (PP-10)."""
     total = np.concatenate([[0.0], np.cumsum(blocks.seconds)])
     crossing = np.array([*blocks.crossing, 0.0])
-
-    def price(k: int) -> Reals:
-        found: Reals = (total[None, :] - total[:, None]) / speeds[k]
-        if bandwidths:
-            before = 2 * crossing / bandwidths[k - 1] if k else 0 * crossing
-            after = 2 * crossing / bandwidths[k] if k < len(bandwidths) else 0 * crossing
-            found = found + before[:, None] + after[None, :]
-        return found
-
+    price = partial(_seconds, total, crossing, speeds, bandwidths)
     return least_maximum(len(blocks.seconds), len(speeds), price)
+
+
+def _seconds(
+    total: Reals, crossing: Reals, speeds: Sequence[float], bandwidths: Sequence[BytesPerSecond], k: int
+) -> Reals:  # fmt: skip
+    """The price of stage `k` from each block to each other."""
+    found: Reals = (total[None, :] - total[:, None]) / speeds[k]
+    if bandwidths:
+        before = 2 * crossing / bandwidths[k - 1] if k else 0 * crossing
+        after = 2 * crossing / bandwidths[k] if k < len(bandwidths) else 0 * crossing
+        found = found + before[:, None] + after[None, :]
+    return found
 
 
 def by_time_each(
@@ -183,12 +188,18 @@ def by_memory(blocks: Blocks, in_flight: Sequence[int], state_factor: float) -> 
     what backward needs once for each microbatch in flight (PP-10)."""
     state = np.concatenate([[0.0], np.cumsum(blocks.state)]) * state_factor
     saved = np.concatenate([[0.0], np.cumsum(blocks.saved)])
+    return least_maximum(len(blocks.seconds), len(in_flight), partial(_bytes, state, saved, in_flight))
 
-    def price(k: int) -> Reals:
-        found: Reals = state[None, :] - state[:, None] + in_flight[k] * (saved[None, :] - saved[:, None])
-        return found
 
-    return least_maximum(len(blocks.seconds), len(in_flight), price)
+def _bytes(state: Reals, saved: Reals, in_flight: Sequence[int], k: int) -> Reals:
+    """The price of stage `k` from each block to each other."""
+    found: Reals = state[None, :] - state[:, None] + in_flight[k] * (saved[None, :] - saved[:, None])
+    return found
+
+
+def _sizes(normal: Sequence[float], stops: Sequence[int]) -> list[tuple[float, int]]:
+    """The sum of each run, and its number."""
+    return [(sum(normal[start:stop]), k) for k, (start, stop) in enumerate(zip([0, *stops], stops, strict=False))]
 
 
 def block_partition(sequence: Sequence[float], parts: int) -> tuple[int, ...]:
@@ -202,18 +213,14 @@ def block_partition(sequence: Sequence[float], parts: int) -> tuple[int, ...]:
     low, width = min(sequence), max(sequence) - min(sequence)
     normal = [(x - low) / width if width else 0.0 for x in sequence]
     stops = [len(normal) // parts * (k + 1) for k in range(parts - 1)] + [len(normal)]
-
-    def sizes() -> list[tuple[float, int]]:
-        return [(sum(normal[start:stop]), k) for k, (start, stop) in enumerate(zip([0, *stops], stops, strict=False))]
-
-    largest, p = max(sizes())
-    while largest > min(sizes())[0] + 1:
-        _, q = min(sizes())
+    largest, p = max(_sizes(normal, stops))
+    while largest > min(_sizes(normal, stops))[0] + 1:
+        _, q = min(_sizes(normal, stops))
         neighbour = q - 1 if p < q else q + 1
         if p < q:
             stops[neighbour] -= 1
         else:
             stops[q] += 1
         if neighbour == p:
-            largest, p = max(sizes())
+            largest, p = max(_sizes(normal, stops))
     return (0, *stops[:-1])

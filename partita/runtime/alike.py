@@ -33,24 +33,27 @@ def products(program: Program) -> frozenset[str]:
 
 def _after(acts: Sequence[Act], before: frozenset[Space], joint: bool) -> frozenset[Space]:
     same = set(before)
-
-    def put(space: Space, equal: bool) -> None:
-        (same.add if equal else same.discard)(space)
-
     for act in acts:
-        if isinstance(act, Collective):
-            put(act.space, True)
-        elif isinstance(act, Encode):
-            for space in (act.held, *act.clears):
-                put(space, False)
-        elif isinstance(act, Combine) or (isinstance(act, Decode) and act.into is Space.GRADIENT):
-            put(Space.GRADIENT, True)
-        elif isinstance(act, Pack):
-            put(act.space, joint)
-        elif isinstance(act, Receive):
-            put(act.space, False)
-        elif isinstance(act, Update):
-            put(Space.PARAMETER, not act.part and {Space.GRADIENT, Space.PARAMETER} <= same)
-        elif isinstance(act, Mix):
-            put(act.into, all(t.space in same and not t.peer and len(t.factor) == 1 for t in act.terms))
+        if isinstance(act, Encode):
+            same.difference_update((act.held, *act.clears))
+        elif (found := _left(act, same, joint)) is not None:
+            space, equal = found
+            (same.add if equal else same.discard)(space)
     return frozenset(same)
+
+
+def _left(act: Act, same: set[Space], joint: bool) -> tuple[Space, bool] | None:
+    """The space that an act writes, and whether it is alike then; None if it writes none."""
+    if isinstance(act, Collective):
+        return act.space, True
+    if isinstance(act, Combine) or (isinstance(act, Decode) and act.into is Space.GRADIENT):
+        return Space.GRADIENT, True
+    if isinstance(act, Pack):
+        return act.space, joint
+    if isinstance(act, Receive):
+        return act.space, False
+    if isinstance(act, Update):
+        return Space.PARAMETER, not act.part and {Space.GRADIENT, Space.PARAMETER} <= same
+    if isinstance(act, Mix):
+        return act.into, all(t.space in same and not t.peer and len(t.factor) == 1 for t in act.terms)
+    return None

@@ -7,6 +7,7 @@ For a moment this takes the memory of the whole state; other checkpoints are rea
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -52,6 +53,13 @@ def _zeros(spec: Tensor) -> torch.Tensor:
     return torch.zeros([int(d) for d in spec.shape], dtype=getattr(torch, spec.dtype))  # type: ignore[arg-type]
 
 
+def _mine(part: Any, view: torch.Tensor, theirs: torch.Tensor, value: Any) -> Any:
+    """What a rank keeps, as `view`, of a value of the whole weight `theirs`: its part, if it has elements."""
+    if isinstance(part, Slice) and isinstance(value, torch.Tensor) and value.shape == theirs.shape:
+        return elements(value, part).view(view.shape).clone()
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
 def _divide(program: Program, name: str, whole: State, state: State) -> None:
     """Keep this rank's part of a bucket: of its weights and of its optimizer's state."""
     bucket = program.bucket[name]
@@ -63,12 +71,7 @@ def _divide(program: Program, name: str, whole: State, state: State) -> None:
         rows(state.leaves[piece.parameter], piece).copy_(rows(whole.leaves[piece.parameter], piece))
     for part, view in zip(state.parts(bucket), state.views[name], strict=True):
         theirs = whole.views[name][place[part.parameter]]
-
-        def mine(value: Any, part: Any = part, view: torch.Tensor = view, theirs: torch.Tensor = theirs) -> Any:
-            if isinstance(part, Slice) and isinstance(value, torch.Tensor) and value.shape == theirs.shape:
-                return elements(value, part).view(view.shape).clone()
-            return value.clone() if isinstance(value, torch.Tensor) else value
-
+        mine = partial(_mine, part, view, theirs)
         view.copy_(mine(theirs))
         kept = whole.optimizer[name].state.get(theirs, {})
         if kept:

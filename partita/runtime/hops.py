@@ -79,11 +79,8 @@ def _stepping(
         for number, coming, going in own_steps(schedule, group.index(transport.rank))
     ]
 
-    def asked(number: int, hop: Hop, message: torch.Tensor) -> Pending:
-        return transport.receive(message, group[hop.source], f"{key}/{number}", round)
-
     early = {
-        (number, hop): asked(number, hop, parts.part(hop.start, hop.stop))
+        (number, hop): transport.receive(parts.part(hop.start, hop.stop), group[hop.source], f"{key}/{number}", round)
         for number, coming, _ in steps
         for hop in coming
         if parts.code is None and (number, hop) in untouched(schedule, hop.target)
@@ -97,7 +94,7 @@ def _stepping(
                 waits.append(early[number, hop])
                 continue
             message, land = parts.incoming(hop)
-            waits.append(asked(number, hop, message))
+            waits.append(transport.receive(message, group[hop.source], f"{key}/{number}", round))
             landing.append((hop, land))
         for hop in going:
             message = parts.outgoing(hop, number)

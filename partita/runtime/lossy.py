@@ -13,8 +13,9 @@ to owners                  the same for each owner's part by itself, as often a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
@@ -177,7 +178,8 @@ class Lossy:
             return total
         _, results = halved(schedule_of(act.kind, act.algorithm, len(workers)))
         parts = [total[a:b] for a, b in pairwise(even_edges(len(total), results.parts))]
-        return torch.cat(carried_out(results, [parts for _ in workers], self._said(name, act, workers, step))[0])
+        said = partial(self._said, name, act, workers, step)
+        return torch.cat(carried_out(results, [parts for _ in workers], said)[0])
 
     def _in_rounds(
         self, program: Program, codec: Codec, bucket: Bucket, own: dict[int, torch.Tensor], step: int
@@ -201,26 +203,22 @@ class Lossy:
     ) -> torch.Tensor:
         workers = list(own)
         schedule, edges = course(program, act, len(workers))
-        said = self._said(name, act, workers, step)
+        said = partial(self._said, name, act, workers, step)
         ends = carried_out(schedule, [[own[w][a:b] for a, b in pairwise(edges)] for w in workers], said)
         owned = act.kind is Kind.REDUCE_SCATTER
         return torch.cat([ends[part // schedule.strands if owned else 0][part] for part in range(schedule.parts)])
 
     def _said(
-        self, name: str, act: Collective, workers: list[int], step: int
-    ) -> Callable[[torch.Tensor, int, int], torch.Tensor]:
+        self, name: str, act: Collective, workers: list[int], step: int, value: torch.Tensor, place: int, part: int
+    ) -> torch.Tensor:
         """What is decoded from a part that one of the workers encodes for a hop."""
         codec = act.codec
         assert codec is not None
+        if not value.numel():
+            return value
         settings = settings_of(codec)
-
-        def said(value: torch.Tensor, place: int, part: int) -> torch.Tensor:
-            if not value.numel():
-                return value
-            key = coding_key(self.seed, step, workers[place], f"{drawn_for(act.bucket, name)}/{part}")
-            return decoded(codec.name, encoded(codec.name, value, settings, key), value, settings)
-
-        return said
+        key = coding_key(self.seed, step, workers[place], f"{drawn_for(act.bucket, name)}/{part}")
+        return decoded(codec.name, encoded(codec.name, value, settings, key), value, settings)
 
 
 def _flat(bucket: Bucket, named: Named) -> torch.Tensor:

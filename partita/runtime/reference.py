@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -233,15 +233,18 @@ def _recurrence(one: Replica, leg: Leg, whole: bool, codecs: Lossy) -> None:
             one.apply(in_flight.popleft())
 
 
+def _named_sums(
+    own: Reference, names: list[str], step: int, batch: int, rank: int, parts: Parts
+) -> tuple[dict[str, torch.Tensor], float]:
+    """A worker's part of a step's gradients, by parameter, and its weight."""
+    found, part = own.sums(step, parts, batch, [rank] * len(parts))
+    return dict(zip(names, found, strict=True)), part
+
+
 def _lossily(own: Reference, program: Program, step: int, codecs: Lossy) -> list[torch.Tensor]:
     """What the program's codecs leave of the sum of all workers' gradients, clipped where asked."""
     names = [name for name, p in own.model.named_parameters() if p.requires_grad]
-
-    @cache
-    def gradient(rank: int, parts: Parts) -> tuple[dict[str, torch.Tensor], float]:
-        found, part = own.sums(step, parts, program.batch, [rank] * len(parts))
-        return dict(zip(names, found, strict=True)), part
-
+    gradient = cache(partial(_named_sums, own, names, step, program.batch))
     shares, turns = shares_of(program), turns_of(program)
     workers = sorted({share.rank for share in shares})
     each = {w: gradient(w, tuple(sorted((s.start, s.count) for s in shares if s.rank == w))) for w in workers}

@@ -6,6 +6,7 @@ Their norms are those of whole tensors, so lowering never divides a tensor that 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -147,16 +148,16 @@ def groups_among(task: Task, weights: Mapping[str, torch.Tensor]) -> Groups:
 
 def whole_groups(task: Task, graph: Graph) -> Groups:
     """The same for a graph's weights, without allocating them."""
+    return graph.once(("groups", task.optimizer), partial(_fake_groups, task, graph))
 
-    def make() -> Groups:
-        with FakeTensorMode():
-            weights = {}
-            for p in graph.trainable:
-                sizes = [dim_at(size, 1) for size in p.tensor.shape]
-                weights[p.name] = torch.nn.Parameter(torch.empty(sizes, dtype=getattr(torch, p.tensor.dtype)))
-            return groups_among(task, weights)
 
-    return graph.once(("groups", task.optimizer), make)
+def _fake_groups(task: Task, graph: Graph) -> Groups:
+    with FakeTensorMode():
+        weights = {}
+        for p in graph.trainable:
+            sizes = [dim_at(size, 1) for size in p.tensor.shape]
+            weights[p.name] = torch.nn.Parameter(torch.empty(sizes, dtype=getattr(torch, p.tensor.dtype)))
+        return groups_among(task, weights)
 
 
 def step_at_rate(optimizer: torch.optim.Optimizer, update: Update) -> None:

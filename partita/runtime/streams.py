@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -48,24 +49,15 @@ def _streaming(
     edges = even_edges(len(vector), schedule.parts)
     lengths = [stop - start for start, stop in pairwise(edges)]
     held = [stream_of(vector[start:stop]) for start, stop in pairwise(edges)]
-
-    def holds(hop: Hop) -> bool:
-        return edges[hop.stop] > edges[hop.start]
-
-    def maps(number: int, hop: Hop) -> Maps | None:
-        place = (key, number, group[hop.source], group[hop.target])
-        return kept.setdefault(place, {}) if schedule.sparse and schedule.sparse.maps else None
-
-    for number, coming, going in own_steps(schedule, me):
+    maps = partial(_maps, kept, key, group) if schedule.sparse and schedule.sparse.maps else _no_maps
+    for number, *both in own_steps(schedule, me):
         name = f"{key}/{number}"
+        coming, going = ([hop for hop in hops if edges[hop.stop] > edges[hop.start]] for hops in both)
         sent = []
-        for hop in filter(holds, going):
+        for hop in going:
             head, body = packed(held[hop.start : hop.stop], maps(number, hop))
             sent.append(Outgoing(torch.from_numpy(head), torch.from_numpy(body), group[hop.target], name))
-        landing = [
-            IncomingStream(hop, np.empty(hop.stop - hop.start, np.int64), vector.itemsize)
-            for hop in filter(holds, coming)
-        ]
+        landing = [IncomingStream(hop, np.empty(hop.stop - hop.start, np.int64), vector.itemsize) for hop in coming]
         asked = [Incoming(torch.from_numpy(one.head), one.room, group[one.hop.source], name) for one in landing]
         yield from exchanged(transport, sent, asked, round)
         for one in landing:
@@ -78,6 +70,15 @@ def _streaming(
         vector[start:stop] = stream.all()
     if host is not flat:
         flat.copy_(host)
+
+
+def _maps(kept: KeptMaps, key: str, group: Sequence[int], number: int, hop: Hop) -> Maps:
+    """The indices that both ends of a hop remember."""
+    return kept.setdefault((key, number, group[hop.source], group[hop.target]), {})
+
+
+def _no_maps(number: int, hop: Hop) -> None:
+    """Nothing is remembered."""
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -119,10 +120,13 @@ def advance_plainly(arrays: Activities, resources: Resources) -> tuple[Reals, Re
     return np.array([activity.start for activity in activities]), np.array([activity.end for activity in activities])
 
 
-def _activity(arrays: Activities, i: int) -> Progress:
-    def entries(start: Offsets, values: Indices | Reals | Flags) -> list[Any]:
-        return [value.item() for value in values[start[i] : start[i + 1]]]
+def _entries(i: int, start: Offsets, values: Indices | Reals | Flags) -> list[Any]:
+    """The values of activity `i`."""
+    return [value.item() for value in values[start[i] : start[i + 1]]]
 
+
+def _activity(arrays: Activities, i: int) -> Progress:
+    entries = partial(_entries, i)
     return Progress(
         index=i,
         missing=int(arrays.need[i]),

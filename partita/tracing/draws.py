@@ -30,16 +30,16 @@ BITS = 24
 
 def with_sample_dims(graph: Graph) -> Graph:
     """The graph, valid for any number of samples, its random operators told by `along` where their samples lie."""
+    return replace(graph, operators=tuple(map(_told, graph.operators)))
 
-    def told(operator: Operator) -> Operator:
-        made = operator.outputs[0] if operator.target in DRAW else None
-        if made is None:
-            return operator
-        follows = (dim for dim, size in enumerate(made.shape) if isinstance(size, Affine) and not size.rest)
-        along = next(follows, -1)
-        return replace(operator, keywords=(*operator.keywords, ("along", along))) if along else operator
 
-    return replace(graph, operators=tuple(told(operator) for operator in graph.operators))
+def _told(operator: Operator) -> Operator:
+    made = operator.outputs[0] if operator.target in DRAW else None
+    if made is None:
+        return operator
+    follows = (dim for dim, size in enumerate(made.shape) if isinstance(size, Affine) and not size.rest)
+    along = next(follows, -1)
+    return replace(operator, keywords=(*operator.keywords, ("along", along))) if along else operator
 
 
 def sample_dims(graph: Graph) -> dict[int, int]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any, Final
 
 import numpy as np
@@ -116,20 +117,19 @@ def unpacked(head: Array, body: Array, lengths: Sequence[int], dtype: Any, maps:
     return list(_unpacked(head.tolist(), body, lengths, np.dtype(dtype), maps))
 
 
+def _taken(source: BytesIO, count: int, kind: Any) -> Array:
+    """The next `count` numbers of a message."""
+    return np.frombuffer(source.read(count * kind.itemsize), kind)
+
+
 def _unpacked(head: list[int], body: Array, lengths: Sequence[int], dtype: Any, maps: Maps | None) -> Iterator[Stream]:
-    at = 0
-
-    def take(count: int, kind: Any) -> Array:
-        nonlocal at
-        start, at = at, at + count * np.dtype(kind).itemsize
-        return np.frombuffer(body[start:at].tobytes(), kind)
-
+    source = BytesIO(body.tobytes())
     for part, (number, length) in enumerate(zip(head, lengths, strict=True)):
         count, form = divmod(number, FORMS)
         if form == DENSE:
-            yield Stream(length, take(count, dtype))
+            yield Stream(length, _taken(source, count, dtype))
             continue
-        places = take(count, np.int32) if form == SPARSE or maps is None else maps[part]
+        places = _taken(source, count, np.dtype(np.int32)) if form == SPARSE or maps is None else maps[part]
         if form == SPARSE and maps is not None:
             maps[part] = places
-        yield Stream(length, take(count, dtype), places)
+        yield Stream(length, _taken(source, count, dtype), places)
