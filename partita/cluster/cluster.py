@@ -133,16 +133,7 @@ class Cluster:
     @cached_property
     def climbs(self) -> tuple[tuple[Port, ...], ...]:
         """For each rank its ports, from the root of the tree down to the device."""
-
-        def walk(group: Group, path: tuple[int, ...], above: tuple[Port, ...]) -> Iterator[tuple[Port, ...]]:
-            for i, (member, link) in enumerate(zip(group.members, group.ports, strict=True)):
-                here = (*above, Port((*path, i), link))
-                if isinstance(member, Group):
-                    yield from walk(member, (*path, i), here)
-                else:
-                    yield here
-
-        return tuple(walk(self.root, (), ()))
+        return tuple(_climbs(self.root, (), ()))
 
     @cached_property
     def machines(self) -> tuple[int, ...]:
@@ -168,3 +159,13 @@ class Cluster:
         while common < min(len(up), len(down)) and up[common].path == down[common].path:
             common += 1
         return tuple(reversed(up[common:])), down[common:]
+
+
+def _climbs(group: Group, path: tuple[int, ...], above: tuple[Port, ...]) -> Iterator[tuple[Port, ...]]:
+    """The ports down to each device of a group, from those `above` it."""
+    for i, (member, link) in enumerate(zip(group.members, group.ports, strict=True)):
+        here = (*above, Port((*path, i), link))
+        if isinstance(member, Group):
+            yield from _climbs(member, (*path, i), here)
+        else:
+            yield here

@@ -90,7 +90,7 @@ def least_steps(task: Task, batch: int, target: float, *, seeds: Sequence[int], 
 
     def steps(rate: float, best: float) -> float:
         limit = min(float(most), SLOWER * best)
-        return median(steps_to(at(task, batch, rate), target, seed, limit) for seed in seeds)
+        return middle((steps_to(at(task, batch, rate), target, seed, limit) for seed in seeds), len(seeds))
 
     return tuned(steps, first)
 
@@ -99,9 +99,18 @@ def least_loss(task: Task, batch: int, samples: int, *, seeds: Sequence[int], fi
     """E(B): the least held-out loss over learning rates, after `samples` samples."""
 
     def loss(rate: float, best: float) -> float:
-        return median(loss_after(at(task, batch, rate), seed, max(samples // batch, 1)) for seed in seeds)
+        steps = max(samples // batch, 1)
+        return middle((loss_after(at(task, batch, rate), seed, steps) for seed in seeds), len(seeds))
 
     return tuned(loss, first)
+
+
+def middle(values: Iterator[float], count: int) -> float:
+    """The median of `count` values. No more of them are asked for once half of them are inf, as then it is."""
+    found: list[float] = []
+    while len(found) < count and 2 * found.count(inf) < count:
+        found.append(next(values))
+    return inf if 2 * found.count(inf) >= count else median(found)
 
 
 def tuned(value: Callable[[float, float], float], first: float) -> Tuned:

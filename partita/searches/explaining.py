@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from partita.cluster.cluster import Cluster, Device, Group, Link
+from partita.cluster.cluster import Cluster, Device, Group
 from partita.program.timeline import Timeline
 from partita.searches.objective import OBJECTIVES
 from partita.units import BytesPerSecond
@@ -64,12 +64,12 @@ def narrowest_link(cluster: Cluster) -> BytesPerSecond:
 
 def widened(cluster: Cluster, factor: float) -> Cluster:
     """The cluster with every link's bandwidth times `factor`, its burst lasting as long as before."""
+    return replace(cluster, root=_widened(cluster.root, factor))
 
-    def wider(link: Link) -> Link:
-        return replace(link, bandwidth=link.bandwidth * factor, burst=round(link.burst * factor))
 
-    def group(old: Group) -> Group:
-        members: tuple[Device | Group, ...] = tuple(group(m) if isinstance(m, Group) else m for m in old.members)
-        return replace(old, members=members, ports=tuple(map(wider, old.ports)))
-
-    return replace(cluster, root=group(cluster.root))
+def _widened(old: Group, factor: float) -> Group:
+    members: tuple[Device | Group, ...] = tuple(_widened(m, factor) if isinstance(m, Group) else m for m in old.members)
+    ports = tuple(
+        replace(link, bandwidth=link.bandwidth * factor, burst=round(link.burst * factor)) for link in old.ports
+    )
+    return replace(old, members=members, ports=ports)

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise, takewhile
+from itertools import pairwise, product, takewhile
 from math import inf, log
 from pathlib import Path
+from statistics import median
 
 import pytest
 import torch
 
 from partita.errors import TaskError
-from partita.runtime.target import LADDER, at, finer, least_loss, least_steps, loss_after, losses, steps_to, tuned
+from partita.runtime.target import (
+    LADDER,
+    at,
+    finer,
+    least_loss,
+    least_steps,
+    loss_after,
+    losses,
+    middle,
+    steps_to,
+    tuned,
+)
 from partita.searches.steps_to_loss import MeasuredMinibatch, fitted, slope
 from partita.task import Task, load_task
 from tests.small import Line, Numbers, perceptron
@@ -97,6 +109,15 @@ def test_a_rate_is_tuned_until_both_sides_are_worse() -> None:
         rates = [rate for rate, _ in found.tried]
         assert rates[1] < found.rate < rates[-2]
         assert told == sorted(told, reverse=True)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_the_middle_is_the_median_and_no_run_is_made_that_cannot_move_it(count: int) -> None:
+    for values in product((1.0, 2.0, inf), repeat=count):
+        asked = iter(values)
+        assert middle(asked, count) == median(values)
+        left = len(list(asked))
+        assert (left > 0) == (2 * values[:-1].count(inf) >= count)
 
 
 def test_a_rate_that_is_the_last_one_or_none_is_said() -> None:
