@@ -4,8 +4,8 @@
                                                            ->   attention(q, k, v, is_causal=True)
 
 Models that are traced make their masks from positions alone instead of saying what they are, and a kernel that is
-handed a mask has to read it and to compute every score. What such a mask holds is known: it is computed here, for two
-samples.
+handed a mask has to read it and to compute every score. What such a mask holds is known: it is looked at here, for two
+samples, box by box where it is large (`values`).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from partita.graph.batch import substitute
 from partita.graph.formula import kind_of
 from partita.graph.graph import TANGENT, Graph
 from partita.graph.operator import Argument, Operator, Ref, Symbol, reading
+from partita.tracing.boxes import Box, Value
 from partita.tracing.convert import tidy
+from partita.tracing.values import Boxes, TooLarge, made
 
 FORWARD: Final = "aten._scaled_dot_product_flash_attention_for_cpu"
 PLACES: Final = {FORWARD: 3, f"{FORWARD}_backward": 6}  # of the probability of dropout, behind which `is_causal` stands
 MASK: Final = "attn_mask"
-LARGEST: Final = 2**28  # elements of a mask that is looked at
 SAMPLES: Final = 2
-SMALL: Final = 2**20  # elements of what is kept
 
 
 def told_causal(graph: Graph) -> Graph:
@@ -63,18 +63,19 @@ class _Values:
     may each make their own. `numbers` tells values apart by that."""
 
     graph: Graph
-    found: dict[int, str] = field(default_factory=dict)
+    found: dict[tuple[int, int], str] = field(default_factory=dict)
     numbers: dict[object, int] = field(default_factory=dict)
     told: dict[str, int] = field(default_factory=dict)
+    made: dict[int, Any] = field(default_factory=dict)
 
     def hidden(self, ref: Ref) -> str:
         """What a mask hides: 'later' places, 'nothing', or "" where it is another, or not known."""
         if not self._known(ref):
             return ""
-        number = self._number(ref)
-        if number not in self.found:
-            self.found[number] = self._hidden(ref)
-        return self.found[number]
+        alike = self._number(ref), ref.index
+        if alike not in self.found:
+            self.found[alike] = self._hidden(ref)
+        return self.found[alike]
 
     def _number(self, ref: Ref) -> int:
         """The same of values that are made alike."""
@@ -88,17 +89,12 @@ class _Values:
         return self.told[ref.name]
 
     def _hidden(self, ref: Ref) -> str:
-        spec = self.graph.tensor(ref)
-        if len(spec.shape) < 2 or spec.elements() > LARGEST:
+        if len(self.graph.tensor(ref).shape) < 2:
             return ""
-        value = self._value(ref, {})
-        seen = value if value.dtype is torch.bool else value == 0
-        if bool(seen.all()):
-            return "nothing"
-        gone = ~seen if value.dtype is torch.bool else value <= torch.finfo(value.dtype).min
-        rows, columns = value.shape[-2:]
-        below = torch.ones(rows, columns, dtype=torch.bool).tril()
-        return "later" if rows == columns and bool(torch.where(below, seen, gone).all()) else ""
+        try:
+            return hidden(self._value(ref))
+        except TooLarge:
+            return ""
 
     def _known(self, ref: Ref) -> bool:
         """Whether a value comes from numbers alone: no sample, weight or buffer, and nothing drawn."""
@@ -114,14 +110,14 @@ class _Values:
             waiting += graph.operators[graph.index[name]].reads()
         return True
 
-    def _value(self, ref: Ref, made: dict[str, Any]) -> Tensor:
-        value = made[ref.name] if ref.name in made else self._made(ref.name, made)
-        found: Tensor = value if ref.index < 0 else value[ref.index]
-        if found.numel() < SMALL:  # what is large has one reader as a rule
-            made[ref.name] = value
-        return found
+    def _value(self, ref: Ref) -> Value:
+        number = self._number(ref)
+        if number not in self.made:
+            self.made[number] = self._made(ref.name)
+        value = self.made[number]
+        return value if ref.index < 0 else value[ref.index]  # type: ignore[no-any-return]
 
-    def _made(self, name: str, made: dict[str, Any]) -> Any:
+    def _made(self, name: str) -> Any:
         for constant in self.graph.constants:
             if constant.name == name:
                 flat = torch.frombuffer(bytearray(constant.data), dtype=getattr(torch, constant.tensor.dtype))
@@ -130,15 +126,55 @@ class _Values:
         function: Any = torch.ops
         for part in operator.target.split("."):
             function = getattr(function, part)
+        like = [torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta") for t in operator.outputs if t]  # type: ignore[arg-type]
+        told = {name: self._given(value) for name, value in operator.keywords}
+        arguments = [self._given(argument) for argument in operator.arguments]
+        return made(function, arguments, told, None if operator.several else like[0])
 
-        told = {name: self._given(value, made) for name, value in operator.keywords}
-        return function(*(self._given(argument, made) for argument in operator.arguments), **told)
-
-    def _given(self, argument: Argument, made: dict[str, Any]) -> Any:
+    def _given(self, argument: Argument) -> Any:
         if isinstance(argument, Ref):
-            return self._value(argument, made)
+            return self._value(argument)
         if isinstance(argument, tuple):
-            return [self._given(part, made) for part in argument]
+            return [self._given(part) for part in argument]
         if isinstance(argument, Symbol):
             return torch.device("cpu") if argument.kind == "device" else getattr(torch, argument.value)
         return argument
+
+
+def hidden(mask: Value) -> str:
+    """What a mask of [..., queries, keys] hides: 'later' places, 'nothing', or "" where it is another.
+
+    Raises TooLarge.
+    """
+    possible = ["nothing", "later"] if mask.shape[-1] == mask.shape[-2] else ["nothing"]
+    boxes = Boxes(mask)
+    for box, low, high in boxes:
+        surely_seen, surely_gone, seen, gone = _shown(low, high)
+        undecided = False
+        for name in tuple(possible):
+            asked = _earlier(box, every=low is high) if name == "later" else torch.tensor(True)
+            if not bool(torch.where(asked, seen, gone).all()):
+                possible.remove(name)
+            elif not bool(torch.where(asked, surely_seen, surely_gone).all()):
+                undecided = True
+        if not possible:
+            break
+        if undecided:
+            boxes.split(box)
+    return possible[0] if possible else ""
+
+
+def _shown(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Whether a mask within these bounds surely shows what it masks, surely hides it, may show it, may hide it."""
+    if low.dtype is torch.bool:
+        return low, ~high, high, ~low
+    least = torch.finfo(low.dtype).min
+    return (low == 0) & (high == 0), high <= least, (low <= 0) & (high >= 0), low <= least
+
+
+def _earlier(box: Box, *, every: bool) -> Tensor:
+    """Whether a key's place is the query's or an earlier one: for `every` place of a box, or what occurs in it."""
+    (first, last), (left, right) = box[-2:]
+    if every:
+        return torch.arange(first, last)[:, None] >= torch.arange(left, right)
+    return torch.tensor([True] * (left < last) + [False] * (right - 1 > first))

@@ -6,7 +6,7 @@ mask == triu(full((s, s), -inf), 1)      ->      True or False, whatever is trai
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,8 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from partita.errors import CaptureError
 from partita.tracing.calls import AtenCall
 from partita.tracing.draws import is_random
-
-LARGEST: Final = 2**24  # elements of a tensor that is made
+from partita.tracing.values import TooLarge, made, whole
 
 
 class NeedsData(CaptureError):
@@ -31,7 +30,7 @@ def value_of(
     """The value of a fake tensor that the calls, in order, made out of leaves.
 
     `data` has what leaves hold, and `changing` those that no two steps have alike, by their ids. None if one of these
-    or chance is in it, or if it is large. Raises NeedsData for a leaf of which neither is known.
+    or chance is in it, or if it would take much to know. Raises NeedsData for a leaf of which neither is known.
     """
     makers = {id(part): call for call in calls for part in tree_leaves(call.result) if isinstance(part, Tensor)}
     needed, waiting = set[int](), [asked]
@@ -45,17 +44,17 @@ def value_of(
         if call and id(call) not in needed:
             needed.add(id(call))
             waiting += [part for part in tree_leaves((call.arguments, call.keywords)) if isinstance(part, Tensor)]
-    made: dict[int, Any] = dict(data)
+    found: dict[int, Any] = dict(data)
 
     def real(part: Any) -> Any:
-        return made.get(id(part), part)
+        return found.get(id(part), part)
 
     with _disable_current_modes(), torch.no_grad():
         for call in (call for call in calls if id(call) in needed):
-            parts = tree_leaves(call.result)
-            if any(isinstance(part, Tensor) and part.numel() > LARGEST for part in parts):
-                return None
             arguments, keywords = tree_map(real, (call.arguments, call.keywords))
-            made |= zip(map(id, parts), tree_leaves(call.function(*arguments, **keywords)), strict=True)
-    found: Tensor = made[id(asked)]
-    return found
+            try:
+                result = made(call.function, arguments, keywords, call.result)
+            except TooLarge:
+                return None
+            found |= zip(map(id, tree_leaves(call.result)), tree_leaves(result), strict=True)
+        return whole(found[id(asked)])

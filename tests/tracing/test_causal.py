@@ -12,7 +12,7 @@ from torch import nn
 
 from partita.graph.graph import Graph
 from partita.graph.operator import Operator
-from partita.tracing import causal
+from partita.tracing import values
 from partita.tracing.capture import capture
 from tests.tracing.eager import difference
 from tests.tracing.models import LENGTH, TASKS, WORDS, predict, task, texts
@@ -109,8 +109,25 @@ def test_a_mask_that_looks_up_positions_by_sample_is_known() -> None:
     assert attention_of(capture(given))[0].arguments[4] is True
 
 
-def test_masks_that_would_take_much_memory_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(causal, "LARGEST", LENGTH * LENGTH - 1)
+@pytest.mark.parametrize("own", [False, True])
+def test_attention_over_many_places_is_causal(own: bool) -> None:
+    """By its mask, of 2**28 places a sample, or because it says so."""
+
+    class Saying(Attentive):
+        def forward(self, x: torch.Tensor) -> Any:
+            query, key, value = self.words(x)[:, None].chunk(3, -1)
+            return self.last(F.scaled_dot_product_attention(query, key, value, is_causal=True)[:, 0])
+
+    long = [{name: torch.zeros(2**14, dtype=torch.int64) for name in "xy"}] * 8
+    model = Saying if own else Attentive
+    graph = capture(task("long", lambda: model(lambda query, key: key <= query, wide=True), predict, long))
+    forward, backward = attention_of(graph)
+    assert (forward.arguments[4], backward.arguments[7]) == (True, True)
+
+
+def test_masks_that_would_take_much_to_know_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values, "SMALL", LENGTH)
+    monkeypatch.setattr(values, "WORK", LENGTH * LENGTH)
     assert "attn_mask" in dict(attention_of(captured(lambda query, key: key <= query))[0].keywords)
 
 
