@@ -5,6 +5,7 @@ contractions in the short dtype                                              x ~
 norms, softmax, recurrent layers inside in the wide one, results rounded     ~(softmax)~
 BatchNorm takes activations as they come, weights and statistics wide        ~(batch_norm)~
 losses, powers, exponentials, sums of forward in the wide one                ~(log_softmax)---(nll_loss)---
+what chooses, such as a router, by values before they are rounded            ~(softmax)-(topk)~
 all else in the widest dtype of what it reads
 backward: the gradient of a value has the value's dtype                      ~(log_softmax_backward)---
 
@@ -45,6 +46,9 @@ WIDE: Final = frozenset((
     "reciprocal", "rsqrt", "sinh", "cosh", "tan", "acos", "asin", "erfinv", "softplus", "logsumexp",
     "linalg_vector_norm", "norm",
 ))  # fmt: skip
+CHOICES: Final = frozenset(
+    ("topk", "sort", "argmax", "argmin", "kthvalue", "max", "min")
+)  # by differences that rounding hides
 FORWARD_WIDE: Final = frozenset(("sum", "prod", "cumsum", "cumprod"))
 CHANNELWISE: Final = frozenset((
     "native_batch_norm", "_native_batch_norm_legit_functional", "_native_batch_norm_legit",
@@ -134,9 +138,11 @@ class _Writer:
         read = reading(operator, lambda ref: self.rounded.get(ref, ref))
         rule, floats = dtype_rule(operator.target, False, self.wide), self._floats(read)
         before = self.spec(floats[0]).dtype if floats else self.wide
+        if read is not operator and operator.target.split(".")[1] in CHOICES:
+            rule, read, floats = "inside", operator, self._floats(operator)
         self._emit(read, rule, floats)
         first = Ref(operator.name, 0 if operator.several else -1)
-        if rule == "inside" and self.spec(first).dtype != before:
+        if rule == "inside" and self.spec(first).dtype == self.wide != before:
             self.rounded[first] = self._cast(first, before, operator)
 
     def _backward(self, operator: Operator, readers: dict[Ref, set[str]], wanted: dict[Ref, str]) -> None:

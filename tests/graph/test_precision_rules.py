@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from statistics import median
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from partita.graph.graph import Graph
 from partita.graph.precision import shortened
@@ -16,6 +18,7 @@ from partita.task import Task
 from partita.tracing.capture import capture
 from partita.tracing.draws import KeyedDraws, sample_dims
 from partita.tracing.prepare import build_batch, build_model
+from partita.tracing.promote import Promoted
 from partita.tracing.shorten import Shortened, WholeCalls, shorten
 from tests.small import perceptron
 from tests.tracing.interpreter import interpret
@@ -24,27 +27,47 @@ from tests.tracing.models import TASKS
 SEED, STEP, BATCH = 3, 1, 4
 
 
-def differences(task: Task, graph: Graph, short: torch.dtype) -> dict[str, float]:
-    """Of loss and gradients, relative to the largest of each; the interpreter holds every operator to its dtypes."""
-    torch.manual_seed(0)
-    model, data = build_model(task, "fp32"), build_batch(task, range(BATCH), "fp32")
+def ours(task: Task, graph: Graph, short: torch.dtype, weights: int = 0) -> dict[str, Tensor]:
+    """Loss and gradients of the rewritten step, whose interpreter holds every operator to its dtypes; `weights` seeds
+    what the model starts from."""
+    seen = interpret(graph, *_given(task, short, weights), seed=SEED, step=STEP)
+    return {"loss": seen["loss"], **seen["gradients"]}
+
+
+def plain(task: Task, graph: Graph, short: torch.dtype, weights: int = 0) -> dict[str, Tensor]:
+    """The same of plain PyTorch with short weights."""
+    with WholeCalls(torch.float32), Shortened(short, torch.float32):
+        return _by_autograd(task, graph, *_given(task, short, weights))
+
+
+def exact(task: Task, graph: Graph, short: torch.dtype, weights: int = 0) -> dict[str, Tensor]:
+    """The same in fp64, of the same weights, which are rounded as short ones are."""
+    model, _ = _given(task, short, weights)
+    with Promoted():
+        return _by_autograd(task, graph, model.double(), build_batch(task, range(BATCH), "fp64"))
+
+
+def _given(task: Task, short: torch.dtype, weights: int) -> tuple[nn.Module, Any]:
+    torch.manual_seed(weights)
+    model = build_model(task, "fp32")
     shorten(model, short)
-    seen = interpret(graph, model, data, seed=SEED, step=STEP)
-    with (
-        WholeCalls(torch.float32),
-        Shortened(short, torch.float32),
-        KeyedDraws(SEED, STEP, range(BATCH), sample_dims(graph)),
-    ):
+    return model, build_batch(task, range(BATCH), "fp32")
+
+
+def _by_autograd(task: Task, graph: Graph, model: nn.Module, data: Any) -> dict[str, Tensor]:
+    with KeyedDraws(SEED, STEP, range(BATCH), sample_dims(graph)):
         value = task.loss(model, data)
         loss = value[0] if isinstance(value, tuple) else value
-        loss.to(torch.float32).backward()
-    found = {"loss": float((loss - seen["loss"]).detach().abs() / loss.detach().abs())}
-    for name, p in model.named_parameters():
-        if p.grad is not None:
-            assert p.grad.dtype == seen["gradients"][name].dtype == short
-            gap = (p.grad.double() - seen["gradients"][name].double()).abs().max()
-            found[name] = float(gap / p.grad.double().abs().max().clamp(min=1e-12))
-    return found
+        loss.to(torch.promote_types(loss.dtype, torch.float32)).backward()
+    return {"loss": loss.detach(), **{name: p.grad for name, p in model.named_parameters() if p.grad is not None}}
+
+
+def differences(task: Task, graph: Graph, short: torch.dtype) -> dict[str, float]:
+    """Of loss and gradients, the largest there is."""
+    wanted, seen = plain(task, graph, short), ours(task, graph, short)
+    for name in wanted.keys() - {"loss"}:
+        assert wanted[name].dtype == seen[name].dtype == short
+    return {name: float((wanted[name].double() - seen[name].double()).abs().max()) for name in wanted}
 
 
 @pytest.mark.parametrize("name", ["perceptron", "convnet", pytest.param("gpt2", marks=pytest.mark.slow), "resnet"])
@@ -56,11 +79,25 @@ def test_a_step_is_plain_pytorchs_to_the_bit(name: str, short: torch.dtype) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("short", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", TASKS)
-def test_a_step_is_plain_pytorchs_within_its_rounding(name: str) -> None:
-    """What reads values of several dtypes may be rounded at another place than autograd rounds it."""
-    graph = shortened(capture(TASKS[name](), batch=BATCH, symbolic=False), "bfloat16")
-    assert max(differences(TASKS[name](), graph, torch.bfloat16).values()) <= 2.0**-6
+def test_a_step_is_as_far_from_exact_as_plain_pytorch(name: str, short: torch.dtype) -> None:
+    """What reads values of several dtypes may be rounded at another place than autograd rounds it, which makes a step
+    another one, but no worse: of each gradient, also of one that is round-off alone, the error against the fp64 step
+    is at most twice the error of plain PyTorch. The median of several draws of weights says so: where a router is
+    undecided, or a ReLU at its edge, one of the two may now and then go another way than fp64, but neither as a rule.
+    """
+    task = TASKS[name]()
+    graph = shortened(capture(task, batch=BATCH, symbolic=False), str(short)[6:])
+    times: dict[str, list[float]] = {}
+    for weights in range(5):
+        goal, found, usual = (step(task, graph, short, weights) for step in (exact, ours, plain))
+        assert abs(float(found["loss"] / goal["loss"]) - 1) <= torch.finfo(short).eps
+        assert found.keys() == usual.keys() == goal.keys()
+        for key in found.keys() - {"loss"}:
+            error, common = (float((one[key].double() - goal[key]).norm()) for one in (found, usual))
+            times.setdefault(key, []).append(error / common if common else float(error > 0))
+    assert max(median(each) for each in times.values()) <= 2.0
 
 
 class Fanned(nn.Module):
@@ -124,3 +161,28 @@ def test_values_of_two_dtypes_meet_as_in_plain_pytorch(model: Callable[[], nn.Mo
     given = replace(perceptron(), model=model)
     graph = shortened(capture(given, batch=BATCH, symbolic=False), str(short)[6:])
     assert set(differences(given, graph, short).values()) == {0.0}
+
+
+class Routed(nn.Module):
+    """A router whose two choices are as likely, to five digits, and which takes this one here, that one there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last, self.route = nn.Linear(6, 8, bias=False), nn.Linear(8, 6), nn.Linear(8, 1, bias=False)
+        nn.init.normal_(self.route.weight, std=1e-5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        likely = nn.functional.softmax(torch.cat([self.route(x), -self.route(x)], -1), -1, dtype=torch.float32)
+        found, chosen = likely.topk(1)
+        made = self.last(x).view(-1, 2, 3).gather(1, chosen[..., None].expand(-1, -1, 3))[:, 0]
+        return made * found.to(x.dtype)
+
+
+@pytest.mark.parametrize("short", [torch.bfloat16, torch.float16])
+def test_a_router_chooses_by_values_that_are_not_rounded(short: torch.dtype) -> None:
+    """As where a model takes its softmax in fp32, which a trace of fp32 does not show."""
+    given = replace(perceptron(), model=Routed)
+    graph = shortened(capture(given, batch=BATCH, symbolic=False), str(short)[6:])
+    found = differences(given, graph, short)
+    assert {name for name, gap in found.items() if gap} <= {"route.weight"}  # its derivative is of rounded ones
