@@ -7,7 +7,8 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, Final
 
-from partita.cost.costs import Costs, Touch
+from partita.cost.costs import Costs
+from partita.lab.replies import touch_of
 from partita.units import Seconds
 
 TOUCHES: Final = ("copy", "add", "update", "update_unpacked", "load")
@@ -18,19 +19,6 @@ def launches_of(replies: Sequence[Mapping[str, Any]]) -> dict[str, Seconds]:
     timed = [each for reply in replies for each in reply["launching"]]
     names = dict.fromkeys(name for each in timed for name in each)
     return {name: median(each[name] for each in timed if name in each) for name in names}
-
-
-def touch_of(replies: Sequence[Mapping[str, Any]], name: str) -> Touch:
-    """A measured Touch, of each part the median over ranks."""
-    return Touch(*(median(column) for column in zip(*(reply[name] for reply in replies), strict=True)))
-
-
-def coding_of(replies: Sequence[Mapping[str, Any]], name: str) -> tuple[Touch, Touch]:
-    """The costs of encoding and decoding with a codec, medians over ranks."""
-    ahead, back = (
-        Touch(*(median(reply["codecs"][name][way][part] for reply in replies) for part in (0, 1))) for way in (0, 1)
-    )
-    return ahead, back
 
 
 def with_launching(costs: Costs, launches: Mapping[str, Seconds], touches: Sequence[Mapping[str, Any]]) -> Costs:

@@ -26,11 +26,12 @@ from partita.lab.background_load import BEARABLE, BackgroundLoad
 from partita.lab.costing import precisions_of
 from partita.lab.failures import stalled
 from partita.lab.forward import forwarding
-from partita.lab.launching import coding_of, launches_of, touch_of, with_launching
+from partita.lab.launching import launches_of, with_launching
 from partita.lab.link_costs import MEASURED, QUIET, TimedLinks, sizes_for, wiring_of
 from partita.lab.monitor import Monitor
 from partita.lab.operator_timing import TOTAL
 from partita.lab.record import scratch
+from partita.lab.replies import coding_of, touch_of
 from partita.lab.slowdowns import means, pooled
 from partita.lab.spares import Spares
 from partita.lab.worker_group import WorkerGroup

@@ -74,13 +74,14 @@ def _stepping(
     is posted at the very beginning. Received parts are added in the schedule's order, once no message of the same part
     is still being sent.
     """
+    asked = partial(_asked, transport, group, key, round)
     steps = [
         (number, [hop for hop in coming if parts.holds(hop)], [hop for hop in going if parts.holds(hop)])
         for number, coming, going in own_steps(schedule, group.index(transport.rank))
     ]
 
     early = {
-        (number, hop): transport.receive(parts.part(hop.start, hop.stop), group[hop.source], f"{key}/{number}", round)
+        (number, hop): asked(number, hop, parts.part(hop.start, hop.stop))
         for number, coming, _ in steps
         for hop in coming
         if parts.code is None and (number, hop) in untouched(schedule, hop.target)
@@ -94,7 +95,7 @@ def _stepping(
                 waits.append(early[number, hop])
                 continue
             message, land = parts.incoming(hop)
-            waits.append(transport.receive(message, group[hop.source], f"{key}/{number}", round))
+            waits.append(asked(number, hop, message))
             landing.append((hop, land))
         for hop in going:
             message = parts.outgoing(hop, number)
@@ -107,6 +108,13 @@ def _stepping(
         for _, land in landing:
             land()
     yield [pending for _, pending in in_flight]
+
+
+def _asked(
+    transport: Transport, group: Sequence[int], key: str, round: int, number: int, hop: Hop, message: torch.Tensor
+) -> Pending:  # fmt: skip
+    """The message of a hop of step `number`, which is to come into this one."""
+    return transport.receive(message, group[hop.source], f"{key}/{number}", round)
 
 
 @lru_cache(256)

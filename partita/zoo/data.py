@@ -106,9 +106,10 @@ def held_out(columns: tuple[torch.Tensor, ...]) -> tuple[Samples, Samples]:
 def digits() -> tuple[Samples, Samples]:
     """scikit-learn's 1,797 handwritten digits: `(pixels [1, 8, 8] in 0..1, label)`. TaskError without scikit-learn."""
     found = find_spec("sklearn")  # not imported: that takes as long as importing torch, in every worker
-    if found is None or not found.origin:
+    place = Path((found and found.origin) or "").parent / "datasets" / "data" / "digits.csv.gz"
+    if not place.is_file():
         raise TaskError("the digits come with scikit-learn, which is not installed; pip install scikit-learn")
-    with gzip.open(Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz", "rt") as file:
+    with gzip.open(place, "rt") as file:
         table = torch.from_numpy(np.loadtxt(file, np.float32, delimiter=","))
     pixels, labels = table[:, :64].reshape(-1, 1, 8, 8) / 16, table[:, 64].long()
     return held_out((pixels, labels))

@@ -1,0 +1,22 @@
+"""What the replies of all ranks say together of one micro-benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from partita.cost.costs import Touch
+
+
+def touch_of(replies: Sequence[Mapping[str, Any]], name: str) -> Touch:
+    """A measured Touch, of each part the median over ranks."""
+    return Touch(*(median(column) for column in zip(*(reply[name] for reply in replies), strict=True)))
+
+
+def coding_of(replies: Sequence[Mapping[str, Any]], name: str) -> tuple[Touch, Touch]:
+    """The costs of encoding and decoding with a codec, medians over ranks."""
+    ahead, back = (
+        Touch(*(median(reply["codecs"][name][way][part] for reply in replies) for part in (0, 1))) for way in (0, 1)
+    )
+    return ahead, back
