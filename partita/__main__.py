@@ -18,6 +18,7 @@ import typer
 from typer.main import get_command
 
 from partita.errors import OptionError
+from partita.lab.fork_client import load_ahead
 from partita.report import arguments as arg
 from partita.report.answer import Answer, lines_of, open_streams, say, stdout_kept_free
 from partita.report.failure import INTERRUPTED, attempt, terminable
@@ -135,6 +136,7 @@ def train(
     if (steps is None) == (epochs is None):
         raise OptionError("train stops after --steps N or --epochs N; give one of them")
     where = given(cluster, plan, folder=Path(out) if out else None)
+    load_ahead()
     from partita import api
     from partita.report.answers import trained_answer
 
@@ -158,6 +160,7 @@ def compare(
 
     chosen, bandwidths = split_plans(plans), read_sweep(sweep) if sweep else ()
     where = given(cluster, *chosen, files=(report, trace), folder=out)
+    load_ahead()
     from partita import api
     from partita.report.answers import comparison_answer
     from partita.report.page import write_page

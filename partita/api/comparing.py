@@ -21,6 +21,7 @@ from partita.cost.costs import Costs
 from partita.errors import PartitaError, RunError, first_line
 from partita.graph.graph import Graph
 from partita.lab.costing import Tell, quiet
+from partita.lab.fork_client import load_ahead
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.recipes.reading import AUTO
@@ -55,6 +56,7 @@ def compare(
     check_seed(seed)
     if bandwidths:
         check_links(machines)
+    load_ahead()
     loaded = load(task) if isinstance(task, str) else task
     spec, names = spec_of(loaded), [name_of(plan) for plan in chosen]
     from partita.lab.comparison_run import run_comparison

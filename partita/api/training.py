@@ -11,6 +11,7 @@ from partita.api.loading import graph_of, load
 from partita.api.planning import plan_of
 from partita.cluster.cluster import Cluster
 from partita.lab.costing import Tell, quiet
+from partita.lab.fork_client import load_ahead
 from partita.plan.plan import Plan
 from partita.report.comparison import Comparison, Row
 from partita.report.environment import environment
@@ -45,6 +46,7 @@ def train(
     check_plans(plan)
     machines, first, place = cluster_given(cluster), str(init or ""), str(out or "")
     check_training(steps=steps, epochs=epochs, seed=seed, checkpoint_every=checkpoint_every, keep=keep, timeout=timeout)
+    load_ahead()
     loaded = load(task) if isinstance(task, str) else task
     refuse_while_loading()
     spec = loaded.origin if ranked else spec_of(loaded)

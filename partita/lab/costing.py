@@ -14,6 +14,7 @@ from partita.cost.datasheet import datasheet_costs
 from partita.cost.measurable import unmeasurable
 from partita.errors import OptionError
 from partita.graph.graph import Graph
+from partita.lab.fork_client import load_ahead
 from partita.lowering.lower import check_lowered
 from partita.lowering.precision import short_dtype
 from partita.lowering.samples import sizes_of
@@ -56,6 +57,8 @@ class Costing:
         self.because = "--costs asks for it" if source == "datasheet" else unmeasurable(task, cluster)
         if self.because and source == "measured":
             raise OptionError(f"costs cannot be measured: {self.because}; leave --costs measured out")
+        if not self.because:
+            load_ahead()
         self._workers = ExitStack()
         self._probe: Callable[[Sequence[Plan]], Costs] | None = None
 

@@ -18,6 +18,7 @@ from partita.cluster.cluster import Cluster, Link
 from partita.cost.costs import Host
 from partita.errors import ClusterError, RunError
 from partita.lab import enter
+from partita.lab.fork_client import WORKER, Forked, fork_worker
 from partita.lab.keeper import MARK
 from partita.lab.keeper_client import KeeperClient, NamespacesRefused
 from partita.lab.network_setup import INTERFACE, address, shape
@@ -52,7 +53,7 @@ class Lab:
     groups: tuple[DeviceGroup, ...]
     port: int
     listener: socket.socket | None = None
-    processes: list[subprocess.Popen[Any]] = field(default_factory=list)
+    processes: list[subprocess.Popen[Any] | Forked] = field(default_factory=list)
     watches: list[int] = field(default_factory=list)
 
     @property
@@ -89,13 +90,7 @@ class Lab:
         """Starts a process on a device, in a session of its own; `env` adds to this process's environment, `popen`
         goes to subprocess.Popen. It dies with this process. With `listen`, on loopback, it inherits a socket that
         listens at MASTER_PORT on 127.0.0.1 alone, its number in PARTITA_LISTEN_FD."""
-        settings = {
-            "parent": os.getpid(),
-            "namespaces": self.keeper.entrance(rank + 1),
-            "groups": process_files(self.groups[rank]) if self.groups else [],
-            "core": core_of(self.cluster, rank, sorted(os.sched_getaffinity(0))) if self.groups else -1,
-        }
-        shim = [sys.executable, "-I", "-S", str(enter.__file__), json.dumps(settings), *argv]
+        shim = [sys.executable, "-I", "-S", str(enter.__file__), json.dumps(self._settings(rank)), *argv]
         whole = {**os.environ, **self.environment(rank), **(env or {})}
         if listen and self.listener:
             whole[LISTENER] = str(self.listener.fileno())
@@ -104,7 +99,26 @@ class Lab:
         self.processes.append(process)
         return process
 
-    def watch(self, process: subprocess.Popen[Any]) -> int:
+    def fork(self, rank: int, env: Mapping[str, str], error: int, *, listen: bool = False) -> Forked:
+        """Starts a worker (`partita.lab.serve`) on a device as `spawn` would, `error` its standard error, without
+        loading anything anew. Raises RunError."""
+        listener = self.listener.fileno() if listen and self.listener else None
+        marked = {} if listener is None else {LISTENER: "3"}
+        whole = {**os.environ, **self.environment(rank), **WORKER, **env, **marked}
+        worker = fork_worker(whole, self._settings(rank), error, listener)
+        self.processes.append(worker)
+        return worker
+
+    def _settings(self, rank: int) -> dict[str, Any]:
+        """What `enter` is told."""
+        return {
+            "parent": os.getpid(),
+            "namespaces": self.keeper.entrance(rank + 1),
+            "groups": process_files(self.groups[rank]) if self.groups else [],
+            "core": core_of(self.cluster, rank, sorted(os.sched_getaffinity(0))) if self.groups else -1,
+        }
+
+    def watch(self, process: subprocess.Popen[Any] | Forked) -> int:
         """A descriptor that becomes readable when the process ends; closed with the lab."""
         self.watches.append(os.pidfd_open(process.pid))
         return self.watches[-1]
@@ -199,7 +213,7 @@ class Lab:
         self.keeper.release()
 
 
-def _kill(process: subprocess.Popen[Any]) -> None:
+def _kill(process: subprocess.Popen[Any] | Forked) -> None:
     if process.poll() is None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)

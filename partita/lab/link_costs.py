@@ -22,7 +22,6 @@ from partita.units import Bytes, BytesPerSecond, Seconds
 MEASURED: Final = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
 BUCKET: Final[Bytes] = 2**22
 USUAL: Final = 0.95  # of a link's bandwidth is left for payload, where the processor is what limits a collective
-QUIET: Final = {"TORCH_CPP_LOG_LEVEL": "ERROR", "TORCHELASTIC_USE_AGENT_STORE": "False"}  # of workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +183,7 @@ def probe_links(cluster: Cluster, tell: Tell) -> dict[str, Any]:
     does not have."""
     if cluster.size == 1:
         return {"cluster": cluster.name, "wiring": None, "notes": ["one device sends no messages: nothing to measure"]}
-    with WorkerGroup(cluster, env=QUIET, listen=True) as group:
+    with WorkerGroup(cluster, listen=True) as group:
         tell(f"measuring the links of {cluster.name}")
         group.ask_all("join", {"timeout": 60.0}, 60.0)
         wiring = wiring_of(

@@ -27,7 +27,7 @@ from partita.lab.costing import precisions_of
 from partita.lab.failures import stalled
 from partita.lab.forward import forwarding
 from partita.lab.launching import launches_of, with_launching
-from partita.lab.link_costs import MEASURED, QUIET, TimedLinks, sizes_for, wiring_of
+from partita.lab.link_costs import MEASURED, TimedLinks, sizes_for, wiring_of
 from partita.lab.monitor import Monitor
 from partita.lab.operator_timing import TOTAL
 from partita.lab.record import scratch
@@ -85,7 +85,7 @@ class Rehearsal:
         self._unevenness = list[float]()
         self._due: Seconds = -inf  # when operators are to be timed again
         self.monitor: Monitor | None = None
-        self.group = WorkerGroup(cluster, env=QUIET, listen=True, memory_limits=memory_limits)
+        self.group = WorkerGroup(cluster, listen=True, memory_limits=memory_limits)
         self._stack = ExitStack()
 
     def __enter__(self) -> Rehearsal:

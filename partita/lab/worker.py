@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from partita.lab.fork_client import Forked
 from partita.lab.lab import Lab
 from partita.lab.lines import Lines
 from partita.units import Seconds
@@ -21,7 +22,7 @@ class Worker:
     none), `stands` its last report of standing still since it last moved, `heard` the time of its last message."""
 
     rank: int
-    process: subprocess.Popen[Any]
+    process: subprocess.Popen[Any] | Forked
     lines: Lines
     watch: int
     path: Path
@@ -75,10 +76,15 @@ class Worker:
 
 
 def start_worker(lab: Lab, rank: int, argv: Sequence[str], env: Mapping[str, str], path: Path, listen: bool) -> Worker:
-    """Starts `argv` on the device of `rank`, its standard error appended to the file at `path`."""
+    """Starts `argv`, or forks a worker if it is empty, on the device of `rank`, its standard error appended to the file
+    at `path`."""
     log = path.open("ab", buffering=0)
-    pipe = subprocess.PIPE
-    process = lab.spawn(rank, argv, env, listen=listen and rank == 0, stdin=pipe, stdout=pipe, stderr=log, bufsize=0)
+    process: subprocess.Popen[Any] | Forked
+    if argv:
+        pipe, listen = subprocess.PIPE, listen and rank == 0
+        process = lab.spawn(rank, argv, env, listen=listen, stdin=pipe, stdout=pipe, stderr=log, bufsize=0)
+    else:
+        process = lab.fork(rank, env, log.fileno(), listen=listen and rank == 0)
     assert process.stdin
     assert process.stdout
     os.set_blocking(process.stdin.fileno(), False)

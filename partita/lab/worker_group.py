@@ -11,7 +11,6 @@ Nothing is polled: the group sleeps until a pipe or a process moves.
 from __future__ import annotations
 
 import selectors
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -31,13 +30,12 @@ from partita.lab.spares import NOBODY, Spares
 from partita.lab.worker import Worker, start_worker
 from partita.units import Seconds
 
-SERVE: Final = (sys.executable, "-m", "partita.lab.serve")
 GRACE: Final = 0.5
 OnEvent = Callable[[int, dict[str, Any]], None]
 
 
 class WorkerGroup:
-    """Workers that run `argv` on every device of `cluster`; use as a context manager.
+    """Workers on every device of `cluster`: forked from the fork server, or running `argv`; use as a context manager.
 
     `logs` is the directory for each worker's standard error (a temporary one by default). With `listen`, on loopback,
     rank 0 inherits the listening socket of MASTER_PORT (see Lab.spawn). On any way out every process group is killed
@@ -45,7 +43,7 @@ class WorkerGroup:
     """
 
     def __init__(
-        self, cluster: Cluster, argv: Sequence[str] = SERVE, *, env: Mapping[str, str] | None = None,
+        self, cluster: Cluster, argv: Sequence[str] = (), *, env: Mapping[str, str] | None = None,
         logs: Path | None = None, memory_limits: bool = False, listen: bool = False,
     ) -> None:  # fmt: skip
         self.cluster, self.argv, self.env = cluster, tuple(argv), dict(env or {})

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Final
 
 import psutil
-import torch
 
 from partita.units import Bytes
 
@@ -70,6 +69,8 @@ def _set(threshold: Bytes) -> bool:
 def fault_in(size: Bytes) -> None:
     """Map `size` bytes of the kept heap now. A page fault takes 0.2 us, or 13 us if a host has to find the page for
     a virtual machine first: 2,000 of them made a pass of 10 ms one of 40."""
+    import torch  # not above: whoever has workers begun before it loads torch needs `KEPT`
+
     torch.ones(size, dtype=torch.uint8)
 
 

@@ -17,6 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.processes.training import workers_of
+
 TASK = f"{Path(__file__).with_name('endless.py')}:endless"
 ROOT = Path(__file__).parents[2]
 
@@ -27,11 +29,6 @@ class Run:
 
     launcher: subprocess.Popen[str]
     workers: dict[int, psutil.Process]
-
-
-def workers_of(launcher: subprocess.Popen[str]) -> dict[int, psutil.Process]:
-    found = psutil.Process(launcher.pid).children(recursive=True)
-    return {int(p.environ()["RANK"]): p for p in found if "partita.lab.serve" in p.cmdline()}
 
 
 def ended(processes: dict[int, psutil.Process], limit: float) -> bool:
@@ -68,7 +65,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
         while len(heard) < 2 and launcher.poll() is None and select.select([told], [], [], 60.0)[0]:
             heard += os.read(told, 2)
         assert sorted(heard) == [ord("0"), ord("1")], launcher.poll()
-        workers = workers_of(launcher)
+        workers = workers_of(launcher.pid)
         assert sorted(workers) == [0, 1]
         yield Run(launcher, workers)
     finally:

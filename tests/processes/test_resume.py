@@ -27,6 +27,7 @@ from partita.lowering.lower import lower
 from partita.runtime.checkpoint import SavePolicy, place_of
 from partita.runtime.leg import legs
 from tests.processes.crews import SEED, Crews
+from tests.processes.training import workers_of
 
 TASK = f"{Path(__file__).with_name('mortal.py')}:mortal"
 ROOT = Path(__file__).parents[2]
@@ -186,18 +187,13 @@ def under_way(plan: str, out: Path, slow: float, step: int) -> subprocess.Popen[
     return begun
 
 
-def workers(launcher: int) -> list[psutil.Process]:
-    """The processes that a launcher trains with."""
-    return [p for p in psutil.Process(launcher).children(recursive=True) if "partita.lab.serve" in p.cmdline()]
-
-
 @pytest.mark.slow
 def test_a_run_all_of_whose_ranks_die_goes_on(drill: Drill, tmp_path: Path) -> None:
     """FAULTS 12: SIGKILL to every one at the same moment; the launcher ends with 3, and nothing is lost before it."""
     plan, out = "pipe_sgd(staleness=2)", tmp_path / "run"
     begun = under_way(plan, out, 0.02, EVERY)
     try:
-        for worker in workers(begun.pid):
+        for worker in workers_of(begun.pid).values():
             worker.kill()
         said, _ = begun.communicate(timeout=20)
     finally:
@@ -219,7 +215,7 @@ def test_a_second_signal_ends_a_run_at_once(
 ) -> None:
     """FAULTS 14: in a step that takes two seconds; the last checkpoint is there."""
     begun = under_way("ddp", tmp_path, 0.5, 1)
-    processes = workers(begun.pid)
+    processes = [*workers_of(begun.pid).values()]
     try:
         begun.send_signal(number)
         time.sleep(0.2)
