@@ -1,5 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
+# Images for containers set it, and then every process compiles anew all that it loads.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: install triton demo test check bench lint
 
