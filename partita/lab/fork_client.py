@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final
 
@@ -26,7 +26,7 @@ PR_SET_CHILD_SUBREAPER: Final = 36
 PR_GET_CHILD_SUBREAPER: Final = 37
 # What is read while an interpreter and its libraries load: with another value, a worker needs another fork server.
 LOADED_BY: Final = ("LD_", "PYTHON", "PYTORCH_", "TORCH_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "MALLOC_",
-                    "GLIBC_", "CUDA_", "NVIDIA_", "NUMBA_")  # fmt: skip
+                    "GLIBC_", "NUMBA_")  # fmt: skip
 WORKER: Final = {
     "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", "TORCHELASTIC_USE_AGENT_STORE": "False", **KEPT,
 }  # fmt: skip
@@ -46,7 +46,10 @@ class Forked:
     def poll(self) -> int | None:
         """The exit code, minus the signal's number for one that a signal ended; None while it runs."""
         if self.returncode is None:
-            found, status = os.waitpid(self.pid, os.WNOHANG)
+            try:
+                found, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # its exit code is lost where children's signals are ignored
+                found, status = self.pid, 0
             self.returncode = os.waitstatus_to_exitcode(status) if found else None
         return self.returncode
 
@@ -82,18 +85,26 @@ class ForkServer:
 
     def fork(self, request: Mapping[str, Any], handles: Sequence[int]) -> int:
         """The process id of a new worker, a child of this process. Raises RunError if the server has ended."""
-        with self.lock, _adopting():
-            answer = b""
-            with suppress(BrokenPipeError, ConnectionResetError):
-                text = memoryview(json.dumps(request).encode() + b"\n")
-                sent = socket.send_fds(self.channel, [text], handles)
-                self.channel.sendall(text[sent:])
-                answer = self.channel.recv(fork_server.LIMIT)
+        try:
+            with self.lock, _adopting():
+                answer = self._ask(memoryview(json.dumps(request).encode() + b"\n"), handles)
+        except BaseException:
+            self.process.kill()  # its answer is still to come, and would be taken for the next one's
+            self.process.wait()
+            raise
         if not answer:
             said = os.pread(self.log, fork_server.LIMIT, 0).decode(errors="replace").strip().splitlines()[-20:]
             raise RunError("\n".join(["workers cannot be started: the process that forks them ended", *said]))
         pid: int = json.loads(answer)["pid"]
         return pid
+
+    def _ask(self, text: memoryview, handles: Sequence[int]) -> bytes:
+        try:
+            sent = socket.send_fds(self.channel, [text], handles)
+            self.channel.sendall(text[sent:])
+            return self.channel.recv(fork_server.LIMIT)
+        except (BrokenPipeError, ConnectionResetError):
+            return b""
 
     def close(self) -> None:
         """End it."""

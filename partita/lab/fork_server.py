@@ -68,7 +68,6 @@ def attend(channel: socket.socket) -> None:
 
 def _load() -> None:
     """Load what workers need, and keep the collector of garbage away from it: a visit to an object copies its page."""
-
     import torch._dynamo  # noqa: F401  an optimizer's first step imports it
 
     from partita.lab import serve  # noqa: F401
@@ -83,14 +82,16 @@ def _fork(request: Mapping[str, Any], handles: list[int], marks: Marks) -> int:
     ours, theirs = socket.socketpair()
     between = os.fork()
     if not between:
-        if os.fork():
+        try:
+            if not os.fork():
+                ours.close()
+                os.setsid()
+                marks.write(request["env"])
+                theirs.sendall(b"%d" % os.getpid())
+                theirs.recv(1)
+                _become(request, handles)
+        finally:
             os._exit(0)
-        ours.close()
-        os.setsid()
-        marks.write(request["env"])
-        theirs.sendall(b"%d" % os.getpid())
-        theirs.recv(1)
-        _become(request, handles)
     theirs.close()
     os.waitpid(between, 0)
     with ours:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -16,7 +17,7 @@ import pytest
 from partita.cluster.text import load_cluster
 from partita.errors import RunError
 from partita.lab import fork_client
-from partita.lab.fork_client import end_fork_server
+from partita.lab.fork_client import ForkServer, end_fork_server
 from partita.lab.keeper import alive, members, started
 from partita.lab.worker_group import WorkerGroup
 
@@ -97,6 +98,25 @@ def test_a_server_that_was_killed_is_started_again(pair: WorkerGroup) -> None:
     with WorkerGroup(load_cluster("local:2")) as group:
         group.ask_all("join", {"timeout": 20.0}, 20.0)
     assert server() != first
+
+
+def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next(
+    pair: WorkerGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupt comes while a worker is being forked."""
+    ask = ForkServer._ask
+
+    def interrupted(self: ForkServer, text: memoryview, handles: Sequence[int]) -> bytes:
+        socket.send_fds(self.channel, [text], handles)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ForkServer, "_ask", interrupted)
+    with pytest.raises(KeyboardInterrupt), WorkerGroup(load_cluster("local:2")):
+        pass
+    monkeypatch.setattr(ForkServer, "_ask", ask)
+    with WorkerGroup(load_cluster("local:2")) as group:
+        assert all(process.ppid() == os.getpid() for process in own(group))
+        group.ask_all("join", {"timeout": 20.0}, 20.0)
 
 
 def test_what_keeps_it_from_loading_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
