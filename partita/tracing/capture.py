@@ -8,8 +8,11 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
+from traceback import walk_tb
 
 import torch
+from torch.distributions import Distribution
 
 from partita.errors import PartitaError, TaskError, first_line
 from partita.graph.gc_pause import without_gc
@@ -26,6 +29,7 @@ from partita.tracing.prepare import build_batch, flatten
 from partita.tracing.trace import trace_step
 from partita.tracing.unify import Unlike, unify
 
+THEIRS = ("torch", "contextlib", "functools")  # packages whose lines say nothing to a user
 PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 
 
@@ -60,16 +64,20 @@ def capture(task: Task, *, batch: int | None = None, precision: str | None = Non
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """A context in which draws do not change the caller's random state, and in which neither logs of a trace that fails
-    nor warnings about copied layers are printed."""
+    """A context in which draws do not change the caller's random state, in which neither logs of a trace that fails nor
+    warnings about copied layers are printed, and in which distributions do not look at their arguments, which fake
+    tensors cannot show."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     before, logger.disabled = logger.disabled, True
+    validates = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
     try:
         with without_gc(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
             yield
     finally:
         logger.disabled = before
+        Distribution.set_default_validate_args(validates)
 
 
 def _traced(task: Task, batch: int, precision: str, optimizer: Optimizer, symbolic: bool, *, real: bool) -> Graph:
@@ -99,9 +107,19 @@ def _sizes(task: Task, precision: str) -> tuple[int, int, int]:
 
 
 def _opaque(task: Task, batch: int, precision: str, optimizer: Optimizer, error: Exception) -> Graph:
-    why = str(error) if isinstance(error, PartitaError) else first_line(error)
+    why = str(error) if isinstance(error, PartitaError) else first_line(error) + _place(error)
     reason = (
         f"the step could not be traced ({why}), so the model is one operator: nothing inside it is seen, and only its "
         f"samples can be split"
     )
     return opaque_graph(task, batch, precision, optimizer, reason)
+
+
+def _place(error: Exception) -> str:
+    """Where in the user's code an error arose: " at file.py:line" of the innermost call outside torch and this room; ""
+    where there is none."""
+    for frame, line in reversed(list(walk_tb(error.__traceback__))):
+        name = frame.f_globals.get("__name__", "")
+        if name.split(".")[0] not in THEIRS and not name.startswith("partita.tracing"):
+            return f" at {Path(frame.f_code.co_filename).name}:{line}"
+    return ""
