@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from partita.errors import PlanError
+from partita.errors import PlanError, RunError, first_line
 from partita.kernels import adaptive, chosen, elias, levels, lowrank, ranges, rounding, signs, tree
 from partita.kernels.cards import ANYWHERE, pair_of
 from partita.kernels.site import NOWHERE, Site
@@ -31,18 +31,46 @@ def flat(encode: Callable[..., int | None], decode: Callable[..., None]) -> tupl
     )
 
 
+def name_of(kernel: Callable[..., Any]) -> str:
+    """What a kernel of a plugin is called."""
+    return getattr(kernel, "__name__", "a kernel")
+
+
 def unfused(encode: Callable[..., torch.Tensor], decode: Callable[..., torch.Tensor]) -> tuple[Any, Any]:
-    """Kernels of a codec that has plain functions only."""
+    """Kernels of a codec that has plain functions only. They raise RunError where these fail, or return what they
+    should not."""
+
+    def asked(kernel: Callable[..., torch.Tensor], *given: Any) -> torch.Tensor:
+        try:
+            made = kernel(*given)
+        except Exception as error:
+            raise RunError(f"{name_of(kernel)} of a codec failed ({first_line(error)}); mend it") from error
+        if not isinstance(made, torch.Tensor):
+            raise RunError(f"{name_of(kernel)} of a codec returned {type(made).__name__}; return a tensor")
+        return made
+
+    def said_by(message: torch.Tensor, values: torch.Tensor, settings: Settings) -> torch.Tensor:
+        said = asked(decode, message, values, settings)
+        if said.shape != values.shape:
+            shapes = f"{list(said.shape)}; return that of `like`, {list(values.shape)}"
+            raise RunError(f"{name_of(decode)} of a codec returned shape {shapes}")
+        return said
 
     def fill(values: torch.Tensor, message: torch.Tensor, settings: Settings, key: int, back: bool) -> int:
-        made = encode(values, settings, key)
+        made, most = asked(encode, values, settings, key), message.numel()
+        if made.dtype is not torch.uint8 or made.dim() != 1 or made.numel() > most:
+            shown = f"{str(made.dtype).removeprefix('torch.')} of shape {list(made.shape)}"
+            raise RunError(
+                f"{name_of(encode)} of a codec returned {shown} for {values.numel()} numbers; return flat uint8, no "
+                f"more than the {most} bytes that the codec's size gives for so many"
+            )
         message[: made.numel()] = made
         if back:
-            values -= decode(made, values, settings)
+            values -= said_by(made, values, settings)
         return made.numel()
 
     def read(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
-        said = decode(message, values, settings)
+        said = said_by(message, values, settings)
         values.copy_(values + said if add else said)
 
     return fill, read

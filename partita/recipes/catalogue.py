@@ -8,12 +8,12 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import Any, Final
 
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
-from partita.errors import PlanError
+from partita.errors import PartitaError, PlanError, first_line
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
 from partita.recipes.ad_psgd import ad_psgd
@@ -132,7 +132,33 @@ OURS: Final[dict[str, Recipe]] = {
 }
 MOST: Final = 2**63  # of any knob: what a 64-bit number holds
 FAMILIAR: Final = {"fsdp": "zero3", "fsdp2": "zero3", "dp": "ddp", "allreduce": "ddp", "ps": "ps_sync", "pp": "gpipe"}
-RECIPES: Final[Registry[Recipe]] = Registry("RECIPES", OURS, lambda make: Recipe(make, (), "plugins", "a plugin"))
+
+
+def guarded(make: Callable[..., Plan]) -> Callable[..., Plan]:
+    """A plugin's recipe that raises PlanError where it fails, or returns something else than a Plan."""
+
+    @wraps(make)
+    def made(*given: Any, **knobs: Any) -> Plan:
+        takes = "it takes (graph, cluster, costs, *, knobs) and returns a Plan"
+        try:
+            plan = make(*given, **knobs)
+        except PartitaError:
+            raise
+        except Exception as error:
+            raise PlanError(
+                f"the recipe {made.__name__} of a plugin failed ({first_line(error)}); {takes}; PARTITA_TRACEBACK=1 "
+                "shows where"
+            ) from error
+        if not isinstance(plan, Plan):
+            raise PlanError(f"the recipe {made.__name__} of a plugin returned {type(plan).__name__}; {takes}")
+        return plan
+
+    return made
+
+
+RECIPES: Final[Registry[Recipe]] = Registry(
+    "RECIPES", OURS, lambda make: Recipe(guarded(make), (), "plugins", "a plugin")
+)
 
 
 @dataclass(frozen=True, slots=True)

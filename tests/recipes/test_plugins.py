@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+
+from partita.errors import PlanError, RunError
+from partita.kernels.codecs import unfused
+from partita.plan.plan import Plan
+from partita.recipes.catalogue import guarded
 
 SIMULATE = (
     "-m", "partita", "simulate", "tests/small.py:perceptron", "--cluster", "lab-4x1g", "--costs", "datasheet", "--json",
@@ -195,3 +203,38 @@ def test_workers_know_them_too(tmp_path: Path) -> None:
     found = told([*words, *plan], both())
     assert found.returncode == 0, found.stderr
     assert json.loads(found.stdout)["steps"] == 6
+
+
+def test_a_recipe_of_a_plugin_that_fails_is_a_sentence() -> None:
+    def broken(graph: Any, cluster: Any, costs: Any = None) -> Plan:
+        raise ValueError("no\nplan")
+
+    def empty(graph: Any, cluster: Any, costs: Any = None) -> Plan:
+        return None  # type: ignore[return-value]
+
+    with pytest.raises(PlanError, match=r"^the recipe broken of a plugin failed \(ValueError: no\); it takes \(graph"):
+        guarded(broken)(None, None, None)
+    with pytest.raises(PlanError, match=r"^the recipe empty of a plugin returned NoneType; it takes \(graph, cluster"):
+        guarded(empty)(None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("encode", "decode", "sentence"),
+    [
+        (lambda v, *_: v.half(), lambda *_: None, "returned float16 of shape [4] for 4 numbers; return flat uint8"),
+        (lambda v, *_: v.view(torch.uint8), lambda *_: None, "no more than the 8 bytes that the codec's size gives"),
+        (lambda v, *_: 1 / 0, lambda *_: None, "of a codec failed (ZeroDivisionError: division by zero)"),
+        (lambda v, *_: v.half().view(torch.uint8), lambda *_: None, "of a codec returned NoneType; return a tensor"),
+        (
+            lambda v, *_: v.half().view(torch.uint8),
+            lambda m, v, *_: v[1:],
+            "returned shape [3]; return that of `like`, [4]",
+        ),
+    ],
+)
+def test_kernels_of_a_plugin_that_return_what_they_should_not_are_a_sentence(
+    encode: Any, decode: Any, sentence: str
+) -> None:
+    fill, _ = unfused(encode, decode)
+    with pytest.raises(RunError, match=re.escape(sentence)):
+        fill(torch.ones(4), torch.zeros(8, dtype=torch.uint8), {}, 0, True)
