@@ -210,8 +210,17 @@ def text_of(codec: Codec) -> str:
 
 
 def coded_size(codec: Codec, elements: int, item: int) -> Bytes:
-    """Bytes that a codec makes of `elements` numbers of `item` bytes; the expected ones where they vary."""
-    return spec_of(codec).size(elements, item, settings_of(codec)) if elements else 0
+    """Bytes that a codec makes of `elements` numbers of `item` bytes; the expected ones where they vary.
+
+    Raises PlanError for a plugin's size that is no number of bytes.
+    """
+    size = spec_of(codec).size(elements, item, settings_of(codec)) if elements else 0
+    if not isinstance(size, int) or size < 0:
+        raise PlanError(
+            f"the size of codec {codec.name} is {size!r} for {elements} numbers; return a whole number of bytes, such "
+            "as -(-bits // 8)"
+        )
+    return size
 
 
 def check_codec(codec: Codec) -> Codec:

@@ -17,7 +17,9 @@ import torch
 from partita.errors import PlanError, RunError
 from partita.kernels.codecs import unfused
 from partita.plan.plan import Plan
+from partita.plan.wire import Codec
 from partita.recipes.catalogue import guarded
+from partita.wire.codec import SPECS, Spec, coded_size
 
 SIMULATE = (
     "-m", "partita", "simulate", "tests/small.py:perceptron", "--cluster", "lab-4x1g", "--costs", "datasheet", "--json",
@@ -238,3 +240,10 @@ def test_kernels_of_a_plugin_that_return_what_they_should_not_are_a_sentence(
     fill, _ = unfused(encode, decode)
     with pytest.raises(RunError, match=re.escape(sentence)):
         fill(torch.ones(4), torch.zeros(8, dtype=torch.uint8), {}, 0, True)
+
+
+@pytest.mark.parametrize("size", [2.5, -1, None])
+def test_a_size_that_is_no_number_of_bytes_is_a_sentence(size: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SPECS._entries, "odd", Spec("a plugin", lambda elements, item, settings: size))
+    with pytest.raises(PlanError, match=f"the size of codec odd is {size} for 4 numbers; return a whole number of"):
+        coded_size(Codec("odd"), 4, 4)
