@@ -150,13 +150,12 @@ def formula(
     exchange: Mapping[str, Monoid] | None = None, indexed: str = "", windows: Mapping[str, Window] | None = None,
     monoids: Mapping[int, Mapping[str, Monoid | None]] | None = None,
     extents: Sequence[tuple[tuple[int, ...], str]] = (), added: Sequence[int] = (),
-    linear: Sequence[Sequence[int | Path]] = (), alias: bool = False,
 ) -> Pattern | None:  # fmt: skip
     """The pattern of a call; None where the axes do not fit the tensors.
 
     `inputs` maps argument places (or paths) to axes, other tensors have none. An output that lacks a label which some
-    input has is partial by SUM, or by what `monoids[output][label]` says (None: independent of it). `added` and
-    `linear` name argument places; `extents` literals that are sizes; `locked` labels do not divide.
+    input has is partial by SUM, or by what `monoids[output][label]` says (None: independent of it). `added` names
+    argument places; `extents` literals that are sizes; `locked` labels do not divide.
     """
     bound = _bound(call, inputs, outputs, sizes or {})
     if bound is None:
@@ -174,8 +173,6 @@ def formula(
         _work(work),
         tuple(Extent(path, names) for path, text in extents if (names := tuple(text.split()))),
         tuple(places[(place,)] for place in added if (place,) in places),
-        tuple(tuple(places[_path(p)] for p in group if _path(p) in places) for group in linear),
-        alias,
     )
 
 

@@ -119,11 +119,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """`inputs` follow the operator's `reads()`; `added` are inputs that must join a sum once only, such as a bias.
-
-    `linear` groups inputs in which the operator is linear together: where a whole group holds partial sums and
-    everything else is whole, so is the output. `alias` says that the outputs share the first input's memory.
-    """
+    """`inputs` follow the operator's `reads()`; `added` are inputs that must join a sum once only, such as a bias."""
 
     labels: tuple[Label, ...]
     inputs: tuple[Axes, ...]
@@ -131,8 +127,6 @@ class Pattern:
     work: tuple[Work, ...] = ()
     extents: tuple[Extent, ...] = ()
     added: tuple[int, ...] = ()
-    linear: tuple[tuple[int, ...], ...] = ()
-    alias: bool = False
 
     def label(self, name: str) -> Label:
         """Raises PlanError for a name that the pattern does not have."""

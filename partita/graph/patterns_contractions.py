@@ -13,9 +13,7 @@ SPACE: Final = ("z", "y", "x")
 def product(call: Call) -> Pattern | None:
     """mm and bmm."""
     batch = "b " if call.kind == "aten.bmm" else ""
-    return formula(
-        call, {0: f"{batch}n i", 1: f"{batch}i o"}, [f"{batch}n o"], work=f"2 {batch}n i o", linear=((0,), (1,))
-    )  # fmt: skip
+    return formula(call, {0: f"{batch}n i", 1: f"{batch}i o"}, [f"{batch}n o"], work=f"2 {batch}n i o")
 
 
 def product_and_sum(call: Call) -> Pattern | None:
@@ -29,22 +27,19 @@ def product_and_sum(call: Call) -> Pattern | None:
     first = " ".join(name if size == full else "." for name, size, full in zip(names, addend.shape, whole, strict=True))
     return formula(
         call, {0: first, 1: f"{batch}n i", 2: f"{batch}i o"}, [f"{batch}n o"],
-        work=f"2 {batch}n i o", added=(0,), linear=((0, 1), (0, 2)),
+        work=f"2 {batch}n i o", added=(0,),
     )  # fmt: skip
 
 
 def grouped_product(call: Call) -> Pattern | None:
     """Rows sorted by expert, times the expert's own matrix; expert shards mask the rows of others."""
-    return formula(
-        call, {0: "n i", 1: "e i o", 2: "e"}, ["n o"], work="2 n i o", indexed="e", locked="n", linear=((0,), (1,))
-    )
+    return formula(call, {0: "n i", 1: "e i o", 2: "e"}, ["n o"], work="2 n i o", indexed="e", locked="n")
 
 
 def grouped_product_backward(call: Call) -> Pattern | None:
     """(input, weight, offsets, gradient) -> gradients of input and weight."""
     return formula(
         call, {0: "n i", 1: "e i o", 2: "e", 3: "n o"}, ["n i", "e i o"], work="4 n i o", indexed="e", locked="n",
-        linear=((3,),),
     )  # fmt: skip
 
 
@@ -78,7 +73,7 @@ def convolution(call: Call) -> Pattern | None:
         sizes={"g": groups} if groups > 1 else {},
         locked=f"{kernel} {space} {made}" if transposed else kernel,
         windows={} if transposed else windows,
-        extents=[((8,), "g")] if groups > 1 else [], added=(2,), linear=((0, 2), (1, 2)),
+        extents=[((8,), "g")] if groups > 1 else [], added=(2,),
     )  # fmt: skip
 
 
@@ -101,7 +96,6 @@ def convolution_backward(call: Call) -> Pattern | None:
         windows={} if transposed else windows,
         monoids={2: {"i": None}},
         extents=[((9,), "g"), ((3, 0), "g o")] if groups > 1 else [((3, 0), "o")] if call.argument(3) else [],
-        linear=((0,),),
     )  # fmt: skip
 
 
@@ -159,7 +153,7 @@ def attention_backward(call: Call) -> Pattern | None:
     outputs = [f"n {heads} s d", "n h t d", "n h t v"]
     return formula(
         call, inputs, outputs, work=f"6 n h {group}s t d + 4 n h {group}s t v", sizes=sizes, locked=f"d v {locked}",
-        roles={"d": Role.FEATURE, "v": Role.FEATURE}, linear=((0,),),
+        roles={"d": Role.FEATURE, "v": Role.FEATURE},
     )  # fmt: skip
 
 

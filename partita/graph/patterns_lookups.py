@@ -12,7 +12,7 @@ from partita.graph.tensor import Tensor
 def embedding(call: Call) -> Pattern | None:
     """(table [v, f], places): a part of the vocabulary gives zero for places outside it, the parts sum."""
     names = " ".join(dims(call.tensor(1)))
-    return formula(call, {0: "v f", 1: names}, [f"{names} f"], indexed="v", linear=((0,),))
+    return formula(call, {0: "v f", 1: names}, [f"{names} f"], indexed="v")
 
 
 def embedding_backward(call: Call) -> Pattern | None:
@@ -23,7 +23,6 @@ def embedding_backward(call: Call) -> Pattern | None:
         return None
     return formula(
         call, {0: f"{names} f", 1: names}, ["v f"], work=f"1 {names} f", indexed="v", extents=[((2,), "v")],
-        linear=((0,),),
     )  # fmt: skip
 
 
@@ -71,7 +70,7 @@ def index(call: Call) -> Pattern | None:
     steered = " ".join(names[place] for place in taken)
     return formula(
         call, axes | {0: " ".join(names)}, [_indexed_axes(names, spread, taken)],
-        locked="" if one else steered, indexed=steered if one else "", linear=((0,),),
+        locked="" if one else steered, indexed=steered if one else "",
     )  # fmt: skip
 
 
@@ -87,7 +86,7 @@ def index_put(call: Call) -> Pattern | None:
     written = _indexed_axes(names, spread, taken).split()[-len(values.shape) :] if values.shape else []
     return formula(
         call, axes | {0: " ".join(names), 2: " ".join(written)}, [" ".join(names)],
-        locked=steered if adds else f"{steered} {spread}", added=(0,), linear=((0, 2),) if adds else (),
+        locked=steered if adds else f"{steered} {spread}", added=(0,),
     )  # fmt: skip
 
 
@@ -132,7 +131,7 @@ def likelihood_backward(call: Call) -> Pattern | None:
     reduced = (call.integers(4, 1) or (1,))[0] != 0
     return formula(
         call, {0: "" if reduced else place, 1: f"n v {rest}", 2: place, 3: "v", 6: ""}, [f"n v {rest}"],
-        work=f"1 {place}", indexed="v", linear=((0,),),
+        work=f"1 {place}", indexed="v",
     )  # fmt: skip
 
 
@@ -191,5 +190,5 @@ def resized(call: Call) -> Pattern | None:
         inputs = {0: f"n c {before}", 1: f"n c {after}"}
     return formula(
         call, inputs, [f"n c {after}"], work=f"1 n c {before}", locked=f"{before} {after}",
-        roles=dict.fromkeys(f"{before} {after}".split(), Role.FIXED), linear=((0,),),
+        roles=dict.fromkeys(f"{before} {after}".split(), Role.FIXED),
     )  # fmt: skip

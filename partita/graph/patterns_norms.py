@@ -49,7 +49,7 @@ def reduction(call: Call) -> Pattern | None:
     return formula(
         call, {0: " ".join(names)}, [made] * len(call.operator.outputs), work=f"1 {' '.join(names)}",
         locked="" if monoid else " ".join(gone), monoids={0: dict.fromkeys(gone, monoid)},
-        roles=dict.fromkeys(gone, Role.REDUCE), linear=((0,),) if call.kind in ("aten.sum", "aten.mean") else (),
+        roles=dict.fromkeys(gone, Role.REDUCE),
     )  # fmt: skip
 
 

@@ -8,10 +8,6 @@ from partita.graph.formula import Call, Inputs, formula
 from partita.graph.pattern import Axes, Pattern
 from partita.graph.tensor import Tensor
 
-LINEAR: Final = frozenset(
-    f"aten.{name}" for name in ("add", "sub", "neg", "rsub", "clone", "_to_copy", "detach", "alias")
-)
-SCALED: Final = frozenset(f"aten.{name}" for name in ("mul", "div", "true_divide"))
 ALIASES: Final = frozenset(f"aten.{name}" for name in ("detach", "alias", "lift_fresh"))
 COPIES: Final = ALIASES | frozenset(
     f"aten.{name}"
@@ -58,14 +54,9 @@ def pointwise(call: Call) -> Pattern | None:
     found = {path: broadcast(names, out, call.graph.tensor(ref)) for path, ref in call.reads()}
     inputs: Inputs = {path: labels for path, labels in found.items() if labels is not None}
     whole: Axes = tuple((name,) for name in names)
-    linear: tuple[tuple[int, ...], ...] = ()
-    if call.kind in LINEAR:
-        linear = (tuple(range(len(call.operator.arguments))),)
-    elif call.kind in SCALED:
-        linear = ((0,), (1,)) if call.kind == "aten.mul" else ((0,),)
     return formula(
         call, inputs, [whole if t is not None and len(t.shape) == len(whole) else None for t in call.operator.outputs],
-        work="" if call.kind in COPIES else f"1 {' '.join(names)}", linear=linear, alias=call.kind in ALIASES,
+        work="" if call.kind in COPIES else f"1 {' '.join(names)}",
     )  # fmt: skip
 
 

@@ -84,9 +84,7 @@ def reshape(call: Call) -> Pattern | None:
         for place, labels in enumerate(last)
         if isinstance(given, tuple) and call.kind != "aten.flatten" and place < len(given) and given[place] != -1
     ]
-    return formula(
-        call, {0: first}, [last], sizes=sizes, extents=extents, linear=((0,),), alias=is_alias(call),
-    )  # fmt: skip
+    return formula(call, {0: first}, [last], sizes=sizes, extents=extents)
 
 
 def is_alias(call: Call) -> bool:
@@ -107,7 +105,7 @@ def permuted(call: Call) -> Pattern | None:
         one, two = (0, 1) if call.kind == "aten.t" else (call.integers(1)[0], call.integers(2)[0])
         order[one], order[two] = order[two], order[one]
     made = " ".join(names[dim] for dim in order)
-    return formula(call, {0: " ".join(names)}, [made], linear=((0,),), alias=True)
+    return formula(call, {0: " ".join(names)}, [made])
 
 
 def expanded(call: Call) -> Pattern | None:
@@ -118,7 +116,7 @@ def expanded(call: Call) -> Pattern | None:
     given = call.argument(1)
     sizes = given if isinstance(given, tuple) else ()
     extents = [((1, place), name) for place, name in enumerate(dims(out)) if place < len(sizes) and sizes[place] != -1]
-    return formula(call, {0: labels}, [" ".join(dims(out))], extents=extents, linear=((0,),), alias=True)
+    return formula(call, {0: labels}, [" ".join(dims(out))], extents=extents)
 
 
 def _dim(call: Call, place: int, rank: int, default: int = 0) -> int:
@@ -132,7 +130,7 @@ def unsqueezed(call: Call) -> Pattern | None:
     if read is None or out is None:
         return None
     first, last, sizes = factored(read.shape, out.shape)
-    return formula(call, {0: first}, [last], sizes=sizes, linear=((0,),), alias=True)
+    return formula(call, {0: first}, [last], sizes=sizes)
 
 
 def chosen(call: Call) -> Pattern | None:
@@ -149,7 +147,7 @@ def chosen(call: Call) -> Pattern | None:
         made.pop(dim)
     return formula(
         call, {0: " ".join(names)}, [" ".join(made)] * len(call.operator.outputs),
-        locked="" if whole else names[dim], linear=((0,),), alias=call.kind in SAME_MEMORY,
+        locked="" if whole else names[dim],
     )  # fmt: skip
 
 
@@ -166,7 +164,7 @@ def put_back(call: Call) -> Pattern | None:
         read.pop(dim)
     return formula(
         call, {0: " ".join(read)}, [" ".join(names)], locked="" if whole else names[dim],
-        extents=[((1, k), name) for k, name in enumerate(names)], linear=((0,),),
+        extents=[((1, k), name) for k, name in enumerate(names)],
     )  # fmt: skip
 
 
@@ -181,9 +179,7 @@ def joined(call: Call) -> Pattern | None:
     read = [name for k, name in enumerate(names) if not (stacked and k == dim)]
     labels = " ".join("." if not stacked and name == names[dim] else name for name in read)
     inputs: Inputs = {(0, k): labels for k in range(len(parts))}
-    return formula(
-        call, inputs, [" ".join(names)], locked=names[dim], linear=(tuple((0, k) for k in range(len(parts))),)
-    )
+    return formula(call, inputs, [" ".join(names)], locked=names[dim])
 
 
 def moved(call: Call) -> Pattern | None:
@@ -200,4 +196,4 @@ def moved(call: Call) -> Pattern | None:
         rank = max(len(names), 1)
         whole = {names[dim % rank] for dim in call.integers(2 if call.kind == "aten.roll" else 1) if names}
     reads = " ".join("." if a != b else name for name, a, b in zip(names, read.shape, out.shape, strict=True))
-    return formula(call, {0: reads}, [" ".join(names)], locked=" ".join(sorted(whole)), linear=((0,),))
+    return formula(call, {0: reads}, [" ".join(names)], locked=" ".join(sorted(whole)))
