@@ -114,11 +114,10 @@ def _lifetimes(graph: Graph) -> Lifetimes:
             if ref in root:
                 last[root[ref]] = i
         shares = bool(reads) and shares_memory(operator, graph)
-        for index, tensor in enumerate(operator.outputs):
-            ref = Ref(operator.name, index if operator.several else -1)
-            if tensor is not None and not shares:
+        for ref in operator.results():
+            if not shares:
                 root[ref], found.made[ref], last[ref] = ref, i, i
-            elif tensor is not None and reads[0] in root:
+            elif reads[0] in root:
                 root[ref] = root[reads[0]]
     for _, ref in graph.gradients:
         if root.get(ref) in found.made:

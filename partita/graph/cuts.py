@@ -58,7 +58,7 @@ def _liveness(graph: Graph) -> Liveness:
                 last[number] = position
                 forward_last[number] = position if operator.phase is Phase.FORWARD else forward_last[number]
         shares = bool(reads) and shares_memory(operator, graph)
-        for ref in _outputs(graph, position):
+        for ref in operator.results():
             made[place[ref]] = position
             if shares:
                 roots[place[ref]] = roots[reads[0]] if reads[0] >= 0 else -1
@@ -68,16 +68,9 @@ def _liveness(graph: Graph) -> Liveness:
     return Liveness(tuple(place), tuple(made), tuple(last), tuple(forward_last), tuple(roots))
 
 
-def _outputs(graph: Graph, position: int) -> Iterator[Ref]:
-    operator = graph.operators[position]
-    for index, tensor in enumerate(operator.outputs):
-        if tensor is not None:
-            yield Ref(operator.name, index if operator.several else -1)
-
-
 def _values(graph: Graph) -> Iterator[Ref]:
-    for position in range(len(graph.operators)):
-        yield from _outputs(graph, position)
+    for operator in graph.operators:
+        yield from operator.results()
 
 
 @dataclass(frozen=True, slots=True)

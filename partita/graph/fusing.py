@@ -67,7 +67,7 @@ class _Fuser:
         self.reads: list[list[Ref]] = []
         for i, operator in enumerate(self.operators):
             self.reads.append([self.roots.get(ref, ref) for ref in operator.reads()])
-            for ref in outputs_of(operator):
+            for ref in operator.results():
                 self.roots[ref] = self.reads[i][0] if self.views[i] and self.reads[i] else ref
             for ref in dict.fromkeys(self.reads[i]) if not self.views[i] else ():
                 self.readers.setdefault(ref, []).append(i)
@@ -90,7 +90,7 @@ class _Fuser:
                 turn[i] = max((turn[place] + (not self.loops[place]) for place in makers), default=0)
         for i in reversed(range(len(turn))):
             if self.loops[i]:
-                later = [turn[j] for ref in outputs_of(self.operators[i]) for j in self.readers.get(ref, ())
+                later = [turn[j] for ref in self.operators[i].results() for j in self.readers.get(ref, ())
                          if self.maker(ref, j) == i]  # fmt: skip
                 turn[i] = max(turn[i], min(later, default=turn[i]))
         return turn
@@ -121,7 +121,7 @@ class _Fuser:
             for ref in self.reads[i]:
                 read.append(not self.joined(ref, i) and (of(i), ref) not in seen)
                 seen.add((of(i), ref))
-            written = tuple(self._leaves(ref) for ref in outputs_of(operator))
+            written = tuple(self._leaves(ref) for ref in operator.results())
             found.append(Part(tuple(read), written, of(i) == i))
         return tuple(found)
 
@@ -135,12 +135,6 @@ def _root(kernel: list[int], i: int) -> int:
     while kernel[i] != i:
         i = kernel[i]
     return i
-
-
-def outputs_of(operator: Operator) -> list[Ref]:
-    """What an operator makes, in order, without what it leaves out."""
-    several = operator.several
-    return [Ref(operator.name, i if several else -1) for i, made in enumerate(operator.outputs) if made is not None]
 
 
 def _across(operator: Operator, graph: Graph) -> bool:

@@ -77,6 +77,14 @@ class Operator:
         """Every value that it reads, in the order of its arguments, then of its keywords."""
         return iter(self._read)
 
+    def result(self, index: int) -> Ref:
+        """Its output `index`, as others read it."""
+        return Ref(self.name, index if self.several else -1)
+
+    def results(self) -> Iterator[Ref]:
+        """Every output that is computed, in order."""
+        return (self.result(index) for index, tensor in enumerate(self.outputs) if tensor is not None)
+
     @cached_property
     def _read(self) -> tuple[Ref, ...]:
         return (*references(self.arguments), *(ref for _, value in self.keywords for ref in references(value)))

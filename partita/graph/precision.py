@@ -141,7 +141,7 @@ class _Writer:
         if read is not operator and operator.target.split(".")[1] in CHOICES:
             rule, read, floats = "inside", operator, self._floats(operator)
         self._emit(read, rule, floats)
-        first = Ref(operator.name, 0 if operator.several else -1)
+        first = operator.result(0)
         if rule == "inside" and self.spec(first).dtype == self.wide != before:
             self.rounded[first] = self._cast(first, before, operator)
 
@@ -153,7 +153,7 @@ class _Writer:
             read = self._summed(read)
         self._emit(read, dtype_rule(operator.target, True, self.wide), self._floats(read))
         for index, tensor in enumerate(operator.outputs):
-            ref = Ref(operator.name, index if operator.several else -1)
+            ref = operator.result(index)
             if tensor is None or tensor.dtype != self.wide:
                 continue
             self.groups[ref] = group
@@ -211,7 +211,7 @@ class _Writer:
                 statistic = ATTENTION in operator.target and "backward" not in operator.target and index
                 tensor = replace(tensor, dtype="float32" if statistic else self.wide if apart and index else dtype)
             if tensor is not None:
-                self.specs[Ref(operator.name, index if operator.several else -1)] = tensor
+                self.specs[operator.result(index)] = tensor
             outputs.append(tensor)
         self.body.append(replace(reading(operator, lambda ref: cast.get(ref, ref)), outputs=tuple(outputs)))
 

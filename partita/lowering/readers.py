@@ -27,8 +27,7 @@ def _parameter_readers(graph: Graph) -> dict[str, Places]:
         for name in dict.fromkeys(filter(None, reads)):
             found[name].append(place)
         if reads and reads[0] and shares_memory(operator, graph):
-            for index in range(len(operator.outputs)):
-                viewed[Ref(operator.name, index if operator.several else -1)] = reads[0]
+            viewed |= dict.fromkeys(operator.results(), reads[0])
     return {name: tuple(places) for name, places in found.items()}
 
 

@@ -128,8 +128,7 @@ class _Writer:
         arguments = self.called(i, operator)
         arguments += [self.argument(a) for a in operator.arguments]
         arguments += [f"{key}={self.argument(value)}" for key, value in operator.keywords]
-        made = [Ref(operator.name, n if operator.several else -1) for n in range(len(operator.outputs))]
-        used = [ref for ref in made if ref in self.last]
+        used = [ref for ref in operator.results() if ref in self.last]
         name = self.local(Ref(operator.name))
         self.lines.append(f"{name} = _{i}({', '.join(arguments)})")
         if operator.several:

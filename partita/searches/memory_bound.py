@@ -9,7 +9,6 @@ from partita.cluster.cluster import Cluster
 from partita.graph.cuts import liveness
 from partita.graph.graph import Graph
 from partita.graph.kinds import kinds_of
-from partita.graph.operator import Ref
 from partita.units import Bytes
 
 
@@ -49,6 +48,5 @@ def _widths(graph: Graph) -> Iterator[tuple[Bytes, str]]:
     place = {ref: number for number, ref in enumerate(lives.values)}
     for name in kinds_of(graph).names:
         operator = graph.operators[graph.index[name]]
-        made = [Ref(name, i if operator.several else -1) for i, t in enumerate(operator.outputs) if t is not None]
-        roots = {lives.roots[place[ref]] for ref in (*operator.reads(), *made) if ref in place} - {-1}
+        roots = {lives.roots[place[ref]] for ref in (*operator.reads(), *operator.results()) if ref in place} - {-1}
         yield sum(graph.tensor(lives.values[root]).size(one) for root in roots), operator.target
