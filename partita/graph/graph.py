@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from partita.graph.operator import Operator, Phase, Ref
 from partita.graph.tensor import ITEMSIZE, Tensor
+from partita.units import Bytes
 
 TANGENT: Final = "tangent"
 T = TypeVar("T")
@@ -172,15 +173,25 @@ class Graph:
         for _, ref in (*self.gradients, *self.mutations):
             yield ref
 
+    @property
+    def minibatch(self) -> int:
+        """Samples of the minibatch that a plan divides: the task's global one, or what was captured."""
+        return self.global_batch or self.batch
+
     @cached_property
     def item(self) -> float:
         """Bytes of an element of what is trained, on the average."""
-        return sum(p.tensor.size() for p in self.trainable) / self.trained_elements
+        return self.trained_bytes / self.trained_elements
 
     @cached_property
     def state_factor(self) -> float:
         """Bytes that the optimizer keeps for each byte of what is trained."""
         return self.optimizer.state_bytes(1) / self.item
+
+    @property
+    def trained_bytes(self) -> Bytes:
+        """Bytes of what is trained."""
+        return sum(p.tensor.size() for p in self.trainable)
 
     @property
     def trained_elements(self) -> int:

@@ -99,7 +99,7 @@ class Pipeline:
     @cached_property
     def batch(self) -> int:
         """Samples of a minibatch."""
-        return self.graph.global_batch or self.graph.batch
+        return self.graph.minibatch
 
     def replica_sets(self, place: int) -> Iterator[StageReplicas]:
         """Who runs what at a place along the pipe."""

@@ -116,7 +116,7 @@ def draft(graph: Graph, plan: Plan, *, cut: bool = False, factors: Factors | Non
     """
     sync = plan.sync[0] if plan.sync else Sync()
     buckets = buckets_of(graph, sync.wire, tuple(factors.number) if factors else ())
-    batch = graph.global_batch or graph.batch
+    batch = graph.minibatch
     groups = replica_groups(batch, plan.mesh.size, plan.schedule.microbatches)
     forward, needs = _forward(graph, buckets, cut)
     found = {
@@ -158,7 +158,7 @@ def microbatches(count: int, plan: Plan) -> tuple[int, ...]:
 def sizes_of(plan: Plan, graph: Graph) -> tuple[int, ...]:
     """The batch sizes of all segments that a plan, and the phases before it, are lowered to."""
     workers = plan.mesh.length("data") if plan.stages else plan.mesh.size
-    groups = replica_groups(graph.global_batch or graph.batch, workers, plan.schedule.microbatches)
+    groups = replica_groups(graph.minibatch, workers, plan.schedule.microbatches)
     found = {count for group in groups for count in microbatches(group.count, plan)}
     for phase in plan.before:
         found |= set(sizes_of(phase.plan, graph))

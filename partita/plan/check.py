@@ -59,7 +59,7 @@ def _mesh(plan: Plan, cluster: Cluster) -> None:
 
 
 def _samples(plan: Plan, graph: Graph) -> None:
-    batch, m = graph.global_batch or graph.batch, plan.schedule.microbatches
+    batch, m = graph.minibatch, plan.schedule.microbatches
     if m < 1:
         raise PlanError(f"{plan.name} asks for {m} microbatches; 1 or more are allowed")
     workers = plan.mesh.length("data")

@@ -22,7 +22,7 @@ def adam(
     weights and K samples, workers send K rows of activations and errors in place of the gradient where that is less, K
     < M N / (M + N), and get weights back."""
     workers = cluster.size - servers if own else cluster.size
-    share = -(-(graph.global_batch or graph.batch) // max(workers, 1))
+    share = -(-graph.minibatch // max(workers, 1))
     wire = Wire.even(bucket_bytes)
     through = servers_on(cluster, servers, own)
     named = tuple(

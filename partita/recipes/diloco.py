@@ -32,7 +32,7 @@ def diloco(
     A change that lasts is amplified by rate / (1 - momentum), 7 by default. Where that is too much (plain SGD near its
     largest stable rate), lower the task's rate or the `momentum`.
     """
-    whole = sum(parameter.tensor.size() for parameter in graph.trainable)
+    whole = graph.trained_bytes
     size = min(bucket_bytes, max(whole // (4 * fragments), 1)) if fragments > 1 else bucket_bytes
     wire = Wire.even(size)
     outer = Outer(rate, momentum, nesterov=momentum > 0, keep=keep)

@@ -42,7 +42,7 @@ def pipeline(
             f"{name} cuts a model into stages, and {graph.name} is one operator, of which only samples can be divided "
             f"({graph.blind.rstrip('.')}); use a plan without stages, such as ddp"
         )
-    batch = graph.global_batch or graph.batch
+    batch = graph.minibatch
     blocks = blocks_of(graph, cluster, costs, max(batch // (data * microbatches), 1))
     wire = Wire.even(bucket_bytes, codecs=read_codecs(codec))
     if balance == "replicas":

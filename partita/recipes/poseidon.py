@@ -19,7 +19,7 @@ def poseidon(
     """Hybrid communication (FM-03; Zhang et al., USENIX ATC 2017): each dense layer goes the way that takes fewer
     bytes, its factors to all workers, or its gradient through servers, one on each worker's device. Everything else
     goes through the servers, in keys of `slice_bytes`, each sent as soon as the backward pass has made it."""
-    p, batch = cluster.size, graph.global_batch or graph.batch
+    p, batch = cluster.size, graph.minibatch
     wire = Wire(bucket_bytes=0, first_bucket_bytes=0, slice_bytes=slice_bytes)
     named = tuple(
         Sync(parameters=name, payload=Payload.FACTOR, wire=wire)

@@ -30,7 +30,7 @@ def tuned(
 ) -> tuple[Bytes, Bytes]:
     """(bytes of a slice, of the credit, which holds one of `flights` slices at first) for which the plan is predicted
     to be the fastest; by data sheets where no costs are given."""
-    total = max(sum(parameter.tensor.size() for parameter in graph.trainable), 1)
+    total = max(graph.trained_bytes, 1)
     known: dict[Plan, Seconds] = {}
 
     def seconds(point: tuple[Bytes, Bytes]) -> Seconds:

@@ -134,7 +134,7 @@ def graph_answer(graph: Graph, path: str | None) -> Answer:
     """A captured graph, and where it was written."""
     body: dict[str, Any] = {
         "name": graph.name, "operators": len(graph.operators), "parameters": graph.parameter_elements,
-        "batch": graph.global_batch or graph.batch, "samples": graph.samples, "rung": graph.rung, "blind": graph.blind,
+        "batch": graph.minibatch, "samples": graph.samples, "rung": graph.rung, "blind": graph.blind,
         "symbolic": graph.symbolic, "path": path,
     }  # fmt: skip
     return Answer(body, lines_of(body))

@@ -23,7 +23,7 @@ class Setting:
 
 def setting_of(graph: Graph, cluster: Cluster) -> Setting:
     """The setting of a graph on a cluster; model FLOPs are those of the contractions, as usual for MFU."""
-    batch = graph.global_batch or graph.batch
+    batch = graph.minibatch
     work = sum(flops(operator, graph, batch) for operator in graph.operators if is_contraction(operator))
     dtype = graph.parameters[0].tensor.dtype if graph.parameters else "float32"
     return Setting(graph.samples, float(work), PRECISION_OF.get(dtype, dtype), cluster.devices)

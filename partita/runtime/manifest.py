@@ -76,7 +76,7 @@ def identity_of(graph: Graph, seed: int, update: Update) -> Identity:
     words = [repr((o.name, o.target, o.arguments, o.keywords)) for o in graph.operators]
     signature = hashlib.sha256("\n".join(words).encode()).hexdigest()
     return Identity(
-        layout, ruled(graph, update).optimizer.name, signature, seed, graph.global_batch or graph.batch, graph.samples
+        layout, ruled(graph, update).optimizer.name, signature, seed, graph.minibatch, graph.samples
     )  # fmt: skip
 
 

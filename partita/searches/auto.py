@@ -84,11 +84,11 @@ def shortlist_of(
     Raises PlanError where nothing can be lowered.
     """
     check_objective(objective, allow, cluster)
-    batch = graph.global_batch or graph.batch
+    batch = graph.minibatch
     sizes = (1, max(batch // max(cluster.size // 4, 1), 2), batch) if graph.symbolic else (graph.batch,)
     costs = datasheet_costs(graph, cluster, sizes, measured=measured)
     cuts = cuts_of(graph, cluster, costs, min(4 * cluster.size, MOST_STAGES))
-    trained = sum(p.tensor.size() for p in graph.trainable)
+    trained = graph.trained_bytes
     space = space_of(graph, cluster, cuts.most, trained)
     if not len(space):
         raise PlanError("no plan of the grid applies: " + "; ".join(sorted({why for _, why in space.refused})))
@@ -124,7 +124,7 @@ def shortlist_of(
 def usual(graph: Graph, cluster: Cluster) -> str:
     """The plan that is asked about where none is named, and that `auto` has to be better than: data parallelism over
     all devices, its gradients in at most about 64 messages."""
-    size = sum(p.tensor.size() for p in graph.trainable) // 64
+    size = graph.trained_bytes // 64
     return f"ddp(bucket_bytes={size})" if size > 4 * 2**20 else "ddp"
 
 

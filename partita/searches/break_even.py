@@ -67,7 +67,7 @@ def break_even_of(plan: Plan, costs: Costs) -> BreakEven | None:
 def codec_baseline(graph: Graph, cluster: Cluster) -> tuple[Plan, ...]:
     """The plan on which every codec is looked at: gradients that are all-reduced, without one. None for one device, for
     more than a break-even is simulated for, or for more than there are samples."""
-    some = 1 < cluster.size <= min(MOST_RANKS, graph.global_batch or graph.batch)
+    some = 1 < cluster.size <= min(MOST_RANKS, graph.minibatch)
     return (call("ddp", graph, cluster),) if some else ()
 
 

@@ -127,7 +127,7 @@ class StepTerms:
     @cached_property
     def samples(self) -> Reals:
         """Of a microbatch."""
-        return (self.graph.global_batch or self.graph.batch) / (self.data * self.m)
+        return self.graph.minibatch / (self.data * self.m)
 
     @cached_property
     def place(self) -> dict[str, Reals]:

@@ -211,7 +211,7 @@ def _bound(graph: Graph, cluster: Cluster, costs: Costs) -> Seconds:
 
 def _work(graph: Graph, costs: Costs) -> Seconds:
     """The core-seconds of the cheapest known way of a minibatch."""
-    batch = graph.global_batch or graph.batch
+    batch = graph.minibatch
     return min((costs.segment(0, len(graph.operators), n) * batch / n for n in costs.sizes), default=0.0)
 
 

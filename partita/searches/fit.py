@@ -111,7 +111,7 @@ def fit(graph: Graph, cluster: Cluster, plan: Plan | None) -> Fit:
 
 
 def _ways(graph: Graph, cluster: Cluster) -> Iterator[_Way]:
-    batch, whole = graph.global_batch or graph.batch, None
+    batch, whole = graph.minibatch, None
     halvings = [n for n in range(HALVINGS + 1) if n == 0 or (graph.symbolic and batch >> n)]
     for halving in halvings:
         smaller = of_minibatch(graph, batch >> halving)

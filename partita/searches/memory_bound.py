@@ -33,7 +33,7 @@ class MemoryBound:
 def memory_bound_of(graph: Graph, cluster: Cluster) -> MemoryBound:
     """The bound of a step: its state divided evenly over all devices, and the operator that takes most for one sample,
     whatever is computed again or goes on elsewhere."""
-    trained = sum(p.tensor.size() for p in graph.trainable)
+    trained = graph.trained_bytes
     elements = graph.trained_elements
     gradients = trained if cluster.size > 1 else 0
     whole = trained + gradients + graph.optimizer.state_bytes(elements)

@@ -73,7 +73,7 @@ def weighed(known: StepsToLoss, found: Mapping[int, Search]) -> tuple[MinibatchC
 
 def _sized(graph: Graph, batch: int) -> Graph:
     """The graph for minibatches of another size. Raises PlanError where it holds for its own only."""
-    if batch == (graph.global_batch or graph.batch):
+    if batch == graph.minibatch:
         return graph
     if not graph.symbolic:
         raise PlanError(f"the graph of {graph.name} was captured for {graph.batch} samples only")

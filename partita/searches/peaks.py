@@ -56,7 +56,7 @@ def shortened(plan: Plan, graph: Graph) -> tuple[Plan, Graph, int]:
     """The plan and the step with fewer microbatches of the same size, and by how many: where a backward pass follows
     each forward pass, no more are under way at once than the pipe is long, and all that more of them add are samples
     that were loaded ahead."""
-    schedule, batch = plan.schedule, graph.global_batch or graph.batch
+    schedule, batch = plan.schedule, graph.minibatch
     m, data = schedule.microbatches, plan.mesh.length("data") if plan.stages else plan.mesh.size
     enough = (AHEAD if schedule.chunks == 1 else ROUND * schedule.chunks) * max(plan.mesh.length("pipe"), 1)
     dealt, uneven = any(stage.ranks for stage in plan.stages), batch % (data * m) != 0

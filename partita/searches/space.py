@@ -66,7 +66,7 @@ class Space:
 def space_of(graph: Graph, cluster: Cluster, blocks: int, trained: Bytes) -> Space:
     """Every point that the devices, the minibatch and the model's `blocks` allow and that can be lowered; gradients
     take `trained` bytes."""
-    batch, size = graph.global_batch or graph.batch, cluster.size
+    batch, size = graph.minibatch, cluster.size
     divisors = [d for d in range(1, batch + 1) if batch % d == 0]
     rows, refused = [np.zeros((0, len(COLUMNS)), np.int64)], []
     for schedule, (name, order, chunks) in enumerate(SCHEDULES):

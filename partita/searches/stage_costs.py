@@ -50,7 +50,7 @@ class StageCosts:
 
     def __init__(self, graph: Graph, cluster: Cluster, measured: Costs | None = None) -> None:
         self.graph, self.cluster = graph, cluster
-        self.batch = graph.global_batch or graph.batch
+        self.batch = graph.minibatch
         self.speeds = np.array([device.pace for device in cluster.devices])
         self.peaks = np.array([device.speed for device in cluster.devices])  # of a quota that was saved up
         self.sheet = cache(lambda size: datasheet_costs(graph, cluster, (size,), measured=measured))

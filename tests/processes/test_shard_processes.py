@@ -30,7 +30,7 @@ def test_weights_equal_a_plain_loop(crews: Crews, plan: str, tmp_path: Path) -> 
 def test_counted_bytes_are_those_of_the_closed_form(crews: Crews) -> None:
     """ME-01, ME-02: 2(N-1)/N of the parameters' bytes; ME-03: 3(N-1)/N; over all ranks, whose parts differ by one."""
     crew = crews("digits-cnn", "local:3")
-    psi = sum(parameter.tensor.size() for parameter in crew.graph.trainable)
+    psi = crew.graph.trained_bytes
     for text, passes in (("zero1", 2), ("zero2(bucket_bytes=9000)", 2), ("zero3(bucket_bytes=9000)", 3)):
         plan = api.plan_of(text, crew.graph, crew.cluster)
         program = lower(crew.graph, plan, crew.cluster)[-1].program

@@ -150,7 +150,7 @@ def test_weights_travel_once_in_a_run(graph: Graph) -> None:
     assert sent(graph, "parallel_sgd") == (0, 0, 0, 0)
     assert stretch.end is not None
     costs = priced(graph, machines, [3])
-    size = sum(parameter.tensor.size() for parameter in graph.trainable)
+    size = graph.trained_bytes
     assert sum(simulate(stretch.end, costs).wire_sent) == 2 * 3 * size
 
 

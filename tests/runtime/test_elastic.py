@@ -86,7 +86,7 @@ def test_without_springs_workers_train_alone(task: Task, graph: Graph) -> None:
 @pytest.mark.parametrize("name", ["easgd", "eamsgd", "admm"])
 def test_a_centre_costs_an_all_reduce_a_period(graph: Graph, name: str) -> None:
     """DP-19, DP-20: 2 (p - 1) / p n bytes a rank every tau steps."""
-    machines, size = whole_cores(4, 1e9), sum(p.tensor.size() for p in graph.trainable)
+    machines, size = whole_cores(4, 1e9), graph.trained_bytes
     program = lower(graph, call(f"{name}(period=2)", graph, machines), machines)[-1].program
     sent = simulate(program, priced(graph, machines, [3])).wire_sent
     assert sum(sent) == pytest.approx(2 * 3 * size / 2, abs=4)

@@ -115,7 +115,7 @@ def test_the_mean_takes_the_mean_gradient(graph: Graph) -> None:
 @pytest.mark.parametrize(("text", "degree"), [("d_psgd", 2), ("d_psgd(neighbours=complete)", 5)])
 def test_a_step_sends_weights_to_each_neighbour(graph: Graph, text: str, degree: int) -> None:
     """DP-21: deg n bytes out and as many in, on every link but none else."""
-    machines, size = whole_cores(6, 1e9), sum(p.tensor.size() for p in graph.trainable)
+    machines, size = whole_cores(6, 1e9), graph.trained_bytes
     program = lower(graph, call(text, graph, machines), machines)[-1].program
     found = simulate(program, priced(graph, machines, [2]))
     assert found.wire_sent == (degree * size,) * 6
@@ -126,7 +126,7 @@ def test_a_step_sends_weights_to_each_neighbour(graph: Graph, text: str, degree:
 @pytest.mark.parametrize("partners", [1, 2])
 def test_an_exchange_of_gossip_takes_so_many_copies(graph: Graph, partners: int) -> None:
     """DP-23: r n bytes a rank and exchange, on average; 8 more a message with push-sum weights."""
-    machines, size = whole_cores(6, 1e9), sum(p.tensor.size() for p in graph.trainable)
+    machines, size = whole_cores(6, 1e9), graph.trained_bytes
     for direction, more in (("pull", 0), ("push", 8)):
         text = f"gossip(direction={direction},partners={partners},draws=3)"
         program = lower(graph, call(text, graph, machines), machines)[-1].program

@@ -182,7 +182,7 @@ def test_agreeing_costs_its_messages() -> None:
 def test_fusion_bounds_the_number_of_sums() -> None:
     """DP-33: at most 2 ceil(n / fusion) sums a step."""
     graph, machines = layers(16, batch=24), cluster_of(4)
-    n = sum(p.tensor.size() for p in graph.trainable)
+    n = graph.trained_bytes
     for fusion in (100, 256, 1000, 10**6):
         program = lower(graph, call(f"horovod(bucket_bytes={fusion})", graph, machines), machines)[-1].program
         sums = [i for i in program.role_of[1].instructions if isinstance(i.act, Collective)]

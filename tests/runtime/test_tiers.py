@@ -54,7 +54,7 @@ def test_one_worker_has_the_servers_that_were_asked_for(plan: str, size: int, ro
 def test_a_root_has_as_many_peers_as_its_fan(fan: int) -> None:
     """DP-08: f n bytes come in and go out at the root each step, n for each child of an inner node."""
     graph, place = layers(4, batch=24), machines(8 + 1 + fan, 1e9)
-    size = sum(p.tensor.size() for p in graph.trainable)
+    size = graph.trained_bytes
     program = lower(graph, call(f"ps_hierarchical(fan={fan})", graph, place), place)[-1].program
     found = simulate(program, priced(graph, place, sorted({s.batch for s in program.segments})))
     root, leaves, workers = found.wire_sent[8], found.wire_sent[9:], found.wire_sent[:8]
@@ -73,7 +73,7 @@ def test_the_best_fan_is_the_one_whose_tiers_take_least() -> None:
         program = lower(graph, call(f"ps_hierarchical(fan={fan})", graph, place), place)[-1].program
         costs = priced(graph, place, sorted({s.batch for s in program.segments}), operator=1e-9)
         seconds[fan] = simulate(program, costs).step_seconds
-    n = sum(p.tensor.size() for p in graph.trainable) / 1e5
+    n = graph.trained_bytes / 1e5
     for fan, found in seconds.items():
         assert found == pytest.approx(2 * (fan + 8 / fan) * n, rel=0.1)
     assert max(seconds[2], seconds[4]) < min(seconds[1], seconds[8])

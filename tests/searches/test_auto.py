@@ -41,7 +41,7 @@ def deep(batch: int) -> Graph:
 def grid_of(graph: Graph, cluster: Cluster) -> tuple[Space, Estimates]:
     costs = datasheet_costs(graph, cluster, (1, 8, graph.global_batch))
     cuts = cuts_of(graph, cluster, costs, 16)
-    space = space_of(graph, cluster, cuts.most, sum(p.tensor.size() for p in graph.trainable))
+    space = space_of(graph, cluster, cuts.most, graph.trained_bytes)
     return space, estimates_of(graph, cluster, costs, space, cuts)
 
 

@@ -43,7 +43,7 @@ def deep(batch: int) -> Graph:
 def space_on(graph: Graph, cluster: Cluster) -> Space:
     costs = datasheet_costs(graph, cluster, (1, graph.global_batch))
     cuts = cuts_of(graph, cluster, costs, 16)
-    return space_of(graph, cluster, cuts.most, sum(p.tensor.size() for p in graph.trainable))
+    return space_of(graph, cluster, cuts.most, graph.trained_bytes)
 
 
 def clocked(graph: Graph, cluster: Cluster, text: str, measured: Costs | None = None) -> tuple[float, int]:

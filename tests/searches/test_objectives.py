@@ -35,7 +35,7 @@ def found(cluster: Cluster, objective: str = "time", allow: str = "exact", calls
 
 def batches(graph: Graph) -> list[int]:
     """Whatever a worker's part of a minibatch may be."""
-    return list(range(1, (graph.global_batch or graph.batch) + 1))
+    return list(range(1, graph.minibatch + 1))
 
 
 def with_prices(cluster: Cluster, price: float) -> Cluster:

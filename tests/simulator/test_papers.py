@@ -47,7 +47,7 @@ def test_a_server_takes_and_gives_a_gradient_of_each_worker(workers: int) -> Non
     graph = two_layers()
     program, found = simulated(graph, "ps_sync(bucket_bytes=48)", workers + 1, 1e6)
     n = sum(bucket.size for bucket in program.trained)
-    assert n == sum(parameter.tensor.size() for parameter in graph.trainable)
+    assert n == graph.trained_bytes
     assert sum(size for _, to, size in found.traffic if to == workers) == workers * n
     assert sum(size for source, _, size in found.traffic if source == workers) == workers * n
     assert sum(size for _, _, size in found.traffic) == 2 * workers * n
