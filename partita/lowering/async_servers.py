@@ -34,7 +34,7 @@ from partita.lowering.owners import owners_of
 from partita.lowering.push_pull import PushPull, drops, served_in, tags_of
 from partita.lowering.quorum import counted, in_consensus, mastered
 from partita.lowering.samples import ComputeStep, Draft, ReplicaGroup, packed, passes, separate
-from partita.plan.plan import Plan
+from partita.plan.plan import Plan, agreement_of
 from partita.plan.sync import Payload, Servers, Sync
 from partita.program.instruction import (
     After,
@@ -62,7 +62,7 @@ CORRECTIONS: Final = ("delay", "staleness")
 
 def waits_for_all(plan: Plan) -> bool:
     """Whether the plan is synchronous: every update is the sum of all workers' gradients of one step."""
-    sync = plan.sync[0] if plan.sync else Sync()
+    sync = agreement_of(plan)
     consistency = sync.consistency
     ahead = consistency.staleness or consistency.need or any(c.name != "momentum" for c in plan.update.corrections)
     return not (isinstance(sync.through, Servers) and (ahead or sync.payload is Payload.DELTA))

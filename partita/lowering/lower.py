@@ -37,7 +37,7 @@ from partita.lowering.tiers import fans_out
 from partita.plan.check import check
 from partita.plan.memory import Shard
 from partita.plan.mesh import Split
-from partita.plan.plan import COMPILED, DEFERRED, Plan, alone
+from partita.plan.plan import COMPILED, DEFERRED, Plan, agreement_of, alone
 from partita.plan.rule import ruled
 from partita.plan.schedule import Schedule, Versions
 from partita.plan.sync import AllReduce, Frequency, Outer, Payload, Servers, Sync
@@ -126,7 +126,7 @@ def check_lowered(graph: Graph, plan: Plan, cluster: Cluster) -> None:
 def refuse(graph: Graph, plan: Plan) -> None:
     """Raises LoweringError naming the first part of the plan that cannot be carried out yet."""
     factored, plan = tuple(factor_gaps(graph, plan)), base_of(plan)
-    sync, loose = plan.sync[0] if plan.sync else Sync(), not waits_for_all(plan)
+    sync, loose = agreement_of(plan), not waits_for_all(plan)
     ways = {sync.wire.collective, *(algorithm for _, algorithm in sync.wire.by_size)} - {BACKEND}
     for algorithm in sorted(ways):
         all_reduce(algorithm, plan.mesh.length("data"))
@@ -159,7 +159,7 @@ def refuse(graph: Graph, plan: Plan) -> None:
 
 
 def _shard_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
-    sync, over, shards = plan.sync[0] if plan.sync else Sync(), plan.memory.over, plan.memory.shard is not Shard.NONE
+    sync, over, shards = agreement_of(plan), plan.memory.over, plan.memory.shard is not Shard.NONE
     summed = bool(plan.sync) and isinstance(sync.through, AllReduce) and sync.payload is Payload.GRADIENT
     yield shards and plan.mesh.size > 1 and not summed, "sharded state where no gradients are all-reduced"
     yield shards and sync.consistency.lag > 0, "sharded state with late gradients"
@@ -178,7 +178,7 @@ def _order_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
 
 def _pipeline_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
     """The same of a plan with stages."""
-    schedule, sync = plan.schedule, plan.sync[0] if plan.sync else Sync()
+    schedule, sync = plan.schedule, agreement_of(plan)
     yield schedule.order not in ROWS, f"stages in the order {schedule.order}"
     yield not schedule.flush or schedule.versions is not Versions.LATEST, "pipelines without a flush every step"
     yield schedule.in_flight > 0 or schedule.update_every > 0, "pipelines with their own number of passes in flight"
@@ -193,7 +193,7 @@ def _pipeline_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
 
 def _gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
     """(whether the agreement asks for it, what) of all that no pass brings about yet."""
-    sync = plan.sync[0] if plan.sync and not alone(plan) else Sync()
+    sync = Sync() if alone(plan) else agreement_of(plan)
     through, wire, alike = sync.through, sync.wire, not steps_alone(plan)
     yield sync.parameters != "*", f"agreement on the parameters {sync.parameters!r} only"
     if waits_for_all(plan):

@@ -28,7 +28,7 @@ from partita.lowering.readers import reads_of
 from partita.lowering.samples import Draft
 from partita.lowering.tictac import Needs, tac, tic
 from partita.plan.memory import Shard
-from partita.plan.plan import Plan, alone
+from partita.plan.plan import Plan, agreement_of, alone
 from partita.plan.sync import AllReduce, Payload, Servers, Sync
 from partita.plan.wire import Priority
 from partita.program.instruction import After, Clip, Instruction, Receive, Space
@@ -55,7 +55,7 @@ def ordered(program: Program, draft: Draft, cluster: Cluster) -> Program:
 
 def ordering_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
     """(whether the agreement asks for it, what) of orders that no lanes bring about yet."""
-    sync = plan.sync[0] if plan.sync and not alone(plan) else Sync()
+    sync = Sync() if alone(plan) else agreement_of(plan)
     wire, through, summed = sync.wire, sync.through, sync.payload is Payload.GRADIENT and waits_for_all(plan)
     served = isinstance(through, Servers) and through.levels * through.replicas == 1 and summed
     ahead = isinstance(through, AllReduce) and summed and wire.order in (Priority.PRIORITY, Priority.CREDIT)

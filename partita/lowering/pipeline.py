@@ -24,9 +24,8 @@ from partita.lowering.coding import Summing, codings
 from partita.lowering.layout import bucket_ends, buckets_of
 from partita.lowering.recomputation import computed_again
 from partita.lowering.samples import microbatches, replica_groups
-from partita.plan.plan import Plan
+from partita.plan.plan import Plan, agreement_of
 from partita.plan.schedule import Order
-from partita.plan.sync import Sync
 from partita.program.program import Bucket, Coding
 
 Ranks = tuple[int, ...]
@@ -131,7 +130,7 @@ class Pipeline:
     @cached_property
     def bucket_stages(self) -> tuple[tuple[Bucket, tuple[int, ...]], ...]:
         """Every bucket and the stages that hold its parameters."""
-        wire = (self.plan.sync[0] if self.plan.sync else Sync()).wire
+        wire = agreement_of(self.plan).wire
         holders = dict(self.partition.holders)
         found: list[tuple[Bucket, tuple[int, ...]]] = []
         for stages in sorted(set(holders.values()), key=lambda s: (len(s), s)):
@@ -148,7 +147,7 @@ class Pipeline:
     def summing(self, stages: tuple[int, ...]) -> Summing:
         """Who sums up the gradients of a bucket of these stages. What ranks of several places hold is sent as it is:
         none of them has the gradient of any samples."""
-        wire = (self.plan.sync[0] if self.plan.sync else Sync()).wire
+        wire = agreement_of(self.plan).wire
         wire = wire if len({stage % len(self.ranks) for stage in stages}) == 1 else replace(wire, codecs=())
         return Summing(self.graph, wire, self.group(stages), self.plan.update)
 

@@ -18,8 +18,8 @@ from partita.graph.tensor import DTYPE_OF
 from partita.lowering.async_servers import waits_for_all
 from partita.lowering.local_updates import steps_alone
 from partita.plan.memory import Memory, Precision
-from partita.plan.plan import Plan
-from partita.plan.sync import Servers, Sync
+from partita.plan.plan import Plan, agreement_of
+from partita.plan.sync import Servers
 from partita.program.program import Program
 from partita.program.scaling import Scaling
 from partita.task import PRECISIONS
@@ -69,7 +69,7 @@ def precision_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
     """(whether the plan asks for it, what) of all that has no meaning in short numbers yet."""
     asked = plan.memory.precision is not Precision.TASK
     short = plan.memory.precision in SHORT
-    sync = plan.sync[0] if plan.sync else Sync()
+    sync = agreement_of(plan)
     yield asked and not wide_of(graph), "a precision of its own for weights that the task keeps short, or in several"
     served = isinstance(sync.through, Servers) or not waits_for_all(plan)
     yield short and served, "half precision with parameter servers"

@@ -11,7 +11,7 @@ from partita.graph.graph import Graph
 from partita.lowering.factors import Factors, Layer, parcel_of
 from partita.lowering.layout import bucket_ends, buckets_of, readers_of
 from partita.lowering.readers import parameter_readers
-from partita.plan.plan import Plan, own_servers
+from partita.plan.plan import Plan, agreement_of, own_servers
 from partita.plan.sync import Servers, Sync
 from partita.program.instruction import After, Compute, Instruction, Load, Pack
 from partita.program.program import WEIGHT, Bucket, Parcel, Program, Segment, of_one_number
@@ -105,7 +105,7 @@ class Draft:
     @property
     def sync(self) -> Sync:
         """The plan's first agreement, the default one where it has none."""
-        return self.plan.sync[0] if self.plan.sync else Sync()
+        return agreement_of(self.plan)
 
 
 def draft(graph: Graph, plan: Plan, *, cut: bool = False, factors: Factors | None = None) -> Draft:
@@ -114,7 +114,7 @@ def draft(graph: Graph, plan: Plan, *, cut: bool = False, factors: Factors | Non
 
     Raises PlanError where a rank would get no sample.
     """
-    sync = plan.sync[0] if plan.sync else Sync()
+    sync = agreement_of(plan)
     buckets = buckets_of(graph, sync.wire, tuple(factors.number) if factors else ())
     batch = graph.minibatch
     groups = replica_groups(batch, plan.mesh.size, plan.schedule.microbatches)

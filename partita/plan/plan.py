@@ -109,6 +109,11 @@ def alone(plan: Plan) -> bool:
     return ranks_of(plan) == 1
 
 
+def agreement_of(plan: Plan) -> Sync:
+    """The plan's first agreement; the default one where its replicas never agree."""
+    return plan.sync[0] if plan.sync else Sync()
+
+
 def own_servers(plan: Plan) -> int:
     """How many devices serve and do not work; they come after the mesh's ranks."""
     own = (s.through for s in plan.sync if isinstance(s.through, Servers) and s.through.own)

@@ -23,7 +23,7 @@ from partita.errors import InputError, OptionError, PlanError, RunError
 from partita.graph.graph import Graph, Parameter
 from partita.graph.operator import Ref
 from partita.graph.tensor import Tensor
-from partita.plan.plan import Plan
+from partita.plan.plan import Plan, agreement_of
 from partita.plan.sync import Payload, Sync
 from partita.recipes.reading import read_text
 from partita.units import Bytes
@@ -152,7 +152,7 @@ def apply(plan: Plan | str, model: Any, optimizer: Any, loader: Any) -> tuple[An
     """
     rank, world = _place()
     made = _plan_of(plan, model, world)
-    sync = made.sync[0] if made.sync else Sync()
+    sync = agreement_of(made)
     _refuse(made, sync, world)
     if world == 1:
         return model, optimizer, loader
