@@ -201,32 +201,28 @@ def _gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
         yield sync.frequency.fetch > 1, f"weights fetched every {sync.frequency.fetch} steps"
     else:
         yield from loose_gaps(graph, plan)
-    served = isinstance(through, Servers)
+    serves = isinstance(through, Servers)
     bounded = bool(graph.clip_norm) or graph.weight is not None
     yield fans_out(through) and bounded, "weighted losses or a bound on the norm of gradients under servers in levels"
     plain = isinstance(through, AllReduce) and sync.payload is Payload.GRADIENT and alike
-    pushed = plain or _sums_at_servers(plan) or (isinstance(through, Servers) and not waits_for_all(plan))
+    pushed = plain or _sums_at_servers(plan) or (serves and not waits_for_all(plan))
     yield bool(wire.codecs) and not pushed, "codecs where no gradients are all-reduced"
     unknown = [codec.name for codec in wire.codecs if codec.name not in SPECS]
     yield bool(unknown), f"the codec {unknown[0]}" if unknown else ""
-    if served:
+    if serves:
         yield from server_gaps(graph, plan)
         yield from chain_gaps(graph, plan)
     else:
         yield any(codec.where == "server" for codec in wire.codecs), "codecs of servers"
         yield len(wire.codecs) > 1 and not coded_twice(wire), "several codecs, one after the other"
-    yield wire.collective != BACKEND and served, f"the collective {wire.collective!r} through servers"
+    yield wire.collective != BACKEND and serves, f"the collective {wire.collective!r} through servers"
     yield from ordering_gaps(plan)
 
 
 def _step_gaps(sync: Sync) -> Iterator[tuple[bool, str]]:
     """The same of an agreement on every step's gradients."""
-    through, consistency, frequency, served = (
-        sync.through,
-        sync.consistency,
-        sync.frequency,
-        isinstance(sync.through, Servers),
-    )
+    through, serves = sync.through, isinstance(sync.through, Servers)
+    consistency, frequency = sync.consistency, sync.frequency
     yield not isinstance(through, AllReduce | Servers), f"agreement through {type(through).__name__}"
     yield sync.payload is not Payload.GRADIENT, f"agreement on {sync.payload}"
     plain = not isinstance(through, Servers) or (
@@ -234,7 +230,7 @@ def _step_gaps(sync: Sync) -> Iterator[tuple[bool, str]]:
     )
     yield not plain, "servers in levels"
     yield bool(consistency.staleness or consistency.need), "stale or partial agreement"
-    yield consistency.lag > 0 and served, f"lag {consistency.lag} where no gradients are all-reduced"
+    yield consistency.lag > 0 and serves, f"lag {consistency.lag} where no gradients are all-reduced"
     yield frequency.period == 0, "agreement once at the end (period 0)"
     yield frequency.period > 1, f"gradients agreed on every {frequency.period} steps"
     yield frequency.fragments > 1, "agreement in fragments"
@@ -243,10 +239,6 @@ def _step_gaps(sync: Sync) -> Iterator[tuple[bool, str]]:
 
 def _sums_at_servers(plan: Plan) -> bool:
     """Whether servers sum the gradients of all workers, step by step and each by itself."""
-    sync = plan.sync[0]
-    through = sync.through
-    unsynchronised = isinstance(through, Servers) and through.levels * through.replicas == 1
-    return unsynchronised and sync.payload is Payload.GRADIENT and waits_for_all(plan)
-
-
-__all__ = ["Draft", "LoweredPhase", "lower", "lower_phase"]
+    sync, through = plan.sync[0], plan.sync[0].through
+    apart = isinstance(through, Servers) and through.levels * through.replicas == 1
+    return apart and sync.payload is Payload.GRADIENT and waits_for_all(plan)
