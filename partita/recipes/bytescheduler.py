@@ -3,12 +3,11 @@ from __future__ import annotations
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.graph.graph import Graph
-from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule
 from partita.plan.sync import AllReduce, Sync
 from partita.plan.wire import Priority, Wire
-from partita.recipes.placing import servers_on
+from partita.recipes.placing import servers_on, workers_on
 from partita.recipes.tuned import tuned
 from partita.units import Bytes
 
@@ -22,7 +21,7 @@ def bytescheduler(
     between steps. With `servers` each worker orders its own slices; without, slices are all-reduced and rank 0 decides
     the order for all. With `tune`, both sizes are those of the shortest predicted step."""
     through = servers_on(cluster, servers, own) if servers else AllReduce()
-    mesh, schedule = Mesh((("data", cluster.size - servers * own),)), Schedule(microbatches=microbatches)
+    mesh, schedule = workers_on(cluster, servers, own), Schedule(microbatches=microbatches)
 
     def planned(size: Bytes, credit: Bytes) -> Plan:
         wire = Wire("backend", size, size, Priority.CREDIT, slice_bytes=size, credit_bytes=credit)

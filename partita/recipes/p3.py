@@ -3,12 +3,11 @@ from __future__ import annotations
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.graph.graph import Graph
-from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule
 from partita.plan.sync import Sync
 from partita.plan.wire import Priority, Wire
-from partita.recipes.placing import servers_on
+from partita.recipes.placing import servers_on, workers_on
 from partita.recipes.tuned import tuned
 from partita.units import Bytes
 
@@ -21,8 +20,7 @@ def p3(
     the slice of the earliest layer is always sent first, by workers and by servers. Servers answer each slice by
     itself; the next forward pass of a layer waits only for that layer. With `tune`, slices are those of the shortest
     predicted step."""
-    mesh = Mesh((("data", cluster.size - servers if own else cluster.size),))
-    through = servers_on(cluster, servers, own)
+    mesh, through = workers_on(cluster, servers, own), servers_on(cluster, servers, own)
 
     def planned(size: Bytes, credit: Bytes = 0) -> Plan:
         wire = Wire(bucket_bytes=0, first_bucket_bytes=0, slice_bytes=size, order=Priority.PRIORITY)

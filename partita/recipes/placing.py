@@ -1,11 +1,17 @@
-"""Which devices serve: devices of their own, after the workers, or the fastest devices of workers."""
+"""Which devices work and which serve: devices of their own, after the workers, or the fastest devices of workers."""
 
 from __future__ import annotations
 
 from statistics import median
 
 from partita.cluster.cluster import Cluster
+from partita.plan.mesh import Mesh
 from partita.plan.sync import Servers
+
+
+def workers_on(cluster: Cluster, servers: int, own: bool) -> Mesh:
+    """The workers beside so many servers: one on each device, less those that the servers have of their `own`."""
+    return Mesh((("data", cluster.size - servers if own else cluster.size),))
 
 
 def servers_on(cluster: Cluster, count: int, own: bool) -> Servers:

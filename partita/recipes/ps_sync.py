@@ -5,13 +5,12 @@ from dataclasses import replace
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.graph.graph import Graph
-from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule
 from partita.plan.sync import Sync
 from partita.plan.wire import Priority, Wire
 from partita.recipes.coded import coded
-from partita.recipes.placing import servers_on
+from partita.recipes.placing import servers_on, workers_on
 from partita.units import Bytes
 from partita.wire.codec import read_codecs
 
@@ -34,9 +33,8 @@ def ps_sync(
     Keys are sliced, so that weights go out while gradients still come in. A `codec` encodes the workers' gradients;
     with `where=server` also the answer, which is then the sum, and workers update by themselves (QU-05, QU-06).
     """
-    workers = cluster.size - servers if own else cluster.size
     codecs = tuple(replace(one, where="end") if one.where == "hop" else one for one in read_codecs(codec))
     wire = Wire.even(bucket_bytes, order, codecs)
     sync = Sync(through=servers_on(cluster, servers, own), wire=wire)
-    plan = Plan("ps_sync", Mesh((("data", workers),)), schedule=Schedule(microbatches=microbatches), sync=(sync,))
-    return coded(plan, graph, ramp)
+    mesh, schedule = workers_on(cluster, servers, own), Schedule(microbatches=microbatches)
+    return coded(Plan("ps_sync", mesh, schedule=schedule, sync=(sync,)), graph, ramp)

@@ -3,12 +3,11 @@ from __future__ import annotations
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.graph.graph import Graph
-from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
 from partita.plan.schedule import Schedule
 from partita.plan.sync import Sync
 from partita.plan.wire import Priority, Wire
-from partita.recipes.placing import servers_on
+from partita.recipes.placing import servers_on, workers_on
 from partita.units import Bytes
 
 
@@ -19,7 +18,7 @@ def tictac(
     """TicTac: servers answer in the order in which the forward pass needs the weights (CS-04, CS-05; Hashemi et al.,
     MLSys 2019). `tic` derives the order from the graph alone, `tac` also from the times of operators and messages, by
     data sheets. A tensor is one message, unless `bucket_bytes` lets several travel together."""
-    workers = cluster.size - servers if own else cluster.size
     wire = Wire(bucket_bytes=bucket_bytes, first_bucket_bytes=bucket_bytes, order=order)
     sync = Sync(through=servers_on(cluster, servers, own), wire=wire)
-    return Plan("tictac", Mesh((("data", workers),)), schedule=Schedule(microbatches=microbatches), sync=(sync,))
+    mesh, schedule = workers_on(cluster, servers, own), Schedule(microbatches=microbatches)
+    return Plan("tictac", mesh, schedule=schedule, sync=(sync,))
