@@ -138,7 +138,7 @@ def main() -> None:
         if name not in done:
             cluster = api.cluster_of(name)
             said = predicted(name, sizes)
-            was = measured(name, candidates(cluster.size, False, cluster), sizes, given.turns)
+            was = measured(name, candidates(cluster.size), sizes, given.turns)
             line = json.dumps({"cluster": name, "said": said, "was": was})
             done[name] = json.loads(line)
             if given.out:

@@ -113,7 +113,7 @@ def search(
 def _usual(graph: Graph, cluster: Cluster) -> Plan:
     """The usual plan, by which devices are timed; that of one device where it does not apply."""
     try:
-        lower(graph, made := plan_of(usual(graph, cluster), graph, cluster), cluster)
+        lower(graph, made := plan_of(usual(graph), graph, cluster), cluster)
         return made
     except InputError:
         return plan_of("single", graph, cluster)

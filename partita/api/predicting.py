@@ -52,7 +52,7 @@ def fit(graph: Graph, cluster: Cluster | str, plan: str | Plan = "", *, tell: Te
     check_graph(graph)
     cluster = cluster_given(cluster)
     try:
-        made = plan_of(plan or usual(graph, cluster), graph, cluster, tell=tell)
+        made = plan_of(plan or usual(graph), graph, cluster, tell=tell)
         lower(graph, made, cluster)
     except PartitaError:
         if plan:

@@ -74,7 +74,7 @@ def timed(size: Bytes, ranks: int, codec: Codec | None, costs: Costs) -> Iterato
     algorithm by itself."""
     bucket = Bucket("b0", LEAVES, max(size // ITEMSIZE[LEAVES], 1), ())
     group = tuple(range(ranks))
-    for algorithm in candidates(ranks, codec is not None, costs.cluster):
+    for algorithm in candidates(ranks, coded=codec is not None):
         act = Collective(Kind.ALL_REDUCE, bucket.name, (group,), algorithm=algorithm, codec=codec)
         role = Role("all", group, (Instruction("A", act, "compute"),), (Lane("compute"),))
         yield step_seconds(Program("all-reduce", (role,), (), (bucket,), 1), costs), algorithm
@@ -87,7 +87,7 @@ def choice(found: Iterable[tuple[Seconds, str]]) -> str:
     return next(name for seconds, name in times if seconds <= ALIKE * least)
 
 
-def candidates(ranks: int, coded: bool, cluster: Cluster) -> list[str]:
+def candidates(ranks: int, *, coded: bool = False) -> list[str]:
     """The algorithms for `ranks` ranks. The backend's own comes first; it cannot encode."""
     names = [*ALGORITHMS, *(f"hierarchical({k})" for k in range(2, ranks) if ranks % k == 0)]
     found = [] if coded else [BACKEND]

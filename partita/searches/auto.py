@@ -101,7 +101,7 @@ def shortlist_of(
         kept = tuple(dict.fromkeys(int(ranking(found, objective, int(capacity * part))[0]) for part in SHARES))
     else:
         kept = varied(space, ranking(found, objective, capacity), 16 if few else 2)
-        others = ("single", *ALONE, usual(graph, cluster), *other_recipes(allow, least_bucket(trained))) if few else ()
+        others = ("single", *ALONE, usual(graph), *other_recipes(allow, least_bucket(trained))) if few else ()
         if "lossy" in ALLOWED[allow]:
             others = (*others, *coded(found, costs, capacity, len(SPECS) if few else 2))
     plans, seconds, memory, refused = [], [], [], list(space.refused)
@@ -121,7 +121,7 @@ def shortlist_of(
     return Shortlist(*made, tuple(seconds), tuple(memory), fastest, kept, tuple(refused), measured)
 
 
-def usual(graph: Graph, cluster: Cluster) -> str:
+def usual(graph: Graph) -> str:
     """The plan that is asked about where none is named, and that `auto` has to be better than: data parallelism over
     all devices, its gradients in at most about 64 messages."""
     size = graph.trained_bytes // 64

@@ -72,15 +72,14 @@ def test_the_whole_plan_is_no_slower_than_with_any_one_schedule() -> None:
         plan = call(f"ddp(collective={collective})", costs.graph, costs.cluster, costs)
         return simulate(lower(costs.graph, plan, costs.cluster)[-1].program, costs).step_seconds
 
-    others = [seconds(name) for name in candidates(4, False, costs.cluster)]
+    others = [seconds(name) for name in candidates(4)]
     assert seconds("auto") <= min(others) * ALIKE < max(others)
 
 
 def test_nodes_and_codecs_have_candidates_of_their_own() -> None:
     """CO-07: the nodes of a cluster; a codec of every hop needs a schedule."""
-    machines = whole_cores(4, 1e5)
-    assert "hierarchical(2)" in candidates(4, False, machines)
-    assert BACKEND not in candidates(4, True, machines)
+    assert "hierarchical(2)" in candidates(4)
+    assert BACKEND not in candidates(4, coded=True)
     node = Group("node", (Device(cores=1.0),) * 2, (Link(1e7, 0.0),) * 2)
     costs = costs_on(Cluster("nodes", Group("root", (node, node), (Link(1e5, 0.0),) * 2)), 1e-5)
     seconds = {name: second for second, name in timed(10**5, 4, None, costs)}
@@ -109,4 +108,4 @@ def test_entries_go_by_what_makes_the_step_shortest(ratio: float, latency: float
 def test_without_costs_data_sheets_choose() -> None:
     graph, machines = two_layers(), whole_cores(4, 1e9)
     plan = call("ddp(collective=auto)", graph, machines)
-    assert plan.sync[0].wire.collective in candidates(4, False, machines)
+    assert plan.sync[0].wire.collective in candidates(4)

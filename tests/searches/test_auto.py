@@ -133,7 +133,7 @@ def test_of_equal_steps_the_plainest_plan_is_first() -> None:
 def test_the_usual_plan_and_one_device_are_looked_at_on_few_devices() -> None:
     """On many, where clocking a plan takes a while, it is not."""
     graph = deep(8)
-    assert usual(graph, machines(4, 1e6)) == "ddp"
+    assert usual(graph) == "ddp"
     for size, known in ((4, True), (32, False)):
         names = [plan.name for plan in shortlist_of(graph, machines(size, 1e6)).plans]
         assert (names.count("ddp"), names.count("single")) == (known, known)
