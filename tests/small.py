@@ -84,6 +84,13 @@ def perceptron() -> Task:
     )
 
 
+def dropping() -> Task:
+    """A perceptron that draws in the middle of its segments; masks are those of seed and sample on every device."""
+    return replace(
+        perceptron(), model=lambda: nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, 3))
+    )
+
+
 def layers(count: int, batch: int = 8) -> Graph:
     """Two small products, then `count` equal ones: forward `f0`, `f1`, ..; backward `w0`, .. of weights, `x0`, .. of
     what a layer reads. loss = sum of the last."""

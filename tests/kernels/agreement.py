@@ -1,4 +1,5 @@
-"""Whether a card's kernels of a codec say what the processor's do: messages, what is left, what is decoded."""
+"""Numbers to encode, and whether a card's kernels of a codec say what the processor's do: messages, what is left, what
+is decoded."""
 
 from __future__ import annotations
 
@@ -15,8 +16,16 @@ LENGTHS = (1, 2, 7, 8, 9, 63, 4097)
 KEYS = (0, 7, 2**31 + 12345)
 
 
-def numbers(count: int, dtype: torch.dtype, scale: float = 0.02) -> torch.Tensor:
+def named(name: str, **settings: float) -> Codec:
+    return Codec(name, settings=tuple(settings.items()))
+
+
+def numbers(count: int, dtype: torch.dtype = torch.float32, scale: float = 0.02) -> torch.Tensor:
     return torch.randn(count, dtype=dtype, generator=torch.Generator().manual_seed(count)) * scale
+
+
+def normal(count: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def disagreements(

@@ -12,14 +12,10 @@ from partita.kernels.codecs import Kernel, kernel_of
 from partita.kernels.tree import BOOK, EDGES
 from partita.plan.wire import Codec
 from partita.wire.codec import room
-from tests.kernels.agreement import KEYS, LENGTHS, disagreements, numbers
+from tests.kernels.agreement import KEYS, LENGTHS, disagreements, named, numbers
 
 DTYPES = (torch.float32, torch.float64)
 NAMES = sorted(cards.TRITON)
-
-
-def named(name: str, **settings: float) -> Codec:
-    return Codec(name, settings=tuple(settings.items()))
 
 
 OTHERS = [

@@ -10,6 +10,7 @@ from partita.kernels.plain import encoded
 from partita.kernels.site import Site
 from partita.plan.wire import Codec
 from partita.wire.codec import room, settings_of
+from tests.kernels.agreement import normal
 
 
 def said(codec: Codec, values: torch.Tensor, fresh: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -22,15 +23,11 @@ def said(codec: Codec, values: torch.Tensor, fresh: torch.Tensor | None = None) 
     return message[:used], found
 
 
-def drawn(count: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
 @pytest.mark.parametrize("ratio", [0.003, 0.01, 0.1])
 def test_adaptive_chooses_about_its_ratio_of_each_sign(ratio: float) -> None:
     """QU-13: of a million numbers between 0.8 and 1.25 of what was asked for; each said as the mean of its class, which
     holds the largest."""
-    values = drawn(1_000_000) + 0.3
+    values = normal(1_000_000) + 0.3
     before = values.clone()
     message, found = said(Codec("adaptive", settings=(("ratio", ratio),)), values)
     chosen = found != 0
@@ -46,8 +43,8 @@ def test_adaptive_chooses_about_its_ratio_of_each_sign(ratio: float) -> None:
 def test_adacomp_sends_from_every_bin() -> None:
     """SP-04: at least one number of each bin that is not zero, where what is new has the sign of the whole at the bin's
     largest; each said as the mean of the bins' largest; bins decide by themselves."""
-    codec, fresh = Codec("adacomp", settings=(("bin", 50.0),)), drawn(1000)
-    held = fresh * drawn(1000, 1).abs()
+    codec, fresh = Codec("adacomp", settings=(("bin", 50.0),)), normal(1000)
+    held = fresh * normal(1000, 1).abs()
     held[100:150] = fresh[100:150] = 0
     values = held + fresh
     before, bins = values.clone(), torch.split(values.clone(), 50)
@@ -69,7 +66,7 @@ def test_adacomp_sends_from_every_bin() -> None:
 
 def test_adacomp_sends_more_where_the_new_outweighs_the_old() -> None:
     """SP-04: a large step on a small residue is sent in more places than a small step on a large residue."""
-    codec, large, small = Codec("adacomp"), drawn(20_000), drawn(20_000, 1) * 0.01
+    codec, large, small = Codec("adacomp"), normal(20_000), normal(20_000, 1) * 0.01
     counts = [int((said(codec, large + small, fresh)[1] != 0).sum()) for fresh in (large, small)]
     assert counts[0] > 3 * counts[1] > 0
 
@@ -77,8 +74,8 @@ def test_adacomp_sends_more_where_the_new_outweighs_the_old() -> None:
 def test_adacomp_with_what_is_new_equals_its_plain_twin() -> None:
     codec = Codec("adacomp", settings=(("bin", 30.0),))
     for count in (1, 29, 100, 4001):
-        fresh = drawn(count)
-        values = fresh + drawn(count, 1)
+        fresh = normal(count)
+        values = fresh + normal(count, 1)
         twin = encoded("adacomp", values, settings_of(codec), 0, fresh)
         assert torch.equal(said(codec, values, fresh)[0], twin)
 
@@ -87,7 +84,7 @@ def test_adacomp_loses_nothing() -> None:
     """SP-04: what was sent and the residue are all that came."""
     codec, held, sent, came = Codec("adacomp"), *(torch.zeros(3000).double() for _ in range(3))
     for step in range(20):
-        fresh = drawn(3000, step)
+        fresh = normal(3000, step)
         values = held + fresh
         sent += said(codec, values, fresh)[1]
         held, came = values, came + fresh

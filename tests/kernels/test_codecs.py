@@ -14,14 +14,10 @@ from partita.kernels.codecs import KERNELS, kernel_of
 from partita.kernels.plain import PLAIN, decoded, encoded
 from partita.plan.wire import Codec
 from partita.wire.codec import SPECS, coded_size, message_dtype, read_codecs, room, settings_of, spec_of
+from tests.kernels.agreement import LENGTHS, numbers
 
 FLAT = [name for name, spec in SPECS.items() if spec.counts is None]
-LENGTHS = (1, 2, 7, 8, 9, 63, 4097)
 DTYPES = (torch.float32, torch.float64)
-
-
-def numbers(count: int, dtype: torch.dtype = torch.float32, scale: float = 0.02) -> torch.Tensor:
-    return torch.randn(count, dtype=dtype, generator=torch.Generator().manual_seed(count)) * scale
 
 
 def through(codec: Codec, values: torch.Tensor, key: int = 7) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -17,12 +17,9 @@ from partita.wire.elias import expected_bits
 from partita.wire.interpreter import carried_out
 from partita.wire.rings import ring
 from partita.wire.schedule import even_edges
+from tests.kernels.agreement import named, normal
 
 DRAWS = 3000
-
-
-def named(name: str, **settings: float) -> Codec:
-    return Codec(name, settings=tuple(settings.items()))
 
 
 def said(codec: Codec, values: torch.Tensor, key: int = 0) -> tuple[torch.Tensor, int]:
@@ -32,10 +29,6 @@ def said(codec: Codec, values: torch.Tensor, key: int = 0) -> tuple[torch.Tensor
     found = torch.empty_like(values)
     kernel.decode(message[:used], found)
     return found, used
-
-
-def normal(count: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def worst(total: torch.Tensor, values: torch.Tensor, step: torch.Tensor | float) -> float:

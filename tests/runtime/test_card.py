@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from partita import api
 from partita.cluster.cluster import Cluster, Device, Group, Link
@@ -27,18 +25,11 @@ from partita.task import Task
 from partita.tracing.capture import capture
 from partita.tracing.recurrent import CELLS, _backward, _forward
 from tests.kernels.agreement import LENGTHS, disagreements, numbers
-from tests.small import perceptron
+from tests.small import dropping, perceptron
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and this machine has none")
 CARD = "cuda:0"
 ONE = Cluster("local:card", Group("one", (Device(kind="card", backend="cuda"),), (Link(1e9),)))
-
-
-def dropping() -> Task:
-    """A perceptron with dropout, whose masks are those of seed and sample on every device."""
-    return replace(
-        perceptron(), model=lambda: nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, 3))
-    )
 
 
 @pytest.mark.parametrize("task", [perceptron(), dropping()], ids=["plain", "drawing"])

@@ -18,14 +18,7 @@ from partita.plan.text import read_plan, write_plan
 from partita.runtime.assembly import train_in_process
 from partita.task import Task
 from tests.captures import capture
-from tests.small import perceptron
-
-
-def dropping() -> Task:
-    """A perceptron that draws in the middle of its segments."""
-    return replace(
-        perceptron(), model=lambda: nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, 3))
-    )
+from tests.small import dropping, perceptron
 
 
 def weights(task: Task, plan: Any, ranks: int) -> list[torch.Tensor]:

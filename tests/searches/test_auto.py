@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from partita.api import search
-from partita.cluster.cluster import Cluster, Device, Group, Link
+from partita.cluster.cluster import Cluster
 from partita.cost.datasheet import datasheet_costs
-from partita.graph.graph import Graph, Optimizer
+from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.lowering.samples import sizes_of
 from partita.plan.schedule import Order
@@ -25,17 +25,7 @@ from partita.searches.space import COLUMNS, SCHEDULES, Space, least_bucket, spac
 from partita.searches.stage_cuts import cuts_of, even_cuts
 from partita.simulator.simulate import simulate
 from partita.wire.codec import SPECS
-from tests.small import layers
-
-
-def machines(size: int, bandwidth: float, memory: int = 0) -> Cluster:
-    """Slow accelerators: what is computed takes microseconds, not launches alone."""
-    device = Device("gpu", cores=1.0, flops=(("fp32", 1e6),), memory=memory, memory_bandwidth=1e7)
-    return Cluster(f"slow-{size}", Group("root", (device,) * size, (Link(bandwidth, 0.0),) * size))
-
-
-def deep(batch: int) -> Graph:
-    return replace(layers(8), global_batch=batch, optimizer=Optimizer("SGD", (("momentum", 1.0, "float32"),)))
+from tests.searches.accelerators import deep, machines
 
 
 def grid_of(graph: Graph, cluster: Cluster) -> tuple[Space, Estimates]:

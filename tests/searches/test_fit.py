@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.cluster.cluster import Cluster, Device, Group, Link
+from partita.cluster.cluster import Cluster
 from partita.cost.datasheet import datasheet_costs
-from partita.graph.graph import Graph, Optimizer
+from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import call
@@ -17,17 +17,7 @@ from partita.searches.fit import ERROR, fit, fit_of
 from partita.searches.memory_bound import memory_bound_of
 from partita.searches.peaks import shortened
 from partita.simulator.simulate import simulate
-from tests.small import layers
-
-
-def machines(size: int, bandwidth: float, memory: int = 0) -> Cluster:
-    """Slow accelerators: what is computed takes microseconds, not launches alone."""
-    device = Device("gpu", cores=1.0, flops=(("fp32", 1e6),), memory=memory, memory_bandwidth=1e7)
-    return Cluster(f"slow-{size}", Group("root", (device,) * size, (Link(bandwidth, 0.0),) * size))
-
-
-def deep(batch: int) -> Graph:
-    return replace(layers(8), global_batch=batch, optimizer=Optimizer("SGD", (("momentum", 1.0, "float32"),)))
+from tests.searches.accelerators import deep, machines
 
 
 def clocked(plan: Plan, graph: Graph, cluster: Cluster, pace: float = 1.0) -> tuple[int, ...]:

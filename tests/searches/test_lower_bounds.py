@@ -24,7 +24,7 @@ from partita.searches.lower_bounds import LowerBounds
 from partita.searches.space import Space, space_of
 from partita.searches.stage_cuts import cuts_of
 from partita.simulator.simulate import simulate
-from tests.small import layers
+from tests.searches.accelerators import deep
 
 
 def machines(bandwidths: tuple[float, ...], memory: int = 0, speeds: tuple[float, ...] = ()) -> Cluster:
@@ -34,10 +34,6 @@ def machines(bandwidths: tuple[float, ...], memory: int = 0, speeds: tuple[float
         for speed in speeds or (1.0,) * len(bandwidths)
     )
     return Cluster("slow", Group("root", devices, tuple(Link(width, 1e-5) for width in bandwidths)))
-
-
-def deep(batch: int) -> Graph:
-    return replace(layers(8), global_batch=batch, optimizer=Optimizer("SGD", (("momentum", 1.0, "float32"),)))
 
 
 def space_on(graph: Graph, cluster: Cluster) -> Space:
