@@ -28,7 +28,7 @@ from typing import Final
 from partita.graph.graph import Graph
 from partita.lowering.agreement import lanes_of, program_of
 from partita.lowering.coding import coded_gaps
-from partita.lowering.elastic import own_steps
+from partita.lowering.elastic import own_steps, pull
 from partita.lowering.negotiation import heard, said
 from partita.lowering.owners import owners_of
 from partita.lowering.push_pull import PushPull, drops, served_in, tags_of
@@ -157,14 +157,11 @@ def tied(draft: Draft, group: ReplicaGroup, owners: Owners) -> list[Instruction]
     body, rate = own_steps(draft, group, draft.sync.frequency.period), draft.sync.outer.rate
     for i, bucket in enumerate(draft.buckets):
         name, host = bucket.name, owners[i]
-        pull = Mix(name, Space.DELTA, (Term(Space.PARAMETER, (rate,)), Term(Space.ANCHOR, (-rate,))))
-        taken = Mix(name, Space.PARAMETER, (Term(Space.PARAMETER), Term(Space.DELTA, (-1.0,))))
-        push, back = (
-            Send(name, (host,), f"{name}.up", Space.DELTA),
-            Receive(name, (host,), f"{name}.down", Space.ANCHOR),
-        )
+        force, taken = pull(name, rate)
+        push = Send(name, (host,), f"{name}.up", Space.DELTA)
+        back = Receive(name, (host,), f"{name}.down", Space.ANCHOR)
         body += [
-            Instruction(f"D{i}", pull, "compute", (After(f"R{i}", 1), After(f"S{i}", 1))),
+            Instruction(f"D{i}", force, "compute", (After(f"R{i}", 1), After(f"S{i}", 1))),
             Instruction(f"X{i}", taken, "compute"),
             Instruction(f"S{i}", push, f"push{host}", (After(f"D{i}"),)),
             Instruction(f"R{i}", back, f"pull{host}", (After(f"D{i}"),)),

@@ -72,17 +72,28 @@ def _ahead(draft: Draft, step: int, own: list[Instruction]) -> list[Instruction]
     return [*before, *own, *after]
 
 
+def pull(bucket: str, rate: float) -> tuple[Mix, Mix]:
+    """The elastic force d = rate (x - centre), and x -= d."""
+    force = Mix(bucket, Space.DELTA, (Term(Space.PARAMETER, (rate,)), Term(Space.ANCHOR, (-rate,))))
+    return force, Mix(bucket, Space.PARAMETER, (Term(Space.PARAMETER), Term(Space.DELTA, MINUS)))
+
+
+def multiplier_step(bucket: str, penalty: float) -> Mix:
+    """multiplier += penalty (x - centre)."""
+    terms = (Term(Space.DUAL), Term(Space.PARAMETER, (penalty,)), Term(Space.ANCHOR, (-penalty,)))
+    return Mix(bucket, Space.DUAL, terms)
+
+
 def _elastic(draft: Draft) -> list[Instruction]:
-    """d = rate (x - centre); x -= d; centre += the sum of all d."""
+    """Each rank's pull; centre += the sum of all of them."""
     found, rate = list[Instruction](), draft.sync.outer.rate
     for i, bucket in enumerate(draft.buckets):
         name = bucket.name
         moved = Mix(name, Space.ANCHOR, (Term(Space.ANCHOR), Term(Space.DELTA)), lag=1)
-        pulled = Mix(name, Space.DELTA, (Term(Space.PARAMETER, (rate,)), Term(Space.ANCHOR, (-rate,))))
-        taken = Mix(name, Space.PARAMETER, (Term(Space.PARAMETER), Term(Space.DELTA, MINUS)))
+        force, taken = pull(name, rate)
         found += [
             Instruction(f"C{i}", moved, "compute", (After(f"A{i}", 1),)),
-            Instruction(f"D{i}", pulled, "compute"),
+            Instruction(f"D{i}", force, "compute"),
             Instruction(f"X{i}", taken, "compute"),
             Instruction(f"A{i}", _summed(draft, name), "wire", (After(f"X{i}"),)),
         ]
@@ -97,14 +108,13 @@ def _multipliers(draft: Draft) -> list[Instruction]:
         name = bucket.name
         said = Mix(name, Space.DELTA, (Term(Space.PARAMETER), Term(Space.DUAL, (1 / rho,))))
         mean = Mix(name, Space.ANCHOR, (Term(Space.DELTA, (share,)),))
-        priced = (Term(Space.DUAL), Term(Space.PARAMETER, (rho,)), Term(Space.ANCHOR, (-rho,)))
         found += [
             Instruction(f"D{i}", said, "compute"),
             Instruction(f"A{i}", _summed(draft, name), "wire", (After(f"D{i}"),)),
         ]
         entering += [
             Instruction(f"O{i}", mean, "compute", (After(f"A{i}"),)),
-            Instruction(f"X{i}", Mix(name, Space.DUAL, priced), "compute"),
+            Instruction(f"X{i}", multiplier_step(name, rho), "compute"),
         ]
     return found + entering
 

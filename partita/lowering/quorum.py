@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from partita.lowering.elastic import own_steps
+from partita.lowering.elastic import MINUS, multiplier_step, own_steps
 from partita.lowering.samples import Draft, ReplicaGroup
 from partita.plan.sync import Payload, Sync
 from partita.program.instruction import (
@@ -42,17 +42,16 @@ def in_consensus(draft: Draft, group: ReplicaGroup, owners: tuple[int, ...]) -> 
     """A worker's round: `period` steps on the augmented Lagrangian, what has changed of x + multiplier / penalty, and
     the multipliers with the new centre. As these moved by penalty (x - centre), the change is x - centre."""
     rho, body = draft.sync.outer.penalty, own_steps(draft, group, draft.sync.frequency.period)
-    x, z, ends = Term(Space.PARAMETER), Term(Space.ANCHOR, (-1.0,)), list[Instruction]()
+    x, z, ends = Term(Space.PARAMETER), Term(Space.ANCHOR, MINUS), list[Instruction]()
     for i, bucket in enumerate(draft.buckets):
         name, host = bucket.name, owners[i]
-        priced = (Term(Space.DUAL), Term(Space.PARAMETER, (rho,)), Term(Space.ANCHOR, (-rho,)))
         up, down = Send(name, (host,), f"{name}.up", Space.DELTA), f"{name}.down"
         body += [
             Instruction(f"D{i}", Mix(name, Space.DELTA, (x, z)), "compute", (After(f"S{i}", 1),)),
             Instruction(f"S{i}", up, f"push{host}", (After(f"D{i}"),)),
             Instruction(f"R{i}", Receive(name, (host,), down, Space.ANCHOR), f"pull{host}", (After(f"D{i}"),)),
         ]
-        ends.append(Instruction(f"X{i}", Mix(name, Space.DUAL, priced), "compute", (After(f"R{i}"),)))
+        ends.append(Instruction(f"X{i}", multiplier_step(name, rho), "compute", (After(f"R{i}"),)))
     return body + ends
 
 
