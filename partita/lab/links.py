@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from partita.cluster.cluster import Cluster
+from partita.program.stall import name_ranks
 from partita.units import Bytes, BytesPerSecond, Seconds, show_bandwidth
 
 SILENT: Final[Seconds] = 3.0  # without a confirmation, where a run stands still: a link is cut
@@ -77,10 +78,10 @@ class Links:
         if len(shared) == 1:
             (rank,) = shared
             return shared, (
-                f"nothing passes between rank {rank} and {_ranks(others)} {seconds}: rank {rank}'s link is down, or "
-                "the network is parted there; all of these ranks are alive"
+                f"nothing passes between rank {rank} and {name_ranks(others)} {seconds}: rank {rank}'s link is down, "
+                "or the network is parted there; all of these ranks are alive"
             )
-        between = ", and between ".join(_ranks(sorted(pair)) for pair in pairs)
+        between = ", and between ".join(name_ranks(sorted(pair)) for pair in pairs)
         return shared or frozenset(min(pairs, key=sorted)), (
             f"nothing passes between {between} {seconds}: a link is down, or the network is parted; all of these ranks "
             "are alive"
@@ -102,9 +103,7 @@ class Links:
         rate, said = sum(pairs.values()), min(self._bandwidth(rank) for rank in shared)
         if rate < SLOW * said:
             self.reported.add(shared)
-            whose = (
-                f"the link of {_ranks(sorted(shared))}" if len(shared) == 1 else f"what links {_ranks(sorted(shared))}"
-            )
+            whose = f"{'the link of' if len(shared) == 1 else 'what links'} {name_ranks(sorted(shared))}"
             yield (
                 f"{whose} carries {show_bandwidth(rate)} and {self.cluster.name} says {show_bandwidth(said)}: the run "
                 "waits for it, and goes on"
@@ -129,7 +128,3 @@ def _shared(pairs: Collection[Pair]) -> tuple[Pair, list[int]]:
     every = frozenset[int]().union(*pairs)
     shared = every.intersection(*pairs)
     return shared, sorted(every - shared)
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"

@@ -28,7 +28,7 @@ def check_servers(plan: Plan, program: Program) -> None:
     """Raises PlanError for a server on a device of its own that would hold nothing."""
     idle = sum(len(role.ranks) for role in program.roles if not role.instructions)
     if idle:
-        parts = len([bucket for bucket in program.buckets if bucket.pieces])
+        parts = len(program.trained)
         raise PlanError(
             f"{plan.name}: {idle} of its servers would have nothing to serve, since there "
             f"{'is 1 bucket' if parts == 1 else f'are {parts} buckets'}; use fewer servers, or smaller buckets"

@@ -69,7 +69,7 @@ def stall_of(program: Program, positions: Mapping[int, RankPosition], mute: Mapp
     step = next(iter(positions.values())).first_step + first.round * program.steps
     here = tuple(rank for rank in guilty if rank in first.absent)
     if not here:
-        return Stall(tuple(sorted(waiting)), step, f"{_ranks(sorted(waiting))} wait for each other in step {step}")
+        return Stall(tuple(sorted(waiting)), step, f"{name_ranks(sorted(waiting))} wait for each other in step {step}")
     who = ", ".join(f"rank {rank}{_how(rank, positions, mute)}" for rank in here)
     act = first.instruction.act
     missing = "received" if isinstance(act, Send) else "sent"
@@ -78,7 +78,7 @@ def stall_of(program: Program, positions: Mapping[int, RankPosition], mute: Mapp
     has = "has" if len(here) == 1 else "have"
     waits_for = "waits" if len(first.ranks) == 1 else "wait"
     sentence = (
-        f"{who} {has} not {missing} {what} of step {step}; {_ranks(first.ranks)} {waits_for} for it in "
+        f"{who} {has} not {missing} {what} of step {step}; {name_ranks(first.ranks)} {waits_for} for it in "
         f"{first.instruction.name}"
     )
     return Stall(here, step, sentence)
@@ -133,5 +133,6 @@ def _how(rank: int, positions: Mapping[int, RankPosition], mute: Mapping[int, st
     return f" (in {busy[0].name} for {busy[0].seconds:.0f} s)" if busy else ""
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def name_ranks(ranks: Sequence[int]) -> str:
+    """`rank 2`, or `ranks 0, 1, 3`."""
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
