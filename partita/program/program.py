@@ -161,6 +161,11 @@ class Role:
         return found
 
     @cached_property
+    def computing(self) -> tuple[bool, ...]:
+        """Of each instruction, in program order, whether it moves nothing between ranks."""
+        return tuple(not isinstance(i.act, Collective | Send | Receive) for i in self.instructions)
+
+    @cached_property
     def leading(self) -> str:
         """The lane whose rounds are a rank's: the one that computes, otherwise the one that serves."""
         names = [lane.name for lane in self.lanes]

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from partita.cost.costs import Costs, Demand
 from partita.program.flight import in_flight
-from partita.program.instruction import Collective, Receive, Send
 from partita.program.program import Policy, Program, Role
 from partita.simulator.activities import Activities, GateSpec, assemble
 from partita.simulator.ports import Ports
@@ -103,7 +102,7 @@ def expand(
 def _work(draft: Draft, layout: Layout, role: Role, costs: Costs, ports: Ports) -> None:
     """What each instruction asks of its own processor and of the cores that this shares with others."""
     seats, ranks = layout.seats(role), layout.kinds[role.name]
-    alone = [not isinstance(i.act, Collective | Send | Receive) for i in role.instructions]
+    alone = list(role.computing)
     priced = [
         costs.demand(layout.program, i.act) if own else Demand()
         for i, own in zip(role.instructions, alone, strict=True)

@@ -65,7 +65,7 @@ def extra_seconds(
     found, more, fast = np.zeros(len(start)), np.zeros(len(start)), speeds(costs, layout.program)
     for role in layout.program.roles:
         at, moved = layout.at(role), moves.get(role.name, [])
-        computes = np.flatnonzero([not isinstance(i.act, Collective | Send | Receive) for i in role.instructions])
+        computes = np.flatnonzero(role.computing)
         for kind in range(at.shape[2]) if moved else ():
             busy = at[:, computes, kind].ravel()
             moments, computed = _busy(start[busy], end[busy])

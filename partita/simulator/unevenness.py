@@ -15,7 +15,6 @@ from typing import Final
 import numpy as np
 
 from partita.cost.costs import Costs
-from partita.program.instruction import Collective, Receive, Send
 from partita.simulator.activities import Reals
 from partita.simulator.expand import Layout
 
@@ -29,7 +28,7 @@ def uneven(layout: Layout, costs: Costs, seconds: Reals) -> Reals:
     draws, found = np.random.default_rng(SEED), np.zeros(len(seconds))
     for role in layout.program.roles:
         at = layout.at(role)
-        computes = at[:, [not isinstance(i.act, Collective | Send | Receive) for i in role.instructions]]
+        computes = at[:, list(role.computing)]
         spread = costs.unevenness
         factors = draws.lognormal(-(spread**2) / 2, spread, (at.shape[0], 1, at.shape[2]))
         found[computes] = seconds[computes] * (factors - 1)
