@@ -38,9 +38,13 @@ class Shares:
     edges: tuple[int, ...]
     whole: tuple[Space, ...] = (Space.PARAMETER, Space.GRADIENT)
 
+    def group_of(self, rank: int) -> tuple[int, ...]:
+        """The ranks among which a rank's elements are divided; () if it owns none."""
+        return next((group for group in self.groups if rank in group), ())
+
     def of(self, rank: int) -> tuple[int, int]:
         """The elements that a rank owns, as (start, stop)."""
-        place = next(group.index(rank) for group in self.groups if rank in group)
+        place = self.group_of(rank).index(rank)
         return self.edges[place], self.edges[place + 1]
 
 

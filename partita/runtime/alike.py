@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeGuard
 
 from partita.program.instruction import Act, Collective, Combine, Decode, Encode, Mix, Pack, Receive, Space, Update
 from partita.program.program import Program
@@ -42,11 +43,16 @@ def _after(acts: Sequence[Act], before: frozenset[Space], joint: bool) -> frozen
     return frozenset(same)
 
 
+def sums_gradients(act: Act) -> TypeGuard[Combine | Decode]:
+    """Whether an act makes one gradient of those of all."""
+    return isinstance(act, Combine) or (isinstance(act, Decode) and act.into is Space.GRADIENT)
+
+
 def _left(act: Act, same: set[Space], joint: bool) -> tuple[Space, bool] | None:
     """The space that an act writes, and whether it is alike then; None if it writes none."""
     if isinstance(act, Collective):
         return act.space, True
-    if isinstance(act, Combine) or (isinstance(act, Decode) and act.into is Space.GRADIENT):
+    if sums_gradients(act):
         return Space.GRADIENT, True
     if isinstance(act, Pack):
         return act.space, joint

@@ -68,8 +68,7 @@ def _together(bucket: Bucket, rank: int, states: Mapping[int, State]) -> torch.T
     shares = bucket.shares
     if not shares:
         return states[rank].master[bucket.name]
-    group = next(group for group in shares.groups if rank in group)
-    return torch.cat([states[other].master[bucket.name] for other in group])
+    return torch.cat([states[other].master[bucket.name] for other in shares.group_of(rank)])
 
 
 def _masters(program: Program, rank: int, state: State) -> Leaves:
@@ -80,7 +79,7 @@ def _masters(program: Program, rank: int, state: State) -> Leaves:
         if bucket.name not in state.master:
             continue
         own, shares = state.master[bucket.name], bucket.shares
-        group = next((group for group in shares.groups if rank in group), ()) if shares else ()
+        group = shares.group_of(rank) if shares else ()
         if not shares or not group:
             found[bucket.name] = own
         elif rank != group[0]:
@@ -100,7 +99,7 @@ def _masters(program: Program, rank: int, state: State) -> Leaves:
 def _reunited_on_first(program: Program, rank: int, state: State) -> None:
     """Makes the weights whole on the first rank of each group, over torch.distributed."""
     for bucket, shares in parted(program):
-        group = next((group for group in shares.groups if rank in group), ())
+        group = shares.group_of(rank)
         if not group:
             continue
         own = state.owned[bucket.name]
@@ -119,10 +118,8 @@ def gathered_leaves(program: Program, graph: Graph, rank: int, state: State) -> 
     it."""
     _reunited_on_first(program, rank, state)
     leaves = state.leaves | mastered(program, _masters(program, rank, state), state.leaves)
-    found, specs = (
-        dict(leaves),
-        {p.name: p.tensor for p in graph.parameters} | {b.name: b.tensor for b in graph.buffers},
-    )
+    found = dict(leaves)
+    specs = {p.name: p.tensor for p in graph.parameters} | {b.name: b.tensor for b in graph.buffers}
     for name, owner in owners_of(program, graph).items():
         if owner and rank == owner:
             send_tensor(leaves[name].contiguous(), 0)

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from partita.program.instruction import Collective, Combine, Decode, Space, Update
+from partita.program.instruction import Collective, Space, Update
 from partita.program.program import WEIGHT, Program
-from partita.runtime.alike import alike
+from partita.runtime.alike import alike, sums_gradients
 from partita.runtime.entry import ALIKE, Entry
 from partita.runtime.gather import owners_of
 from partita.runtime.generators import random_states
@@ -52,7 +52,7 @@ def copies_of(program: Program) -> dict[str, Copies]:
             updating[act.bucket] |= set(role.ranks)
         elif isinstance(act, Collective) and act.space is not Space.CODED:
             agreed[act.bucket].add(act.space)
-        elif isinstance(act, Combine) or (isinstance(act, Decode) and act.into is Space.GRADIENT):
+        elif sums_gradients(act):
             agreed[act.bucket].add(Space.GRADIENT)
     updating |= {bucket: set(role.ranks) for role in program.roles for bucket in role.serves}
     served = [i.act for role, i in program.instructions() if role.keeps == "server"]
