@@ -54,6 +54,20 @@ def test_a_loss_that_is_no_mean_is_told_of(loss: Any) -> None:
     assert (alone["equal"], alone["because"]) == (True, "")
 
 
+@pytest.mark.parametrize("loss", [contrastive, with_its_weight])
+def test_statistics_of_a_batch_do_not_hide_it(loss: Any) -> None:
+    """A model with BatchNorm is compared on the same sub-batches, where its loss is the same whatever it compares."""
+    machines = cluster_of(2)
+    normed = replace(perceptron(), loss=loss, model=lambda: nn.Sequential(perceptron().model(), nn.BatchNorm1d(3)))
+    found = {
+        name: checked(normed, lambda graph, name=name: call(name, graph, machines), machines)
+        for name in ("ddp", "single", "local_sgd")
+    }
+    told = {name: "is not the mean over its samples" in verdict["because"] for name, verdict in found.items()}
+    assert told == {"ddp": loss is contrastive, "single": False, "local_sgd": False}
+    assert [verdict["equal"] for verdict in found.values()] == [not each for each in told.values()]
+
+
 class Sorted(Numbers):
     """Classes in order, so that the first samples all weigh alike."""
 
