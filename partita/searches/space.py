@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from partita.cluster.cluster import Cluster
 from partita.errors import LoweringError
 from partita.graph.graph import Graph
+from partita.graph.recompute import recomputable
 from partita.lowering.lower import refuse
 from partita.plan.memory import Memory, Recompute, Shard
 from partita.plan.mesh import Mesh, Stage
@@ -118,9 +119,10 @@ def least_bucket(trained: Bytes) -> Bytes:
 
 
 def _kinds(graph: Graph, order: Order, chunks: int) -> Iterator[tuple[int, int, str]]:
-    """(shard, recompute, why it cannot be lowered yet)."""
+    """(shard, recompute, why it cannot be lowered yet); no recomputing of a model of which nothing can be."""
+    rules = RECOMPUTES if recomputable(graph) else RECOMPUTES[:1]
     for shard, state in enumerate(SHARDS):
-        for again, recompute in enumerate(RECOMPUTES):
+        for again, recompute in enumerate(rules):
             staged = order is not Order.SEQUENTIAL
             axes = (("pipe", 2), ("data", 2)) if staged else (("data", 2),)
             plan = Plan(

@@ -25,6 +25,8 @@ from partita.searches.space import COLUMNS, SCHEDULES, Space, least_bucket, spac
 from partita.searches.stage_cuts import cuts_of, even_cuts
 from partita.simulator.simulate import simulate
 from partita.wire.codec import SPECS
+from tests.captures import capture
+from tests.runtime.branching import branching
 from tests.searches.accelerators import deep, machines
 
 
@@ -230,6 +232,13 @@ def test_the_grid_is_whole_and_lowers() -> None:
         assert max(plan.mesh.length("pipe"), 1) == space.column("pipe")[i]
         assert plan.schedule.microbatches == space.column("microbatches")[i]
         lower(graph, plan, cluster)
+
+
+def test_nothing_is_recomputed_of_a_model_that_is_one_operator() -> None:
+    graph = capture(branching())
+    space = space_of(graph, machines(4, 1e6), 1, graph.trained_bytes)
+    assert {*space.column("recompute").tolist()} == {0}
+    assert {*space.column("data").tolist()} >= {1, 2, 4}
 
 
 def test_divisions_are_the_best_there_are() -> None:
