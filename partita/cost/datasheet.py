@@ -15,7 +15,7 @@ from partita.cost.kernels import BANDWIDTH, KERNEL, MEMORY, exponentials, multip
 from partita.cost.winograd import minimal_filtering
 from partita.cost.wiring import Wiring
 from partita.graph.contraction import contractions_of, scores_of
-from partita.graph.flops import bytes_moved, flops
+from partita.graph.flops import bytes_moved, calls, flops
 from partita.graph.fusing import Part, parts_of
 from partita.graph.graph import Graph, Optimizer
 from partita.graph.kinds import kinds_of
@@ -59,7 +59,7 @@ def datasheet_costs(
         for number, (operator, concrete) in enumerate(kinds.at(batch)):
             key = signature(operator, concrete)
             table[key] = operator_seconds(device, operator, concrete, batch)
-            launches[key] = VIEW if shares_memory(operator, concrete) else LAUNCH
+            launches[key] = VIEW if shares_memory(operator, concrete) else LAUNCH * calls(operator)
             for mark, part in [(mark, part) for (kind, mark), part in told.items() if kind == number]:
                 table[key + mark] = part_seconds(device, operator, concrete, batch, part)
                 launches[key + mark] = LAUNCH if part.begins else 0.0
@@ -120,13 +120,13 @@ def operator_seconds(device: Device, operator: Operator, graph: Graph, batch: in
     """Seconds of an operator on `batch` samples; what only looks at memory takes none on an accelerator."""
     moved, made = bytes_moved(operator, graph, batch), next((each.dtype for each in operator.outputs if each), "")
     if device.backend != "cuda":
-        return roofline(device, made, flops(operator, graph, batch), moved)
+        return roofline(device, made, flops(operator, graph, batch), moved) + CALL * (calls(operator) - 1)
     if shares_memory(operator, graph):
         return 0.0
     moved += _again(operator, graph, batch)
     products = contractions_of(operator, graph, batch)
     if not products:
-        return streaming(device, moved, flops(operator, graph, batch)) + KERNEL
+        return streaming(device, moved, flops(operator, graph, batch)) + KERNEL * calls(operator)
     item, windows = ITEMSIZE.get(made, 4), "convolution" in operator.target
     filtered = minimal_filtering(device, operator, graph, batch) if windows else inf
     tiles = sum(min(filtered, multiplying(device, each, made, item, convolution=windows)) for each in products)

@@ -31,6 +31,11 @@ def flops(operator: Operator, graph: Graph, batch: int) -> float:
     return float(sum(tensor.elements(batch) for tensor in operator.outputs if tensor is not None))
 
 
+def calls(operator: Operator) -> int:
+    """How many operators run for it: one, but of a whole model as many as it called when it was captured."""
+    return int(str(dict(operator.keywords).get("calls", 1))) if operator.target.startswith(OPAQUE) else 1
+
+
 def is_contraction(operator: Operator) -> bool:
     """Whether it is a matrix product, convolution, attention or recurrence: what model FLOPs count."""
     return kind_of(operator.target) in CONTRACTIONS

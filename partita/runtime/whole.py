@@ -85,9 +85,10 @@ class SavedForBackward:
 
 
 def forward(
-    env: dict[str, Any], parameters: Values, buffers: Values, inputs: Values, *, flops: float = 0.0
+    env: dict[str, Any], parameters: Values, buffers: Values, inputs: Values, **counted: float
 ) -> tuple[Any, ...]:
-    """The loss, its weight if it has one, the new values of buffers that change, and SavedForBackward.
+    """The loss, its weight if it has one, the new values of buffers that change, and SavedForBackward; `counted` is for
+    who prices the operator.
 
     Raises TaskError for a buffer or parameter that changes and did not when the step was captured.
     """
@@ -114,8 +115,7 @@ def forward(
 
 def backward(
     env: dict[str, Any], kept: SavedForBackward, tangent: torch.Tensor, parameters: Values, buffers: Values,
-    inputs: Values, *,
-    flops: float = 0.0,
+    inputs: Values, **counted: float,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     """The gradient of every trained weight; `neutral` for a weight that this batch did not use."""
     with kept.modes():

@@ -3,7 +3,8 @@
 `partita.opaque_forward(parameters, buffers, inputs)` makes the loss, the weight where there is one, the new value of
 every buffer that changes, and what autograd keeps, as so many bytes. `partita.opaque_backward(kept, tangent,
 parameters, buffers, inputs)` makes the gradients of all weights that are trained, of which a batch may use some only.
-A worker carries both out with its own copy of the module (`runtime/whole`). The keyword `flops` of each is a sample's.
+A worker carries both out with its own copy of the module (`runtime/whole`). Of the keywords of each, `flops` are a
+sample's, and `calls` the operators that torch runs for it, views left out.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from partita.errors import CaptureError, PartitaError, first_line
@@ -42,12 +44,12 @@ FORWARD, BACKWARD = "opaque_forward_0", "opaque_backward_0"
 
 @dataclass
 class RealStep:
-    """What one real step on SIZES[0] samples showed: whether the loss has a weight, FLOPs of forward and backward, and
-    the bytes that autograd keeps besides the weights."""
+    """What one real step on SIZES[0] samples showed: whether the loss has a weight, FLOPs and calls of forward and
+    backward, and the bytes that autograd keeps besides the weights."""
 
     weighted: bool = False
-    forward: float = 0.0
-    backward: float = 0.0
+    forward: tuple[float, int] = (0.0, 0)
+    backward: tuple[float, int] = (0.0, 0)
     kept: dict[int, int] = field(default_factory=dict)
 
 
@@ -76,11 +78,11 @@ def opaque_graph(task: Task, batch: int, precision: str, optimizer: Optimizer, r
     each = sum(tried.kept.values()) // SIZES[0]
     made = (*(scalar,) * first, *(_spec(before[name]) for name in changed), Tensor((Affine(each),), "uint8"))
     forward = Operator(
-        FORWARD, "partita.opaque_forward", leaves, (("flops", tried.forward / SIZES[0]),), made, True,
+        FORWARD, "partita.opaque_forward", leaves, _counted(*tried.forward), made, True,
     )  # fmt: skip
     backward = Operator(
         BACKWARD, "partita.opaque_backward", (Ref(FORWARD, len(made) - 1), Ref(TANGENT), *leaves),
-        (("flops", tried.backward / SIZES[0]),), tuple(_spec(named[name]) for name in gradients), True, Phase.BACKWARD,
+        _counted(*tried.backward), tuple(_spec(named[name]) for name in gradients), True, Phase.BACKWARD,
         twin=FORWARD,
     )  # fmt: skip
     aliases = other_names(model)
@@ -99,6 +101,23 @@ def opaque_graph(task: Task, batch: int, precision: str, optimizer: Optimizer, r
         optimizer=optimizer, rung="opaque", blind=reason, symbolic=True, global_batch=task.batch_size,
         clip_norm=task.clip_norm or 0.0, samples=len(task.data),
     )  # fmt: skip
+
+
+class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A context that counts the operators that torch runs, views left out."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += not func.is_view
+        return func(*args, **(kwargs or {}))
+
+
+def _counted(flops: float, calls: int) -> tuple[tuple[str, float], ...]:
+    """The keywords of an operator that stands for a model's pass over SIZES[0] samples."""
+    return ("flops", flops / SIZES[0]), ("calls", calls)
 
 
 def _check_memory(task: Task, precision: str) -> None:
@@ -129,8 +148,8 @@ def _step(task: Task, model: nn.Module, precision: str) -> RealStep:
         return tensor
 
     model.zero_grad()
-    counter = FlopCounterMode(display=False)
-    with counter, saved_tensors_hooks(keep, lambda tensor: tensor):
+    counter, calls = FlopCounterMode(display=False), Calls()
+    with counter, calls, saved_tensors_hooks(keep, lambda tensor: tensor):
         try:
             value = task.loss(model, rest.batch(tensors))
         except Exception as error:
@@ -138,11 +157,12 @@ def _step(task: Task, model: nn.Module, precision: str) -> RealStep:
                 f"the loss of {task.name!r} failed on a batch of {SIZES[0]} samples ({first_line(error)}); "
                 f"make task.loss(task.model(), batch) work on its own first"
             ) from error
-        found.forward = float(counter.get_total_flops())
+        found.forward = float(counter.get_total_flops()), calls.count
         loss, weight = split_loss(task, value)
         check_unchanged({name: p for name, p in model.named_parameters() if p._version != versions[name]})
         torch.autograd.backward(loss)
-    found.backward, found.weighted = counter.get_total_flops() - found.forward, weight is not None
+    flops, before = found.forward
+    found.backward, found.weighted = (counter.get_total_flops() - flops, calls.count - before), weight is not None
     for name, p in model.named_parameters():
         check_gradient(name, p.grad)
     return found

@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from partita import api
+from partita.cost.datasheet import CALL, operator_seconds
 from partita.errors import PartitaError, PlanError, TaskError
 from partita.graph.batch import substitute
-from partita.graph.flops import flops
+from partita.graph.flops import calls, flops
 from partita.graph.signature import signature
 from partita.lab.opaque_timing import whole_seconds
 from partita.recipes.catalogue import call
@@ -70,6 +71,10 @@ def test_what_a_whole_model_computes_is_counted() -> None:
     graph = capture(branching())
     assert flops(forward, graph, 10) == 10 * 2 * (6 * 8 + 8 * 8 + 8 * 3)
     assert flops(backward, graph, 10) > flops(forward, graph, 10)
+    device = cluster_of(2).devices[0]
+    for operator in (forward, backward):
+        assert calls(operator) > 4
+        assert operator_seconds(device, operator, graph, 1) > CALL * calls(operator)
     assert graph.operators[0].outputs[-1] is not None
     assert graph.operators[0].outputs[-1].size(4) > graph.operators[0].outputs[-1].size(2) > 0
 
