@@ -78,9 +78,11 @@ class Recipe:
 
     @cached_property
     def own(self) -> dict[str, Any]:
-        """The knobs that the function takes; the others are those that every recipe has."""
-        parameters = inspect.signature(self.make).parameters.values()
-        return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+        """The knobs that the function takes besides graph, cluster and costs; the others are those that every recipe
+        has."""
+        parameters = [*inspect.signature(self.make).parameters.values()][3:]
+        named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        return {p.name: p.default for p in parameters if p.kind in named}
 
 
 OURS: Final[dict[str, Recipe]] = {

@@ -18,7 +18,7 @@ from partita.errors import PlanError, RunError
 from partita.kernels.codecs import unfused
 from partita.plan.plan import Plan
 from partita.plan.wire import Codec
-from partita.recipes.catalogue import guarded
+from partita.recipes.catalogue import Recipe, guarded
 from partita.wire.codec import SPECS, Spec, coded_size
 
 SIMULATE = (
@@ -240,6 +240,14 @@ def test_kernels_of_a_plugin_that_return_what_they_should_not_are_a_sentence(
     fill, _ = unfused(encode, decode)
     with pytest.raises(RunError, match=re.escape(sentence)):
         fill(torch.ones(4), torch.zeros(8, dtype=torch.uint8), {}, 0, True)
+
+
+def test_a_knob_needs_no_star_before_it() -> None:
+    def plain(graph: Any, cluster: Any, costs: Any = None, k: int = 3) -> Any: ...
+
+    def starred(graph: Any, cluster: Any, costs: Any = None, *, k: int = 3, **others: Any) -> Any: ...
+
+    assert [Recipe(make, (), "plugins", "a plugin").own for make in (plain, starred)] == [{"k": 3}] * 2
 
 
 @pytest.mark.parametrize("size", [2.5, -1, None])
