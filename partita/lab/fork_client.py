@@ -27,9 +27,8 @@ PR_GET_CHILD_SUBREAPER: Final = 37
 # What is read while an interpreter and its libraries load: with another value, a worker needs another fork server.
 LOADED_BY: Final = ("LD_", "PYTHON", "PYTORCH_", "TORCH_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "MALLOC_",
                     "GLIBC_", "NUMBA_")  # fmt: skip
-WORKER: Final = {
-    "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", "TORCHELASTIC_USE_AGENT_STORE": "False", **KEPT,
-}  # fmt: skip
+ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", **KEPT}  # and freed memory kept, as every process of a lab has it
+WORKER: Final = {**ONE_THREAD, "TORCH_CPP_LOG_LEVEL": "ERROR", "TORCHELASTIC_USE_AGENT_STORE": "False"}
 _at_work: list[ForkServer] = []
 _starting = threading.Lock()
 

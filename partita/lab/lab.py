@@ -18,7 +18,7 @@ from partita.cluster.cluster import Cluster, Link
 from partita.cost.costs import Host
 from partita.errors import ClusterError, RunError
 from partita.lab import enter
-from partita.lab.fork_client import WORKER, Forked, fork_worker
+from partita.lab.fork_client import ONE_THREAD, WORKER, Forked, fork_worker
 from partita.lab.keeper import MARK
 from partita.lab.keeper_client import KeeperClient, NamespacesRefused
 from partita.lab.network_setup import INTERFACE, address, shape
@@ -30,7 +30,6 @@ from partita.lab.quota import (
     reset_memory_peak,
     set_cores,
 )
-from partita.runtime.heap import KEPT
 from partita.units import Bytes, BytesPerSecond
 
 GRACE: Final = 5.0
@@ -81,7 +80,7 @@ class Lab:
             "RANK": str(rank), "WORLD_SIZE": str(self.cluster.size),
             "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(locals_),
             "MASTER_ADDR": self.addresses[0], "MASTER_PORT": str(self.port),
-            "GLOO_SOCKET_IFNAME": self.interface, "OMP_NUM_THREADS": "1", **KEPT, MARK: self.keeper.run,
+            "GLOO_SOCKET_IFNAME": self.interface, **ONE_THREAD, MARK: self.keeper.run,
         }  # fmt: skip
 
     def spawn(
