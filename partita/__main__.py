@@ -40,6 +40,8 @@ app.add_typer(machines, name="cluster")
 def main(words: list[str] | None = None) -> int:
     """Carry out a command line and return its exit code; of a process's own, leave with it after Ctrl-C."""
     open_streams()
+    # Threads of torch that wait for each other sleep: beside other work on the machine, spinning took twice as long.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     atexit.register(gc.freeze)  # an interpreter that ends collects all that torch has made, which takes a second
     given = sys.argv[1:] if words is None else words
     as_json = "--json" in (given[: given.index("--")] if "--" in given else given)

@@ -28,16 +28,16 @@ FIGURES: Final = 60  # characters of a line of the table
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """One process writes; the workers of pytest-xdist report to it."""
-    if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Check(ROOT / "runs" / "check", digest(ROOT)), "partita-check")
+    """One process writes; the workers of pytest-xdist leave out what has passed, and report to it."""
+    writes = not hasattr(config, "workerinput")
+    config.pluginmanager.register(Check(ROOT / "runs" / "check", digest(ROOT), writes), "partita-check")
 
 
 class Check:
-    """The record of the sources whose digest is `tree`, in `folder`."""
+    """The record of the sources whose digest is `tree`, in `folder`, which this process `writes`, or reads only."""
 
-    def __init__(self, folder: Path, tree: str) -> None:
-        self.path = folder / f"{tree}.jsonl"
+    def __init__(self, folder: Path, tree: str, writes: bool = True) -> None:
+        self.path, self.writes = folder / f"{tree}.jsonl", writes
         self.left_out = 0
         self.stamp = {"tree": tree, "commit": commit(ROOT), "cpu": processor_name(), "cores": os.cpu_count() or 1}
 
@@ -57,7 +57,7 @@ class Check:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Write a test's line as soon as it is done: when it was called, or when setup or teardown ended it."""
-        if report.when != "call" and report.outcome == "passed":
+        if not self.writes or (report.when != "call" and report.outcome == "passed"):
             return
         line = {
             "test": report.nodeid, "outcome": report.outcome, "seconds": round(report.duration, 3),
