@@ -138,7 +138,7 @@ def train(
     if (steps is None) == (epochs is None):
         raise OptionError("train stops after --steps N or --epochs N; give one of them")
     where = given(cluster, plan, folder=Path(out) if out else None)
-    load_ahead()
+    load_ahead()  # while this process loads torch itself
     from partita import api
     from partita.report.answers import trained_answer
 
@@ -162,7 +162,7 @@ def compare(
 
     chosen, bandwidths = split_plans(plans), read_sweep(sweep) if sweep else ()
     where = given(cluster, *chosen, files=(report, trace), folder=out)
-    load_ahead()
+    load_ahead()  # while this process loads torch itself
     from partita import api
     from partita.report.answers import comparison_answer
     from partita.report.page import write_page

@@ -17,6 +17,9 @@ PartitaError                 exit 3   a sentence: what was given, what is allowe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class PartitaError(Exception):
     """The base of all errors; `exit_code` is the exit code of a command that ends with it."""
@@ -89,3 +92,14 @@ def first_line(error: BaseException) -> str:
     """An error's type and the first line of its text, to quote errors of other packages within a sentence."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
+
+
+@contextmanager
+def users_code(what: str, advice: str, kind: type[PartitaError]) -> Iterator[None]:
+    """A context in which an exception of `what`, which a user wrote, becomes one of `kind` with the advice."""
+    try:
+        yield
+    except PartitaError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise kind(f"{what} failed ({first_line(error)}); {advice}; PARTITA_TRACEBACK=1 shows where") from error

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from partita.errors import PartitaError, TaskError, first_line
+from partita.errors import PartitaError, TaskError, first_line, users_code
 
 if TYPE_CHECKING:
     import torch
@@ -190,15 +190,8 @@ def _made(spec: str) -> Task:
     function = getattr(_module(place), name, None)
     if not callable(function):
         raise TaskError(f"{place} has no function {name!r}; name the function that returns a Task")
-    try:
+    with users_code(spec, "it takes no arguments and returns a partita.Task", TaskError):
         task = function()
-    except PartitaError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise TaskError(
-            f"{spec} failed ({first_line(error)}); it takes no arguments and returns a partita.Task; "
-            "PARTITA_TRACEBACK=1 shows where"
-        ) from error
     if not isinstance(task, Task):
         raise TaskError(f"{spec} returned {type(task).__name__}; it must return a partita.Task")
     return task

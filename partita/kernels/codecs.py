@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from partita.errors import PlanError, RunError, first_line
+from partita.errors import PlanError, RunError, users_code
 from partita.kernels import adaptive, chosen, elias, levels, lowrank, ranges, rounding, signs, tree
 from partita.kernels.cards import ANYWHERE, pair_of
 from partita.kernels.site import NOWHERE, Site
@@ -41,10 +41,8 @@ def unfused(encode: Callable[..., torch.Tensor], decode: Callable[..., torch.Ten
     should not."""
 
     def asked(kernel: Callable[..., torch.Tensor], *given: Any) -> torch.Tensor:
-        try:
+        with users_code(f"{name_of(kernel)} of a codec", "mend it", RunError):
             made = kernel(*given)
-        except Exception as error:
-            raise RunError(f"{name_of(kernel)} of a codec failed ({first_line(error)}); mend it") from error
         if not isinstance(made, torch.Tensor):
             raise RunError(f"{name_of(kernel)} of a codec returned {type(made).__name__}; return a tensor")
         return made

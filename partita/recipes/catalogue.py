@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
-from partita.errors import PartitaError, PlanError, first_line
+from partita.errors import PlanError, users_code
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
 from partita.recipes.ad_psgd import ad_psgd
@@ -142,15 +142,8 @@ def guarded(make: Callable[..., Plan]) -> Callable[..., Plan]:
     @wraps(make)
     def made(*given: Any, **knobs: Any) -> Plan:
         takes = "it takes (graph, cluster, costs, *, knobs) and returns a Plan"
-        try:
+        with users_code(f"the recipe {made.__name__} of a plugin", takes, PlanError):
             plan = make(*given, **knobs)
-        except PartitaError:
-            raise
-        except Exception as error:
-            raise PlanError(
-                f"the recipe {made.__name__} of a plugin failed ({first_line(error)}); {takes}; PARTITA_TRACEBACK=1 "
-                "shows where"
-            ) from error
         if not isinstance(plan, Plan):
             raise PlanError(f"the recipe {made.__name__} of a plugin returned {type(plan).__name__}; {takes}")
         return plan
