@@ -17,6 +17,7 @@ from partita.program.timeline import Span
 from partita.runtime.brake import Brake
 from partita.runtime.device import CPU, Clock
 from partita.runtime.feed import Feed
+from partita.runtime.forms import Form
 from partita.runtime.notifier import Notifier
 from partita.runtime.segment import Environment, Leaves
 from partita.runtime.state import State
@@ -55,9 +56,13 @@ class Board:
 
     def finish(self, name: str) -> None:
         """An instance of an instruction is done; lanes are told."""
-        with self.changed:
+        with self.changed.lock:
             self.done[name] = self.done.get(name, 0) + 1
-            self.when.setdefault(name, deque(maxlen=REMEMBERED)).append(self.happens(name))
+            if name not in self.when:
+                self.when[name] = deque(maxlen=REMEMBERED)
+            self.moment += 1
+            self.when[name].append(self.moment)
+            self.tell(name)
 
     def happens(self, name: str = "") -> int:
         """Number the event that happens now to `name`, and tell the lanes."""
@@ -68,7 +73,7 @@ class Board:
 
     def tell(self, name: str = "") -> None:
         """Lanes that wait for `name` test their condition again ("": all lanes)."""
-        with self.changed:
+        with self.changed.lock:
             for notes, waits in self.watchers.get(name, ()):
                 notes[waits] = None
             self.changed.notify_all(name)
@@ -108,8 +113,8 @@ class Rank:
     each lane is in: name, round, since when, and whether it waits for other ranks; `then` what the thread that has
     carried out an instruction starts at once for another lane, and `early` when (runtime/ahead.py);
     `collectives_begun` how many rounds of each collective were begun; `quickest` the least seconds that each local
-    instruction has taken lately; `maps` the positions that both ends of a sparse hop know. `round_ends` is called when
-    the leading lane has ended a round.
+    instruction has taken lately; `maps` the positions that both ends of a sparse hop know; `forms` how the
+    values of each parcel lie in memory. `round_ends` is called when the leading lane has ended a round.
 
     Who is away: the run can go on without the ranks in `spare`. Those in `away` are not there now; each has left `gone`
     times, and takes part again `since` a round. `going`: lanes that have not ended; `parked`: those of them that wait
@@ -154,6 +159,7 @@ class Rank:
     collectives_begun: dict[str, int] = field(default_factory=dict)
     quickest: dict[str, Seconds] = field(default_factory=dict)
     maps: KeptMaps = field(default_factory=dict)
+    forms: dict[str, tuple[tuple[str, Form], ...]] = field(default_factory=dict)
     round_ends: Callable[[int], None] = lambda round: None
 
     def there(self, peer: int, round: int) -> bool:
@@ -166,15 +172,17 @@ class Rank:
 
     def environment(self, round: int, part: str) -> Environment:
         """The values of a minibatch or microbatch of a round; made when it is first asked for."""
-        with self.board.changed:
+        with self.board.changed.lock:
             return self.environments.setdefault((round, part), {})
 
     def leave(self, round: int, part: str) -> None:
         """An instruction has finished with an environment; after the last one it is dropped."""
-        with self.board.changed:
-            self.used[round, part] = self.used.get((round, part), 0) + 1
-            if self.used[round, part] == self.uses[part]:
-                del self.used[round, part]
+        with self.board.changed.lock:
+            used = self.used.get((round, part), 0) + 1
+            if used < self.uses[part]:
+                self.used[round, part] = used
+            else:
+                self.used.pop((round, part), None)
                 self.environments.pop((round, part), None)
 
     def slot(self, round: int) -> int:

@@ -61,13 +61,13 @@ def _until_over(rank: Rank, lane: Lane, run: LaneRun) -> LaneRun:
 
 def _in_order(rank: Rank, lane: Lane, interval: Interval, record: Record) -> LaneRun:
     instructions, board = rank.role.on(lane.name), rank.board
-    begin = Ahead(rank, instructions, interval).start
+    begin, last = Ahead(rank, instructions, interval).start, {i.name: interval.last(i) for i in instructions}
     parked = AbsenceWait(rank, lane.name, frozenset(i.name for i in instructions))
     for round in range(interval.start, interval.stop + (rank.program.drain if interval.drain else 0)):
         if round < interval.stop and (yield from _ends(rank, round)):
             return
         for instruction in instructions:
-            while round < interval.last(instruction) and not stale(rank, instruction, round):
+            while round < last[instruction.name] and not stale(rank, instruction, round):
                 if parked.idle:
                     yield parked
                     if parked.idle:
