@@ -76,7 +76,8 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
     alone = Wiring(
         start, max(replies[1]["lone"][0] - start, 1e-6),
         Measured(waits(curve, share), waits(scatter, share / 2), waits(gather, share / 2)),
-        sent, received, reduced, efficiency, value=max(replies[1]["value"][0] - called, 1e-6), value_start=called,
+        sent, received, reduced, efficiency, value=max(replies[1]["value"][0] - called, 1e-6),
+        value_start=median(reply["handed"] for reply in replies if reply["handed"]),
     )  # fmt: skip
     return _crowded(alone, replies, slowest * efficiency, quota, spread)
 

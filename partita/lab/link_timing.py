@@ -20,6 +20,7 @@ import torch.distributed as dist
 from partita.lab.crowd_timing import congested_seconds, crowds_of, queued_seconds
 from partita.lab.extra_lane import PATIENCE, Call, ExtraLane
 from partita.lab.timing import AHEAD, computed
+from partita.lab.worker_timing import value_seconds
 from partita.program.instruction import Kind
 from partita.runtime.device import CPU
 from partita.runtime.processes import Processes, clock_offset
@@ -247,6 +248,7 @@ def rank_wires(
     found |= {
         "message": message_seconds(rank, sizes),
         "value": lone_seconds(rank),
+        "handed": value_seconds(rank, world),
         "lone": lone_seconds(rank, ExtraLane()),
     }
     return found | {"row": row_seconds(rank), "hops": hop_seconds(sizes[-1])}

@@ -7,10 +7,8 @@ divided out: every operator is stored relative to a reference kernel that is tim
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from statistics import median
 from typing import Any, Final
 
 import torch
@@ -21,14 +19,12 @@ from partita.graph.precision import shortened
 from partita.graph.signature import signature
 from partita.lab.bench import HOST, Bench, benches_of
 from partita.lab.codecs import codec_seconds
-from partita.lab.extra_lane import Unplanned
 from partita.lab.opaque_timing import whole_seconds
 from partita.lab.operator_timing import TOTAL, seconds_in_turn
-from partita.lab.timing import AHEAD, TURNS, cold_seconds, computed, thread_seconds
-from partita.program.instruction import After, Instruction, Scale
+from partita.lab.timing import cold_seconds, thread_seconds
+from partita.lab.worker_timing import instruction_seconds
 from partita.runtime.device import CPU
 from partita.runtime.feed import Feed
-from partita.runtime.worker import instance
 from partita.task import Task
 from partita.tracing.optimizer import joins
 from partita.tracing.update_units import apart, joined
@@ -188,17 +184,3 @@ def rank_touches(
         if launching:
             found |= {"load": bringing_seconds(task, count, bench), "instruction": NEVER}
         return found | {"launching": beside}
-
-
-def instruction_seconds() -> Seconds:
-    """Core-seconds of the worker around an act, behind computing: asking the board, noting the span, telling the
-    board."""
-    never = Instruction("never", Scale("bucket"), "compute", unless=After("never", rounds=1))
-    rank, spent = Unplanned(), list[Seconds]()
-    for round in range(TURNS[1]):
-        computed(AHEAD)
-        before = time.thread_time()
-        for _ in instance(rank, never, round, lambda round: True):
-            pass
-        spent.append(time.thread_time() - before)
-    return max(median(spent), 1e-6)

@@ -32,7 +32,7 @@ def made_up(congestion: float, ranks: int = 4) -> list[dict[str, Any]]:
     }
     reply["message"] = [(n, 3 * START + EACH * n) for n in SIZES]  # lone ones
     reply["row"], reply["hops"] = START, [(n, 2e-4 + max(n / RATE, 2 * START + 2 * EACH * n)) for n in SIZES]
-    reply["value"], reply["lone"] = (5 * START, 2 * START), (START + 7e-4, 3 * START)
+    reply["value"], reply["lone"], reply["handed"] = (5 * START, 2 * START), (START + 7e-4, 3 * START), 4 * START
     reply["overlapped"] = {}
     reply["congested"] = [(n, 8, 8 * n * (congestion if n == SIZES[-1] else 0.98) / RATE) for n in SIZES[1:]]
     reply["crowded"] = [(many, [(n, 8, 8 * n * congestion**many / RATE) for n in SIZES[1:]]) for many in (2, 3)]
@@ -47,7 +47,7 @@ def test_the_laws_are_found_again(congestion: float) -> None:
     assert found.efficiency == pytest.approx(1.0, abs=1e-3)
     assert [row[1] for row in found.curves.of(Kind.ALL_REDUCE, ALONE)] == pytest.approx([LATENCY] * 4, rel=0.01)
     assert (found.start, found.message) == pytest.approx((START, 7e-4), rel=0.01)
-    assert (found.value, found.value_start) == pytest.approx((3 * START, 2 * START))
+    assert (found.value, found.value_start) == pytest.approx((3 * START, 4 * START))
     assert found.hops == tuple((n, pytest.approx(2e-4, rel=0.01)) for n in SIZES)
     assert (found.sent, found.received) == pytest.approx((EACH, EACH))
     assert [factor for _, factor in found.congestion] == pytest.approx([1.0, 1.0, congestion], rel=1e-3)

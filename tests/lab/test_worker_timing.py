@@ -1,0 +1,38 @@
+"""The tiny Programs in which the worker itself is timed are Programs like any other."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from partita.lab import worker_timing
+from partita.lab.worker_timing import pipeline
+from partita.program.instruction import Compute, Receive, Send
+from partita.program.verify import verify
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+def test_every_message_of_the_little_pipeline_has_its_other_end(world: int) -> None:
+    program = verify(pipeline(world))
+    acts = [i.act for _, i in program.instructions()]
+    assert sum(isinstance(act, Send) for act in acts) == sum(isinstance(act, Receive) for act in acts)
+    assert sum(isinstance(act, Send) for act in acts) == 8 * (world - 1)
+    assert sum(isinstance(act, Compute) for act in acts) == 8 * world
+
+
+def test_computing_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, around = [0.0], 3.0  # seconds of the clock, and those that pass between two looks at it
+
+    def computed(least: float) -> float:
+        now[0] += 2 * least
+        return 2 * least
+
+    def process_time() -> float:
+        now[0] += around
+        return now[0]
+
+    monkeypatch.setattr(worker_timing, "computed", computed)
+    monkeypatch.setattr(worker_timing, "time", SimpleNamespace(process_time=process_time))
+    alone = 12  # instructions of a round
+    assert worker_timing.instruction_seconds() == pytest.approx(around / worker_timing.ROUNDS / alone)
