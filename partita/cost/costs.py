@@ -203,7 +203,7 @@ class Costs:
             case Scale():
                 return Demand(own + self.copy.of(program.bucket[act.bucket].owned))
             case Mix():
-                return Demand(own + len(act.terms) * self.copy.of(program.bucket[act.bucket].elements))
+                return Demand(own + act.passes * self.copy.of(program.bucket[act.bucket].elements))
             case Norm() | Clip():
                 passes = 2 if isinstance(act, Clip) and not act.by else 1
                 return Demand(own + passes * sum(_owned(program.bucket[name], self.copy) for name in act.buckets))

@@ -16,7 +16,7 @@ from partita.cost.rings import bytes_sent
 from partita.errors import CostError
 from partita.graph.graph import Graph, Optimizer
 from partita.lowering.lower import lower
-from partita.program.instruction import Combine, Kind, Pack, Update
+from partita.program.instruction import Combine, Kind, Mix, Pack, Space, Term, Update
 from partita.program.program import Program
 from partita.recipes.catalogue import call
 from tests.priced import priced, whole_cores
@@ -88,6 +88,16 @@ def test_copies_are_priced_by_pieces_and_elements() -> None:
     pack = next(i.act for _, i in program.instructions() if isinstance(i.act, Pack))
     assert costs.demand(program, pack).core == 2 * 1.0 + 36 * 0.125
     assert costs.demand(program, Combine("b0", (0, 1))).core == 2 * (2 * 1.0 + 36 * 0.125)
+
+
+def test_a_mix_passes_once_for_each_term_but_its_own() -> None:
+    graph, machines = two_layers(), whole_cores(2, 1e8)
+    costs, program = priced(graph, machines, [4], copy=Touch(1.0, 0.125)), program_of(graph, "ddp", 2)
+    weights, far = Term(Space.PARAMETER), Term(Space.INBOX, (0.5, 0.25), (1, 0))
+    moved = replace(weights, factor=(0.5,))
+    for terms, passes in {(weights, far): 1, (moved, far): 2, (far,): 1, (moved,): 1, (weights,): 0}.items():
+        mixed = Mix("b0", Space.PARAMETER, terms)
+        assert costs.demand(program, mixed).core == passes * (1.0 + 36 * 0.125), terms
 
 
 @pytest.mark.parametrize("size", [2, 3])
