@@ -53,6 +53,7 @@ def train(
     from partita.lab.train import train_on
     from partita.runtime.checkpoint import SavePolicy
     from partita.runtime.torchrun import train_rank
+    from partita.runtime.training import Training
 
     graph = graph_of(loaded, tell=tell)
     made = plan_of(plan, graph, machines, task="" if ranked else loaded, tell=tell)
@@ -67,15 +68,11 @@ def train(
         notes.append(sentence)
         tell(Note(sentence))
 
-    order: dict[str, Any] = {
-        "steps": steps, "seed": seed, "init": first, "resume": resume,
-        "keyed": deterministic, "timeout": timeout, "tell": tell, "note": note,
-        "begin": begin, "keep": SavePolicy(place, checkpoint_every, keep),
-    }  # fmt: skip
-    if ranked:
-        ran = train_rank(loaded, graph, made, machines, **order)
-    else:
-        ran = train_on(loaded, graph, made, machines, **order)
+    asked = Training(
+        graph, made, machines, steps, SavePolicy(place, checkpoint_every, keep), seed, first, resume, deterministic,
+        timeout, tell, note, begin,
+    )  # fmt: skip
+    ran = train_rank(loaded, asked) if ranked else train_on(loaded, asked)
     if ran is None:
         return None
     if place:  # for `partita report`

@@ -203,7 +203,7 @@ class Costs:
             case Scale():
                 return Demand(own + self.copy.of(program.bucket[act.bucket].owned))
             case Mix():
-                return Demand(own + act.passes * self.copy.of(program.bucket[act.bucket].elements))
+                return Demand(own + _passes(act) * self.copy.of(program.bucket[act.bucket].elements))
             case Norm() | Clip():
                 passes = 2 if isinstance(act, Clip) and not act.by else 1
                 return Demand(own + passes * sum(_owned(program.bucket[name], self.copy) for name in act.buckets))
@@ -303,6 +303,12 @@ class Costs:
 def _over(bucket: Bucket, touch: Touch) -> Seconds:
     """Core-seconds of a pass over all pieces of a bucket."""
     return touch.of(bucket.elements, len(bucket.pieces))
+
+
+def _passes(mix: Mix) -> int:
+    """Passes over a tensor: one for each term, but none for 1 times what the result holds already."""
+    held = any(one.space is mix.into and not one.peer and set(one.factor) == {1.0} for one in mix.terms)
+    return len(mix.terms) - held
 
 
 def _owned(bucket: Bucket, touch: Touch) -> Seconds:

@@ -198,12 +198,6 @@ class Mix:
     terms: tuple[Term, ...]
     lag: int = 0
 
-    @property
-    def passes(self) -> int:
-        """Passes over a tensor that it takes: one a term, but none for 1 times what `into` holds already."""
-        held = any(one.space is self.into and not one.peer and set(one.factor) == {1.0} for one in self.terms)
-        return len(self.terms) - held
-
 
 @dataclass(frozen=True, slots=True)
 class Norm:

@@ -12,28 +12,27 @@ import fcntl
 import json
 import os
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from partita.cluster.cluster import Cluster
 from partita.errors import OptionError
 from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE
-from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.plan.rule import ruled
 from partita.plan.text import read_plan, write_plan
 from partita.program.program import Program
 from partita.program.timeline import Breakdown, Timeline
 from partita.runtime.alike import alike
-from partita.runtime.checkpoint import SavedCheckpoint, SavePolicy, Tell, committed, newest, require_space, sweep
+from partita.runtime.checkpoint import SavedCheckpoint, SavePolicy, committed, newest, require_space, sweep
 from partita.runtime.holding import copies_of, keepers_of, workers_of
-from partita.runtime.manifest import Identity, differences, identity_of
+from partita.runtime.manifest import Identity, differences
 from partita.runtime.result import RunResult
 from partita.runtime.shard import HEADER, sync
+from partita.runtime.training import Training
 from partita.units import Bytes, show_bytes
 
 RESULT: Final = "result.json"
@@ -65,24 +64,22 @@ def claimed(out: str) -> Iterator[None]:
 
 
 @contextmanager
-def opened(
-    keep: SavePolicy, resume: bool, graph: Graph, plan: Plan, cluster: Cluster, *, seed: int, steps: int, tell: Tell,
-    begin: Callable[[], None] = lambda: None,
-) -> Iterator[SavedCheckpoint | Finished | None]:  # fmt: skip
-    """The run's directory is claimed and has room; yields where the run starts (see `place_to_start`). `begin` is
+def opened(asked: Training) -> Iterator[SavedCheckpoint | Finished | None]:
+    """The run's directory is claimed and has room; yields where the run starts (see `place_to_start`), and `begin` is
     called where it does: a run that is refused, or that is finished, leaves alone what is there."""
+    keep = asked.keep
     if not keep.out:
-        if resume or keep.every:
-            what = "--resume goes on with the run in" if resume else "--checkpoint-every writes to"
+        if asked.resume or keep.every:
+            what = "--resume goes on with the run in" if asked.resume else "--checkpoint-every writes to"
             raise OptionError(f"{what} a directory; give it with --out DIR")
         yield None
         return
     with claimed(keep.out):
         if keep.every:
-            require_room(keep, graph, lower(graph, plan, cluster)[-1].program)
-        start = place_to_start(keep, resume, identity_of(graph, seed, plan.update), plan, steps, tell)
+            require_room(keep, asked.graph, asked.program)
+        start = place_to_start(asked)
         if not isinstance(start, Finished):
-            begin()
+            asked.begin()
         yield start
 
 
@@ -128,57 +125,54 @@ def read_result(out: str) -> Finished | None:
         return None
 
 
-def place_to_start(
-    keep: SavePolicy, resume: bool, identity: Identity, plan: Plan, steps: int, tell: Tell
-) -> SavedCheckpoint | Finished | None:
-    """Where a run in `keep.out` starts: from a checkpoint, not at all since it is finished, or (None) from step 0.
+def place_to_start(asked: Training) -> SavedCheckpoint | Finished | None:
+    """Where a run with a directory starts: from a checkpoint, not at all since it is finished, or (None) from step 0.
 
     Raises InputError where the directory holds another run, or one that should not be overwritten.
     """
-    if not resume:
-        if any(committed(keep.out)):
-            raise OptionError(
-                f"{keep.out} holds checkpoints of a run; give --resume to go on with it, or another --out"
-            )
-        if (Path(keep.out) / RESULT).exists():
-            raise OptionError(f"{keep.out} holds a finished run; give another --out, or remove it")
-        sweep(keep.out, 0)
+    out, steps, tell = asked.keep.out, asked.steps, asked.note
+    if not asked.resume:
+        if any(committed(out)):
+            raise OptionError(f"{out} holds checkpoints of a run; give --resume to go on with it, or another --out")
+        if (Path(out) / RESULT).exists():
+            raise OptionError(f"{out} holds a finished run; give another --out, or remove it")
+        sweep(out, 0)
         return None
-    finished, found = read_result(keep.out), newest(keep.out, tell)
+    finished, found = read_result(out), newest(out, tell)
     if found is not None:
-        for difference in differences(identity, found.manifest.identity):
+        for difference in differences(asked.identity, found.manifest.identity):
             raise OptionError(f"the checkpoint {found.path} {difference}; give another --out or start it as before")
     if finished is not None and finished.steps == steps:
-        for difference in differences(identity, finished.identity or identity):
-            raise OptionError(f"the finished run in {keep.out} {difference}; give another --out")
-        tell(f"the run in {keep.out} is finished")
+        for difference in differences(asked.identity, finished.identity or asked.identity):
+            raise OptionError(f"the finished run in {out} {difference}; give another --out")
+        tell(f"the run in {out} is finished")
         return finished
     if found is None and finished is not None:
         raise OptionError(
-            f"the run in {keep.out} is finished after {finished.steps} steps and has no checkpoint to go on from; ask "
+            f"the run in {out} is finished after {finished.steps} steps and has no checkpoint to go on from; ask "
             f"for {finished.steps} steps to see its result, or give another --out"
         )
     if found is None:
-        tell(f"no checkpoint in {keep.out}: starting at step 0")
-        sweep(keep.out, 0)
+        tell(f"no checkpoint in {out}: starting at step 0")
+        sweep(out, 0)
         return None
     if found.manifest.step > steps:
         raise OptionError(
-            f"the run in {keep.out} is at step {found.manifest.step} already, and --steps is {steps}; give more steps "
+            f"the run in {out} is at step {found.manifest.step} already, and --steps is {steps}; give more steps "
             "or another --out"
         )
-    _say_where(found, identity, plan, tell)
-    sweep(keep.out, found.manifest.step)
+    _say_where(found, asked)
+    sweep(out, found.manifest.step)
     return found
 
 
-def _say_where(found: SavedCheckpoint, identity: Identity, plan: Plan, tell: Tell) -> None:
-    manifest = found.manifest
+def _say_where(found: SavedCheckpoint, asked: Training) -> None:
+    manifest, plan, tell = found.manifest, asked.plan, asked.note
     tell(f"going on from step {manifest.step} of {found.path}")
     before = read_plan(manifest.plan)
     if before != plan:
         tell(f"the checkpoint was written under {before.name} on {manifest.world} ranks; going on under {plan.name}")
-    if manifest.identity.signature != identity.signature:
+    if manifest.identity.signature != asked.identity.signature:
         tell("the captured step has changed since the checkpoint (the task's code, or torch); going on with it")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
 from contextlib import ExitStack
 from ipaddress import ip_address
 from typing import Any, Final
@@ -13,21 +12,17 @@ import torch.distributed as dist
 
 from partita.cluster.cluster import Cluster
 from partita.errors import InputError, OptionError, RunStopped
-from partita.graph.graph import Graph
-from partita.lowering.lower import lower
-from partita.plan.plan import Plan
-from partita.runtime.checkpoint import SavedCheckpoint, SavePolicy, Tell, stopped_at
+from partita.runtime.checkpoint import SavedCheckpoint, Tell, stopped_at
 from partita.runtime.device import GLOO, backend_of, device_of
 from partita.runtime.directory import Finished, opened, write_result
 from partita.runtime.execution import run
 from partita.runtime.heap import keep_freed
-from partita.runtime.manifest import identity_of
 from partita.runtime.messages import gather, spread
 from partita.runtime.preflight import differing, facts_of
 from partita.runtime.result import RunResult, result_of
 from partita.runtime.session import Job, Session, join_world
+from partita.runtime.training import Training
 from partita.task import Task
-from partita.units import Seconds
 
 INTERFACE: Final = "GLOO_SOCKET_IFNAME"
 LOOP: Final = "lo"
@@ -88,12 +83,11 @@ def _leads_here(host: str) -> bool:
     return any(ip_address(address[0]).is_loopback for *_, address in found[:1])
 
 
-def train_rank(
-    task: Task, graph: Graph, plan: Plan, cluster: Cluster, *, steps: int, seed: int, init: str, keep: SavePolicy,
-    resume: bool, keyed: bool, timeout: Seconds, tell: Tell, note: Tell, begin: Callable[[], None],
-) -> RunResult | None:  # fmt: skip
+def train_rank(task: Task, asked: Training) -> RunResult | None:
     """Train as this process's rank; the result on rank 0, None on the others. Rank 0 calls `begin` once the directory
     is its own. Raises RunStopped after a signal."""
+    graph, plan, cluster, steps, keep = asked.graph, asked.plan, asked.cluster, asked.steps, asked.keep
+    seed, timeout, note = asked.seed, asked.timeout, asked.note
     rank, world = place_here(cluster)
     keep_freed()
     device, backend = device_of(cluster, rank), backend_of(cluster)
@@ -108,8 +102,7 @@ def train_rank(
             try:
                 if unlike := differing(facts):
                     raise OptionError(unlike)
-                where = opened(keep, resume, graph, plan, cluster, seed=seed, steps=steps, tell=note, begin=begin)
-                start = stack.enter_context(where)
+                start = stack.enter_context(opened(asked))
             except InputError as error:
                 word["error"] = str(error)
             word |= {"finished": isinstance(start, Finished)}
@@ -120,16 +113,14 @@ def train_rank(
         if word["finished"]:
             return start.result if isinstance(start, Finished) else None
         session = Session(task, graph, cluster, seed, rank, world, timeout, device)
-        session.open(init)
-        job = Job(
-            plan, steps, out=keep.out, keyed=keyed, every=keep.every, keep=keep.many, resume=word["resume"]
-        )  # fmt: skip
+        session.open(asked.init)
+        job = Job(plan, steps, out=keep.out, keyed=asked.keyed, every=keep.every, keep=keep.many, resume=word["resume"])
 
         def hear(event: dict[str, Any]) -> None:
             if "note" in event:
                 note(event["note"])
             if "step" in event:
-                tell(f"{plan.name}: step {event['step'] + 1} of {steps}")
+                asked.tell(f"{plan.name}: step {event['step'] + 1} of {steps}")
 
         report = run(session, job, hear)
         reports = gather(report, rank, world)
@@ -140,7 +131,7 @@ def train_rank(
         if rank:
             return None
         discard = min(3, max(steps - report["since"] - 1, 0))
-        result = result_of(lower(graph, plan, cluster)[-1].program, reports, discard)
+        result = result_of(asked.program, reports, discard)
         if keep.out:
-            write_result(keep.out, Finished(plan, steps, result, identity_of(graph, seed, plan.update)))
+            write_result(keep.out, Finished(plan, steps, result, asked.identity))
         return result

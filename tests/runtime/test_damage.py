@@ -30,6 +30,7 @@ from partita.runtime.plain import from_plain, to_plain
 from partita.runtime.restore import open_checkpoint
 from partita.runtime.result import RunResult
 from partita.runtime.shard import sha256_of
+from partita.runtime.training import Training
 from partita.task import Task
 from tests.captures import capture
 from tests.small import cluster_of
@@ -160,7 +161,7 @@ def start(
     keep: SavePolicy, graph: Graph, plan: Plan, *, resume: bool, seed: int = 0, steps: int = 9
 ) -> tuple[object, str]:
     said: list[str] = []
-    with opened(keep, resume, graph, plan, MACHINES, seed=seed, steps=steps, tell=said.append) as found:
+    with opened(Training(graph, plan, MACHINES, steps, keep, seed, resume=resume, note=said.append)) as found:
         return found, "; ".join(said)
 
 
@@ -168,8 +169,8 @@ def test_a_run_that_is_refused_leaves_alone_what_is_there(run: Path, graph: Grap
     begun: list[int] = []
 
     def begins(resume: bool, steps: int = 9) -> None:
-        order = {"seed": 0, "steps": steps, "tell": lambda sentence: None, "begin": lambda: begun.append(steps)}
-        with opened(SavePolicy(str(run)), resume, graph, plan, MACHINES, **order):
+        keep = SavePolicy(str(run))
+        with opened(Training(graph, plan, MACHINES, steps, keep, resume=resume, begin=lambda: begun.append(steps))):
             assert begun[-1] == steps
             with pytest.raises(OptionError, match="another run"):
                 begins(resume, steps=99)
