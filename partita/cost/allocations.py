@@ -18,7 +18,7 @@ import numpy as np
 from partita.cost.hops import hop_bytes
 from partita.cost.lifetimes import Lifetimes, lifetimes_of
 from partita.cost.memory_curve import ByteSeries, highest, unit
-from partita.cost.scratch import scratch_bytes, working_bytes
+from partita.cost.scratch import Processor, scratch_bytes, working_bytes
 from partita.graph.graph import Graph
 from partita.program.instruction import (
     Act,
@@ -79,8 +79,8 @@ class AllocationLog:
     the same share rows. Entries of `final` happen with the last of several instances to start: (entries, instances).
     """
 
-    def __init__(self, program: Program, graph: Graph, role: Role, foreach: bool) -> None:
-        self.program, self.graph, self.foreach = program, graph, foreach
+    def __init__(self, program: Program, graph: Graph, role: Role, on: Processor) -> None:
+        self.program, self.graph, self.on = program, graph, on
         self.zero = np.zeros(len(PARTS), np.int64)
         self.number: list[int] = []
         self.share: list[float] = []
@@ -133,7 +133,7 @@ class AllocationLog:
             case Apply(delta=False):
                 self._apply(one, act)
             case Update():
-                scratch = scratch_bytes(self.graph, self.program.bucket[act.bucket], self.foreach, not act.part)
+                scratch = scratch_bytes(self.graph, self.program.bucket[act.bucket], self.on, not act.part)
                 self._set(one, START, (one.round, "", act.bucket), self.bytes_row("workspace", scratch))
                 self._set(one, END, (one.round, "", act.bucket), NOTHING)
                 if act.part:
@@ -145,7 +145,7 @@ class AllocationLog:
         """The temporaries of a server's step and its corrections; DynSGD's mean over the workers of a clock is kept
         until the last of them has come."""
         bucket, names = self.program.bucket[act.bucket], {correction.name for correction in act.corrections}
-        scratch = max(scratch_bytes(self.graph, bucket, self.foreach), ("delay" in names) * bucket.size)
+        scratch = max(scratch_bytes(self.graph, bucket, self.on), ("delay" in names) * bucket.size)
         self._set(one, START, (one.round, "", (act.bucket, act.source)), self.bytes_row("workspace", scratch))
         self._set(one, END, (one.round, "", (act.bucket, act.source)), NOTHING)
         if "staleness" in names:
@@ -262,8 +262,7 @@ class AllocationLog:
         start, stop = segment.start, segment.stop
         held = np.zeros((stop - start, len(PARTS)), np.int64)
         held[:, [ACTIVATIONS, GRADIENTS]] = self.lifetimes(segment.stage, segment.batch).live_bytes[0][start:stop]
-        if not self.foreach:
-            held[:, WORKSPACE] = self.working(segment.stage, segment.batch)[start:stop]
+        held[:, WORKSPACE] = self.working(segment.stage, segment.batch)[start:stop]
         for names in read:
             held[:, ACTIVATIONS] += self.inputs(segment.stage, segment.batch, names)[start:stop]
         kept = highest(held.sum(axis=1), INTERVALS)
@@ -272,7 +271,7 @@ class AllocationLog:
     def _working(self, stage: int, batch: int) -> ByteSeries:
         """What each operator of a stage takes for itself; shape [operators]."""
         graph = self.lifetimes(stage, batch).graph
-        return np.array([working_bytes(graph, each, batch) for each in graph.operators], np.int64)
+        return np.array([working_bytes(graph, each, batch, self.on) for each in graph.operators], np.int64)
 
     def _pack(self, one: Instance, bucket: str, part: str, stage: int) -> None:
         """The gradients of a bucket are free once they are copied, or applied directly."""

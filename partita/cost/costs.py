@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Final, final
 
 from partita.cluster.cluster import Cluster, Port
+from partita.cost.scratch import Processor
 from partita.cost.wiring import ALONE, Circle, Wiring
 from partita.errors import CostError
 from partita.graph.fusing import Part, parts_of
@@ -101,9 +102,9 @@ class Costs:
     decoding). Messages: `wiring`. Every instruction takes `instruction` core-seconds besides. Devices: `slowdowns` has
     for each rank how many times as long it takes, since two cores of one machine are not always equally fast (empty:
     1); `unevenness` is the standard deviation over the mean of what one and the same work takes on a device; `hosts`
-    says which emulated devices share cores; `launching` are the costs of the host threads that launch work on
-    accelerators, which run ahead of the accelerators. Origin: `source` is 'measured' or 'datasheet'; `because` says
-    why costs were not measured.
+    says which emulated devices share cores, and `processor` of what kind these are; `launching` are the costs of the
+    host threads that launch work on accelerators, which run ahead of these. Origin: `source` is 'measured' or
+    'datasheet'; `because` says why costs were not measured.
     """
 
     graph: Graph
@@ -122,6 +123,7 @@ class Costs:
     codecs: Mapping[str, tuple[Touch, Touch]] = field(default_factory=dict)
     slowdowns: tuple[float, ...] = ()
     unevenness: float = 0.0
+    processor: Processor = Processor.WIDE
     launching: Costs | None = None
     update_unpacked: Touch | None = None
     _sums: dict[tuple[int, int, int, int, bool], tuple[Graph, Seconds]] = field(
@@ -307,8 +309,7 @@ def _over(bucket: Bucket, touch: Touch) -> Seconds:
 
 def _passes(mix: Mix) -> int:
     """Passes over a tensor: one for each term, but none for 1 times what the result holds already."""
-    held = any(one.space is mix.into and not one.peer and set(one.factor) == {1.0} for one in mix.terms)
-    return len(mix.terms) - held
+    return len(mix.terms) - any(t.space is mix.into and not t.peer and set(t.factor) == {1.0} for t in mix.terms)
 
 
 def _owned(bucket: Bucket, touch: Touch) -> Seconds:

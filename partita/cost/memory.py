@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from partita.cost.allocations import END, AllocationLog, Instance
 from partita.cost.memory_curve import ByteSeries, MemoryCurve, unit
+from partita.cost.scratch import Processor
 from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE
 from partita.plan.rule import ruled
@@ -37,14 +38,14 @@ def peak_memory(program: Program, graph: Graph, rank: int) -> Bytes:
 
 
 def memory_curve(
-    program: Program, graph: Graph, role: Role, start: Reals, end: Reals, *, foreach: bool = False
+    program: Program, graph: Graph, role: Role, start: Reals, end: Reals, *, on: Processor = Processor.WIDE
 ) -> MemoryCurve:
     """Live bytes over time on a rank of `role`, from the first Compute on.
 
     Instructions run from `start` to `end`, in seconds, both of shape [rounds, instructions]: whole rounds of the steady
-    state. `foreach`: an update works on all pieces of a bucket at once.
+    state. `on` is what temporary tensors depend on.
     """
-    return changes_of(program, graph, role, start, end, foreach=foreach).at(start, end)
+    return changes_of(program, graph, role, start, end, on=on).at(start, end)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,10 +86,10 @@ class Changes:
 
 
 def changes_of(
-    program: Program, graph: Graph, role: Role, start: Reals, end: Reals, *, foreach: bool = False
+    program: Program, graph: Graph, role: Role, start: Reals, end: Reals, *, on: Processor = Processor.WIDE
 ) -> Changes:
     """What a rank of `role` allocates and frees; arguments as in `memory_curve`."""
-    log, body = AllocationLog(program, graph, role, foreach), role.instructions
+    log, body = AllocationLog(program, graph, role, on), role.instructions
     begun = posted(role, start, end).ravel()
     for number in np.lexsort((np.arange(len(begun)), begun)).tolist():
         log.record(Instance(number, number // len(body)), body[number % len(body)].act)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+from math import prod
 from typing import Final
 
 from partita.graph.graph import Graph
@@ -14,21 +16,30 @@ from partita.units import Bytes
 # Temporary tensors of the size of what is updated (torch 2.13, torch/optim): Adam's denominator twice, ...
 SCRATCH: Final = {"SGD": 0, "Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2}
 BACKWARD: Final = "aten.convolution_backward"
+UNFOLDED_SUMS: Final = 4
 CONVOLUTIONS: Final = ("aten.convolution.", BACKWARD)
 
 
-def scratch_bytes(graph: Graph, bucket: Bucket, foreach: bool, joined: bool = True) -> Bytes:
+class Processor(StrEnum):
+    """What temporary tensors depend on: an accelerator, or a processor with vectors of 512 bits or of fewer."""
+
+    CARD = "card"
+    WIDE = "wide"
+    NARROW = "narrow"
+
+
+def scratch_bytes(graph: Graph, bucket: Bucket, on: Processor, joined: bool = True) -> Bytes:
     """Bytes of the temporary tensors of an update of a bucket.
 
     They are SCRATCH times the largest of the tensors that are updated at once: an update unit if pieces may be
-    `joined`, otherwise a piece, or all pieces if torch updates them all at once (`foreach`, its default on CUDA). In
+    `joined`, otherwise a piece, or all pieces on a card, where torch updates them all at once by default (foreach). In
     half precision all gradients are converted to the master's dtype first.
     """
     rule, item = graph.optimizer, ITEMSIZE[bucket.master or bucket.dtype]
     times = 0 if rule.fused else SCRATCH.get(rule.name, 1)
     most = bucket.owned * item
     widened = most if bucket.master else 0
-    if foreach or not bucket.pieces:
+    if on is Processor.CARD or not bucket.pieces:
         return times * most + widened
     shapes = {p.name: p.tensor.at(1) for p in graph.parameters}
     sizes = [_rows(shapes[piece.parameter], piece) for piece in bucket.pieces]
@@ -37,14 +48,16 @@ def scratch_bytes(graph: Graph, bucket: Bucket, foreach: bool, joined: bool = Tr
     return times * min(max(sizes), most) + widened
 
 
-def working_bytes(graph: Graph, operator: Operator, batch: int) -> Bytes:
-    """Bytes that an operator takes on a processor beyond what it makes, for `batch` samples.
+def working_bytes(graph: Graph, operator: Operator, batch: int, on: Processor = Processor.WIDE) -> Bytes:
+    """Bytes that an operator takes on a processor beyond what it makes, for `batch` samples; none on a card.
 
     oneDNN's convolutions (torch 2.13, fp32, x86; kernels of one element excepted) read and make copies in a blocked
     layout. Forward has those of input and weight, and later that of the output, beside the output; backward those of
-    the input and of the output's gradient beside the input's gradient, and later that of the weight's gradient.
+    the input and of the output's gradient beside the input's gradient, and later that of the weight's gradient. With
+    narrow vectors (jit:avx2) a kernel larger than the image has its gradient by products of matrices: of unfolded
+    samples, summed in four times the weight's room.
     """
-    if not operator.target.startswith(CONVOLUTIONS):
+    if on is Processor.CARD or not operator.target.startswith(CONVOLUTIONS):
         return 0
     backward = operator.target.startswith(BACKWARD)
     read = [graph.tensor(ref) for ref in operator.arguments[: 2 + backward] if isinstance(ref, Ref)]
@@ -52,7 +65,18 @@ def working_bytes(graph: Graph, operator: Operator, batch: int) -> Bytes:
     if weight.dtype != "float32" or all(extent == 1 for extent in weight.shape[2:]):
         return 0
     later = sizes[-1] if backward else max(tensor.size(batch) for tensor in operator.outputs if tensor is not None)
+    if backward and on is Processor.NARROW:
+        grown, image, _ = (tensor.at(batch) for tensor in read)
+        if any(k > extent for k, extent in zip(weight.shape[2:], image.shape[2:], strict=True)):  # type: ignore[operator]
+            later = unfolded_bytes(grown, image, weight)
     return max(sizes[0] + sizes[1], later)
+
+
+def unfolded_bytes(grown: Tensor, image: Tensor, weight: Tensor) -> Bytes:
+    """Bytes in which narrow vectors make the gradient of such a `weight` from the output's, all of known sizes: the
+    columns of one sample, which are what the kernel meets at each place, and for several samples their sums."""
+    columns = prod(grown.shape[2:]) * prod(weight.shape[1:]) * ITEMSIZE[weight.dtype]  # type: ignore[arg-type]
+    return int(columns) + (UNFOLDED_SUMS * weight.size() if image.shape[0] != 1 else 0)
 
 
 def _rows(tensor: Tensor, piece: Piece) -> Bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import Final
 
@@ -15,6 +16,7 @@ from partita.cost.measurable import unmeasurable
 from partita.errors import OptionError
 from partita.graph.graph import Graph
 from partita.lab.fork_client import load_ahead
+from partita.lab.processor import processor_here
 from partita.lowering.lower import check_lowered
 from partita.lowering.precision import short_dtype
 from partita.lowering.samples import sizes_of
@@ -83,10 +85,12 @@ class Costing:
         """Costs of these plans by data sheets, calibrated where some of the cluster's costs are `measured`."""
         sizes, precisions = batches_of(self.graph, plans), precisions_of(plans)
         compiled = any(COMPILED in plan.kernels for plan in plans)
-        return datasheet_costs(
+        found = datasheet_costs(
             self.graph, self.cluster, sizes, because=self.because, precisions=precisions, compiled=compiled,
             measured=measured,
         )  # fmt: skip
+        here = all(device.hosted for device in self.cluster.devices)
+        return replace(found, processor=processor_here(), _sums={}) if here else found
 
     def measured(self, plans: Sequence[Plan]) -> Costs | str:
         """Costs by micro-benchmarks. If the lab cannot emulate the devices' quotas, the sentence that says so instead,

@@ -30,6 +30,7 @@ from partita.lab.launching import launches_of, with_launching
 from partita.lab.link_costs import MEASURED, TimedLinks, sizes_for, wiring_of
 from partita.lab.monitor import Monitor
 from partita.lab.operator_timing import TOTAL
+from partita.lab.processor import processor_here
 from partita.lab.record import scratch
 from partita.lab.replies import coding_of, touch_of
 from partita.lab.slowdowns import means, pooled
@@ -168,7 +169,7 @@ class Rehearsal:
             load=touch_of(touches, "load"), sizes=tuple(batches), wiring=wiring,
             hosts=self.group.lab.hosts, instruction=median(reply["instruction"] for reply in touches),
             codecs={name: coding_of(touches, name) for name in codecs}, slowdowns=slowdowns,
-            unevenness=fmean(self._unevenness),
+            unevenness=fmean(self._unevenness), processor=processor_here(),
         )  # fmt: skip
         return with_launching(costs, self.launches, touches)
 

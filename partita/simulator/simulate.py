@@ -13,6 +13,7 @@ import numpy as np
 from partita.cost.costs import Costs
 from partita.cost.launching import sides
 from partita.cost.memory import Changes, changes_of
+from partita.cost.scratch import Processor
 from partita.cost.wiring import ALONE, circle_of
 from partita.program.breakdown import breakdown
 from partita.program.instruction import Collective
@@ -196,8 +197,8 @@ def _curves(changes: Changes, times: Times) -> list[tuple[int, Live]]:
 
 def _changes(program: Program, costs: Costs, times: Times) -> Changes:
     role = times.role
-    foreach = costs.cluster.devices[role.ranks[0]].backend == "cuda"
-    return changes_of(program, costs.graph, role, *_of_first(times), foreach=foreach)
+    on = Processor.CARD if costs.cluster.devices[role.ranks[0]].backend == "cuda" else costs.processor
+    return changes_of(program, costs.graph, role, *_of_first(times), on=on)
 
 
 def _of_first(times: Times) -> tuple[Reals, Reals]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
+from torch.nn import Conv2d, Flatten, Linear, MaxPool2d, Sequential
 from torch.profiler import ProfilerActivity, profile
 
-from partita.cost.scratch import CONVOLUTIONS, working_bytes
+from partita.cost.scratch import CONVOLUTIONS, unfolded_bytes, working_bytes
 from partita.graph.batch import substitute
 from partita.graph.graph import Graph
 from partita.graph.operator import Operator, Ref
+from partita.graph.tensor import Tensor
+from partita.lab.processor import processor_here
 from partita.runtime.segment import resolve
 from partita.zoo.convolutional import digits_cnn
 from partita.zoo.tasks import on_digits
@@ -39,8 +44,41 @@ def test_convolutions_take_blocked_copies() -> None:
     found = [each for each in graph.operators if each.target.startswith(CONVOLUTIONS)]
     assert len(found) > 3
     for operator in found:
-        expected = working_bytes(graph, operator, BATCH)
+        expected = working_bytes(graph, operator, BATCH, processor_here())
         assert expected == pytest.approx(taken(operator, graph), rel=0.3, abs=4096), operator.name
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As a rank has; sums of unfolded samples are as many as threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def small_images() -> Sequential:
+    """Convolutions of images that are larger than the kernel, and smaller."""
+    return Sequential(
+        *(Conv2d(1, 16, 3, 2), Conv2d(16, 32, 3, padding=1), MaxPool2d(3), Conv2d(32, 48, 3, padding=1)),
+        *(Flatten(), Linear(48, 10)),
+    )
+
+
+def test_kernels_larger_than_the_image_take_what_this_processor_needs(one_thread: None) -> None:
+    graph = substitute(capture(on_digits("small-images", small_images, 0.1)), BATCH)
+    found = [each for each in graph.operators if each.target.startswith(CONVOLUTIONS)]
+    assert len(found) == 6
+    for operator in found[1:-1]:  # a single channel is filled up to eight
+        expected = working_bytes(graph, operator, BATCH, processor_here())
+        assert expected == pytest.approx(taken(operator, graph), rel=0.05, abs=256), operator.name
+
+
+@pytest.mark.parametrize(("kernel", "measured"), [(3, 599_296), (5, 1_664_256)])
+def test_narrow_vectors_sum_unfolded_samples(kernel: int, measured: int) -> None:
+    """What torch's allocator said on a processor with AVX2, for 64 channels on images of 2 x 2."""
+    image, weight = Tensor((8, 64, 2, 2), "float32"), Tensor((64, 64, kernel, kernel), "float32")
+    assert unfolded_bytes(image, image, weight) == pytest.approx(measured, abs=256)
 
 
 def test_other_operators_take_nothing() -> None:
