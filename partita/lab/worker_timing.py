@@ -11,7 +11,6 @@ rank 1   . F F F F . . . . . . B B B B .      a message each way for each microb
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 from typing import Final
@@ -22,10 +21,11 @@ import torch.distributed as dist
 from partita.graph.graph import Graph
 from partita.graph.operator import Ref
 from partita.graph.tensor import Tensor
+from partita.lab.extra_lane import PATIENCE
 from partita.lab.timing import computed
 from partita.program.instruction import After, Compute, Instruction, Load, Receive, Send, Space
 from partita.program.program import Lane, Parcel, Program, Role, Segment
-from partita.runtime.feed import Feed
+from partita.runtime.assembly import make_rank
 from partita.runtime.ledger import Ledger
 from partita.runtime.leg import Interval
 from partita.runtime.processes import Processes
@@ -40,7 +40,6 @@ MICROBATCHES: Final = 4
 PIECE: Final[Seconds] = 4e-4  # of computing
 ROUNDS: Final = 8
 TURNS: Final = 5
-PATIENCE: Final[Seconds] = 60.0
 NUMBER: Final = "number"
 
 
@@ -104,7 +103,7 @@ def _overhead(program: Program, rank: int) -> Seconds:
 
 def _rank(program: Program, rank: int, pieces: list[Seconds]) -> Rank:
     """A rank that has one number and no graph; its segment notes how long it has computed."""
-    role, number = program.role_of[rank], torch.zeros(1)
+    number = torch.zeros(1)
 
     def piece(environment: Environment, leaves: Leaves) -> None:
         environment[NUMBER] = number
@@ -112,9 +111,8 @@ def _rank(program: Program, rank: int, pieces: list[Seconds]) -> Rank:
 
     graph = Graph("worker", 1, (), (), (), (), (), Ref("none"), None, ())
     state = State({}, {}, {}, {}, {}, {}, {}, Ledger(), {}, {}, {})
-    uses = Counter(part for i in role.instructions if (part := getattr(i.act, "part", "")))
     task = Task("worker", torch.nn.Identity, lambda model, batch: batch, Nothing(), torch.optim.SGD, 1)
-    return Rank(graph, program, role, rank, state, Processes(rank), Feed(task, 0), {"piece": piece}, set(), uses)
+    return make_rank(task, graph, program, rank, state, Processes(rank), seed=0, code=({"piece": piece}, set()))
 
 
 class Nothing:
