@@ -179,7 +179,7 @@ def load_task(spec: str, built_in: Callable[[str], Task | None] = lambda name: N
 
 
 def _made(spec: str) -> Task:
-    """The Task that a function of the user returns."""
+    """The Task that a function of the user returns, or that has a name in the user's module."""
     if ":" not in spec:
         raise TaskError(f"{spec!r} is no built-in task; give one of them, file.py:function or package.module:function")
     place, name = spec.rsplit(":", 1)
@@ -187,11 +187,13 @@ def _made(spec: str) -> Task:
         raise TaskError(
             f"{spec!r} names no function of a file or a module; give file.py:function or package.module:function"
         )
-    function = getattr(_module(place), name, None)
-    if not callable(function):
-        raise TaskError(f"{place} has no function {name!r}; name the function that returns a Task")
+    found = getattr(_module(place), name, None)
+    if isinstance(found, Task):
+        return found
+    if not callable(found):
+        raise TaskError(f"{place} has no function {name!r}; name the function that returns a Task, or a Task")
     with users_code(spec, "it takes no arguments and returns a partita.Task", TaskError):
-        task = function()
+        task = found()
     if not isinstance(task, Task):
         raise TaskError(f"{spec} returned {type(task).__name__}; it must return a partita.Task")
     return task

@@ -49,7 +49,7 @@ class Curves(Protocol):
         """Rows (bytes, latency, core-seconds, part) for collectives of a kind among a circle; none if not known.
 
         A collective of so many bytes takes `latency` seconds beyond its bytes over the bandwidth and `core-seconds` on
-        each rank, and puts the fraction `part` of a ring's bytes on the ports.
+        each rank, and takes the ports for `part` times a ring's bytes.
         """
 
 
@@ -169,7 +169,7 @@ class Wiring:
         return float(self.waits(np.array([size], np.float64), circle, kind)[0][0])
 
     def carried(self, size: Bytes, circle: Circle, kind: Kind = Kind.ALL_REDUCE) -> float:
-        """Bytes that a collective puts on the ports, as a fraction of those of a ring."""
+        """For how many times a ring's bytes a collective takes the ports."""
         return float(self.waits(np.array([size], np.float64), circle, kind)[1][0])
 
     def waits(self, sizes: Reals, circle: Circle, kind: Kind = Kind.ALL_REDUCE) -> tuple[Reals, Reals]:

@@ -46,9 +46,10 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
 
     A message of n bytes takes the sender `start + sent n` and the receiver `start + received n` core-seconds, where
     `start` is the mean of what small ones in a row take at their two ends. What an all-reduce takes beyond those of its
-    2 (p-1)/p n bytes is its additions. The largest size gives the fraction of the bandwidth that payload gets, unless
-    the processor limits it. A collective is timed in rounds of computing and the collective: what a round takes beyond
-    the seconds of its computing, of its bytes and of its core-seconds is latency.
+    2 (p-1)/p n bytes is its additions. By how much longer the largest messages of a chain take than smaller ones tells
+    the fraction of the bandwidth that payload gets, and the largest all-reduce by how much more of it such a sum takes
+    than its bytes would, unless the processor limits them. A collective is timed in rounds of computing and the
+    collective: what a round takes beyond the seconds of its computing, of its bytes and of its core-seconds is latency.
     """
     share = 2 * (cluster.size - 1) / cluster.size
     curve, scatter, gather = (_rounds(replies, kind) for kind in MEASURED)
@@ -60,16 +61,18 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
     burst = min(port.link.burst for climb in cluster.climbs for port in climb)
     quota = min(min(d.cores or 1.0, 1.0) for d in cluster.devices)
     spread = max([1.0, *(len(host.ranks) / host.cores for host in hosts)])
+    hops = _hops(replies)
+    efficiency = _efficiency(hops, slowest, (sent + received) / min(quota, 1 / spread))
     achieved = max(share * size - burst, 1.0) / max(wall - tiny.wall, 1e-6) / slowest
-    efficiency = USUAL if core / quota > wall / 2 else min(max(achieved, 0.5), 1.0)
+    part = 1.0 if core / quota > wall / 2 else max(efficiency / max(achieved, 0.5), 1.0)
 
     def waits(rounds: Sequence[Round], share: float) -> Curve:
         def latency(one: Round) -> Seconds:
             """Beyond what the quota takes for a round's core-seconds, or else shared cores and ports for its parts."""
-            bytes_ = (share * one.size - burst) / (slowest * efficiency)
+            bytes_ = part * (share * one.size - burst) / (slowest * efficiency)
             return one.wall - max((one.ahead + one.core) / quota, one.ahead * spread + max(bytes_, one.core * spread))
 
-        return tuple((one.size, max(latency(one), 1e-6), one.core, 1.0) for one in rounds)
+        return tuple((one.size, max(latency(one), 1e-6), one.core, part) for one in rounds)
 
     start = (replies[0]["row"] + replies[1]["row"]) / 2
     called = (replies[0]["value"][1] + replies[1]["value"][1]) / 2
@@ -79,19 +82,46 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
         sent, received, reduced, efficiency, value=max(replies[1]["value"][0] - called, 1e-6),
         value_start=median(reply["handed"] for reply in replies if reply["handed"]),
     )  # fmt: skip
-    return _crowded(alone, replies, slowest * efficiency, quota, spread)
+    return _crowded(alone, replies, hops, slowest * efficiency, quota, spread)
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """A message of `size` bytes in a chain: wall seconds, and those in the quickest of the chains."""
+
+    size: Bytes
+    wall: Seconds
+    quickest: Seconds
+
+
+def _hops(replies: list[dict[str, Any]]) -> list[Hop]:
+    """By size, medians over the ranks."""
+    rows = zip(*(reply["hops"] for reply in replies), strict=True)
+    return [Hop(int(each[0][0]), *(median(row[k] for row in each) for k in (1, 2))) for each in rows]
+
+
+def _efficiency(hops: Sequence[Hop], slowest: BytesPerSecond, each: Seconds) -> float:
+    """The fraction of the bandwidth that payload gets, from what longer messages of a chain take longer in the quickest
+    chains: a host that is busy holds others up, and the link is not what they wait for. Where `each` byte takes about
+    as much of the processor, the usual one."""
+    (short, sooner), (long, later) = ((hop.size, hop.quickest) for hop in (hops[1], hops[-1]))
+    if 2 * each * slowest > 1:
+        return USUAL
+    return min(max((long - short) / max(later - sooner, 1e-6) / slowest, 0.5), 1.0)
 
 
 def _crowded(
-    alone: Wiring, replies: list[dict[str, Any]], width: BytesPerSecond, quota: float, spread: float
+    alone: Wiring, replies: list[dict[str, Any]], hops: Sequence[Hop], width: BytesPerSecond,
+    quota: float, spread: float,
 ) -> Wiring:  # fmt: skip
-    """The costs of links where messages are not `alone`, but in chains, in crowds or beside computing: on ports that
-    let `width` bytes a second of payload through, with a `quota` of a core that `spread` ranks share."""
+    """The costs of links where messages are not `alone`, but in chains (`hops`), in crowds or beside computing: on
+    ports that let `width` bytes a second of payload through, with a `quota` of a core that `spread` ranks share."""
     circle, share, rate = Circle(len(replies)), 2 * (len(replies) - 1) / len(replies), min(quota, 1 / spread)
 
     def summed(size: Bytes) -> Seconds:
         """What an all-reduce takes by the clock beside computing."""
-        return alone.waiting(size, circle) + max(share * size / width, alone.reducing(size, circle) / (rate / 2))
+        bytes_ = alone.carried(size, circle) * share * size
+        return alone.waiting(size, circle) + max(bytes_ / width, alone.reducing(size, circle) / (rate / 2))
 
     def moved(size: Bytes) -> Seconds:
         """What a message takes by the clock beside computing."""
@@ -102,8 +132,7 @@ def _crowded(
         """What a message each way takes by the clock at once, at so many core-seconds a second, beyond latency."""
         return max(size / width, (2 * alone.start + (alone.sent + alone.received) * size) / rate)
 
-    walls = [(rows[0][0], median(wall for _, wall in rows)) for rows in zip(*(r["hops"] for r in replies), strict=True)]
-    found = replace(alone, hops=tuple((size, max(wall - swapped(size, rate), 1e-6)) for size, wall in walls))
+    found = replace(alone, hops=tuple((hop.size, max(hop.wall - swapped(hop.size, rate), 1e-6)) for hop in hops))
     return replace(
         found, overlap=_overlap(replies, "collective", summed), message_overlap=_overlap(replies, "message", moved),
         hop_overlap=_overlap(replies, "message", lambda size: found.hop(size) + swapped(size, rate)),
@@ -168,14 +197,16 @@ class Round:
 
 
 def _rounds(replies: list[dict[str, Any]], name: str) -> list[Round]:
-    """By size, medians over the ranks. None takes longer than a larger one: if it seemed to, something else on the
-    machine was in its way."""
-    found = list[Round]()
-    for rows in reversed(list(zip(*(reply.get(name, []) for reply in replies), strict=True))):
-        size, wall, core, ahead = (median(row[k] for row in rows) for k in range(4))
+    """By size, medians over the ranks, of what was timed twice the quicker: a host's neighbours may work for some
+    seconds. None takes longer than a larger one: if it seemed to, something else on the machine was in its way."""
+    timed, found = dict[Bytes, tuple[Seconds, ...]](), list[Round]()
+    for rows in zip(*(reply.get(name, []) for reply in replies), strict=True):
+        size, *once = (median(row[k] for row in rows) for k in range(4))
+        timed[int(size)] = min(tuple(once), timed.get(int(size), (inf,)))
+    for size, (wall, core, ahead) in sorted(timed.items(), reverse=True):
         larger = found[-1] if found else Round(0, inf, inf, 0.0)
         wall, core = min(wall, larger.wall - larger.ahead + ahead), min(max(core - ahead, 0.0), larger.core)
-        found.append(Round(int(size), wall, core, ahead))
+        found.append(Round(size, wall, core, ahead))
     return found[::-1]
 
 

@@ -28,18 +28,20 @@ from partita.runtime.transport import Pending, Steps
 from partita.units import Bytes, Seconds
 
 OVERLAPPED: Final[tuple[Bytes, ...]] = (2**16, 2**18, 2**20)  # beside computing
+CHAINED: Final[tuple[Bytes, ...]] = (*OVERLAPPED, 2**22)
 DISTURBING: Final[Bytes] = 2**20
+MOST: Final = 20  # rounds of a small collective
 BETWEEN: Final[Seconds] = 3e-4  # of computing, from one message of a row to the next
 
 
 def wire_seconds(
-    kind: Kind, sizes: tuple[Bytes, ...], largest: int = 6, device: str = CPU
+    kind: Kind, sizes: tuple[Bytes, ...], largest: int = 5, device: str = CPU
 ) -> list[tuple[Bytes, Seconds, Seconds, Seconds]]:
     """(bytes, wall seconds of a round, this process's core-seconds in it, those of its computing) of a collective among
     all ranks, means: a round is `AHEAD` of computing and the collective, in a lane.
 
     gloo's thread now and then spins through a time slice, so small sizes are repeated more often than the `largest`; a
-    step meets the mean, not the median. The slowest round is left out, which may have waited for other work on the
+    step meets the mean, not the median. The slowest tenth is left out, which may have waited for other work on the
     machine.
     """
     rank, group, found = dist.get_rank(), tuple(range(dist.get_world_size())), []
@@ -48,7 +50,7 @@ def wire_seconds(
         elements = max(size // 4, 1)
         edges = tuple(elements * k // len(group) for k in range(len(group) + 1))
         tensor = torch.zeros(elements, device=device)
-        repeats = min(max(largest * sizes[-1] // size, largest), 6 * largest)
+        repeats = min(max(largest * sizes[-1] // size, largest), MOST)
         once = partial(started, transport, kind, tensor, group, edges)
         ends: list[tuple[Seconds, Seconds, Seconds]] = []
         for _ in range(repeats + 3):
@@ -58,7 +60,7 @@ def wire_seconds(
         rounds = [
             (end - start, after - before, ahead) for (start, before, _), (end, after, ahead) in pairwise(ends[2:])
         ]
-        wall, core, ahead = (fmean(column) for column in zip(*sorted(rounds)[:-1], strict=True))
+        wall, core, ahead = (fmean(column) for column in zip(*sorted(rounds)[: -len(rounds) // 10], strict=True))
         found.append((size, wall, core, ahead))
     return found
 
@@ -187,19 +189,20 @@ def row_seconds(rank: int, many: int = 8, turns: int = 8) -> Seconds:
     return median(found[1:]) if rank < 2 else 0.0
 
 
-def hop_seconds(largest: Bytes, turns: int = 8) -> list[tuple[Bytes, Seconds]]:
-    """(bytes, seconds) of each step of a chain in which every rank sends a message to the next one and has one from the
-    one before: means; the slowest chain is left out, as in `wire_seconds`."""
-    rank, world, lane, found = dist.get_rank(), dist.get_world_size(), ExtraLane(), []
-    for size in (4, *(size for size in OVERLAPPED if size < largest)):
-        many, walls = 24 if size <= OVERLAPPED[0] else 6, []
+def hop_seconds(largest: Bytes, turns: int = 8) -> list[tuple[Bytes, Seconds, Seconds]]:
+    """(bytes, seconds, those in the quickest chain) of each step of a chain in which every rank sends a message to the
+    next one and has one from the one before: means; the slowest chain is left out, as in `wire_seconds`."""
+    rank, world, lane = dist.get_rank(), dist.get_world_size(), ExtraLane()
+    found: list[tuple[Bytes, Seconds, Seconds]] = []
+    for size in (4, *(size for size in CHAINED if size < largest)):
+        many, walls = 24 if size <= CHAINED[0] else 6, []
         chain = partial(round_about, Processes(rank), many, (rank - 1) % world, (rank + 1) % world, size)
         for _ in range(turns + 1):
             dist.barrier()
             begun = time.perf_counter()
             lane.carry_out(chain)
             walls.append((time.perf_counter() - begun) / many)
-        found.append((size, fmean(sorted(walls[1:])[:-1])))
+        found.append((size, fmean(sorted(walls[1:])[:-1]), min(walls[1:])))
     return found
 
 
@@ -234,7 +237,8 @@ def lone_seconds(rank: int, lane: ExtraLane | None = None, turns: int = 40) -> t
 def rank_wires(
     rank: int, world: int, sizes: tuple[Bytes, ...], kinds: Iterable[str], device: str = CPU
 ) -> dict[str, Any]:
-    """Curves of the collectives in `kinds` and of messages from rank 0 to rank 1."""
+    """Curves of the collectives in `kinds`, once before all else and once behind it, and of messages from rank 0 to
+    rank 1."""
     if world == 1:
         return {kind: [] for kind in (*kinds, "message")}
     found: dict[str, Any] = {kind: wire_seconds(Kind(kind), sizes, device=device) for kind in kinds}
@@ -251,4 +255,5 @@ def rank_wires(
         "handed": value_seconds(rank, world),
         "lone": lone_seconds(rank, ExtraLane()),
     }
-    return found | {"row": row_seconds(rank), "hops": hop_seconds(sizes[-1])}
+    found |= {"row": row_seconds(rank), "hops": hop_seconds(sizes[-1])}
+    return found | {kind: found[kind] + wire_seconds(Kind(kind), sizes, device=device) for kind in kinds}

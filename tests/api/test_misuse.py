@@ -127,6 +127,15 @@ def test_a_file_that_starts_a_run_as_it_is_loaded_is_refused(tmp_path: Path) -> 
     assert load_task(f"{guarded}:task").name == "perceptron"
 
 
+def test_a_task_is_named_by_its_function_or_by_itself(tmp_path: Path) -> None:
+    script = tmp_path / "value.py"
+    script.write_text("from tests.small import perceptron\nmine = perceptron()\n")
+    task = load_task(f"{script}:mine")
+    assert (task.name, task.origin) == ("perceptron", f"{script}:mine")
+    with pytest.raises(TaskError, match="has no function 'yours'; name the function that returns a Task, or a Task"):
+        load_task(f"{script}:yours")
+
+
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [

@@ -31,7 +31,8 @@ def made_up(congestion: float, ranks: int = 4) -> list[dict[str, Any]]:
         kind: [(n, AHEAD + LATENCY + share[kind] * n / RATE, AHEAD, AHEAD) for n in SIZES] for kind in MEASURED
     }
     reply["message"] = [(n, 3 * START + EACH * n) for n in SIZES]  # lone ones
-    reply["row"], reply["hops"] = START, [(n, 2e-4 + max(n / RATE, 2 * START + 2 * EACH * n)) for n in SIZES]
+    hops = [(n, 2e-4 + max(n / RATE, 2 * START + 2 * EACH * n)) for n in SIZES]
+    reply["row"], reply["hops"] = START, [(n, wall, wall) for n, wall in hops]
     reply["value"], reply["lone"], reply["handed"] = (5 * START, 2 * START), (START + 7e-4, 3 * START), 4 * START
     reply["overlapped"] = {}
     reply["congested"] = [(n, 8, 8 * n * (congestion if n == SIZES[-1] else 0.98) / RATE) for n in SIZES[1:]]
@@ -55,6 +56,25 @@ def test_the_laws_are_found_again(congestion: float) -> None:
         assert [factor for _, factor in rows] == pytest.approx([congestion**many] * 3, rel=1e-3)
     assert [many for many, _ in found.crowding] == [2, 3]
     assert [bytes_ / size for size, bytes_ in found.queue] == pytest.approx([2.0] * 3)
+
+
+def test_a_host_that_holds_most_chains_up_takes_nothing_from_the_link() -> None:
+    machines = Cluster("four", Group("root", (Device(cores=1.0),) * 4, (Link(RATE, 0.0),) * 4))
+    replies = made_up(1.0)
+    hops = replies[0]["hops"]
+    hops[-1] = (SIZES[-1], 1.3 * hops[-1][1], hops[-1][2])
+    found = wiring_of(replies, machines)
+    assert found.efficiency == pytest.approx(1.0, abs=0.01)
+    assert found.hop(SIZES[-1]) == pytest.approx(0.3 * SIZES[-1] / RATE, rel=0.05)
+
+
+def test_a_sum_that_wastes_a_link_leaves_it_to_messages() -> None:
+    machines = Cluster("four", Group("root", (Device(cores=1.0),) * 4, (Link(RATE, 0.0),) * 4))
+    replies = made_up(1.0)
+    replies[0]["all_reduce"] = [(n, AHEAD + LATENCY + 1.5 * n * 1.2 / RATE, AHEAD, AHEAD) for n in SIZES]
+    found, circle = wiring_of(replies, machines), Circle(4)
+    assert (found.efficiency, found.carried(SIZES[-1], circle)) == pytest.approx((1.0, 1.2), rel=1e-3)
+    assert found.waiting(SIZES[-1], circle) == pytest.approx(LATENCY, rel=0.01)
 
 
 def test_only_the_collectives_of_programs_need_curves() -> None:
@@ -83,10 +103,13 @@ def test_a_small_sum_that_something_held_up_takes_no_longer_than_a_larger_one() 
     machines = Cluster("four", Group("root", (Device(cores=1.0),) * 4, (Link(RATE, 0.0),) * 4))
     replies = made_up(1.0)
     rows = replies[0]["all_reduce"]
+    before = list(rows)
     rows[1] = (rows[1][0], rows[2][1] + 0.02, rows[2][2] + 0.01, AHEAD)
     _, held, larger, _ = wiring_of(replies, machines).curves.of(Kind.ALL_REDUCE, ALONE)
     assert held[2] == larger[2]
     assert held[1] < 0.02
+    again = [reply | {"all_reduce": [*reply["all_reduce"], *before]} for reply in replies]
+    assert wiring_of(again, machines) == wiring_of(made_up(1.0), machines)
 
 
 @pytest.mark.parametrize(
