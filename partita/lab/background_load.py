@@ -10,7 +10,8 @@ import psutil
 
 from partita.units import Seconds
 
-BEARABLE: Final = 0.1  # of one core; times taken beside more are not kept
+BEARABLE: Final = 0.1  # of one core; times taken beside more are not kept on disk
+HEAVY: Final = 0.3  # of one core; what links cost takes most of a minute, and is timed again only beside more
 
 
 class BackgroundLoad:

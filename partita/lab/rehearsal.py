@@ -22,7 +22,7 @@ from partita.cost.wiring import Wiring
 from partita.errors import RunError, RunHung, RunStopped
 from partita.graph.graph import Graph
 from partita.graph.text import write_graph
-from partita.lab.background_load import BEARABLE, BackgroundLoad
+from partita.lab.background_load import BEARABLE, HEAVY, BackgroundLoad
 from partita.lab.costing import precisions_of
 from partita.lab.failures import stalled
 from partita.lab.forward import forwarding
@@ -155,9 +155,10 @@ class Rehearsal:
         slowdowns = means(sooner, self._slowdowns(busy, self.cluster.size, steps, operators))
         ahead = means(early, late)[0] / slowdowns[0]
         operators = {name: value * ahead for name, value in lone.items()} | operators
-        if (cores := background.cores()) > BEARABLE:
+        if (cores := background.cores()) > HEAVY:
             self._links = None
             _TIMED.pop(self.cluster, None)
+        if cores > BEARABLE:
             self.beside = [
                 f"other work used {cores:.1f} cores of this machine while costs were measured: predictions are as much "
                 "too slow; repeat on a quiet machine"
@@ -241,7 +242,7 @@ class Rehearsal:
         return (1.0,) * self.cluster.size
 
     def _wiring(self, kinds: Collection[Kind]) -> Wiring:
-        """Costs of links: those that were timed first, or for another task a moment ago, unless other work was
+        """Costs of links: those that were timed first, or for another task a moment ago, unless much other work was
         beside."""
         last = self._links or _TIMED.get(self.cluster)
         if last is None or not (last is self._links or time.monotonic() <= last.at + RECENT):
