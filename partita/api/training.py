@@ -69,8 +69,8 @@ def train(
         tell(Note(sentence))
 
     asked = Training(
-        graph, made, machines, steps, SavePolicy(place, checkpoint_every, keep), seed, first, resume, deterministic,
-        timeout, tell, note, begin,
+        graph, made, machines, steps, SavePolicy(place, checkpoint_every, keep), seed=seed, init=first, resume=resume,
+        keyed=deterministic, timeout=timeout, tell=tell, note=note, begin=begin,
     )  # fmt: skip
     ran = train_rank(loaded, asked) if ranked else train_on(loaded, asked)
     if ran is None:

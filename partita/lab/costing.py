@@ -90,7 +90,7 @@ class Costing:
             measured=measured,
         )  # fmt: skip
         here = all(device.hosted for device in self.cluster.devices)
-        return replace(found, processor=processor_here(), _sums={}) if here else found
+        return replace(found, processor=processor_here()) if here else found
 
     def measured(self, plans: Sequence[Plan]) -> Costs | str:
         """Costs by micro-benchmarks. If the lab cannot emulate the devices' quotas, the sentence that says so instead,
