@@ -16,8 +16,8 @@ from partita.errors import ClusterError
 
 INTERFACE: Final = "eth0"
 NETWORK: Final = "10.77"
-QUEUE_SECONDS: Final = 0.05
-LEAST_QUEUE: Final = 1 << 20
+QUEUE_SECONDS: Final = 0.01
+LEAST_QUEUE: Final = 1 << 18
 MOST_QUEUE: Final = 1 << 31
 MOST_DEVICES: Final = 4096
 
@@ -77,7 +77,8 @@ def _plug(end: str, bridge: str) -> list[str]:
 def shape(interface: str, link: Link, netem: bool, verb: str = "add") -> list[str]:
     """Lines that limit `interface` to the link's rate, and add its latency if the kernel has netem.
 
-    The queue holds 50 ms, so that bursts of several senders into one port are delayed rather than dropped.
+    The queue holds 10 ms, so that bursts of several senders into one port are delayed rather than dropped. In a longer
+    one what TCP confirms stands behind what goes the same way, and who sends the other way waits for it.
     """
     burst = min(link.burst or default_burst(link.bandwidth), MOST_QUEUE // 2)
     queue = min(burst + max(LEAST_QUEUE, round(QUEUE_SECONDS * link.bandwidth)), MOST_QUEUE)

@@ -27,10 +27,13 @@ from partita.plan.text import read_plan
 from partita.runtime.device import CPU, GLOO, backend_of, device_of
 from partita.runtime.execution import run
 from partita.runtime.session import Job, Session, join_world
+from partita.runtime.ways import open_ways
 from partita.task import load_task
+from partita.units import Seconds
 
 Request = dict[str, Any]
 Tell = Callable[[dict[str, Any]], None]
+PATIENCE: Final[Seconds] = 60.0  # for others to be there, who are asked at the same time
 
 
 class Service:
@@ -106,6 +109,8 @@ class Service:
     def wires(self, request: Request, tell: Tell) -> dict[str, Any]:
         """Micro-benchmarks of messages and all-reduces."""
         device = self.session.device if self.session else CPU
+        if self.world > 1:
+            open_ways(PATIENCE)
         return rank_wires(self.rank, self.world, tuple(request["sizes"]), request["kinds"], device)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from partita.runtime.transport import BlockingMessage, Tags
+from partita.runtime.ways import Ways
 from partita.units import Seconds
 
 Route = tuple[int, int]
@@ -36,12 +37,12 @@ class Channel:
     other: int
     breaks: Callable[[int], None]
     route: Route = (-1, -1)
-    group: Any = None
+    ways: Ways | None = None
     times: int = 0
     crossed: dict[str, int] = field(default_factory=dict)
     there: Mapping[str, int] | None = None
     last: dict[str, tuple[int, torch.Tensor]] = field(default_factory=dict)
-    spent: list[Any] = field(default_factory=list)
+    spent: list[Ways] = field(default_factory=list)
     tags: Tags = field(default_factory=Tags)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -65,14 +66,14 @@ class Channel:
                 self.there = there
                 self.changed.notify_all()
 
-    def open(self, route: Route, group: Any, timeout: Seconds) -> None:
-        """The new route is linked by `group`: send again what the other end lacks, and go on."""
+    def open(self, route: Route, ways: Ways, timeout: Seconds) -> None:
+        """The new route is linked by `ways`: send again what the other end lacks, and go on."""
         with self.changed:
             if route != self.route or self.there is None:
                 return
             lacks = [key for key, (round, _) in self.last.items() if self.there.get(key, round + 1) <= round]
             again = [ChannelMessage(self, "send", self.last[key][1], key, self.last[key][0]) for key in lacks]
-            self.group = group
+            self.ways = ways
             self.changed.notify_all()
         for message in again:
             message.block(timeout)
@@ -86,9 +87,9 @@ class Channel:
         self.breaks(self.route[1])
 
     def _close(self) -> None:
-        if self.group is not None:
-            self.spent.append(self.group)  # messages on their way may still ask it
-        self.group, self.times = None, self.times + 1
+        if self.ways is not None:
+            self.spent.append(self.ways)  # messages on their way may still ask it
+        self.ways, self.times = None, self.times + 1
 
 
 @dataclass
@@ -107,13 +108,13 @@ class ChannelMessage(BlockingMessage):
     def begin(self) -> None:
         """Start it on the link that there is."""
         with self.channel.changed:
-            group, self.times, self.work = self.channel.group, self.channel.times, None
-        if group is None or self._has():
+            ways, self.times, self.work = self.channel.ways, self.channel.times, None
+        if ways is None or self._has():
             return
         try:
-            place = int(self.channel.mine < self.channel.other)
+            place = int(self.channel.mine > self.channel.other)
             tag = self.channel.tags.of(self.key, self.channel.other)
-            self.work = getattr(group, self.act)([self.tensor], place, tag)
+            self.work = ways.start(self.act, self.tensor, place, 1 - place, tag)
         except RuntimeError:
             self.channel.lose(self.times)
 
@@ -124,7 +125,7 @@ class ChannelMessage(BlockingMessage):
             left = until - time.monotonic()
             if self.work is None or self.times != self.channel.times:
                 with self.channel.changed:
-                    if not self.channel.changed.wait_for(lambda: self.channel.group is not None, left):
+                    if not self.channel.changed.wait_for(lambda: self.channel.ways is not None, left):
                         return False
                 self.begin()
                 continue

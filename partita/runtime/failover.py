@@ -24,11 +24,12 @@ from partita.program.program import Program
 from partita.runtime.assembly import carry_over, make_rank
 from partita.runtime.channel import Channel, Route
 from partita.runtime.leg import Interval, Leg
-from partita.runtime.processes import Processes, link
+from partita.runtime.processes import Processes
 from partita.runtime.rank import Rank
 from partita.runtime.session import Session
 from partita.runtime.store import line_to_store, prefixed
 from partita.runtime.takeover import CompletedRounds, asked, copied, ends_of, take_over
+from partita.runtime.ways import link
 from partita.runtime.worker import drive
 
 EVERY: Final = 0.1  # seconds
@@ -163,10 +164,10 @@ class Failover:
             time.sleep(POLL)
 
     def _lead(self, store: Any, channel: Channel, route: Route) -> None:
-        group = link(
+        ways = link(
             prefixed(store, f"link/{_name(channel, route)}"), int(channel.mine > channel.other), self.session.timeout
         )
-        channel.open(route, group, self.session.timeout)
+        channel.open(route, ways, self.session.timeout)
 
     def _play(self, part: int) -> None:
         """Play another part to its end, besides this process's own."""

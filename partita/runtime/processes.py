@@ -25,6 +25,7 @@ from partita.program.instruction import Kind
 from partita.runtime.channel import Channel
 from partita.runtime.hops import in_halves
 from partita.runtime.transport import BlockingMessage, PeerGone, Pending, Steps, Tags
+from partita.runtime.ways import Ways, link, open_ways, ways_here
 from partita.units import Bytes, Seconds
 from partita.wire.algorithms import BACKEND, schedule_of
 
@@ -153,7 +154,8 @@ class Processes:
     rank: int
     groups: dict[tuple[str, tuple[int, ...]], Any] = field(default_factory=dict)
     sent: int = 0
-    links: dict[int, Any] = field(default_factory=dict)
+    ways: Ways = field(default_factory=ways_here)
+    links: dict[int, Ways] = field(default_factory=dict)
     channels: dict[int, Channel] = field(default_factory=dict)
     tags: Tags = field(default_factory=Tags)
     _counting: threading.Lock = field(default_factory=threading.Lock)
@@ -164,19 +166,23 @@ class Processes:
             self.sent += size
 
     def link(self, peer: int, store: Any, timeout: Seconds) -> None:
-        """Messages to and from a peer that may go away, and come back, pass through a group of these two alone, which
+        """Messages to and from a peer that may go away, and come back, pass through groups of these two alone, which
         both ends make at the same time, anew for each time that it is back."""
         self.links[peer] = link(store, int(self.rank > peer), timeout)
 
     def _over_link(self, peer: int, act: str, tensor: torch.Tensor, key: str) -> Pending:
         try:
-            work = getattr(self.links[peer], act)([tensor], int(self.rank < peer), self.tags.of(key, peer))
+            place = int(self.rank > peer)
+            work = self.links[peer].start(act, tensor, place, 1 - place, self.tags.of(key, peer))
         except RuntimeError as error:
             raise PeerGone(f"rank {peer} is gone ({error})", rank=peer) from error
         return LinkedMessage(work, peer)
 
-    def join(self, groups: list[tuple[str, tuple[int, ...]]], timeout: Seconds) -> None:
-        """Make the process groups that are not there yet; every rank of the world must call it alike."""
+    def join(self, groups: list[tuple[str, tuple[int, ...]]], messages: bool, timeout: Seconds) -> None:
+        """Make the process groups that are not there yet, and connections for messages; every rank of the world must
+        call it alike."""
+        if messages:
+            self.ways = open_ways(timeout)
         for lane, group in groups:
             if (lane, group) not in self.groups:
                 self.groups[lane, group] = dist.new_group(list(group), timeout=timedelta(seconds=timeout))
@@ -206,7 +212,7 @@ class Processes:
             return self.channels[to].start("send", tensor, key, round)
         if to in self.links:
             return self._over_link(to, "send", tensor, key)
-        return _started("send", tensor, to, self.tags.of(key, to))
+        return Work(self.ways.start("send", tensor, self.rank, to, self.tags.of(key, to)))
 
     def receive(self, tensor: torch.Tensor, source: int, key: str, round: int) -> Pending:
         """Start receiving; see Transport."""
@@ -217,19 +223,8 @@ class Processes:
         elif source in self.links:
             pending = self._over_link(source, "recv", host, key)
         else:
-            pending = _started("recv", host, source, self.tags.of(key, source))
+            pending = Work(self.ways.start("recv", host, self.rank, source, self.tags.of(key, source)))
         return pending if host is tensor else StagedMessage(pending, host, tensor)
-
-
-def link(store: Any, place: int, timeout: Seconds) -> Any:
-    """A process group of two ranks, which both make at the same time; this rank has the index `place` in it, 0 or 1."""
-    return dist.ProcessGroupGloo(store, place, 2, timedelta(seconds=timeout))
-
-
-def _started(act: str, tensor: torch.Tensor, peer: int, tag: int) -> Work:
-    """Start a message at the default process group directly, without the look-ups that `dist.isend` makes for each
-    one."""
-    return Work(getattr(dist.group.WORLD, act)([tensor], peer, tag))
 
 
 def _native(kind: Kind, tensor: torch.Tensor, edges: tuple[int, ...], place: int, group: Any) -> Any:

@@ -23,7 +23,7 @@ from partita.errors import OptionError, RunError
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
-from partita.program.instruction import Collective
+from partita.program.instruction import Collective, Send
 from partita.program.program import Program
 from partita.runtime.assembly import Values, carry_over, initial, make_rank
 from partita.runtime.device import CPU, GLOO, taken_up
@@ -152,12 +152,14 @@ class Session:
         return seen.watch([span for span in rank.spans if span.lane == rank.role.leading])
 
     def join(self, program: Program) -> None:
-        """Make the process groups of a program's collectives; every rank of the world must call it, also those that
-        the program does not use."""
+        """Make the process groups of a program's collectives and messages; every rank of the world must call it, also
+        those that the program does not use."""
         assert self.transport is not None
-        acts = [i for _, i in program.instructions() if isinstance(i.act, Collective) and not by_messages(i.act)]
-        groups = {(i.lane, g) for i in acts if isinstance(i.act, Collective) for g in i.act.groups}
-        self.transport.join(sorted((lane, g) for lane, g in groups if len(g) > 1), self.timeout)
+        every = [i for _, i in program.instructions()]
+        own = [i for i in every if isinstance(i.act, Collective) and not by_messages(i.act)]
+        groups = {(i.lane, g) for i in own if isinstance(i.act, Collective) for g in i.act.groups}
+        messages = any(isinstance(i.act, Send) or (isinstance(i.act, Collective) and by_messages(i.act)) for i in every)
+        self.transport.join(sorted((lane, g) for lane, g in groups if len(g) > 1), messages, self.timeout)
 
     def rank_for(
         self, program: Program, state: State | None, step: int, keyed: bool = False, saved: Checkpoint | None = None,

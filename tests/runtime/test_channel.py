@@ -15,6 +15,7 @@ from partita.runtime.channel import Channel
 from partita.runtime.failover import Failover
 from partita.runtime.leg import legs
 from partita.runtime.session import Session
+from partita.runtime.ways import Ways
 from tests.captures import capture
 from tests.small import cluster_of, perceptron
 
@@ -49,7 +50,7 @@ class Group:
 def led(channel: Channel, route: tuple[int, int], group: Any, there: dict[str, int]) -> Group:
     channel.turn(route)
     channel.hear(route, there)
-    channel.open(route, group, PATIENCE)
+    channel.open(route, Ways(group, group), PATIENCE)
     return group
 
 
@@ -99,7 +100,7 @@ def test_what_ends_on_a_way_that_is_none_any_more_does_not_count() -> None:
     assert not message.block(0.01)
     fresh = Group()
     channel.hear((0, 4), {KEY: 0})
-    channel.open((0, 4), fresh, PATIENCE)
+    channel.open((0, 4), Ways(fresh, fresh), PATIENCE)
     assert message.block(PATIENCE)
     assert fresh.came == [7.0]
 
