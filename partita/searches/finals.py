@@ -25,6 +25,8 @@ from partita.units import show_bytes
 # Every batch size whose operators are to be timed takes seconds on half a core: the whole grid would take minutes.
 FINALISTS: Final = 8
 OF_ONE_RECIPE: Final = 3
+ALONE: Final = "single"
+FAR: Final = 2.0  # by which a screening misjudges one device beside several at most
 TIMED_ANYWAY: Final = 24  # that are judged too since all that they do is timed anyway
 SEEN: Final = 5e-4  # a lead that is not printed as 0.0 %
 
@@ -32,13 +34,20 @@ SEEN: Final = 5e-4  # a lead that is not printed as 0.0 %
 def finalists(search: Search, most: int = FINALISTS, usual: str = "") -> tuple[Candidate, ...]:
     """The best candidates of a screening, at most three settings of one recipe: what is screened by may misjudge a
     method as a whole, and near settings would fill the list. The `usual` plan, if it was looked at, is one of them
-    whatever the screening says of it."""
-    kept, last = list[Candidate](), tuple(c for c in search.candidates if c.plan.name == usual)
-    for candidate in (c for c in search.candidates if c.plan.name != usual):
+    whatever the screening says of it, and so is one device, unless it is far behind: what messages are to beat."""
+    last = tuple(c for c in search.candidates if c.plan.name == usual or _near_alone(c, search))
+    kept = list[Candidate]()
+    for candidate in (c for c in search.candidates if c not in last):
         name = recipe_of(candidate)
         if len(kept) < most - len(last) and sum(recipe_of(c) == name for c in kept) < OF_ONE_RECIPE:
             kept.append(candidate)
-    return (*kept, *last)
+    return tuple(c for c in search.candidates if c in kept or c in last)
+
+
+def _near_alone(candidate: Candidate, search: Search) -> bool:
+    """Whether it is one device, and takes less than FAR times as long as what the screening says is best."""
+    least = search.candidates[0].timeline.step_seconds
+    return candidate.plan.name == ALONE and candidate.timeline.step_seconds < FAR * least
 
 
 def timed_anyway(few: Sequence[Candidate], search: Search, graph: Graph) -> tuple[Candidate, ...]:
