@@ -178,9 +178,9 @@ class Processes:
             raise PeerGone(f"rank {peer} is gone ({error})", rank=peer) from error
         return LinkedMessage(work, peer)
 
-    def join(self, groups: list[tuple[str, tuple[int, ...]]], messages: bool, timeout: Seconds) -> None:
-        """Make the process groups that are not there yet, and connections for messages; every rank of the world must
-        call it alike."""
+    def join(self, groups: list[tuple[str, tuple[int, ...]]], timeout: Seconds, *, messages: bool) -> None:
+        """Make the process groups that are not there yet and, for `messages`, a connection for each way; every rank of
+        the world must call it alike."""
         if messages:
             self.ways = open_ways(timeout)
         for lane, group in groups:

@@ -155,11 +155,10 @@ class Session:
         """Make the process groups of a program's collectives and messages; every rank of the world must call it, also
         those that the program does not use."""
         assert self.transport is not None
-        every = [i for _, i in program.instructions()]
-        own = [i for i in every if isinstance(i.act, Collective) and not by_messages(i.act)]
-        groups = {(i.lane, g) for i in own if isinstance(i.act, Collective) for g in i.act.groups}
-        messages = any(isinstance(i.act, Send) or (isinstance(i.act, Collective) and by_messages(i.act)) for i in every)
-        self.transport.join(sorted((lane, g) for lane, g in groups if len(g) > 1), messages, self.timeout)
+        acts = [(i.lane, i.act) for _, i in program.instructions() if isinstance(i.act, Send | Collective)]
+        own = [(lane, act) for lane, act in acts if isinstance(act, Collective) and not by_messages(act)]
+        groups = {(lane, group) for lane, act in own for group in act.groups if len(group) > 1}
+        self.transport.join(sorted(groups), self.timeout, messages=len(own) < len(acts))
 
     def rank_for(
         self, program: Program, state: State | None, step: int, keyed: bool = False, saved: Checkpoint | None = None,

@@ -48,8 +48,8 @@ def open_ways(timeout: Seconds) -> Ways:
     """Two connections between all ranks, made once; every rank of the world must call it."""
     world = dist.group.WORLD
     if id(world) not in _OPENED:
-        everyone = list(range(dist.get_world_size()))
-        _OPENED[id(world)] = world, Ways(world, dist.new_group(everyone, timedelta(seconds=timeout), "gloo"))
+        down = dist.new_group(timeout=timedelta(seconds=timeout), backend="gloo")
+        _OPENED[id(world)] = world, Ways(world, down)
     return _OPENED[id(world)][1]
 
 

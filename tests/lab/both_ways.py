@@ -20,7 +20,7 @@ def main() -> None:
     rank = int(os.environ["RANK"])
     join_world(rank, int(os.environ["WORLD_SIZE"]), PATIENCE)
     transport = Processes(rank)
-    transport.join([], True, PATIENCE)
+    transport.join([], PATIENCE, messages=True)
     tensors = [torch.zeros(ELEMENTS) for _ in range(MANY + 1)]
     dist.barrier()
     begun = time.perf_counter()
