@@ -11,6 +11,7 @@ import os
 import sys
 from contextlib import nullcontext
 from functools import partial
+from os.path import isdir
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +21,7 @@ from typer.main import get_command
 from partita.errors import OptionError
 from partita.lab.fork_client import load_ahead
 from partita.report import arguments as arg
-from partita.report.answer import Answer, lines_of, open_streams, say, stdout_kept_free
+from partita.report.answer import Answer, open_streams, say, stdout_kept_free
 from partita.report.failure import INTERRUPTED, attempt, terminable
 from partita.report.given import given
 from partita.report.progress import telling
@@ -110,10 +111,11 @@ def simulate(
     from partita import api
     from partita.report.answers import sweep_answer, timeline_answer
     from partita.report.trace import write_trace
-    from partita.searches.sweep import read_sweep
+    from partita.searches.sweep import check_links, read_sweep
 
     bandwidths = read_sweep(sweep) if sweep else ()
-
+    if bandwidths:
+        check_links(where)
     loaded = api.task_of(task)
     graph = api.graph_of(loaded, tell=context.obj)
     order: dict[str, Any] = {"task": loaded, "source": costs or "", "tell": context.obj}
@@ -190,7 +192,7 @@ def report(run: arg.Run, output: arg.Output = None, json: arg.Json = False) -> A
     from partita.report.record import read_record
 
     found = read_record(run)
-    page = output or (run if run.is_dir() else run.parent) / "report.html"
+    page = output or (run if isdir(run) else run.parent) / "report.html"
     write_page(found, page)
     return Answer({"path": str(page), "verdict": verdict(found)}, (verdict(found), f"report: {page}"))
 
@@ -254,9 +256,9 @@ def probe(context: typer.Context, cluster: arg.ClusterArgument = "local:2", json
     """Measure the links of a cluster on this machine."""
     where = given(cluster)
     from partita import api
+    from partita.report.answers import probe_answer
 
-    found = api.probe(where, tell=context.obj)
-    return Answer(found, lines_of(found))
+    return probe_answer(api.probe(where, tell=context.obj))
 
 
 @machines.command(epilog="Example: partita cluster lab lab-4x1g -- python peer.py")
@@ -285,9 +287,9 @@ def recipes(name: Annotated[str, typer.Argument(metavar="[NAME]")] = "", json: a
 def doctor(json: arg.Json = False) -> Answer:
     """Say what this machine has and lacks for Partita."""
     from partita import api
+    from partita.report.answers import doctor_answer
 
-    found = api.doctor()
-    return Answer(found, lines_of(found))
+    return doctor_answer(api.doctor())
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 class PartitaError(Exception):
@@ -86,6 +87,13 @@ class RunStopped(RunError):
     def __init__(self, sentence: str, number: int, *, step: int = -1) -> None:
         super().__init__(sentence, step=step)
         self.exit_code = 128 + number
+
+
+def reported(error: BaseException) -> dict[str, Any]:
+    """An error as plain data, as a worker tells it to its launcher; `logged`: it is no sentence for users."""
+    if isinstance(error, PartitaError):
+        return {"error": str(error), "exit": error.exit_code}
+    return {"error": f"{type(error).__name__}: {error}", "exit": RunError.exit_code, "logged": True}
 
 
 def first_line(error: BaseException) -> str:

@@ -7,6 +7,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from os.path import isfile
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -201,7 +202,7 @@ def _made(spec: str) -> Task:
 
 def _module(place: str) -> ModuleType:
     path = Path(place).resolve()
-    if place.endswith(".py") and not path.is_file():
+    if place.endswith(".py") and not isfile(path):
         raise TaskError(f"there is no file {place}; give file.py:function with the path of an existing file")
     try:
         return module_of(path) if place.endswith(".py") else importlib.import_module(place)

@@ -29,33 +29,39 @@ PREFIX: Final = r"(Ki|Mi|Gi|Ti|[kKMGTP]?)"
 
 def _match(text: str, unit: str, what: str, example: str) -> re.Match[str]:
     found = re.fullmatch(NUMBER + unit + r"\s*", text) if isinstance(text, str) else None
-    if not found or not math.isfinite(float(found[1])):
+    if not found:
         raise InputError(f"{what} {text!r} is not understood; write a number and a unit, such as {example!r}")
     return found
+
+
+def _finite(value: float, what: str, text: str) -> float:
+    if not math.isfinite(value):
+        raise InputError(f"{what} {text!r} is beyond any number; give less")
+    return value
 
 
 def parse_seconds(text: str) -> Seconds:
     """`'50 us'` -> 5e-05 s. Raises InputError for anything without a unit of time."""
     found = _match(text, r"(ns|us|µs|ms|s|min|h)", "the time", "50 us")
-    return float(found[1]) * TIME[found[2]]
+    return _finite(float(found[1]) * TIME[found[2]], "the time", text)
 
 
 def parse_bytes(text: str) -> Bytes:
     """`'16 GiB'` -> 17179869184 bytes."""
     found = _match(text, PREFIX + "B", "the size", "16 GiB")
-    return round(float(found[1]) * SCALE[found[2]])
+    return round(_finite(float(found[1]) * SCALE[found[2]], "the size", text))
 
 
 def parse_bandwidth(text: str) -> BytesPerSecond:
     """`'10 Gbit/s'` -> 1.25e9 bytes a second; `'900 GB/s'` -> 9e11."""
     found = _match(text, PREFIX + "(bit/s|B/s)", "the bandwidth", "10 Gbit/s")
-    return float(found[1]) * SCALE[found[2]] / (8 if found[3] == "bit/s" else 1)
+    return _finite(float(found[1]) * SCALE[found[2]] / (8 if found[3] == "bit/s" else 1), "the bandwidth", text)
 
 
 def parse_flops(text: str) -> FlopsPerSecond:
     """`'312 TFLOP/s'` -> 3.12e14 floating-point operations a second."""
     found = _match(text, PREFIX + "FLOP/s", "the speed", "312 TFLOP/s")
-    return float(found[1]) * SCALE[found[2]]
+    return _finite(float(found[1]) * SCALE[found[2]], "the speed", text)
 
 
 def _scaled(value: float, steps: tuple[tuple[float, str], ...]) -> str:

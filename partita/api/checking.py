@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite
+from os.path import isfile
 from pathlib import Path
 from typing import Any, Final
 
@@ -97,6 +98,15 @@ def check_training(*, steps: Any, epochs: Any, seed: Any, checkpoint_every: Any,
     check_timeout(timeout)
     if bool(steps) == bool(epochs):
         raise OptionError(f"steps is {steps} and epochs is {epochs}; give one of them, 1 or more")
+
+
+def check_places(*, init: str, out: str, resume: Any, checkpoint_every: int) -> None:
+    """Raises OptionError for weights that are not there, and for what needs a directory where none is given."""
+    if init and not isfile(init):
+        raise OptionError(f"there is no weights file {init}; give one that `partita train --out` wrote")
+    if not out and (resume or checkpoint_every):
+        what = "--resume goes on with the run in" if resume else "--checkpoint-every writes to"
+        raise OptionError(f"{what} a directory; give it with --out DIR")
 
 
 def check_timeout(timeout: Any) -> None:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from partita.api.checking import check_plans, check_task, check_training, cluster_given
+from partita.api.checking import check_places, check_plans, check_task, check_training, cluster_given
 from partita.api.loading import graph_of, load
 from partita.api.planning import plan_of
 from partita.cluster.cluster import Cluster
@@ -46,6 +46,7 @@ def train(
     check_plans(plan)
     machines, first, place = cluster_given(cluster), str(init or ""), str(out or "")
     check_training(steps=steps, epochs=epochs, seed=seed, checkpoint_every=checkpoint_every, keep=keep, timeout=timeout)
+    check_places(init=first, out=place, resume=resume, checkpoint_every=checkpoint_every)
     load_ahead()
     loaded = load(task) if isinstance(task, str) else task
     refuse_while_loading()
@@ -60,8 +61,11 @@ def train(
     steps = steps or epochs * (len(loaded.data) // loaded.batch_size)
     tell(f"training {steps} steps of {made.name}")
     notes: list[str] = []
+    begun = False
 
     def begin() -> None:
+        nonlocal begun
+        begun = True
         write_manifest(place, spec, made, machines, seed=seed, steps=steps, init=first, deterministic=deterministic)
 
     def note(sentence: str) -> None:
@@ -72,15 +76,20 @@ def train(
         graph, made, machines, steps, SavePolicy(place, checkpoint_every, keep), seed=seed, init=first, resume=resume,
         keyed=deterministic, timeout=timeout, tell=tell, note=note, begin=begin,
     )  # fmt: skip
-    ran = train_rank(loaded, asked) if ranked else train_on(loaded, asked)
-    if ran is None:
+    if (ran := train_rank(loaded, asked) if ranked else train_on(loaded, asked)) is None:
         return None
-    if place:  # for `partita report`
-        row = Row(made.name, None, ran.timeline, loss=ran.loss, final_loss=ran.final_loss, losses=(ran.loss,))
-        write_run(Comparison((row,), spec, machines, environment=environment()), Path(place))
+    if begun:  # what a finished run wrote stays
+        row = _row_of(made.name, asked.program.semantics, ran)
+        write_run(Comparison((row,), spec, machines, tuple(notes), environment()), Path(place))
     return Trained(
         made, ran.timeline, ran.loss, ran.final_loss, steps, ran.weights, tuple(notes), setting_of(graph, machines)
     )
+
+
+def _row_of(plan: str, semantics: str, ran: Any) -> Row:
+    """A RunResult as a report has it."""
+    losses = (ran.loss,)
+    return Row(plan, None, ran.timeline, loss=ran.loss, final_loss=ran.final_loss, losses=losses, semantics=semantics)
 
 
 def apply(plan: Plan | str, model: Any, optimizer: Any, loader: Any) -> tuple[Any, Any, Any]:

@@ -137,8 +137,9 @@ class Cluster:
 
     @cached_property
     def machines(self) -> tuple[int, ...]:
-        """For each rank the number of its machine; ranks of one machine share its memory. A group directly below the
-        root is a machine, and so is a device there. All devices of `local:N` and `local:cuda:N` are of one machine."""
+        """For each rank the number of its machine; ranks of one machine share its memory. The lowest group
+        above a device is its machine; a device directly below the root is one by itself. All devices of `local:N` and
+        `local:cuda:N` are of one machine."""
         if self.name.startswith("local:"):
             return (0,) * self.size
         parents = [climb[-1].path[:-1] or climb[-1].path for climb in self.climbs]

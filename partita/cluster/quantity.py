@@ -3,8 +3,8 @@ read back equal."""
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -45,7 +45,7 @@ def quantity(parse: Callable[[str], Number], example: str, *, zero: bool = False
 
 def checked(number: Number, where: str, given: Any, example: str, *, zero: bool) -> Number:
     """The number, if it is finite and above zero (or zero, if allowed). Raises ClusterError."""
-    if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
+    if not 0 <= number <= sys.float_info.max or (number == 0 and not zero):
         least = "zero or more" if zero else "above zero"
         raise ClusterError(f"{where} is {given!r}; give a finite number {least}, such as {example}")
     return number

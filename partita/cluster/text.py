@@ -153,7 +153,7 @@ def read_cluster(text: str, name: str, nodes: int = 0) -> Cluster:
     """
     try:
         raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ClusterError(f"{name} is not valid TOML: {error}; mend the file there") from None
     try:
         return _cluster(raw, Path(name).stem, nodes)

@@ -70,9 +70,9 @@ def _group(group: Group, names: dict[Device, str], emulated: bool) -> dict[str, 
     for (stem, body, port), alike in groupby(entries, key=lambda entry: entry[1:]):
         run = [name for name, *_ in alike]
         own = body if port == common else body | {"port": _link(port, emulated)}
-        if not stem:
+        if stem is None:
             members.append(own | {"count": len(run)})
-        elif run == [f"{stem}{i}" for i in range(len(run))]:
+        elif stem and run == [f"{stem}{i}" for i in range(len(run))]:
             members.append({"name": stem, "count": len(run)} | own)
         else:
             members += [{"name": name} | own for name in run]
@@ -80,9 +80,9 @@ def _group(group: Group, names: dict[Device, str], emulated: bool) -> dict[str, 
     return {"name": group.name, "link": _link(common, emulated), **facts, "members": members}
 
 
-def _body(member: Device | Group, names: dict[Device, str], emulated: bool) -> tuple[str, str, dict[str, Any]]:
-    """The member's name, its name without a number (both "" for a device) and the rest of its table."""
+def _body(member: Device | Group, names: dict[Device, str], emulated: bool) -> tuple[str, str | None, dict[str, Any]]:
+    """The member's name, its name without a number (None for a device) and the rest of its table."""
     if isinstance(member, Device):
-        return "", "", {"device": names[member]}
+        return "", None, {"device": names[member]}
     body = _group(member, names, emulated)
     return member.name, member.name.rstrip("0123456789"), {key: value for key, value in body.items() if key != "name"}

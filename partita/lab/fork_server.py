@@ -56,10 +56,10 @@ def attend(channel: socket.socket) -> None:
         poll.register(handle, select.POLLIN)
     while launcher not in dict(poll.poll()):
         text, handles, _, _ = socket.recv_fds(channel, LIMIT, INPUT + 1)
-        while text and not text.endswith(b"\n"):
-            text += channel.recv(LIMIT)
-        if not text:
-            return
+        while not text.endswith(b"\n"):
+            if not (more := channel.recv(LIMIT) if text else b""):
+                return
+            text += more
         pid = _fork(json.loads(text), handles, marks)
         for handle in handles:
             os.close(handle)
@@ -90,6 +90,8 @@ def _fork(request: Mapping[str, Any], handles: list[int], marks: Marks) -> int:
                 theirs.sendall(b"%d" % os.getpid())
                 theirs.recv(1)
                 _become(request, handles)
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(0)
     theirs.close()

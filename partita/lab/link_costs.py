@@ -211,10 +211,11 @@ def _rounds(replies: list[dict[str, Any]], name: str) -> list[Round]:
 
 
 def probe_links(cluster: Cluster, tell: Tell) -> dict[str, Any]:
-    """Latency, payload bandwidth and processor costs of a cluster's links, measured; None for what one device alone
-    does not have."""
+    """Latency, payload bandwidth (bytes a second, of the narrowest link) and processor costs of a cluster's links,
+    measured; None for what one device alone does not have."""
     if cluster.size == 1:
-        return {"cluster": cluster.name, "wiring": None, "notes": ["one device sends no messages: nothing to measure"]}
+        alone = ["one device sends no messages: nothing to measure"]
+        return {"cluster": cluster.name, "bandwidth": None, "wiring": None, "notes": alone}
     with WorkerGroup(cluster, listen=True) as group:
         tell(f"measuring the links of {cluster.name}")
         group.ask_all("join", {"timeout": 60.0}, 60.0)
@@ -223,12 +224,18 @@ def probe_links(cluster: Cluster, tell: Tell) -> dict[str, Any]:
             cluster,
             group.lab.hosts,
         )
-        return {"cluster": cluster.name, "wiring": asdict(wiring), "notes": list(group.lab.notes)}
+        payload = wiring.efficiency * slowest_link(cluster)
+        notes = list(group.lab.notes)
+        return {"cluster": cluster.name, "bandwidth": payload, "wiring": asdict(wiring), "notes": notes}
 
 
 def sizes_for(cluster: Cluster) -> tuple[Bytes, ...]:
     """Message sizes, of which the largest takes about a tenth of a second; four bytes are one rank's part of a sum, and
     others' parts are none."""
-    slowest = min(port.link.bandwidth for climb in cluster.climbs for port in climb)
-    largest = int(min(max(slowest * 0.1, 2**20), 2**25))
+    largest = int(min(max(slowest_link(cluster) * 0.1, 2**20), 2**25))
     return (4, *(size for size in (2**10, 2**14, 2**16, 2**18, 2**20, 2**22) if size < largest), largest)
+
+
+def slowest_link(cluster: Cluster) -> BytesPerSecond:
+    """The bandwidth of the narrowest of its links."""
+    return min(port.link.bandwidth for climb in cluster.climbs for port in climb)

@@ -146,7 +146,7 @@ def started(
 
 def message_seconds(rank: int, sizes: tuple[Bytes, ...], repeats: int = 12) -> list[tuple[Bytes, Seconds]]:
     """(bytes, this process's core-seconds) of messages from rank 0, where the computing thread starts them, to a lane
-    of rank 1, medians, behind computing; nothing on other ranks."""
+    of rank 1, medians, behind computing; other ranks' mean nothing."""
     found, lane, transport = [], ExtraLane(), Processes(rank)
     for size in sizes:
         tensor = torch.zeros(max(size // 4, 1))

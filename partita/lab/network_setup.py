@@ -77,8 +77,9 @@ def _plug(end: str, bridge: str) -> list[str]:
 def shape(interface: str, link: Link, netem: bool, verb: str = "add") -> list[str]:
     """Lines that limit `interface` to the link's rate, and add its latency if the kernel has netem.
 
-    The queue holds 10 ms, so that bursts of several senders into one port are delayed rather than dropped. In a longer
-    one what TCP confirms stands behind what goes the same way, and who sends the other way waits for it.
+    The queue holds 10 ms, and no less than 256 KiB, so that bursts of several senders into one port are delayed rather
+    than dropped. In a longer one what TCP confirms stands behind what goes the same way, and who sends the other way
+    waits for it.
     """
     burst = min(link.burst or default_burst(link.bandwidth), MOST_QUEUE // 2)
     queue = min(burst + max(LEAST_QUEUE, round(QUEUE_SECONDS * link.bandwidth)), MOST_QUEUE)

@@ -132,6 +132,8 @@ class Rehearsal:
     def _hear(self, rank: int, event: dict[str, Any]) -> None:
         if rank == 0 and "step" in event:
             self.tell(f"{self.going[0]}: step {event['step'] + 1} of {self.going[1]}")
+        if "evaluated" in event:
+            self.tell("{}: held-out loss of {} of {} samples".format(self.going[0], *event["evaluated"]))
         if "note" in event:
             self.note(event["note"])
         for sentence in self.monitor.hear(rank, event) if self.monitor else ():
@@ -232,8 +234,7 @@ class Rehearsal:
     ) -> list[dict[str, Any]]:
         """Replies with the times of operators that are not known, and of some that are, on the first `ranks` ranks."""
         order: dict[str, Any] = {"batches": list(batches), "known": list(known), "ranks": ranks, "steps": list(steps)}
-        order["total"] = total
-        replies = self._ask("operators", 600.0, **order)[:ranks]
+        replies = self._ask("operators", 600.0, total=total, **order)[:ranks]
         self.launches = launches_of(replies) | self.launches
         return replies
 

@@ -13,13 +13,14 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 import torch
 
 from partita.cluster.text import load_cluster
-from partita.errors import PartitaError
+from partita.errors import PartitaError, RunError, reported
 from partita.graph.text import read_graph
 from partita.lab import probe
 from partita.lab.link_timing import rank_wires
@@ -44,6 +45,17 @@ class Service:
         self.world = int(os.environ.get("WORLD_SIZE", "1"))
         self.joined = False
         self.session: Session | None = None
+        self.refusal = ""
+
+    def answer(self, request: Request, tell: Tell) -> dict[str, Any]:
+        """What a verb answers. Raises what it raises."""
+        if request["verb"] not in VERBS:
+            raise PartitaError(f"a worker has no verb {request['verb']!r}; it has {', '.join(VERBS)}")
+        try:
+            return getattr(self, request["verb"])(request, tell)  # type: ignore[no-any-return]
+        except Exception as error:
+            self.refusal = self.refusal or str(error)
+            raise
 
     def open(self, request: Request, tell: Tell) -> dict[str, Any]:
         """Load the task and the graph, map the first weights, and meet the other ranks."""
@@ -72,7 +84,8 @@ class Service:
 
     def run(self, request: Request, tell: Tell) -> dict[str, Any]:
         """Carry out a plan for some steps."""
-        assert self.session is not None
+        if self.session is None:
+            raise RunError(f"it could not load the task: {self.refusal}", rank=self.rank)
         job = Job(read_plan(request["plan"]), **{k: request[k] for k in Job.__slots__ if k in request and k != "plan"})
         return run(self.session, job, tell)
 
@@ -126,23 +139,18 @@ def serve(lines: TextIO, out: TextIO) -> None:
             out.write(json.dumps(message) + "\n")
             out.flush()
 
+    def tell(number: int, event: dict[str, Any]) -> None:
+        say({"id": number, "event": event})
+
     for line in lines:
         request: Request = json.loads(line)
         number = request["id"]
         try:
-            if request["verb"] not in VERBS:
-                raise PartitaError(f"a worker has no verb {request['verb']!r}; it has {', '.join(VERBS)}")
-            say(
-                {
-                    "id": number,
-                    "ok": getattr(service, request["verb"])(request, lambda e, n=number: say({"id": n, "event": e})),
-                }
-            )
-        except PartitaError as error:
-            say({"id": number, "error": str(error), "exit": error.exit_code})
+            say({"id": number, "ok": service.answer(request, partial(tell, number))})
         except Exception as error:
-            traceback.print_exc(file=sys.stderr)
-            say({"id": number, "error": f"{type(error).__name__}: {error}", "exit": 3, "logged": True})
+            if not isinstance(error, PartitaError):
+                traceback.print_exc(file=sys.stderr)
+            say({"id": number, **reported(error)})
 
 
 def main() -> None:

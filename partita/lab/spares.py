@@ -39,7 +39,7 @@ class Spares:
         self.died[rank] = self.died.get(rank, 0) + 1
         others = sorted(self.absent - {rank})
         self.absent.add(rank)
-        if self.again and self.died[rank] <= self.times:
+        if self.again and rank not in self.away and self.died[rank] <= self.times:
             return [{**message, "absent": others} for message in self.again]
         self.away.add(rank)
         return ()

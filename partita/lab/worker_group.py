@@ -3,6 +3,7 @@
     ask_all("run", {...})  ──>  {"id": 3, "verb": "run", ...}      to each worker's stdin
     on_event(rank, event)  <──  {"id": 3, "event": {"step": 12}}   any number, from its stdout
                                 {"id": 3, "event": {"untimed": true}}   quotas are lifted until all have replied
+                                {"id": 3, "event": {"failed": {...}}}   an error of a worker that cannot reply any more
     a list of replies      <──  {"id": 3, "ok": {...}}             or {"id": 3, "error": "a sentence", "exit": 3}
 
 Nothing is polled: the group sleeps until a pipe or a process moves.
@@ -123,10 +124,8 @@ class WorkerGroup:
         end = moved + timeout
         while len(replies) + len(self.spares.away) < len(self.workers) or failures:
             limit = min(end, moved + stall) if any(worker.stands for worker in self.workers) else end
-            ready = self.selector.select(max(0.0, limit - time.monotonic()))
-            if not ready and time.monotonic() >= limit:
-                break
-            for key, events in ready:
+            heard = moved
+            for key, events in self.selector.select(max(0.0, limit - time.monotonic())):
                 worker = self.workers[key.data]
                 if events & selectors.EVENT_WRITE:
                     worker.flush()
@@ -136,8 +135,6 @@ class WorkerGroup:
                     if self._hear(worker, replies, failures, on_event) and owes and not failures:
                         moved = time.monotonic()
                         end = moved + timeout
-                    elif time.monotonic() >= limit and not failures:
-                        raise hang(verb, time.monotonic() - moved, self._silent(replies))
                 elif key.fd == worker.watch and not worker.ended:
                     self._hear(worker, replies, failures, on_event)
                     self.selector.unregister(key.fileobj)
@@ -154,6 +151,8 @@ class WorkerGroup:
                 end = min(end, failures[0].heard + GRACE)
                 if any(failure.died for failure in failures):
                     break
+            if moved == heard and time.monotonic() >= min(limit, end):
+                break
         if failures:
             raise likely_cause(failures).error
         if len(replies) + len(self.spares.away) < len(self.workers):
@@ -204,6 +203,8 @@ class WorkerGroup:
                     self.spares.absent.discard(worker.rank)
                 if "untimed" in event:
                     self._untimed.enter_context(self.lab.lifted())
+                if "failed" in event:
+                    failures.append(reported_by(worker, event["failed"]))
                 on_event(worker.rank, event)
             elif "error" in message and self.spares.gives_up(worker.rank):
                 on_event(worker.rank, {"note": f"{message['error']}; the others go on without it"})
@@ -230,7 +231,3 @@ class WorkerGroup:
             self.selector.register(pipe, selectors.EVENT_WRITE, worker.rank)
         elif registered and not worker.unsaid:
             self.selector.unregister(pipe)
-
-    def tail(self, rank: int, lines: int = 20) -> str:
-        """The last lines of a worker's standard error."""
-        return self.workers[rank].tail(lines)

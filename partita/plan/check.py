@@ -183,7 +183,7 @@ def _sync(plan: Plan, sync: Sync) -> None:
     if isinstance(through, Servers):
         _servers(plan, through)
     if isinstance(through, SharedMemory) and sync.payload is not Payload.GRADIENT:
-        raise PlanError(f"{plan.name}: shared memory takes gradients, not {sync.payload}; use what=gradient")
+        raise PlanError(f"{plan.name}: shared memory takes gradients, not {sync.payload}; use payload=gradient")
     if sync.payload is Payload.DUAL and sync.outer.penalty <= 0:
         raise PlanError(f"{plan.name}: a penalty of {sync.outer.penalty}; multipliers need one above 0")
     _wire(plan, sync.wire)

@@ -30,7 +30,7 @@ def read_plan(text: str) -> Plan:
     """The Plan that a TOML text describes. Raises PlanError with the place and what is allowed there."""
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise PlanError(
             f"the plan is not valid TOML: {error}; correct it there or write it anew with `partita plan -o`"
         ) from None

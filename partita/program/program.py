@@ -234,6 +234,11 @@ class Program:
         return tuple(bucket for bucket in self.buckets if bucket.pieces)
 
     @cached_property
+    def dtype(self) -> str:
+        """The dtype of the weights that segments compute with; "" without any."""
+        return self.trained[0].dtype if self.trained else ""
+
+    @cached_property
     def bucket(self) -> dict[str, Bucket]:
         """Bucket by name."""
         return {b.name: b for b in self.buckets}

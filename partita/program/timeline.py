@@ -50,7 +50,7 @@ class Timeline:
 
     `memory_over_time` has each rank's live bytes as (seconds, bytes) on the clock of the spans, the maximum of each
     short interval; `memory_parts`, where known, divides each of these by purpose, in the order of PARTS. `ledger` has
-    every merge of a server that does not wait for all workers.
+    every merge of a server that does not wait for all workers. `dtype` is that of the weights it computes with.
     """
 
     plan: str
@@ -70,3 +70,9 @@ class Timeline:
     memory_over_time: tuple[tuple[tuple[Seconds, Bytes], ...], ...] = ()
     memory_parts: tuple[tuple[tuple[Bytes, ...], ...], ...] = ()
     ledger: tuple[Merge, ...] = ()
+    dtype: str = ""
+
+    @property
+    def ranks(self) -> int:
+        """How many devices the plan occupies; 0 where that is not known."""
+        return len(self.memory or self.wire_sent)

@@ -47,6 +47,7 @@ from partita.recipes.post_local_sgd import post_local_sgd
 from partita.recipes.ps_async import ps_async
 from partita.recipes.ps_hierarchical import ps_hierarchical
 from partita.recipes.ps_replicated import ps_replicated
+from partita.recipes.ps_sharded import ps_sharded
 from partita.recipes.ps_sync import ps_sync
 from partita.recipes.sfb import sfb
 from partita.recipes.shared import SHARED, with_shared
@@ -94,6 +95,7 @@ OURS: Final[dict[str, Recipe]] = {
         "Li et al., VLDB 2020",
     ),
     "ps_sync": Recipe(ps_sync, ("DP-03",), "synchronous", "Li et al., OSDI 2014"),
+    "ps_sharded": Recipe(ps_sharded, ("DP-07",), "synchronous", "Li et al., OSDI 2014"),
     "horovod": Recipe(horovod, ("DP-33",), "synchronous", "Sergeev & Del Balso 2018"),
     "bytescheduler": Recipe(bytescheduler, ("CS-06",), "ordered messages", "Peng et al., SOSP 2019"),
     "p3": Recipe(p3, ("CS-03",), "ordered messages", "Jayarajan et al., MLSys 2019"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -37,7 +38,7 @@ from partita.searches.fit import Fit
 from partita.searches.memory_bound import MemoryBound
 from partita.searches.objective import DOES, show_objective
 from partita.searches.sweep import Sweep
-from partita.units import show_bytes, show_seconds
+from partita.units import show_bandwidth, show_bytes, show_seconds
 
 
 def search_answer(found: Search, graph: Graph, cluster: Cluster) -> Answer:
@@ -147,3 +148,28 @@ def recipes_answer(name: str) -> Answer:
     chosen = {key: RECIPES[key] for key in ([parse(name)[0]] if name else RECIPES)}
     text = tuple(inspect.getdoc(recipe.make) or "" for recipe in chosen.values()) if name else ()
     return Answer(recipes_body(chosen), (recipes_table(chosen), *text))
+
+
+def probe_answer(found: Mapping[str, Any]) -> Answer:
+    """The measured links of a cluster."""
+    wiring = found["wiring"]
+    lines: tuple[str, ...] = ()
+    if wiring:
+        seconds = {name: show_seconds(wiring[name] * 1e9) for name in ("sent", "received", "reduced")}
+        lines = lines_of(
+            {
+                "payload": f"{show_bandwidth(found['bandwidth'])}, {wiring['efficiency']:.0%} of the narrowest link",
+                "latency of a message": show_seconds(wiring["message"]),
+                "core-seconds of its call": show_seconds(wiring["start"]),
+                "core-seconds of a GB": ", ".join(f"{name} {value}" for name, value in seconds.items()),
+            }
+        )
+    return Answer(dict(found), (found["cluster"], *lines, *found["notes"]))
+
+
+def doctor_answer(found: Mapping[str, Any]) -> Answer:
+    """What this machine has, and a sentence on each thing that it lacks."""
+    tools = ", ".join(name for name, path in found["tools"].items() if path)
+    has = {name: found[name] for name in ("python", "torch", "processor", "cores")}
+    has |= {"memory": show_bytes(found["memory_bytes"]), "cuda": ", ".join(found["cuda"]), "tools": tools}
+    return Answer(dict(found), (*lines_of(has), *found["missing"]))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
+from math import expm1, log
+from statistics import fmean, median
 from typing import Any, TypeAlias
 
 from partita.cluster.cluster import Cluster
@@ -76,6 +77,12 @@ def error_of(row: Row) -> float | None:
     return row.predicted.step_seconds / row.measured.step_seconds - 1
 
 
+def ln_ratio(row: Row) -> float | None:
+    """ln(predicted / measured) of a step; None where either is missing."""
+    error = error_of(row)
+    return None if error is None or error <= -1 else log(1 + error)
+
+
 def seconds_of(row: Row) -> Seconds | None:
     """A step's seconds: measured if it ran, else predicted, None if neither."""
     timeline = row.measured or row.predicted
@@ -88,7 +95,7 @@ def verdict(comparison: Comparison) -> str:
     if not timed:
         return "No plan could be timed."
     seconds, plan, best = timed[0]
-    parts = [f"{plan} is fastest at {show_seconds(seconds)} a step"]
+    parts = [f"{plan} {'is fastest at' if len(timed) > 1 else 'takes'} {show_seconds(seconds)} a step"]
     if len(timed) > 1:
         parts[0] += f", {timed[1][0] / seconds:.2f} times as fast as {timed[1][1]}"
         parts[0] += f" and {timed[-1][0] / seconds:.2f} times as fast as {timed[-1][1]}" if len(timed) > 2 else ""
@@ -106,12 +113,12 @@ def binding(timeline: Timeline) -> list[str]:
 
 
 def _missed(rows: Sequence[Row]) -> list[str]:
-    errors = [(abs(error), error, row.plan) for row in rows if (error := error_of(row)) is not None]
+    errors = [(abs(ratio), ratio, row.plan) for row in rows if (ratio := ln_ratio(row)) is not None]
     if not errors:
         return []
-    _, error, plan = max(errors)
-    mean = sum(size for size, _, _ in errors) / len(errors)
-    return [f"The prediction missed by {mean:.1%} on average, most for {plan} ({error:+.1%})"]
+    _, worst, plan = max(errors)
+    mean = expm1(fmean(size for size, _, _ in errors))
+    return [f"The prediction missed by {mean:.1%} on average, most for {plan} ({expm1(worst):+.1%})"]
 
 
 def order(rows: Sequence[Row]) -> list[str]:

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from partita.cluster.cluster import Cluster, in_all
+from partita.graph.tensor import PRECISION_OF
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import Recipe
 from partita.report.comparison import Comparison, Row, error_of
@@ -22,8 +23,8 @@ from partita.searches.sweep import Sweep
 def timeline_body(timeline: Timeline, setting: Setting) -> dict[str, Any]:
     """One prediction or measurement."""
     step = timeline.step_seconds
-    devices = setting.devices[: len(timeline.memory) or None]
-    peak = in_all(dict(device.flops).get(setting.dtype, 0.0) * device.speed for device in devices)
+    devices, dtype = setting.devices[: timeline.ranks or None], PRECISION_OF.get(timeline.dtype, setting.dtype)
+    peak = in_all(dict(device.flops).get(dtype, 0.0) * device.speed for device in devices)
     watts = in_all(device.power for device in devices)
     return {
         "plan": timeline.plan,
@@ -121,6 +122,7 @@ def row_body(row: Row, setting: Setting) -> dict[str, Any]:
     """One plan of a comparison; `error` is there only where the plan could not be run."""
     body = {
         "plan": row.plan,
+        "class": row.semantics or None,
         "predicted": timeline_body(row.predicted, setting) if row.predicted else None,
         "measured": timeline_body(row.measured, setting) if row.measured else None,
         "step_error": error_of(row),
@@ -129,8 +131,8 @@ def row_body(row: Row, setting: Setting) -> dict[str, Any]:
         "seconds_to_target": row.seconds_to_target,
         "final_loss": row.final_loss,
     }
-    over = [{"bandwidth": at, "step_seconds": seconds} for at, seconds in row.over]
-    return body | ({"sweep": over} if over else {}) | ({"error": row.error} if row.error else {})
+    over = {"over": "bandwidth", "rows": [{"bandwidth": at, "step_seconds": seconds} for at, seconds in row.over]}
+    return body | ({"sweep": over} if row.over else {}) | ({"error": row.error} if row.error else {})
 
 
 def recipes_body(recipes: Mapping[str, Recipe]) -> dict[str, Any]:

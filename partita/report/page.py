@@ -17,11 +17,11 @@ from markupsafe import Markup
 from partita.cluster.show import show_cluster
 from partita.program.timeline import PARTS as USES
 from partita.program.timeline import Timeline
-from partita.report.comparison import Comparison, Row
+from partita.report.comparison import Comparison, Row, ln_ratio
 from partita.report.figures import figures
 from partita.report.files import write_file
 from partita.report.map import map_about, map_lines, map_svg, turns
-from partita.report.words import findings, ln_ratio, naive_ratio
+from partita.report.words import findings, naive_ratio
 from partita.units import show_bytes, show_seconds
 
 MOST_BYTES: Final = 1_000_000

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from os.path import isdir
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +28,7 @@ SCHEMA: Final = 1
 class Saved:
     """The fields of a Comparison as the file stores them."""
 
-    schema_: int
+    schema: int
     rows: tuple[Row, ...]
     task: str
     cluster: str
@@ -54,21 +56,28 @@ def write_run(comparison: Comparison, folder: Path) -> None:
 
 def read_record(run: Path) -> Comparison:
     """The comparison in a file, or in the `report.json` of a folder. Raises OptionError in one sentence."""
-    path = run / NAME if run.is_dir() else run
+    path = run / NAME if isdir(run) else run
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         raise OptionError(
             f"there is no readable {path}; give a folder that `partita train --out` or `partita compare --out` wrote"
         ) from None
+    if (schema := _schema(text)) != SCHEMA:
+        raise OptionError(f"{path} has schema {schema}; this version reads schema {SCHEMA}, so write it anew")
     try:
         saved = _adapter().validate_json(text)
         cluster = replace(read_cluster(saved.cluster, saved.cluster_name), name=saved.cluster_name)
     except (ValidationError, PartitaError) as error:
         raise OptionError(f"{path} is not a run's record ({_first(error)}); write it anew with --out") from None
-    if saved.schema_ != SCHEMA:
-        raise OptionError(f"{path} has schema {saved.schema_}; this version reads schema {SCHEMA}, so write it anew")
     return Comparison(tuple(map(_frozen, saved.rows)), saved.task, cluster, saved.notes, saved.environment)
+
+
+def _schema(text: str) -> Any:
+    """The schema that a record says it has; this version's where it says none, for what else is wrong to be said."""
+    with suppress(ValueError, RecursionError, AttributeError):
+        return json.loads(text).get("schema", SCHEMA)
+    return SCHEMA
 
 
 def _frozen(row: Row) -> Row:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, isfinite, log
+from math import expm1, isfinite, log
 from statistics import fmean
 from typing import Final
 
 from partita.program.timeline import Timeline
-from partita.report.comparison import Comparison, Row, binding, error_of, order, seconds_of
+from partita.report.comparison import Comparison, Row, binding, ln_ratio, order, seconds_of
 from partita.units import show_bytes, show_seconds
 
 CLASSES: Final = {
@@ -39,12 +39,6 @@ def findings(comparison: Comparison) -> tuple[Finding, ...]:
         ("Not run", _refused(rows)), ("Caveats", _caveats(comparison)),
     )  # fmt: skip
     return tuple(Finding(about, " ".join(text)) for about, text in parts if text)
-
-
-def ln_ratio(row: Row) -> float | None:
-    """ln(predicted / measured) of a step; None where either is missing."""
-    error = error_of(row)
-    return None if error is None or error <= -1 else log(1 + error)
 
 
 def naive_ratio(row: Row, name: str) -> float | None:
@@ -101,14 +95,14 @@ def _prediction(rows: Sequence[Row]) -> list[str]:
     most = f", most for {plan} (ln p/m {worst:+.2f})" if len(errors) > 1 else ""
     mean = fmean(size for size, _, _ in errors)
     said = [
-        f"Made before the runs, it missed the step by {exp(mean) - 1:.0%} on average (mean |ln p/m| {mean:.3f}){most}."
+        f"Made before the runs, it missed the step by {expm1(mean):.0%} on average (mean |ln p/m| {mean:.3f}){most}."
     ]
     beside = []
     for name in dict.fromkeys(name for row in rows for name in row.naive):
         ratios = [abs(ratio) for row in rows if (ratio := naive_ratio(row, name)) is not None]
         if ratios:
             meaning = f" ({GUESSES[name]})" if name in GUESSES else ""
-            beside.append(f"{name}{meaning} by {exp(fmean(ratios)) - 1:.0%}")
+            beside.append(f"{name}{meaning} by {expm1(fmean(ratios)):.0%}")
     if beside:
         said.append(f"Simpler guesses from the same costs missed: {', '.join(beside)}.")
     return said + [f"{sentence}." for sentence in order(rows)]

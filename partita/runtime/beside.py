@@ -41,7 +41,7 @@ def _brings(rank: Rank, instructions: Sequence[Instruction]) -> bool:
     return len(values) == len(instructions) and not rank.spare and takers <= {rank.role.leading}
 
 
-def beside(run: LaneRun, others: Mapping[str, LaneRun]) -> LaneRun:
+def beside(rank: Rank, run: LaneRun, others: Mapping[str, LaneRun]) -> LaneRun:
     """Run the leading lane, and whenever it waits, as much of the `others` as is ready; where it waits for what one of
     them receives, wait for that message."""
     waits = {lane: next(other, None) for lane, other in others.items()}
@@ -57,7 +57,7 @@ def beside(run: LaneRun, others: Mapping[str, LaneRun]) -> LaneRun:
             waits[came] = next(others[came], None)
         yield pending
     for lane, wait in waits.items():
-        if wait is not None:
+        if wait is not None and rank.board.failure is None:  # after a failure nobody may send it any more
             yield wait
             yield from others[lane]
 

@@ -84,7 +84,8 @@ class Channel:
             if times != self.times:
                 return
             self._close()
-        self.breaks(self.route[1])
+            gone = self.route[1]
+        self.breaks(gone)
 
     def _close(self) -> None:
         if self.ways is not None:
@@ -112,9 +113,8 @@ class ChannelMessage(BlockingMessage):
         if ways is None or self._has():
             return
         try:
-            place = int(self.channel.mine > self.channel.other)
             tag = self.channel.tags.of(self.key, self.channel.other)
-            self.work = ways.start(self.act, self.tensor, place, 1 - place, tag)
+            self.work = ways.start(self.act, self.tensor, self.channel.mine, self.channel.other, tag)
         except RuntimeError:
             self.channel.lose(self.times)
 

@@ -69,9 +69,6 @@ def opened(asked: Training) -> Iterator[SavedCheckpoint | Finished | None]:
     called where it does: a run that is refused, or that is finished, leaves alone what is there."""
     keep = asked.keep
     if not keep.out:
-        if asked.resume or keep.every:
-            what = "--resume goes on with the run in" if asked.resume else "--checkpoint-every writes to"
-            raise OptionError(f"{what} a directory; give it with --out DIR")
         yield None
         return
     with claimed(keep.out):

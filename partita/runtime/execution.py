@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
@@ -30,13 +29,11 @@ from partita.runtime.rank import Rank
 from partita.runtime.rejoin import Admission, Rejoin
 from partita.runtime.restore import Checkpoint, lost, open_checkpoint
 from partita.runtime.saving import save_together
-from partita.runtime.session import Job, Session
+from partita.runtime.session import EVERY, Job, Report, Session
 from partita.runtime.state import State
 from partita.runtime.worker import drive
 from partita.units import Bytes, Seconds
 
-Report = Callable[[dict[str, Any]], None]
-EVERY: Seconds = 0.5
 WHILE: Seconds = 10.0
 
 
@@ -235,8 +232,8 @@ class Execution:
             "sent": self.sent,
             "merges": merges,
             "resident": psutil.Process().memory_info().rss,
-            "final_loss": session.evaluate(model) if model and job.evaluate else None,
             "weights": session.save(model, job.out) if model and job.out else "",
+            "final_loss": session.evaluate(model, self.report) if model and job.evaluate else None,
         }
 
 

@@ -164,9 +164,8 @@ class Failover:
             time.sleep(POLL)
 
     def _lead(self, store: Any, channel: Channel, route: Route) -> None:
-        ways = link(
-            prefixed(store, f"link/{_name(channel, route)}"), int(channel.mine > channel.other), self.session.timeout
-        )
+        place = prefixed(store, f"link/{_name(channel, route)}")
+        ways = link(place, channel.mine, channel.other, self.session.timeout)
         channel.open(route, ways, self.session.timeout)
 
     def _play(self, part: int) -> None:

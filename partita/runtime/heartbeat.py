@@ -12,6 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final
 
+from partita.errors import reported
 from partita.runtime.flows import flows_of
 from partita.runtime.rank import Rank
 from partita.units import Seconds
@@ -20,7 +21,8 @@ EVERY: Final[Seconds] = 1.0
 
 
 class Heartbeat:
-    """A context in which a thread reports `{"at": ...}` in every second in which no instruction has finished."""
+    """A context in which a thread reports `{"at": ...}` in every second in which no instruction has finished, and
+    `{"failed": ...}` once a lane has failed while another one waits for a message that cannot be given up."""
 
     def __init__(self, rank: Rank, report: Callable[[dict[str, Any]], None]) -> None:
         self.rank, self.report = rank, report
@@ -35,17 +37,19 @@ class Heartbeat:
         self.over.set()
 
     def _beat(self) -> None:
-        before, store = -1, int(os.environ.get("MASTER_PORT", "0"))
+        before, port, failure = -1, int(os.environ.get("MASTER_PORT", "0")), None
         while not self.over.wait(EVERY):
-            done = sum(self.rank.board.done.copy().values())
+            if failure is not None:
+                self.report({"failed": reported(failure)})
+            done, failure = sum(self.rank.board.done.copy().values()), self.rank.board.failure
             if done == before:
-                self.report({"at": self.stand() | {"flows": flows_of(store)}})
+                self.report({"at": self.stand() | {"flows": flows_of(port)}})
             before = done
 
     def stand(self) -> dict[str, Any]:
         """The positions of the lanes, as plain data (see program/stall.py)."""
         now = time.perf_counter()
         places = [
-            [lane, name, round, now - since, meets] for lane, (name, round, since, meets) in self.rank.at.copy().items()
+            [lane, name, round, now - since, meets] for name, (lane, round, since, meets) in self.rank.at.copy().items()
         ]
         return {"places": places, "done": self.rank.board.done.copy(), "first_step": self.rank.first_step}

@@ -37,4 +37,4 @@ def _receive(source: int) -> Any:
     dist.recv(length, source)
     text = torch.zeros(int(length), dtype=torch.uint8)
     dist.recv(text, source)
-    return json.loads(bytes(text.tolist()))
+    return json.loads(text.numpy().tobytes())

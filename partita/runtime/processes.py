@@ -30,6 +30,7 @@ from partita.units import Bytes, Seconds
 from partita.wire.algorithms import BACKEND, schedule_of
 
 ASK: Final[Seconds] = 20e-6
+EXCHANGES: Final = 8
 LATE: Final = ("imed out", "timeout")  # gloo's words: of what is late, and of what else was on its connection
 
 
@@ -168,12 +169,11 @@ class Processes:
     def link(self, peer: int, store: Any, timeout: Seconds) -> None:
         """Messages to and from a peer that may go away, and come back, pass through groups of these two alone, which
         both ends make at the same time, anew for each time that it is back."""
-        self.links[peer] = link(store, int(self.rank > peer), timeout)
+        self.links[peer] = link(store, self.rank, peer, timeout)
 
     def _over_link(self, peer: int, act: str, tensor: torch.Tensor, key: str) -> Pending:
         try:
-            place = int(self.rank > peer)
-            work = self.links[peer].start(act, tensor, place, 1 - place, self.tags.of(key, peer))
+            work = self.links[peer].start(act, tensor, self.rank, peer, self.tags.of(key, peer))
         except RuntimeError as error:
             raise PeerGone(f"rank {peer} is gone ({error})", rank=peer) from error
         return LinkedMessage(work, peer)
@@ -253,20 +253,20 @@ def receive_tensor(tensor: torch.Tensor, source: int) -> None:
         tensor.copy_(host)
 
 
-def clock_offset(transport_rank: int, rounds: int = 8) -> Seconds:
-    """Seconds to add to this process's clock to get rank 0's: none on the same kernel, else from the fastest of
-    `rounds` exchanges."""
+def clock_offset(rank: int) -> Seconds:
+    """Seconds to add to this process's clock to get rank 0's: none on the same kernel, else from the fastest of some
+    exchanges."""
     best, offset = float("inf"), 0.0
     stamp = torch.zeros(1, dtype=torch.float64)
     kernels = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
     dist.all_gather(kernels, torch.tensor([crc32(kernel_id().encode())]))
     for peer in (peer for peer, kernel in enumerate(kernels) if kernel != kernels[0]):
-        for _ in range(rounds):
-            if transport_rank == 0:
+        for _ in range(EXCHANGES):
+            if rank == 0:
                 dist.recv(stamp, peer)
                 stamp[0] = time.perf_counter()
                 dist.send(stamp, peer)
-            elif transport_rank == peer:
+            elif rank == peer:
                 before = time.perf_counter()
                 dist.send(stamp, 0)
                 dist.recv(stamp, 0)

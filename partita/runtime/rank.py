@@ -109,12 +109,12 @@ class Rank:
     is the module of a model that is one operator. `gathered`: batch statistics that wait for the rest of their
     minibatch, each (samples, new value of the buffer).
 
-    What it has done: `ends` has wall clock and core-seconds of the process at each round's end; `at` the instance that
-    each lane is in: name, round, since when, and whether it waits for other ranks; `then` what the thread that has
-    carried out an instruction starts at once for another lane, and `early` when (runtime/ahead.py);
+    What it has done: `ends` has wall clock and core-seconds of the process at each round's end; `at` the instructions
+    that lanes are in, each with its lane, round, since when, and whether it waits for other ranks; `then` what the
+    thread that has carried out an instruction starts at once for another lane, and `early` when (runtime/ahead.py);
     `collectives_begun` how many rounds of each collective were begun; `quickest` the least seconds that each local
-    instruction has taken lately; `maps` the positions that both ends of a sparse hop know; `forms` how the
-    values of each parcel lie in memory. `round_ends` is called when the leading lane has ended a round.
+    instruction has taken lately; `maps` the positions that both ends of a sparse hop know; `forms` how the values of
+    each parcel lie in memory. `round_ends` is called when the leading lane has ended a round.
 
     Who is away: the run can go on without the ranks in `spare`. Those in `away` are not there now; each has left `gone`
     times, and takes part again `since` a round. `going`: lanes that have not ended; `parked`: those of them that wait

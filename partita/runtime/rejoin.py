@@ -26,10 +26,12 @@ from partita.runtime.processes import Processes
 from partita.runtime.rank import Rank
 from partita.runtime.session import Session
 from partita.runtime.store import line_to_store, prefixed
+from partita.runtime.transport import PeerGone
 from partita.units import Seconds
 
 EVERY: Final[Seconds] = 0.2
 POLL: Final[Seconds] = 0.02
+PATIENCE: Final[Seconds] = 20.0  # with a rank that may have gone again
 LATE: Final = "late"
 
 
@@ -130,7 +132,8 @@ class Rejoin:
     def _link(self, store: Any, peer: int, times: int) -> None:
         """Open the link to a peer; one of the two has come back so many times."""
         a, b = sorted((self.session.rank, peer))
-        self._transport.link(peer, prefixed(store, f"link/{a}-{b}/{times}"), self.session.timeout)
+        patience = min(self.session.timeout, PATIENCE) if times else self.session.timeout
+        self._transport.link(peer, prefixed(store, f"link/{a}-{b}/{times}"), patience)
 
     def _look(self) -> None:
         store, before, known = self._client(), 0, dict[int, int]()
@@ -145,7 +148,7 @@ class Rejoin:
                     threading.Thread(target=self._admitted, args=(peer, times), daemon=True).start()
 
     def _admitted(self, peer: int, times: int) -> None:
-        with suppress(RuntimeError):  # it has gone again meanwhile
+        with suppress(RuntimeError, PeerGone):  # it has gone again meanwhile
             self._admit(self._client(), peer, times)
 
     def _admit(self, store: Any, peer: int, times: int) -> None:
@@ -153,11 +156,11 @@ class Rejoin:
         from the largest of these numbers on."""
         rank, mine = self.rank, f"clock/{peer}/{times}/{self.session.rank}"
         if rank is None or not rank.program.steps:
-            store.set(mine, LATE)
+            store.compare_set(mine, "", LATE)
             return
         begun = (rank.brake.hold() - rank.first_step) // rank.program.steps
         try:
-            store.set(mine, f"{self.leg}:{max(begun, 1)}" if begun < self.legs[self.leg].rounds else LATE)
+            store.compare_set(mine, "", f"{self.leg}:{max(begun, 1)}" if begun < self.legs[self.leg].rounds else LATE)
             entry = self._agreed(store, peer, times)
             if entry is not None:
                 mark_gone(rank, peer, times - 1)
@@ -183,10 +186,12 @@ class Rejoin:
 
 
 def _answer(store: Any, key: str, over: str) -> str:
-    """A rank's answer; LATE if it ended before it was asked."""
+    """A rank's answer, for all who ask the same; LATE if it ended before it was asked, or is gone too."""
+    end = time.monotonic() + PATIENCE
     while not store.check([key]):
-        if store.check([over]) and not store.check([key]):
-            return LATE
-        time.sleep(POLL)
+        if store.check([over]) or time.monotonic() > end:
+            store.compare_set(key, "", LATE)
+        else:
+            time.sleep(POLL)
     answer: str = store.get(key).decode()
     return answer

@@ -58,7 +58,7 @@ def result_of(program: Program, replies: list[dict[str, Any]], discard: int) -> 
         cores=tuple(_rate(dict(map(tuple, r["cores"])), r["since"], r["since"] + discard, r["idle"]) for r in replies),
         wire_sent=tuple(r["sent"] for r in replies),
         breakdown=breakdown(program, spans, step, max(kept, 1)),
-        ledger=tuple(Merge(*merge) for r in replies for merge in r["merges"]),
+        ledger=tuple(Merge(*merge) for r in replies for merge in r["merges"]), dtype=program.dtype,
     )  # fmt: skip
     final = next((r["final_loss"] for r in replies if r["final_loss"] is not None), float("nan"))
     return RunResult(timeline, loss, final, next((r["weights"] for r in replies if r["weights"]), ""))

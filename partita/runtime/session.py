@@ -6,13 +6,14 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -43,7 +44,9 @@ from partita.tracing.prepare import read_batch
 from partita.units import Seconds
 from partita.wire.algorithms import by_messages
 
+EVERY: Final[Seconds] = 0.5  # between reports
 Note = Callable[[str], None]
+Report: TypeAlias = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,17 +117,18 @@ class Session:
 
     @contextmanager
     def together(self, all_of_them: bool = True) -> Iterator[None]:
-        """A context in which ranks work, or are idle if a plan does not use them; all leave it together, or once
+        """A context in which ranks work, or are idle if a plan does not use them; all leave it together, or each once
         rank 0 does. Waiting has no limit, since work may take any time; a rank that dies is found by whoever
         launched it."""
         key, self._meetings = f"meeting/{self._meetings}", self._meetings + 1
         try:
             yield
         finally:
-            if self.world > 1 and self.rank == 0:
-                dist.distributed_c10d._get_default_store().set(key, "")
+            if self.world > 1:
+                dist.distributed_c10d._get_default_store().set(f"{key}/{self.rank}", "")
         if self.world > 1:
-            dist.distributed_c10d._get_default_store().wait([key], timedelta(days=7))
+            others = range(self.world if all_of_them else 1)
+            dist.distributed_c10d._get_default_store().wait([f"{key}/{rank}" for rank in others], timedelta(days=7))
             if all_of_them:
                 dist.barrier()
 
@@ -195,12 +199,13 @@ class Session:
                 tensor.copy_(leaves[name])
         return model
 
-    def evaluate(self, model: Any) -> float:
-        """Mean loss over the validation set, or over the first 256 samples if there is none."""
+    def evaluate(self, model: Any, report: Report) -> float:
+        """Mean loss over the validation set, or over the first 256 samples if there is none; reports how many samples
+        of how many it has seen, twice a second."""
         data = self.task.validation if self.task.validation is not None else self.task.data
         count = len(data) if self.task.validation is not None else min(256, len(data))
         with many_threads(len(os.sched_getaffinity(0))):  # the other ranks of this machine wait
-            return evaluate(self.task, model.to(self.device), data, count, self.device)
+            return evaluate(self.task, model.to(self.device), data, count, self.device, report)
 
     def save(self, model: Any, out: str) -> str:
         """Write the model into the folder `out`; returns the path of the file."""
@@ -221,11 +226,11 @@ def many_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def evaluate(task: Task, model: Any, data: Any, count: int, device: str) -> float:
+def evaluate(task: Task, model: Any, data: Any, count: int, device: str, report: Report = lambda event: None) -> float:
     """Mean loss of `model` in evaluation mode over the first `count` samples of `data`."""
     from torch.utils._pytree import tree_map
 
-    total, weight, batch = 0.0, 0.0, min(task.batch_size, count)
+    total, weight, batch, due = 0.0, 0.0, min(task.batch_size, count), time.monotonic() + EVERY
     model.eval()
     with torch.no_grad():
         for start in range(0, count, batch):
@@ -240,6 +245,9 @@ def evaluate(task: Task, model: Any, data: Any, count: int, device: str) -> floa
                 else (float(loss) * len(positions), float(len(positions)))
             )
             total, weight = total + part[0], weight + part[1]
+            if time.monotonic() >= due:
+                report({"evaluated": [positions.stop, count]})
+                due = time.monotonic() + EVERY
     model.train()
     return total / weight
 

@@ -58,7 +58,7 @@ def applied(rank: Rank) -> dict[str, int]:
 
 
 def asked(rank: Rank) -> dict[tuple[str, tuple[int, int]], int]:
-    """(bucket, (sender, receiver)) -> rounds of that gradient which a server does not need any more."""
+    """(message, (sender, receiver)) -> rounds of that gradient which a server does not need any more."""
     rounds, found = applied(rank), dict[tuple[str, tuple[int, int]], int]()
     for i in rank.role.instructions:
         if isinstance(i.act, Receive) and i.act.bucket in rounds:

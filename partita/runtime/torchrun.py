@@ -122,7 +122,8 @@ def train_rank(task: Task, asked: Training) -> RunResult | None:
             if "step" in event:
                 asked.tell(f"{plan.name}: step {event['step'] + 1} of {steps}")
 
-        report = run(session, job, hear)
+        with session.together():  # the first computes the held-out loss
+            report = run(session, job, hear)
         reports = gather(report, rank, world)
         if dist.is_initialized():
             dist.destroy_process_group()

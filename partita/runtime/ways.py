@@ -24,15 +24,17 @@ from partita.units import Seconds
 
 @dataclass(frozen=True)
 class Ways:
-    """Two process groups of the same ranks, or one twice."""
+    """Two process groups of the same ranks, or one twice; `two`: of two ranks alone."""
 
     up: Any
     down: Any
+    two: bool = False
 
     def start(self, act: str, tensor: torch.Tensor, rank: int, peer: int, tag: int) -> Any:
         """Start to `send` from `rank` to `peer`, or to `recv` there what comes from it."""
         upward = (rank < peer) == (act == "send")
-        return getattr(self.up if upward else self.down, act)([tensor], peer, tag)
+        place = int(peer > rank) if self.two else peer
+        return getattr(self.up if upward else self.down, act)([tensor], place, tag)
 
 
 _OPENED: dict[int, tuple[Any, Ways]] = {}  # by id of the world, which is kept so that no other one has its id
@@ -53,7 +55,8 @@ def open_ways(timeout: Seconds) -> Ways:
     return _OPENED[id(world)][1]
 
 
-def link(store: Any, place: int, timeout: Seconds) -> Ways:
-    """Those between two ranks, which both make at the same time; this rank has the index `place` among them, 0 or 1."""
-    patience = timedelta(seconds=timeout)
-    return Ways(*(dist.ProcessGroupGloo(prefixed(store, way), place, 2, patience) for way in ("up", "down")))
+def link(store: Any, rank: int, peer: int, timeout: Seconds) -> Ways:
+    """Those between two ranks alone, which both make at the same time."""
+    place, patience = int(rank > peer), timedelta(seconds=timeout)
+    up, down = (dist.ProcessGroupGloo(prefixed(store, way), place, 2, patience) for way in ("up", "down"))
+    return Ways(up, down, two=True)

@@ -29,8 +29,6 @@ def save_weights(model: Any, path: Path) -> None:
 
 def load_weights(model: Any, path: Path) -> None:
     """Load such a file into a module. Raises TaskError listing what differs."""
-    if not path.is_file():
-        raise TaskError(f"there is no weights file {path}; give one that `partita train --out` wrote")
     try:
         found = load_file(path)
     except (SafetensorError, OSError) as error:

@@ -1,7 +1,8 @@
 """The worker: each lane of a rank is a generator that yields what it waits for.
 
-Two drivers advance the lanes. `drive` gives each lane a thread. `schedules.advance` runs all lanes of all ranks in one
-thread and picks, from a seed, any lane whose wait is over. What the lanes do is the same.
+Two drivers advance the lanes. `drive` gives lanes threads, but for those that the leading one takes along.
+`schedules.advance` runs all lanes of all ranks in one thread and picks, from a seed, any lane whose wait is over. What
+the lanes do is the same.
 """
 
 from __future__ import annotations
@@ -154,15 +155,15 @@ def instance(
         if part := getattr(instruction.act, "part", ""):
             rank.leave(round, part)
     elif posted is None:
-        rank.at[instruction.lane] = instruction.name, round, start, False
+        rank.at[instruction.name] = instruction.lane, round, start, False
         pending = begin(rank, instruction, round)
         if pending is not None:
-            rank.at[instruction.lane] = instruction.name, round, start, True
+            rank.at[instruction.name] = instruction.lane, round, start, True
             yield from pending if isinstance(pending, Generator) else (pending,)
         elif (took := time.perf_counter() - start) < rank.quickest.get(instruction.name, inf):
             rank.quickest[instruction.name] = took
     if lost(rank, instruction, pending):
-        rank.at.pop(instruction.lane, None)
+        rank.at.pop(instruction.name, None)
         return
     start = rank.early.pop((instruction.name, round), start)
     if noted:
@@ -171,7 +172,7 @@ def instance(
     for start_next in rank.then.get(instruction.name, ()):
         start_next(rank, round)
     rank.board.finish(instruction.name)
-    rank.at.pop(instruction.lane, None)
+    rank.at.pop(instruction.name, None)
 
 
 def drive(rank: Rank, interval: Interval, record: Record, timeout: Seconds) -> None:
@@ -181,7 +182,7 @@ def drive(rank: Rank, interval: Interval, record: Record, timeout: Seconds) -> N
     Raises what the first failing lane raised; RunHung where a lane waited for more than `timeout` seconds.
     """
     runs, mine = lanes(rank, interval, record), rank.role.leading
-    runs[mine] = beside(runs[mine], {lane: runs.pop(lane) for lane in led(rank)})
+    runs[mine] = beside(rank, runs[mine], {lane: runs.pop(lane) for lane in led(rank)})
     threads = [
         threading.Thread(target=_carry, args=(rank, name, run, timeout), name=name, daemon=True)
         for name, run in runs.items()

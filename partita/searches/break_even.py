@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
+from partita.errors import InputError
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
+from partita.lowering.lower import check_lowered, lower
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import call
 from partita.searches.explaining import MOST_RANKS, WIDEST, break_even, narrowest_link, widened
@@ -48,32 +52,42 @@ def break_even_of(plan: Plan, costs: Costs) -> BreakEven | None:
     """Where the codecs of a plan pay, predicted; None where it has none."""
     if not any(sync.wire.codecs for sync in plan.sync):
         return None
-    both = replace(plan, before=()), without_codecs(plan)
-    coded, plain = (lower(costs.graph, each, costs.cluster)[-1].program for each in both)
-    known: dict[tuple[int, float], Seconds] = {}
-
-    def seconds(which: int, factor: float) -> Seconds:
-        if (which, factor) not in known:
-            there = replace(costs, cluster=widened(costs.cluster, factor))
-            known[which, factor] = step_seconds((coded, plain)[which], there)
-        return known[which, factor]
-
-    own, gain = narrowest_link(costs.cluster), seconds(1, 1.0) / seconds(0, 1.0)
-    best = int(gain <= 1)
-    turn = break_even(lambda f: seconds(best, f), lambda f: seconds(1 - best, f), own) if own else None
+    coded, plain = (at_bandwidths(each, costs) for each in (replace(plan, before=()), without_codecs(plan)))
+    own, gain = narrowest_link(costs.cluster), plain(1.0) / coded(1.0)
+    best, other = (coded, plain) if gain > 1 else (plain, coded)
+    turn = break_even(best, other, own) if own else None
     return BreakEven(plan.name, gain, turn[0] if turn else 0.0, own)
+
+
+def at_bandwidths(plan: Plan, costs: Costs) -> Callable[[float], Seconds]:
+    """What a step of the plan's last phase takes where all links are so many times as wide; each is simulated once."""
+    program = lower(costs.graph, plan, costs.cluster)[-1].program
+
+    @cache
+    def seconds(factor: float) -> Seconds:
+        return step_seconds(program, replace(costs, cluster=widened(costs.cluster, factor)))
+
+    return seconds
 
 
 def codec_baseline(graph: Graph, cluster: Cluster) -> tuple[Plan, ...]:
     """The plan on which every codec is looked at: gradients that are all-reduced, without one. None for one device, for
-    more than a break-even is simulated for, or for more than there are samples."""
-    some = 1 < cluster.size <= min(MOST_RANKS, graph.minibatch)
-    return (call("ddp", graph, cluster),) if some else ()
+    more than a break-even is simulated for, or where it cannot be carried out."""
+    some = 1 < cluster.size <= MOST_RANKS
+    return tuple(_possible(["ddp"], graph, cluster)) if some else ()
+
+
+def _possible(texts: Iterable[str], graph: Graph, cluster: Cluster, costs: Costs | None = None) -> Iterator[Plan]:
+    """The plans of these texts that can be carried out."""
+    for text in texts:
+        with suppress(InputError):
+            check_lowered(graph, plan := call(text, graph, cluster, costs), cluster)
+            yield plan
 
 
 def all_break_evens(costs: Costs) -> tuple[BreakEven, ...]:
-    """Where every codec pays with its own settings, against `codec_baseline`."""
+    """Where every codec that can be had pays with its own settings, against `codec_baseline`."""
     graph, cluster = costs.graph, costs.cluster
-    names = SPECS if codec_baseline(graph, cluster) else ()
-    found = (break_even_of(call(f"ddp(codec={name})", graph, cluster, costs), costs) for name in names)
+    texts = [f"ddp(codec={name})" for name in SPECS] if codec_baseline(graph, cluster) else []
+    found = (break_even_of(plan, costs) for plan in _possible(texts, graph, cluster, costs))
     return tuple(one for one in found if one)

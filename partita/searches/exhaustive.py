@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from itertools import product
 from typing import Any, Final
 
@@ -19,12 +19,12 @@ from partita.plan.plan import Plan
 from partita.program.program import Program
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import RECIPES, call
-from partita.searches.break_even import BreakEven
-from partita.searches.explaining import WIDEST, bottleneck, break_even, excess, narrowest_link, widened
+from partita.searches.break_even import BreakEven, at_bandwidths
+from partita.searches.explaining import WIDEST, bottleneck, break_even, excess, narrowest_link
 from partita.searches.memory_bound import memory_bound_of
 from partita.searches.minibatch_choice import MinibatchChoice
 from partita.searches.objective import check_objective, objective_value, refusal
-from partita.simulator.simulate import simulate, step_seconds
+from partita.simulator.simulate import simulate
 from partita.units import Bytes, Seconds, show_bandwidth
 
 GRID: Final[dict[str, tuple[Any, ...]]] = {
@@ -246,7 +246,7 @@ def _turn(ranked: Sequence[Candidate], costs: Costs, objective: str, at: At | No
     if objective == "memory" or not other.fits or not own:
         return words
     weight = [value / c.timeline.step_seconds for c, value in ((best, least), (other, mine))]
-    one, two = ((at or _by_clock(costs))(candidate) for candidate in (best, other))
+    one, two = (at(each) if at else at_bandwidths(each.plan, costs) for each in (best, other))
     if one is None or two is None:
         return words
     turn = break_even(lambda f: weight[0] * one(f), lambda f: weight[1] * two(f), own)
@@ -255,19 +255,3 @@ def _turn(ranked: Sequence[Candidate], costs: Costs, objective: str, at: At | No
         low, high = (show_bandwidth(own * factor) for factor in (1 / WIDEST, WIDEST))
         return f"{words} and wins at no bandwidth from {low} to {high}{formula}"
     return f"{words} and wins {'above' if turn[1] else 'below'} {show_bandwidth(turn[0])}{formula}"
-
-
-def _by_clock(costs: Costs) -> At:
-    """What a candidate's step takes where all links are so many times as wide."""
-
-    def of(candidate: Candidate) -> Callable[[float], Seconds]:
-        program = lower(costs.graph, candidate.plan, costs.cluster)[-1].program
-
-        @cache
-        def seconds(factor: float) -> Seconds:
-            there = replace(costs, cluster=widened(costs.cluster, factor))
-            return step_seconds(program, there)
-
-        return seconds
-
-    return of

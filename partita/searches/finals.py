@@ -31,7 +31,7 @@ TIMED_ANYWAY: Final = 24  # that are judged too since all that they do is timed 
 SEEN: Final = 5e-4  # a lead that is not printed as 0.0 %
 
 
-def finalists(search: Search, most: int = FINALISTS, usual: str = "") -> tuple[Candidate, ...]:
+def finalists(search: Search, usual: str = "") -> tuple[Candidate, ...]:
     """The best candidates of a screening, at most three settings of one recipe: what is screened by may misjudge a
     method as a whole, and near settings would fill the list. The `usual` plan, if it was looked at, is one of them
     whatever the screening says of it, and so is one device, unless it is far behind: what messages are to beat."""
@@ -39,7 +39,7 @@ def finalists(search: Search, most: int = FINALISTS, usual: str = "") -> tuple[C
     kept = list[Candidate]()
     for candidate in (c for c in search.candidates if c not in last):
         name = recipe_of(candidate)
-        if len(kept) < most - len(last) and sum(recipe_of(c) == name for c in kept) < OF_ONE_RECIPE:
+        if len(kept) < FINALISTS - len(last) and sum(recipe_of(c) == name for c in kept) < OF_ONE_RECIPE:
             kept.append(candidate)
     return tuple(c for c in search.candidates if c in kept or c in last)
 

@@ -47,7 +47,8 @@ def over_minibatches(
             refused.append((f"minibatches of {point.batch}", str(error)))
     if not found:
         raise PlanError("no minibatch has a plan: " + "; ".join(sorted({why for _, why in refused})))
-    good, order = both_good(weighed(known, found)), weighed(known, found)
+    order = weighed(known, found)
+    good = both_good(order)
     if judge:
         few = {each.point.batch: judge(_sized(graph, each.point.batch)) for each in order[:TIMED]}
         order, found = (*weighed(known, few), *order[TIMED:]), found | few

@@ -67,7 +67,7 @@ def objective_value(timeline: Timeline, cluster: Cluster, objective: str) -> flo
 
 def money_of(timeline: Timeline, devices: Sequence[Device]) -> float:
     """Dollars a step of those of the devices that it occupies; 0, unknown, unless all of these have a price."""
-    return timeline.step_seconds * in_all(device.price for device in devices[: len(timeline.memory) or None]) / 3600
+    return timeline.step_seconds * in_all(device.price for device in devices[: timeline.ranks or None]) / 3600
 
 
 def show_objective(value: float, objective: str) -> str:

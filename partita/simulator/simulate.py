@@ -124,7 +124,7 @@ class Clocked:
             memory_over_time=tuple(over for _, over, _ in live), memory_parts=tuple(parts for _, _, parts in live),
             cores=core_seconds(program, costs), traffic=traffic_of(program, here.transfers),
             breakdown=breakdown(program, spans.of(worker.ranks[0]), self.seconds, LAST),
-            ledger=merges_of(program, self.layout, self.start),
+            ledger=merges_of(program, self.layout, self.start), dtype=program.dtype,
         )  # fmt: skip
 
 

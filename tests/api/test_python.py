@@ -105,12 +105,13 @@ def test_objects_are_trained_and_the_manifest_says_how(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("plan", ["single", "auto"])
-def test_a_task_is_made_once_by_who_launches(plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_is_made_once_by_who_launches(plan: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the workers of another lab measure costs before."""
+    (tmp_path / "weights").write_text("none")
     made, lab = list[pt.Task](), Measured(monkeypatch)
     monkeypatch.setattr(factory, "trained", lambda: made.append(perceptron()) or made[-1])
-    with pytest.raises(TaskError, match=r"absent\.safetensors"):
-        api.train("tests.api.factory:trained", plan, api.cluster_of("local:1"), steps=1, init="absent.safetensors")
+    with pytest.raises(TaskError, match="holds no weights"):
+        api.train("tests.api.factory:trained", plan, api.cluster_of("local:1"), steps=1, init=tmp_path / "weights")
     assert len(made) == 1
     assert [task for task, *_ in lab.asked] == ([made[0]] * 2 if plan == "auto" else [])
 
@@ -195,8 +196,9 @@ def test_a_comparison_takes_ten_steps_or_an_epoch(
 
 def test_a_run_that_cannot_begin_has_its_manifest(tmp_path: Path) -> None:
     """It is written before anything else; and a folder that cannot be written to is refused."""
-    with pytest.raises(pt.errors.PartitaError):
-        pt.train(trained(), "single", pt.Cluster.load("local:1"), steps=1, out=str(tmp_path), init="absent.safetensors")
+    (tmp_path / "weights").write_text("none")
+    with pytest.raises(TaskError, match="holds no weights"):
+        pt.train(trained(), "single", pt.Cluster.load("local:1"), steps=1, out=str(tmp_path), init=tmp_path / "weights")
     assert (tmp_path / "manifest.json").exists()
     with pytest.raises(OptionError, match=r"/proc/nowhere cannot be written .* give another directory"):
         pt.train(trained(), "single", pt.Cluster.load("local:1"), steps=1, out="/proc/nowhere")

@@ -57,6 +57,11 @@ def test_every_verb_refuses_before_it_loads_anything(wrong: dict[str, str]) -> N
         ["cluster", "probe", wrong["typo"]],
         ["cluster", "lab", wrong["typo"], "--", "true"],
         ["verify", "digits-cnn", "--plan", "dpd"],
+        *(
+            ["train", "digits-cnn", "--cluster", wrong["good"], "--plan", "ddp", "--steps", "5", *more]
+            for more in (["--init", "absent"], ["--resume"], ["--checkpoint-every", "2"])
+        ),
+        ["report", "x" * 300],
         ["recipes", "dpd"],
         ["capture", "digits-cnn", "-o", "/nowhere/graph.json"],
         ["capture", "absent.py:task"],

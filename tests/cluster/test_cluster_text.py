@@ -101,7 +101,8 @@ def groups(draw: st.DrawFn, depth: int = 2) -> Group:
     inner = devices | groups(depth - 1) if depth else devices
     members = draw(st.lists(inner, min_size=1, max_size=3))
     ports = draw(st.lists(links, min_size=len(members), max_size=len(members)))
-    named = [replace(each, name=f"n{i}") if isinstance(each, Group) else each for i, each in enumerate(members)]
+    stem = draw(st.sampled_from(["n", "", "7"]))
+    named = [replace(each, name=f"{stem}{i}") if isinstance(each, Group) else each for i, each in enumerate(members)]
     return Group("top", tuple(named), tuple(ports))
 
 
@@ -113,6 +114,10 @@ def test_any_cluster_survives_writing(root: Group, emulated: bool) -> None:
 
 
 WRONG = [
+    ("x = " + "9" * 5000, "is not valid TOML"),
+    ("x = " + "[" * 5000, "is not valid TOML"),
+    (TWO_BOXES.replace('"40 GiB"', '"1e300 PB"'), "the size '1e300 PB' is beyond any number"),
+    (TWO_BOXES.replace("[device.gpu]", f"[device.gpu]\ncores = 1{'0' * 400}"), "give a finite number zero or more"),
     ('schema = 1\nname = "x" y', "line 2, column 12"),
     (TWO_BOXES.replace("memory", "memroy"), "did you mean 'memory'?"),
     (TWO_BOXES.replace("schema = 1", "schema = 2"), "schema is 2"),

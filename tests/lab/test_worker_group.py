@@ -46,7 +46,7 @@ def test_the_same_workers_answer_again_and_again(group: WorkerGroup) -> None:
         assert {reply["size"] for reply in replies} == {size}
     assert sorted(step["step"] for rank, step in events if rank == 1) == [0, 0, 0, 1, 1, 1]
     assert pids == [worker.process.pid for worker in group.workers]
-    assert "not a message" in group.tail(0)
+    assert "not a message" in group.workers[0].tail()
 
 
 def test_each_rank_may_get_its_own(trio: WorkerGroup) -> None:
@@ -111,6 +111,26 @@ def test_a_complaint_is_passed_on(trio: WorkerGroup) -> None:
     with pytest.raises(RunError, match="rank 2 after step 2: ValueError: rank 2 is unhappy") as caught:
         trio.ask_all("complain", {"rank": 2, "steps": 3}, 20.0)
     assert caught.value.rank == 2
+
+
+def test_an_error_of_one_that_cannot_reply_is_passed_on(trio: WorkerGroup) -> None:
+    """It stands in a message that nobody may send any more."""
+    with pytest.raises(RunError, match="rank 1: the disk is on fire") as caught:
+        trio.ask_all("complain", {"rank": 3, "failed": 1}, 20.0)
+    assert (caught.value.rank, caught.value.exit_code) == (1, 3)
+
+
+def test_what_was_said_in_time_counts_however_late_it_is_read(trio: WorkerGroup) -> None:
+    """A launcher that was stopped for longer than the limit finds all pipes full."""
+    trio.ask_all("echo", {}, 20.0)
+    select, stops = trio.selector.select, [2.5]
+
+    def late(timeout: float) -> list[Any]:
+        time.sleep(stops.pop() if stops else 0.0)
+        return select(timeout)
+
+    trio.selector.select = late  # type: ignore[method-assign,assignment]
+    assert len(trio.ask_all("echo", [{"at": True, "pause": 3.5}, {}, {}], 2.0)) == 3
 
 
 def test_a_death_outweighs_the_complaints_that_it_caused(trio: WorkerGroup) -> None:

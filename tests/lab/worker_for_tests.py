@@ -23,6 +23,11 @@ def main() -> None:
         mine = request.get("rank") == rank
         if request.get("untimed") and rank == 0:
             say({"event": {"untimed": True}})
+        if request.get("at"):
+            say({"event": {"at": {"places": [], "done": {}, "first_step": 0}}})
+            time.sleep(request.get("pause", 0.0))
+        if request.get("failed") == rank:
+            say({"event": {"failed": {"error": "the disk is on fire", "exit": 3}}})
         if request["verb"] == "echo":
             print("not a message", flush=True)
             say({"ok": {"rank": rank, "size": len(request.get("data", "")), "own": request.get("own")}})

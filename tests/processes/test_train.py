@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -146,6 +147,13 @@ def test_a_training_is_kept_as_a_run(tmp_path: Path) -> None:
     done = api.train("digits-cnn", "ddp", api.cluster_of("local:2"), steps=STEPS, seed=SEED, out=str(tmp_path))
     assert done is not None
     assert read_record(tmp_path).rows[0].final_loss == done.final_loss
+    assert read_record(tmp_path).rows[0].semantics == "exact"
+    kept = (tmp_path / "report.json").read_bytes()
+    order: dict[str, Any] = {"steps": STEPS, "seed": SEED, "out": str(tmp_path)}
+    again = api.train("digits-cnn", "ddp", api.cluster_of("local:2"), resume=True, **order)
+    assert again is not None
+    assert again.final_loss == done.final_loss
+    assert (tmp_path / "report.json").read_bytes() == kept  # with its spans, of which the result keeps none
     assert_as_a_plain_loop(done.weights_path, api.load("digits-cnn"))
 
 

@@ -80,6 +80,17 @@ def test_rows_have_the_mfu_of_their_setting() -> None:
     assert row["measured"]["epoch_seconds"] == 0.4
 
 
+def test_what_a_step_costs_is_that_of_the_devices_it_occupies() -> None:
+    """Also of a training, whose memory was not measured; by the speed of the precision that it computes in."""
+    device = replace(cluster_of(1).devices[0], flops=(("fp32", 100.0), ("bf16", 800.0)), power=3.0, price=7200.0)
+    setting = Setting(8, 20.0, devices=(device,) * 4)
+    trained = replace(measured(), memory=(), dtype="bfloat16")
+    assert trained.ranks == 2
+    body = timeline_body(trained, setting)
+    assert (body["mfu"], body["energy_joules"], body["money"]) == (20 / (0.4 * 1600), 6 * 0.4, 4 * 0.4)
+    assert timeline_body(replace(trained, dtype=""), setting)["mfu"] == 20 / (0.4 * 200)
+
+
 def test_json_is_one_valid_object_whatever_the_numbers() -> None:
     body = json.loads(write_json(comparison_body(comparison())))
     assert body["schema"] == 1

@@ -74,5 +74,7 @@ def test_it_stands_on_the_page_in_the_record_and_in_words(tmp_path: Path) -> Non
     assert read_record(tmp_path / "r") == found
     answer = comparison_answer(found)
     assert "the quickest a step, by bandwidth: codec, ddp from 253 Mbit/s" in answer.text
-    assert answer.body["rows"][0]["sweep"] == [{"bandwidth": at, "step_seconds": s} for at, s in SENDS]
+    assert answer.body["rows"][0]["sweep"] == {
+        "over": "bandwidth", "rows": [{"bandwidth": at, "step_seconds": s} for at, s in SENDS]
+    }  # fmt: skip
     assert "sweep" not in comparison_answer(comparison()).body["rows"][0]

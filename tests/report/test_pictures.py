@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -106,9 +107,14 @@ def test_the_verdict_names_the_fastest_the_bound_and_the_worst_miss() -> None:
     assert verdict(comparison()) == (
         "ddp is fastest at 400 ms a step, 2.50 times as fast as slow. Waiting for messages binds it: 75% of the step. "
         "The prediction ranked the plans as they ran. "
-        "The prediction missed by 17.5% on average, most for ddp (+25.0%). "
+        "The prediction missed by 17.9% on average, most for ddp (+25.0%). "
         "ddp reached the target loss first, after 800 ms."
     )
+
+
+def test_the_verdict_of_one_plan_compares_it_with_none() -> None:
+    alone = replace(comparison(), rows=(Row("ddp", None, measured()),))
+    assert verdict(alone).startswith("ddp takes 400 ms a step. Waiting for messages")
 
 
 def test_the_verdict_of_nothing() -> None:

@@ -46,7 +46,7 @@ def test_losses_that_are_no_numbers_are_kept(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("", "is not a run's record"),
-        ("{}", "is not a run's record (schema_: "),
+        ("{}", "is not a run's record (schema: "),
         ('{"rows": 3}', "is not a run's record"),
         ("[1, 2]", "is not a run's record"),
     ],
@@ -69,7 +69,7 @@ def test_a_run_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_another_schema_is_refused(tmp_path: Path) -> None:
     write_run(nine(), tmp_path)
     path = tmp_path / "report.json"
-    path.write_text(path.read_text().replace('"schema_":1', '"schema_":2'))
+    path.write_text(path.read_text().replace('"schema":1', '"schema":2,"more":[]'))
     with pytest.raises(OptionError, match="has schema 2"):
         read_record(tmp_path)
 

@@ -18,12 +18,13 @@ from partita.program.instruction import Kind, Receive, Send, Space
 from partita.program.program import Program
 from partita.recipes.catalogue import RECIPES, call
 from partita.runtime.assembly import carry_over, initial, make_rank, train_in_process
-from partita.runtime.beside import led
+from partita.runtime.beside import LaneRun, beside, led
 from partita.runtime.inprocess import InProcess, Rendezvous
 from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
 from partita.runtime.schedules import advance
 from partita.runtime.transport import Pending
+from partita.runtime.values import MessageGroup
 from partita.runtime.worker import drive
 from partita.task import Task
 from tests.captures import capture
@@ -175,6 +176,19 @@ def test_a_rank_is_freed_with_its_last_name(task: Task, graph: Graph) -> None:
         assert last() is None
     finally:
         gc.enable()
+
+
+def coming(*waits: Pending) -> LaneRun:
+    yield from waits
+
+
+def test_after_a_failure_no_message_is_waited_for(task: Task, graph: Graph) -> None:
+    """Nobody may send it any more."""
+    machines = cluster_of(2)
+    program = lower(graph, call("gpipe(microbatches=2)", graph, machines), machines)[-1].program
+    rank = next(ranks_of(task, graph, program, Post()))
+    rank.board.fail(ValueError("the disk is on fire"))
+    assert list(beside(rank, coming(), {"values": coming(MessageGroup([]))})) == []
 
 
 def test_nothing_waits_for_the_send_of_a_value(graph: Graph) -> None:

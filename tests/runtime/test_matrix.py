@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import pytest
 import torch
@@ -26,31 +25,10 @@ from partita.runtime.leg import Leg, legs
 from partita.runtime.reference import shares_of
 from partita.task import Task
 from partita.tracing.draws import sample_dims
-from partita.zoo.convolutional import AlexNet, digits_cnn
-from partita.zoo.gpt import Gpt
-from partita.zoo.inception import inception3
-from partita.zoo.recurrent import Gnmt
-from partita.zoo.resnet import ResNet50
-from partita.zoo.tasks import on_digits, on_images, on_text
 from tests.captures import capture
+from tests.runtime.matrix_models import MODELS, steps_of, task_of
 from tests.small import cluster_of
-from tests.tracing.models import TASKS, images, texts
 
-BATCH = 16
-ON_TEXT, ON_IMAGES = ("gpt2", "llama", "bert", "t5", "mixtral", "lstm"), ("vit", "unet", "convnet", "resnet")
-MODELS: dict[str, Callable[[], Task]] = {
-    **{name: lambda name=name: replace(TASKS[name](), data=texts(48)) for name in ON_TEXT},
-    **{name: lambda name=name: replace(TASKS[name](), data=images(48)) for name in ON_IMAGES},
-    "digits-cnn": lambda: on_digits("digits-cnn", digits_cnn, 0.1),
-    "bytes-gpt": lambda: on_text("bytes-gpt", partial(Gpt, length=12, width=32), length=12),
-    "gnmt": lambda: on_text("gnmt", partial(Gnmt, width=32), length=12),
-    # of 32 pixels one is left at the end: statistics of two samples' numbers, which make a million of a rounding
-    "resnet50": lambda: on_images("resnet50", partial(ResNet50, 4), 64, classes=4),
-    "alexnet": lambda: on_images("alexnet", partial(AlexNet, 4), 224, classes=4),
-    "inception3": lambda: on_images("inception3", partial(inception3, 4), 75, classes=4),
-}
-HEAVY = ("resnet50", "alexnet", "inception3")  # two steps
-HALF = ("alexnet",)  # of the minibatch
 PIPELINES = ("gpipe", "torchgpipe", "one_f_one_b", "interleaved", "zero_bubble")
 STATES = ("zero1", "zero2", "zero3")
 TOO_MANY = r"(\d+) stages were asked of a model that can be cut into (\d+) at most"
@@ -61,8 +39,8 @@ pytestmark = pytest.mark.slow
 
 @lru_cache(maxsize=1)
 def model(name: str) -> tuple[Task, Graph]:
-    task = replace(MODELS[name](), batch_size=BATCH // 2 if name in HALF else BATCH)
-    return task, capture(task, precision="fp64")
+    task = task_of(name)
+    return task, capture(task)
 
 
 @lru_cache(maxsize=8)
@@ -90,12 +68,18 @@ class Same(tuple[Leg, ...]):
 def gap(name: str, text: str, size: int) -> float:
     """How far a plan's weights end from one process's. Raises PlanError or LoweringError where it cannot apply."""
     task, graph = model(name)
-    machines, steps = cluster_of(size), 2 if name in HEAVY else 3
+    machines = cluster_of(size)
     plan = call(text, graph, machines)
-    parts = legs(graph, plan, machines, steps)
-    states, _ = train_in_process(task, graph, plan, machines, steps, precision="fp64", keyed=True)
+    parts = legs(graph, plan, machines, steps_of(name))
+    states, _ = train_in_process(task, graph, plan, machines, steps_of(name), precision="fp64", keyed=True)
+    return difference(gathered(parts[0].program, states), one_process(name, parts))
+
+
+def one_process(name: str, parts: tuple[Leg, ...]) -> dict[str, torch.Tensor]:
+    """The weights that one process ends with which is fed as these legs are."""
+    _, graph = model(name)
     fed = frozenset((share.start, share.count) for share in shares_of(parts[0].program)) if graph.mutations else None
-    return difference(gathered(parts[0].program, states), serial(name, Same(parts), fed))
+    return serial(name, Same(parts), fed)
 
 
 def check(name: str, plans: list[str], size: int, record: Callable[[str, object], None]) -> None:

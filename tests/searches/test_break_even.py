@@ -10,11 +10,13 @@ from partita.cost.costs import Costs, Touch
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import call
-from partita.searches.break_even import all_break_evens, break_even_of, without_codecs
+from partita.searches.break_even import all_break_evens, break_even_of, codec_baseline, without_codecs
 from partita.searches.explaining import widened
 from partita.simulator.simulate import simulate
 from partita.wire.codec import SPECS
+from tests.captures import capture
 from tests.priced import priced, whole_cores
+from tests.runtime.padded import padded
 from tests.small import cluster_of, two_layers
 
 BANDWIDTH = 1e5
@@ -47,6 +49,21 @@ def test_at_the_break_even_both_take_as_long(codec: str, number: float) -> None:
     assert found.gain == pytest.approx(
         seconds(without_codecs(plan), costs, BANDWIDTH) / seconds(plan, costs, BANDWIDTH)
     )
+
+
+def test_codecs_that_a_task_cannot_have_are_left_out() -> None:
+    """dgc sends momentum, which is refused where a loss is a sum with a weight."""
+    graph, machines = capture(padded()), cluster_of(2)
+    some = Touch(1e-6, 1e-8)
+    costs = priced(graph, machines, range(1, graph.minibatch + 1))
+    found = all_break_evens(replace(costs, codecs=dict.fromkeys(SPECS, (some, some))))
+    assert {one.plan for one in found} == {f"ddp(codec={name})" for name in SPECS.keys() - {"dgc"}}
+
+
+def test_a_model_of_one_batch_size_has_no_baseline() -> None:
+    graph = replace(two_layers(), global_batch=2)
+    assert codec_baseline(graph, cluster_of(2))
+    assert not codec_baseline(graph, cluster_of(4))
 
 
 def test_a_dearer_codec_pays_up_to_less() -> None:
