@@ -15,7 +15,7 @@ from partita.graph.graph import TANGENT, Graph
 from partita.graph.signature import signature
 from partita.runtime.device import CPU
 from partita.runtime.draws import DRAWS
-from partita.runtime.feed import Feed
+from partita.runtime.feed import Feed, floats_of
 from partita.runtime.segment import compile_segment
 from partita.runtime.whole import Whole
 from partita.task import Task
@@ -36,7 +36,7 @@ def whole_seconds(task: Task, graph: Graph, batches: Iterable[int], device: str 
         both = [compile_segment(concrete, i, i + 1, device) for i in range(2)]
         spent: list[list[Seconds]] = []
         while len(spent) < PASSES[0] or (len(spent) < PASSES[1] and sum(map(sum, spent)) < TOTAL):
-            read, rest = feed.read(feed.positions(len(spent), 0, batch), device)
+            read, rest = feed.read(feed.positions(len(spent), 0, batch), device, floats_of(task))
             env = whole.given(read, rest) | {DRAWS: None}
             env |= {name: torch.empty(0) for name, _ in concrete.inputs}
             env[TANGENT] = torch.ones((), device=device)

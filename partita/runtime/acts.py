@@ -6,8 +6,7 @@ Pending, or a generator of them (Steps).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from math import isfinite
 from typing import Any, Final
 
@@ -44,7 +43,7 @@ from partita.runtime.bounds import clip, norm
 from partita.runtime.coding import HopCode, collect, decode, encode, receive_coding, send_coding
 from partita.runtime.desync import check_collective
 from partita.runtime.draws import DRAWS, Draws
-from partita.runtime.feed import check_shapes
+from partita.runtime.feed import check_shapes, default_floats
 from partita.runtime.finite import check_gradients, check_loss, check_update
 from partita.runtime.hops import by_schedule
 from partita.runtime.membership import droppable, other_end
@@ -107,18 +106,6 @@ def compute(rank: Rank, act: Compute, name: str, round: int) -> None:
         seed = TANGENT if segment.stage < 0 else f"{TANGENT}>{segment.stage}"
         if rank.program.scaling and rank.state.scaler and seed in environment:
             environment[seed] = environment[seed] * rank.state.scaler.at(round)
-
-
-@contextmanager
-def default_floats(floating: torch.dtype | None) -> Iterator[None]:
-    """A context in which Python floats become fp64 tensors if the graph is computed in fp64. It is not set elsewhere,
-    since a data set may draw random numbers in the default dtype."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64 if floating is torch.float64 else before)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def forwarded(rank: Rank, graph: Graph, environment: Environment, step: int, segment: Segment) -> None:

@@ -19,7 +19,7 @@ from partita.program.program import Program, Role
 from partita.runtime.checkpoint import SavePolicy
 from partita.runtime.device import CPU, clock_of
 from partita.runtime.dividing import restored
-from partita.runtime.feed import Feed
+from partita.runtime.feed import Feed, floats_of
 from partita.runtime.gather import reunited
 from partita.runtime.holding import held
 from partita.runtime.inprocess import InProcess, Rendezvous
@@ -43,11 +43,10 @@ Values = dict[str, torch.Tensor]
 
 
 def initial(task: Task, seed: int, precision: str = "") -> tuple[Any, Values]:
-    """The task's module, built under `manual_seed(seed)`, and its parameters and buffers by name (tied ones once)."""
+    """The task's module in a precision, the task's unless given, built under `manual_seed(seed)`, and its parameters
+    and buffers by name (tied ones once)."""
     torch.manual_seed(seed)
-    model = task.model()
-    if precision == "fp64":
-        model = model.double()
+    model = task.model().to(DTYPES[precision or task.precision])
     return model, values_of(model)
 
 
@@ -78,7 +77,8 @@ def make_rank(
     first_step: int = 0, device: str = CPU, precision: str = "", keyed: bool = False,
     code: tuple[dict[str, Code], set[Ref]] | None = None, saved: Checkpoint | None = None,
 ) -> Rank:  # fmt: skip
-    """A rank whose round 0 is step `first_step`, ready to be driven.
+    """A rank whose round 0 is step `first_step`, ready to be driven; it computes in the task's precision unless one is
+    given.
 
     With a checkpoint, its state is put into `state`, and the rounds whose gradients are still in flight count as done.
     """
@@ -87,7 +87,7 @@ def make_rank(
     uses = Counter(part for i in role.instructions if (part := getattr(i.act, "part", "")))
     made = Rank(
         graph, program, role, rank, state, transport, Feed(task, seed), segments, reads, uses, device,
-        DTYPES[precision] if precision else None, first_step, seed if keyed else None,
+        floats_of(task, precision), first_step, seed if keyed else None,
         Whole.of(task, graph, seed, precision) if graph.rung == "opaque" else None, clock_of(device),
     )  # fmt: skip
     if state.scaler:

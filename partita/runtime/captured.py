@@ -14,8 +14,8 @@ import torch
 
 from partita.graph.batch import substitute
 from partita.graph.graph import TANGENT, Graph
-from partita.runtime.acts import default_floats
 from partita.runtime.draws import DRAWS, Draws
+from partita.runtime.feed import default_floats
 from partita.runtime.reference import Reference
 from partita.runtime.segment import compile_segment, key
 from partita.runtime.state import constant_of

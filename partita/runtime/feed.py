@@ -6,9 +6,11 @@ last partial minibatch is dropped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -16,7 +18,10 @@ from partita.errors import TaskError, first_line
 from partita.graph.graph import Graph
 from partita.runtime.device import to_device
 from partita.task import Task
-from partita.tracing.prepare import Rest, flatten, read_batch
+from partita.tracing.prepare import DTYPES, Rest, flatten, read_batch
+
+USUAL: Final = "fp32"
+DEFAULT_DTYPE: Final = threading.Lock()
 
 
 @dataclass
@@ -52,7 +57,8 @@ class Feed:
     ) -> tuple[list[torch.Tensor], Rest]:
         """The same, and the rest of the batch."""
         try:
-            batch = read_batch(self.task, self.task.data, positions)
+            with DEFAULT_DTYPE if floating is torch.float64 else nullcontext():
+                batch = read_batch(self.task, self.task.data, positions)
         except Exception as error:
             raise TaskError(
                 f"reading samples {list(positions)[:4]}... of {self.task.name!r} failed ({first_line(error)}); correct "
@@ -76,6 +82,28 @@ def check_shapes(graph: Graph, leaves: Sequence[torch.Tensor], count: int, step:
                 f"{name} of a batch of {graph.name!r} has the shape {list(leaf.shape)} in step {step}, which was "
                 f"captured for {list(wanted)}; give samples of equal shape, padded to the longest of all"
             )
+
+
+def floats_of(task: Task, precision: str = "") -> torch.dtype | None:
+    """The dtype that a sample's floats get: that of a precision, the task's unless given; None, as they are, in the
+    usual one."""
+    return DTYPES[precision or task.precision] if precision or task.precision != USUAL else None
+
+
+@contextmanager
+def default_floats(floating: torch.dtype | None) -> Iterator[None]:
+    """A context in which Python floats become fp64 tensors if the graph is computed in fp64. No samples are read
+    meanwhile, since a data set may draw random numbers in the default dtype, which is the whole process's."""
+    if floating is not torch.float64:
+        yield
+        return
+    with DEFAULT_DTYPE:
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
 
 
 def place(leaf: Any, device: str, floating: torch.dtype | None) -> Any:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -28,6 +29,7 @@ from partita.program.instruction import Collective, Send
 from partita.program.program import Program
 from partita.runtime.assembly import Values, carry_over, initial, make_rank
 from partita.runtime.device import CPU, GLOO, taken_up
+from partita.runtime.feed import floats_of, place
 from partita.runtime.gather import gathered_leaves
 from partita.runtime.heap import limit, make_room
 from partita.runtime.leg import Interval
@@ -230,15 +232,13 @@ def evaluate(task: Task, model: Any, data: Any, count: int, device: str, report:
     """Mean loss of `model` in evaluation mode over the first `count` samples of `data`."""
     from torch.utils._pytree import tree_map
 
-    total, weight, batch, due = 0.0, 0.0, min(task.batch_size, count), time.monotonic() + EVERY
+    total, weight, size, due = 0.0, 0.0, min(task.batch_size, count), time.monotonic() + EVERY
     model.eval()
     with torch.no_grad():
-        for start in range(0, count, batch):
-            positions = range(start, min(start + batch, count))
-            leaves = tree_map(
-                lambda x: x.to(device) if isinstance(x, torch.Tensor) else x, read_batch(task, data, positions)
-            )
-            loss = task.loss(model, leaves)
+        for start in range(0, count, size):
+            positions = range(start, min(start + size, count))
+            batch = tree_map(partial(place, device=device, floating=floats_of(task)), read_batch(task, data, positions))
+            loss = task.loss(model, batch)
             part = (
                 (float(loss[0]), float(loss[1]))
                 if isinstance(loss, tuple)

@@ -28,7 +28,6 @@ from partita.tracing.prepare import (
     build_model,
     check_gradient,
     check_unchanged,
-    checked_model,
     hooked,
     split_loss,
 )
@@ -54,8 +53,8 @@ class Whole:
         """The Whole for the two operators of `graph`. torch's random state is not changed."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            module = build_model(task, precision) if precision else checked_model(task)
-        return cls(task, module, tuple(name for name, _ in graph.mutations), precision == "fp64")
+            module = build_model(task, precision or task.precision)
+        return cls(task, module, tuple(name for name, _ in graph.mutations), (precision or task.precision) == "fp64")
 
     def given(self, leaves: Sequence[torch.Tensor], rest: Rest) -> dict[str, Any]:
         """What an environment holds for a forward pass on a batch."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,10 @@ from partita.lowering.lower import lower
 from partita.program.instruction import Collective
 from partita.runtime.assembly import train_in_process
 from partita.runtime.checkpoint import SavePolicy, place_of
-from partita.task import load_task
+from partita.task import Task, load_task
+from partita.zoo.tasks import built_in
 from tests.processes.crews import Crews
+from tests.small import perceptron
 
 TASK = "tests/runtime/padded.py:bounded"
 SLOW = ("zero3(precision=bf16,sums=fp32)", "gpipe(stages=2,precision=fp16)")
@@ -49,3 +52,33 @@ def test_half_the_bytes_are_sent(crews: Crews) -> None:
         take = crew.measure(plan, steps=2, evaluate=False)
         assert sum(predicted) == 2 * 2 * crew.graph.parameter_elements
         assert sum(take.timeline.wire_sent) == pytest.approx(sum(predicted), abs=64)
+
+
+def halved() -> Task:
+    return replace(built_in("digits-cnn"), name="halved", precision="bf16")
+
+
+class Drawn:
+    """Samples that are drawn as they are read, with numbers of torch's default dtype."""
+
+    def __len__(self) -> int:
+        return 96
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        draw = torch.Generator().manual_seed(index)
+        return torch.randn(6, generator=draw), torch.randint(3, (), generator=draw)
+
+
+def drawn() -> Task:
+    return replace(perceptron(), name="drawn", data=Drawn(), precision="fp64")
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("halved", torch.bfloat16), ("drawn", torch.float64)])
+def test_a_task_is_trained_in_its_own_precision(crews: Crews, name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    """Model and samples, which come as fp32; also samples that are drawn while others are computed with."""
+    crew = crews(f"{__file__}:{name}", "local:2")
+    plan = api.plan_of("ddp(microbatches=2)", crew.graph, crew.cluster)
+    states, _ = train_in_process(load_task(f"{__file__}:{name}"), crew.graph, plan, crew.cluster, 5, seed=crew.seed)
+    weights = load_file(crew.train(plan, steps=5, keep=SavePolicy(str(tmp_path))).weights)
+    assert {weight.dtype for weight in weights.values()} == {dtype}
+    assert all(torch.equal(states[0].leaves[name], weight) for name, weight in weights.items())

@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import partial
 
 from partita.task import Task
+from partita.zoo import inception
 from partita.zoo.convolutional import AlexNet, digits_cnn
 from partita.zoo.gpt import Gpt
-from partita.zoo.inception import inception3
 from partita.zoo.recurrent import Gnmt
 from partita.zoo.resnet import ResNet50
 from partita.zoo.tasks import on_digits, on_images, on_text
@@ -27,7 +27,7 @@ MODELS: dict[str, Callable[[], Task]] = {
     # of 32 pixels one is left at the end: statistics of two samples' numbers, which make a million of a rounding
     "resnet50": lambda: on_images("resnet50", partial(ResNet50, 4), 64, classes=4),
     "alexnet": lambda: on_images("alexnet", partial(AlexNet, 4), 224, classes=4),
-    "inception3": lambda: on_images("inception3", partial(inception3, 4), 75, classes=4),
+    "inception3": lambda: on_images("inception3", partial(inception.inception3, 4), 75, classes=4),
 }
 HEAVY = ("resnet50", "alexnet", "inception3")
 HALF = ("alexnet",)  # of the minibatch
