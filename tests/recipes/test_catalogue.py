@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,12 @@ APART = {("hogwild", "lab-2x2"), ("buckwild", "lab-2x2")}  # two machines have n
 @pytest.fixture(scope="module")
 def graph() -> Graph:
     return layers(16)
+
+
+def test_the_readme_shows_a_recipe_as_it_is() -> None:
+    root = Path(__file__).parents[2]
+    shown = (root / "README.md").read_text().split("```python\n")[2].partition("```")[0]
+    assert (root / "partita/recipes/ps_sharded.py").read_text().partition('"""\n\n')[2] == shown
 
 
 @pytest.mark.parametrize("name", RECIPES)
