@@ -7,6 +7,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from math import inf
 from os.path import isfile
 from pathlib import Path
 from types import ModuleType
@@ -76,7 +77,7 @@ class Task:
                 f"Task.batch_size is {self.batch_size!r}; give the samples of one global minibatch, 1 or more"
             )
         bound = isinstance(self.clip_norm, int | float) and not isinstance(self.clip_norm, bool)
-        if self.clip_norm is not None and not (bound and self.clip_norm > 0):
+        if self.clip_norm is not None and not (bound and 0 < self.clip_norm < inf):
             raise TaskError(f"Task.clip_norm is {self.clip_norm!r}; give a bound above 0, or None")
         if self.precision not in PRECISIONS:
             raise TaskError(f"Task.precision is {self.precision!r}; allowed are {', '.join(PRECISIONS)}")

@@ -32,7 +32,11 @@ def product_and_sum(call: Call) -> Pattern | None:
 
 
 def grouped_product(call: Call) -> Pattern | None:
-    """Rows sorted by expert, times the expert's own matrix; expert shards mask the rows of others."""
+    """Rows sorted by expert, times the expert's own matrix; expert shards mask the rows of others. Of two matrices: for
+    each expert the product of its columns and its rows, the gradient of its matrix."""
+    other = call.tensor(1)
+    if other is not None and len(other.shape) == 2:
+        return formula(call, {0: "i n", 1: "n o", 2: "e"}, ["e i o"], work="2 n i o", indexed="e", locked="n")
     return formula(call, {0: "n i", 1: "e i o", 2: "e"}, ["n o"], work="2 n i o", indexed="e", locked="n")
 
 

@@ -17,6 +17,9 @@ def made(tensor: Tensor, operator: Operator, graph: Graph, device: str = "cpu") 
         value = torch.randn(shape, device=device).to(dtype)
     elif dtype is torch.bool:
         value = torch.rand(shape, device=device) < 0.5
+    elif "grouped_mm" in operator.target:  # where the rows of each expert end
+        rows = graph.tensor(operator.arguments[0]).shape[0]  # type: ignore[arg-type]
+        value = torch.arange(1, shape[0] + 1, device=device).mul(dim_at(rows, 1)).div(shape[0]).to(dtype)
     else:
         value = torch.randint(0, max(_range(operator, graph), 1), shape, device=device).to(dtype)
     if not tensor.strides:

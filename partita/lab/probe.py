@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from math import gcd
 from typing import Any, Final
 
 import torch
@@ -26,7 +27,7 @@ from partita.lab.worker_timing import instruction_seconds
 from partita.runtime.device import CPU
 from partita.runtime.feed import Feed
 from partita.task import Task
-from partita.tracing.optimizer import joins
+from partita.tracing.optimizer import elementwise, joins
 from partita.tracing.update_units import apart, joined
 from partita.units import Seconds
 
@@ -90,14 +91,14 @@ def copies(largest: int, bench: Bench = HOST) -> dict[str, tuple[Seconds, Second
 def updates(task: Task, largest: int, bench: Bench = HOST) -> dict[str, tuple[Seconds, Seconds, Seconds]]:
     """(seconds a tensor, seconds an element, seconds a call) of the task's optimizer, where gradients lie beside each
     other ("update") and where backward left them ("update_unpacked")."""
-    found = {}
+    found, flat_rule = {}, elementwise(task)
     for name, join in (("update", joins(task)), ("update_unpacked", False)):
         optimizers: dict[int, torch.optim.Optimizer] = {}
 
         def run(tensors: list[torch.Tensor], optimizers: Any = optimizers, join: bool = join) -> None:
             if id(tensors) not in optimizers:
                 flat, sizes = torch.cat(tensors), [len(t) for t in tensors]
-                pieces = list(torch.split(flat, sizes))
+                pieces = [piece if flat_rule else squarish(piece) for piece in torch.split(flat, sizes)]
                 optimizer = optimizers[id(tensors)] = task.optimizer(pieces)
                 for unit in joined(optimizer, pieces, apart(pieces)) if join else apart(pieces):
                     unit.tensor.grad = torch.randn_like(unit.tensor) * 1e-6
@@ -105,6 +106,11 @@ def updates(task: Task, largest: int, bench: Bench = HOST) -> dict[str, tuple[Se
 
         found[name] = touch_seconds(run, largest, bench)
     return found
+
+
+def squarish(vector: torch.Tensor) -> torch.Tensor:
+    """It as a matrix, for rules that take no vectors: of as many rows as columns, as far as powers of two divide it."""
+    return vector.view(gcd(len(vector), 2 ** (len(vector).bit_length() // 2)), -1)
 
 
 def load_seconds(task: Task, count: int, device: str = CPU) -> tuple[Seconds, Seconds]:

@@ -97,7 +97,8 @@ def _agreed(graph: Graph, plan: Plan, cluster: Cluster, steps: int, factors: Fac
     if steps_alone(plan):
         return local_updates(draft(graph, plan), cluster, steps)
     if steps and not waits_for_all(plan):
-        plan = replace(plan, sync=(replace(plan.sync[0], frequency=Frequency(steps)),))
+        last = Frequency(1, fetch=steps) if plan.sync[0].frequency.period == 1 else Frequency(steps)
+        plan = replace(plan, sync=(replace(plan.sync[0], frequency=last),))
     agreement = _agreement(plan)
     drawn = draft(graph, plan, cut=agreement in (all_reduced, served), factors=factors)
     program = agreement(drawn)

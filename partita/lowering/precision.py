@@ -75,4 +75,5 @@ def precision_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
     yield short and served, "half precision with parameter servers"
     apart = steps_alone(plan) or (not plan.sync and plan.mesh.length("data") > 1)
     yield short and apart, "half precision where replicas train apart"
-    yield short and bool(sync.wire.codecs), "half precision with codecs"
+    brief = short or any(p.tensor.dtype in SHORT.values() for p in graph.trainable)
+    yield brief and bool(sync.wire.codecs), "half precision with codecs"

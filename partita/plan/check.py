@@ -17,6 +17,11 @@ from partita.plan.wire import PLACES, Wire
 
 MOST_LAG: Final = 1000
 MOST_PERIOD: Final = 10_000
+MOST_LEVELS: Final = 8
+CORRECTIONS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {  # settings that each needs, and may have
+    "delay": (("strength",), ("decay",)), "staleness": ((), ()), "momentum": (("factor",), ("nesterov",)),
+    "nesterov": (("momentum",), ()),
+}  # fmt: skip
 
 
 def check(plan: Plan, graph: Graph, cluster: Cluster) -> None:
@@ -32,10 +37,17 @@ def check(plan: Plan, graph: Graph, cluster: Cluster) -> None:
     for phase in plan.before:
         if phase.steps < 1:
             raise PlanError(f"{plan.name}: a phase lasts {phase.steps} steps; give it 1 or more, or leave it out")
+        if phase.plan.before:
+            raise PlanError(f"{plan.name}: the phase {phase.plan.name} has phases before it; put them into one list")
         check(phase.plan, graph, cluster)
 
 
 def _mesh(plan: Plan, cluster: Cluster) -> None:
+    for sync in plan.sync:
+        if isinstance(sync.through, Servers) and sync.through.levels > MOST_LEVELS:
+            raise PlanError(f"{plan.name}: {sync.through.levels} levels of servers; {MOST_LEVELS} at most are allowed")
+        if sync.over != "data":
+            raise PlanError(f"{plan.name} agrees over the mesh axis {sync.over!r}; replicas agree over 'data'")
     asked = ranks_of(plan)
     if asked > cluster.size:
         axes = " x ".join(f"{name} {length}" for name, length in plan.mesh.axes) or "1 rank"
@@ -207,6 +219,14 @@ def _update(plan: Plan) -> None:
             f"{plan.name}: warmup {update.warmup}, scale {update.scale}, trust {update.trust}; warmup is 0 or more "
             "steps, the others are above 0"
         )
+    for one in update.corrections:
+        needed, other = CORRECTIONS.get(one.name, ((), ()))
+        given = [name for name, _ in one.settings]
+        if one.name not in CORRECTIONS or not {*needed} <= {*given} <= {*needed, *other}:
+            known = "; ".join(f"{name}: {', '.join((*a, *b)) or 'no settings'}" for name, (a, b) in CORRECTIONS.items())
+            raise PlanError(f"{plan.name}: the correction {one.name!r} with {given}; allowed are {known}")
+        if any(value < 0 for _, value in one.settings):
+            raise PlanError(f"{plan.name}: a setting of {one.name!r} is below 0; give 0 or more")
     if update.local_state not in ("keep", "reset"):
         raise PlanError(f"{plan.name}: a local state that is {update.local_state!r}; keep and reset are allowed")
 

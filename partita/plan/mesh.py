@@ -33,14 +33,6 @@ class Mesh:
             below *= length
         return 0
 
-    def groups(self, axis: str) -> tuple[tuple[int, ...], ...]:
-        """The ranks that differ along `axis` only, one tuple for each setting of the other axes."""
-        found: dict[tuple[int, ...], list[int]] = {}
-        for rank in range(self.size):
-            others = tuple(self.coordinate(rank, name) for name, _ in self.axes if name != axis)
-            found.setdefault(others, []).append(rank)
-        return tuple(tuple(ranks) for ranks in found.values())
-
 
 @dataclass(frozen=True, slots=True)
 class Stage:

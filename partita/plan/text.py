@@ -79,12 +79,12 @@ def _value(kind: Any, given: Any, place: str) -> Any:
             return kind(given)
         except ValueError:
             raise PlanError(f"{place} is {given!r}; allowed are {', '.join(str(m.value) for m in kind)}") from None
-    if kind is float and type(given) is int:
-        return float(given)
     if type(given) is float and not isfinite(given):
         raise PlanError(f"{place} is {given}; a finite number belongs there")
     if type(given) is int and abs(given) >= MOST:
         raise PlanError(f"{place} is {str(given)[:20]}...; a number below {MOST} belongs there")
+    if kind is float and type(given) is int:
+        return float(given)
     if type(given) is not kind:
         raise PlanError(f"{place} is {given!r}; a value of type {kind.__name__} belongs there")
     return given
@@ -111,7 +111,7 @@ def read_record(kind: Any, given: Any, place: str) -> Any:
 
 def _tagged(kinds: tuple[Any, ...], given: Any, place: str) -> Any:
     by_name = {kind.__name__: kind for kind in kinds}
-    if not isinstance(given, dict) or given.get("kind") not in by_name:
+    if not isinstance(given, dict) or str(given.get("kind")) not in by_name:
         raise PlanError(f"{place} needs a kind; allowed are {', '.join(by_name)}")
     return read_record(by_name[given["kind"]], {k: v for k, v in given.items() if k != "kind"}, place)
 

@@ -81,9 +81,19 @@ def load(rank: Rank, act: Load, name: str, round: int) -> None:
     environment |= {name: leaf for name, leaf in named.items() if Ref(name) in rank.reads}
     environment[DRAWS] = None if rank.draws is None else Draws(rank.draws, rank.step(round, act.step), tuple(positions))
     if act.weight:
-        made = {c.name: c.tensor.dtype for c in rank.graph_of(act.stage).constants}.get(TANGENT + suffix)
-        dtype = rank.floating or (torch.float64 if made == "float64" else torch.float32)
-        environment[TANGENT + suffix] = torch.full((), act.weight, dtype=dtype, device=rank.device)
+        seed, dtype = TANGENT + suffix, seed_dtype(rank, act.stage)
+        environment[seed] = torch.full((), act.weight, dtype=dtype, device=rank.device)
+
+
+def seed_dtype(rank: Rank, stage: int) -> torch.dtype:
+    """The dtype of what seeds backward: the captured loss's; fp64 where all that was captured in fp32 is computed in
+    it, and fp32 where a plan makes weights shorter than those that were captured."""
+    if rank.floating is torch.float64:
+        return torch.float64
+    leaf = rank.graph_of(stage).leaves.get(TANGENT if stage < 0 else f"{TANGENT}>{stage}")
+    made = torch.float32 if leaf is None else getattr(torch, leaf.dtype)
+    short = rank.floating in (torch.bfloat16, torch.float16)
+    return made if made is torch.float64 or short else torch.float32
 
 
 def compute(rank: Rank, act: Compute, name: str, round: int) -> None:
@@ -117,8 +127,7 @@ def forwarded(rank: Rank, graph: Graph, environment: Environment, step: int, seg
         environment[WEIGHT] = weight.detach().double().reshape(1)
         rank.weights[step] = rank.weights.get(step, 0.0) + environment[WEIGHT][0]
         if segment.stage < 0 and TANGENT not in environment:
-            floating = rank.floating or torch.float32
-            environment[TANGENT] = environment[WEIGHT][0].reciprocal().to(floating)
+            environment[TANGENT] = environment[WEIGHT][0].reciprocal().to(seed_dtype(rank, segment.stage))
         if graph.last_reader.get(ref, 0) < segment.stop:
             environment.pop(key(ref), None)
     loss = environment.pop(key(graph.loss), None)

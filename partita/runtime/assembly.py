@@ -37,7 +37,7 @@ from partita.runtime.state import State, make_state
 from partita.runtime.transport import Transport
 from partita.runtime.whole import Whole
 from partita.task import Task
-from partita.tracing.prepare import DTYPES
+from partita.tracing.prepare import cast
 
 Values = dict[str, torch.Tensor]
 
@@ -46,7 +46,7 @@ def initial(task: Task, seed: int, precision: str = "") -> tuple[Any, Values]:
     """The task's module in a precision, the task's unless given, built under `manual_seed(seed)`, and its parameters
     and buffers by name (tied ones once)."""
     torch.manual_seed(seed)
-    model = task.model().to(DTYPES[precision or task.precision])
+    model = cast(task.model(), precision or task.precision)
     return model, values_of(model)
 
 

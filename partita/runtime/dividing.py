@@ -78,7 +78,7 @@ def _divide(program: Program, name: str, whole: State, state: State) -> None:
             state.optimizer[name].state[view] = {key: mine(value) for key, value in kept.items()}
     if name not in state.optimizer:
         return
-    for group in state.optimizer[name].param_groups:
+    for group in (one for one in state.optimizer[name].param_groups if one["params"]):
         at = next(k for k, view in enumerate(state.views[name]) if view is group["params"][0])
         theirs = whole.views[name][place[state.parts(bucket)[at].parameter]]
         found = next(g for g in whole.optimizer[name].param_groups if any(p is theirs for p in g["params"]))

@@ -20,7 +20,6 @@ from partita.runtime.device import to_device
 from partita.task import Task
 from partita.tracing.prepare import DTYPES, Rest, flatten, read_batch
 
-USUAL: Final = "fp32"
 DEFAULT_DTYPE: Final = threading.Lock()
 
 
@@ -84,10 +83,9 @@ def check_shapes(graph: Graph, leaves: Sequence[torch.Tensor], count: int, step:
             )
 
 
-def floats_of(task: Task, precision: str = "") -> torch.dtype | None:
-    """The dtype that a sample's floats get: that of a precision, the task's unless given; None, as they are, in the
-    usual one."""
-    return DTYPES[precision or task.precision] if precision or task.precision != USUAL else None
+def floats_of(task: Task, precision: str = "") -> torch.dtype:
+    """The dtype that a sample's floats get: that of a precision, the task's unless given."""
+    return DTYPES[precision or task.precision]
 
 
 @contextmanager

@@ -152,6 +152,8 @@ def _kept(shard: Shard, rank: Rank) -> None:
 
 
 def _optimizer(shard: Shard, rank: Rank, bucket: str, owner: int) -> None:
+    if bucket not in rank.state.optimizer:  # the rank has no part of the bucket
+        return
     optimizer, units = rank.state.optimizer[bucket], rank.state.units[bucket]
     states = states_of(optimizer, rank.state.views[bucket], units)
     places = zip(_parts(rank, bucket), states, groups_of(optimizer, units), strict=True)

@@ -20,9 +20,11 @@ import torch
 
 from partita.errors import InputError
 from partita.graph.graph import Buffer, Graph, Parameter
-from partita.plan.plan import Plan, Update
+from partita.plan.plan import Plan
+from partita.plan.plan import Update as Rules
 from partita.plan.rule import ruled
 from partita.plan.text import write_plan
+from partita.program.instruction import Mix, Update
 from partita.program.program import Program
 from partita.runtime.shard import File, sha256_of, sync
 from partita.units import Seconds
@@ -54,7 +56,8 @@ class Identity:
 class Manifest:
     """A checkpoint after `step` steps of a run under `plan` (TOML) on `world` ranks.
 
-    The last `flying` gradients of a pipeline of `lag` are not applied yet; `seconds` is how long the run took so far.
+    The last `flying` gradients of a pipeline of `lag` are not applied yet, or changes of weights: `flies` says what, ""
+    that it is not known; `seconds` is how long the run took so far.
     """
 
     step: int
@@ -67,9 +70,10 @@ class Manifest:
     identity: Identity
     torch: str = torch.__version__
     files: tuple[File, ...] = ()
+    flies: str = ""
 
 
-def identity_of(graph: Graph, seed: int, update: Update) -> Identity:
+def identity_of(graph: Graph, seed: int, update: Rules) -> Identity:
     """The identity of a run: its captured step, with the optimizer of the plan's rule, and its seed."""
     leaves: list[Parameter | Buffer] = [*graph.parameters, *graph.buffers]
     layout = {leaf.name: f"{leaf.tensor.dtype}{list(leaf.tensor.at(1).shape)}" for leaf in leaves}
@@ -84,7 +88,15 @@ def written(
     plan: Plan, program: Program, step: int, flying: int, seconds: Seconds, keyed: bool, identity: Identity
 ) -> Manifest:
     """The manifest of a checkpoint of a plan after `step` steps; its files are named later."""
-    return Manifest(step, write_plan(plan), program.size, program.drain, flying, seconds, keyed, identity)
+    text, flies = write_plan(plan), flies_of(program)
+    return Manifest(step, text, program.size, program.drain, flying, seconds, keyed, identity, flies=flies)
+
+
+def flies_of(program: Program) -> str:
+    """What is in flight at the end of a round: gradients, or changes of what a Mix of a later round makes."""
+    acts = [i.act for _, i in program.instructions()]
+    found = {"gradient" for act in acts if isinstance(act, Update) and act.lag}
+    return " ".join(sorted(found | {str(act.into) for act in acts if isinstance(act, Mix) and act.lag}))
 
 
 def render(manifest: Manifest) -> bytes:

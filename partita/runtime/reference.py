@@ -33,7 +33,7 @@ from partita.runtime.turns import Parts, turns_of
 from partita.task import Task
 from partita.tracing.draws import NOTHING, KeyedDraws
 from partita.tracing.hidden_inputs import seen_through
-from partita.tracing.prepare import hooked, read_batch
+from partita.tracing.prepare import DTYPES, cast, hooked, read_batch
 from partita.tracing.promote import Promoted
 
 
@@ -125,10 +125,10 @@ class Reference:
     def backward(self, step: int, start: int, count: int, share: float, scale: float = 1.0) -> float:
         """Add to every `grad` that of `share` times the mean loss of some samples, or of the sum that comes with a
         weight, which is returned (else 0); of the loss times `scale`."""
-        floating = torch.float64 if self.precision == "fp64" else None
+        wider = torch.float64 if self.precision == "fp64" else torch.float32
         positions = self.feed.positions(step, start, count)
         batch = read_batch(self.task, self.task.data, positions)
-        batch = tree_map(lambda leaf: place(leaf, "cpu", floating), batch)
+        batch = tree_map(lambda leaf: place(leaf, "cpu", DTYPES[self.precision]), batch)
         with ExitStack() as modes:
             for mode in self.modes() or ([Promoted()] if self.precision == "fp64" else []):
                 modes.enter_context(mode)
@@ -137,7 +137,7 @@ class Reference:
             loss = self.task.loss(self.model, batch)
             self.weighted = isinstance(loss, tuple)
             value, factor = (loss[0], scale) if isinstance(loss, tuple) else (loss, share * scale)
-            wide = value if value.dtype in (torch.float32, torch.float64) else value.to(floating or torch.float32)
+            wide = value if value.dtype in (torch.float32, torch.float64) else value.to(wider)
             (wide * factor).backward()
         return float(loss[1]) if isinstance(loss, tuple) else 0.0
 
@@ -145,7 +145,7 @@ class Reference:
 def fresh(task: Task, *, seed: int, precision: str, dims: Mapping[int, int] = NOTHING) -> Reference:
     """The task's model built under a seed, ready to be trained. `dims` are the graph's `sample_dims`."""
     torch.manual_seed(seed)
-    model = task.model().double() if precision == "fp64" else task.model()
+    model = cast(task.model(), precision)
     model.train()
     return Reference(task, model, seed, precision, Feed(task, seed), dims)
 

@@ -266,9 +266,10 @@ class Replay:
         if served.merged % act.need == 0:
             for part, gradient in zip(served.parts, left_out(served.summed), strict=True):
                 part.grad = None if gradient is None else act.scale * gradient
-            step_at_rate(served.optimizer, self.update)
+            before = (served.merged - act.need) // act.among
+            step_at_rate(served.optimizer, self.update, before)
             served.summed = []
-            for _ in range(served.merged // act.among - (served.merged - act.need) // act.among):
+            for _ in range(served.merged // act.among - before):
                 if served.schedule is not None:
                     served.schedule.step()
 

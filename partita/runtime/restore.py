@@ -9,7 +9,8 @@ that the new plan does not have in the same form is converted:
   applied first, oldest first, as at the end of a phase.
 - Tensors that an agreement keeps (an anchor, an outer momentum) are loaded if the new plan keeps them too; if the
   checkpoint has none, they are initialised as in a new run.
-- Residuals of codecs with error feedback are divided among the ranks that keep one now, so that their sum is preserved.
+- Residuals of codecs with error feedback, and momentum ahead of a codec, are divided among the ranks that keep one now,
+  so that their sum is preserved.
 - Random generators continue on ranks that existed before.
 """
 
@@ -24,6 +25,7 @@ import torch
 
 from partita.errors import InputError
 from partita.graph.graph import Graph
+from partita.plan.rule import momentum_ahead
 from partita.program.instruction import Space
 from partita.program.program import WEIGHT, Bucket, Program
 from partita.runtime.alike import alike
@@ -32,7 +34,7 @@ from partita.runtime.entry import ALIKE, Entry
 from partita.runtime.generators import set_random_states
 from partita.runtime.holding import Copies, copies_of, keepers_of, workers_of
 from partita.runtime.lookup import copy_for, factor_of, rows_of, value_of
-from partita.runtime.manifest import Manifest, read_manifest
+from partita.runtime.manifest import Manifest, flies_of, read_manifest
 from partita.runtime.owned import Part
 from partita.runtime.shard import Contents
 from partita.runtime.state import State, rows, shaped
@@ -46,8 +48,10 @@ class Checkpoint:
     contents: Contents
 
     def flying(self, program: Program) -> int:
-        """How many gradients in flight stay in flight under a Program: all of them, or 0 if its lag is another one."""
-        return self.manifest.flying if program.drain == self.manifest.lag else 0
+        """How many gradients in flight stay in flight under a Program: all of them, or 0 if its lag is another one, or
+        something else flies there."""
+        same = program.drain == self.manifest.lag and self.manifest.flies in ("", flies_of(program))
+        return self.manifest.flying if same else 0
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -64,12 +68,14 @@ def restore(saved: Checkpoint, graph: Graph, program: Program, rank: int, state:
         _weights(contents, bucket, state, copies[bucket.name], rank)
         _optimizer(contents, bucket, state, copies[bucket.name], rank)
     _scale(saved, program, state)
+    if saved.manifest.flying and not saved.flying(program):
+        _apply(contents, graph, program, state, saved.manifest.flying)
     _kept(contents, program, rank, state)
     _leaves(contents, graph, program, rank, state)
     if saved.flying(program):
         _refill(contents, program, state, saved.manifest.flying)
-    elif saved.manifest.flying:
-        _apply(contents, graph, program, state, saved.manifest.flying)
+    for (name, _), given in state.outbox.items():  # what workers will have read when they contribute first
+        given.copy_(state.kept.get((Space.SERVED, name), state.parameter[name]))
     for name, one in copies.items():
         if rank not in one.ranks and name in state.optimizer:
             state.optimizer[name].state.clear()
@@ -132,7 +138,7 @@ def _optimizer(contents: Contents, bucket: Bucket, state: State, copies: Copies,
             own[key] = factor_of(contents, piece, key, rank, wanted)
         if own:
             optimizer.state[view] = own
-    for group in optimizer.param_groups:
+    for group in (one for one in optimizer.param_groups if one["params"]):
         index = next(i for i, view in enumerate(state.views[bucket.name]) if view is group["params"][0])
         group.update(value_of(contents, "settings", parts[index], "", rank, wanted) or {})
     state.arrange(bucket.name)
@@ -151,8 +157,9 @@ def _scale(saved: Checkpoint, program: Program, state: State) -> None:
 
 def _kept(contents: Contents, program: Program, rank: int, state: State) -> None:
     same, keepers = alike(program), keepers_of(program)
+    summed = {Space.RESIDUAL, *((Space.VELOCITY,) if momentum_ahead(program.update)[0] else ())}
     for (space, bucket), flat in state.kept.items():
-        if space is Space.ANCHOR:
+        if space in (Space.ANCHOR, Space.SHARED):
             flat.copy_(state.parameter[bucket])
         wanted = () if space in same[bucket] else keepers.get((space, bucket), ())
         at, pieces = 0, program.bucket[bucket].pieces
@@ -165,7 +172,7 @@ def _kept(contents: Contents, program: Program, rank: int, state: State) -> None
             )  # fmt: skip
             if found is not None:
                 there = contents.ranks("kept", piece.parameter, str(space))
-                times = len(there) / len(wanted) if space is Space.RESIDUAL and wanted else 1.0
+                times = len(there) / len(wanted) if space in summed and wanted else 1.0
                 flat[at : at + view.numel()].view(view.shape).copy_(found * times if times != 1.0 else found)
             at += view.numel()
 
@@ -223,7 +230,8 @@ def _apply(contents: Contents, graph: Graph, program: Program, state: State, fly
             weight = contents.tensor(Entry("weight", detail=str(age)))[0]
             found = {name: [gradient / weight for gradient in bucket] for name, bucket in found.items()}
             others = [gradient / weight for gradient in others]
-        if state.scaler and not all(g.isfinite().all() for bucket in (*found.values(), others) for g in bucket):
+        scaled = state.scaler or Entry("scale") in contents.values
+        if scaled and not all(g.isfinite().all() for bucket in (*found.values(), others) for g in bucket):
             continue
         if graph.clip_norm:
             found = _clipped(found, others, graph.clip_norm)

@@ -160,8 +160,9 @@ def _fake_groups(task: Task, graph: Graph) -> Groups:
         return groups_among(task, weights)
 
 
-def step_at_rate(optimizer: torch.optim.Optimizer, update: Update) -> None:
-    """Step an optimizer with each group's rate times the plan's factor for that step, and without momentum if the
+def step_at_rate(optimizer: torch.optim.Optimizer, update: Update, at: int = -1) -> None:
+    """Step an optimizer with each group's rate times the plan's factor for that step, which is `at` unless each call
+    is one, and without momentum if the
     plan applies momentum before the codec. The settings are restored, since the task's schedule changes them."""
     ahead = momentum_ahead(update)[0] > 0
     if not update.warmup and update.scale == 1.0 and not ahead:
@@ -170,7 +171,7 @@ def step_at_rate(optimizer: torch.optim.Optimizer, update: Update) -> None:
     held = [dict(group) for group in optimizer.param_groups]
     for group in optimizer.param_groups:
         taken = group.get("taken", 0)
-        group["lr"], group["taken"] = group["lr"] * rate_factor(update, taken), taken + 1
+        group["lr"], group["taken"] = group["lr"] * rate_factor(update, taken if at < 0 else at), taken + 1
         group |= {"momentum": 0.0} if ahead else {}
     optimizer.step()
     for group, before in zip(optimizer.param_groups, held, strict=True):

@@ -46,11 +46,13 @@ def apply(rank: Rank, act: Apply, name: str, round: int) -> None:
 
 
 def step(rank: Rank, act: Apply, gradient: torch.Tensor) -> None:
-    """Step the bucket's optimizer; its schedule is stepped once for every minibatch's worth of contributions."""
+    """Step the bucket's optimizer; a step of its schedule and of the plan's warm-up is a minibatch's worth of
+    contributions."""
     state = rank.state
-    state.step(act.bucket, shaped(gradient, state.stepped(act.bucket)), rank.program)
     merged = state.ledger.merged[act.bucket]
-    passed = merged // act.among - (merged - act.need) // act.among
+    before = (merged - act.need) // act.among
+    state.step(act.bucket, shaped(gradient, state.stepped(act.bucket)), rank.program, before)
+    passed = merged // act.among - before
     for _ in range(passed if act.bucket in state.schedule else 0):
         state.schedule[act.bucket].step()
 

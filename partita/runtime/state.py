@@ -111,12 +111,12 @@ class State:
         """The tensors of a bucket that the optimizer is given."""
         return [unit.tensor for unit in self.units[bucket]]
 
-    def step(self, bucket: str, gradients: Views, program: Program) -> None:
-        """One step of a bucket's optimizer, with one gradient for each update unit."""
+    def step(self, bucket: str, gradients: Views, program: Program, at: int = -1) -> None:
+        """One step of a bucket's optimizer, with one gradient for each update unit; `at`: see `step_at_rate`."""
         given = left_out(gradients) if self.unsure else gradients
         for unit, gradient in zip(self.units[bucket], given, strict=True):
             unit.tensor.grad = gradient
-        step_at_rate(self.optimizer[bucket], program.update)
+        step_at_rate(self.optimizer[bucket], program.update, at)
         for unit in self.units[bucket]:
             unit.tensor.grad = None
 

@@ -55,7 +55,7 @@ def losses(task: Task, seed: int, looks: Iterator[int]) -> Iterator[tuple[int, f
     if task.validation is None:
         raise TaskError(f"{task.name!r} has no held-out samples; give Task.validation some, to know when it has learnt")
     held_out, size = replace(task, batch_size=min(256, len(task.data))), len(task.validation)
-    one = replica(fresh(task, seed=seed, precision="fp32"), Update())
+    one = replica(fresh(task, seed=seed, precision=task.precision), Update())
     first, done = evaluate(held_out, one.own.model, task.validation, size, "cpu"), 0
     for look in looks:
         for step in range(done, look):

@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from partita.errors import CaptureError
 from partita.task import Task
-from partita.tracing.prepare import build_batch, checked_model, flatten
+from partita.tracing.prepare import build_batch, build_model, flatten
 
 USES: Final = (
     "bool", "eq", "ne", "lt", "le", "gt", "ge", "hash", "len", "iter", "getitem", "index", "int", "float", "contains",
@@ -67,7 +67,7 @@ def warmed(task: Task) -> Iterator[partial[Any]]:
     tensors, rest = flatten(build_batch(task, range(min(2, len(task.data))), task.precision))
     for mode in (FakeTensorMode(allow_non_fake_inputs=True), None):
         with mode or nullcontext(), seen_through():
-            model = checked_model(task)
+            model = build_model(task, task.precision)
             batch = rest.batch([mode.from_tensor(tensor) if mode else tensor for tensor in tensors])
             once = partial(task.loss, model, batch)
             try:

@@ -13,7 +13,7 @@ from partita.task import Task
 from partita.tracing.prepare import DTYPES
 from partita.tracing.update_units import apart, joined, states_of
 
-SHAPES: Final = ((33, 7), (7,), (5, 3, 3))
+SHAPES: Final = ((33, 7), (5, 9), (7,), (11,), (5, 3, 3), (2, 3, 3))  # groups often go by the number of dimensions
 STEPS: Final = 3
 
 

@@ -24,7 +24,13 @@ DTYPES: Final[dict[str, torch.dtype]] = {precision: getattr(torch, name) for pre
 
 def build_model(task: Task, precision: str) -> nn.Module:
     """The task's model with every float in `precision`. Raises TaskError for what cannot be trained."""
-    return checked_model(task).to(DTYPES[precision])
+    return cast(checked_model(task), precision)
+
+
+def cast(model: nn.Module, precision: str) -> nn.Module:
+    """The module with every float in `precision`. Complex numbers stay: `Module.to` would drop what is imaginary."""
+    model._apply(lambda tensor: in_precision(tensor, precision))  # type: ignore[no-untyped-call]
+    return model
 
 
 def checked_model(task: Task) -> nn.Module:
@@ -102,19 +108,18 @@ def build_batch(task: Task, indices: Iterable[int], precision: str) -> Any:
             f"the samples of {task.name!r} could not be made a batch ({first_line(error)}); "
             f"give tuples or dicts of tensors of equal shape, or a Task.collate"
         ) from error
-    if isinstance(batch, Mapping):
-        batch = dict(batch)
     return tree_map_only(torch.Tensor, lambda t: in_precision(t, precision), batch)
 
 
 def read_batch(task: Task, data: Any, positions: Sequence[int]) -> Any:
     """The samples of a data set at `positions`, collated; read at once where it has `collated`, or `__getitems__`,
-    which torch's DataLoader asks for too."""
+    which torch's DataLoader asks for too. A mapping of any kind, such as a tokenizer's, becomes a dict."""
     if task.collate is None and hasattr(data, "collated"):
         return data.collated(positions)
     many = getattr(data, "__getitems__", None)
     samples = [data[i] for i in positions] if many is None else many(positions)
-    return (task.collate or default_collate)(samples)
+    batch = (task.collate or default_collate)(samples)
+    return dict(batch) if isinstance(batch, Mapping) else batch
 
 
 def in_precision(tensor: torch.Tensor, precision: str) -> torch.Tensor:

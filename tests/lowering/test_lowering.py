@@ -211,7 +211,7 @@ REFUSED = [
     ),
     (ahead(payload=Payload.PARAMETER), "ahead with parameter"),
     (ahead(payload=Payload.DELTA, frequency=Frequency(2)), "increments pushed now and then"),
-    (ahead(Correction("momentum")), "the correction 'momentum'"),
+    (ahead(AHEAD), "the correction 'momentum'"),
     (plan(sync=(Sync(frequency=Frequency(fetch=2)),)), "weights fetched every 2 steps"),
     (plan(sync=(Sync(frequency=Frequency(0)),)), "agreement once at the end"),
     (plan(sync=(Sync(payload=Payload.PARAMETER, frequency=Frequency(4, fragments=2)),)), "agreement in fragments"),
@@ -262,7 +262,7 @@ REFUSED = [
     (owned(Codec("powersgd")), "codecs in rounds with sharded state"),
     (owned(Codec("topk"), update=Update(corrections=(AHEAD,))), "momentum ahead of a codec with sharded state"),
     (plan(memory=Memory(tiles=2)), "offloading or tiles"),
-    (plan(update=Update(corrections=(Correction("delay"),))), "corrections of the update rule"),
+    (plan(update=Update(corrections=(Correction("delay", (("strength", 0.1),)),))), "corrections of the update rule"),
     (plan(update=Update(corrections=(Correction("nesterov", (("momentum", 0.9),)),))), "corrections of the update"),
     (plan(kernels=(Kernel("*", "winograd"),)), "kernel choices"),
 ]  # fmt: skip

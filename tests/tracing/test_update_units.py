@@ -127,7 +127,7 @@ class Normed(optim.Optimizer):
         super().__init__(parameters, {})
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for p in self.param_groups[0]["params"]:
+        for p in (p for group in self.param_groups for p in group["params"]):
             p.sub_(0.1 * p.grad / p.grad.norm())
 
 
@@ -140,9 +140,18 @@ class Together(Normed):
             p.sub_(0.1 * p.grad / norm)
 
 
-@pytest.mark.parametrize("rule", [*RULES, "normed", "together", "muon"])
+def by_dimensions(ps: Iterable[Tensor]) -> list[dict[str, Any]]:
+    """Matrices in one group, biases and scales in another, as is usual where decay is for the first."""
+    pieces = list(ps)
+    return [{"params": [p for p in pieces if (p.dim() > 1) is many]} for many in (True, False)]
+
+
+@pytest.mark.parametrize("rule", [*RULES, "normed", "by groups", "together", "muon"])
 def test_a_rule_is_known_by_what_it_does(rule: str) -> None:
-    mixing: dict[str, Make] = {"normed": Normed, "together": Together, "muon": lambda ps: optim.Muon(ps, lr=0.1)}
+    mixing: dict[str, Make] = {
+        "normed": Normed, "together": Together, "muon": lambda ps: optim.Muon(ps, lr=0.1),
+        "by groups": lambda ps: Normed(by_dimensions(ps)),
+    }  # fmt: skip
     task = replace(perceptron(), optimizer=(RULES | mixing)[rule])
     assert elementwise(task) is (rule not in mixing)
     if rule in RULES:
