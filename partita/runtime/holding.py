@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from partita.program.instruction import Collective, Space, Update
+from partita.program.instruction import Apply, Collective, Space, Update
 from partita.program.program import WEIGHT, Program
 from partita.runtime.alike import alike, sums_gradients
 from partita.runtime.entry import ALIKE, Entry
@@ -28,11 +28,12 @@ Losses = list[tuple[int, float, float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """The `ranks` that update a bucket, and whether its `weights`, and its optimizer `state`, are equal on all of
-    them."""
+    """The `ranks` that have a bucket's weights, the `steppers` whose optimizer steps on it, and whether the `weights`,
+    and the optimizers' `state`, are equal on all of these."""
 
     ranks: tuple[int, ...]
     weights: bool
+    steppers: tuple[int, ...]
     state: bool
 
 
@@ -40,8 +41,9 @@ def copies_of(program: Program) -> dict[str, Copies]:
     """Bucket -> its Copies at the end of a round, derived from the instructions.
 
     Ranks that agree on gradients have equal weights and state; ranks that agree on weights only (averages) have equal
-    weights. Of a bucket with a server that does not wait for all workers only the server's copy counts. Servers that
-    update the same bucket (a replicated chain) have equal copies.
+    weights. Of a bucket with a server that does not wait for all workers only the server's copy counts; where it takes
+    in changes of weights, workers step their own optimizers. Servers that update the same bucket (a replicated chain)
+    have equal copies.
     """
     same = alike(program)
     updating: dict[str, set[int]] = {bucket.name: set() for bucket in program.trained}
@@ -54,18 +56,17 @@ def copies_of(program: Program) -> dict[str, Copies]:
             agreed[act.bucket].add(act.space)
         elif sums_gradients(act):
             agreed[act.bucket].add(Space.GRADIENT)
-    updating |= {bucket: set(role.ranks) for role in program.roles for bucket in role.serves}
+    holding = updating | {bucket: set(role.ranks) for role in program.roles for bucket in role.serves}
     served = [i.act for role, i in program.instructions() if role.keeps == "server"]
     copied = {act.bucket for act in served if isinstance(act, Update)}
-    return {
-        name: Copies(tuple(sorted(ranks)), True, True)
-        if name in copied
-        else Copies(
-            tuple(sorted(ranks)), len(ranks) == 1 or (bool(agreed[name]) and Space.PARAMETER in same[name]),
-            len(ranks) == 1 or Space.GRADIENT in agreed[name],
-        )
-        for name, ranks in updating.items()
-    }  # fmt: skip
+    changed = {i.act.bucket for _, i in program.instructions() if isinstance(i.act, Apply) and i.act.delta}
+    found = {}
+    for name, ranks in holding.items():
+        steppers = updating[name] if name in changed and updating[name] else ranks
+        alone, equal = len(ranks) == 1 or name in copied, bool(agreed[name]) and Space.PARAMETER in same[name]
+        state = len(steppers) == 1 or name in copied or Space.GRADIENT in agreed[name]
+        found[name] = Copies(tuple(sorted(ranks)), alone or equal, tuple(sorted(steppers)), state)
+    return found
 
 
 def keepers_of(program: Program) -> dict[tuple[Space, str], tuple[int, ...]]:
@@ -92,11 +93,12 @@ def held(rank: Rank, round: int, flying: int, losses: Losses) -> Shard:
     `flying` rounds are not applied yet. `losses` are rows of the loss curve to save with it."""
     shard = Shard()
     for i, (name, copies) in enumerate(copies_of(rank.program).items()):
-        if rank.rank not in copies.ranks:
-            continue
         mine = name in rank.state.owned or copies.ranks[i % len(copies.ranks)] == rank.rank
-        if mine or not copies.weights:
+        if rank.rank in copies.ranks and (mine or not copies.weights):
             _parameters(shard, rank, name, ALIKE if copies.weights else rank.rank)
+        if rank.rank not in copies.steppers:
+            continue
+        mine = name in rank.state.owned or copies.steppers[i % len(copies.steppers)] == rank.rank
         if mine or not copies.state:
             _optimizer(shard, rank, name, ALIKE if copies.state else rank.rank)
             _gradients(shard, rank, name, round, flying)

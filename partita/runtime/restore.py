@@ -77,7 +77,7 @@ def restore(saved: Checkpoint, graph: Graph, program: Program, rank: int, state:
     for (name, _), given in state.outbox.items():  # what workers will have read when they contribute first
         given.copy_(state.kept.get((Space.SERVED, name), state.parameter[name]))
     for name, one in copies.items():
-        if rank not in one.ranks and name in state.optimizer:
+        if rank not in one.steppers and name in state.optimizer:
             state.optimizer[name].state.clear()
     if rank in contents.ranks("random", detail="torch"):
         found = {d: contents.tensor(Entry("random", detail=d, rank=rank)) for d in contents.details("random", "")}
@@ -94,7 +94,7 @@ def lost(saved: Checkpoint, program: Program) -> list[str]:
     copies = list(copies_of(program).values())
     pieces = [bucket.pieces[0].parameter for bucket in program.trained]
     own = {r for name in pieces for d in contents.details("state", name) for r in contents.ranks("state", name, d)}
-    kept = set() if all(c.state for c in copies) else {r for c in copies for r in c.ranks}
+    kept = set() if all(c.state for c in copies) else {r for c in copies for r in c.steppers}
     if own - {ALIKE} and own != kept:
         found.append(f"the optimizer's state is the mean of {len(own)} workers'")
     buffers = {r for kind, name in contents.names() if kind == "buffer" for r in contents.ranks(kind, name)} - {ALIKE}
@@ -125,7 +125,7 @@ def _optimizer(contents: Contents, bucket: Bucket, state: State, copies: Copies,
         return
     optimizer, parts = state.optimizer[bucket.name], state.parts(bucket)
     state.arrange(bucket.name, join=False)
-    wanted = () if copies.state or rank not in copies.ranks else copies.ranks
+    wanted = () if copies.state or rank not in copies.steppers else copies.steppers
     for piece, view in zip(parts, state.views[bucket.name], strict=True):
         own: dict[str, Any] = {}
         for key in contents.details("state", piece.parameter):

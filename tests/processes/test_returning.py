@@ -44,7 +44,7 @@ class Run:
         task = returning()
         graph = capture(task)
         parts = legs(graph, call(self.plan, graph, self.machines), self.machines, self.steps)
-        return difference(self.weights, replayed(fresh(task, seed=3, precision="fp32"), parts, self.ledger))
+        return difference(self.weights, replayed(fresh(task, seed=3, precision="fp64"), parts, self.ledger))
 
     def says(self, what: str) -> list[str]:
         return [note for note in self.notes if what in note]

@@ -55,7 +55,7 @@ def test_a_run_of_processes_equals_the_replay_of_its_ledger(crews: Crews, plan: 
     made = call(plan, crew.graph, crew.cluster)
     done = crew.train(made, steps=STEPS, keep=SavePolicy(str(tmp_path)))
     ledger, parts = done.timeline.ledger, legs(crew.graph, made, crew.cluster, STEPS)
-    serial = replayed(fresh(doubled(), seed=crew.seed, precision="fp32"), parts, ledger)
+    serial = replayed(fresh(doubled(), seed=crew.seed, precision="fp64"), parts, ledger)
     assert difference(load_file(done.weights), serial) <= TOLERANCE
     workers = {rank for rank, role in parts[0].program.role_of.items() if role.keeps == "model"}
     assert {merge.worker for merge in ledger} <= workers

@@ -50,6 +50,22 @@ def test_a_run_of_groups_and_of_empty_parts_goes_on(task: Any, plan: str, size: 
             assert torch.equal(again[rank].parameter[name], flat), (rank, name)
 
 
+def fading(optimizer: torch.optim.Optimizer) -> Any:
+    return torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+
+
+@pytest.mark.parametrize("plan", ["ssp", "ssp(own=false)", "ps_async"])
+def test_a_worker_of_a_server_keeps_its_momentum_and_its_rate(plan: str, tmp_path: Path) -> None:
+    """One worker, so that nothing depends on who comes first."""
+    task, size = replace(perceptron(), schedule=fading, name="fading"), 1 if "own" in plan else 2
+    whole = trained(task, plan, size, 6)
+    trained(task, plan, size, 3, keep=SavePolicy(str(tmp_path), 3))
+    again = trained(task, plan, size, 6, saved=open_checkpoint(place_of(tmp_path, 3)))
+    worker = next(r for r, state in whole.items() if state.leaves)
+    for name, leaf in whole[worker].leaves.items():
+        assert torch.allclose(again[worker].leaves[name], leaf, rtol=1e-6, atol=1e-8), name
+
+
 def test_shared_weights_begin_with_those_of_the_checkpoint(tmp_path: Path) -> None:
     before = trained(perceptron(), "ddp", 2, 4, keep=SavePolicy(str(tmp_path), 4))
     after = trained(perceptron(), "hogwild", 2, 5, saved=open_checkpoint(place_of(tmp_path, 4)))

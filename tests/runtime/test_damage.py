@@ -204,8 +204,6 @@ def test_where_a_run_starts(run: Path, graph: Graph, plan: Plan, tmp_path: Path)
     for keep, resume, steps, words in (
         (SavePolicy(str(run)), False, 9, "holds checkpoints of a run; give --resume"),
         (SavePolicy(str(run)), True, 5, "at step 6 already, and --steps is 5"),
-        (SavePolicy(""), True, 9, "--resume goes on with the run in a directory"),
-        (SavePolicy("", 5), False, 9, "--checkpoint-every writes to a directory"),
         (SavePolicy("/proc/nowhere"), False, 9, "--out /proc/nowhere cannot be written"),
     ):
         with pytest.raises(OptionError, match=words):
