@@ -29,7 +29,6 @@ from partita.lab.rehearsal import Rehearsal
 from partita.recipes.fastest import candidates, choice, timed
 from partita.runtime.hops import by_schedule
 from partita.runtime.processes import Processes
-from partita.searches.explaining import narrowest_link
 from partita.searches.sweep import crossings
 from partita.units import show_bandwidth
 from partita.wire.algorithms import BACKEND, all_reduce
@@ -106,7 +105,7 @@ def turns(times: dict[int, Times]) -> str:
 def table(cluster: str, said: dict[int, Times], was: dict[int, Times]) -> None:
     """A row a size: Gbit/s of the bus, the choice beside the best, ours beside gloo's, and the link's use."""
     names, world = list(next(iter(was.values()))), api.cluster_of(cluster).size
-    wide = narrowest_link(api.cluster_of(cluster))
+    wide = api.cluster_of(cluster).narrowest
     print(f"\n{cluster}: {world} ranks, {show_bandwidth(wide)}; Gbit/s of the bus: 2 (p-1)/p bytes over seconds\n")
     heads = ["bytes", *names, "chosen", "of the best", "best", "ours / gloo", "link use"]
     print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")

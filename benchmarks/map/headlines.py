@@ -16,7 +16,6 @@ from pathlib import Path
 from partita import api
 from partita.lab.rehearsal import Rehearsal
 from partita.lowering.lower import lower
-from partita.searches.explaining import narrowest_link
 from partita.simulator.simulate import simulate
 
 SERVER = "ps_sync(bucket_bytes=1073741824)"
@@ -58,7 +57,7 @@ def measure(task: str, name: str, plans: list[str], steps: int, place: Path, kno
             costs = rehearsal.probe([api.plan_of("ddp", graph, cluster)])
             said = simulate(lower(graph, api.plan_of("ddp", graph, cluster), cluster)[-1].program, costs)
             b = said.breakdown
-            computing, wire = b.forward + b.backward + b.optimizer, max(said.wire_sent) / narrowest_link(cluster)
+            computing, wire = b.forward + b.backward + b.optimizer, max(said.wire_sent) / cluster.narrowest
             keep(place, known, {"c": computing, "m": wire})
         for plan in plans:
             if plan not in known:

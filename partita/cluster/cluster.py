@@ -131,6 +131,11 @@ class Cluster:
         return len(self.devices)
 
     @cached_property
+    def narrowest(self) -> BytesPerSecond:
+        """The bandwidth of its narrowest link, by which a message across it is bound; 0 without links."""
+        return min((port.link.bandwidth for climb in self.climbs for port in climb), default=0.0)
+
+    @cached_property
     def climbs(self) -> tuple[tuple[Port, ...], ...]:
         """For each rank its ports, from the root of the tree down to the device."""
         return tuple(_climbs(self.root, (), ()))

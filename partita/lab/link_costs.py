@@ -224,7 +224,7 @@ def probe_links(cluster: Cluster, tell: Tell) -> dict[str, Any]:
             cluster,
             group.lab.hosts,
         )
-        payload = wiring.efficiency * slowest_link(cluster)
+        payload = wiring.efficiency * cluster.narrowest
         notes = list(group.lab.notes)
         return {"cluster": cluster.name, "bandwidth": payload, "wiring": asdict(wiring), "notes": notes}
 
@@ -232,10 +232,5 @@ def probe_links(cluster: Cluster, tell: Tell) -> dict[str, Any]:
 def sizes_for(cluster: Cluster) -> tuple[Bytes, ...]:
     """Message sizes, of which the largest takes about a tenth of a second; four bytes are one rank's part of a sum, and
     others' parts are none."""
-    largest = int(min(max(slowest_link(cluster) * 0.1, 2**20), 2**25))
+    largest = int(min(max(cluster.narrowest * 0.1, 2**20), 2**25))
     return (4, *(size for size in (2**10, 2**14, 2**16, 2**18, 2**20, 2**22) if size < largest), largest)
-
-
-def slowest_link(cluster: Cluster) -> BytesPerSecond:
-    """The bandwidth of the narrowest of its links."""
-    return min(port.link.bandwidth for climb in cluster.climbs for port in climb)

@@ -204,17 +204,22 @@ class WorkerGroup:
                 if "untimed" in event:
                     self._untimed.enter_context(self.lab.lifted())
                 if "failed" in event:
-                    failures.append(reported_by(worker, event["failed"]))
+                    self._fails(worker, event["failed"], failures, on_event)
                 on_event(worker.rank, event)
-            elif "error" in message and self.spares.gives_up(worker.rank):
-                on_event(worker.rank, {"note": f"{message['error']}; the others go on without it"})
             elif "error" in message:
-                failures.append(reported_by(worker, message))
+                self._fails(worker, message, failures, on_event)
             else:
                 replies[worker.rank] = message["ok"]
         if worker.lines.ended and worker.lines.descriptor in self.selector.get_map():
             self.selector.unregister(worker.lines.descriptor)
         return moved
+
+    def _fails(self, worker: Worker, message: dict[str, Any], failures: list[WorkerFailure], on_event: OnEvent) -> None:
+        """A worker reports an error: the others go on without it if they may."""
+        if self.spares.gives_up(worker.rank):
+            on_event(worker.rank, {"note": f"{message['error']}; the others go on without it"})
+        elif worker.rank not in self.spares.away:
+            failures.append(reported_by(worker, message))
 
     def _hear_of_links(self, worker: Worker, at: Mapping[str, Any], on_event: OnEvent) -> bool:
         """Whether bytes move to or from a worker that stands still: then it is slow, and does not hang."""

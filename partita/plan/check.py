@@ -18,7 +18,7 @@ from partita.plan.wire import PLACES, Wire
 MOST_LAG: Final = 1000
 MOST_PERIOD: Final = 10_000
 MOST_LEVELS: Final = 8
-CORRECTIONS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {  # settings that each needs, and may have
+SETTINGS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {  # settings that each needs, and may have
     "delay": (("strength",), ("decay",)), "staleness": ((), ()), "momentum": (("factor",), ("nesterov",)),
     "nesterov": (("momentum",), ()),
 }  # fmt: skip
@@ -220,10 +220,10 @@ def _update(plan: Plan) -> None:
             "steps, the others are above 0"
         )
     for one in update.corrections:
-        needed, other = CORRECTIONS.get(one.name, ((), ()))
+        needed, other = SETTINGS.get(one.name, ((), ()))
         given = [name for name, _ in one.settings]
-        if one.name not in CORRECTIONS or not {*needed} <= {*given} <= {*needed, *other}:
-            known = "; ".join(f"{name}: {', '.join((*a, *b)) or 'no settings'}" for name, (a, b) in CORRECTIONS.items())
+        if one.name not in SETTINGS or not {*needed} <= {*given} <= {*needed, *other}:
+            known = "; ".join(f"{name}: {', '.join((*a, *b)) or 'no settings'}" for name, (a, b) in SETTINGS.items())
             raise PlanError(f"{plan.name}: the correction {one.name!r} with {given}; allowed are {known}")
         if any(value < 0 for _, value in one.settings):
             raise PlanError(f"{plan.name}: a setting of {one.name!r} is below 0; give 0 or more")

@@ -15,7 +15,6 @@ from math import ceil, floor, log10
 from typing import Final
 
 from partita.report.comparison import Comparison
-from partita.searches.explaining import narrowest_link
 from partita.searches.sweep import Curve, lowest
 from partita.units import show_bandwidth, show_seconds
 
@@ -46,7 +45,7 @@ def map_lines(comparison: Comparison) -> tuple[Line, ...]:
     each of these takes to it. Measured at the cluster's own bandwidth."""
     rows = [(place, row) for place, row in enumerate(comparison.rows) if row.over and row.measured]
     reached = [(place, row) for place, row in rows if row.seconds_to_target]
-    own, found = narrowest_link(comparison.cluster), list[Line]()
+    own, found = comparison.cluster.narrowest, list[Line]()
     for place, row in reached or rows:
         assert row.measured
         steps = (row.seconds_to_target or 0.0) / row.measured.step_seconds if reached else 1.0

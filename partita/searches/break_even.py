@@ -14,7 +14,7 @@ from partita.graph.graph import Graph
 from partita.lowering.lower import check_lowered, lower
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import call
-from partita.searches.explaining import MOST_RANKS, WIDEST, break_even, narrowest_link, widened
+from partita.searches.explaining import MOST_RANKS, WIDEST, break_even, widened
 from partita.simulator.simulate import step_seconds
 from partita.units import BytesPerSecond, Seconds, show_bandwidth
 from partita.wire.algorithms import all_numbers
@@ -53,7 +53,7 @@ def break_even_of(plan: Plan, costs: Costs) -> BreakEven | None:
     if not any(sync.wire.codecs for sync in plan.sync):
         return None
     coded, plain = (at_bandwidths(each, costs) for each in (replace(plan, before=()), without_codecs(plan)))
-    own, gain = narrowest_link(costs.cluster), plain(1.0) / coded(1.0)
+    own, gain = costs.cluster.narrowest, plain(1.0) / coded(1.0)
     best, other = (coded, plain) if gain > 1 else (plain, coded)
     turn = break_even(best, other, own) if own else None
     return BreakEven(plan.name, gain, turn[0] if turn else 0.0, own)

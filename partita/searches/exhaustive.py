@@ -20,7 +20,7 @@ from partita.program.program import Program
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import RECIPES, call
 from partita.searches.break_even import BreakEven, at_bandwidths
-from partita.searches.explaining import WIDEST, bottleneck, break_even, excess, narrowest_link
+from partita.searches.explaining import WIDEST, bottleneck, break_even, excess
 from partita.searches.memory_bound import memory_bound_of
 from partita.searches.minibatch_choice import MinibatchChoice
 from partita.searches.objective import check_objective, objective_value, refusal
@@ -242,7 +242,7 @@ def _turn(ranked: Sequence[Candidate], costs: Costs, objective: str, at: At | No
     if other is None:
         return ""
     mine, least = (objective_value(c.timeline, cluster, objective) for c in (other, best))
-    words, own = f"{other.plan.name} would {excess(mine, least, objective)}", narrowest_link(cluster)
+    words, own = f"{other.plan.name} would {excess(mine, least, objective)}", cluster.narrowest
     if objective == "memory" or not other.fits or not own:
         return words
     weight = [value / c.timeline.step_seconds for c, value in ((best, least), (other, mine))]

@@ -57,11 +57,6 @@ def break_even(
     return None
 
 
-def narrowest_link(cluster: Cluster) -> BytesPerSecond:
-    """The bandwidth that a message across the cluster is bound by."""
-    return min((port.link.bandwidth for climb in cluster.climbs for port in climb), default=0.0)
-
-
 def widened(cluster: Cluster, factor: float) -> Cluster:
     """The cluster with every link's bandwidth times `factor`, its burst lasting as long as before."""
     return replace(cluster, root=_widened(cluster.root, factor))

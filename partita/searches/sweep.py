@@ -15,7 +15,7 @@ from partita.errors import InputError, OptionError
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.searches.break_even import BreakEven, break_even_of, without_codecs
-from partita.searches.explaining import narrowest_link, widened
+from partita.searches.explaining import widened
 from partita.simulator.simulate import simulate, step_seconds
 from partita.units import BytesPerSecond, Seconds, parse_bandwidth
 
@@ -64,7 +64,7 @@ def read_sweep(text: str) -> tuple[BytesPerSecond, ...]:
 
 def check_links(cluster: Cluster) -> BytesPerSecond:
     """The cluster's narrowest link. Raises OptionError where there is none."""
-    own = narrowest_link(cluster)
+    own = cluster.narrowest
     if not own or cluster.size < 2:
         raise OptionError(f"{cluster.name} has no links between devices to sweep; give a cluster of two or more")
     return own

@@ -17,7 +17,7 @@ from partita.report.json import search_body
 from partita.report.setting import Setting
 from partita.searches.auto import auto, shortlist_of
 from partita.searches.exhaustive import Search, exhaustive, grid, recipe_of
-from partita.searches.explaining import break_even, narrowest_link, widened
+from partita.searches.explaining import break_even, widened
 from partita.searches.finals import FINALISTS, OF_ONE_RECIPE, finalists, judged, plainest
 from partita.searches.objective import OBJECTIVES, objective_value
 from tests.priced import priced, signatures, whole_cores
@@ -136,7 +136,7 @@ def test_a_narrow_network_says_where_the_order_turns() -> None:
     said = re.search(r"would take [0-9.]+ times as long and wins above ([0-9.]+) kbit/s", search.explanation)
     assert said, search.explanation
     assert float(said[1]) == pytest.approx(8 * 216 / 54, rel=0.05)
-    assert narrowest_link(widened(cluster, 2.0)) == 2 * narrowest_link(cluster)
+    assert widened(cluster, 2.0).narrowest == 2 * cluster.narrowest
 
 
 def test_finalists_are_few_and_not_all_of_one_recipe() -> None:
