@@ -64,7 +64,7 @@ def datasheet_costs(
                 table[key + mark] = part_seconds(device, operator, concrete, batch, part)
                 launches[key + mark] = LAUNCH if part.begins else 0.0
     byte = 1 / ((MEMORY if card else STREAMED) * (device.memory_bandwidth or BANDWIDTH))
-    element = ITEMSIZE["float32"] * byte
+    element = (graph.item if graph.trainable else ITEMSIZE["float32"]) * byte
     launch, passes = (KERNEL, passes_of(graph.optimizer)) if card else (CALL, PASSES)
     costs = Costs(
         graph, cluster, table, copy=Touch(launch, 2 * element), add=Touch(launch, 3 * element),

@@ -194,6 +194,11 @@ class Graph:
         return sum(p.tensor.size() for p in self.trainable)
 
     @property
+    def frozen_bytes(self) -> Bytes:
+        """Bytes of parameters that are not trained."""
+        return sum(p.tensor.size() for p in self.parameters if not p.trainable)
+
+    @property
     def trained_elements(self) -> int:
         """Elements of what is trained."""
         return sum(p.tensor.elements() for p in self.trainable)

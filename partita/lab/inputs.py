@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 
 from partita.graph.graph import Graph
 from partita.graph.operator import Operator, Ref
-from partita.graph.tensor import Tensor, dim_at
+from partita.graph.tensor import dim_at
+
+BAG: Final = "aten._embedding_bag."
 
 
-def made(tensor: Tensor, operator: Operator, graph: Graph, device: str = "cpu") -> torch.Tensor:
-    """A tensor of the spec with plausible content: normal floats, indices within range, half of the bools true."""
+def made(ref: Ref, operator: Operator, graph: Graph, device: str = "cpu") -> torch.Tensor:
+    """A value that an operator reads, with plausible content: normal floats, indices within range, half of the bools
+    true."""
+    tensor = graph.tensor(ref)
     shape = [dim_at(d, 1) for d in tensor.shape]
     dtype = getattr(torch, tensor.dtype)
     if dtype.is_floating_point or dtype.is_complex:
@@ -20,6 +26,9 @@ def made(tensor: Tensor, operator: Operator, graph: Graph, device: str = "cpu") 
     elif "grouped_mm" in operator.target:  # where the rows of each expert end
         rows = graph.tensor(operator.arguments[0]).shape[0]  # type: ignore[arg-type]
         value = torch.arange(1, shape[0] + 1, device=device).mul(dim_at(rows, 1)).div(shape[0]).to(dtype)
+    elif operator.target.startswith(BAG) and operator.arguments[2] == ref:  # where each bag begins
+        indices = graph.tensor(operator.arguments[1]).shape[0]  # type: ignore[arg-type]
+        value = torch.arange(shape[0], device=device).mul(dim_at(indices, 1)).div(max(shape[0], 1)).to(dtype)
     else:
         value = torch.randint(0, max(_range(operator, graph), 1), shape, device=device).to(dtype)
     if not tensor.strides:
@@ -37,7 +46,7 @@ def _range(operator: Operator, graph: Graph) -> int:
     """How many values the indices of an operator may take."""
     if operator.target.startswith("aten.embedding_dense_backward"):
         return int(operator.arguments[2])  # type: ignore[arg-type]
-    if operator.target.startswith("aten.embedding"):
+    if operator.target.startswith(("aten.embedding", BAG)):
         first = operator.arguments[0]
         return int(graph.tensor(first).shape[0]) if isinstance(first, Ref) else 1  # type: ignore[arg-type]
     return 2

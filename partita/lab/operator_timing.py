@@ -46,15 +46,13 @@ def make_case(name: str, graph: Graph, index: int, bench: Bench = HOST) -> Opera
     step."""
     operator, inputs = graph.operators[index], dict(graph.inputs)
     refs = tuple(dict.fromkeys(operator.reads()))
-    leaves = {r.name: made(graph.tensor(r), operator, graph, bench.device) for r in refs if r.name in graph.leaves}
+    leaves = {r.name: made(r, operator, graph, bench.device) for r in refs if r.name in graph.leaves}
     moved = [r for r in refs if r.name not in graph.leaves or r.name in inputs]
     each = sum(graph.tensor(r).size(graph.batch) for r in moved)
     each += sum(t.size(graph.batch) for t in operator.outputs if t is not None)
     count = max(1, min(SETS, bench.ring // max(each, 1)))
     fixed: Environment = {DRAWS: None} | {n: v for n, v in leaves.items() if n == TANGENT}
-    sets = tuple(
-        fixed | {key(r): made(graph.tensor(r), operator, graph, bench.device) for r in moved} for _ in range(count)
-    )
+    sets = tuple(fixed | {key(r): made(r, operator, graph, bench.device) for r in moved} for _ in range(count))
     last = dict.fromkeys(last_reads(graph), len(graph.operators) + 1)
     return OperatorCase(name, compile_segment(graph, index, index + 1, bench.device, last), leaves, sets, each * count)
 

@@ -25,7 +25,7 @@ from partita.lab.operator_timing import TOTAL, seconds_in_turn
 from partita.lab.timing import cold_seconds, thread_seconds
 from partita.lab.worker_timing import instruction_seconds
 from partita.runtime.device import CPU
-from partita.runtime.feed import Feed
+from partita.runtime.feed import Feed, floats_of
 from partita.task import Task
 from partita.tracing.optimizer import elementwise, joins
 from partita.tracing.update_units import apart, joined
@@ -60,21 +60,25 @@ def reference_seconds(bench: Bench = HOST) -> Seconds:
 
 
 def touch_seconds(
-    run: Callable[[list[torch.Tensor]], Any], largest: int, bench: Bench = HOST
+    run: Callable[[list[torch.Tensor]], Any], largest: int, bench: Bench = HOST, dtype: torch.dtype = torch.float32
 ) -> tuple[Seconds, Seconds, Seconds]:
-    """(seconds a tensor, seconds an element, seconds a call) of `run` over a list of tensors: eight small ones, 64 of
-    them, and one of `largest` elements. A model's tensors together are larger than a cache, so `largest` is as well."""
+    """(seconds a tensor, seconds an element, seconds a call) of `run` over a list of tensors of a dtype: eight small
+    ones, 64 of them, and one of `largest` elements. A model's tensors together are larger than a cache, so `largest` is
+    as well."""
     sizes = ([64] * 8, [64] * 64, [largest])
     few, many, one = (
-        cold_seconds(partial(run, [torch.randn(n, device=bench.device) for n in each]), bench) for each in sizes
+        cold_seconds(partial(run, [torch.randn(n, device=bench.device, dtype=dtype) for n in each]), bench)
+        for each in sizes
     )
     tensor = max((many - few) / 56, 1e-7)
     call = max(few - 8 * tensor, 0.0)
     return tensor, max(one - call - tensor, 0.0) / largest, call
 
 
-def copies(largest: int, bench: Bench = HOST) -> dict[str, tuple[Seconds, Seconds, Seconds]]:
-    """Copying into and adding to a bucket."""
+def copies(
+    largest: int, bench: Bench = HOST, dtype: torch.dtype = torch.float32
+) -> dict[str, tuple[Seconds, Seconds, Seconds]]:
+    """Copying into and adding to a bucket of a dtype."""
     found = {}
     for name, function in (("copy", torch._foreach_copy_), ("add", torch._foreach_add_)):
         held: dict[int, list[torch.Tensor]] = {}
@@ -84,7 +88,7 @@ def copies(largest: int, bench: Bench = HOST) -> dict[str, tuple[Seconds, Second
                 held[id(tensors)] = [torch.zeros_like(t) for t in tensors]
             function(held[id(tensors)], tensors)
 
-        found[name] = touch_seconds(run, largest, bench)
+        found[name] = touch_seconds(run, largest, bench, dtype)
     return found
 
 
@@ -104,7 +108,7 @@ def updates(task: Task, largest: int, bench: Bench = HOST) -> dict[str, tuple[Se
                     unit.tensor.grad = torch.randn_like(unit.tensor) * 1e-6
             optimizers[id(tensors)].step()
 
-        found[name] = touch_seconds(run, largest, bench)
+        found[name] = touch_seconds(run, largest, bench, floats_of(task))
     return found
 
 
@@ -177,16 +181,16 @@ def rank_touches(
     """Costs of passing through the tensors of a model of `elements`, of loading `count` samples, of an instruction, and
     of `codecs`; and on a card those of launching all that."""
     torch.manual_seed(0)
-    largest = min(max(elements, LARGEST[0]), LARGEST[1])
+    largest, dtype = min(max(elements, LARGEST[0]), LARGEST[1]), floats_of(task)
     bench, *launching = benches_of(device)
     with torch.no_grad():
         found: dict[str, Any] = {
-            **copies(largest, bench), **updates(task, largest, bench),
+            **copies(largest, bench, dtype), **updates(task, largest, bench),
             "load": load_seconds(task, count, device), "instruction": instruction_seconds(),
             "codecs": codec_seconds(codecs),
         }  # fmt: skip
         host = {name: found[name] for name in ("load", "instruction")}
-        beside = [{**copies(largest, one), **updates(task, largest, one), **host} for one in launching]
+        beside = [{**copies(largest, one, dtype), **updates(task, largest, one), **host} for one in launching]
         if launching:
             found |= {"load": bringing_seconds(task, count, bench), "instruction": NEVER}
         return found | {"launching": beside}

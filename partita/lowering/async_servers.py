@@ -35,7 +35,7 @@ from partita.lowering.push_pull import PushPull, drops, served_in, tags_of
 from partita.lowering.quorum import counted, in_consensus, mastered
 from partita.lowering.samples import ComputeStep, Draft, ReplicaGroup, packed, passes, separate
 from partita.plan.plan import Plan, agreement_of
-from partita.plan.sync import Payload, Servers, Sync
+from partita.plan.sync import Outer, Payload, Servers, unread
 from partita.program.instruction import (
     After,
     Apply,
@@ -71,13 +71,14 @@ def waits_for_all(plan: Plan) -> bool:
 def loose_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
     """(whether the plan asks for it, what) of all that is not built yet for such servers."""
     sync, elastic, dual = plan.sync[0], plan.sync[0].payload is Payload.ELASTIC, counted(plan.sync[0])
-    unknown = [c.name for c in plan.update.corrections if c.name not in (("nesterov",) if elastic else CORRECTIONS)]
+    known = {Payload.GRADIENT: CORRECTIONS, Payload.ELASTIC: ("nesterov",)}.get(sync.payload, ())
+    unknown = [c.name for c in plan.update.corrections if c.name not in known]
     assert isinstance(sync.through, Servers)
     yield sync.through.levels * sync.through.replicas > 1, "servers in levels or replicas"
     yield sync.consistency.lag > 0, f"lag {sync.consistency.lag} where no gradients are all-reduced"
     yield sync.frequency.period == 0, "agreement once at the end (period 0)"
-    outer = replace(sync.outer, rate=1.0) if elastic else replace(sync.outer, penalty=0.0) if dual else sync.outer
-    yield sync.frequency.fragments > 1 or outer != Sync().outer, "fragments or outer optimizers at such servers"
+    ignored = unread(sync.outer, sync.payload) if elastic or dual else sync.outer != Outer()
+    yield sync.frequency.fragments > 1 or bool(ignored), "fragments or outer optimizers at such servers"
     yield not sync.through.own and (elastic or dual), "a centre on the devices of workers"
     kinds = (Payload.GRADIENT, Payload.DELTA, Payload.ELASTIC, Payload.DUAL)
     yield sync.payload not in kinds, f"servers that go ahead with {sync.payload}"
@@ -95,7 +96,7 @@ def loose_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
         sync.consistency.staleness != 0 or sync.frequency.period * sync.frequency.fetch > 1 or plan.update.corrections
     )
     yield dropped and bool(mixed), "late gradients that are dropped, of several versions or steps"
-    yield bool(unknown), f"the correction {unknown[0]!r}" if unknown else ""
+    yield bool(unknown), f"the correction {unknown[0]!r} with payload={sync.payload}" if unknown else ""
     yield bool(graph.clip_norm), "a bound on the norm of gradients (clip_norm) under servers that go ahead"
     gathered = graph.weight is not None and sync.frequency.period > 1 and not (elastic or dual)
     yield gathered, "weighted losses gathered over several minibatches"

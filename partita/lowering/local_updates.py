@@ -14,7 +14,7 @@ from partita.lowering.samples import Draft
 from partita.lowering.shared import races, racing
 from partita.plan.plan import Plan
 from partita.plan.rule import momentum_ahead
-from partita.plan.sync import AllReduce, Gossip, Neighbours, Outer, Payload, Servers, Sync
+from partita.plan.sync import AllReduce, Gossip, Neighbours, Payload, Servers, Sync, unread
 from partita.program.program import Program
 
 
@@ -58,7 +58,8 @@ def local_gaps(sync: Sync) -> Iterator[tuple[bool, str]]:
     once = frequency.period == 0 and (near or payload not in (Payload.PARAMETER, Payload.DELTA))
     yield once, "agreement once at the end (period 0)"
     yield frequency.fragments > 1 and payload is not Payload.DELTA, "agreement in fragments"
-    yield payload is Payload.PARAMETER and sync.outer != Outer(), "outer optimizers"
+    ignored = unread(sync.outer, payload)
+    yield bool(ignored), f"the outer {ignored[0]} with payload={payload}" if ignored else ""
 
 
 def corrections_gap(plan: Plan) -> bool:

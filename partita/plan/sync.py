@@ -6,7 +6,7 @@ local_sgd(period=8)    Sync(payload=Payload.PARAMETER, frequency=Frequency(perio
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Final, TypeAlias
 
@@ -119,6 +119,17 @@ class Outer:
     nesterov: bool = False
     penalty: float = 0.0
     keep: float = 0.0
+
+
+READ: Final = {  # the settings of Outer that an agreement on a payload reads; on others none
+    Payload.DELTA: ("rate", "momentum", "nesterov", "keep"), Payload.ELASTIC: ("rate",), Payload.DUAL: ("penalty",),
+}  # fmt: skip
+
+
+def unread(outer: Outer, payload: Payload) -> tuple[str, ...]:
+    """The settings that were given and that an agreement on `payload` does not read."""
+    given = (one.name for one in fields(outer) if getattr(outer, one.name) != one.default)
+    return tuple(name for name in given if name not in READ.get(payload, ()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,8 @@ class Blocks:
     """The blocks of a graph, in order.
 
     `firsts` names each block's first operator; `seconds` are those of forward and backward on a device of speed 1,
-    `state` the bytes of parameters, `saved` the bytes that backward needs, all for one microbatch; `crossing[i]` are
-    the bytes of the values that cross the cut before block i.
+    `state` the bytes of trained parameters, `saved` the bytes that backward needs, all for one microbatch;
+    `crossing[i]` are the bytes of the values that cross the cut before block i, `frozen` those of other parameters.
     """
 
     firsts: tuple[str, ...]
@@ -42,6 +42,7 @@ class Blocks:
     state: tuple[Bytes, ...]
     saved: tuple[Bytes, ...]
     crossing: tuple[Bytes, ...]
+    frozen: tuple[Bytes, ...] = ()
 
 
 def blocks_of(graph: Graph, cluster: Cluster, costs: Costs | None, count: int) -> Blocks:
@@ -56,11 +57,12 @@ def _blocks(graph: Graph, cluster: Cluster, costs: Costs | None, count: int) -> 
     prices, homes = prices_near(graph, cluster, costs, count), homes_of(graph)
     cuts, block = numbered(graph)
     starts = [0, *(cut.position for cut in cuts)]
-    seconds, state, saved = np.zeros(len(starts)), [0] * len(starts), [0] * len(starts)
+    seconds, saved = np.zeros(len(starts)), [0] * len(starts)
+    state, frozen = [0] * len(starts), [0] * len(starts)
     np.add.at(seconds, block, [prices[operator.name] for operator in graph.operators])
     for parameter in graph.parameters:
         first = min(homes.readers.get(parameter.name, [0]))
-        state[block[first]] += parameter.tensor.size()
+        (state if parameter.trainable else frozen)[block[first]] += parameter.tensor.size()
     lives = liveness(graph)
     ends = list(lives.last)
     for number, root in enumerate(lives.roots):  # a view keeps its root
@@ -73,7 +75,7 @@ def _blocks(graph: Graph, cluster: Cluster, costs: Costs | None, count: int) -> 
         sum(graph.tensor(value).size(count) for value in cut.values if value.name not in homes.free) for cut in cuts
     ]
     names = tuple(graph.operators[start].name for start in starts)
-    return Blocks(names, tuple(seconds.tolist()), tuple(state), tuple(saved), (0, *crossing))
+    return Blocks(names, tuple(seconds.tolist()), tuple(state), tuple(saved), (0, *crossing), tuple(frozen))
 
 
 def numbered(graph: Graph) -> tuple[tuple[Cut, ...], Ints]:
@@ -184,9 +186,11 @@ def by_time_each(
 
 
 def by_memory(blocks: Blocks, in_flight: Sequence[int], state_factor: float) -> tuple[int, ...]:
-    """The stages with the least largest memory: parameters times `state_factor` (weights, gradients, optimizer), and
-    what backward needs once for each microbatch in flight (PP-10)."""
-    state = np.concatenate([[0.0], np.cumsum(blocks.state)]) * state_factor
+    """The stages with the least largest memory: trained parameters times `state_factor` (weights, gradients,
+    optimizer), the others once, and what backward needs once for each microbatch in flight (PP-10)."""
+    frozen = blocks.frozen or (0,) * len(blocks.state)
+    held = [state_factor * trained + other for trained, other in zip(blocks.state, frozen, strict=True)]
+    state = np.concatenate([[0.0], np.cumsum(held)])
     saved = np.concatenate([[0.0], np.cumsum(blocks.saved)])
     return least_maximum(len(blocks.seconds), len(in_flight), partial(_bytes, state, saved, in_flight))
 

@@ -127,7 +127,8 @@ def fit_answer(found: Fit, cluster: Cluster) -> Answer:
 
 def bound_words(bound: MemoryBound) -> str:
     """What every plan needs."""
-    state = f"{bound.each:g} bytes a parameter are {show_bytes(bound.state)} on each of {bound.devices} devices"
+    frozen = f" that is trained and {show_bytes(bound.frozen)} of others" if bound.frozen else ""
+    state = f"{bound.each:g} bytes a parameter{frozen} are {show_bytes(bound.state)} on each of {bound.devices} devices"
     return f"{state}, and {bound.target} alone takes {show_bytes(bound.widest)} for one sample"
 
 

@@ -12,6 +12,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from partita.errors import InputError
+from partita.runtime.owned import Part, Slice
 
 ALIKE: Final = -1
 
@@ -28,8 +29,10 @@ class Entry:
         buffer      batch statistics and the like      settings   those of the optimizer's group: rate, momentum, ...
         random      a generator's state                schedule   the state of the rate's schedule
         losses      rows: step, seconds, loss, weight  weight     of gradients in flight that are sums, by `detail` too
+        own         the weights of a worker that is tied to a centre
         kept        what an agreement keeps of weights; `detail` is its Space
         scale       of the loss, in half precision
+        served      what a server has of contributions, `detail` says what: see `contributions`
 
     `detail` says which of several. `rank` is whose it is, ALIKE where all ranks that hold it have the same.
     """
@@ -45,6 +48,11 @@ class Entry:
     def __str__(self) -> str:
         span = f"{self.start}{'~' if self.flat else ':'}{self.stop}"
         return f"{self.kind}/{quote(self.detail, safe='')}/{self.rank}/{span}/{self.name}"
+
+
+def of_piece(kind: str, piece: Part, detail: str = "", rank: int = ALIKE) -> Entry:
+    """The name in a checkpoint of one piece of a parameter, or of its state."""
+    return Entry(kind, piece.parameter, detail, rank, piece.start, piece.stop, isinstance(piece, Slice))
 
 
 def read_entry(text: str) -> Entry:

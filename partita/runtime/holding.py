@@ -7,17 +7,18 @@ State that is equal on several ranks is written once: each bucket by one of the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
-from partita.program.instruction import Apply, Collective, Space, Update
+from partita.program.instruction import Act, Apply, Collective, Receive, Space, Update
 from partita.program.program import WEIGHT, Program
 from partita.runtime.alike import alike, sums_gradients
-from partita.runtime.entry import ALIKE, Entry
+from partita.runtime.contributions import save_contributions
+from partita.runtime.entry import ALIKE, Entry, of_piece
 from partita.runtime.gather import owners_of
 from partita.runtime.generators import random_states
-from partita.runtime.owned import Part, Slice
+from partita.runtime.owned import Part
 from partita.runtime.rank import Rank
 from partita.runtime.shard import Shard
 from partita.runtime.state import shaped
@@ -29,21 +30,23 @@ Losses = list[tuple[int, float, float, float]]
 @dataclass(frozen=True, slots=True)
 class Copies:
     """The `ranks` that have a bucket's weights, the `steppers` whose optimizer steps on it, and whether the `weights`,
-    and the optimizers' `state`, are equal on all of these."""
+    and the optimizers' `state`, are equal on all of these; workers that are tied to a centre have their `own` weights
+    beside those."""
 
     ranks: tuple[int, ...]
     weights: bool
     steppers: tuple[int, ...]
     state: bool
+    own: tuple[int, ...] = ()
 
 
 def copies_of(program: Program) -> dict[str, Copies]:
     """Bucket -> its Copies at the end of a round, derived from the instructions.
 
     Ranks that agree on gradients have equal weights and state; ranks that agree on weights only (averages) have equal
-    weights. Of a bucket with a server that does not wait for all workers only the server's copy counts; where it takes
-    in changes of weights, workers step their own optimizers. Servers that update the same bucket (a replicated chain)
-    have equal copies.
+    weights. Of a bucket with a server that does not wait for all workers only the server's copy counts, and of memory
+    that workers share what is there; where these take in changes of weights, workers step their own optimizers. Servers
+    that update the same bucket (a replicated chain) have equal copies.
     """
     same = alike(program)
     updating: dict[str, set[int]] = {bucket.name: set() for bucket in program.trained}
@@ -59,26 +62,35 @@ def copies_of(program: Program) -> dict[str, Copies]:
     holding = updating | {bucket: set(role.ranks) for role in program.roles for bucket in role.serves}
     served = [i.act for role, i in program.instructions() if role.keeps == "server"]
     copied = {act.bucket for act in served if isinstance(act, Update)}
+    raced = {i.act.bucket for _, i in program.instructions() if isinstance(i.act, Apply) and i.act.into is Space.SHARED}
     changed = {i.act.bucket for _, i in program.instructions() if isinstance(i.act, Apply) and i.act.delta}
+    read = {i.act.bucket for _, i in program.instructions() if _reads_weights(i.act)}
     found = {}
     for name, ranks in holding.items():
         steppers = updating[name] if name in changed and updating[name] else ranks
-        alone, equal = len(ranks) == 1 or name in copied, bool(agreed[name]) and Space.PARAMETER in same[name]
+        alone, equal = len(ranks) == 1 or name in copied | raced, bool(agreed[name]) and Space.PARAMETER in same[name]
         state = len(steppers) == 1 or name in copied or Space.GRADIENT in agreed[name]
-        found[name] = Copies(tuple(sorted(ranks)), alone or equal, tuple(sorted(steppers)), state)
+        own = steppers - ranks if name in changed and name not in read else ()
+        found[name] = Copies(
+            tuple(sorted(ranks)), alone or equal, tuple(sorted(steppers)), state, tuple(sorted(own))
+        )  # fmt: skip
     return found
+
+
+def _reads_weights(act: Act) -> TypeGuard[Receive]:
+    return isinstance(act, Receive) and act.space is Space.PARAMETER
 
 
 def keepers_of(program: Program) -> dict[tuple[Space, str], tuple[int, ...]]:
     """(space, bucket) -> the ranks that keep that tensor from round to round, and so save it.
 
-    A DELTA is saved only if changes may be in flight at the end of a round. Space.SERVED is left out: it is saved as
-    the weights.
+    A DELTA is saved only if changes may be in flight at the end of a round. Space.SERVED and Space.SHARED are left out:
+    they are saved as the weights.
     """
     found: dict[tuple[Space, str], set[int]] = {}
     for role in program.roles:
         for place in program.kept(role):
-            if place[0] is not Space.SERVED and (place[0] is not Space.DELTA or program.drain):
+            if place[0] not in (Space.SERVED, Space.SHARED) and (place[0] is not Space.DELTA or program.drain):
                 found.setdefault(place, set()).update(role.ranks)
     return {place: tuple(sorted(ranks)) for place, ranks in found.items()}
 
@@ -96,6 +108,8 @@ def held(rank: Rank, round: int, flying: int, losses: Losses) -> Shard:
         mine = name in rank.state.owned or copies.ranks[i % len(copies.ranks)] == rank.rank
         if rank.rank in copies.ranks and (mine or not copies.weights):
             _parameters(shard, rank, name, ALIKE if copies.weights else rank.rank)
+        if rank.rank in copies.own:
+            _parameters(shard, rank, name, rank.rank, "own")
         if rank.rank not in copies.steppers:
             continue
         mine = name in rank.state.owned or copies.steppers[i % len(copies.steppers)] == rank.rank
@@ -107,6 +121,7 @@ def held(rank: Rank, round: int, flying: int, losses: Losses) -> Shard:
     if rank.rank == min(first for one in copies_of(rank.program).values() for first in one.ranks[:1]):
         _scale(shard, rank, round, flying)
     _kept(shard, rank)
+    save_contributions(shard, rank)
     if rank.role.keeps == "model":
         _leaves(shard, rank)
         _weights(shard, rank, round, flying)
@@ -117,23 +132,18 @@ def held(rank: Rank, round: int, flying: int, losses: Losses) -> Shard:
     return shard
 
 
-def of_piece(kind: str, piece: Part, detail: str = "", rank: int = ALIKE) -> Entry:
-    """The name in a checkpoint of one piece of a parameter, or of its state."""
-    return Entry(kind, piece.parameter, detail, rank, piece.start, piece.stop, isinstance(piece, Slice))
-
-
 def _parts(rank: Rank, bucket: str) -> list[tuple[Part, torch.Tensor]]:
     """(piece, its tensor) for all that a rank updates of a bucket: with sharded state its own part."""
     return list(zip(rank.state.parts(rank.program.bucket[bucket]), rank.state.views[bucket], strict=True))
 
 
-def _parameters(shard: Shard, rank: Rank, bucket: str, owner: int) -> None:
-    """The weights of a bucket: the server's, if this rank has a server beside its worker."""
-    served = rank.state.kept.get((Space.SERVED, bucket))
+def _parameters(shard: Shard, rank: Rank, bucket: str, owner: int, kind: str = "parameter") -> None:
+    """The weights of a bucket: the server's, if this rank has a server beside its worker, or its machine's."""
+    served = rank.state.kept.get((Space.SERVED, bucket), rank.state.kept.get((Space.SHARED, bucket)))
     parts = _parts(rank, bucket)
     views = [view for _, view in parts] if served is None else shaped(served, [view for _, view in parts])
     for (piece, _), view in zip(parts, views, strict=True):
-        shard.tensors[of_piece("parameter", piece, rank=owner)] = view
+        shard.tensors[of_piece(kind, piece, rank=owner)] = view
 
 
 def _kept(shard: Shard, rank: Rank) -> None:

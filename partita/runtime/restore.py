@@ -11,6 +11,8 @@ that the new plan does not have in the same form is converted:
   checkpoint has none, they are initialised as in a new run.
 - Residuals of codecs with error feedback, and momentum ahead of a codec, are divided among the ranks that keep one now,
   so that their sum is preserved.
+- What a server has of contributions (their number, those that have made no step yet, squares) is loaded where one
+  serves in the same way.
 - Random generators continue on ranks that existed before.
 """
 
@@ -30,6 +32,7 @@ from partita.program.instruction import Space
 from partita.program.program import WEIGHT, Bucket, Program
 from partita.runtime.alike import alike
 from partita.runtime.bounds import bound_factor
+from partita.runtime.contributions import left_behind, load_contributions
 from partita.runtime.entry import ALIKE, Entry
 from partita.runtime.generators import set_random_states
 from partita.runtime.holding import Copies, copies_of, keepers_of, workers_of
@@ -72,6 +75,7 @@ def restore(saved: Checkpoint, graph: Graph, program: Program, rank: int, state:
         _apply(contents, graph, program, state, saved.manifest.flying)
     _kept(contents, program, rank, state)
     _leaves(contents, graph, program, rank, state)
+    load_contributions(contents, program, rank, state, saved.manifest.step)
     if saved.flying(program):
         _refill(contents, program, state, saved.manifest.flying)
     for (name, _), given in state.outbox.items():  # what workers will have read when they contribute first
@@ -91,8 +95,13 @@ def lost(saved: Checkpoint, program: Program) -> list[str]:
         found.append(f"{manifest.flying} gradients in flight are applied first")
     if any(entry.detail == Space.DELTA for entry in contents.entries("kept")) and not saved.flying(program):
         found.append("changes of weights on their way to the others are left out")
+    if left_behind(contents, program):
+        found.append("contributions that have not made a step yet are left out")
     copies = list(copies_of(program).values())
     pieces = [bucket.pieces[0].parameter for bucket in program.trained]
+    tied = {r for name in pieces for r in contents.ranks("own", name)}
+    if tied and any(set(one.own) != tied for one in copies):
+        found.append("what workers have beside their centre is left out: all begin there")
     own = {r for name in pieces for d in contents.details("state", name) for r in contents.ranks("state", name, d)}
     kept = set() if all(c.state for c in copies) else {r for c in copies for r in c.steppers}
     if own - {ALIKE} and own != kept:
@@ -110,10 +119,11 @@ def _weights(contents: Contents, bucket: Bucket, state: State, copies: Copies, r
         masters = held if bucket.name in state.master else []
         held = masters + [(piece, rows(state.leaves[piece.parameter], piece)) for piece in bucket.pieces]
     for piece, view in held:
+        own = rank in copies.own and contents.ranks("own", piece.parameter) == copies.own
+        kind, those = ("own", copies.own) if own else ("parameter", wanted)
         found = copy_for(
-            contents, "parameter", piece.parameter, "", rank, wanted,
-            partial(rows_of, contents, "parameter", "", piece, view),
-        )  # fmt: skip
+            contents, kind, piece.parameter, "", rank, those, partial(rows_of, contents, kind, "", piece, view)
+        )
         if found is None:
             raise InputError(f"the checkpoint lacks the weights of {piece.parameter}; take another one")
         view.copy_(found)

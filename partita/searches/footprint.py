@@ -18,7 +18,8 @@ Ints = NDArray[np.int64]
 
 def footprint(graph: Graph, space: Space, cuts: StageCuts, samples: Reals, trained: Reals) -> Reals:
     """Bytes of the fullest rank, which holds `trained` bytes of parameters and computes `samples` at once: state by
-    what is sharded, what backward waits for of the microbatches under way, and what a pass needs beyond that."""
+    what is sharded, frozen weights by stages, what backward waits for of the microbatches under way, and what a pass
+    needs beyond that."""
     data, pipe, shard = (space.column(name) for name in ("data", "pipe", "shard"))
     chunks = np.array([chunks for _, _, chunks in SCHEDULES])[space.column("schedule")]
     stages = np.minimum(pipe * chunks, cuts.most) - 1
@@ -35,7 +36,7 @@ def footprint(graph: Graph, space: Space, cuts: StageCuts, samples: Reals, train
     in_flight = _in_flight(space, cuts)
     # A pass of a stage is one segment, so all of its gradients are there before the first is packed.
     held = held + np.where(pipe > 1, trained / chunks, np.minimum(space.column("bucket"), trained) * copies)
-    held = held + np.where(copies == 0, trained, 0.0)
+    held = held + np.where(copies == 0, trained, 0.0) + graph.frozen_bytes / pipe
     beyond = max(graph.once("activations", lambda: _activations(graph)) - sum(cuts.saved[0]), 0.0)
     put_off = np.array([order is Order.ZERO_BUBBLE for _, order, _ in SCHEDULES])[space.column("schedule")]
     full = (space.column("recompute") == RECOMPUTES.index(Recompute.FULL)) & ~put_off  # W has to find it all again

@@ -14,15 +14,16 @@ from partita.units import Bytes
 
 @dataclass(frozen=True)
 class MemoryBound:
-    """`state` bytes of parameters, gradients and optimizer on each of `devices` at best, `each` a parameter in all;
-    `widest` what the operator of most memory, called `target`, reads and makes for one sample, on the device that has
-    it."""
+    """`state` bytes of parameters, gradients and optimizer on each of `devices` at best, `each` a trained parameter in
+    all and `frozen` of the other parameters; `widest` what the operator of most memory, called `target`, reads and
+    makes for one sample, on the device that has it."""
 
     state: Bytes
     each: float
     devices: int
     widest: Bytes
     target: str
+    frozen: Bytes = 0
 
     @property
     def bytes(self) -> Bytes:
@@ -37,8 +38,9 @@ def memory_bound_of(graph: Graph, cluster: Cluster) -> MemoryBound:
     elements = graph.trained_elements
     gradients = trained if cluster.size > 1 else 0
     whole = trained + gradients + graph.optimizer.state_bytes(elements)
+    frozen = graph.frozen_bytes
     widest, target = max(_widths(graph), default=(0, ""))
-    return MemoryBound(whole // cluster.size, whole / max(elements, 1), cluster.size, widest, target)
+    return MemoryBound((whole + frozen) // cluster.size, whole / max(elements, 1), cluster.size, widest, target, frozen)
 
 
 def _widths(graph: Graph) -> Iterator[tuple[Bytes, str]]:

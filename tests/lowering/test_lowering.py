@@ -166,6 +166,7 @@ ALTERNATING = Schedule(Order.ONE_F_ONE_B)
 BF16 = Memory(precision=Precision.BF16)
 CLIPPED = Codec("dgc", settings=(("clip", 1.0),))
 AHEAD = Correction("momentum", (("factor", 0.9),))
+LATE = Correction("delay", (("strength", 0.1),))
 
 
 def pipe(schedule: Schedule = ALTERNATING, **parts: object) -> Plan:
@@ -240,7 +241,16 @@ REFUSED = [
     (plan(sync=(Sync(wire=Wire(order=Priority.TIC)),)), "message order tic"),
     (
         plan(sync=(Sync(payload=Payload.PARAMETER, frequency=Frequency(4), outer=Outer(momentum=0.9)),)),
-        "outer optimizers",
+        "the outer momentum with payload=parameter",
+    ),
+    (plan(sync=(Sync(payload=Payload.ELASTIC, outer=Outer(0.2, keep=0.5)),)), "the outer keep with payload=elastic"),
+    (plan(sync=(Sync(payload=Payload.DUAL, outer=Outer(0.5, penalty=0.1)),)), "the outer rate with payload=dual"),
+    (plan(sync=(Sync(payload=Payload.DELTA, outer=Outer(penalty=0.1)),)), "the outer penalty with payload=delta"),
+    (ahead(payload=Payload.ELASTIC, outer=Outer(0.2, momentum=0.9)), "fragments or outer optimizers"),
+    (ahead(LATE, payload=Payload.DELTA), "the correction 'delay' with payload=delta"),
+    (
+        ahead(LATE, payload=Payload.DUAL, outer=Outer(penalty=0.1)),
+        "the correction 'delay' with payload=dual",
     ),
     (
         plan(sync=(Sync(payload=Payload.PARAMETER),), memory=Memory(shard=Shard.OPTIMIZER)),
@@ -262,7 +272,7 @@ REFUSED = [
     (owned(Codec("powersgd")), "codecs in rounds with sharded state"),
     (owned(Codec("topk"), update=Update(corrections=(AHEAD,))), "momentum ahead of a codec with sharded state"),
     (plan(memory=Memory(tiles=2)), "offloading or tiles"),
-    (plan(update=Update(corrections=(Correction("delay", (("strength", 0.1),)),))), "corrections of the update rule"),
+    (plan(update=Update(corrections=(LATE,))), "corrections of the update rule"),
     (plan(update=Update(corrections=(Correction("nesterov", (("momentum", 0.9),)),))), "corrections of the update"),
     (plan(kernels=(Kernel("*", "winograd"),)), "kernel choices"),
 ]  # fmt: skip

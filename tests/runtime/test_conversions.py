@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from partita.lowering.lower import lower
+from partita.program.instruction import Space
 from partita.recipes.catalogue import call
 from partita.runtime import rules
 from partita.runtime.assembly import train_in_process
 from partita.runtime.check import checked
 from partita.runtime.checkpoint import SavePolicy, place_of
-from partita.runtime.restore import open_checkpoint
+from partita.runtime.restore import lost, open_checkpoint
 from partita.runtime.state import State
 from partita.task import Task
 from tests.captures import capture
@@ -64,6 +65,54 @@ def test_a_worker_of_a_server_keeps_its_momentum_and_its_rate(plan: str, tmp_pat
     worker = next(r for r, state in whole.items() if state.leaves)
     for name, leaf in whole[worker].leaves.items():
         assert torch.allclose(again[worker].leaves[name], leaf, rtol=1e-6, atol=1e-8), name
+
+
+@pytest.mark.parametrize("plan", ["softsync", "dc_asgd(strength=0.5,decay=0.9)", "ps_async(own=false)"])
+def test_a_server_goes_on_with_what_it_has_of_contributions(plan: str, tmp_path: Path) -> None:
+    """Of fifteen contributions two make a step of softsync's: one is left."""
+    old = trained(perceptron(), plan, 6, 3, keep=SavePolicy(str(tmp_path), 3))
+    new = trained(perceptron(), plan, 6, 3, saved=open_checkpoint(place_of(tmp_path, 3)))
+    for rank, state in old.items():
+        assert new[rank].ledger.merged == state.ledger.merged
+        assert new[rank].squares.keys() == state.squares.keys()
+        assert all(torch.equal(new[rank].squares[name], flat) for name, flat in state.squares.items())
+    sums = [e for e in open_checkpoint(place_of(tmp_path, 3)).contents.entries("served") if e.detail == "sum"]
+    assert bool(sums) == (plan == "softsync")
+
+
+def test_a_sum_that_will_make_no_step_is_said_to_be_left_out(tmp_path: Path) -> None:
+    trained(perceptron(), "softsync", 6, 3, keep=SavePolicy(str(tmp_path), 3))
+    saved, graph, machines = open_checkpoint(place_of(tmp_path, 3)), capture(perceptron()), cluster_of(6)
+    said = [
+        lost(saved, lower(graph, call(plan, graph, machines), machines)[-1].program) for plan in ("softsync", "ddp")
+    ]
+    assert [any("made a step" in sentence for sentence in one) for one in said] == [False, True]
+
+
+def test_a_warm_up_at_a_server_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    factor, seen = rules.rate_factor, set[int]()
+    trained(perceptron(), "ps_async(rate_warmup=4)", 4, 2, keep=SavePolicy(str(tmp_path), 2))
+    monkeypatch.setattr(rules, "rate_factor", lambda update, step: seen.add(step) or factor(update, step))
+    trained(perceptron(), "ps_async(rate_warmup=4)", 4, 4, saved=open_checkpoint(place_of(tmp_path, 2)))
+    assert seen == {2, 3}
+
+
+@pytest.mark.parametrize("plan", ["easgd(servers=1)", "eamsgd(servers=1)"])
+def test_a_worker_tied_to_a_centre_goes_on_from_its_own_weights(plan: str, tmp_path: Path) -> None:
+    """One worker, so that nothing depends on who comes first."""
+    whole = trained(perceptron(), plan, 2, 24)
+    trained(perceptron(), plan, 2, 12, keep=SavePolicy(str(tmp_path), 12))
+    again = trained(perceptron(), plan, 2, 24, saved=open_checkpoint(place_of(tmp_path, 12)))
+    for name, flat in whole[1].parameter.items():
+        assert torch.equal(again[1].parameter[name], flat), name
+
+
+def test_weights_that_workers_race_for_are_what_a_run_leaves(tmp_path: Path) -> None:
+    raced = trained(perceptron(), "hogwild", 2, 4, keep=SavePolicy(str(tmp_path), 4))
+    after = trained(perceptron(), "ddp", 2, 4, saved=open_checkpoint(place_of(tmp_path, 4)))
+    for (space, bucket), flat in raced[0].kept.items():
+        if space is Space.SHARED:
+            assert torch.equal(after[0].parameter[bucket], flat)
 
 
 def test_shared_weights_begin_with_those_of_the_checkpoint(tmp_path: Path) -> None:

@@ -6,18 +6,23 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from partita.cluster.cluster import Cluster
 from partita.cost.datasheet import datasheet_costs
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
+from partita.recipes.balance import blocks_of
 from partita.recipes.catalogue import call
+from partita.report.answers import bound_words
 from partita.searches.fit import ERROR, fit, fit_of
 from partita.searches.memory_bound import memory_bound_of
 from partita.searches.peaks import shortened
 from partita.simulator.simulate import simulate
+from tests.captures import capture
 from tests.searches.accelerators import deep, machines
+from tests.small import perceptron
 
 
 def clocked(plan: Plan, graph: Graph, cluster: Cluster, pace: float = 1.0) -> tuple[int, ...]:
@@ -129,3 +134,22 @@ def test_more_devices_are_asked_for_where_they_help() -> None:
     more = machines(count, 1e8, memory)
     assert count > 2
     assert fit_of(call(text, graph, more), graph, more).fits
+
+
+def test_frozen_weights_are_held_and_not_summed() -> None:
+    """A model of which one layer is trained, as with adapters."""
+
+    def model() -> nn.Module:
+        made = nn.Sequential(nn.Linear(6, 512), nn.ReLU(), nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 3))
+        made[2].requires_grad_(False)
+        return made
+
+    graph, cluster = capture(replace(perceptron(), name="adapted", model=model)), machines(4, 1e6, 10**6)
+    found, frozen = blocks_of(graph, cluster, None, 4), 4 * (512 + 1) * 64
+    assert (sum(found.frozen), graph.frozen_bytes) == (frozen, frozen)
+    assert sum(found.state) == graph.trained_bytes == 4 * (7 * 512 + 65 * 3)
+    bound = memory_bound_of(graph, cluster)
+    assert frozen / 4 < bound.state < max(fit_of(call("zero3", graph, cluster), graph, cluster).used)
+    assert "of others are" in bound_words(bound)
+    two = call("gpipe(stages=2,balance=memory)", graph, cluster)
+    assert two.stages
