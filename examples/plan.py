@@ -1,7 +1,7 @@
-"""Which plan is best here: every recipe with every setting of its knobs, simulated and ranked; where this machine can
-stand for the cluster, the best of them once more with measured costs.
+"""Which plan is best here: a grid of plans priced by formula, the best of them simulated and ranked; where this machine
+can stand for the cluster, the best of these once more with measured costs.
 
-python examples/plan.py [TASK [CLUSTER [exact|delayed|any]]]
+python examples/plan.py [TASK [CLUSTER [exact|lossy|delayed|any]]]
 """
 
 from __future__ import annotations

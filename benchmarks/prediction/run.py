@@ -25,8 +25,7 @@ from pathlib import Path
 from statistics import mean, median, quantiles
 
 from partita import api
-from partita.program.ledger import staleness_of
-from partita.program.timeline import Timeline
+from partita.program.ledger import compared
 
 PLANS = ("single", "ddp", "ps_sync", "pipe_sgd", "local_sgd")
 LOOSE = (
@@ -92,20 +91,11 @@ def contest(task: str, cluster: str, plans: Sequence[str], steps: int, repeat: i
             (max(row.predicted.memory), max(row.measured.memory)),
             row.predicted.wire_sent == row.measured.wire_sent,
             row.semantics,
-            staleness(row.predicted, row.measured),
+            compared(row.predicted.ledger, row.measured.ledger),
         )
         for row in found.rows
         if row.predicted and row.measured
     ]
-
-
-def staleness(predicted: Timeline, measured: Timeline) -> tuple[float, float, float] | None:
-    if not predicted.ledger or not measured.ledger:
-        return None
-    both = [staleness_of(side.ledger) for side in (predicted, measured)]
-    means = [sum(late * share for late, share in side.items()) for side in both]
-    apart = sum(abs(both[0].get(late, 0.0) - both[1].get(late, 0.0)) for late in both[0] | both[1]) / 2
-    return means[0], means[1], apart
 
 
 def with_nearest(found: list[Case]) -> list[Case]:

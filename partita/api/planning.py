@@ -11,6 +11,7 @@ from partita.api.checking import check_counts, check_graph, check_plans, cluster
 from partita.api.loading import timed_task
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
+from partita.cost.unlike import levelled
 from partita.errors import InputError
 from partita.graph.graph import Graph
 from partita.lab.costing import Costing, Tell, quiet
@@ -41,7 +42,7 @@ def plan_of(
     """
     check_plans(plan)
     check_graph(graph)
-    cluster = cluster_given(cluster)
+    cluster = levelled(graph, cluster_given(cluster))
     wanted = plan if isinstance(plan, Plan) else read_text(plan)
     if wanted is None:
         return search(graph, cluster, task=task, allow=allow, costs=costs, source=source, tell=tell).best
@@ -71,7 +72,7 @@ def search(
     """
     check_graph(graph)
     check_counts(0, top=top)
-    cluster = cluster_given(cluster)
+    cluster = levelled(graph, cluster_given(cluster))
     loaded = task if costs or source == "datasheet" else timed_task(task, cluster)
     if steps_to_loss is not None:
 

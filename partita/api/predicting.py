@@ -9,6 +9,7 @@ from partita.api.loading import timed_task
 from partita.api.planning import plan_of
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
+from partita.cost.unlike import levelled
 from partita.errors import PartitaError
 from partita.graph.graph import Graph
 from partita.lab.costing import Tell, costs_of, quiet
@@ -31,7 +32,8 @@ def simulate(
 ) -> Shown:  # fmt: skip
     """The predicted Timeline of a plan in its steady state, which notebooks draw. Costs are those of `costs_of`, unless
     given."""
-    cluster = cluster_given(cluster)
+    check_graph(graph)
+    cluster = levelled(graph, cluster_given(cluster))
     loaded = task if costs else timed_task(task, cluster)
     made = plan_of(plan, graph, cluster, task=loaded, costs=costs, tell=tell)
     known = costs or costs_of(graph, cluster, [made], task=loaded, tell=tell)
@@ -50,7 +52,7 @@ def fit(graph: Graph, cluster: Cluster | str, plan: str | Plan = "", *, tell: Te
     """Whether a plan (without one, data parallelism over all devices) fits the devices' memory, by how much, and what
     would make it fit. Raises ClusterError where the cluster does not say how much memory there is."""
     check_graph(graph)
-    cluster = cluster_given(cluster)
+    cluster = levelled(graph, cluster_given(cluster))
     try:
         made = plan_of(plan or usual(graph), graph, cluster, tell=tell)
         lower(graph, made, cluster)

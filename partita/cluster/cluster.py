@@ -10,8 +10,8 @@ lab-2x2            switch                       each member has one port into it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -124,6 +124,15 @@ class Cluster:
     def devices(self) -> tuple[Device, ...]:
         """The device of each rank."""
         return tuple(self.root.devices())
+
+    def changed(self, change: Callable[[Device], Device]) -> Cluster:
+        """The cluster with every device as `change` makes it."""
+
+        def below(group: Group) -> Group:
+            members = (below(m) if isinstance(m, Group) else change(m) for m in group.members)
+            return replace(group, members=tuple(members))
+
+        return replace(self, root=below(self.root))
 
     @property
     def size(self) -> int:

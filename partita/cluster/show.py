@@ -14,7 +14,7 @@ def show_cluster(cluster: Cluster) -> str:
 
     lab-2x2: 4 devices, emulated
     └─ node0 and 1 more alike, to rank 3   [1 Gbit/s, no added latency]
-       └─ ranks 0-1: 2 x half-core, 32 GFLOP/s fp32, 4 GiB, 0.5 cores   [10 Gbit/s, no added latency]
+       └─ ranks 0-1: 2 x half-core, 16 GFLOP/s fp64, ..., 0.5 cores   [10 Gbit/s, no added latency]
     """
     kind = ", emulated" if cluster.emulated else f", on interface {cluster.interface}" if cluster.interface else ""
     plural = "" if cluster.size == 1 else "s"

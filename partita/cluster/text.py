@@ -53,6 +53,9 @@ MISSING: Final = {  # what is said of a key that is not there
     "members": "one, such as [{ device = 'gpu', count = 2 }]",
     "bandwidth": "bandwidth = '10 Gbit/s'",
 }
+MOST_WIRED: Final = 16
+FASTEST: Final = 2e13  # FLOP/s, and bytes a second of memory, that no processor of today has
+WIDEST: Final = 1e12
 LEAST_BURST: Final = 64 * 1024
 BURST_SECONDS: Final = 2e-3
 BACKENDS: Final = ("cpu", "cuda")
@@ -90,12 +93,23 @@ def _wired(mesh: tuple[tuple[int, ...], ...], size: int, where: str) -> tuple[tu
     """A mesh that is a symmetric matrix over `size` members, with a zero diagonal and at least one wire for each
     member. Raises ClusterError."""
     square = len(mesh) == size and all(len(row) == size for row in mesh)
+    if len(mesh) > MOST_WIRED:
+        raise ClusterError(f"{where}, mesh has {len(mesh)} members; wires between up to {MOST_WIRED} can be described")
     if mesh and not (square and all(row == column for row, column in zip(mesh, zip(*mesh, strict=True), strict=True))):
         raise ClusterError(
             f"{where}, mesh is not {size} rows with the same wires both ways; give a row for each member"
         )
     if any(row[i] or not sum(row) for i, row in enumerate(mesh)):
         raise ClusterError(f"{where}, mesh has a member with wires to itself or to none; give it wires to others")
+    joined = {0} if mesh else set[int]()
+    while more := {j for i in joined for j, wires in enumerate(mesh[i]) if wires} - joined:
+        joined |= more
+    if len(joined) < len(mesh):
+        apart = min({*range(len(mesh))} - joined)
+        raise ClusterError(
+            f"{where}, mesh has no way from member 0 to member {apart}; make each part that is wired a group, and give "
+            "the link that joins them"
+        )
     return mesh
 
 
@@ -207,12 +221,15 @@ def _device(kind: str, raw: dict[str, Any]) -> Device:
     where = f"device {kind!r}"
     read = fields(raw, where, DEVICE)
     if "like" in read:
-        read = fields(part_table(read.pop("like"), f"{where}, like"), where, DEVICE) | read
+        part = fields(part_table(read.pop("like"), f"{where}, like"), where, DEVICE)
+        read = part | read | {"flops": part.get("flops", {}) | read.get("flops", {})}
     peaks = read.get("flops", {}).items()
     if odd := next((dtype for dtype, _ in peaks if dtype not in quantity.DTYPES), ""):
         raise ClusterError(f"{where}, flops has {odd!r}; allowed are {', '.join(quantity.DTYPES)}")
     flops = tuple((dtype, quantity.speed(each, f"{where}, flops, {dtype}")) for dtype, each in peaks)
-    return Device(**({"kind": kind} | read | {"flops": flops}))
+    fast = max((each for _, each in flops), default=0.0) > FASTEST or read.get("memory_bandwidth", 0.0) > WIDEST
+    backend = "cuda" if fast or read.get("multiprocessors") else "cpu"  # unless it is given
+    return Device(**({"kind": kind, "backend": backend} | read | {"flops": flops}))
 
 
 def shipped_device(part: str) -> Device:

@@ -11,11 +11,11 @@ from typing import Final
 from partita.cluster.cluster import Cluster, Device
 from partita.cost.costs import Costs, Touch
 from partita.cost.fabric import of_hosts, wired
-from partita.cost.kernels import BANDWIDTH, KERNEL, MEMORY, exponentials, multiplying, peak_of, streaming
+from partita.cost.kernels import BANDWIDTH, KERNEL, MEMORY, exponentials, issue_of, multiplying, peak_of, streaming
 from partita.cost.winograd import minimal_filtering
 from partita.cost.wiring import Wiring
 from partita.graph.contraction import contractions_of, scores_of
-from partita.graph.flops import bytes_moved, calls, flops
+from partita.graph.flops import OPAQUE, bytes_moved, calls, flops
 from partita.graph.fusing import Part, parts_of
 from partita.graph.graph import Graph, Optimizer
 from partita.graph.kinds import kinds_of
@@ -75,7 +75,10 @@ def datasheet_costs(
     touch = Touch(LAUNCH, 0.0)
     if card:
         wiring = of_hosts(costs.wiring)
-        host = replace(costs, operators=launches, copy=touch, add=touch, update=touch, wiring=wiring, _sums={})
+        hosts = cluster.changed(lambda device: replace(device, speed=1.0))  # whatever card it launches on
+        host = replace(
+            costs, cluster=hosts, operators=launches, copy=touch, add=touch, update=touch, wiring=wiring, _sums={}
+        )
         costs = replace(costs, launching=host, _sums={})
     if measured is None:
         return costs
@@ -125,6 +128,10 @@ def operator_seconds(device: Device, operator: Operator, graph: Graph, batch: in
         return 0.0
     moved += _again(operator, graph, batch)
     products = contractions_of(operator, graph, batch)
+    if operator.target.startswith(OPAQUE):
+        dtype = graph.trainable[0].tensor.dtype if graph.trainable else "float32"
+        work = flops(operator, graph, batch) / (issue_of(device, dtype) * peak_of(device, dtype))
+        return max(work, streaming(device, moved)) + KERNEL * calls(operator)
     if not products:
         return streaming(device, moved, flops(operator, graph, batch)) + KERNEL * calls(operator)
     item, windows = ITEMSIZE.get(made, 4), "convolution" in operator.target

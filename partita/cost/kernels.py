@@ -28,6 +28,7 @@ SAG: Final = (
 )
 LASTING: Final = 0.87  # of that in steps of hours: of transformers of 1 to 30 billion parameters on A100, as published
 SHORT: Final = ("bfloat16", "float16")
+TENSOR: Final = 16.0  # times as fast as in fp32 are products in half precision (A100 16, H100 15, V100 8)
 MEMORY: Final = 0.75  # of the memory's bandwidth that a kernel gets who reads and writes it once (ReLU on V100: 0.74)
 CACHE: Final = 3.0  # bandwidth of the second-level cache over the memory's (fits of parts of the table: 2.6 to 3.6)
 RAMP: Final[Seconds] = 1.3e-6  # before a tile's first operands have come and after its last product
@@ -48,11 +49,14 @@ BANDWIDTH: Final[BytesPerSecond] = 10e9  # of the memory of one that does not: a
 
 def peak_of(device: Device, dtype: str, *, convolution: bool = False) -> float:
     """FLOP/s of products in a dtype: convolutions of fp32 go by TF32 where there is that, as PyTorch has it; what the
-    data sheet does not name at the speed of fp32."""
+    data sheet does not name at the speed of fp32, and that, where it names half precision alone, at a part of it."""
     flops = dict(device.flops)
     name = PRECISION_OF.get(dtype, "fp32")
     known = (convolution and name == "fp32" and flops.get("tf32")) or flops.get(name) or flops.get("fp32")
-    return known or max(flops.values(), default=PEAK)
+    short = max(flops.get("bf16", 0.0), flops.get("fp16", 0.0))
+    if known or not short:
+        return known or max(flops.values(), default=PEAK)
+    return short if dtype in SHORT else short / TENSOR
 
 
 def issue_of(device: Device, dtype: str) -> float:

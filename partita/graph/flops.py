@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from partita.graph.batch import substitute
 from partita.graph.formula import Call, kind_of
 from partita.graph.fusing import Part
 from partita.graph.graph import Graph
@@ -12,7 +13,9 @@ from partita.graph.patterns import CONTRACTIONS, pattern_of, shares_memory
 from partita.graph.tensor import dim_at
 
 OPAQUE: Final = "partita.opaque"  # a whole model, counted when it was captured
-ROWS: Final = frozenset({"aten.embedding", "aten.index", "aten.gather"})  # read only what they are asked for
+ROWS: Final = frozenset({  # read only what they are asked for
+    "aten.embedding", "aten.index", "aten.gather", "aten.index_select", "aten._embedding_bag",
+})  # fmt: skip
 WRITES_ONLY: Final = frozenset({"aten.zeros_like", "aten.empty_like", "aten.full_like", "aten.ones_like"})
 
 
@@ -26,6 +29,9 @@ def flops(operator: Operator, graph: Graph, batch: int) -> float:
     if operator.target.startswith(OPAQUE):
         return float(str(dict(operator.keywords)["flops"])) * batch
     pattern = pattern_of(operator, graph)
+    if pattern is None and graph.symbolic and is_contraction(operator):  # of as many groups as there are samples
+        concrete = graph.once(("concrete", batch), lambda: substitute(graph, batch))
+        pattern = pattern_of(concrete.operators[concrete.index[operator.name]], concrete)
     if pattern is not None:
         return pattern.flops(batch)
     return float(sum(tensor.elements(batch) for tensor in operator.outputs if tensor is not None))

@@ -67,7 +67,9 @@ def _channels(groups: int, transposed: bool) -> tuple[str, str, str, str]:
 
 def convolution(call: Call) -> Pattern | None:
     """(input, weight, bias, stride, padding, dilation, transposed, output padding, groups)."""
-    groups, transposed = call.integers(8, 1)[0], bool(call.argument(6))
+    if not (many := call.integers(8, 1)):  # as many groups as there are samples
+        return None
+    groups, transposed = many[0], bool(call.argument(6))
     space, kernel, windows = _windows(call, 1, 3)
     inner, outer, w0, w1 = _channels(groups, transposed)
     made = space.upper() if transposed else space
@@ -83,7 +85,9 @@ def convolution(call: Call) -> Pattern | None:
 
 def convolution_backward(call: Call) -> Pattern | None:
     """(gradient, input, weight, bias sizes, stride, padding, dilation, transposed, output padding, groups, mask)."""
-    groups, transposed, mask = call.integers(9, 1)[0], bool(call.argument(7)), call.argument(10)
+    if not (many := call.integers(9, 1)):
+        return None
+    groups, transposed, mask = many[0], bool(call.argument(7)), call.argument(10)
     space, kernel, windows = _windows(call, 2, 4)
     inner, outer, w0, w1 = _channels(groups, transposed)
     made = space.upper() if transposed else space

@@ -44,8 +44,9 @@ WIDE: Final = frozenset((
     "huber_loss_backward", "binary_cross_entropy", "binary_cross_entropy_backward",
     "binary_cross_entropy_with_logits", "soft_margin_loss", "exp", "expm1", "log", "log10", "log1p", "log2", "pow",
     "reciprocal", "rsqrt", "sinh", "cosh", "tan", "acos", "asin", "erfinv", "softplus", "logsumexp",
-    "linalg_vector_norm", "norm",
+    "norm", "view_as_complex", "view_as_real", "complex", "polar",
 ))  # fmt: skip
+WIDE_KINDS: Final = ("linalg_", "_linalg_", "_fft_", "_cdist_")  # which no kernel computes in a short dtype
 CHOICES: Final = frozenset(
     ("topk", "sort", "argmax", "argmin", "kthvalue", "max", "min")
 )  # by differences that rounding hides
@@ -74,7 +75,8 @@ def dtype_rule(target: str, backward: bool, wide: str) -> str:
         return "short"
     if name in INSIDE:
         return "inside"
-    return "wide" if name in WIDE or (name in FORWARD_WIDE and not backward) else "follows"
+    wide_kind = name in WIDE or name.startswith(WIDE_KINDS)
+    return "wide" if wide_kind or (name in FORWARD_WIDE and not backward) else "follows"
 
 
 def shortened(graph: Graph, short: str) -> Graph:

@@ -13,6 +13,7 @@ from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.cost.datasheet import datasheet_costs
 from partita.cost.measurable import unmeasurable
+from partita.cost.unlike import levelled
 from partita.errors import OptionError
 from partita.graph.graph import Graph
 from partita.lab.fork_client import load_ahead
@@ -55,7 +56,8 @@ class Costing:
     ) -> None:
         if source not in SOURCES:
             raise OptionError(f"--costs is {source!r}; allowed are {' and '.join(SOURCES[1:])}")
-        self.graph, self.cluster, self.task, self.source, self.tell = graph, cluster, task, source, tell
+        self.graph, self.cluster = graph, levelled(graph, cluster)
+        self.task, self.source, self.tell = task, source, tell
         self.because = "--costs asks for it" if source == "datasheet" else unmeasurable(task, cluster)
         if self.because and source == "measured":
             raise OptionError(f"costs cannot be measured: {self.because}; leave --costs measured out")

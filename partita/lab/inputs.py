@@ -13,14 +13,21 @@ from partita.graph.tensor import dim_at
 BAG: Final = "aten._embedding_bag."
 
 
-def made(ref: Ref, operator: Operator, graph: Graph, device: str = "cpu") -> torch.Tensor:
-    """A value that an operator reads, with plausible content: normal floats, indices within range, half of the bools
-    true."""
+UNIT: Final = ("aten.binary_cross_entropy.", "aten.bernoulli", "aten.normal", "aten.log", "aten.sqrt", "aten.rsqrt")
+
+
+def made(ref: Ref, operator: Operator, graph: Graph, device: str = "cpu", *, tame: bool = False) -> torch.Tensor:
+    """A value that an operator reads, with plausible content: normal floats (of 0 to 1 where others make no sense),
+    indices within range, half of the bools true. `tame`, what hardly any operator refuses: floats of 0 to 1, else 0."""
     tensor = graph.tensor(ref)
     shape = [dim_at(d, 1) for d in tensor.shape]
     dtype = getattr(torch, tensor.dtype)
-    if dtype.is_floating_point or dtype.is_complex:
+    if dtype.is_floating_point and (tame or operator.target.startswith(UNIT)):
+        value = torch.rand(shape, device=device).to(dtype)
+    elif dtype.is_floating_point or dtype.is_complex:
         value = torch.randn(shape, device=device).to(dtype)
+    elif tame:
+        value = torch.zeros(shape, dtype=dtype, device=device)
     elif dtype is torch.bool:
         value = torch.rand(shape, device=device) < 0.5
     elif "grouped_mm" in operator.target:  # where the rows of each expert end
@@ -43,10 +50,12 @@ def made(ref: Ref, operator: Operator, graph: Graph, device: str = "cpu") -> tor
 
 
 def _range(operator: Operator, graph: Graph) -> int:
-    """How many values the indices of an operator may take."""
+    """How many values the indices of an operator may take: two are enough, unless a dimension of its first tensor is
+    shorter."""
     if operator.target.startswith("aten.embedding_dense_backward"):
         return int(operator.arguments[2])  # type: ignore[arg-type]
     if operator.target.startswith(("aten.embedding", BAG)):
         first = operator.arguments[0]
         return int(graph.tensor(first).shape[0]) if isinstance(first, Ref) else 1  # type: ignore[arg-type]
-    return 2
+    first = next(operator.reads(), None)
+    return min([2, *(dim_at(d, 1) for d in graph.tensor(first).shape)]) if first else 2

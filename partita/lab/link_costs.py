@@ -232,5 +232,5 @@ def probe_links(cluster: Cluster, tell: Tell) -> dict[str, Any]:
 def sizes_for(cluster: Cluster) -> tuple[Bytes, ...]:
     """Message sizes, of which the largest takes about a tenth of a second; four bytes are one rank's part of a sum, and
     others' parts are none."""
-    largest = int(min(max(cluster.narrowest * 0.1, 2**20), 2**25))
+    largest = int(min(max(cluster.narrowest * 0.1, 2**17), 2**25))
     return (4, *(size for size in (2**10, 2**14, 2**16, 2**18, 2**20, 2**22) if size < largest), largest)

@@ -44,6 +44,16 @@ def staleness_of(ledger: Iterable[Merge], *, skip: int = 4) -> dict[int, float]:
     return {staleness: count / counts.total() for staleness, count in sorted(counts.items())}
 
 
+def compared(one: Iterable[Merge], other: Iterable[Merge]) -> tuple[float, float, float] | None:
+    """The mean staleness of two ledgers and how far apart their distributions are (total variation, 0 to 1); None where
+    one has no steady state."""
+    both = [staleness_of(ledger) for ledger in (one, other)]
+    if not all(both):
+        return None
+    first, second = (sum(late * part for late, part in found.items()) for found in both)
+    return first, second, sum(abs(both[0].get(late, 0.0) - both[1].get(late, 0.0)) for late in both[0] | both[1]) / 2
+
+
 def steady(ledger: Iterable[Merge], skip: int) -> Iterator[Merge]:
     """The merges of each bucket after the first merge of a turn `skip` and before the first merge of a last turn, since
     unequal workers are alone at the start and at the end."""

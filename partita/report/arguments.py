@@ -37,7 +37,7 @@ Known = Annotated[
 Sweep = Annotated[str, typer.Option(metavar="bandwidth=LOW..HIGH", help="predict at these bandwidths too: 10M..10G")]
 Output = Annotated[Path | None, typer.Option("-o", metavar="FILE", help="write what was found to a file")]
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="of the model's weights and the order of samples")]
-Steps = Annotated[int | None, typer.Option(min=1, help="minibatches, counted after warm-up")]
+Steps = Annotated[int | None, typer.Option(min=1, help="minibatches; of a comparison, after warm-up")]
 Epochs = Annotated[int | None, typer.Option(min=1, help="passes over the data")]
 Trace = Annotated[Path | None, typer.Option(metavar="FILE", help="write a trace for ui.perfetto.dev")]
 Top = Annotated[int, typer.Option(min=1, help="how many plans to list")]

@@ -9,6 +9,7 @@ from statistics import fmean, median
 from typing import Any, TypeAlias
 
 from partita.cluster.cluster import Cluster
+from partita.program.ledger import compared
 from partita.program.timeline import Timeline
 from partita.report.environment import Environment
 from partita.report.setting import Setting
@@ -102,8 +103,22 @@ def verdict(comparison: Comparison) -> str:
     best_timeline = best.measured or best.predicted
     if best_timeline is not None:
         parts += binding(best_timeline)
-    parts += order(comparison.rows) + _missed(comparison.rows) + _learned(comparison.rows)
+    parts += order(comparison.rows) + _missed(comparison.rows) + late(comparison.rows) + _learned(comparison.rows)
     return ". ".join(parts) + "."
+
+
+def late(rows: Sequence[Row]) -> list[str]:
+    """How many versions late the updates of plans with a ledger are, as sentences without their full stops."""
+    found = [
+        (row.plan, compared(row.predicted.ledger, row.measured.ledger))
+        for row in rows
+        if row.predicted and row.measured
+    ]
+    return [
+        f"updates of {plan} are {each[1]:.2f} versions late on average, predicted {each[0]:.2f} (distributions "
+        f"{each[2]:.2f} apart)"
+        for plan, each in found if each
+    ]  # fmt: skip
 
 
 def binding(timeline: Timeline) -> list[str]:

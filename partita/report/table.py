@@ -105,7 +105,10 @@ def recipes_table(recipes: Mapping[str, Recipe]) -> Table:
         table.add_row(
             Text(name), Text(_knobs(recipe.own)), recipe.group, Text(recipe.paper), " ".join(recipe.catalogue)
         )
-    table.caption, table.caption_justify = Text(f"every recipe also takes {_knobs(SHARED)}"), "left"
+    table.caption, table.caption_justify = (
+        Text(f"every recipe also takes {_knobs(SHARED)}; what does not go together is refused"),
+        "left",
+    )
     return table
 
 

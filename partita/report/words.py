@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Final
 
 from partita.program.timeline import Timeline
-from partita.report.comparison import Comparison, Row, binding, ln_ratio, order, seconds_of
+from partita.report.comparison import Comparison, Row, binding, late, ln_ratio, order, seconds_of
 from partita.units import show_bytes, show_seconds
 
 CLASSES: Final = {
@@ -36,6 +36,7 @@ def findings(comparison: Comparison) -> tuple[Finding, ...]:
     parts = (
         ("Result", _result(rows)), ("Limit", _limit(rows)), ("Prediction", _prediction(rows)),
         ("Memory", _memory(rows)), ("Learning", _learning(rows)), ("Not exact", _classes(rows)),
+        ("Staleness", [_sentence(said) for said in late(rows)]),
         ("Not run", _refused(rows)), ("Caveats", _caveats(comparison)),
     )  # fmt: skip
     return tuple(Finding(about, " ".join(text)) for about, text in parts if text)

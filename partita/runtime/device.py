@@ -1,4 +1,4 @@
-"""Where a rank computes. No other file distinguishes processors from accelerators.
+"""Where a rank computes: what distinguishes processors from accelerators.
 
             "cpu"                            "cuda:1"
 samples     as they are                      through pinned memory, so that nothing waits for the copy

@@ -57,7 +57,10 @@ def _unlike(task: Task, seed: int, divided: Iterable[tuple[int, Sequence[int], i
                 part, rest = samples[start : start + count], [*samples[:start], *samples[start + count :]]
                 if not part or not rest:
                     continue
-                whole, one, others = (_sums(task, own.model, some, seed, step) for some in (samples, part, rest))
+                read = (samples, samples, part, rest)
+                whole, again, one, others = (_sums(task, own.model, some, seed, step) for some in read)
+                if whole != again:  # samples that are drawn as they are read tell nothing
+                    return ""
                 pairs = zip(whole, one, others, strict=True)
                 if not all(isclose(a + b, total, rel_tol=CLOSE, abs_tol=CLOSE) for total, a, b in pairs):
                     means = [values[0] / values[1] for values in (whole, one, others)]

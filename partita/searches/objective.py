@@ -23,7 +23,7 @@ LEADS: Final = {
 }  # fmt: skip
 # Objective -> what a plan does with what is to be small, in words.
 DOES: Final = {"time": "takes", "memory": "keeps", "cost": "costs", "time-to-loss": "takes"}
-# What --allow lets through; consensus (local_sgd) and racy plans (hogwild) only where anything may be chosen.
+# What --allow lets through; consensus plans (local_sgd) only where anything may be. No search proposes racy ones.
 ALLOWED: Final = {
     "exact": ("exact",),
     "lossy": ("exact", "lossy"),

@@ -69,6 +69,7 @@ def space_of(graph: Graph, cluster: Cluster, blocks: int, trained: Bytes) -> Spa
     take `trained` bytes."""
     batch, size = graph.minibatch, cluster.size
     divisors = [d for d in range(1, batch + 1) if batch % d == 0]
+    uneven = [size] if batch > size and batch % size else []  # all devices, some with a sample more
     rows, refused = [np.zeros((0, len(COLUMNS)), np.int64)], []
     for schedule, (name, order, chunks) in enumerate(SCHEDULES):
         kinds = []
@@ -77,8 +78,8 @@ def space_of(graph: Graph, cluster: Cluster, blocks: int, trained: Bytes) -> Spa
                 refused.append((f"{name}(shard={SHARDS[shard]},recompute={RECOMPUTES[recompute]})", why))
             else:
                 kinds.append((shard, recompute))
-        for data in (d for d in divisors if d <= size):
-            for m in (m for m in divisors if (batch // data) % m == 0):
+        for data in (d for d in (*divisors, *uneven) if d <= size):
+            for m in (m for m in divisors if (batch // data) % m == 0 and (m == 1 or data not in uneven)):
                 lengths = _lengths(order, size // data, blocks // chunks, m)
                 if kinds and len(lengths) and not (data == 1 and order is Order.SEQUENTIAL and m > 1):
                     rows.append(_rows(data, lengths, schedule, m, np.array(kinds), trained))

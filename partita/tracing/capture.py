@@ -24,7 +24,7 @@ from partita.tracing.convert import to_graph
 from partita.tracing.draws import with_sample_dims
 from partita.tracing.known import NeedsData
 from partita.tracing.opaque import opaque_graph
-from partita.tracing.optimizer import optimizer_spec
+from partita.tracing.optimizer import optimizer_spec, state_of_shapes
 from partita.tracing.prepare import build_batch, flatten
 from partita.tracing.trace import trace_step
 from partita.tracing.unify import Unlike, unify
@@ -45,21 +45,35 @@ def capture(task: Task, *, batch: int | None = None, precision: str | None = Non
     if precision not in PRECISIONS:
         raise TaskError(f"the precision {precision!r} is unknown; allowed are {', '.join(PRECISIONS)}")
     with _undisturbed():
-        optimizer = optimizer_spec(task, precision)
-        try:
-            return _traced(task, batch, precision, optimizer, symbolic, real=False)
-        except NeedsData:
-            pass
-        except TaskError:
-            raise
-        except Exception as error:
-            return _opaque(task, batch, precision, optimizer, error)
-        try:
-            return _traced(task, batch, precision, optimizer, symbolic, real=True)
-        except TaskError:
-            raise
-        except Exception as error:
-            return _opaque(task, batch, precision, optimizer, error)
+        return _sized(_captured(task, batch, precision, symbolic), task, precision)
+
+
+def _captured(task: Task, batch: int, precision: str, symbolic: bool) -> Graph:
+    optimizer = optimizer_spec(task, precision)
+    try:
+        return _traced(task, batch, precision, optimizer, symbolic, real=False)
+    except NeedsData:
+        pass
+    except TaskError:
+        raise
+    except Exception as error:
+        return _opaque(task, batch, precision, optimizer, error)
+    try:
+        return _traced(task, batch, precision, optimizer, symbolic, real=True)
+    except TaskError:
+        raise
+    except Exception as error:
+        return _opaque(task, batch, precision, optimizer, error)
+
+
+def _sized(graph: Graph, task: Task, precision: str) -> Graph:
+    """The graph with what its optimizer keeps of parameters of their own shapes, where that is not as many elements."""
+    rule = graph.optimizer
+    if all(each == 1.0 for _, each, _ in rule.state):
+        return graph
+    shapes = [tuple(int(d) for d in p.tensor.shape if isinstance(d, int)) for p in graph.trainable]
+    state = state_of_shapes(task, precision, shapes) or rule.state
+    return replace(graph, optimizer=replace(rule, state=state))
 
 
 @contextmanager

@@ -96,7 +96,8 @@ def keyed_random(target: str, arguments: Sequence[Any], empty: Tensor, uniform: 
         low, high = (*numbers, 0.0, 1.0)[:2] if len(numbers) != 1 else (numbers[0], 1.0)
         drawn = low + u * (high - low)
     elif kind in ("randn", "randn_like", "normal"):
-        mean, deviation = (numbers + [0.0, 1.0][len(numbers) :])[:2]
+        given = list(arguments[:2]) if "Tensor" in target else numbers  # a mean, a deviation or both as tensors
+        mean, deviation = (given + [0.0, 1.0][len(given) :])[:2]
         drawn = mean + deviation * torch.special.ndtri(u.clamp(2.0**-25, 1 - 2.0**-25))
     elif kind == "exponential":
         drawn = -torch.log1p(-u) / (numbers[0] if numbers else 1.0)

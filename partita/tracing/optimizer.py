@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
 from math import prod
 from typing import Final
 
@@ -14,7 +16,9 @@ from partita.tracing.prepare import DTYPES
 from partita.tracing.update_units import apart, joined, states_of
 
 SHAPES: Final = ((33, 7), (5, 9), (7,), (11,), (5, 3, 3), (2, 3, 3))  # groups often go by the number of dimensions
+SMALL: Final = (7, 11, 5, 3, 2, 13)
 STEPS: Final = 3
+Shape = tuple[int, ...]
 
 
 def optimizer_spec(task: Task, precision: str) -> Optimizer:
@@ -44,6 +48,34 @@ def optimizer_spec(task: Task, precision: str) -> Optimizer:
         float(own.get("momentum", 0.0)), bool(own.get("nesterov", False)), joins(task),
         bool(optimizer.defaults.get("fused")),
     )  # fmt: skip
+
+
+def state_of_shapes(task: Task, precision: str, shapes: Sequence[Shape]) -> tuple[tuple[str, float, str], ...]:
+    """The state tensors (name, elements for each of the parameters', dtype) of parameters of all these shapes, where
+    state goes by rows and columns (Adafactor): which of a parameter's dimensions it has tells a small one of as many.
+    () where the optimizer does not take such."""
+    found: dict[tuple[str, str], int] = {}
+    try:
+        for count, alike in groupby(sorted(shapes, key=len), key=len):
+            small = torch.nn.Parameter(torch.ones(SMALL[:count], dtype=DTYPES[precision]))
+            small.grad, many = torch.ones_like(small), list(alike)
+            optimizer = task.optimizer([small])
+            optimizer.step()
+            for key, value in optimizer.state[small].items():
+                if isinstance(value, torch.Tensor) and value.numel() > 1:
+                    place = key, str(value.dtype)[6:]
+                    found[place] = found.get(place, 0) + sum(_elements(value, small, shape) for shape in many)
+    except Exception:
+        return ()
+    whole = sum(map(prod, shapes))
+    return tuple((key, elements / whole, dtype) for (key, dtype), elements in found.items())
+
+
+def _elements(state: torch.Tensor, small: torch.Tensor, shape: Shape) -> int:
+    """Of a state tensor of a parameter of `shape`, if the `small` one has `state`."""
+    if state.dim() == small.dim() and all(size in (1, own) for size, own in zip(state.shape, small.shape, strict=True)):
+        return prod(size for size, kept in zip(shape, state.shape, strict=True) if kept > 1)
+    return round(prod(shape) * state.numel() / small.numel())
 
 
 def _check_schedule(task: Task, optimizer: torch.optim.Optimizer) -> None:

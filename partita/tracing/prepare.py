@@ -155,6 +155,11 @@ def split_loss(task: Task, value: Any) -> tuple[torch.Tensor, torch.Tensor | Non
     if isinstance(value, tuple) and len(value) == 2:
         value, weight = value
         if not isinstance(weight, torch.Tensor):
+            if not isinstance(weight, int | float):
+                raise TaskError(
+                    f"the loss of {task.name!r} returns a pair whose second part is a {type(weight).__name__}; return "
+                    "the scalar loss alone, or (sum of losses, their weight)"
+                )
             weight = torch.full((), float(weight))
         if weight.numel() != 1:
             raise TaskError(f"the weight of {task.name!r} has shape {list(weight.shape)}; return two scalars")

@@ -154,3 +154,10 @@ def test_a_folder_may_be_a_path(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OptionError, match=r"file cannot be written \(File exists\); give another directory"):
         pt.train(TASK, "single", "local:1", steps=1, out=tmp_path / "file")
+
+
+@pytest.mark.parametrize("second", [{"accuracy": 1.0}, None, "text"])
+def test_what_a_loss_returns_beside_itself_is_named(second: Any) -> None:
+    task = replace(perceptron(), name="beside", loss=lambda model, batch: (model(batch[0]).mean(), second))
+    with pytest.raises(TaskError, match=f"second part is a {type(second).__name__}; return the scalar loss alone"):
+        pt.capture(task)

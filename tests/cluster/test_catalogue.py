@@ -97,6 +97,11 @@ def test_a_file_names_a_part_or_says_what_it_is_like() -> None:
     ).devices
     assert (mine.kind, mine.memory, mine.price) == ("mine", 40 * 2**30, 2.5)
     assert (mine.flops, mine.multiprocessors) == (named.devices[0].flops, 108)
+    slower = own.replace("price = 2.5", 'flops = { bf16 = "250 TFLOP/s" }')
+    one, _ = read_cluster(
+        TWO.replace("[network]", slower).replace('device = "a100-pcie"', 'device = "mine"'), "t"
+    ).devices
+    assert dict(one.flops) == dict(mine.flops) | {"bf16": 250e12}
 
 
 def test_a_table_of_the_file_goes_before_a_part_of_its_name() -> None:

@@ -15,6 +15,8 @@ from partita.cluster.writing import write_cluster
 from partita.errors import ClusterError
 
 GIGABIT = 1.25e8
+PAIRS = [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]]
+MANY = [[int(i != j) for j in range(17)] for i in range(17)]
 TWO_BOXES = """
 schema = 1
 name = "two-boxes"
@@ -45,6 +47,13 @@ def test_a_file_becomes_a_tree() -> None:
     assert cluster.climbs[5][1].link.bandwidth == 7e9
     assert cluster.devices[0].flops == (("fp32", 19.5e12),)
     assert [port.link.bandwidth for port in cluster.route(0, 5)[0]] == [31e9, 1.25e9]
+
+
+def test_what_is_quicker_than_processors_is_an_accelerator_unless_it_says_otherwise() -> None:
+    silent = TWO_BOXES.replace('backend = "cuda"\n', "")
+    assert {d.backend for d in read_cluster(silent.replace("19.5 T", "163 T"), "t").devices} == {"cuda"}
+    assert {d.backend for d in read_cluster(silent, "t").devices} == {"cpu"}
+    assert {d.backend for d in read_cluster(TWO_BOXES.replace("cuda", "cpu"), "t").devices} == {"cpu"}
 
 
 def test_switches_that_sum_and_meshes_are_facts_of_a_group() -> None:
@@ -149,6 +158,18 @@ WRONG = [
     (
         TWO_BOXES.replace("count = 2\nlink", "count = 2\nmesh = [[1, 1], [1, 0]]\nlink"),
         "wires to itself or to none",
+    ),
+    (
+        TWO_BOXES.replace("count = 2\nlink", f"count = 2\nmesh = {PAIRS}\nlink").replace(
+            "count = 2 }]", "count = 4 }]"
+        ),
+        "no way from member 0 to member 2",
+    ),
+    (
+        TWO_BOXES.replace("count = 2\nlink", f"count = 2\nmesh = {MANY}\nlink").replace(
+            "count = 2 }]", "count = 17 }]"
+        ),
+        "mesh has 17 members; wires between up to 16",
     ),
     (TWO_BOXES.replace('{ device = "gpu" }', '{ device = "gpu", sums = 0.5 }'), "is a device and has 'sums'"),
     (

@@ -136,3 +136,27 @@ def test_an_lstm_layer_counts_its_gates() -> None:
         [(t, n, h), (n, h), (n, h), (99,)], False,
     )  # fmt: skip
     assert flops(graph.operators[0], graph, n) == 2 * t * n * 4 * h * (i + h)
+
+
+class PerSample(nn.Module):
+    """A kernel for each sample (StyleGAN2, dynamic convolution): as many groups as samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.scale = nn.Parameter(torch.randn(5, 3, 3, 3)), nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        count = len(x)
+        weights = self.weight * self.scale(x.mean((2, 3)))[:, None, :, None, None]
+        made = nn.functional.conv2d(x.reshape(1, -1, 8, 8), weights.flatten(0, 1), padding=1, groups=count)
+        return made.view(count, -1)
+
+
+def test_groups_for_each_sample_are_counted_for_any_number() -> None:
+    task = Task(
+        "per-sample", PerSample, lambda model, batch: model(batch[0]).mean(), Synthetic(64, Image(8, 10)),
+        lambda parameters: torch.optim.SGD(parameters, lr=0.1), 4,
+    )  # fmt: skip
+    graph = capture(task)
+    work = [sum(flops(o, graph, batch) for o in graph.operators if is_contraction(o)) for batch in (4, 8)]
+    assert work[1] == 2 * work[0] > 2 * 3 * 4 * 5 * 3 * 9 * 64

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from partita.api import machines
 from partita.cost.wiring import Wiring
-from partita.report.answers import doctor_answer, probe_answer
+from partita.program.ledger import Merge
+from partita.report.answers import comparison_answer, doctor_answer, probe_answer
+from partita.report.words import findings
+from tests.report.timelines import comparison
 
 
 def test_this_machine_in_lines() -> None:
@@ -29,3 +32,21 @@ def test_measured_links_in_lines() -> None:
 def test_one_device_has_no_links() -> None:
     answer = probe_answer({"cluster": "one", "bandwidth": None, "wiring": None, "notes": ["nothing to measure"]})
     assert answer.text == ("one", "nothing to measure")
+
+
+def test_how_late_updates_are_is_said_of_plans_that_have_a_ledger() -> None:
+    def late(versions: int) -> tuple[Merge, ...]:
+        return tuple(Merge("b0", worker, turn, turn, turn + versions, 1) for turn in range(12) for worker in (0, 1))
+
+    found = comparison()
+    assert "versions late" not in " ".join(comparison_answer(found).text[2:3])
+    first = found.rows[0]
+    assert first.predicted
+    assert first.measured
+    row = replace(
+        first, predicted=replace(first.predicted, ledger=late(2)), measured=replace(first.measured, ledger=late(3))
+    )
+    told = replace(found, rows=(row, *found.rows[1:]))
+    sentence = "3.00 versions late on average, predicted 2.00 (distributions 1.00 apart)"
+    assert any(sentence in str(part) for part in comparison_answer(told).text)
+    assert any(sentence in finding.text for finding in findings(told) if finding.about == "Staleness")

@@ -124,3 +124,25 @@ def test_what_a_model_counts_is_found_in_any_precision() -> None:
 def test_a_bound_that_bounds_nothing_is_refused() -> None:
     with pytest.raises(TaskError, match="give a bound above 0"):
         replace(perceptron(), clip_norm=float("inf"))
+
+
+class Spectral(nn.Module):
+    """What no kernel computes in half precision: complex numbers, Fourier's transform, distances."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Any) -> Any:
+        made = self.first(x).float()
+        turned = torch.view_as_real(torch.view_as_complex(made.unflatten(-1, (4, 2))) * 0.5).flatten(-2)
+        waves = torch.fft.rfft(made, dim=-1).abs().sum(-1, keepdim=True)
+        return self.last((turned + waves + torch.cdist(made, torch.eye(8))).to(self.last.weight.dtype))
+
+
+@pytest.mark.parametrize("model", [Turning, Spectral])
+def test_half_precision_leaves_alone_what_has_no_kernel_for_it(model: Any) -> None:
+    task = replace(perceptron(), name=f"half-{model.__name__}", model=model)
+    graph, cluster = capture(task), cluster_of(2)
+    states, _ = train_in_process(task, graph, call("ddp(precision=bf16)", graph, cluster), cluster, 2)
+    assert all(leaf.isfinite().all() for leaf in states[0].leaves.values() if leaf.is_floating_point())

@@ -106,3 +106,15 @@ def test_neither_dropout_nor_batch_statistics_count() -> None:
 def test_which_plans_divide_minibatches(plan: str, parts: bool) -> None:
     graph, machines = capture(perceptron()), cluster_of(2)
     assert divides(lower(graph, call(plan, graph, machines), machines)[-1].program) is parts
+
+
+class Drawn(Numbers):
+    """Samples with noise of their own, drawn as they are read: augmentation."""
+
+    def __getitem__(self, place: int) -> Any:
+        x, y = super().__getitem__(place)
+        return x + torch.randn(x.shape), y
+
+
+def test_samples_that_are_drawn_as_they_are_read_say_nothing_of_the_loss() -> None:
+    assert not unlike_its_parts(replace(perceptron(), name="drawn", data=Drawn()), 6)

@@ -249,3 +249,17 @@ def test_divisions_are_the_best_there_are() -> None:
             worst = max(part.sum() for part in np.split(seconds, starts[1:]))
             every = (np.split(seconds, list(cut)) for cut in combinations(range(1, 7), parts - 1))
             assert worst == min(max(part.sum() for part in each) for each in every)
+
+
+@pytest.mark.parametrize(("size", "batch"), [(3, 64), (24, 256), (40, 512)])
+def test_all_devices_are_tried_also_where_the_minibatch_does_not_divide(size: int, batch: int) -> None:
+    graph, cluster = deep(batch), machines(size, 1e6, 10**7)
+    space, estimates = grid_of(graph, cluster)
+    whole = np.flatnonzero(space.column("data") == size)
+    assert {*space.column("shard")[whole].tolist()} == {0, 1, 2, 3}
+    bounds = LowerBounds(graph, cluster).seconds(space)
+    for i in whole[:: len(whole) // 4]:
+        seconds, memory = clocked(graph, cluster, space.call(int(i)))
+        assert bounds[i] <= seconds * (1 + 1e-9)
+        assert estimates.seconds[i] == pytest.approx(seconds, rel=0.5)
+        assert estimates.memory[i] == pytest.approx(memory, rel=0.5)

@@ -59,3 +59,13 @@ def test_eager_pytorch_draws_the_same_twice_and_in_its_own_kind() -> None:
         assert abs(mean - expected) < 0.1
     assert 0.9 < float(once[1].std()) < 1.1
     assert sorted(once[3].tolist()) == list(range(400))
+
+
+def test_means_and_deviations_may_be_tensors() -> None:
+    means, deviations = torch.arange(2000.0) % 2 * 10, torch.arange(2000.0) % 3 + 1
+    with KeyedDraws(0, 0, ()):
+        both, mean, deviation = torch.normal(means, deviations), torch.normal(means, 1.0), torch.normal(0.0, deviations)
+    for odd in (0, 1):
+        assert abs(both[odd::2].mean() - 10 * odd) < 0.3
+        assert abs(mean[odd::2].mean() - 10 * odd) < 0.2
+    assert [round(float(deviation[k::3].std())) for k in range(3)] == [1, 2, 3]
