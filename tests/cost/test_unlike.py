@@ -47,7 +47,7 @@ def test_the_order_of_cards_does_not_matter_and_the_slow_ones_count() -> None:
     places = [("h100-sxm", "t4"), ("t4", "h100-sxm"), ("t4", "t4"), ("h100-sxm", "h100-sxm")]
     first, second, slow, fast = (api.simulate(graph, "ddp", mixed(*place)).step_seconds for place in places)
     assert first == pytest.approx(second, rel=0.25)  # how sums land goes by the sheet of the first
-    assert fast < 0.6 * first
+    assert fast < first
     assert first == pytest.approx(slow, rel=0.25)
 
 
