@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from traceback import walk_tb
@@ -14,7 +14,7 @@ from traceback import walk_tb
 import torch
 from torch.distributions import Distribution
 
-from partita.errors import PartitaError, TaskError, first_line
+from partita.errors import CaptureError, PartitaError, TaskError, first_line
 from partita.graph.gc_pause import without_gc
 from partita.graph.graph import Graph, Optimizer
 from partita.graph.repeats import find_repeats
@@ -49,21 +49,25 @@ def capture(task: Task, *, batch: int | None = None, precision: str | None = Non
 
 
 def _captured(task: Task, batch: int, precision: str, symbolic: bool) -> Graph:
-    optimizer = optimizer_spec(task, precision)
+    optimizer, why = optimizer_spec(task, precision), Exception()
+    for real in (False, True):
+        try:
+            return _traced(task, batch, precision, optimizer, symbolic, real=real)
+        except TaskError:
+            raise
+        except Exception as error:
+            why = error
+            if not isinstance(error, NeedsData):
+                break
     try:
-        return _traced(task, batch, precision, optimizer, symbolic, real=False)
-    except NeedsData:
-        pass
-    except TaskError:
+        return _opaque(task, batch, precision, optimizer, why)
+    except CaptureError:
+        with suppress(Exception):  # a model that only takes so many samples, such as groups of them
+            return replace(
+                _traced(task, batch, precision, optimizer, False, real=False),
+                blind=f"it is not one step for any number of samples ({first_line(why)})",
+            )
         raise
-    except Exception as error:
-        return _opaque(task, batch, precision, optimizer, error)
-    try:
-        return _traced(task, batch, precision, optimizer, symbolic, real=True)
-    except TaskError:
-        raise
-    except Exception as error:
-        return _opaque(task, batch, precision, optimizer, error)
 
 
 def _sized(graph: Graph, task: Task, precision: str) -> Graph:

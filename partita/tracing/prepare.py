@@ -5,12 +5,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
 from itertools import chain
 from typing import Any, Final
 
 import torch
 from torch import nn
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
+from torch.utils._pytree import (
+    TreeSpec,
+    register_dataclass,
+    tree_flatten,
+    tree_leaves,
+    tree_map_only,
+    tree_unflatten,
+)  # fmt: skip
 from torch.utils.data import default_collate
 
 from partita.errors import TaskError, first_line
@@ -113,13 +121,18 @@ def build_batch(task: Task, indices: Iterable[int], precision: str) -> Any:
 
 def read_batch(task: Task, data: Any, positions: Sequence[int]) -> Any:
     """The samples of a data set at `positions`, collated; read at once where it has `collated`, or `__getitems__`,
-    which torch's DataLoader asks for too. A mapping of any kind, such as a tokenizer's, becomes a dict."""
+    which torch's DataLoader asks for too. A mapping of any kind, such as a tokenizer's, becomes a dict; pytree hears of
+    dataclasses."""
     if task.collate is None and hasattr(data, "collated"):
         return data.collated(positions)
     many = getattr(data, "__getitems__", None)
     samples = [data[i] for i in positions] if many is None else many(positions)
     batch = (task.collate or default_collate)(samples)
-    return dict(batch) if isinstance(batch, Mapping) else batch
+    batch = dict(batch) if isinstance(batch, Mapping) else batch
+    while kinds := {type(leaf) for leaf in tree_leaves(batch) if is_dataclass(leaf)}:
+        for kind in kinds:
+            register_dataclass(kind)
+    return batch
 
 
 def in_precision(tensor: torch.Tensor, precision: str) -> torch.Tensor:

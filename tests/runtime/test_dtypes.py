@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import UserDict
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from partita.errors import CaptureError, LoweringError, TaskError
+from partita.errors import CaptureError, LoweringError, PlanError, TaskError
 from partita.lowering.lower import lower
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import train_in_process
@@ -55,7 +55,25 @@ def wide_loss(model: Any, batch: Any) -> Any:
     return F.cross_entropy(model(batch[0]).float(), batch[1])
 
 
+@dataclass
+class Pair:
+    """A batch as a class of one's own."""
+
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+def paired(samples: list[Any]) -> Pair:
+    return Pair(torch.stack([x for x, _ in samples]), torch.stack([y for _, y in samples]))
+
+
 TASKS = {
+    "dataclass": partial(
+        replace,
+        perceptron(),
+        collate=paired,
+        loss=lambda model, batch: F.cross_entropy(model(batch.x), batch.y),
+    ),
     "complex": partial(replace, perceptron(), model=Turning),
     "wide samples": partial(replace, perceptron(), data=Wide()),
     "mapping": partial(
@@ -146,3 +164,15 @@ def test_half_precision_leaves_alone_what_has_no_kernel_for_it(model: Any) -> No
     graph, cluster = capture(task), cluster_of(2)
     states, _ = train_in_process(task, graph, call("ddp(precision=bf16)", graph, cluster), cluster, 2)
     assert all(leaf.isfinite().all() for leaf in states[0].leaves.values() if leaf.is_floating_point())
+
+
+def test_a_model_that_takes_groups_of_samples_only_trains_on_one_device() -> None:
+    def listwise(model: Any, batch: Any) -> Any:
+        return F.cross_entropy(model(batch[0]).view(len(batch[0]) // 4, -1), batch[1][::4])
+
+    task = replace(perceptron(), name="listwise", loss=listwise)
+    graph = capture(task)
+    assert (graph.rung, graph.symbolic, graph.batch) == ("dispatch", False, 12)
+    assert checked(task, lambda graph: call("single", graph, cluster_of(1)), cluster_of(1), steps=2)["equal"]
+    with pytest.raises(PlanError, match="captured for 12 samples: it is not one step for any number"):
+        lower(graph, call("ddp", graph, cluster_of(2)), cluster_of(2))
