@@ -68,9 +68,10 @@ def copies_of(program: Program) -> dict[str, Copies]:
     found = {}
     for name, ranks in holding.items():
         steppers = updating[name] if name in changed and updating[name] else ranks
-        alone, equal = len(ranks) == 1 or name in copied | raced, bool(agreed[name]) and Space.PARAMETER in same[name]
+        ranks = {min(ranks)} if name in raced else ranks  # what is shared is there once, whoever writes it down
+        alone, equal = len(ranks) == 1 or name in copied, bool(agreed[name]) and Space.PARAMETER in same[name]
         state = len(steppers) == 1 or name in copied or Space.GRADIENT in agreed[name]
-        own = steppers - ranks if name in changed and name not in read else ()
+        own = steppers - ranks if name in changed - raced - read else ()
         found[name] = Copies(
             tuple(sorted(ranks)), alone or equal, tuple(sorted(steppers)), state, tuple(sorted(own))
         )  # fmt: skip
