@@ -15,7 +15,7 @@ from typing import Final
 
 import torch
 
-from partita.program.instruction import Apply, Space
+from partita.program.instruction import Apply
 from partita.program.program import Program, Role
 from partita.runtime.entry import ALIKE, of_piece
 from partita.runtime.lookup import copy_for, rows_of, value_of
@@ -31,7 +31,7 @@ def entering(role: Role) -> dict[str, tuple[Apply, int]]:
     """Bucket -> how contributions make steps on it at a server of that role, and how many come in a round."""
     found: dict[str, tuple[Apply, int]] = {}
     for act in (i.act for i in role.instructions if isinstance(i.act, Apply)):
-        if not act.delta and not act.drop and act.into is not Space.SHARED:
+        if not act.delta and not act.drop:
             found[act.bucket] = act, found.get(act.bucket, (act, 0))[1] + 1
     return found
 

@@ -7,11 +7,11 @@ State that is equal on several ranks is written once: each bucket by one of the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 
-from partita.program.instruction import Act, Apply, Collective, Receive, Space, Update
+from partita.program.instruction import Apply, Collective, Receive, Space, Update
 from partita.program.program import WEIGHT, Program
 from partita.runtime.alike import alike, sums_gradients
 from partita.runtime.contributions import save_contributions
@@ -64,7 +64,8 @@ def copies_of(program: Program) -> dict[str, Copies]:
     copied = {act.bucket for act in served if isinstance(act, Update)}
     raced = {i.act.bucket for _, i in program.instructions() if isinstance(i.act, Apply) and i.act.into is Space.SHARED}
     changed = {i.act.bucket for _, i in program.instructions() if isinstance(i.act, Apply) and i.act.delta}
-    read = {i.act.bucket for _, i in program.instructions() if _reads_weights(i.act)}
+    came = [i.act for _, i in program.instructions() if isinstance(i.act, Receive)]
+    read = {act.bucket for act in came if act.space is Space.PARAMETER}
     found = {}
     for name, ranks in holding.items():
         steppers = updating[name] if name in changed and updating[name] else ranks
@@ -76,10 +77,6 @@ def copies_of(program: Program) -> dict[str, Copies]:
             tuple(sorted(ranks)), alone or equal, tuple(sorted(steppers)), state, tuple(sorted(own))
         )  # fmt: skip
     return found
-
-
-def _reads_weights(act: Act) -> TypeGuard[Receive]:
-    return isinstance(act, Receive) and act.space is Space.PARAMETER
 
 
 def keepers_of(program: Program) -> dict[tuple[Space, str], tuple[int, ...]]:

@@ -62,7 +62,9 @@ def _captured(task: Task, batch: int, precision: str, symbolic: bool) -> Graph:
     try:
         return _opaque(task, batch, precision, optimizer, why)
     except CaptureError:
-        with suppress(Exception):  # a model that only takes so many samples, such as groups of them
+        # A model that only takes so many samples, such as groups of them, can be traced with these. Whatever the user's
+        # code raises then is no news: the error that is told is that of the one real step.
+        with suppress(Exception):
             return replace(
                 _traced(task, batch, precision, optimizer, False, real=False),
                 blind=f"it is not one step for any number of samples ({first_line(why)})",

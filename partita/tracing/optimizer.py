@@ -66,6 +66,7 @@ def state_of_shapes(task: Task, precision: str, shapes: Sequence[Shape]) -> tupl
                     place = key, str(value.dtype)[6:]
                     found[place] = found.get(place, 0) + sum(_elements(value, small, shape) for shape in many)
     except Exception:
+        # The user's optimizer takes no parameters of such shapes by themselves: what one matrix told stands.
         return ()
     whole = sum(map(prod, shapes))
     return tuple((key, elements / whole, dtype) for (key, dtype), elements in found.items())

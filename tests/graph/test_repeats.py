@@ -68,9 +68,9 @@ def test_random_draws_differ_in_their_key_only() -> None:
     assert [run.count for run in find_repeats(replace(graph, operators=tuple(dropped)))] == [3]
 
 
-def test_twenty_thousand_operators_take_seconds_not_minutes() -> None:
+def test_twenty_thousand_operators_take_less_than_a_second() -> None:
     graph = tower(200, 100)
     begun = thread_time()
     (run,) = find_repeats(graph)
-    assert thread_time() - begun < 10.0
+    assert thread_time() - begun < 1.0
     assert (run.length, run.count) == (101, 200)
