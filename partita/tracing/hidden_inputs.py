@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from partita.errors import CaptureError
 from partita.task import Task
-from partita.tracing.prepare import build_batch, build_model, flatten
+from partita.tracing.prepare import build_batch, checked_model, flatten
 
 USES: Final = (
     "bool", "eq", "ne", "lt", "le", "gt", "ge", "hash", "len", "iter", "getitem", "index", "int", "float", "contains",
@@ -63,12 +63,14 @@ def own_values(model: nn.Module) -> dict[tuple[str, str], Any]:
 @contextmanager
 def warmed(task: Task) -> Iterator[partial[Any]]:
     """A forward pass that can be made again and again, and was once: on fake tensors, or on real ones if the model asks
-    what is in them."""
+    what is in them. In the precision in which the model is built: fake weights cannot always be cast."""
     tensors, rest = flatten(build_batch(task, range(min(2, len(task.data))), task.precision))
     for mode in (FakeTensorMode(allow_non_fake_inputs=True), None):
         with mode or nullcontext(), seen_through():
-            model = build_model(task, task.precision)
-            batch = rest.batch([mode.from_tensor(tensor) if mode else tensor for tensor in tensors])
+            model = checked_model(task)
+            own = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
+            given = [tensor.to(own) if own and tensor.is_floating_point() else tensor for tensor in tensors]
+            batch = rest.batch([mode.from_tensor(tensor) if mode else tensor for tensor in given])
             once = partial(task.loss, model, batch)
             try:
                 once()
