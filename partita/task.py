@@ -40,8 +40,9 @@ class Task:
     say).
 
     `data` is a map-style dataset of samples (tuples or dicts of tensors). Its samples are read at once if it has
-    `__getitems__(positions)`, or `collated(positions)`, which returns a batch. `validation` is a dataset for the
-    held-out loss.
+    `__getitems__(positions)`, or `collated(positions)`, which returns a batch. What a sample draws from torch's,
+    Python's or NumPy's own generator goes by seed, epoch and sample, so that all who read it have the same; draws of a
+    generator that the dataset keeps, or in `collated`, do not. `validation` is a dataset for the held-out loss.
 
     `optimizer(parameters)` builds a torch optimizer. It is called with all parameters and with some of them; these keep
     the parameter groups that they have among all. `schedule(optimizer)` builds an LR scheduler that is stepped once a

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import torch
 
+from partita.runtime.generators import ALONE
 from partita.tracing.draws import check_keyed, keyed_dropout, keyed_random, keyed_uniform
 
 DRAWS: Final = "draws"
@@ -64,14 +65,15 @@ def drawn_again(env: dict[str, Any], key: int, device: torch.device, kept: bool,
     """A context for random numbers that recomputation draws a second time. If `kept`, torch's generator state is
     stored; `again`: it is set to the stored state, and restored afterwards."""
     random: Any = torch.cuda if device.type == "cuda" else torch
-    now = random.get_rng_state() if kept or again else None
-    if kept:
-        env[f"{DRAWS}.{key}"] = now
-    if again:
-        random.set_rng_state(env.pop(f"{DRAWS}.{key}"))
-    yield
-    if again:
-        random.set_rng_state(now)
+    with ALONE:
+        now = random.get_rng_state() if kept or again else None
+        if kept:
+            env[f"{DRAWS}.{key}"] = now
+        if again:
+            random.set_rng_state(env.pop(f"{DRAWS}.{key}"))
+        yield
+        if again:
+            random.set_rng_state(now)
 
 
 DRAWING: Final[dict[str, Callable[..., Any]]] = {"partita.dropout": dropout, "partita.random": random}

@@ -2,14 +2,22 @@
 
 Epoch e visits `randperm(len(data), generator=manual_seed(seed + e))`; minibatch k is positions k*B to (k+1)*B of it; a
 last partial minibatch is dropped.
+
+What a data set draws at random goes by the sample and not by who reads it, or when:
+
+  epoch 3, sample 17   --> seed of (seed, 3, 17) --> torch's, Python's, NumPy's generators --> data[17]
+
+so the first stage's inputs and the last stage's labels are of one draw, every division of a minibatch has the same
+samples, and a run that goes on has those that it would have had. (Generators that a data set keeps for itself do not
+hear of it.)
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 import torch
@@ -17,15 +25,17 @@ import torch
 from partita.errors import TaskError, first_line
 from partita.graph.graph import Graph
 from partita.runtime.device import to_device
+from partita.runtime.generators import ALONE, generators_kept, random_states, seed_all
 from partita.task import Task
+from partita.tracing.draws import seed_for
 from partita.tracing.prepare import DTYPES, Rest, flatten, read_batch
 
-DEFAULT_DTYPE: Final = threading.Lock()
+LOOKED_AT: Final = 4  # samples that tell whether a data set draws at random
 
 
 @dataclass
 class Feed:
-    """The task's data in the order of `seed`; it keeps the permutation of the current epoch."""
+    """The task's data in the order of `seed`; it keeps the permutation of the current epoch, which `positions` sets."""
 
     task: Task
     seed: int
@@ -36,6 +46,17 @@ class Feed:
     def at_hand(self) -> bool:
         """Whether samples are in memory (a data set with `collated`), so that reading them does not wait."""
         return self.task.collate is None and hasattr(self.task.data, "collated")
+
+    @cached_property
+    def draws(self) -> bool:
+        """Whether reading samples uses a random generator of this process."""
+        if self.at_hand:
+            return False
+        with generators_kept():
+            before = random_states("cpu")
+            read_batch(self.task, self.task.data, range(min(LOOKED_AT, len(self.task.data))))
+            after = random_states("cpu")
+        return not all(torch.equal(state, after[name]) for name, state in before.items())
 
     def positions(self, step: int, start: int, count: int) -> list[int]:
         """Indices into the data of samples `start` to `start + count` of the minibatch of `step` (from 0)."""
@@ -56,8 +77,8 @@ class Feed:
     ) -> tuple[list[torch.Tensor], Rest]:
         """The same, and the rest of the batch."""
         try:
-            with DEFAULT_DTYPE if floating is torch.float64 else nullcontext():
-                batch = read_batch(self.task, self.task.data, positions)
+            with ALONE if floating is torch.float64 else nullcontext():
+                batch = self.batch(positions)
         except Exception as error:
             raise TaskError(
                 f"reading samples {list(positions)[:4]}... of {self.task.name!r} failed ({first_line(error)}); correct "
@@ -65,6 +86,27 @@ class Feed:
             ) from error
         leaves, rest = flatten(batch)
         return [to_device(leaf, device, floating) for leaf in leaves], rest
+
+    def batch(self, positions: Sequence[int]) -> Any:
+        """The samples of the current epoch, collated."""
+        if not self.draws:
+            return read_batch(self.task, self.task.data, positions)
+        with generators_kept():
+            return read_batch(self.task, Drawn(self.task.data, self.seed, self.epoch), positions)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The samples of an epoch whose random numbers go by (seed, epoch, index), read one by one."""
+
+    data: Any
+    seed: int
+    epoch: int
+
+    def __getitem__(self, index: int) -> Any:
+        seed_all(seed_for(self.seed, self.epoch, index))
+        many = getattr(self.data, "__getitems__", None)
+        return self.data[index] if many is None else many([index])[0]
 
 
 def check_shapes(graph: Graph, leaves: Sequence[torch.Tensor], count: int, step: int) -> None:
@@ -95,7 +137,7 @@ def default_floats(floating: torch.dtype | None) -> Iterator[None]:
     if floating is not torch.float64:
         yield
         return
-    with DEFAULT_DTYPE:
+    with ALONE:
         before = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
         try:

@@ -1,13 +1,21 @@
-"""The states of the random generators of a process: torch's, Python's and numpy's."""
+"""The random generators that a process has one of: torch's, Python's and NumPy's.
+
+A lane may read samples that are drawn at random while another computes with random numbers, from the same generators.
+`ALONE` is held by whoever uses them, and by whoever needs a default dtype of its own, which is one of a process too.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from typing import Any
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
 
 import numpy as np
 import torch
+
+ALONE: Final = threading.RLock()
 
 
 def random_states(device: str) -> dict[str, torch.Tensor]:
@@ -36,3 +44,23 @@ def set_random_states(states: Mapping[str, torch.Tensor], device: str) -> None:
     np.random.set_state(("MT19937", np.array(keys, dtype=np.uint32), position, has, states["numpy-normal"].item()))
     if "cuda" in states and device.startswith("cuda"):
         torch.cuda.set_rng_state(states["cuda"], device)
+
+
+def seed_all(seed: int) -> None:
+    """Seed the three generators of the host, of which NumPy's takes 32 bits."""
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """A context that has the generators of the host to itself and leaves them as they were."""
+    with ALONE:
+        states = torch.get_rng_state(), random.getstate(), np.random.get_state()
+        try:
+            yield
+        finally:
+            torch.set_rng_state(states[0])
+            random.setstate(states[1])
+            np.random.set_state(states[2])

@@ -19,7 +19,6 @@ from partita.runtime.feed import Feed, place
 from partita.runtime.reference import fresh, shares_of
 from partita.task import Task
 from partita.tracing.draws import KeyedDraws
-from partita.tracing.prepare import read_batch
 from partita.tracing.promote import Promoted
 
 SAMPLES: Final = 8
@@ -35,7 +34,7 @@ def unlike_its_parts(task: Task, batch: int, seed: int = 0) -> str:
     """A sentence if the loss of the first samples is not the mean of the losses of one and of the rest; "" if it is,
     or cannot be computed. It is computed in fp64 and in evaluation mode, so that neither batch statistics nor
     dropout count."""
-    return _unlike(task, seed, [(0, range(min(SAMPLES, batch)), 0, 1)])
+    return _unlike(task, Feed(task, seed), [(0, range(min(SAMPLES, batch)), 0, 1)])
 
 
 def unlike_its_shares(task: Task, program: Program, steps: int, seed: int = 0) -> str:
@@ -43,23 +42,23 @@ def unlike_its_shares(task: Task, program: Program, steps: int, seed: int = 0) -
     shares, feed = [share for share in shares_of(program) if not share.step], Feed(task, seed)
     divided = ((step, share) for step in range(steps) for share in shares)
     return _unlike(
-        task, seed, ((t, feed.positions(t, 0, program.batch), share.start, share.count) for t, share in divided)
+        task, feed, ((t, feed.positions(t, 0, program.batch), share.start, share.count) for t, share in divided)
     )
 
 
-def _unlike(task: Task, seed: int, divided: Iterable[tuple[int, Sequence[int], int, int]]) -> str:
+def _unlike(task: Task, feed: Feed, divided: Iterable[tuple[int, Sequence[int], int, int]]) -> str:
     """The sentence of the first of the (step, samples, start and count of a part of them) that needs one."""
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            own = fresh(task, seed=seed, precision="fp64")
+            own = fresh(task, seed=feed.seed, precision="fp64")
             own.model.eval()
             for step, samples, start, count in divided:
                 part, rest = samples[start : start + count], [*samples[:start], *samples[start + count :]]
                 if not part or not rest:
                     continue
                 read = (samples, samples, part, rest)
-                whole, again, one, others = (_sums(task, own.model, some, seed, step) for some in read)
-                if whole != again:  # samples that are drawn as they are read tell nothing
+                whole, again, one, others = (_sums(task, own.model, feed, some, step) for some in read)
+                if whole != again:  # by a generator of the data set's own, or by a clock: it tells nothing
                     return ""
                 pairs = zip(whole, one, others, strict=True)
                 if not all(isclose(a + b, total, rel_tol=CLOSE, abs_tol=CLOSE) for total, a, b in pairs):
@@ -79,10 +78,10 @@ def _sentence(task: Task, count: int, few: int, means: Sequence[float]) -> str:
     )
 
 
-def _sums(task: Task, model: Any, samples: Sequence[int], seed: int, step: int) -> tuple[float, float]:
+def _sums(task: Task, model: Any, feed: Feed, samples: Sequence[int], step: int) -> tuple[float, float]:
     """(sum of losses, sum of weights) over samples of the data."""
-    batch = read_batch(task, task.data, samples)
-    with Promoted(), KeyedDraws(seed, step, samples):
+    batch = feed.batch(samples)
+    with Promoted(), KeyedDraws(feed.seed, step, samples):
         loss = task.loss(model, tree_map(lambda leaf: place(leaf, "cpu", torch.float64), batch))
     if isinstance(loss, tuple):
         return float(loss[0]), float(loss[1])

@@ -33,7 +33,7 @@ from partita.runtime.turns import Parts, turns_of
 from partita.task import Task
 from partita.tracing.draws import NOTHING, KeyedDraws
 from partita.tracing.hidden_inputs import seen_through
-from partita.tracing.prepare import DTYPES, cast, hooked, read_batch
+from partita.tracing.prepare import DTYPES, cast, hooked
 from partita.tracing.promote import Promoted
 
 
@@ -127,7 +127,7 @@ class Reference:
         weight, which is returned (else 0); of the loss times `scale`."""
         wider = torch.float64 if self.precision == "fp64" else torch.float32
         positions = self.feed.positions(step, start, count)
-        batch = read_batch(self.task, self.task.data, positions)
+        batch = self.feed.batch(positions)
         batch = tree_map(lambda leaf: place(leaf, "cpu", DTYPES[self.precision]), batch)
         with ExitStack() as modes:
             for mode in self.modes() or ([Promoted()] if self.precision == "fp64" else []):

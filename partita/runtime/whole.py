@@ -19,6 +19,7 @@ from torch.nn.utils import stateless
 from partita.errors import TaskError
 from partita.graph.graph import Graph
 from partita.runtime.draws import DRAWS
+from partita.runtime.generators import ALONE
 from partita.runtime.neutral import neutral, reached
 from partita.task import Task
 from partita.tracing.draws import KeyedDraws
@@ -99,7 +100,7 @@ def forward(
     held = dict(zip((name for name, _ in model.named_buffers()), (buffer.data for buffer in buffers), strict=True))
     held |= {name: held[name].clone() for name in whole.changed}
     kept = SavedForBackward(torch.empty(()), weights, draws, whole.doubled)
-    with kept.modes(), stateless._reparametrize_module(model, weights | held, tie_weights=True):
+    with ALONE, kept.modes(), stateless._reparametrize_module(model, weights | held, tie_weights=True):
         kept.loss, weight = split_loss(whole.task, whole.task.loss(model, batch))
         after = dict(model.named_buffers())
     check_unchanged(name for name, given in weights.items() if given._version)

@@ -50,6 +50,12 @@ def sample_dims(graph: Graph) -> dict[int, int]:
     return {key: along for key, along in draws if isinstance(key, int) and isinstance(along, int) and along}
 
 
+def seed_for(*key: int) -> int:
+    """A seed of 63 bits, another one for each key."""
+    words = hashlib.blake2b(" ".join(map(str, key)).encode(), digest_size=8).digest()
+    return int.from_bytes(words, "little") >> 1
+
+
 def keyed_uniform(
     shape: Sequence[int], seed: int, step: int, key: int, samples: Sequence[int], dtype: torch.dtype = torch.float32,
     along: int = 0,
@@ -68,8 +74,7 @@ def keyed_uniform(
 
 
 def _draw(shape: Sequence[int], seed: int, step: int, key: int, sample: int) -> Tensor:
-    words = hashlib.blake2b(f"{seed} {step} {key} {sample}".encode(), digest_size=8).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(words, "little") >> 1)
+    generator = torch.Generator().manual_seed(seed_for(seed, step, key, sample))
     return torch.randint(1 << BITS, tuple(shape), generator=generator)
 
 

@@ -116,5 +116,5 @@ class Drawn(Numbers):
         return x + torch.randn(x.shape), y
 
 
-def test_samples_that_are_drawn_as_they_are_read_say_nothing_of_the_loss() -> None:
+def test_samples_that_are_drawn_as_they_are_read_do_not_hide_a_mean() -> None:
     assert not unlike_its_parts(replace(perceptron(), name="drawn", data=Drawn()), 6)
