@@ -23,7 +23,7 @@ from partita.lab.fork_client import load_ahead
 from partita.report import arguments as arg
 from partita.report.answer import Answer, open_streams, say, stdout_kept_free
 from partita.report.failure import INTERRUPTED, attempt, terminable
-from partita.report.given import given
+from partita.report.given import check_words, given
 from partita.report.progress import telling
 
 VARIABLES = (
@@ -44,16 +44,21 @@ def main(words: list[str] | None = None) -> int:
     # Threads of torch that wait for each other sleep: beside other work on the machine, spinning took twice as long.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     atexit.register(gc.freeze)  # an interpreter that ends collects all that torch has made, which takes a second
-    given = sys.argv[1:] if words is None else words
-    as_json = "--json" in (given[: given.index("--")] if "--" in given else given)
+    own = words is None
+    words = sys.argv[1:] if words is None else words
+    as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
     with stdout_kept_free() if as_json else nullcontext(), terminable(), telling() as tell:
-        run = partial(get_command(app).main, given, prog_name="partita", standalone_mode=False, obj=tell)
-        answer = attempt(run, given)
+        answer = attempt(partial(_run, words, tell), words)
     code = say(answer, as_json)
-    if words is None and code == INTERRUPTED:
+    if own and code == INTERRUPTED:
         # Where Ctrl-C came while a text was executed, as dataclasses do, Python ends by a signal, caught or not.
         os._exit(code)
     return code
+
+
+def _run(words: list[str], tell: Any) -> Any:
+    check_words(words)
+    return get_command(app).main(words, prog_name="partita", standalone_mode=False, obj=tell)
 
 
 @app.callback(invoke_without_command=True)

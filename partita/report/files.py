@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from os.path import exists, isdir, isfile  # false, too, for what may not be asked
+from os.path import exists, isdir, isfile, realpath  # the first three: false, too, for what may not be asked
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -21,6 +21,15 @@ def check_writable(*paths: Path | None) -> None:
             why = "" if _takes(path) else "nothing may be written there"
         if why:
             raise OptionError(f"{path} cannot be written ({why}); give a file in a folder that is there")
+
+
+def check_apart(*paths: Path | None) -> None:
+    """Raises OptionError where one path is to hold two things, of which the second would take the first one's place.
+    A terminal or a pipe takes both."""
+    wanted = [path for path in paths if path is not None and (isfile(path) or isdir(path) or not exists(path))]
+    for at, path in enumerate(wanted):
+        if realpath(path) in map(realpath, wanted[:at]):
+            raise OptionError(f"{path} is given for two things that are written; give each a path of its own")
 
 
 def check_folder(path: Path | None) -> None:

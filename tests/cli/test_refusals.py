@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from partita.__main__ import main
+from partita.report.files import check_apart
+from partita.report.given import check_words
+
 CLUSTER = """
 schema = 1
 name = "two"
@@ -91,3 +95,38 @@ def test_every_verb_refuses_before_it_loads_anything(wrong: dict[str, str]) -> N
     meant = ("bandwidth", "bucket_bytes", "ddp", "mesh", "digits-cnn", "staleness")
     for hint in (*(f"did you mean {word!r}" for word in meant), "give each knob once", "price = 2.5"):
         assert any(hint in line for line in said), hint
+
+
+COMPARE = ["compare", "digits-cnn", "--cluster", "local:2", "--plans", "ddp", "--steps", "2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "behind"),
+    [
+        (["train", "digits-cnn", "--cluster", "local:2", "--plan", "ddp", "--steps", "2", "--out", ""], "--out"),
+        ([*COMPARE, "--out="], "--out"),
+        ([*COMPARE, "--sweep", ""], "--sweep"),
+        (["verify", "digits-cnn", "--plan", "ddp", "--cluster", ""], "--cluster"),
+        (["recipes", ""], "recipes"),
+        (["", "digits-cnn"], "partita"),
+    ],
+)
+def test_an_empty_text_is_not_taken_for_nothing(
+    words: list[str], behind: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`--out "$OUT"` where the variable is not set must not train and keep nothing."""
+    assert main(words) == 2
+    said = capfd.readouterr().err
+    assert said == f"partita: an empty text is given behind {behind}; give a value there, or leave it out\n"
+
+
+def test_an_empty_text_is_another_programs_affair() -> None:
+    check_words(["cluster", "lab", "local:2", "--", "echo", "", "--x="])
+
+
+@pytest.mark.parametrize("second", ["--trace", "--out"])
+def test_two_answers_in_one_place_are_refused(second: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert main([*COMPARE, "--report", str(tmp_path / "a"), second, str(tmp_path / "link" / "a")]) == 2
+    assert "is given for two things that are written; give each a path of its own" in capfd.readouterr().err
+    check_apart(Path("/dev/null"), Path("/dev/null"), None)  # takes both
