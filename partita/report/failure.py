@@ -50,6 +50,8 @@ def _misused(error: Any, words: Sequence[str]) -> str:
     """What is wrong in a command line, with the value that was given."""
     sentence = " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")
     for option in getattr(getattr(error, "param", None), "opts", ()):
+        if not option.startswith("-"):  # an argument goes by a name, which is nothing that was typed
+            continue
         for word, after in zip(words, [*words[1:], ""], strict=True):
             value = after if word == option else word.removeprefix(f"{option}=")
             said = repr(value) in sentence or f" {value} " in sentence

@@ -167,6 +167,11 @@ def test_a_wrong_value_is_repeated(say: Say, option: str, value: str, sentence: 
     assert sentence in err
 
 
+def test_a_missing_argument_is_not_a_word_of_its_name(say: Say) -> None:
+    """`cluster` is a command and the name of an argument."""
+    assert say("cluster", "show") == (2, "", "partita: Missing argument 'C'; see partita cluster show --help\n")
+
+
 @pytest.mark.parametrize("words", [("plan", "--top", "2"), ("simulate", "--plan", "ddp"), ("fit",)], ids=" ".join)
 def test_a_saved_graph_is_planned_for(say: Say, graph: str, words: tuple[str, ...]) -> None:
     command, *options = words
