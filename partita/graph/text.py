@@ -3,7 +3,7 @@
     {"schema": 1, "format": "partita graph",
      "tables": {"tensors": [...], "targets": [...], "modules": [...], "sources": [...]},
      "operators": [[name, target, arguments, keywords, outputs, several, phase, module, source, twin], ...],
-     ...the other fields of Graph}
+     ...the other fields of Graph, "sha256": of all before it}
 
 An argument is itself, or `{"r": [name, index]}` a Ref, `{"s": [kind, value]}` a Symbol, `{"a": [each, rest]}` an
 Affine, `{"q": [scale, power]}` a Ratio, `{"f": "inf"}` a float that JSON lacks; lists are tuples.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import json
 import math
 from collections.abc import Hashable
@@ -59,7 +60,7 @@ def write_graph(graph: Graph, path: Path | str) -> None:
         "tables": {name: list(rows) for name, rows in tables.rows.items()} | {"tensors": tables.tensors},
     }  # fmt: skip
     try:
-        Path(path).write_text(json.dumps(record, separators=(",", ":"), allow_nan=False))
+        Path(path).write_text(_text(record | {"sha256": _digest(record)}))
     except OSError as error:
         raise InputError(f"the graph cannot be written to {path} ({error.strerror}); give a path that can be") from None
 
@@ -79,10 +80,22 @@ def read_graph(path: Path | str) -> Graph:
             f"the graph file {path} has schema {record.get('schema')!r}; this version reads schema {SCHEMA}, "
             f"so capture it anew or update Partita"
         )
+    digest = record.pop("sha256", None)  # a file by another hand has none
     try:
-        return _whole(_graph(record))
+        graph = _whole(_graph(record))
+        if digest not in (None, _digest(record)):
+            raise ValueError("its sha256 is not that of its contents")
+        return graph
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError, binascii.Error) as error:
         raise InputError(f"the graph file {path} is damaged ({error!r}); {REMEDY}") from None
+
+
+def _text(record: dict[str, Any]) -> str:
+    return json.dumps(record, separators=(",", ":"), allow_nan=False)
+
+
+def _digest(record: dict[str, Any]) -> str:
+    return hashlib.sha256(_text(record).encode()).hexdigest()
 
 
 @dataclass

@@ -98,3 +98,27 @@ def test_a_step_that_is_not_whole_is_refused(field: str, value: object, words: s
     path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
     with pytest.raises(InputError, match=words):
         read_graph(path)
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [('"float32"', '"float3x"'), ("[0.125,-1]", "[0.125,-2]"), ("mul.Tensor", "mul.Scalar")],
+)
+def test_damage_that_leaves_a_graph_whole_is_found(was: str, now: str, tmp_path: Path) -> None:
+    """A flipped letter would end in an error of whatever reads it first, or plan for another step."""
+    path = tmp_path / "g.json"
+    write_graph(GRAPH, path)
+    text = path.read_text()
+    path.write_text(text.replace(was, now))
+    assert was in text
+    with pytest.raises(InputError, match=r"g.json is damaged \(.*its sha256 is not that of its contents"):
+        read_graph(path)
+
+
+def test_a_graph_without_a_digest_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "g.json"
+    write_graph(GRAPH, path)
+    record = json.loads(path.read_text())
+    assert len(record.pop("sha256")) == 64
+    path.write_text(json.dumps(record, indent=1))
+    assert read_graph(path) == GRAPH
