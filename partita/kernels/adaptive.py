@@ -3,7 +3,6 @@ mean of the bins' largest (AdaComp, SP-04; Chen et al., AAAI 2018)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import ceil, inf
 from typing import Any, Final
 
@@ -13,8 +12,8 @@ import torch
 from partita.kernels.chosen import places_of_threshold
 from partita.kernels.compiled import Array, array_of, fused
 from partita.kernels.site import Site
+from partita.wire.codec import Settings
 
-Settings = Mapping[str, float]
 SAMPLE: Final = 65536
 HEAD: Final = 8
 MEAN: Final = 4

@@ -4,7 +4,6 @@ its own behind those of the blocks before, so that places stand in order. The ho
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 import torch
@@ -13,9 +12,8 @@ from triton.language import constexpr, tensor
 
 from partita.kernels.card_bits import BLOCK, blocks, kernel, launch
 from partita.kernels.chosen import sampled
-from partita.wire.codec import kept
+from partita.wire.codec import Settings, kept
 
-Settings = Mapping[str, float]
 PLACE: Final = 0x7FFFFFFF
 
 

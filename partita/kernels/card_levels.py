@@ -6,7 +6,7 @@ message     head (4 bytes) | codes     or     codes     or     codes | means of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -31,8 +31,8 @@ from partita.kernels.card_bits import (
 )
 from partita.kernels.levels import HEAD, LEAST, MOST
 from partita.kernels.tree import BOOK, EDGES
+from partita.wire.codec import Settings
 
-Settings = Mapping[str, float]
 WHOLE: Final = 2**31 - 1  # a group of all numbers
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import sqrt
 from typing import Final
 
@@ -10,9 +9,8 @@ import numpy as np
 import torch
 
 from partita.kernels.compiled import Array, array_of, fused
-from partita.wire.codec import kept
+from partita.wire.codec import Settings, kept
 
-Settings = Mapping[str, float]
 SAMPLE: Final = 16384
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,10 +14,9 @@ from partita.kernels.cards import ANYWHERE, pair_of
 from partita.kernels.site import NOWHERE, Site
 from partita.plan.wire import Codec
 from partita.units import Bytes
-from partita.wire.codec import settings_of, spec_of
+from partita.wire.codec import Settings, settings_of, spec_of
 from partita.wire.plugins import Registry
 
-Settings = Mapping[str, float]
 Encode = Callable[[torch.Tensor, torch.Tensor, Settings, int, bool, Site], int | None]
 Decode = Callable[[torch.Tensor, torch.Tensor, Settings, bool, Site], None]
 Places = Callable[[torch.Tensor, int, Settings], torch.Tensor]

@@ -8,7 +8,6 @@ dense     level + 1, sign where it is not 0, for every number
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,7 @@ import torch
 
 from partita.kernels.bits import gamma
 from partita.kernels.compiled import Array, array_of, fused, uniform
-
-Settings = Mapping[str, float]
+from partita.wire.codec import Settings
 
 
 def encode_qsgd(values: torch.Tensor, message: torch.Tensor, settings: Settings, key: int, back: bool) -> int:

@@ -3,7 +3,6 @@ et al. 2015, Courbariaux et al. 2014) and DoReFa's gradients (QU-11; Zhou et al.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import frexp
 
 import numpy as np
@@ -11,8 +10,8 @@ import torch
 
 from partita.kernels.bits import pack, unpack
 from partita.kernels.compiled import Array, array_of, fused, largest, uniform
+from partita.wire.codec import Settings
 
-Settings = Mapping[str, float]
 Pair = tuple[float, float]
 HEAD = 4  # bytes in front of the codes
 BLOCK = 2**12  # numbers

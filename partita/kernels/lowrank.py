@@ -8,16 +8,16 @@ less than a hundred-thousandth of the longest is none: its Q begins anew from ra
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 
 from partita.kernels.site import Site
+from partita.wire.codec import Settings
 from partita.wire.lowrank import Factored, factored
 
-Settings = Mapping[str, float]
 LEAST: Final = 1e-5
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 import torch
@@ -33,10 +33,9 @@ from partita.kernels.plain_levels import (
     ranges,
     tree,
 )
-from partita.wire.codec import SPECS, kept
+from partita.wire.codec import SPECS, Settings, kept
 from partita.wire.plugins import Registry
 
-Settings = Mapping[str, float]
 Encode = Callable[..., torch.Tensor]
 Decode = Callable[[torch.Tensor, torch.Tensor, Settings], torch.Tensor]
 

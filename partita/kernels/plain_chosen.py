@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import ceil, inf
 
 import torch
 
 from partita.kernels.plain_bits import bytes_of, numbers
-from partita.wire.codec import kept
+from partita.wire.codec import Settings, kept
 
-Settings = Mapping[str, float]
 SIGN = 0x7FFFFFFF
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import ceil, log2
 from typing import Any
 
 import torch
 
 from partita.kernels.plain_bits import bits_of, bytes_of, numbers, packed, uniform, unpacked
-
-Settings = Mapping[str, float]
+from partita.wire.codec import Settings
 
 
 def fixed(v: torch.Tensor, s: Settings, key: int) -> torch.Tensor:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 
 import torch
 
-Shapes = Sequence[Sequence[int]]
+from partita.wire.codec import Settings
+from partita.wire.lowrank import Shapes
 
 
 def low_rank(
-    own: Sequence[torch.Tensor], shapes: Shapes, settings: Mapping[str, float], basis: torch.Tensor, seed: int
+    own: Sequence[torch.Tensor], shapes: Shapes, settings: Settings, basis: torch.Tensor, seed: int
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
     """What is understood of each worker's flat vector, and the Qs of all matrices, flat, for the next time."""
     said, after = [torch.zeros_like(v) for v in own], torch.zeros_like(basis)

@@ -5,14 +5,11 @@ tag   00 nothing: |v| <= bound    01 a byte of steps of 2 bound    10 two bytes 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import torch
 
 from partita.kernels.compiled import Array, array_of, fused
-
-Settings = Mapping[str, float]
+from partita.wire.codec import Settings
 
 
 def encode_ranges(values: torch.Tensor, message: torch.Tensor, settings: Settings, key: int, back: bool) -> int:

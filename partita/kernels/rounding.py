@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 import torch
 
 from partita.kernels.compiled import Array, array_of, fused, largest
+from partita.wire.codec import Settings
 
-Settings = Mapping[str, float]
 STRETCH: Final = 2**14  # numbers
 
 

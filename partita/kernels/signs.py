@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 import torch
 
 from partita.kernels.compiled import Array, array_of, fused, uniform
+from partita.wire.codec import Settings
 
-Settings = Mapping[str, float]
 BLOCK: Final = 4096  # numbers, a multiple of four
 
 

@@ -6,15 +6,14 @@ largest, a one, and in the bits that are left a linear fraction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 import torch
 
 from partita.kernels.compiled import Array, array_of, fused, largest
+from partita.wire.codec import Settings
 
-Settings = Mapping[str, float]
 CELL: Final = 18  # bits of an fp32 below those that look up where a number's code is near
 
 
