@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partita.cluster.cluster import Cluster, Group
+from partita.cost.kernels import ASSUMED
 from partita.cost.wiring import PASSES, Circle, Curve, Wiring
 from partita.program.space import Kind
 from partita.units import BytesPerSecond, Seconds
@@ -66,7 +67,6 @@ FLAGGED: Final = 0.8  # of the link's payload, LL128's (NCCL reckons with 0.92)
 NETWORK: Final = 0.95
 CALL: Final = 10e-6
 CHANNELS: Final = 16  # of NCCL's, each of which takes a multiprocessor as long as bytes flow
-ASSUMED: Final = 100  # multiprocessors of a device that does not say
 PCIE: Final = 64e9
 SIZES: Final = np.unique(np.round(2.0 ** np.arange(6, 35.1, 0.5)))
 

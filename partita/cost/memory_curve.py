@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from partita.program.timeline import PARTS
 from partita.units import Bytes
 
+MOMENTS: Final = 240  # at most, of a curve that is kept, predicted or measured
 ByteSeries = NDArray[np.int64]  # bytes by moment or operator and, where there is a second dimension, by purpose
 
 

@@ -17,7 +17,7 @@ from partita.plan.plan import Plan
 from partita.plan.sync import Sync, Topology
 
 SCHEMA = 1
-MOST: Final = 2**63
+MOST: Final = 2**63  # of any whole number, a knob among them: what 64 bits hold
 FORMER: Final = {"what": "payload", "tight": "consistency", "often": "frequency"}  # keys of a Sync in older files
 
 

@@ -16,6 +16,7 @@ from partita.cost.costs import Costs
 from partita.errors import PlanError, users_code
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
+from partita.plan.text import MOST
 from partita.recipes.ad_psgd import ad_psgd
 from partita.recipes.adam import adam
 from partita.recipes.admm import admm
@@ -134,7 +135,6 @@ OURS: Final[dict[str, Recipe]] = {
     "zero3": Recipe(zero3, ("ME-03",), "sharded state", "Rajbhandari et al., SC 2020"),
     "zero_bubble": Recipe(zero_bubble, ("EX-07",), "pipelined stages", "Qi et al., ICLR 2024"),
 }
-MOST: Final = 2**63  # of any knob: what a 64-bit number holds
 FAMILIAR: Final = {"fsdp": "zero3", "fsdp2": "zero3", "dp": "ddp", "allreduce": "ddp", "ps": "ps_sync", "pp": "gpipe"}
 
 

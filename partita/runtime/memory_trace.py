@@ -6,18 +6,16 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from partita.cost.memory_curve import highest
+from partita.cost.memory_curve import MOMENTS, highest
 from partita.program.timeline import Span
 from partita.runtime.device import CPU
 from partita.units import Bytes, Seconds
-
-MOMENTS: Final = 240
 
 
 @dataclass(frozen=True)

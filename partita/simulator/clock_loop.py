@@ -28,7 +28,7 @@ from partita.simulator.clock_state import (
 from partita.simulator.queues import dequeue, enqueue, part, pop, put, whole
 from partita.simulator.sharing import end_flow, mark, share, start_flow
 
-MOMENT = 1e-12
+MOMENT = 1e-12  # events less than this (relative) apart are one moment
 
 
 @part

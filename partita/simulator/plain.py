@@ -12,14 +12,9 @@ import numpy as np
 from partita.errors import ProgramError
 from partita.program.gate import Gate, opens
 from partita.simulator.activities import Activities, Flags, Indices, Offsets, Reals, Resources
+from partita.simulator.clock_loop import MOMENT
+from partita.simulator.sharing import FREE, FULL, ROUNDS, SLACK, TIE
 from partita.units import Seconds
-
-MOMENT = 1e-12
-TIE = 1e-12
-FULL = 1e-11
-SLACK = 1e-9
-FREE = 20
-ROUNDS = 200
 
 
 @dataclass(slots=True)

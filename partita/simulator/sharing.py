@@ -7,9 +7,9 @@ import numpy as np
 from partita.simulator.clock_state import ACTIVITIES, NOBODY, RESOURCES, State, Work
 from partita.simulator.queues import part, put
 
-TIE = 1e-12
-FULL = 1e-11
-SLACK = 1e-9
+# Fractions: by which numbers that are equal may differ; by which a resource that is full, or a speed at its top, may
+# fall short; by which the use of a bucket may leave its rate before tokens are spent or saved.
+TIE, FULL, SLACK = 1e-12, 1e-11, 1e-9
 FREE, ROUNDS = 20, 200  # after how many rounds allotments go halfway, and no further
 
 

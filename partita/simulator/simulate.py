@@ -13,6 +13,7 @@ import numpy as np
 from partita.cost.costs import Costs
 from partita.cost.launching import sides
 from partita.cost.memory import Changes, changes_of
+from partita.cost.memory_curve import MOMENTS
 from partita.cost.scratch import Processor
 from partita.cost.wiring import ALONE, circle_of
 from partita.program.breakdown import breakdown
@@ -37,7 +38,6 @@ WARMUP = 4  # rounds that fill a pipeline
 FILLINGS = 8  # of a quota's bucket: what was in it at the start is spent by then
 MOST_WARMUP = 100  # rounds
 TURNS = 2  # after the first, in which what moves learns what computes beside it
-MOMENTS = 240  # of a curve of memory
 LAST = 2  # rounds whose spans are told
 Live = tuple[Bytes, tuple[tuple[Seconds, Bytes], ...], tuple[tuple[Bytes, ...], ...]]
 ASYNC_ROUNDS = 28  # rounds where workers go at their own pace, and a ledger is to show how stale they are

@@ -21,7 +21,7 @@ from partita.errors import ProgramError
 from partita.program.instruction import Collective, Instruction, Receive, Send, Space
 from partita.program.program import Program, Role
 from partita.simulator.crowds import peers_at_once, posted
-from partita.simulator.hops import scheduled
+from partita.simulator.hops import Columns, scheduled
 from partita.simulator.ports import Ports
 from partita.units import Bytes, Seconds
 from partita.wire.algorithms import by_hops
@@ -56,9 +56,6 @@ class Transfers:
     source: Index
     target: Index
     size: Reals
-
-
-Columns = dict[str, NDArray[np.generic]]
 
 
 def transfers_of(program: Program, costs: Costs, ports: Ports) -> Transfers:
