@@ -1,5 +1,5 @@
 """Readers and writers of the values in a cluster file. Numbers have units, are read strictly, and written so that they
-read back equal."""
+read back equal. A reader takes a value and the words for its place, and raises ClusterError, which names both."""
 
 from __future__ import annotations
 

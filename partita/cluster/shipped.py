@@ -44,7 +44,8 @@ def catalogue_text(spec: str) -> tuple[str, int] | None:
 
 def local_cluster(spec: str) -> Cluster:
     """`local:N`: N devices that share this machine's memory, over loopback, whose bandwidth hardly limits anything.
-    `local:cuda:N`: the first N CUDA devices of this machine."""
+    `local:cuda:N`: the first N CUDA devices of this machine. Raises ClusterError for another number than 1 to
+    MOST_LOCAL, and for more cards than there are."""
     cards, number = spec.startswith(CARDS), spec.removeprefix(CARDS).removeprefix("local:")
     devices = int(number) if re.fullmatch(r"[0-9]{1,6}", number) else 0
     if not 1 <= devices <= MOST_LOCAL:

@@ -129,7 +129,8 @@ def draft(graph: Graph, plan: Plan, *, cut: bool = False, factors: Factors | Non
 
 
 def replica_groups(batch: int, workers: int, microbatches: int) -> tuple[ReplicaGroup, ...]:
-    """The minibatch in contiguous parts, as even as it goes; workers with equal parts form a group."""
+    """The minibatch in contiguous parts, as even as it goes; workers with equal parts form a group. Raises
+    PlanError where some microbatch would have no sample."""
     if batch < workers * microbatches:
         raise PlanError(
             f"a minibatch of {batch} samples cannot be divided over {workers} workers x {microbatches} microbatches; "

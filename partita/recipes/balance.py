@@ -209,7 +209,10 @@ def _sizes(normal: Sequence[float], stops: Sequence[int]) -> list[tuple[float, i
 def block_partition(sequence: Sequence[float], parts: int) -> tuple[int, ...]:
     """First elements of runs whose sums differ by at most the difference between the largest and the smallest
     element: while they differ by more, a minimal run takes one element from the side of the maximal one (PP-02;
-    Barany & Grinberg 2015, as in torchgpipe). Ties: the last maximal, the first minimal run."""
+    Barany & Grinberg 2015, as in torchgpipe). Ties: the last maximal, the first minimal run.
+
+    Raises PlanError for more parts than elements.
+    """
     if len(sequence) < parts:
         raise PlanError(
             f"{parts} stages were asked of a model that can be cut into {len(sequence)} at most; ask for fewer stages"

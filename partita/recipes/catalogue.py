@@ -211,7 +211,8 @@ def _word(name: str, knob: str, value: Any, words: type[StrEnum]) -> StrEnum:
 
 
 def parse(text: str) -> tuple[str, dict[str, Any]]:
-    """`'ddp(bucket_bytes=1)'` -> ('ddp', {'bucket_bytes': 1})."""
+    """`'ddp(bucket_bytes=1)'` -> ('ddp', {'bucket_bytes': 1}). Raises PlanError for a text that is no call, and
+    for a name that is no recipe's."""
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -32,7 +32,10 @@ def pipeline(
     """`stages` places along the pipe, each with `chunks` stages and `data` replicas (`stages` 0: as many as devices and
     blocks allow). `balance` says by what the model is cut: time, memory or blocks (torchgpipe's rule); replicas
     (PipeDream's) also chooses how many stages there are and how many devices each gets. The replicas of a
-    stage sum up gradients by `codec`."""
+    stage sum up gradients by `codec`.
+
+    Raises PlanError for numbers that make no pipeline on this cluster, and for a model that cannot be cut.
+    """
     if balance not in (*CUTTINGS, "replicas"):
         raise PlanError(f"{name}: balance={balance!r}; allowed are {', '.join(CUTTINGS)}, replicas")
     if data < 1 or chunks < 1 or microbatches < 1:

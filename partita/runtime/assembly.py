@@ -158,7 +158,8 @@ def _keep(
 def carry_over(
     graph: Graph, program: Program, rank: int, task: Task, values: Values, before: State | None, device: str
 ) -> State:
-    """The rank's state for its next Program: fresh, or the one before with the gradient copies that this one needs."""
+    """The rank's state for its next Program: fresh, or the one before with the gradient copies that this one needs.
+    Raises TaskError if the two cut the parameters differently, or keep them in another precision."""
     role = program.role_of[rank]
     now = {} if before is None else {name: leaf for name, leaf in before.leaves.items() if is_allocated(leaf)}
     fresh = make_state(graph, program, role, task, {**values, **now}, device, rank)

@@ -75,7 +75,7 @@ class Feed:
     def read(
         self, positions: Sequence[int], device: str, floating: torch.dtype | None = None
     ) -> tuple[list[torch.Tensor], Rest]:
-        """The same, and the rest of the batch."""
+        """The same, and the rest of the batch. Raises TaskError if the data set or the collation raises."""
         try:
             with ALONE if floating is torch.float64 else nullcontext():
                 batch = self.batch(positions)

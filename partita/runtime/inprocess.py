@@ -32,7 +32,8 @@ class Exchange:
     settled: bool = False
 
     def bring(self, rank: int, tensor: torch.Tensor) -> None:
-        """Add the tensor of a rank; the last one to come settles the exchange."""
+        """Add the tensor of a rank; the last one to come settles the exchange. Raises ProgramError for a rank
+        that has come before."""
         if rank in self.brought:
             raise ProgramError(f"rank {rank} came twice to the same message; the program reuses a key")
         self.brought[rank] = tensor

@@ -131,7 +131,7 @@ class StagedMessage:
 
 @dataclass
 class LinkedMessage(BlockingMessage):
-    """A message over a link of its own to a peer that may die. If it breaks, the peer is gone."""
+    """A message over a link of its own to a peer that may die; `block` raises PeerGone if the link breaks."""
 
     work: Any
     peer: int

@@ -43,7 +43,8 @@ COMPILER: Final = "inductor"  # of torch.compile
 
 
 def resolve(target: str, device: str = CPU) -> Callable[..., Any]:
-    """`'aten.mm.default'` -> the torch operator, or its replacement on a device that lacks it."""
+    """`'aten.mm.default'` -> the torch operator, or its replacement on a device that lacks it. Raises CaptureError
+    where this torch has no such operator."""
     import partita.tracing.recurrent  # noqa: F401  registers the operators that are kept whole
 
     if device != CPU and target in TWINS:

@@ -63,7 +63,8 @@ def _check_meeting_place() -> None:
 
 def talk_over(cluster: Cluster, note: Tell) -> None:
     """The interface at which gloo listens: the one that the environment or the cluster names, loopback where the ranks
-    meet there. Says in one line that what passes over any other is neither encrypted nor asked for a password."""
+    meet there. Says in one line that what passes over any other is neither encrypted nor asked for a password.
+    Raises OptionError for an interface that this machine lacks."""
     chosen, host = os.environ.get(INTERFACE, "") or cluster.interface, os.environ.get("MASTER_ADDR", "")
     known = [name for _, name in socket.if_nameindex()]
     if chosen and chosen not in known:

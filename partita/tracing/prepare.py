@@ -108,7 +108,8 @@ def hooked(leaf: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
 
 
 def build_batch(task: Task, indices: Iterable[int], precision: str) -> Any:
-    """The samples at `indices` collated into a batch, its float tensors in `precision`."""
+    """The samples at `indices` collated into a batch, its float tensors in `precision`. Raises TaskError for
+    samples that cannot be read or collated."""
     try:
         batch = read_batch(task, task.data, list(indices))
     except Exception as error:

@@ -104,7 +104,8 @@ def held_out(columns: tuple[torch.Tensor, ...]) -> tuple[Samples, Samples]:
 
 @lru_cache(maxsize=1)
 def digits() -> tuple[Samples, Samples]:
-    """scikit-learn's 1,797 handwritten digits: `(pixels [1, 8, 8] in 0..1, label)`. TaskError without scikit-learn."""
+    """scikit-learn's 1,797 handwritten digits: `(pixels [1, 8, 8] in 0..1, label)`. Raises TaskError without
+    scikit-learn."""
     found = find_spec("sklearn")  # not imported: that takes as long as importing torch, in every worker
     place = Path((found and found.origin) or "").parent / "datasets" / "data" / "digits.csv.gz"
     if not place.is_file():
@@ -121,7 +122,7 @@ def library_text(length: int) -> tuple[Samples, Samples]:
     int64.
 
     The first 2 MB of the top-level modules in order of their names, cut into windows that do not overlap. Of those that
-    validate about a thousand are kept, evenly spread.
+    validate about a thousand are kept, evenly spread. Raises TaskError where the sources are not there.
     """
     text = bytearray()
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
