@@ -60,16 +60,11 @@ class HalfPrecision:
                 for p in self.own.model.parameters():
                     p.grad = None
                 weight += self.backward(step, start, count, count / program.batch, self.scale)
-                found = [neutral(p) if p.grad is None else reached(p.grad) for p in self.trained]
+                found = [neutral(p) if p.grad is None else reached(p.grad) for p in self.own.trained.values()]
                 mine = _added(mine, [g.to(getattr(torch, sums)) if sums else g for g in found])
             total = _added(total, mine)
         divisor = torch.tensor(weight or 1.0, dtype=torch.float64)
         return [g if g is None else g.div_(divisor) for g in left_out(total)], self.scale
-
-    @property
-    def trained(self) -> list[torch.Tensor]:
-        """The parameters that are trained."""
-        return [p for p in self.own.model.parameters() if p.requires_grad]
 
     def apply(self, program: Program, summed: Summed) -> None:
         """One step of the rule on the masters, if it can be made."""

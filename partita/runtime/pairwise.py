@@ -55,9 +55,8 @@ class PairWorker:
                 with torch.enable_grad():
                     found = self.one.own.gradients(step, parts, sum(count for _, count in parts))
                 self.one.apply(found)
-            names = [name for name, p in self.one.own.model.named_parameters() if p.requires_grad]
-            after = self.one.parameters
-            self.made[turn] = {n: p.detach() - was for n, p, was in zip(names, after, before, strict=True)}
+            after = self.one.own.trained
+            self.made[turn] = {n: p.detach() - was for (n, p), was in zip(after.items(), before, strict=True)}
         return self.made[turn]
 
 

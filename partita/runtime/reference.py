@@ -80,6 +80,11 @@ class Reference:
     rank: int = -1
     buffers: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
 
+    @property
+    def trained(self) -> dict[str, torch.Tensor]:
+        """The parameters that are trained, by name, in the order of the model."""
+        return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+
     def turn(self, rank: int) -> None:
         """From here on the model's buffers are those of a worker, as it left them; the first ones where it is new."""
         own = dict(self.model.named_buffers())
@@ -112,7 +117,7 @@ class Reference:
     ) -> tuple[list[torch.Tensor], float]:
         """The gradients before they are clipped, of a loss with a weight before they are divided by that; and it. They
         are `neutral` for weights that no sample reached, which `apply` leaves out, as plain PyTorch does."""
-        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        parameters = list(self.trained.values())
         for p in parameters:
             p.grad = None
         weights = []
@@ -162,7 +167,7 @@ class Replica:
     @property
     def parameters(self) -> list[torch.Tensor]:
         """The parameters that are trained."""
-        return [p for p in self.own.model.parameters() if p.requires_grad]
+        return list(self.own.trained.values())
 
     def apply(self, gradients: Sequence[torch.Tensor]) -> None:
         """One step of the rule."""
@@ -189,7 +194,7 @@ class Replica:
 
 def replica(own: Reference, update: Update) -> Replica:
     """A replica before its first step."""
-    optimizer = optimizer_of(own.task, update, [p for p in own.model.parameters() if p.requires_grad])
+    optimizer = optimizer_of(own.task, update, list(own.trained.values()))
     return Replica(own, update, optimizer, schedule_of(own.task, optimizer))
 
 
@@ -243,7 +248,7 @@ def _named_sums(
 
 def _lossily(own: Reference, program: Program, step: int, codecs: Lossy) -> list[torch.Tensor]:
     """What the program's codecs leave of the sum of all workers' gradients, clipped where asked."""
-    names = [name for name, p in own.model.named_parameters() if p.requires_grad]
+    names = list(own.trained)
     gradient = cache(partial(_named_sums, own, names, step, program.batch))
     shares, turns = shares_of(program), turns_of(program)
     workers = sorted({share.rank for share in shares})

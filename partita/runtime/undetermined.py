@@ -25,9 +25,8 @@ def undetermined(
     """A sentence if all weights that are apart, as their `gaps` say, have gradients of round-off alone, and if the same
     serial training with sums in another order, whose gaps are `reordered`, is apart in their tensors too; else ""."""
     own, sizes = fresh(task, seed=seed, precision="fp64", dims=dims), dict[str, torch.Tensor]()
-    names = [name for name, p in own.model.named_parameters() if p.requires_grad]
     for step in range(steps):
-        for name, gradient in zip(names, own.gradients(step, [(0, batch)], batch), strict=True):
+        for name, gradient in zip(own.trained, own.gradients(step, [(0, batch)], batch), strict=True):
             sizes[name] = torch.maximum(sizes.get(name, gradient.abs()), gradient.abs())
     most = max(float(size.max()) for size in sizes.values() if size.numel())
     apart = {name: gap > tolerance for name, gap in gaps.items() if (gap > tolerance).any()}
