@@ -3,7 +3,7 @@
 An instruction is recorded once, whatever the times of the instructions are; `cost/memory` puts the log on a time axis.
 
     key (round 0, environment "m0", stage 1)    row 0 | row 7 ........ | row 9 | row 0      a row says what a key holds,
-    entry                                           k = 3            4       5               in bytes by purpose (PARTS)
+    entry                                           k = 3            4       5               in bytes, by PURPOSES
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from partita.program.instruction import (
     Update,
 )
 from partita.program.program import Program, Role
-from partita.program.timeline import PARTS
+from partita.program.timeline import PURPOSES
 from partita.units import Bytes
 
-ACTIVATIONS, GRADIENTS, MESSAGES, WORKSPACE = map(PARTS.index, ("activations", "gradients", "messages", "workspace"))
+ACTIVATIONS, GRADIENTS, MESSAGES, WORKSPACE = map(PURPOSES.index, ("activations", "gradients", "messages", "workspace"))
 START: Final = 0.0  # shares of the time that an instance takes
 END: Final = 1.0
 NOTHING: Final = 0  # the row of a key that holds nothing
@@ -75,13 +75,13 @@ class AllocationLog:
     """What the instances of a role's instructions allocate and free; lives for one call of `cost.memory.changes_of`.
 
     Entry k: when instance `number[k]` has gone through `share[k]` of its time, some key holds row `held[k + 1]` of
-    `rows`, where it held row `held[before[k]]`. A row has one number of bytes for each of PARTS; microbatches that do
-    the same share rows. Entries of `final` happen with the last of several instances to start: (entries, instances).
+    `rows`, where it held row `held[before[k]]`. A row has one number of bytes for each of PURPOSES; microbatches that
+    do the same share rows. Entries of `final` happen with the last of several instances to start: (entries, instances).
     """
 
     def __init__(self, program: Program, graph: Graph, role: Role, on: Processor) -> None:
         self.program, self.graph, self.on = program, graph, on
-        self.zero = np.zeros(len(PARTS), np.int64)
+        self.zero = np.zeros(len(PURPOSES), np.int64)
         self.number: list[int] = []
         self.share: list[float] = []
         self.rows: list[ByteSeries] = [self.zero]
@@ -156,8 +156,8 @@ class AllocationLog:
 
     @property
     def changes(self) -> ByteSeries:
-        """Bytes that each entry allocates, or frees where negative; shape [entries, PARTS]."""
-        rows, held = np.concatenate(self.rows).reshape(-1, len(PARTS)), np.array(self.held)
+        """Bytes that each entry allocates, or frees where negative; shape [entries, PURPOSES]."""
+        rows, held = np.concatenate(self.rows).reshape(-1, len(PURPOSES)), np.array(self.held)
         found: ByteSeries = rows[held[1:]] - rows[held[self.before]]
         return found
 
@@ -257,10 +257,10 @@ class AllocationLog:
         return shares, [self._row(row) for row in held]
 
     def _course(self, name: str, read: _Names) -> tuple[list[float], ByteSeries]:
-        """The same in bytes, before anything was packed; shape [intervals, PARTS]."""
+        """The same in bytes, before anything was packed; shape [intervals, PURPOSES]."""
         segment = self.program.segment[name]
         start, stop = segment.start, segment.stop
-        held = np.zeros((stop - start, len(PARTS)), np.int64)
+        held = np.zeros((stop - start, len(PURPOSES)), np.int64)
         held[:, [ACTIVATIONS, GRADIENTS]] = self.lifetimes(segment.stage, segment.batch).live_bytes[0][start:stop]
         held[:, WORKSPACE] = self.working(segment.stage, segment.batch)[start:stop]
         for names in read:

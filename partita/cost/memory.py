@@ -52,7 +52,7 @@ def memory_curve(
 class Changes:
     """What a rank of `role` allocates and frees, by instances of its instructions, whatever the times of these are.
 
-    Entry k allocates `parts[k]` bytes by purpose (shape [entries, PARTS]; negative: frees) when instance `number[k]`
+    Entry k allocates `parts[k]` bytes by purpose (shape [entries, PURPOSES]; negative: frees) when instance `number[k]`
     has gone through `share[k]` of its time. The entries `last[k]` happen with whichever of the instances `users[k]`
     starts last. `resident` are the bytes, by purpose, that are never freed.
     """
@@ -134,8 +134,8 @@ def _earlier(end: Reals, rounds: int) -> Reals:
 
 
 def resident(program: Program, graph: Graph, role: Role) -> ByteSeries:
-    """Bytes by purpose (PARTS) that a rank of the role holds all the time. Space.SHARED, which a machine has once for
-    all of its ranks, is not counted."""
+    """Bytes by purpose (PURPOSES) that a rank of the role holds all the time. Space.SHARED, which a machine has once
+    for all of its ranks, is not counted."""
     acts = [i.act for i in role.instructions]
     held = [program.graph_of(stage, graph) for stage in program.stages_of(role) or (-1,)]
     parameters = sum({p.name: p.tensor.size() for part in held for p in part.parameters}.values())

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from partita.program.timeline import PARTS
+from partita.program.timeline import PURPOSES
 from partita.units import Bytes
 
 MOMENTS: Final = 240  # at most, of a curve that is kept, predicted or measured
@@ -21,7 +21,7 @@ ByteSeries = NDArray[np.int64]  # bytes by moment or operator and, where there i
 class MemoryCurve:
     """Live bytes as a step function of time: from `seconds[i]` to `seconds[i + 1]` they are `parts[i]`.
 
-    Shapes [moments] (ascending) and [moments, PARTS].
+    Shapes [moments] (ascending) and [moments, PURPOSES].
     """
 
     seconds: NDArray[np.float64]
@@ -51,7 +51,7 @@ def highest(totals: ByteSeries, most: int) -> list[int]:
 
 
 def unit(part: str) -> ByteSeries:
-    """One byte of the purpose `part`, as a row of PARTS."""
-    found = np.zeros(len(PARTS), np.int64)
-    found[PARTS.index(part)] = 1
+    """One byte of the purpose `part`, as a row of PURPOSES."""
+    found = np.zeros(len(PURPOSES), np.int64)
+    found[PURPOSES.index(part)] = 1
     return found

@@ -20,7 +20,8 @@ PARTS: Final = {
 
 
 def part_of(name: str, kind: str) -> str:
-    """The field of Breakdown that an instruction's time counts for, by its name and the type of its act."""
+    """What an instruction's time is spent on, by its name and the type of its act: a field of Breakdown, `messages` or
+    `other`."""
     if kind == "Compute":
         return "forward" if name.startswith("F") else "backward"
     return PARTS[kind]
@@ -28,6 +29,7 @@ def part_of(name: str, kind: str) -> str:
 
 def breakdown(program: Program, spans: Sequence[Span], step: Seconds, rounds: int) -> Breakdown:
     """The Breakdown of a step of `step` seconds, from the spans of `rounds` rounds on the first worker's leading lane.
+    What that lane itself loads or sends counts as backward.
     A gap counts as data if a Load ends it, otherwise as exposed communication if the worker communicates at all,
     otherwise as idle. Rounds that took longer than a step in the mean count by their shares, so that all parts together
     are the step."""

@@ -11,7 +11,7 @@ from partita.program.ledger import Merge
 from partita.units import Bytes, Seconds
 
 # What live bytes are for: buckets are the gradients' copies that travel, messages what is under way from or to others.
-PARTS: Final = ("parameters", "optimizer", "buckets", "gradients", "activations", "messages", "workspace")
+PURPOSES: Final = ("parameters", "optimizer", "buckets", "gradients", "activations", "messages", "workspace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class Timeline:
     `cores` (core-seconds of a step). `traffic` is the payload of a step as (source rank, target rank, bytes).
 
     `memory_over_time` has each rank's live bytes as (seconds, bytes) on the clock of the spans, the maximum of each
-    short interval; `memory_parts`, where known, divides each of these by purpose, in the order of PARTS. `ledger` has
-    every merge of a server that does not wait for all workers. `dtype` is that of the weights it computes with.
+    short interval; `memory_parts`, where known, divides each of these by purpose, in the order of PURPOSES. `ledger`
+    has every merge of a server that does not wait for all workers. `dtype` is that of the weights it computes with.
     """
 
     plan: str

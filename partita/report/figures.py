@@ -62,7 +62,7 @@ def over_time(timeline: Timeline, zero: Seconds) -> list[list[list[float]]]:
 
 
 def uses_of(timeline: Timeline) -> list[list[Bytes | list[Bytes]]]:
-    """For the moments of `over_time` of each of the first ranks what the bytes are for, in the order of PARTS: a
+    """For the moments of `over_time` of each of the first ranks what the bytes are for, in the order of PURPOSES: a
     number where it stays the same."""
     found: list[list[Bytes | list[Bytes]]] = []
     for series, parts in zip(timeline.memory_over_time[:RANKS], timeline.memory_parts, strict=False):

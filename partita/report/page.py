@@ -15,8 +15,7 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from partita.cluster.show import show_cluster
-from partita.program.timeline import PARTS as USES
-from partita.program.timeline import Timeline
+from partita.program.timeline import PURPOSES, Timeline
 from partita.report.comparison import Comparison, Row, ln_ratio
 from partita.report.figures import figures
 from partita.report.files import write_file
@@ -77,7 +76,7 @@ def _page(comparison: Comparison, most: int, beside: Mapping[str, str]) -> str:
     return _template().render(
         columns={key: label for key, label in COLUMNS.items() if key in filled},
         c=comparison, beside=beside, findings=findings(comparison),
-        left_out=left_out, data=embedded({"rows": drawn, "uses": list(USES)}),
+        left_out=left_out, data=embedded({"rows": drawn, "uses": list(PURPOSES)}),
         rows=[(row, cells(row), [(t, bar(t, longest)) for t in _sides(row)]) for row in comparison.rows],
         cluster=show_cluster(comparison.cluster), parts=dict.fromkeys(PARTS.values()),
         repeats=max((row.measured.n for row in comparison.rows if row.measured), default=0),

@@ -19,7 +19,7 @@ from partita.plan.plan import Plan
 from partita.plan.schedule import Order
 from partita.program.instruction import Load
 from partita.program.program import Program, Role
-from partita.program.timeline import PARTS, Timeline
+from partita.program.timeline import PURPOSES, Timeline
 from partita.simulator.simulate import peaks, setting_of, simulate
 from partita.units import Bytes
 
@@ -103,7 +103,7 @@ def _inputs(graph: Graph, stage: int, count: int) -> Bytes:
 
 def _parts(timeline: Timeline, rank: int, loaded: Bytes) -> dict[str, Bytes]:
     fullest = max(timeline.memory_parts[rank], key=sum)
-    found = dict(zip(PARTS, fullest, strict=True))
+    found = dict(zip(PURPOSES, fullest, strict=True))
     return found | {"activations": found["activations"] + loaded}
 
 

@@ -25,7 +25,7 @@ from partita.lab.rehearsal import Rehearsal
 from partita.lowering.lower import lower
 from partita.program.instruction import Collective, Kind
 from partita.program.program import Program
-from partita.program.timeline import PARTS
+from partita.program.timeline import PURPOSES
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import carry_over, initial, make_rank
 from partita.runtime.beside import LaneRun
@@ -75,7 +75,7 @@ def lowered(text: str) -> tuple[Graph, Program]:
 def held(text: str) -> dict[str, int]:
     """Bytes that stay on the first rank, by what they are for."""
     graph, program = lowered(text)
-    return dict(zip(PARTS, resident(program, graph, program.role_of[0]).tolist(), strict=True))
+    return dict(zip(PURPOSES, resident(program, graph, program.role_of[0]).tolist(), strict=True))
 
 
 def allocated(text: str) -> list[int]:

@@ -14,7 +14,7 @@ from partita.graph.graph import Optimizer
 from partita.lab.rehearsal import Rehearsal
 from partita.lowering.lower import lower
 from partita.program.program import Program, Role
-from partita.program.timeline import PARTS, Span, Timeline
+from partita.program.timeline import PURPOSES, Span, Timeline
 from partita.recipes.catalogue import call
 from partita.runtime.memory_trace import MemoryTrace
 from partita.simulator.simulate import simulate
@@ -58,7 +58,7 @@ def test_a_step_by_hand() -> None:
     role = program.roles[0]
     start = np.arange(float(len(role.instructions)))[None]
     curve = memory_curve(program, graph, role, start, start + 1)
-    found = {name: curve.parts[:, PARTS.index(name)] for name in PARTS}
+    found = {name: curve.parts[:, PURPOSES.index(name)] for name in PURPOSES}
     assert set(found["parameters"]) == {144 + 4}
     assert set(found["optimizer"]) == {144}
     assert max(found["activations"]) == 128 + 192 + 64 + 4
@@ -79,7 +79,7 @@ def test_what_is_awaited_has_its_memory_from_the_start() -> None:
     for first in (0.0, 10.0):
         start[1, place] = 40.0 + first
         curve = memory_curve(program, graph, role, start, start + 1)
-        held = curve.parts[:, PARTS.index("messages")]
+        held = curve.parts[:, PURPOSES.index("messages")]
         assert held[curve.seconds == 11.0 + place][-1] >= size
 
 

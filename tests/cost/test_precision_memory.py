@@ -16,7 +16,7 @@ from partita.graph.precision import shortened
 from partita.lowering.lower import lower
 from partita.program.instruction import Collective
 from partita.program.program import NORM, Program
-from partita.program.timeline import PARTS
+from partita.program.timeline import PURPOSES
 from partita.recipes.catalogue import call
 from partita.simulator.simulate import simulate
 from tests.cost.test_memory import ADAM
@@ -48,7 +48,7 @@ def test_states_are_those_of_the_paper(text: str) -> None:
     """ME-11 with ME-01, ME-02, ME-03 (Rajbhandari et al. 2020, figure 1): 2 + 2 + 12 bytes, within 2 %; beside them the
     two numbers from which all ranks of sharded fp16 see whether a gradient overflowed."""
     graph, program = program_of(text)
-    held = dict(zip(PARTS, resident(program, graph, program.roles[0]).tolist(), strict=True))
+    held = dict(zip(PURPOSES, resident(program, graph, program.roles[0]).tolist(), strict=True))
     constants = sum(len(c.data) for c in graph.constants)
     norm = 8 * (NORM in program.bucket)
     assert bool(norm) == ("fp16" in text and "zero" in text)
@@ -79,7 +79,7 @@ def test_activations_are_half_and_costs_are_those_of_short_operators() -> None:
         role = program.roles[0]
         start = np.arange(float(len(role.instructions)))[None]
         curve = memory_curve(program, graph, role, start, start + 1)
-        peaks.append(int(curve.parts[:, PARTS.index("activations")].max()))
+        peaks.append(int(curve.parts[:, PURPOSES.index("activations")].max()))
     assert peaks[1] == pytest.approx(peaks[0] / 2, rel=0.1)
     costs = datasheet_costs(graph, machines, (16,), precisions=("float16",))
     seconds = [costs.segment(0, len(g.operators), 16, g) for g in (graph, shortened(graph, "float16"))]

@@ -13,7 +13,7 @@ from partita.lowering.lower import lower
 from partita.program.absence import expendable
 from partita.program.instruction import Space
 from partita.program.ledger import staleness_of
-from partita.program.timeline import PARTS
+from partita.program.timeline import PURPOSES
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import initial, make_state, train_in_process
 from partita.runtime.check import TOLERANCE, checked, difference
@@ -126,7 +126,7 @@ def test_what_stays_is_what_is_counted(plan: str) -> None:
         flats += [*state.inbox.values(), *state.squares.values()]
         counted = resident(program, graph, role)
         squared = sum(b.size for b in program.trained if "decay=0.9" in plan and b.name in role.serves)
-        expected = int(counted.sum() - counted[PARTS.index("optimizer")]) - squared - 4  # the tangent
+        expected = int(counted.sum() - counted[PURPOSES.index("optimizer")]) - squared - 4  # the tangent
         assert sum(flat.numel() * flat.element_size() for flat in flats) == expected, role.name
 
 

@@ -17,7 +17,7 @@ from partita.graph.graph import Graph
 from partita.lowering.lower import lower
 from partita.program.ledger import steady
 from partita.program.program import Program
-from partita.program.timeline import PARTS, Timeline
+from partita.program.timeline import PURPOSES, Timeline
 from partita.recipes.catalogue import call
 from partita.simulator.simulate import simulate
 from partita.wire.algorithms import all_reduce
@@ -188,7 +188,7 @@ def test_what_is_divided_is_never_there_whole(bucket: int, shard: int) -> None:
     program, found = simulated(graph, f"zero{shard}(bucket_bytes={bucket})", 4, 1e5, 1e-3, 1e-4)
     psi, sizes = 4 * graph.parameter_elements, [b.size for b in program.trained]
     largest = max(p.tensor.size() for p in graph.parameters)
-    column = {name: k for k, name in enumerate(PARTS)}
+    column = {name: k for k, name in enumerate(PURPOSES)}
     for rank in range(4):
         parts = found.memory_parts[rank]
         gradients = max(moment[column["buckets"]] + moment[column["gradients"]] for moment in parts)
