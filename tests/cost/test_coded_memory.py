@@ -22,7 +22,6 @@ from partita.cost.hops import hop_bytes
 from partita.cost.memory import peak_memory, resident
 from partita.graph.graph import Graph
 from partita.lab.rehearsal import Rehearsal
-from partita.lowering.lower import lower
 from partita.program.instruction import Collective, Kind
 from partita.program.program import Program
 from partita.program.timeline import PURPOSES
@@ -41,6 +40,7 @@ from partita.searches.stage_cuts import cuts_of
 from partita.task import Task
 from partita.wire.codec import SPECS
 from tests.captures import capture
+from tests.programs import program_by
 from tests.small import Numbers, cluster_of
 
 WORKERS = 3
@@ -68,7 +68,7 @@ def wide() -> Task:
 
 def lowered(text: str) -> tuple[Graph, Program]:
     graph, machines = capture(wide()), cluster_of(WORKERS)
-    return graph, lower(graph, call(text, graph, machines), machines)[-1].program
+    return graph, program_by(text, graph, machines)
 
 
 @cache

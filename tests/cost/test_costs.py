@@ -15,11 +15,10 @@ from partita.cost.naive import naive
 from partita.cost.rings import bytes_sent
 from partita.errors import CostError
 from partita.graph.graph import Graph, Optimizer
-from partita.lowering.lower import lower
 from partita.program.instruction import Combine, Kind, Mix, Pack, Space, Term, Update
 from partita.program.program import Program
-from partita.recipes.catalogue import call
 from tests.priced import priced, whole_cores
+from tests.programs import program_by
 from tests.small import cluster_of, two_layers
 
 PARAMETERS, TANGENT = (4 * 6 + 6 * 2) * 4, 4
@@ -28,7 +27,7 @@ ADAM = Optimizer("Adam", (("exp_avg", 1.0, "float32"), ("exp_avg_sq", 1.0, "floa
 
 def program_of(graph: Graph, text: str, size: int) -> Program:
     machines = cluster_of(size)
-    return lower(graph, call(text, graph, machines), machines)[-1].program
+    return program_by(text, graph, machines)
 
 
 @given(st.integers(1, 10**6), st.sampled_from([1, 2, 4, 8]), st.integers(1, 40))

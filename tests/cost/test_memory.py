@@ -19,6 +19,7 @@ from partita.recipes.catalogue import call
 from partita.runtime.memory_trace import MemoryTrace
 from partita.simulator.simulate import simulate
 from tests.priced import priced, whole_cores
+from tests.programs import program_by
 from tests.small import layers, two_layers
 
 ADAM = Optimizer("Adam", (("exp_avg", 1.0, "float32"), ("exp_avg_sq", 1.0, "float32")))
@@ -32,7 +33,7 @@ PLANS = [
 def simulated(text: str) -> tuple[Program, Timeline]:
     graph = replace(layers(6), global_batch=64)
     machines = whole_cores(5, 1e6)
-    program = lower(graph, call(text, graph, machines), machines)[-1].program
+    program = program_by(text, graph, machines)
     return program, simulate(program, priced(graph, machines, sorted({s.batch for s in program.segments})))
 
 
@@ -90,7 +91,7 @@ def test_what_was_written_at_one_pace_holds_at_another(text: str) -> None:
     times = []
     for bandwidth in (1e8, 1e3):
         machines = whole_cores(5, bandwidth)
-        program = lower(graph, call(text, graph, machines), machines)[-1].program
+        program = program_by(text, graph, machines)
         costs = priced(graph, machines, sorted({s.batch for s in program.segments}))
         times.append([clocked(simulate(program, costs).spans, role) for role in program.roles])
     for role, fast, slow in zip(program.roles, *times, strict=True):

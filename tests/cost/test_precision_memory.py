@@ -13,14 +13,13 @@ from partita.cost.memory import memory_curve, resident
 from partita.cost.rings import collective_bytes
 from partita.graph.graph import Graph
 from partita.graph.precision import shortened
-from partita.lowering.lower import lower
 from partita.program.instruction import Collective
 from partita.program.program import NORM, Program
 from partita.program.timeline import PURPOSES
-from partita.recipes.catalogue import call
 from partita.simulator.simulate import simulate
 from tests.cost.test_memory import ADAM
 from tests.priced import whole_cores
+from tests.programs import program_by
 from tests.small import layers
 
 RANKS = 4
@@ -28,7 +27,7 @@ RANKS = 4
 
 def program_of(text: str) -> tuple[Graph, Program]:
     graph, machines = replace(layers(48), global_batch=64, optimizer=ADAM), whole_cores(RANKS, 1e6)
-    return graph, lower(graph, call(text, graph, machines), machines)[-1].program
+    return graph, program_by(text, graph, machines)
 
 
 #                          parameters, gradients, masters and moments: bytes a parameter on each of N ranks

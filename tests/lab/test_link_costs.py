@@ -13,11 +13,10 @@ from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.cost.wiring import ALONE, Circle, Wiring
 from partita.lab.crowd_timing import crowds_of
 from partita.lab.link_costs import MEASURED, kinds_of, queue_of, wiring_of
-from partita.lowering.lower import lower
 from partita.program.instruction import Kind
-from partita.recipes.catalogue import call
 from partita.simulator.activities import Activity, activities_of, resources_of
 from partita.simulator.clock import advance
+from tests.programs import program_by
 from tests.small import layers
 
 RATE, LATENCY, AHEAD, START, EACH = 1e8, 2e-3, 1e-3, 1e-4, 1e-10
@@ -82,7 +81,7 @@ def test_only_the_collectives_of_programs_need_curves() -> None:
     plans = {"ddp": (Kind.ALL_REDUCE,), "zero3": MEASURED, "local_sgd": (Kind.ALL_REDUCE,)}
     graph = layers(2)
     for name, kinds in plans.items():
-        assert kinds_of([lower(graph, call(name, graph, machines), machines)[-1].program]) == kinds
+        assert kinds_of([program_by(name, graph, machines)]) == kinds
 
 
 def test_a_collective_that_was_not_timed_costs_its_messages() -> None:

@@ -27,6 +27,7 @@ from partita.plan.wire import Codec, Priority, Wire
 from partita.program.instruction import Load
 from partita.program.program import Program
 from partita.recipes.catalogue import call
+from tests.programs import program_by
 from tests.small import cluster_of, two_layers
 
 TOTAL = (4 * 6 + 6 * 2) * 4
@@ -147,7 +148,7 @@ def loads(program: Program) -> list[tuple[int, int, float]]:
 @pytest.mark.parametrize("size", [3, 5])
 def test_every_sample_is_loaded_once_and_weighs_the_same(text: str, size: int) -> None:
     graph, machines = replace(two_layers(), global_batch=11), cluster_of(size)
-    found = loads(lower(graph, call(text, graph, machines), machines)[-1].program)
+    found = loads(program_by(text, graph, machines))
     assert sorted(s for start, count, _ in found for s in range(start, start + count)) == list(range(11))
     assert [weight for _, _, weight in found] == pytest.approx([count / 11 for _, count, _ in found])
 
@@ -359,7 +360,7 @@ def test_plans_that_cut_alike_share_their_stages() -> None:
     graph, machines = two_layers(), cluster_of(2)
 
     def stages(text: str, minibatch: Graph = graph) -> tuple[Graph, ...]:
-        return lower(minibatch, call(text, minibatch, machines), machines)[-1].program.stages
+        return program_by(text, minibatch, machines).stages
 
     found = stages("gpipe(stages=2,data=1,microbatches=2)")
     assert all(map(operator.is_, found, stages("one_f_one_b(stages=2,data=1,microbatches=4)")))

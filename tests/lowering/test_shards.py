@@ -21,6 +21,7 @@ from partita.plan.wire import Wire
 from partita.program.instruction import Collective, Compute, Free, Kind, Pack, Space
 from partita.program.program import Program
 from partita.recipes.catalogue import call
+from tests.programs import program_by
 from tests.small import cluster_of, layers
 
 SHARDS = (Shard.OPTIMIZER, Shard.GRADIENTS, Shard.PARAMETERS)
@@ -135,6 +136,6 @@ def test_what_is_kept_whole() -> None:
         ("zero1", (Space.PARAMETER, Space.GRADIENT)), ("zero2", (Space.PARAMETER,)), ("zero3", ()),
         ("ddp(shard=parameters)", ()),
     ):  # fmt: skip
-        program = lower(graph, call(text, graph, machines), machines)[-1].program
+        program = program_by(text, graph, machines)
         assert {b.shares and b.shares.whole for b in program.trained} == {whole}
     assert all(b.shares is None for b in lower(graph, call("ddp", graph, machines), machines)[-1].program.trained)

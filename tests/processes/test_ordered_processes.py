@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 from partita import api
 from partita.graph.graph import Graph
 from partita.lab.rehearsal import Rehearsal
-from partita.lowering.lower import lower
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, difference
@@ -19,6 +18,7 @@ from partita.runtime.checkpoint import SavePolicy
 from partita.task import Task
 from tests.processes.broad import broad
 from tests.processes.doubled import doubled
+from tests.programs import program_by
 
 TASK = "tests/processes/doubled.py:doubled"
 STEPS = 8
@@ -65,7 +65,7 @@ def test_messages_in_their_own_order(crew: Rehearsal, graph: Graph, text: str, t
 def test_factors_instead_of_gradients(text: str, tmp_path: Path) -> None:
     """FM-01, FM-02, FM-03 in real processes, with some layers as factors and some as gradients."""
     graph, machines = api.graph_of(broad()), api.cluster_of("local:3")
-    program = lower(graph, call(text, graph, machines), machines)[-1].program
+    program = program_by(text, graph, machines)
     assert 0 < len(program.stages) < len(program.trained)
     with Rehearsal("tests/processes/broad.py:broad", graph, machines) as crew:
         assert off_one_process(crew, broad(), graph, text, tmp_path) <= TOLERANCE

@@ -13,6 +13,7 @@ from partita.program.timeline import Breakdown
 from partita.recipes.catalogue import call
 from partita.simulator.simulate import simulate
 from tests.priced import priced, whole_cores
+from tests.programs import program_by
 from tests.small import two_layers
 
 OPERATOR = 1e-3
@@ -20,7 +21,7 @@ OPERATOR = 1e-3
 
 def spent(text: str, *, workers: int, loading: float = 0.0, copying: float = 0.0) -> Breakdown:
     graph, machines = two_layers(), whole_cores(workers, 1e6)
-    program = lower(graph, call(text, graph, machines), machines)[-1].program
+    program = program_by(text, graph, machines)
     costs = priced(graph, machines, (8 // workers,), operator=OPERATOR, copy=Touch(0.0, copying))
     found = simulate(program, replace(costs, load=Touch(loading, 0.0)))
     assert sum(astuple(found.breakdown)) == pytest.approx(found.step_seconds, rel=1e-9)

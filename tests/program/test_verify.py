@@ -8,13 +8,12 @@ from dataclasses import replace
 import pytest
 
 from partita.errors import ProgramError
-from partita.lowering.lower import lower
 from partita.program.instruction import After, Collective, Gate, Instruction, Kind, Mark, Receive, Send
 from partita.program.program import Bucket, Lane, Piece, Policy, Program, Role
 from partita.program.verify import verify
-from partita.recipes.catalogue import call
 from partita.simulator.simulate import simulate
 from tests.priced import priced
+from tests.programs import program_by
 from tests.small import cluster_of, two_layers
 
 Change = Callable[[Instruction], Instruction]
@@ -23,7 +22,7 @@ Change = Callable[[Instruction], Instruction]
 def program_of(text: str, size: int = 3) -> Program:
     """A sound program; on three workers a minibatch of 8 makes two roles."""
     graph, machines = two_layers(), cluster_of(size)
-    return lower(graph, call(text, graph, machines), machines)[-1].program
+    return program_by(text, graph, machines)
 
 
 def changed(program: Program, name: str, change: Change, role: int = 0) -> Program:

@@ -18,6 +18,7 @@ from partita.program.program import Program
 from partita.recipes.budget import passing, settled
 from partita.recipes.catalogue import call
 from tests.priced import priced
+from tests.programs import program_by
 from tests.small import cluster_of, layers
 
 BATCH = 256
@@ -61,7 +62,7 @@ def test_no_choice_costs_less(count: int) -> None:
 @pytest.mark.parametrize("text", ["ddp", "gpipe(stages=2)", "interleaved(stages=2,chunks=2)", "one_f_one_b(stages=3)"])
 def test_every_rank_keeps_to_the_budget(text: str) -> None:
     graph, machines = layers(20, batch=BATCH), cluster_of(3)
-    bare = lower(graph, call(text, graph, machines), machines)[-1].program
+    bare = program_by(text, graph, machines)
     knobs = "recompute=auto,budget=0.9)"
     plan = call(text.replace(")", f",{knobs}") if ")" in text else f"{text}({knobs}", graph, machines)
     program = lower(graph, plan, machines)[-1].program

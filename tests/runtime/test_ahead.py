@@ -27,6 +27,7 @@ from partita.runtime.state import constant_of
 from partita.runtime.transport import Pending
 from partita.runtime.waits import arrived
 from partita.tracing.capture import capture
+from tests.programs import program_by
 from tests.small import cluster_of, perceptron
 
 
@@ -59,7 +60,7 @@ def graph() -> Graph:
 @pytest.mark.parametrize("order", range(4))
 def test_what_may_come_is_asked_for(graph: Graph, plan: str, order: int) -> None:
     task, machines = perceptron(), cluster_of(3)
-    program = lower(graph, call(plan, graph, machines), machines)[-1].program
+    program = program_by(plan, graph, machines)
     rendezvous, start = Rendezvous(), initial(task, 0)[1]
     states = [carry_over(graph, program, r, task, start, None, "cpu") for r in range(program.size)]
     ways = [Asking(r, rendezvous) for r in range(program.size)]

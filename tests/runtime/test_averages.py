@@ -22,6 +22,7 @@ from partita.simulator.simulate import simulate
 from partita.task import Task
 from tests.captures import capture
 from tests.priced import priced, whole_cores
+from tests.programs import program_by
 from tests.small import Line, Numbers, cluster_of, perceptron
 
 Weights = dict[str, torch.Tensor]
@@ -29,7 +30,7 @@ Weights = dict[str, torch.Tensor]
 
 def program_of(graph: Graph, text: str, size: int = 3) -> Program:
     machines = cluster_of(size)
-    return lower(graph, call(text, graph, machines), machines)[-1].program
+    return program_by(text, graph, machines)
 
 
 def ended(
@@ -47,7 +48,7 @@ def gap(one: Weights, other: Weights) -> float:
 
 def sent(graph: Graph, text: str, size: int = 4) -> tuple[int, ...]:
     machines = whole_cores(size, 1e9)
-    program = lower(graph, call(text, graph, machines), machines)[-1].program
+    program = program_by(text, graph, machines)
     costs = priced(graph, machines, sorted({segment.batch for segment in program.segments}))
     return simulate(program, costs).wire_sent
 
@@ -132,7 +133,7 @@ def test_messages_of_a_late_fragment_hide_behind_computing(graph: Graph) -> None
     machines = whole_cores(4, 2e4)
     seconds = []
     for text in ("diloco(period=2,fragments=2,lag=1)", "diloco(period=2,fragments=2)", "diloco(period=1)"):
-        program = lower(graph, call(text, graph, machines), machines)[-1].program
+        program = program_by(text, graph, machines)
         costs = priced(graph, machines, sorted({s.batch for s in program.segments}), operator=1e-3)
         seconds.append(simulate(program, costs).step_seconds)
     assert all(one < 0.9 * other for one, other in pairwise(seconds)), seconds

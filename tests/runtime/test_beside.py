@@ -28,6 +28,7 @@ from partita.runtime.values import MessageGroup
 from partita.runtime.worker import drive
 from partita.task import Task
 from tests.captures import capture
+from tests.programs import program_by
 from tests.small import cluster_of
 
 STAGED = ("gpipe(microbatches=4)", "one_f_one_b(microbatches=4)", "zero_bubble(microbatches=4)")
@@ -147,7 +148,7 @@ def test_messages_wake_nobody_on_their_way(task: Task, graph: Graph, plan: str) 
 @pytest.mark.parametrize("plan", STAGED)
 def test_spans_of_messages_begin_when_they_are_sent(task: Task, graph: Graph, plan: str) -> None:
     machines, post = cluster_of(2), Post()
-    ranks = list(ranks_of(task, graph, lower(graph, call(plan, graph, machines), machines)[-1].program, post))
+    ranks = list(ranks_of(task, graph, program_by(plan, graph, machines), post))
     driven(ranks, 2)
     sends = {(s.name[1:], s.round): s.start for rank in ranks for s in rank.spans if s.kind == "Send"}
     comes = {(s.name[1:], s.round): s.end for rank in ranks for s in rank.spans if s.kind == "Receive"}

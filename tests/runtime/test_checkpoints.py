@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
 from partita.plan.plan import Phase, Plan
 from partita.program.instruction import Space
 from partita.recipes.catalogue import call
@@ -29,6 +28,7 @@ from partita.runtime.session import Job, Session
 from partita.runtime.state import State
 from partita.task import Task
 from tests.captures import capture
+from tests.programs import program_by
 from tests.runtime.padded import padded
 from tests.small import cluster_of, perceptron
 
@@ -203,7 +203,7 @@ def test_however_it_is_divided_training_goes_on(
     def run(plan: str, size: int, steps: int, **more: object) -> tuple[dict[str, torch.Tensor], dict[int, float]]:
         machines = cluster_of(size)
         states, losses = trained(task, capable, plan, steps, size, precision="fp64", **more)
-        found = gathered(lower(capable, call(plan, capable, machines), machines)[-1].program, states)
+        found = gathered(program_by(plan, capable, machines), states)
         return {parameter.name: found[parameter.name] for parameter in capable.parameters}, losses
 
     run(plan, size, 6, keep=SavePolicy(str(tmp_path), 4))
@@ -271,7 +271,7 @@ def test_what_is_lost_is_said(graph: Graph, task: Task, tmp_path: Path) -> None:
     def said(before: str, after: str, size: int) -> str:
         machines = cluster_of(size)
         trained(task, graph, before, 4, keep=SavePolicy(str(tmp_path), 4))
-        program = lower(graph, call(after, graph, machines), machines)[-1].program
+        program = program_by(after, graph, machines)
         return "; ".join(lost(saved_at(tmp_path, 4), program))
 
     assert "3 gradients in flight are applied first" in said("pipe_sgd(staleness=2)", "ddp", 3)

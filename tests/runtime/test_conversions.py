@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from partita.lowering.lower import lower
 from partita.program.instruction import Space
 from partita.recipes.catalogue import call
 from partita.runtime import rules
@@ -20,6 +19,7 @@ from partita.runtime.restore import lost, open_checkpoint
 from partita.runtime.state import State
 from partita.task import Task
 from tests.captures import capture
+from tests.programs import program_by
 from tests.runtime.padded import padded
 from tests.runtime.test_groups import by_dimensions
 from tests.small import cluster_of, perceptron
@@ -83,9 +83,7 @@ def test_a_server_goes_on_with_what_it_has_of_contributions(plan: str, tmp_path:
 def test_a_sum_that_will_make_no_step_is_said_to_be_left_out(tmp_path: Path) -> None:
     trained(perceptron(), "softsync", 6, 3, keep=SavePolicy(str(tmp_path), 3))
     saved, graph, machines = open_checkpoint(place_of(tmp_path, 3)), capture(perceptron()), cluster_of(6)
-    said = [
-        lost(saved, lower(graph, call(plan, graph, machines), machines)[-1].program) for plan in ("softsync", "ddp")
-    ]
+    said = [lost(saved, program_by(plan, graph, machines)) for plan in ("softsync", "ddp")]
     assert [any("made a step" in sentence for sentence in one) for one in said] == [False, True]
 
 
@@ -152,8 +150,8 @@ def test_what_flies_is_not_taken_for_something_else(before: str, after: str, tmp
     old = trained(perceptron(), before, 2, 4, keep=SavePolicy(str(tmp_path), 4))
     saved = open_checkpoint(place_of(tmp_path, 4))
     graph, machines = capture(perceptron()), cluster_of(2)
-    assert saved.flying(lower(graph, call(before, graph, machines), machines)[-1].program) == saved.manifest.flying
-    assert saved.flying(lower(graph, call(after, graph, machines), machines)[-1].program) == 0
+    assert saved.flying(program_by(before, graph, machines)) == saved.manifest.flying
+    assert saved.flying(program_by(after, graph, machines)) == 0
     new = trained(perceptron(), after, 2, 4, saved=saved)
     assert all(leaf.isfinite().all() for leaf in new[0].leaves.values())
     assert new.keys() == old.keys()

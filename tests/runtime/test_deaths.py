@@ -8,15 +8,14 @@ import pytest
 import torch
 
 from partita.errors import RunHung
-from partita.lowering.lower import lower
 from partita.program.absence import expendable
 from partita.program.ledger import LOST
-from partita.recipes.catalogue import call
 from partita.runtime.check import TOLERANCE, difference
 from partita.runtime.reference import fresh
 from partita.runtime.replay import replayed
 from partita.task import Task
 from tests.captures import capture
+from tests.programs import program_by
 from tests.runtime.dying import Death, Dying
 from tests.small import cluster_of, perceptron
 
@@ -111,7 +110,7 @@ def test_who_can_be_spared() -> None:
     graph, machines = capture(perceptron()), cluster_of(5)
 
     def spared(text: str) -> list[int]:
-        program = lower(graph, call(text, graph, machines), machines)[-1].program
+        program = program_by(text, graph, machines)
         return [rank for rank in range(program.size) if expendable(program, rank)]
 
     assert all(spared(text) == [0, 1, 2, 3] for text in (*PLANS, "easgd(servers=1)"))

@@ -15,6 +15,7 @@ from partita.recipes.catalogue import call
 from partita.runtime.check import TOLERANCE, difference
 from partita.runtime.reference import fresh, replica, shares_of
 from partita.runtime.replicas import ReplicaTraining
+from tests.programs import program_by
 from tests.runtime.dying import GRAPH, Death, Dying
 from tests.runtime.test_deaths import apart, sgd, turns
 from tests.small import cluster_of
@@ -161,7 +162,7 @@ def test_who_can_be_spared_where_replicas_differ() -> None:
     machines = cluster_of(4)
 
     def spared(text: str) -> list[int]:
-        program = lower(GRAPH, call(text, GRAPH, machines), machines)[-1].program
+        program = program_by(text, GRAPH, machines)
         return [rank for rank in range(program.size) if expendable(program, rank)]
 
     assert all(spared(text) == [1, 2, 3] for text in ("diloco", "easgd", "local_sgd(period=4)"))

@@ -18,17 +18,17 @@ from partita.program.instruction import Space
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, difference, ledger_of
-from partita.runtime.checkpoint import SavePolicy
 from partita.runtime.feed import Feed
 from partita.runtime.reference import fresh
 from partita.runtime.replay import replayed
-from partita.runtime.restore import open_checkpoint
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from tests.captures import capture
 from tests.priced import priced, whole_cores
+from tests.programs import program_by
 from tests.runtime.drifting import drifting, weights
 from tests.runtime.dying import Death, Dying
+from tests.runtime.unbroken import check_unbroken
 from tests.small import Line, Numbers, cluster_of
 
 SIZE = 4
@@ -96,7 +96,7 @@ def test_springs_hide_behind_the_next_period(graph: Graph) -> None:
     machines = whole_cores(4, 2e5)
     spent = []
     for text in ("easgd(period=2)", "local_sgd(period=2)", "parallel_sgd"):
-        program = lower(graph, call(text, graph, machines), machines)[-1].program
+        program = program_by(text, graph, machines)
         costs = priced(graph, machines, sorted({s.batch for s in program.segments}), operator=1e-2)
         spent.append(simulate(program, costs).step_seconds)
     assert spent[0] == pytest.approx(spent[2], rel=1e-6)
@@ -200,11 +200,4 @@ def test_a_checkpoint_keeps_centre_momentum_and_multipliers(
 ) -> None:
     """DP-19, DP-20: bit for bit on every rank."""
     plan, machines = plan_of(graph, text), cluster_of(SIZE)
-
-    def trained(**more: object) -> list[bytes]:
-        states, losses = train_in_process(task, graph, plan, machines, 9, keyed=True, precision="fp64", **more)
-        return [s.parameter[b].numpy().tobytes() for s in states.values() for b in s.parameter] + [str(losses).encode()]
-
-    unbroken = trained(keep=SavePolicy(str(tmp_path), 2, 9))
-    for step in (2, 6):
-        assert trained(saved=open_checkpoint(tmp_path / f"checkpoints/step-{step}")) == unbroken
+    check_unbroken(task, graph, plan, machines, (2, 6), tmp_path)

@@ -12,20 +12,19 @@ import torch
 
 from partita.cluster.text import load_cluster
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
 from partita.lowering.mixing_matrices import Matrix, drawn, graph_edges, metropolis, mixing_matrices_of
 from partita.plan.sync import GRAPHS, Gossip
 from partita.program.instruction import Space
 from partita.program.program import MASS
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import train_in_process
-from partita.runtime.checkpoint import SavePolicy
-from partita.runtime.restore import open_checkpoint
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from tests.captures import capture
 from tests.priced import priced, whole_cores
+from tests.programs import program_by
 from tests.runtime.drifting import drifting, weights
+from tests.runtime.unbroken import check_unbroken
 from tests.small import cluster_of, perceptron
 
 
@@ -116,7 +115,7 @@ def test_the_mean_takes_the_mean_gradient(graph: Graph) -> None:
 def test_a_step_sends_weights_to_each_neighbour(graph: Graph, text: str, degree: int) -> None:
     """DP-21: deg n bytes out and as many in, on every link but none else."""
     machines, size = whole_cores(6, 1e9), graph.trained_bytes
-    program = lower(graph, call(text, graph, machines), machines)[-1].program
+    program = program_by(text, graph, machines)
     found = simulate(program, priced(graph, machines, [2]))
     assert found.wire_sent == (degree * size,) * 6
     assert {bytes_ for _, _, bytes_ in found.traffic} == {size}
@@ -129,7 +128,7 @@ def test_an_exchange_of_gossip_takes_so_many_copies(graph: Graph, partners: int)
     machines, size = whole_cores(6, 1e9), graph.trained_bytes
     for direction, more in (("pull", 0), ("push", 8)):
         text = f"gossip(direction={direction},partners={partners},draws=3)"
-        program = lower(graph, call(text, graph, machines), machines)[-1].program
+        program = program_by(text, graph, machines)
         sent = simulate(program, priced(graph, machines, [2])).wire_sent
         assert sum(sent) == pytest.approx(6 * partners * (size + more), abs=6)
 
@@ -168,11 +167,4 @@ def test_a_checkpoint_keeps_every_replica(task: Task, graph: Graph, text: str, t
     """DP-21, DP-23: weights, sums and masses, bit for bit on every rank."""
     machines = cluster_of(3)
     plan = call(text, graph, machines)
-
-    def trained(**more: object) -> list[bytes]:
-        states, losses = train_in_process(task, graph, plan, machines, 9, keyed=True, precision="fp64", **more)
-        return [s.parameter[b].numpy().tobytes() for s in states.values() for b in s.parameter] + [str(losses).encode()]
-
-    unbroken = trained(keep=SavePolicy(str(tmp_path), 2, 9))
-    for step in (4, 8):
-        assert trained(saved=open_checkpoint(tmp_path / f"checkpoints/step-{step}")) == unbroken
+    check_unbroken(task, graph, plan, machines, (4, 8), tmp_path)

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from partita.lowering.lower import lower
 from partita.recipes.catalogue import call
 from partita.runtime.check import checked
 from partita.runtime.mean import divides, unlike_its_parts
 from tests.captures import capture
+from tests.programs import program_by
 from tests.runtime.branching import ragged
 from tests.small import Numbers, cluster_of, perceptron
 
@@ -105,7 +105,7 @@ def test_neither_dropout_nor_batch_statistics_count() -> None:
 )
 def test_which_plans_divide_minibatches(plan: str, parts: bool) -> None:
     graph, machines = capture(perceptron()), cluster_of(2)
-    assert divides(lower(graph, call(plan, graph, machines), machines)[-1].program) is parts
+    assert divides(program_by(plan, graph, machines)) is parts
 
 
 class Drawn(Numbers):

@@ -28,6 +28,7 @@ from partita.simulator.simulate import simulate
 from partita.task import Task
 from tests.plan.space import bytescheduler
 from tests.priced import priced, whole_cores
+from tests.programs import program_by
 from tests.runtime.padded import padded
 from tests.runtime.promises import kept
 from tests.small import cluster_of, layers, perceptron
@@ -123,7 +124,7 @@ def test_without_agreement_they_would_wait_for_ever(task: Task, graph: Graph, mo
 
 
 def simulated(graph: Graph, text: str, machines: Cluster, latency: float = 0.0) -> tuple[Program, Timeline]:
-    program = lower(graph, call(text, graph, machines), machines)[-1].program
+    program = program_by(text, graph, machines)
     batches = sorted({segment.batch for segment in program.segments})
     return program, simulate(program, priced(graph, machines, batches, latency=latency))
 

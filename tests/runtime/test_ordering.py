@@ -24,6 +24,7 @@ from partita.simulator.simulate import simulate
 from partita.task import Task
 from tests.captures import capture
 from tests.priced import priced, whole_cores
+from tests.programs import program_by
 from tests.runtime.padded import padded
 from tests.runtime.promises import kept
 from tests.small import cluster_of
@@ -76,7 +77,7 @@ def heavy() -> Graph:
 
 def simulated(graph: Graph, text: str, bandwidth: float = 2e7) -> tuple[Program, Timeline]:
     machines = whole_cores(4, bandwidth)
-    program = lower(graph, call(text, graph, machines), machines)[-1].program
+    program = program_by(text, graph, machines)
     return program, simulate(program, priced(graph, machines, sorted({s.batch for s in program.segments})))
 
 

@@ -18,6 +18,7 @@ from partita.runtime.check import TOLERANCE, checked
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from tests.priced import priced
+from tests.programs import program_by
 from tests.runtime.drifting import drifting, weights
 from tests.runtime.test_replay import Run
 from tests.small import cluster_of, layers
@@ -82,7 +83,7 @@ def seconds(text: str, *speeds: float) -> float:
     """Of a step; unequal workers at one fast switch."""
     devices = tuple(Device(cores=1.0, speed=speed) for speed in speeds)
     place, graph = Cluster("unequal", Group("root", devices, (Link(1e9, 0.0),) * len(devices))), layers(6, batch=24)
-    program = lower(graph, call(text, graph, place), place)[-1].program
+    program = program_by(text, graph, place)
     return simulate(program, priced(graph, place, sorted({s.batch for s in program.segments})), rounds=4).step_seconds
 
 

@@ -28,6 +28,7 @@ from partita.runtime.worker import lanes
 from partita.simulator.simulate import simulate
 from tests.captures import capture
 from tests.priced import priced, whole_cores
+from tests.programs import program_by
 from tests.runtime.promises import kept
 from tests.small import cluster_of, layers, perceptron
 
@@ -168,7 +169,7 @@ def test_a_copy_costs_one_gradient_a_step(replicas: int) -> None:
     graph, size = layers(16), WORKERS + replicas
     machines = whole_cores(size, 1e6)
     text = f"ps_replicated(replicas={replicas})" if replicas > 1 else "ps_sync"
-    program = lower(graph, call(text, graph, machines), machines)[-1].program
+    program = program_by(text, graph, machines)
     sent = simulate(program, priced(graph, machines, sorted({s.batch for s in program.segments}))).wire_sent
     n = sum(bucket.size for bucket in program.trained)
     words = 8 * len(program.trained)

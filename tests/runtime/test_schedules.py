@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import carry_over, initial, make_rank, train_in_process
 from partita.runtime.inprocess import InProcess, Rendezvous
@@ -14,6 +13,7 @@ from partita.runtime.leg import Interval
 from partita.runtime.schedules import advance
 from partita.task import Task
 from tests.captures import capture
+from tests.programs import program_by
 from tests.small import cluster_of
 
 PLANS = (
@@ -64,7 +64,7 @@ def test_ten_thousand_orders(task: Task, graph: Graph, plan: str) -> None:
 def test_a_round_ends_once(task: Task, graph: Graph, plan: str) -> None:
     """A rank's rounds are those of one lane, also where it serves beside its computing."""
     machines = cluster_of(4)
-    program = lower(graph, call(plan, graph, machines), machines)[-1].program
+    program = program_by(plan, graph, machines)
     rendezvous, start = Rendezvous(), initial(task, 0)[1]
     states = [carry_over(graph, program, r, task, start, None, "cpu") for r in range(program.size)]
     ways = [InProcess(r, rendezvous) for r in range(program.size)]

@@ -9,7 +9,6 @@ import torch
 
 from partita.cost.memory import resident
 from partita.errors import RunError
-from partita.lowering.lower import lower
 from partita.program.absence import expendable
 from partita.program.instruction import Space
 from partita.program.ledger import staleness_of
@@ -21,6 +20,7 @@ from partita.runtime.checkpoint import SavePolicy
 from partita.runtime.restore import open_checkpoint
 from partita.task import Task
 from tests.captures import capture
+from tests.programs import program_by
 from tests.runtime.padded import padded
 from tests.runtime.test_replay import Run, apart, observed, sgd
 from tests.small import cluster_of, perceptron
@@ -109,7 +109,7 @@ def test_what_stays_is_what_is_counted(plan: str) -> None:
     """Bytes of a rank's weights, gradients, boxes and what its servers have; optimizers have no state before a step."""
     task, machines = perceptron(), cluster_of(3)
     graph = capture(task)
-    program, values = lower(graph, call(plan, graph, machines), machines)[-1].program, initial(task, 0)[1]
+    program, values = program_by(plan, graph, machines), initial(task, 0)[1]
     for role in program.roles:
         state = make_state(graph, program, role, task, values, "cpu", role.ranks[0])
         for name, peer in {(i.act.bucket, i.act.source[0]) for i in role.instructions if lands(i)}:
@@ -158,7 +158,7 @@ def test_a_checkpoint_has_what_the_servers_have(plan: str, tmp_path: Path) -> No
 def test_only_who_serves_nobody_may_die() -> None:
     graph, machines = capture(perceptron()), cluster_of(4)
     for plan in ("ps_async(own=false,servers=2)", "backup_workers(own=false,servers=2,bucket_bytes=400)"):
-        program = lower(graph, call(plan, graph, machines), machines)[-1].program
+        program = program_by(plan, graph, machines)
         serving = [rank for rank in range(4) if program.role_of[rank].serves]
         assert [rank for rank in range(4) if not expendable(program, rank)] == serving
 

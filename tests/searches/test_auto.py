@@ -26,6 +26,7 @@ from partita.searches.stage_cuts import cuts_of, even_cuts
 from partita.simulator.simulate import simulate
 from partita.wire.codec import SPECS
 from tests.captures import capture
+from tests.programs import program_by
 from tests.runtime.branching import branching
 from tests.searches.accelerators import deep, machines
 
@@ -38,7 +39,7 @@ def grid_of(graph: Graph, cluster: Cluster) -> tuple[Space, Estimates]:
 
 
 def clocked(graph: Graph, cluster: Cluster, text: str) -> tuple[float, int]:
-    program = lower(graph, call(text, graph, cluster), cluster)[-1].program
+    program = program_by(text, graph, cluster)
     costs = datasheet_costs(graph, cluster, tuple(sorted({s.batch for s in program.segments})))
     timeline = simulate(program, costs)
     return timeline.step_seconds, max(timeline.memory)

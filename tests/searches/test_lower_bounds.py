@@ -24,6 +24,7 @@ from partita.searches.lower_bounds import LowerBounds
 from partita.searches.space import Space, space_of
 from partita.searches.stage_cuts import cuts_of
 from partita.simulator.simulate import simulate
+from tests.programs import program_by
 from tests.searches.accelerators import deep
 
 
@@ -43,7 +44,7 @@ def space_on(graph: Graph, cluster: Cluster) -> Space:
 
 
 def clocked(graph: Graph, cluster: Cluster, text: str, measured: Costs | None = None) -> tuple[float, int]:
-    program = lower(graph, call(text, graph, cluster), cluster)[-1].program
+    program = program_by(text, graph, cluster)
     costs = datasheet_costs(graph, cluster, tuple(sorted({s.batch for s in program.segments})), measured=measured)
     timeline = simulate(program, costs)
     return timeline.step_seconds, max(timeline.memory)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from partita.lowering.lower import lower
 from partita.program.instruction import Send
-from partita.recipes.catalogue import call
 from partita.simulator.crowds import peers_at_once
+from tests.programs import program_by
 from tests.small import cluster_of, layers
 
 
@@ -26,7 +25,7 @@ from tests.small import cluster_of, layers
 def test_peers_at_once(text: str, peers: list[int]) -> None:
     """Stages speak to both sides, but of each thing to one."""
     graph, machines = layers(12, batch=24), cluster_of(4)
-    program = lower(graph, call(text, graph, machines), machines)[-1].program
+    program = program_by(text, graph, machines)
     sends = [(role, i) for role, i in program.instructions() if isinstance(i.act, Send)]
     source = np.array([rank for role, _ in sends for rank in role.ranks], np.int64)
     target = np.array([to for role, i in sends for to in np.broadcast_to(i.act.to, len(role.ranks))], np.int64)  # type: ignore[union-attr]

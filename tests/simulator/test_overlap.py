@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from partita.cost.costs import Costs
 from partita.cost.wiring import Wiring
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
 from partita.program.program import Program
-from partita.recipes.catalogue import call
 from partita.simulator.overlap import _busy, moves_of
 from partita.simulator.simulate import simulate
 from tests.priced import priced, whole_cores
+from tests.programs import program_by
 from tests.small import two_layers
 
 COMPUTE = 10e-3
@@ -30,7 +29,7 @@ def prepared(text: str, ratio: float, factor: float) -> tuple[Program, Costs]:
     """Ten operators of `COMPUTE` in all, and a ring that takes `ratio` as long, `factor` times that beside them."""
     graph: Graph = two_layers()
     machines = whole_cores(4, RING / (COMPUTE * ratio))
-    program = lower(graph, call(text, graph, machines), machines)[-1].program
+    program = program_by(text, graph, machines)
     costs = priced(graph, machines, sorted({s.batch for s in program.segments}), operator=COMPUTE / 10)
     rows = ((10**9, factor),) if factor > 1 else ()
     return program, replace(costs, wiring=replace(costs.wiring, overlap=rows, message_overlap=rows, hop_overlap=rows))

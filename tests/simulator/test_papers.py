@@ -22,6 +22,7 @@ from partita.recipes.catalogue import call
 from partita.simulator.simulate import simulate
 from partita.wire.algorithms import all_reduce
 from tests.priced import priced, signatures, whole_cores
+from tests.programs import program_by
 from tests.small import layers, two_layers
 
 TEN = 1.25e9  # bytes a second of 10 Gbit/s
@@ -32,7 +33,7 @@ def simulated(
     graph: Graph, text: str, size: int, bandwidth: float, operator: float = 1e-12, latency: float = 0.0
 ) -> tuple[Program, Timeline]:
     machines = whole_cores(size, bandwidth)
-    program = lower(graph, call(text, graph, machines), machines)[-1].program
+    program = program_by(text, graph, machines)
     batches = sorted({segment.batch for segment in program.segments})
     return program, simulate(program, priced(graph, machines, batches, operator=operator, latency=latency))
 
@@ -150,7 +151,7 @@ def merged(graph: Graph, prices: dict[str, float], bandwidth: float, latency: fl
     """Seconds of a step of four ranks, first come first served."""
     machines = whole_cores(4, bandwidth)
     text = f"ddp(bucket_bytes={bucket},first_bucket_bytes={bucket},order=fifo,collective=ring)"
-    program = lower(graph, call(text, graph, machines), machines)[-1].program
+    program = program_by(text, graph, machines)
     costs = replace(priced(graph, machines, [1], latency=latency), operators=prices)
     return simulate(program, costs).step_seconds
 

@@ -21,6 +21,7 @@ from partita.program.timeline import Span, Timeline
 from partita.recipes.catalogue import RECIPES, call
 from partita.simulator.simulate import simulate
 from tests.priced import machines_for, priced, signatures, whole_cores
+from tests.programs import program_by
 from tests.small import layers, two_layers
 
 PARAMETERS = (4 * 6 + 6 * 2) * 4
@@ -36,7 +37,7 @@ def graph_for(text: str) -> Graph:
 def program_of(text: str, size: int) -> Program:
     graph = graph_for(text)
     machines = machines_for(text, graph, whole_cores(size, 1.0))
-    return lower(graph, call(text, graph, machines), machines)[-1].program
+    return program_by(text, graph, machines)
 
 
 def costs_of(program: Program, size: int, bandwidth: float, **prices: float) -> Costs:

@@ -12,6 +12,7 @@ from partita.program.timeline import Timeline
 from partita.recipes.catalogue import call
 from partita.simulator.simulate import simulate
 from tests.priced import priced
+from tests.programs import program_by
 from tests.small import layers
 
 GRAPH = layers(6, batch=24)
@@ -25,7 +26,7 @@ def machines(*speeds: float) -> Cluster:
 
 def simulated(text: str, *speeds: float, rounds: int = 4) -> Timeline:
     place = machines(*speeds)
-    program = lower(GRAPH, call(text, GRAPH, place), place)[-1].program
+    program = program_by(text, GRAPH, place)
     batches = sorted({segment.batch for segment in program.segments})
     costs = priced(GRAPH, place, batches, copy=Touch(1e-6, 0.0), update=Touch(1e-5, 0.0), latency=1e-5)
     return simulate(program, costs, rounds=rounds)
@@ -74,7 +75,7 @@ def test_servers_beside_workers_cost_no_device(slowness: int) -> None:
     )  # fmt: skip
 
     def step(text: str) -> float:
-        program = lower(GRAPH, call(text, GRAPH, place), place)[-1].program
+        program = program_by(text, GRAPH, place)
         batches = sorted({segment.batch for segment in program.segments})
         costs = priced(GRAPH, place, batches, copy=Touch(1e-6, 0.0), update=Touch(1e-5, 0.0), latency=1e-5)
         return simulate(program, costs).step_seconds

@@ -23,6 +23,7 @@ from partita.simulator.ports import Ports
 from partita.simulator.symmetry import Symmetry, no_symmetry, symmetry_of, without_idle_ports
 from partita.simulator.transfers import transfers_of
 from tests.priced import machines_for, priced
+from tests.programs import program_by
 from tests.small import layers, two_layers
 
 ROUNDS = 3
@@ -91,7 +92,7 @@ def test_recipes(text: str, cluster: str) -> None:
     machines = machines_for(text, graph, CLUSTERS[cluster])
     if "own=false" in text:
         machines = flat(*machines.devices, WHOLE, WHOLE)
-    program = lower(graph, call(text, graph, machines), machines)[-1].program
+    program = program_by(text, graph, machines)
     agree(program, costs_of(program, machines), every=True)
 
 
