@@ -132,7 +132,7 @@ def _missed(rows: Sequence[Row]) -> list[str]:
     if not errors:
         return []
     _, worst, plan = max(errors)
-    mean = expm1(fmean(size for size, _, _ in errors))
+    mean = fmean(abs(expm1(ratio)) for _, ratio, _ in errors)
     return [f"The prediction missed by {mean:.1%} on average, most for {plan} ({expm1(worst):+.1%})"]
 
 
