@@ -125,11 +125,15 @@ def _chosen(program: Program, graph: Graph, role: Role, places: Mapping[str, int
 
 
 def _pooled(role: Role, credit: Bytes) -> Role:
-    """With a credit, a worker's pushes to all servers in one lane that has it."""
+    """With a credit, a worker's pushes to all servers in one lane that has it; a server takes as much of each."""
     if not credit:
         return role
     body = [replace(i, lane="push") if i.lane.startswith("push") else i for i in role.instructions]
-    lanes = [lane for lane in role.lanes if not lane.name.startswith("push")]
+    lanes = [
+        replace(lane, credit=credit) if lane.name.startswith("from") else lane
+        for lane in role.lanes
+        if not lane.name.startswith("push")
+    ]
     own = (Lane("push", Policy.PRIORITY, credit),) if len(lanes) < len(role.lanes) else ()
     return replace(role, instructions=tuple(body), lanes=(*lanes, *own))
 

@@ -67,7 +67,10 @@ class Dispatch:
 
     @cached_property
     def count(self) -> int:
-        """The number of slots: as many of the lane's smallest instructions as fill its credit."""
+        """The number of slots: as many of the lane's smallest instructions as fill its credit; one of Receives alone,
+        which are started before their turn."""
+        if all(isinstance(self.rank.role.on_name[name].act, Receive) for name in self.sizes):
+            return 1
         before = [0, *accumulate(sorted(self.sizes.values()))][: len(self.sizes)]
         return max(sum(size < self.lane.credit for size in before), 1)
 

@@ -144,7 +144,7 @@ def flights(program: Program, timeline: Timeline, rank: int = 0) -> list[tuple[f
 @given(st.sampled_from([0, 60, 130, 400]), st.booleans())
 @settings(max_examples=4, deadline=None)
 def test_what_is_in_flight_is_bounded(credit: int, served: bool) -> None:
-    """CS-06: at most the credit and one slice; without any, one at a time."""
+    """CS-06: at most the credit and one slice, and the credit is used; without any, one at a time."""
     graph, machines = layers(8, batch=24), whole_cores(5, 1e4)
     text = f"bytescheduler(servers={int(served)},slice_bytes=64,credit_bytes={credit})"
     program, timeline = simulated(graph, text, machines)
@@ -152,7 +152,9 @@ def test_what_is_in_flight_is_bounded(credit: int, served: bool) -> None:
     changes = sorted([(end, -size) for _, end, size, _ in found] + [(start, size) for start, _, size, _ in found])
     most = max(accumulate(size for _, size in changes))
     assert found
-    assert most <= credit + max(bucket.size for bucket in program.trained)
+    slice_ = max(bucket.size for bucket in program.trained)
+    assert most <= credit + slice_
+    assert most >= max(credit, slice_)
 
 
 def test_a_credit_of_one_slice_stops_and_waits() -> None:
