@@ -8,8 +8,6 @@ from dataclasses import replace
 from itertools import accumulate
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from partita.cluster.cluster import Cluster
 from partita.errors import LoweringError, RunHung
@@ -141,8 +139,8 @@ def flights(program: Program, timeline: Timeline, rank: int = 0) -> list[tuple[f
     )  # fmt: skip
 
 
-@given(st.sampled_from([0, 60, 130, 400]), st.booleans())
-@settings(max_examples=4, deadline=None)
+@pytest.mark.parametrize("credit", [0, 60, 130, 400])
+@pytest.mark.parametrize("served", [False, True])
 def test_what_is_in_flight_is_bounded(credit: int, served: bool) -> None:
     """CS-06: at most the credit and one slice, and the credit is used; without any, one at a time."""
     graph, machines = layers(8, batch=24), whole_cores(5, 1e4)
