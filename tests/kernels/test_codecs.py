@@ -136,6 +136,18 @@ def test_terngrad_is_unbiased_and_ternary() -> None:
     assert deviations(rounded, values, 4000) > 1
 
 
+def test_terngrad_clips_at_two_and_a_half_deviations() -> None:
+    """QU-06: s = 2.5 sigma where a number is beyond that, max |v| where none is; s is sent for what is beyond."""
+    values = numbers(5000, torch.float64)
+    sigma = float((values - values.mean()).square().mean().sqrt())
+    assert float(values.abs().max()) > 2.5 * sigma
+    _, said, _ = through(Codec("terngrad"), values)
+    assert float(said.abs().max()) == pytest.approx(2.5 * sigma, rel=1e-6)
+    assert torch.equal(said.sign()[values.abs() > 2.5 * sigma], values.sign()[values.abs() > 2.5 * sigma])
+    even = torch.tensor([1.0, -1.0, 0.5] * 30, dtype=torch.float64)
+    assert float(through(Codec("terngrad"), even)[1].abs().max()) == 1.0
+
+
 @given(st.integers(1, 40_000), st.sampled_from([0.001, 0.01, 0.1, 0.5, 1.0]))
 def test_topk_sends_the_largest(count: int, ratio: float) -> None:
     """SP-02: ceil(ratio N) of them, exactly; everything bit by bit at ratio 1."""

@@ -9,8 +9,10 @@ import pytest
 from partita.lowering.lower import lower
 from partita.program.instruction import Space
 from partita.recipes.catalogue import call
+from partita.runtime import coding
 from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, checked
+from partita.runtime.coding import coding_key
 from partita.simulator.simulate import simulate
 from partita.task import Task
 from partita.wire import algorithms
@@ -144,6 +146,24 @@ def test_the_replay_can_fail() -> None:
         states, _ = train_in_process(task, graph, one, machines, 3, seed=0, precision="fp64")
         ends.append(states[0].leaves)
     assert any(float((ends[0][name] - ends[1][name]).abs().max()) > 1e-6 for name in ends[0])
+
+
+@pytest.mark.parametrize("plan", ["ddp(codec=terngrad,bucket_bytes=300)", "ddp(codec=fixed(where=hop))"])
+def test_no_two_messages_are_rounded_alike(plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """QU-02, QU-06, QU-07, QU-11: each worker and step draws anew, so that the mean over them errs less than one."""
+    drawn: list[int] = []
+
+    def noted(seed: int, step: int, rank: int, place: str) -> int:
+        key = coding_key(seed, step, rank, place)
+        drawn.extend([key] * (rank >= 0))
+        return key
+
+    monkeypatch.setattr(coding, "coding_key", noted)
+    task, machines = perceptron(), cluster_of(3)
+    graph = capture(task)
+    train_in_process(task, graph, call(plan, graph, machines), machines, 4)
+    assert len(drawn) >= 3 * 4
+    assert len(set(drawn)) == len(drawn)
 
 
 def test_what_is_held_back_differs_by_worker() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -16,6 +17,7 @@ from partita.program.instruction import Space
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, checked, difference
+from partita.runtime.reference import fresh
 from partita.task import Task
 from partita.wire.codec import coded_size
 from tests.captures import capture
@@ -64,6 +66,29 @@ def test_everything_sent_and_masked_is_plain_sgd() -> None:
     masked = weights(with_momentum(0.9), "ddp(codec=dgc(ratio=0.9999))")
     assert difference(masked, weights(with_momentum(0.0), "single")) <= TOLERANCE
     assert difference(masked, weights(with_momentum(0.9), "single")) > TOLERANCE
+
+
+def test_a_worker_bounds_its_part_of_the_sum() -> None:
+    """SP-03: at the norm thr / sqrt(p), which it leaves alone where it is below."""
+    task, machines = with_momentum(0.0), cluster_of(3)
+    graph = capture(task, precision="fp64")
+
+    def after(clip: float) -> dict[str, torch.Tensor]:
+        plan = call(f"ddp(codec=dgc(ratio=1,clip={clip}))", graph, machines)
+        return train_in_process(task, graph, plan, machines, 1, precision="fp64")[0][0].leaves
+
+    def theirs(factor: Callable[[float], float]) -> dict[str, torch.Tensor]:
+        one = fresh(task, seed=0, precision="fp64")
+        parts = [one.gradients(0, [(4 * w, 4)], 12) for w in range(3)]
+        for part in parts:
+            norm = float(torch.cat([g.flatten() for g in part]).norm())
+            for p, g in zip(one.model.parameters(), part, strict=True):
+                p.data -= 0.1 * factor(norm) * g
+        return dict(one.model.named_parameters())
+
+    for clip, bound in ((0.02, 0.02 / 3**0.5), (1e6, 1e6)):
+        assert difference(after(clip), theirs(lambda norm, bound=bound: min(bound / norm, 1.0))) <= 1e-6
+    assert difference(after(0.02), theirs(lambda norm: min(0.02 / 3 / norm, 1.0))) > 1e-5
 
 
 def test_without_momentum_it_is_topk() -> None:

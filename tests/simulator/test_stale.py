@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import pytest
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
@@ -91,6 +93,17 @@ def test_equal_workers_are_as_stale_as_there_are_others() -> None:
         assert mean(staleness_of(simulated("downpour", *(1.0,) * p).ledger)) == pytest.approx(p - 1, rel=0.25)
 
 
+@pytest.mark.parametrize(("push", "fetch"), [(2, 3), (3, 1), (1, 4)])
+def test_pushes_and_reads_come_as_often_as_asked(push: int, fetch: int) -> None:
+    """DP-09: a push sums n_push minibatches, and n_fetch pushes in a row are of one read."""
+    text, place = f"downpour(push={push},fetch={fetch})", machines(1, 1, 1)
+    ledger = simulated(text, 1, 1, 1, rounds=3).ledger
+    for worker in range(3):
+        reads = [m.read for m in ledger if (m.worker, m.bucket) == (worker, ledger[0].bucket)]
+        assert {len([*group]) for _, group in groupby(reads)} == {fetch}
+    assert lower(GRAPH, call(text, GRAPH, place), place)[-1].program.steps == push * fetch
+
+
 def test_unequal_workers_differ_in_staleness_and_not_in_its_mean() -> None:
     """PM-11's distribution: each merge makes every other worker's gradient one older, so the mean is p - 1; the slow
     worker's own is higher by how much slower it is."""
@@ -103,7 +116,7 @@ def test_unequal_workers_differ_in_staleness_and_not_in_its_mean() -> None:
     assert sum(found.values()) == pytest.approx(1)
 
 
-@pytest.mark.parametrize(("workers", "n"), [(4, 2), (6, 3), (6, 1), (8, 2)])
+@pytest.mark.parametrize(("workers", "n"), [(4, 2), (6, 3), (6, 1), (8, 2), (5, 2), (7, 4)])
 def test_softsync_is_as_stale_as_its_n(workers: int, n: int) -> None:
     """DP-16: mean staleness (L - 1) / c within 10 %, c = L // n, and never beyond 2 n + 1."""
     found = staleness_of(simulated(f"softsync(n={n})", *(1.0,) * workers).ledger)
