@@ -33,7 +33,7 @@ def optimizer_spec(task: Task, precision: str) -> Optimizer:
     except Exception as error:
         raise TaskError(
             f"the optimizer of {task.name!r} could not take a step on one parameter ({type(error).__name__}: {error}); "
-            f"return a torch.optim.Optimizer over the parameters given"
+            "return a torch.optim.Optimizer over the parameters given whose step takes no arguments"
         ) from error
     _check_schedule(task, optimizer)
     name = type(optimizer).__name__

@@ -44,7 +44,7 @@ MODELS = {
     "sparse gradient": ("sparse_gradient", "parameter '0.weight' gets a sparse gradient; use a layer without"),
     "schedule": ("watches_the_loss", "could not be stepped without arguments (TypeError"),
     "wide": ("wide_model", "parameter 'weight' is float64 and Task.precision is 'fp32'; give precision='fp64'"),
-    "closure": ("wants_a_closure", "LBFGS.step() missing 1 required positional argument: 'closure'"),
+    "closure": ("wants_a_closure", "over the parameters given whose step takes no arguments"),
     "bound": ("no_bound", "Task.clip_norm is -1.0; give a bound above 0, or None"),
 }  # fmt: skip
 OPTIONS = {
