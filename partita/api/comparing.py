@@ -22,6 +22,7 @@ from partita.errors import PartitaError, RunError, first_line
 from partita.graph.graph import Graph
 from partita.lab.costing import Tell, quiet
 from partita.lab.fork_client import load_ahead
+from partita.lab.network import check_here
 from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.recipes.reading import AUTO
@@ -56,6 +57,7 @@ def compare(
     check_seed(seed)
     if bandwidths:
         check_links(machines)
+    check_here(machines)
     load_ahead()
     loaded = load(task) if isinstance(task, str) else task
     spec, names = spec_of(loaded), [name_of(plan) for plan in chosen]

@@ -9,7 +9,7 @@ from partita.api.checking import check_task
 from partita.cluster.cluster import Cluster
 from partita.cluster.text import load_cluster
 from partita.cost.measurable import unmeasurable
-from partita.errors import TaskError
+from partita.errors import OptionError, TaskError
 from partita.graph.graph import Graph
 from partita.graph.text import read_graph, write_graph
 from partita.lab.costing import Tell, quiet
@@ -71,7 +71,9 @@ def graph_of(task: Task | str, *, tell: Tell = quiet) -> Graph:
 
 
 def capture_to(spec: str, path: str, *, tell: Tell = quiet) -> Graph:
-    """Capture a task and write its graph to a file."""
+    """Capture a task and write its graph to a file. Raises OptionError for a name by which no graph is read."""
+    if not path.endswith(".json"):
+        raise OptionError(f"the graph is to be written to {path}; graphs are read from files that end in .json")
     graph = graph_of(spec, tell=tell)
     write_graph(graph, Path(path))
     return graph

@@ -12,6 +12,7 @@ from partita.api.planning import plan_of
 from partita.cluster.cluster import Cluster
 from partita.lab.costing import Tell, quiet
 from partita.lab.fork_client import load_ahead
+from partita.lab.network import check_here
 from partita.plan.plan import Plan
 from partita.report.comparison import Comparison, Row
 from partita.report.environment import environment
@@ -47,10 +48,9 @@ def train(
     machines, first, place = cluster_given(cluster), str(init or ""), str(out or "")
     check_training(steps=steps, epochs=epochs, seed=seed, checkpoint_every=checkpoint_every, keep=keep, timeout=timeout)
     check_places(init=first, out=place, resume=resume, checkpoint_every=checkpoint_every)
-    load_ahead()
-    loaded = load(task) if isinstance(task, str) else task
-    refuse_while_loading()
-    spec = loaded.origin if ranked else spec_of(loaded)
+    if not ranked:
+        check_here(machines)
+    loaded, spec = _loaded(task, ranked)
     from partita.lab.train import train_on
     from partita.runtime.checkpoint import SavePolicy
     from partita.runtime.torchrun import train_rank
@@ -84,6 +84,14 @@ def train(
     return Trained(
         made, ran.timeline, ran.loss, ran.final_loss, steps, ran.weights, tuple(notes), setting_of(graph, machines)
     )
+
+
+def _loaded(task: Task | str, ranked: bool) -> tuple[Task, str]:
+    """The Task, and the text by which other processes load it."""
+    load_ahead()
+    loaded = load(task) if isinstance(task, str) else task
+    refuse_while_loading()
+    return loaded, loaded.origin if ranked else spec_of(loaded)
 
 
 def _row_of(plan: str, semantics: str, ran: Any) -> Row:

@@ -140,9 +140,10 @@ def load_cluster(spec: str) -> Cluster:
     """
     if spec.startswith("local:"):
         return local_cluster(spec)
-    if spec.endswith(".toml") or "/" in spec:
+    found = catalogue_text(spec)
+    if spec.endswith(".toml") or "/" in spec or (found is None and Path(spec).exists()):
         return read_cluster(_file_text(spec), spec)
-    if found := catalogue_text(spec):
+    if found is not None:
         base, nodes = found
         return replace(read_cluster(base, spec, nodes), name=spec)
     close = difflib.get_close_matches(spec.lower(), catalogue_names(), 1)

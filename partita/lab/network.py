@@ -39,7 +39,7 @@ def open_lab(cluster: Cluster, *, memory_limits: bool = False) -> Iterator[Lab]:
     `memory_limits` makes each device's memory a limit of its control group. A cluster that is not emulated runs on
     loopback. Raises ClusterError for a cluster of machines that are not here.
     """
-    _check(cluster)
+    check_here(cluster)
     reap()
     lab = _emulate(cluster, memory_limits) if cluster.emulated else _loopback(cluster)
     try:
@@ -48,7 +48,8 @@ def open_lab(cluster: Cluster, *, memory_limits: bool = False) -> Iterator[Lab]:
         lab.close()
 
 
-def _check(cluster: Cluster) -> None:
+def check_here(cluster: Cluster) -> None:
+    """Raises ClusterError for a cluster of machines that are not here."""
     if sys.platform != "linux":
         raise ClusterError(f"cluster {cluster.name} runs in the lab, which needs Linux; this is {sys.platform}")
     groups = sum(isinstance(member, Group) for member in cluster.root.members)

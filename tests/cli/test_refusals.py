@@ -130,3 +130,22 @@ def test_two_answers_in_one_place_are_refused(second: str, tmp_path: Path, capfd
     assert main([*COMPARE, "--report", str(tmp_path / "a"), second, str(tmp_path / "link" / "a")]) == 2
     assert "is given for two things that are written; give each a path of its own" in capfd.readouterr().err
     check_apart(Path("/dev/null"), Path("/dev/null"), None)  # takes both
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("train", "absent.py:task", "--cluster", "h100-dgx-x4", "--plan", "ddp", "--steps", "2"), "is 4 machines;"),
+        (("compare", "absent.py:task", "--cluster", "h100-dgx-x4", "--plans", "ddp"), "is 4 machines;"),
+        (("capture", "absent.py:task", "-o", "graph.txt"), "files that end in .json"),
+        (("plan", "absent.py:task", "--cluster", "folder"), "folder cannot be read (Is a directory)"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_the_task_is_read(
+    words: tuple[str, ...], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    assert main([*words]) == 2
+    assert sentence in capfd.readouterr().err
