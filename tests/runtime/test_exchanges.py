@@ -47,6 +47,17 @@ def test_weights_of_a_graph_are_doubly_stochastic(name: str, ranks: int) -> None
     assert second(matrix) < 1 - 1e-6
 
 
+def test_weights_are_doubly_stochastic_where_degrees_differ() -> None:
+    """DP-21: a star, and switches of two devices each, of which only the first are connected; by hand, too."""
+    star = tensor_of(metropolis([(0, i) for i in range(1, 5)], 5))
+    switches = tensor_of(metropolis(graph_edges("topology", 4, load_cluster("lab-2x2")), 4))
+    for matrix in (star, switches):
+        assert torch.equal(matrix, matrix.T)
+        assert max(float((matrix.sum(axis) - 1).abs().max()) for axis in (0, 1)) <= 1e-12
+    assert torch.allclose(star.diagonal(), torch.tensor([0.2, 0.8, 0.8, 0.8, 0.8]).double())
+    assert torch.allclose(3 * switches, torch.tensor([[1, 1, 1, 0], [1, 2, 0, 0], [1, 0, 1, 1], [0, 0, 1, 2]]).double())
+
+
 def test_graphs_by_name() -> None:
     assert graph_edges("torus", 6, cluster_of(6)) >= {(0, 1), (2, 3), (0, 2), (2, 4)}
     assert len(graph_edges("complete", 5, cluster_of(5))) == 10
