@@ -106,6 +106,17 @@ def test_nothing_is_lost() -> None:
     assert torch.allclose(decoded + torch.stack(held).sum(0), given, rtol=0, atol=1e-9)
 
 
+def test_it_begins_where_it_ended() -> None:
+    """EX-02: of the same matrix again and again the best approximation of its rank is reached, since each step begins
+    with the last Q."""
+    bases, values = [torch.zeros(COUNT, dtype=torch.float64) for _ in range(WORKERS)], drawn(0)
+    left, sizes, right = torch.linalg.svd(torch.stack(values).sum(0)[:108].view(12, 9), full_matrices=False)
+    best = (left[:, :3] * sizes[:3] @ right[:3]).view(-1)
+    said = [exchanged([v.clone() for v in values], codec_of(3), bases, seed)[0][:108] for seed in range(60)]
+    assert float((said[0] - best).norm()) > 0.1
+    assert float((said[-1] - best).norm()) <= 1e-9
+
+
 @pytest.mark.parametrize(
     "plan",
     [
