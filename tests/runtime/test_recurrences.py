@@ -147,3 +147,20 @@ def test_what_was_not_sent_is_sent_later() -> None:
     found = ended("ddp(codec=topk(ratio=0.5))")
     assert float((found - served(1.0)).abs().max()) <= 1e-12
     assert float((found - served(0.0)).abs().max()) > 1e-3
+
+
+def test_a_late_change_enters_the_weights_of_then() -> None:
+    """EX-01, streaming: d is taken at the end of a period, and enters after the first step of the next one or at the
+    run's end, where a worker keeps the share 0.25 of the weights that it has by then."""
+    x, w = torch.zeros(SIZE, 6, dtype=torch.float64), torch.zeros(6).double()
+    u, d = torch.zeros_like(w), torch.zeros_like(w)
+    for step in range(STEPS + 1):
+        x = x - RATE * slope(x) * (step < STEPS)
+        if step % 2:
+            d = (w - x).mean(0)
+        elif step:
+            u = 0.6 * u + d
+            w = w - 0.5 * (d + 0.6 * u)
+            x = 0.25 * x + 0.75 * w
+    found = ended("diloco(period=2,lag=1,rate=0.5,momentum=0.6,keep=0.25)")
+    assert float((found - x).abs().max()) <= 1e-12
