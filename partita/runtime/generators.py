@@ -46,6 +46,11 @@ def set_random_states(states: Mapping[str, torch.Tensor], device: str) -> None:
         torch.cuda.set_rng_state(states["cuda"], device)
 
 
+def host_state() -> Any:
+    """What the generators of the host will draw, as a value that can be compared."""
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), repr(np.random.get_state())
+
+
 def seed_all(seed: int) -> None:
     """Seed the three generators of the host, of which NumPy's takes 32 bits."""
     torch.default_generator.manual_seed(seed)
