@@ -18,6 +18,9 @@ SCRATCH: Final = {"SGD": 0, "Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2}
 BACKWARD: Final = "aten.convolution_backward"
 UNFOLDED_SUMS: Final = 4
 CONVOLUTIONS: Final = ("aten.convolution.", BACKWARD)
+LSTM: Final = "partita.lstm_layer"
+LINE: Final = 16  # fp32 elements
+CONFLICT: Final = 256
 
 
 class Processor(StrEnum):
@@ -55,8 +58,11 @@ def working_bytes(graph: Graph, operator: Operator, batch: int, on: Processor = 
     layout. Forward has those of input and weight, and later that of the output, beside the output; backward those of
     the input and of the output's gradient beside the input's gradient, and later that of the weight's gradient. With
     narrow vectors (jit:avx2) a kernel larger than the image has its gradient by products of matrices: of unfolded
-    samples, summed in four times the weight's room.
+    samples, summed in four times the weight's room. Its LSTM layer: `recurrent_bytes`.
     """
+    if on is not Processor.CARD and operator.target.startswith(LSTM):
+        value, _, w_hidden = (graph.tensor(ref).at(batch) for ref in operator.arguments[:3] if isinstance(ref, Ref))
+        return recurrent_bytes(value, w_hidden, backward="_backward" in operator.target)
     if on is Processor.CARD or not operator.target.startswith(CONVOLUTIONS):
         return 0
     backward = operator.target.startswith(BACKWARD)
@@ -77,6 +83,25 @@ def unfolded_bytes(grown: Tensor, image: Tensor, weight: Tensor) -> Bytes:
     columns of one sample, which are what the kernel meets at each place, and for several samples their sums."""
     columns = prod(grown.shape[2:]) * prod(weight.shape[1:]) * ITEMSIZE[weight.dtype]  # type: ignore[arg-type]
     return int(columns) + (UNFOLDED_SUMS * weight.size() if image.shape[0] != 1 else 0)
+
+
+def recurrent_bytes(value: Tensor, w_hidden: Tensor, *, backward: bool) -> Bytes:
+    """Bytes that oneDNN's LSTM layer (torch 2.13, fp32, x86) takes on `value` (T, B, I), beside what it makes: both
+    weights the other way round, the gates of all steps, and in backward the gradients of those weights whose rows it
+    widens."""
+    if value.dtype != "float32":
+        return 0
+    steps, samples, inputs = map(int, value.shape)  # type: ignore[arg-type]
+    gates, hidden = map(int, w_hidden.shape)  # type: ignore[arg-type]
+    widened = sum(gates * row(columns) for columns in (inputs, hidden) if row(columns) != columns)
+    return ITEMSIZE[value.dtype] * ((inputs + hidden + steps * samples) * row(gates) + (widened if backward else 0))
+
+
+def row(extent: int) -> int:
+    """The elements from one row of `extent` fp32 elements to the next in oneDNN's matrices: whole lines of a cache, and
+    one more where rows would fall into the same sets of it."""
+    lines = -(-extent // LINE) * LINE
+    return lines + LINE if lines % CONFLICT == 0 else lines
 
 
 def _rows(tensor: Tensor, piece: Piece) -> Bytes:

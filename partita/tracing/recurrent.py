@@ -19,8 +19,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor, library
 
+from partita.cost.scratch import row
+
 LSTM: Final = 2
-WORKSPACE: Final = 72
 CUDNN: Final = {"lstm": 2, "gru": 3}  # the modes of cuDNN's layers, whose gates are in torch's order
 LEAVES: Final = 5  # value, two weights, two biases
 
@@ -140,15 +141,23 @@ def _forward(cell: Cell, *tensors: Tensor, reverse: bool) -> tuple[Tensor, ...]:
     return torch.stack(outs), *(s.clone() for s in states), torch.stack(saved).view(torch.uint8).flatten()
 
 
+def workspace(steps: int, inputs: int, size: int) -> int:
+    """Bytes a sample that oneDNN's LSTM layer (torch 2.13) keeps for backward: of each step the gates and a product by
+    them, of each state before and after a step the cell's and six copies of what is wider, input or output."""
+    states = (steps + 1) * (4 * size + 6 * row(max(inputs, size)))
+    return 4 * (steps * (row(4 * size) + row(size)) + states)
+
+
 def _forward_shapes(cell: Cell, *tensors: Tensor, reverse: bool) -> tuple[Tensor, ...]:
-    """As `_forward`; the bytes of oneDNN's workspace are an estimate (it pads)."""
+    """As `_forward`; oneDNN's workspace has some kB more, up to a page for each of its parts."""
     value, _, w_hidden, _, _, *states = tensors
     steps, batch, size = value.shape[0], value.shape[1], w_hidden.shape[1]
-    space = WORKSPACE if _onednn(cell, value) else cell.kept * value.element_size()
+    kept = steps * size * cell.kept * value.element_size()
+    each = workspace(steps, value.shape[2], size) if _onednn(cell, value) else kept
     return (
         value.new_empty(steps, batch, size),
         *(torch.empty_like(s) for s in states),
-        value.new_empty(steps * batch * size * space, dtype=torch.uint8),
+        value.new_empty(batch * each, dtype=torch.uint8),
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 import torch
-from torch.nn import Conv2d, Flatten, Linear, MaxPool2d, Sequential
+from torch.nn import LSTM, Conv2d, Flatten, Linear, MaxPool2d, Sequential
 from torch.profiler import ProfilerActivity, profile
 
 from partita.cost.scratch import CONVOLUTIONS, unfolded_bytes, working_bytes
@@ -20,13 +21,26 @@ from partita.zoo.convolutional import digits_cnn
 from partita.zoo.tasks import on_digits
 from tests.captures import capture
 
-BATCH = 16
+BATCH, PAGE = 16, 4096
 
 
 def taken(operator: Operator, graph: Graph) -> int:
     """Bytes at the peak of a call, less those of its results."""
-    call = resolve(operator.target)
-    given = [torch.randn(graph.tensor(a).shape) if isinstance(a, Ref) else a for a in operator.arguments]  # type: ignore[arg-type]
+    return taken_by(resolve(operator.target), [filled(graph, each) for each in operator.arguments])
+
+
+def filled(graph: Graph, argument: Any) -> Any:
+    """An argument with numbers where it is a tensor."""
+    if not isinstance(argument, Ref):
+        return argument
+    tensor = graph.tensor(argument)
+    if tensor.dtype == "uint8":
+        return torch.zeros(tensor.size() * 2, dtype=torch.uint8)
+    return torch.randn(tensor.shape)  # type: ignore[arg-type]
+
+
+def taken_by(call: Any, given: Sequence[Any]) -> int:
+    """The same of a call."""
     call(*given)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         made = call(*given)
@@ -85,3 +99,29 @@ def test_other_operators_take_nothing() -> None:
     graph = capture(on_digits("digits-cnn", digits_cnn, 0.1))
     others = [each for each in graph.operators if not each.target.startswith(CONVOLUTIONS)]
     assert not any(working_bytes(graph, each, BATCH) for each in others)
+
+
+class Recurrent(torch.nn.Module):
+    """Two layers, one of which is narrower than what it reads; rows of 256 elements and of fewer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = LSTM(72, 256), LSTM(256, 40)
+        self.head = Linear(40, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.reshape(len(x), 8, 8).permute(1, 0, 2).repeat(1, 1, 9)
+        return self.head(self.second(self.first(rows)[0])[0][-1])  # type: ignore[no-any-return]
+
+
+def test_an_lstm_takes_its_weights_and_gates_once_more() -> None:
+    graph = substitute(capture(on_digits("recurrent", Recurrent, 0.1)), BATCH)
+    found = [each for each in graph.operators if each.target.startswith("partita.lstm_layer")]
+    assert len(found) == 4
+    for operator in found:
+        expected = working_bytes(graph, operator, BATCH, processor_here())
+        call = resolve(operator.target)
+        given = [filled(graph, each) for each in operator.arguments]
+        assert expected == pytest.approx(taken_by(call, given), rel=0.05), operator.name
+        for made, said in zip(call(*given), operator.outputs, strict=True):
+            assert said is None or made.nbytes == pytest.approx(said.size(), rel=0.01, abs=3 * PAGE)
