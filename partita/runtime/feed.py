@@ -17,8 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 import torch
 
@@ -30,32 +29,24 @@ from partita.task import Task
 from partita.tracing.draws import seed_for
 from partita.tracing.prepare import DTYPES, Rest, flatten, read_batch
 
-LOOKED_AT: Final = 4  # samples that tell whether a data set draws at random
-
 
 @dataclass
 class Feed:
-    """The task's data in the order of `seed`; it keeps the permutation of the current epoch, which `positions` sets."""
+    """The task's data in the order of `seed`; it keeps the permutation of the current epoch, which `positions` sets.
+
+    `draws` says whether reading samples uses a random generator of this process; the first that are read tell.
+    """
 
     task: Task
     seed: int
     epoch: int = -1
     order: list[int] = field(default_factory=list)
+    draws: bool | None = None
 
     @property
     def at_hand(self) -> bool:
         """Whether samples are in memory (a data set with `collated`), so that reading them does not wait."""
         return self.task.collate is None and hasattr(self.task.data, "collated")
-
-    @cached_property
-    def draws(self) -> bool:
-        """Whether reading samples uses a random generator of this process."""
-        if self.at_hand:
-            return False
-        with generators_kept():
-            before = host_state()
-            read_batch(self.task, self.task.data, range(min(LOOKED_AT, len(self.task.data))))
-            return bool(host_state() != before)
 
     def positions(self, step: int, start: int, count: int) -> list[int]:
         """Indices into the data of samples `start` to `start + count` of the minibatch of `step` (from 0)."""
@@ -88,9 +79,15 @@ class Feed:
 
     def batch(self, positions: Sequence[int]) -> Any:
         """The samples of the current epoch, collated."""
-        if not self.draws:
+        if self.at_hand or self.draws is False:
             return read_batch(self.task, self.task.data, positions)
         with generators_kept():
+            if self.draws is None:
+                before = host_state()
+                batch = read_batch(self.task, self.task.data, positions)
+                self.draws = bool(host_state() != before)
+                if not self.draws:
+                    return batch
             return read_batch(self.task, Drawn(self.task.data, self.seed, self.epoch), positions)
 
 

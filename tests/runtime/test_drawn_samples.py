@@ -88,12 +88,10 @@ def test_only_a_data_set_that_draws_is_read_one_by_one() -> None:
             self.asked = len(indices)
             return [self[i] for i in indices]
 
-    assert of(Augmented()).draws
-    assert of(AtOnce()).draws
-    data = Many()
-    plain = of(data)
-    plain.leaves(plain.positions(0, 0, 6), "cpu")
-    assert not plain.draws
+    for data, draws in ((Augmented(), True), (AtOnce(), True), (Many(), False)):
+        read = of(data)
+        read.leaves(read.positions(0, 0, 6), "cpu")
+        assert read.draws is draws
     assert data.asked == 6
 
 
@@ -116,3 +114,20 @@ def test_a_plan_on_drawn_samples_equals_one_process(plan: str) -> None:
     task = replace(perceptron(), name="augmented", data=Augmented())
     found = checked(task, lambda graph: call(plan, graph, machines), machines, steps=5)
     assert found["max_difference"] <= TOLERANCE
+
+
+def test_nothing_is_read_but_what_is_asked_for() -> None:
+    """Samples of unequal length, one a minibatch, cannot be collated with others."""
+
+    class Ragged(Numbers):
+        read: list[int]
+
+        def __getitem__(self, index: int) -> Sample:
+            self.read.append(index)
+            return self.x[index, : 1 + index % 5], self.y[index]
+
+    data = Ragged()
+    data.read = []
+    one = of(data)
+    assert [len(one.leaves([place], "cpu")[0][0]) for place in (3, 4)] == [4, 5]
+    assert data.read == [3, 4]
