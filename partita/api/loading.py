@@ -73,7 +73,9 @@ def graph_of(task: Task | str, *, tell: Tell = quiet) -> Graph:
 def capture_to(spec: str, path: str, *, tell: Tell = quiet) -> Graph:
     """Capture a task and write its graph to a file. Raises OptionError for a name by which no graph is read."""
     if not path.endswith(".json"):
-        raise OptionError(f"the graph is to be written to {path}; graphs are read from files that end in .json")
+        raise OptionError(
+            f"the graph is to be written to {path}; graphs are read from files that end in .json, so name it thus"
+        )
     graph = graph_of(spec, tell=tell)
     write_graph(graph, Path(path))
     return graph

@@ -19,8 +19,8 @@ BACKWARD: Final = "aten.convolution_backward"
 UNFOLDED_SUMS: Final = 4
 CONVOLUTIONS: Final = ("aten.convolution.", BACKWARD)
 LSTM: Final = "partita.lstm_layer"
-LINE: Final = 16  # fp32 elements
-CONFLICT: Final = 256
+LINE: Final = 16  # fp32 elements of a line of the cache
+CONFLICT: Final = 256  # elements; rows that are a multiple of these fall into the same sets of the cache
 
 
 class Processor(StrEnum):
@@ -93,11 +93,13 @@ def recurrent_bytes(value: Tensor, w_hidden: Tensor, *, backward: bool) -> Bytes
         return 0
     steps, samples, inputs = map(int, value.shape)  # type: ignore[arg-type]
     gates, hidden = map(int, w_hidden.shape)  # type: ignore[arg-type]
-    widened = sum(gates * row(columns) for columns in (inputs, hidden) if row(columns) != columns)
-    return ITEMSIZE[value.dtype] * ((inputs + hidden + steps * samples) * row(gates) + (widened if backward else 0))
+    widened = sum(gates * row_stride(columns) for columns in (inputs, hidden) if row_stride(columns) != columns)
+    return ITEMSIZE[value.dtype] * (
+        (inputs + hidden + steps * samples) * row_stride(gates) + (widened if backward else 0)
+    )
 
 
-def row(extent: int) -> int:
+def row_stride(extent: int) -> int:
     """The elements from one row of `extent` fp32 elements to the next in oneDNN's matrices: whole lines of a cache, and
     one more where rows would fall into the same sets of it."""
     lines = -(-extent // LINE) * LINE

@@ -19,7 +19,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, library
 
-from partita.cost.scratch import row
+from partita.cost.scratch import row_stride
 
 LSTM: Final = 2
 CUDNN: Final = {"lstm": 2, "gru": 3}  # the modes of cuDNN's layers, whose gates are in torch's order
@@ -144,8 +144,8 @@ def _forward(cell: Cell, *tensors: Tensor, reverse: bool) -> tuple[Tensor, ...]:
 def workspace(steps: int, inputs: int, size: int) -> int:
     """Bytes a sample that oneDNN's LSTM layer (torch 2.13) keeps for backward: of each step the gates and a product by
     them, of each state before and after a step the cell's and six copies of what is wider, input or output."""
-    states = (steps + 1) * (4 * size + 6 * row(max(inputs, size)))
-    return 4 * (steps * (row(4 * size) + row(size)) + states)
+    states = (steps + 1) * (4 * size + 6 * row_stride(max(inputs, size)))
+    return 4 * (steps * (row_stride(4 * size) + row_stride(size)) + states)
 
 
 def _forward_shapes(cell: Cell, *tensors: Tensor, reverse: bool) -> tuple[Tensor, ...]:
