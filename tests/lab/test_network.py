@@ -38,6 +38,10 @@ while part := one.recv(1 << 20):
 print(size / (time.perf_counter() - start), flush=True)
 """
 WORDS = ("congestion_control", "slow_start_after_idle")
+FRAMES = """
+line = next(line for line in open("/proc/net/dev") if "eth0" in line).split(":")[1].split()
+print(int(line[0]) / int(line[1]))
+"""
 SEND = "import socket, sys; s = socket.create_connection((sys.argv[1], 29600)); s.sendall(bytes(int(sys.argv[2])))"
 BUSY = """
 import time
@@ -146,6 +150,20 @@ def test_bandwidth_and_quota_change_while_it_runs() -> None:
         assert 0.25 * LEAST < float(busy.communicate()[0]) < 0.25 * MOST
 
 
+@pytest.mark.lab
+@pytest.mark.usefixtures("namespaces")
+def test_a_slow_port_does_not_take_what_is_sent_at_once_apart() -> None:
+    """Else every 1,448 bytes wake the receiver, which at 100 Mbit/s costs it a third of a core."""
+    with lab_of("lab-4x100m") as lab:
+        receiver = lab.spawn(2, python(RECEIVE), stdout=subprocess.PIPE, text=True)
+        with receiver.stdout:
+            assert receiver.stdout.readline() == "ready\n"
+            lab.spawn(1, python(SEND, lab.addresses[2], "2000000"))
+            assert float(receiver.stdout.readline()) < 1.25e7 * MOST
+        frames = lab.spawn(2, python(FRAMES), stdout=subprocess.PIPE, text=True)
+        assert float(frames.communicate(timeout=20)[0]) > 4 * 1448
+
+
 def held_up(lab: Lab, rank: int) -> int:
     """How many periods of its quota a device has spent before their end, as the kernel counts."""
     group = lab.groups[rank].cpu
@@ -163,8 +181,9 @@ def test_a_device_has_half_a_core_and_its_peak_is_known() -> None:
         assert held_up(lab, 0) == before  # whatever else the machine computes
         busy = lab.spawn(0, python(BUSY), stdout=subprocess.PIPE, text=True)
         large = lab.spawn(1, python("x = b'x' * 100_000_000"))
-        assert 0.5 * LEAST < float(busy.communicate()[0]) < 0.5 * MOST
-        assert held_up(lab, 0) > before
+        share = float(busy.communicate()[0])
+        assert 0.5 * LEAST < share < 0.5 * MOST
+        assert held_up(lab, 0) > before or share < 0.49  # where the machine had no half core to give
         large.wait()
         assert 100_000_000 < lab.memory_peak(1, reset=True) < 200_000_000
         assert lab.memory_peak(1) < 100_000_000
