@@ -60,7 +60,7 @@ def write_graph(graph: Graph, path: Path | str) -> None:
         "tables": {name: list(rows) for name, rows in tables.rows.items()} | {"tensors": tables.tensors},
     }  # fmt: skip
     try:
-        Path(path).write_text(_text(record | {"sha256": _digest(record)}))
+        Path(path).write_text(_text(record | {"sha256": digest_of(record)}))
     except OSError as error:
         raise InputError(f"the graph cannot be written to {path} ({error.strerror}); give a path that can be") from None
 
@@ -83,7 +83,7 @@ def read_graph(path: Path | str) -> Graph:
     digest = record.pop("sha256", None)  # a file by another hand has none
     try:
         graph = _whole(_graph(record))
-        if digest not in (None, _digest(record)):
+        if digest not in (None, digest_of(record)):
             raise ValueError("its sha256 is not that of its contents")
         return graph
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError, binascii.Error) as error:
@@ -94,7 +94,8 @@ def _text(record: dict[str, Any]) -> str:
     return json.dumps(record, separators=(",", ":"), allow_nan=False)
 
 
-def _digest(record: dict[str, Any]) -> str:
+def digest_of(record: dict[str, Any]) -> str:
+    """The sha256 of a JSON record, however it was laid out in a file."""
     return hashlib.sha256(_text(record).encode()).hexdigest()
 
 

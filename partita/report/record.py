@@ -1,4 +1,5 @@
-"""A comparison as a file that `partita report` reads: JSON, the cluster within it as its own TOML."""
+"""A comparison as a file that `partita report` reads: JSON, the cluster within it as its own TOML, with a sha256 of all
+the rest."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from pydantic.dataclasses import dataclass
 from partita.cluster.text import read_cluster
 from partita.cluster.writing import write_cluster
 from partita.errors import OptionError, PartitaError
+from partita.graph.text import digest_of
 from partita.report.comparison import Comparison, Row
 from partita.report.environment import Environment
 from partita.report.files import write_file
@@ -42,7 +44,8 @@ def write_record(comparison: Comparison, path: Path) -> None:
     c = comparison
     rows = tuple(map(_frozen, c.rows))
     saved = Saved(SCHEMA, rows, c.task, write_cluster(c.cluster), c.cluster.name, c.notes, c.environment)
-    write_file(path, _adapter().dump_json(saved).decode())
+    record = json.loads(_adapter().dump_json(saved))
+    write_file(path, json.dumps(record | {"sha256": digest_of(record)}, separators=(",", ":")))
 
 
 def write_run(comparison: Comparison, folder: Path) -> None:
@@ -63,21 +66,26 @@ def read_record(run: Path) -> Comparison:
         raise OptionError(
             f"there is no readable {path}; give a folder that `partita train --out` or `partita compare --out` wrote"
         ) from None
-    if (schema := _schema(text)) != SCHEMA:
+    record = _record(text)
+    if (schema := record.get("schema", SCHEMA)) != SCHEMA:
         raise OptionError(f"{path} has schema {schema}; this version reads schema {SCHEMA}, so write it anew")
+    digest = record.pop("sha256", None)  # a file by another hand has none
+    if digest not in (None, digest_of(record)):
+        raise OptionError(f"{path} is damaged (its sha256 is not that of its contents); write it anew with --out")
     try:
-        saved = _adapter().validate_json(text)
+        saved = _adapter().validate_json(json.dumps(record))
         cluster = replace(read_cluster(saved.cluster, saved.cluster_name), name=saved.cluster_name)
     except (ValidationError, PartitaError) as error:
         raise OptionError(f"{path} is not a run's record ({_first(error)}); write it anew with --out") from None
     return Comparison(tuple(map(_frozen, saved.rows)), saved.task, cluster, saved.notes, saved.environment)
 
 
-def _schema(text: str) -> Any:
-    """The schema that a record says it has; this version's where it says none, for what else is wrong to be said."""
-    with suppress(ValueError, RecursionError, AttributeError):
-        return json.loads(text).get("schema", SCHEMA)
-    return SCHEMA
+def _record(text: str) -> dict[str, Any]:
+    """The fields of a record; none where the text is no JSON object, for what is missing to be said."""
+    with suppress(ValueError, RecursionError):
+        found = json.loads(text)
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def _frozen(row: Row) -> Row:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -72,6 +73,24 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"schema":1', '"schema":2,"more":[]'))
     with pytest.raises(OptionError, match="has schema 2"):
         read_record(tmp_path)
+
+
+@pytest.mark.parametrize(("was", "now"), [('"step_seconds":', '"step_seconds":1'), ("ddp", "dpd"), ("sha256", "sha25")])
+def test_damage_is_refused(tmp_path: Path, was: str, now: str) -> None:
+    write_run(nine(), tmp_path)
+    path = tmp_path / "report.json"
+    path.write_text(path.read_text().replace(was, now, 1))
+    with pytest.raises(OptionError, match=r"is damaged|is not a run's record"):
+        read_record(tmp_path)
+
+
+def test_a_record_by_another_hand_is_read(tmp_path: Path) -> None:
+    write_run(nine(), tmp_path)
+    path = tmp_path / "report.json"
+    record = json.loads(path.read_text())
+    assert len(record.pop("sha256")) == 64
+    path.write_text(json.dumps(record, indent=2))
+    assert read_record(tmp_path) == nine()
 
 
 @pytest.mark.parametrize(
