@@ -53,3 +53,16 @@ def test_rounds_longer_than_a_step_count_by_their_shares() -> None:
     half = breakdown(program, mine, found.step_seconds / 2, rounds)
     assert sum(astuple(half)) == pytest.approx(found.step_seconds / 2, rel=1e-9)
     assert half.backward / half.forward == pytest.approx(found.breakdown.backward / found.breakdown.forward)
+
+
+def test_what_the_leading_lane_itself_sends_is_no_backward_pass() -> None:
+    graph, machines = two_layers(), whole_cores(2, 1e6)
+    program = program_by("ddp", graph, machines)
+    found = simulate(program, priced(graph, machines, (4,), operator=OPERATOR, copy=Touch(0.0, 0.0)))
+    lane = program.roles[0].leading
+    spans = [replace(span, lane=lane) if span.kind == "Collective" else span for span in found.spans]
+    rounds = len({span.round for span in spans})
+    moved, still = (breakdown(program, each, found.step_seconds, rounds) for each in (spans, found.spans))
+    assert moved.backward == pytest.approx(still.backward, rel=1e-9)
+    assert moved.exposed_communication > 0
+    assert moved.exposed_communication == pytest.approx(still.exposed_communication, rel=1e-9)
