@@ -198,7 +198,7 @@ def network(model: str) -> Graph:
 
 
 def tensorflow(truth: Path) -> Iterator[Case]:
-    cluster = machine('fp32 = "4.37 TFLOP/s"', 240, more=units(13))
+    cluster = machine('fp32 = "2.91 TFLOP/s"', 240, more=units(13))
     for row in table(truth, "tf_cnn_benchmarks_2017_dev"):
         if row["gpus"] != "1" or row["data"] != "synthetic":
             continue
