@@ -6,7 +6,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -18,6 +18,7 @@ from partita.errors import CaptureError
 from partita.tracing.calls import AtenCall
 from partita.tracing.known import value_of
 
+ATTENTION: Final = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 OUTSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
 
 
@@ -74,7 +75,7 @@ class Recorder(FakeTensorMode):  # type: ignore[no-untyped-call]
             return super().__torch_dispatch__(func, types, args, kwargs)
         self.within = True
         try:
-            result = super().__torch_dispatch__(func, types, args, kwargs)
+            result = _as_run(func, args, super().__torch_dispatch__(func, types, args, kwargs))
         except DataDependentOutputException:
             asks = func is torch.ops.aten._local_scalar_dense.default
             known = value_of(args[0], self.calls, self.data, self.changing) if asks else None
@@ -109,6 +110,14 @@ class Recorder(FakeTensorMode):  # type: ignore[no-untyped-call]
                 return f"{_short(code.co_filename)}:{frame.f_lineno}"
             frame = frame.f_back
         return ""
+
+
+def _as_run(func: Any, args: Any, result: Any) -> Any:
+    """The results in the dtypes of the kernel: by torch 2.11 what attention on a processor leaves for backward is fp32,
+    also beside fp64."""
+    if func is ATTENTION and args[0].dtype is torch.float64:
+        return result[0], result[1].double()
+    return result
 
 
 def _short(path: str) -> str:
