@@ -104,16 +104,20 @@ def test_two_packed_buckets_are_there_at_most(given_: tuple[Program, int, Shard,
 
 @pytest.mark.parametrize("ahead", [1, 2])
 def test_gathers_go_so_many_uses_ahead(ahead: int) -> None:
-    """While a use goes on, at most `ahead` more of them have been asked for."""
+    """While a use goes on, `ahead` more of them have been asked for, and no more: each as soon as that use may begin
+    and what the bucket had before is given back."""
     program = program_of(layers(6, 24), 3, 0, Memory(Shard.PARAMETERS, ahead=ahead))
     role = program.roles[0]
     line = {i.name: n for n, i in enumerate(role.on("compute"))}
     first = {a.name: n for n, i in enumerate(role.on("compute")) for a in i.after if a.name[0] == "G"}
     gathers = [i for i in role.on("wire") if isinstance(i.act, Collective) and i.act.kind is Kind.ALL_GATHER]
+    frees = [i for i in role.on("compute") if isinstance(i.act, Free)]
     gathers.sort(key=lambda one: first[one.name])
+    given_back = {b.name: [i.name for i in frees if i.act.bucket == b.name] for b in program.trained}
     for before, late in zip(gathers, gathers[ahead:], strict=False):
         asked = max((line[a.name] for a in late.after if a.name in line and not a.rounds), default=-1)
-        assert first[before.name] - 1 <= asked < first[late.name]
+        freed = [line[a.name] for a in late.after if a.name in given_back[late.act.bucket] and not a.rounds]
+        assert asked == max([first[before.name] - 1, *freed]) < first[late.name]
 
 
 def test_rules_that_mix_elements_get_whole_buckets() -> None:
