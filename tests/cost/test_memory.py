@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from torch import nn
 
 from partita.cost.memory import changes_of, memory_curve, peak_memory, resident
 from partita.graph.graph import Optimizer
@@ -18,9 +19,10 @@ from partita.program.timeline import PURPOSES, Span, Timeline
 from partita.recipes.catalogue import call
 from partita.runtime.memory_trace import MemoryTrace
 from partita.simulator.simulate import simulate
+from tests.captures import capture
 from tests.priced import priced, whole_cores
 from tests.programs import program_by
-from tests.small import layers, two_layers
+from tests.small import layers, perceptron, two_layers
 
 ADAM = Optimizer("Adam", (("exp_avg", 1.0, "float32"), ("exp_avg_sq", 1.0, "float32")))
 PLANS = [
@@ -153,3 +155,24 @@ def test_state_is_divided_as_the_paper_says() -> None:
     plans = [call(f"zero{n}(bucket_bytes=0)", graph, machines) for n in (1, 2, 3)]
     peaks = [peak_memory(lower(graph, plan, machines)[-1].program, graph, 0) for plan in plans]
     assert peaks == sorted(peaks, reverse=True)
+
+
+def test_statistics_and_squares_stay_as_weights_do() -> None:
+    """By hand: weights of 6x16 + 16, 16 + 16, 16x3 + 3 numbers, two statistics of 16 and a count of 8 bytes; a server
+    that keeps mean squares (adaptive DC-ASGD) has one more copy of all weights than one that does not."""
+
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+
+    graph, machines = capture(replace(perceptron(), name="normed", model=model)), whole_cores(3, 1e6)
+    weights = 4 * (7 * 16 + 2 * 16 + 17 * 3)
+
+    def stays(text: str) -> dict[str, int]:
+        program = program_by(text, graph, machines)
+        role = next((one for one in program.roles if one.serves), program.roles[0])
+        return dict(zip(PURPOSES, resident(program, graph, role).tolist(), strict=True))
+
+    constants = sum(len(c.data) for c in graph.constants)
+    assert stays("ddp")["parameters"] == weights + 4 * 2 * 16 + 8 + constants
+    plain, adaptive = (stays(f"dc_asgd(strength=0.5,decay={decay},own=false)") for decay in (0.0, 0.9))
+    assert sum(adaptive.values()) - sum(plain.values()) == weights
