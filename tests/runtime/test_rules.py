@@ -19,7 +19,7 @@ from partita.plan.memory import Memory, Shard
 from partita.plan.plan import Rule, Update
 from partita.plan.rule import rate_factor
 from partita.recipes.catalogue import call
-from partita.runtime.assembly import train_in_process
+from partita.runtime.assembly import initial, train_in_process
 from partita.runtime.check import TOLERANCE, checked, difference, gathered
 from partita.runtime.checkpoint import SavePolicy
 from partita.runtime.manifest import differences, identity_of
@@ -139,6 +139,30 @@ def test_the_step_of_lars_does_not_follow_the_gradients_scale(scale: float) -> N
     fresh = [torch.zeros(3, dtype=torch.float64)]
     stepped(Rule.LARS, 0.5, fresh, [torch.ones(3, dtype=torch.float64)])
     assert torch.equal(fresh[0], torch.full((3,), -0.5, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("trust", [0.001, 0.02])
+def test_the_trust_is_the_plan_s(trust: float) -> None:
+    """LB-03: without decay and momentum, |dw| / |w| = rate x trust after one step of a run."""
+    task, machines = replace(perceptron(), optimizer=partial(torch.optim.SGD, lr=0.5)), cluster_of(2)
+    graph = capture(task, precision="fp64")
+    plan = call(f"ddp(rule=lars,trust={trust})", graph, machines)
+    states, _ = train_in_process(task, graph, plan, machines, 1, seed=SEED, precision="fp64")
+    for name, old in initial(task, SEED, "fp64")[1].items():
+        assert ((states[0].leaves[name] - old).norm() / old.norm()).item() == pytest.approx(0.5 * trust, rel=1e-9)
+
+
+@pytest.mark.parametrize(("momentum", "first"), [(0.7, 0.7), (0.0, 0.9)])
+def test_the_first_moment_of_lamb_fades_as_the_task_s_momentum(momentum: float, first: float) -> None:
+    """LB-04: of a task with SGD; where it has no momentum, as Adam's, and the second moment always so."""
+    task = replace(perceptron(), optimizer=partial(torch.optim.SGD, lr=0.1, momentum=momentum))
+    (w,), (one, two) = drawn(1), drawn(2)
+    made = optimizer_of(task, Update(Rule.LAMB), [w])
+    for w.grad in (one, two):
+        made.step()
+    assert torch.allclose(made.state[w]["exp_avg"], (1 - first) * (first * one + two), rtol=1e-12, atol=1e-15)
+    squares = 0.001 * (0.999 * one**2 + two**2)
+    assert torch.allclose(made.state[w]["exp_avg_sq"], squares, rtol=1e-12, atol=1e-15)
 
 
 def test_the_step_of_lamb_is_as_long_as_the_weights_are() -> None:
