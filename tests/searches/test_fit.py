@@ -12,7 +12,7 @@ from partita.cluster.cluster import Cluster
 from partita.cost.datasheet import datasheet_costs
 from partita.graph.graph import Graph
 from partita.lowering.lower import lower
-from partita.plan.plan import Plan
+from partita.plan.plan import Phase, Plan
 from partita.recipes.balance import blocks_of
 from partita.recipes.catalogue import call
 from partita.report.answers import bound_words
@@ -95,6 +95,32 @@ def test_close_calls_are_said_to_be_close() -> None:
     near = machines(4, 1e8, int(peak * 1.02))
     found = fit_of(call("ddp", graph, near), graph, near)
     assert (found.fits, found.unsure, found.margin > 0) == (False, True, True)
+
+
+def test_the_fullest_device_is_the_one_with_least_left() -> None:
+    """The rank that holds most has the most memory: what is missing is missing on the other one."""
+    graph, alike = deep(16), machines(2, 1e8, 10**6)
+    used = fit_of(call("gpipe(stages=2)", graph, alike), graph, alike).used
+    less = used.index(min(used))
+    assert used[less] < used[1 - less]
+    devices = [replace(alike.devices[0], memory=10**6)] * 2
+    devices[less] = replace(devices[less], memory=used[less] - 100)
+    unlike = replace(alike, root=replace(alike.root, members=tuple(devices)))
+    found = fit_of(call("gpipe(stages=2)", graph, alike), graph, unlike)
+    assert not found.fits
+    assert found.margin == unlike.devices[less].memory - found.used[less] < 0
+    assert sum(found.parts.values()) == found.used[less]
+
+
+def test_a_plan_needs_what_its_fullest_phase_does() -> None:
+    graph, cluster = deep(16), machines(4, 1e8, 10**6)
+    whole, divided = (call(text, graph, cluster) for text in ("ddp", "zero3"))
+    alone = [fit_of(plan, graph, cluster).used for plan in (whole, divided)]
+    assert min(alone[0]) > max(alone[1])
+    for first, last in ((whole, divided), (divided, whole)):
+        both = fit_of(replace(last, before=(Phase(2, first),)), graph, cluster)
+        assert both.used == alone[0]
+        assert sum(both.parts.values()) == max(alone[0])
 
 
 def test_too_large_for_any_plan_asks_for_a_smaller_minibatch() -> None:
