@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
+from torch import nn
 
 from partita.cost.lifetimes import lifetimes_of
 from partita.cost.memory import peak_memory
+from partita.graph.stages import divide
 from partita.lowering.lower import lower
 from partita.program.program import Program
 from partita.recipes.catalogue import call
+from tests.captures import capture
 from tests.priced import whole_cores
-from tests.small import layers
+from tests.small import layers, perceptron
 
 
 def program(text: str, p: int, m: int) -> Program:
@@ -57,3 +61,33 @@ def test_a_rank_holds_its_stage_only() -> None:
     assert sum(state) == sum(p.tensor.size() for p in graph.parameters)
     assert all(peak_memory(found, graph, rank) >= 2 * state[rank] for rank in (0, 1))
     assert peak_memory(whole, graph, 0) >= sum(state)
+
+
+class Sum(nn.Module):
+    """Two weights that get one and the same gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.ones(6, 3)), nn.Parameter(torch.ones(6, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ (self.a + self.b)
+
+
+def test_a_gradient_of_two_weights_is_not_given_back_for_one_of_them() -> None:
+    """That of a weight alone is, once it is in its bucket: 4 bytes a number."""
+    shared = lifetimes_of(capture(replace(perceptron(), name="sum", model=Sum)), 12)
+    assert [shared.released(name) for name in "ab"] == [0, 0]
+    alone = lifetimes_of(capture(perceptron()), 12)
+    assert (alone.released("0.weight"), alone.released("4.bias")) == (4 * 16 * 6, 4 * 3)
+
+
+@pytest.mark.parametrize(("behind", "counted"), [(1, 4 * 12 * 16), (2, 0)])
+def test_what_a_stage_sends_is_counted_once(behind: int, counted: int) -> None:
+    """Sixteen numbers of each of twelve samples: the first stage has no use for its product, where the next one begins
+    with the ReLU, and keeps what its own ReLU makes, which backward looks at."""
+    graph = capture(perceptron())
+    products = [i for i, o in enumerate(graph.operators[: graph.forward_length]) if "addmm" in o.target]
+    stage = divide(graph, [0, products[0] + behind]).stages[0]
+    (sent,) = lifetimes_of(stage, 12).sent(0, stage.forward_length)
+    assert sent[1] == counted
