@@ -164,3 +164,32 @@ def test_a_late_change_enters_the_weights_of_then() -> None:
             x = 0.25 * x + 0.75 * w
     found = ended("diloco(period=2,lag=1,rate=0.5,momentum=0.6,keep=0.25)")
     assert float((found - x).abs().max()) <= 1e-12
+
+
+@pytest.mark.parametrize(
+    ("text", "delta", "alpha"), [("easgd(", 0.0, 0.9 / SIZE), ("eamsgd(momentum=0.6,rate=0.15,", 0.6, 0.15)]
+)
+def test_springs_at_a_server(text: str, delta: float, alpha: float) -> None:
+    """DP-19, asynchronous: two steps with Nesterov's momentum, then the force towards the centre that a worker has read
+    moves both, in the order in which workers met the server; with another momentum it is another training."""
+    states = states_of(f"{text}servers=1,period=2)", servers=1, settle=False, slow={1: 0.02})
+    ledger = ledger_of(states)
+    assert {merge.worker for merge in ledger} == set(range(SIZE))
+    assert any(merge.read < i for i, merge in enumerate(ledger))
+    found = torch.stack([states[rank].leaves["row"].detach() for rank in range(SIZE)])
+
+    def served(delta: float) -> torch.Tensor:
+        x, v = (torch.zeros(SIZE, 6, dtype=torch.float64) for _ in range(2))
+        versions = [torch.zeros(6, dtype=torch.float64)]
+        for merge in ledger:
+            w = merge.worker
+            for _ in range(2):
+                v[w] = delta * v[w] - RATE * slope(x + delta * v)[w]
+                x[w] += v[w]
+            force = alpha * (x[w] - versions[merge.read])
+            x[w] -= force
+            versions.append(versions[-1] + force)
+        return x
+
+    assert float((found - served(delta)).abs().max()) <= 1e-12
+    assert float((found - served(delta + 0.1)).abs().max()) > 1e-4
