@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from partita.cluster.cluster import Cluster
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.program.program import Program
 from partita.recipes.catalogue import call
 
 
 def program_by(text: str, graph: Graph, machines: Cluster) -> Program:
     """That of the last phase of the plan that the recipe call makes."""
-    return lower(graph, call(text, graph, machines), machines)[-1].program
+    return last_program(graph, call(text, graph, machines), machines)

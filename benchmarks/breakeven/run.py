@@ -25,7 +25,7 @@ from partita import api
 from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.lab.rehearsal import Rehearsal
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.searches.explaining import widened
 from partita.searches.sweep import Sweep, check_links, crossings, read_sweep
 from partita.simulator.simulate import step_seconds
@@ -133,7 +133,7 @@ def ordered(name: str, costs: Costs) -> Ordered:
     credit = f",credit_bytes={wire.credit_bytes}" if wire.credit_bytes else ""
     own, plain = f"{name},slice_bytes={wire.slice_bytes}{credit})", ORDERS[name].replace("SIZE", str(wire.slice_bytes))
     plans = [api.plan_of(text, costs.graph, costs.cluster) for text in (own, plain)]
-    quick, slow = (step_seconds(lower(costs.graph, plan, costs.cluster)[-1].program, costs) for plan in plans)
+    quick, slow = (step_seconds(last_program(costs.graph, plan, costs.cluster), costs) for plan in plans)
     return Ordered(own, plain, slow / quick - 1)
 
 

@@ -16,7 +16,7 @@ from statistics import median
 from partita import api
 from partita.cluster.cluster import Cluster
 from partita.lab.rehearsal import Rehearsal
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.program.timeline import Timeline
 from partita.simulator.simulate import simulate
 from partita.units import Seconds
@@ -47,7 +47,7 @@ def main() -> None:
     seconds: dict[str, list[Seconds]] = {text: [] for text in texts}
     with Rehearsal(given.task, graph, cluster) as rehearsal:
         costs = rehearsal.probe(list(plans.values()))
-        said = {text: simulate(lower(graph, plan, cluster)[-1].program, costs) for text, plan in plans.items()}
+        said = {text: simulate(last_program(graph, plan, cluster), costs) for text, plan in plans.items()}
         for _ in range(given.repeat):
             for text, plan in plans.items():
                 run = rehearsal.measure(plan, steps=given.steps, evaluate=False)

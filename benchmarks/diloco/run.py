@@ -13,7 +13,7 @@ from statistics import median
 
 from partita import api
 from partita.lab.rehearsal import Rehearsal
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.simulator.simulate import simulate
 
 HERE = Path(__file__).resolve().parent
@@ -29,7 +29,7 @@ def speed(batch: int, knobs: str, name: str, repeat: int) -> None:
     plans = {text: api.plan_of(text, graph, cluster) for text in ("ddp", f"diloco({knobs})")}
     with Rehearsal(task, graph, cluster) as rehearsal:
         costs = rehearsal.probe(list(plans.values()))
-        said = {text: simulate(lower(graph, p, cluster)[-1].program, costs).step_seconds for text, p in plans.items()}
+        said = {text: simulate(last_program(graph, p, cluster), costs).step_seconds for text, p in plans.items()}
         was: dict[str, list[float]] = {text: [] for text in plans}
         for _ in range(repeat):
             for text, plan in plans.items():

@@ -47,7 +47,7 @@ try:
     from partita.cost.datasheet import datasheet_costs
     from partita.graph.graph import Graph
     from partita.lab.rehearsal import Rehearsal
-    from partita.lowering.lower import lower
+    from partita.lowering.lower import last_program
     from partita.lowering.precision import short_dtype
     from partita.lowering.samples import sizes_of
     from partita.program.instruction import Kind
@@ -128,7 +128,7 @@ def speed(figures: Figures, names: Iterable[str], steps: int, repeat: int, piece
         with Rehearsal(spec(name), graph, cluster, timeout=300.0) as rehearsal:
             costs = None if compiled else rehearsal.probe(list(plans.values()))
             for precision, plan in plans.items():
-                program = lower(graph, plan, cluster)[-1].program
+                program = last_program(graph, plan, cluster)
                 predicted = simulate(program, costs).step_seconds if costs else None
                 loop = Plain(task, "cuda:0", precision == "bf16", compiled)
                 loop.seconds(3)
@@ -157,7 +157,7 @@ def memory(figures: Figures, names: Iterable[str]) -> None:
         knobs: dict[str, Any] = {} if recompute == "none" else {"recompute": recompute}
         knobs |= {"budget": 0.6} if recompute == "auto" else {}
         plan = api.plan_of(plan_text(precision, **knobs), graph, cluster)
-        program, short = lower(graph, plan, cluster)[-1].program, short_dtype(plan.memory)
+        program, short = last_program(graph, plan, cluster), short_dtype(plan.memory)
         costs = datasheet_costs(graph, cluster, sizes_of(plan, graph), precisions=(short,) if short else ())
         predicted = simulate(program, costs).memory[0] + besides[0]
         held, watch = held_by(program, graph) + besides[1], rehearsal.memory(plan)[0]
@@ -182,7 +182,7 @@ def beside(cluster: Any) -> tuple[int, int]:
     """Bytes that a worker has allocated and reserved besides what a tiny model's tensors are: workspaces."""
     graph = api.graph_of(spec("tiny"))
     plan = api.plan_of("single", graph, cluster)
-    program = lower(graph, plan, cluster)[-1].program
+    program = last_program(graph, plan, cluster)
     own = simulate(program, datasheet_costs(graph, cluster, sizes_of(plan, graph))).memory[0]
     with Rehearsal(spec("tiny"), graph, cluster) as rehearsal:
         watch = rehearsal.memory(plan)[0]

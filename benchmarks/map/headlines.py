@@ -15,7 +15,7 @@ from pathlib import Path
 
 from partita import api
 from partita.lab.rehearsal import Rehearsal
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.simulator.simulate import simulate
 
 SERVER = "ps_sync(bucket_bytes=1073741824)"
@@ -55,7 +55,7 @@ def measure(task: str, name: str, plans: list[str], steps: int, place: Path, kno
     with Rehearsal(task, graph, cluster) as rehearsal:
         if "c" not in known:
             costs = rehearsal.probe([api.plan_of("ddp", graph, cluster)])
-            said = simulate(lower(graph, api.plan_of("ddp", graph, cluster), cluster)[-1].program, costs)
+            said = simulate(last_program(graph, api.plan_of("ddp", graph, cluster), cluster), costs)
             b = said.breakdown
             computing, wire = b.forward + b.backward + b.optimizer, max(said.wire_sent) / cluster.narrowest
             keep(place, known, {"c": computing, "m": wire})

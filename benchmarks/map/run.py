@@ -22,7 +22,7 @@ from typing import Any
 
 from partita import api
 from partita.lab.rehearsal import Rehearsal
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.report.map import Line, map_svg, turns
 from partita.runtime.checkpoint import SavePolicy
 from partita.searches.sweep import Curve, crossings, lowest, read_sweep
@@ -85,7 +85,7 @@ def measure(
             for rank in range(cluster.size):
                 rehearsal.group.lab.set_bandwidth(rank, rate)
             for plan in plans:
-                period = max(lower(graph, made[plan], cluster)[-1].program.steps, 4)
+                period = max(last_program(graph, made[plan], cluster).steps, 4)
                 if rate in findings.of("was", plan) or 2 * period * findings.of("said", plan)[rate] > SLOW:
                     continue
                 take = rehearsal.measure(made[plan], steps=4, evaluate=False)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from partita.api import costs_of, graph_of
 from partita.cluster.cluster import Cluster, Group
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.recipes.catalogue import call
 from partita.simulator.simulate import simulate
 
@@ -29,7 +29,7 @@ def main() -> None:
         costs = costs_of(graph, cluster, [plan])
         for turn in ("first", "again"):
             begin = time.perf_counter()
-            program = lower(graph, plan, cluster)[-1].program
+            program = last_program(graph, plan, cluster)
             lowered = time.perf_counter()
             found = simulate(program, costs)
             done = time.perf_counter()

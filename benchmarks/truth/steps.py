@@ -36,7 +36,7 @@ from partita.graph.batch import of_minibatch
 from partita.graph.contraction import Contraction
 from partita.graph.flops import flops, is_contraction
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.lowering.precision import in_precision, short_dtype
 from partita.lowering.samples import sizes_of
 from partita.plan.memory import Recompute
@@ -131,7 +131,7 @@ def step(
     if costs.launching:
         launches = {key: seconds * host / LAUNCH for key, seconds in costs.launching.operators.items()}
         costs = replace(costs, launching=replace(costs.launching, operators=launches, _sums={}), _sums={})
-    return step_seconds(lower(graph, plan, cluster)[-1].program, costs)
+    return step_seconds(last_program(graph, plan, cluster), costs)
 
 
 # Transformers in fp32 on one V100, by hand-written attention, as NeuSight timed them: no optimizer.

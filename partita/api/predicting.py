@@ -13,7 +13,7 @@ from partita.cost.unlike import levelled
 from partita.errors import PartitaError
 from partita.graph.graph import Graph
 from partita.lab.costing import Tell, costs_of, quiet
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program, lower
 from partita.plan.plan import Plan
 from partita.report.notebook import Shown, shown
 from partita.searches.auto import usual
@@ -38,7 +38,7 @@ def simulate(
     made = plan_of(plan, graph, cluster, task=loaded, costs=costs, tell=tell)
     known = costs or costs_of(graph, cluster, [made], task=loaded, tell=tell)
     tell(f"simulating {made.name}")
-    return shown(simulate_program(lower(graph, made, cluster)[-1].program, known))
+    return shown(simulate_program(last_program(graph, made, cluster), known))
 
 
 def sweep(plan: Plan, costs: Costs, bandwidths: Sequence[BytesPerSecond], *, tell: Tell = quiet) -> Sweep:

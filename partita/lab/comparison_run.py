@@ -14,7 +14,7 @@ from partita.graph.graph import Graph
 from partita.lab.costing import Tell
 from partita.lab.link_costs import kinds_of
 from partita.lab.rehearsal import Rehearsal
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program, lower
 from partita.plan.plan import Plan
 from partita.program.timeline import Timeline
 from partita.runtime.mean import divides, unlike_its_parts
@@ -119,7 +119,7 @@ def run_comparison(
     with _Workers(lambda: Rehearsal(task, graph, cluster, seed=seed, tell=tell)) as workers:
         plans, costs = measured_plans(workers.now, drafts, again)
         notes = list(workers.now.notes)
-        programs = {text: lower(graph, plan, cluster)[-1].program for text, plan in plans.items()}
+        programs = {text: last_program(graph, plan, cluster) for text, plan in plans.items()}
         runs = {text: PlanRun(program.semantics) for text, program in programs.items()}
         for turn in range(repeat):
             for text in [each for each in plans if each not in failed]:

@@ -36,7 +36,7 @@ from partita.lab.replies import coding_of, touch_of
 from partita.lab.slowdowns import means, pooled
 from partita.lab.spares import Spares
 from partita.lab.worker_group import WorkerGroup
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program, lower
 from partita.plan.plan import Plan
 from partita.plan.text import write_plan
 from partita.program.absence import chain_of, expendable, returns
@@ -269,7 +269,7 @@ class Rehearsal:
         self.note = note
         order = {"out": keep.out, "every": keep.every, "keep": keep.many, "keyed": keyed, "resume": resume}
         spare = [] if keep.every or resume else self._expendable(plan, steps)
-        self.monitor = Monitor(lower(self.graph, plan, self.cluster)[-1].program, self.cluster)
+        self.monitor = Monitor(last_program(self.graph, plan, self.cluster), self.cluster)
         with forwarding(self.group.workers, wanted=bool(keep.out)) as heard:
             try:
                 result = self._run(plan, steps, min(3, max(steps - since - 1, 0)), spare, **order)
@@ -287,7 +287,7 @@ class Rehearsal:
 
     def measure(self, plan: Plan, *, steps: int, evaluate: bool = True) -> RunResult:
         """Run at least `steps` whole rounds of the steady state, after three steps and every warm-up of the plan."""
-        program = lower(self.graph, plan, self.cluster)[-1].program
+        program = last_program(self.graph, plan, self.cluster)
         discard = max(3, program.drain + sum(phase.steps for phase in plan.before))
         discard += -discard % program.steps
         return self._run(plan, steps + -steps % program.steps + discard, discard, evaluate=evaluate)
@@ -300,7 +300,7 @@ class Rehearsal:
         return [r for r in found if len(programs) == 1 or programs[0].role_of[r].keeps == "model"]
 
     def _run(self, plan: Plan, steps: int, discard: int, spare: Sequence[int] = (), **order: Any) -> RunResult:
-        program = lower(self.graph, plan, self.cluster)[-1].program
+        program = last_program(self.graph, plan, self.cluster)
         self.runs, self.going = self.runs + 1, (plan.name, steps)
         order |= {"plan": write_plan(plan), "steps": steps, "spare": list(spare), "number": self.runs}
         back = {"verb": "open", "back": True, **self.opening}, {"verb": "run", "back": True, **order}
@@ -314,7 +314,7 @@ class Rehearsal:
 
     def memory(self, plan: Plan) -> tuple[MemoryTrace, ...]:
         """Measured live tensor bytes on each rank, from allocator events in a short run of its own, without quotas."""
-        size = lower(self.graph, plan, self.cluster)[-1].program.size
+        size = last_program(self.graph, plan, self.cluster).size
         with self.group.lab.lifted():
             replies = self._ask("memory", 600.0, plan=write_plan(plan))
         return tuple(read_memory_trace(reply) for reply in replies[:size])

@@ -74,6 +74,14 @@ def lower(graph: Graph, plan: Plan, cluster: Cluster, *, clocked: bool = False) 
     )
 
 
+def last_program(graph: Graph, plan: Plan, cluster: Cluster, *, clocked: bool = False) -> Program:
+    """The Program that a run of the plan comes to and stays in: that of its last phase, after those in `plan.before`.
+
+    Raises what `lower` does, for any of the phases.
+    """
+    return lower(graph, plan, cluster, clocked=clocked)[-1].program
+
+
 def lower_phase(graph: Graph, plan: Plan, cluster: Cluster, steps: int = 0, *, clocked: bool = False) -> Program:
     """The Program of one phase; with `steps`, of a last round of so few."""
     refuse(graph, plan)

@@ -12,7 +12,7 @@ from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.cost.datasheet import datasheet_costs
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.lowering.samples import sizes_of
 from partita.plan.plan import Plan
 from partita.simulator.simulate import step_seconds
@@ -37,7 +37,7 @@ def tuned(
         plan = planned(*point)
         if plan not in known:
             found = costs or datasheet_costs(graph, cluster, sizes_of(plan, graph))
-            known[plan] = step_seconds(lower(graph, plan, cluster)[-1].program, found)
+            known[plan] = step_seconds(last_program(graph, plan, cluster), found)
         return known[plan]
 
     slices = [-(-total // parts) for parts in PARTS]

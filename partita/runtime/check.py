@@ -11,7 +11,7 @@ import torch
 
 from partita.cluster.cluster import Cluster
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.plan.plan import Plan
 from partita.program.ledger import Merge
 from partita.program.program import Program
@@ -61,7 +61,7 @@ def checked(
         graph = capture(task, precision=precision)
         plan = planned(graph)
         parts = legs(graph, plan, cluster, steps)
-        program = lower(graph, plan, cluster)[-1].program
+        program = last_program(graph, plan, cluster)
         tell(f"training {steps} steps of {plan.name} in {precision}")
         train = partial(
             train_in_process, task, graph, plan, cluster, steps, seed=seed, precision=precision, keyed=True, order=order

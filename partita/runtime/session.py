@@ -23,7 +23,7 @@ from partita.cluster.cluster import Cluster
 from partita.cost.memory import peak_memory
 from partita.errors import OptionError, RunError
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.plan.plan import Plan
 from partita.program.instruction import Collective, Send
 from partita.program.program import Program
@@ -140,7 +140,7 @@ class Session:
 
         torch's profiler records one thread, so one thread carries out all lanes.
         """
-        program = lower(self.graph, job.plan, self.cluster)[-1].program
+        program = last_program(self.graph, job.plan, self.cluster)
         self.join(program)
         with self.together():
             return self._watch(program) if self.rank < program.size else None
@@ -189,7 +189,7 @@ class Session:
         """The whole model after a run, on rank 0, if it is wanted."""
         if state is None or not (job.evaluate or job.out):
             return {}
-        program = lower(self.graph, job.plan, self.cluster)[-1].program
+        program = last_program(self.graph, job.plan, self.cluster)
         return gathered_leaves(program, self.graph, self.rank, state)
 
     def module(self, leaves: dict[str, torch.Tensor]) -> Any:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from partita.cluster.cluster import Cluster
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.plan.plan import Plan
 from partita.program.program import Program
 from partita.runtime.checkpoint import SavePolicy, Tell
@@ -43,7 +43,7 @@ class Training:
     @cached_property
     def program(self) -> Program:
         """The Program of the plan's last phase."""
-        return lower(self.graph, self.plan, self.cluster)[-1].program
+        return last_program(self.graph, self.plan, self.cluster)
 
     @cached_property
     def identity(self) -> Identity:

@@ -17,7 +17,7 @@ import numpy as np
 from partita.cost.costs import Costs
 from partita.cost.launching import joined
 from partita.errors import InputError
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.recipes.catalogue import call
 from partita.searches.estimates import Estimates
 from partita.searches.exhaustive import Candidate, candidate_of
@@ -115,7 +115,7 @@ def _better(text: str, costs: Costs, best: Seconds) -> tuple[Candidate | None, i
     ranks have."""
     graph, cluster = costs.graph, costs.cluster
     try:
-        program = lower(graph, plan := call(text, graph, cluster), cluster, clocked=True)[-1].program
+        program = last_program(graph, plan := call(text, graph, cluster), cluster, clocked=True)
     except InputError:
         return None, 0
     run = clocked(program, costs)

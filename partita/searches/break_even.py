@@ -11,7 +11,7 @@ from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.errors import InputError
 from partita.graph.graph import Graph
-from partita.lowering.lower import check_lowered, lower
+from partita.lowering.lower import check_lowered, last_program
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import call
 from partita.searches.explaining import MOST_RANKS, WIDEST, break_even, widened
@@ -61,7 +61,7 @@ def break_even_of(plan: Plan, costs: Costs) -> BreakEven | None:
 
 def at_bandwidths(plan: Plan, costs: Costs) -> Callable[[float], Seconds]:
     """What a step of the plan's last phase takes where all links are so many times as wide; each is simulated once."""
-    program = lower(costs.graph, plan, costs.cluster)[-1].program
+    program = last_program(costs.graph, plan, costs.cluster)
 
     @cache
     def seconds(factor: float) -> Seconds:

@@ -13,7 +13,7 @@ from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.errors import InputError, PlanError
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.plan.memory import Recompute
 from partita.plan.plan import Plan
 from partita.program.program import Program
@@ -171,7 +171,7 @@ def points(
         text = one.name if isinstance(one, Plan) else one
         try:
             plan = one if isinstance(one, Plan) else call(one, graph, cluster, costs)
-            program = lower(graph, plan, cluster, clocked=True)[-1].program
+            program = last_program(graph, plan, cluster, clocked=True)
         except InputError as error:
             yield text, str(error)
             continue

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.errors import InputError, OptionError
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.plan.plan import Plan
 from partita.searches.break_even import BreakEven, break_even_of, without_codecs
 from partita.searches.explaining import widened
@@ -77,8 +77,8 @@ def sweep(plan: Plan, costs: Costs, bandwidths: tuple[BytesPerSecond, ...]) -> S
     """
     own = check_links(costs.cluster)
     coded = any(sync.wire.codecs for sync in plan.sync)
-    program = lower(costs.graph, replace(plan, before=()), costs.cluster)[-1].program
-    plain = lower(costs.graph, without_codecs(plan), costs.cluster)[-1].program if coded else None
+    program = last_program(costs.graph, replace(plan, before=()), costs.cluster)
+    plain = last_program(costs.graph, without_codecs(plan), costs.cluster) if coded else None
     points = []
     for bandwidth in bandwidths:
         there = replace(costs, cluster=widened(costs.cluster, bandwidth / own))

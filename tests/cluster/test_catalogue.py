@@ -16,9 +16,8 @@ from partita.cluster.writing import write_cluster
 from partita.cost.datasheet import datasheet_costs
 from partita.cost.fabric import fabric_of
 from partita.errors import ClusterError
-from partita.lowering.lower import lower
-from partita.recipes.catalogue import call
 from partita.simulator.simulate import simulate
+from tests.programs import program_by
 from tests.small import two_layers
 
 PLANNED = [name for name in catalogue_names() if not name.startswith("lab-")]
@@ -42,7 +41,7 @@ CARDS = {
 
 def step(cluster: Cluster) -> float:
     graph = replace(two_layers(), global_batch=2 * cluster.size)
-    program = lower(graph, call("ddp", graph, cluster), cluster)[-1].program
+    program = program_by("ddp", graph, cluster)
     return simulate(program, datasheet_costs(graph, cluster, (1, 2))).step_seconds
 
 

@@ -30,9 +30,10 @@ from partita.graph.contraction import Contraction, contractions_of
 from partita.graph.graph import Graph, Optimizer, Parameter
 from partita.graph.operator import Operator, Ref, Symbol
 from partita.graph.tensor import Tensor
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.recipes.catalogue import call
 from partita.simulator.simulate import simulate, step_seconds
+from tests.programs import program_by
 from tests.small import cluster_of, two_layers
 
 CARD = Device(
@@ -187,7 +188,7 @@ def test_a_part_of_a_core_does_what_its_data_sheet_says(cores: float) -> None:
     for device in (whole, replace(whole, cores=cores)):
         machine = carded(1, device)
         costs = datasheet_costs(graph, machine, (8,))
-        found.append(simulate(lower(graph, call("single", graph, machine), machine)[-1].program, costs, rounds=40))
+        found.append(simulate(program_by("single", graph, machine), costs, rounds=40))
     assert found[1].step_seconds == pytest.approx(found[0].step_seconds, rel=0.01)
     assert found[1].cores[0] == pytest.approx(cores * found[0].cores[0], rel=0.01)
 
@@ -199,7 +200,7 @@ def test_a_small_step_is_what_launching_it_takes_and_a_wide_one_is_not() -> None
     def step(width: int) -> tuple[float, float]:
         graph = two_layers(width)
         costs = datasheet_costs(graph, machine, (64,))
-        program = lower(replace(graph, global_batch=64), call("single", graph, machine), machine)[-1].program
+        program = last_program(replace(graph, global_batch=64), call("single", graph, machine), machine)
         assert slower(costs, 64) is (costs.launching if width < 100 else costs)
         assert len(sides(program, costs)) == (2 if width < 100 else 1)
         host = costs.launching

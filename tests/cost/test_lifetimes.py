@@ -11,17 +11,16 @@ from torch import nn
 from partita.cost.lifetimes import lifetimes_of
 from partita.cost.memory import peak_memory
 from partita.graph.stages import divide
-from partita.lowering.lower import lower
 from partita.program.program import Program
-from partita.recipes.catalogue import call
 from tests.captures import capture
 from tests.priced import whole_cores
+from tests.programs import program_by
 from tests.small import layers, perceptron
 
 
 def program(text: str, p: int, m: int) -> Program:
     graph, machines = replace(layers(2 * p - 2), global_batch=8 * m), whole_cores(p, 1e15)
-    return lower(graph, call(f"{text}(microbatches={m})", graph, machines), machines)[-1].program
+    return program_by(f"{text}(microbatches={m})", graph, machines)
 
 
 def test_each_value_lives_from_its_maker_to_its_last_reader() -> None:
@@ -56,7 +55,7 @@ def test_one_f_one_b_keeps_as_many_microbatches_as_stages_follow(p: int, m: int)
 def test_a_rank_holds_its_stage_only() -> None:
     found = program("one_f_one_b", 2, 2)
     graph = layers(2)
-    whole = lower(graph, call("single", graph, whole_cores(1, 1e15)), whole_cores(1, 1e15))[-1].program
+    whole = program_by("single", graph, whole_cores(1, 1e15))
     state = [sum(p.tensor.size() for p in stage.parameters) for stage in found.stages]
     assert sum(state) == sum(p.tensor.size() for p in graph.parameters)
     assert all(peak_memory(found, graph, rank) >= 2 * state[rank] for rank in (0, 1))

@@ -13,7 +13,7 @@ from torch import nn
 from partita.cost.memory import changes_of, memory_curve, peak_memory, resident
 from partita.graph.graph import Optimizer
 from partita.lab.rehearsal import Rehearsal
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.program.program import Program, Role
 from partita.program.timeline import PURPOSES, Span, Timeline
 from partita.recipes.catalogue import call
@@ -57,7 +57,7 @@ def test_a_step_by_hand() -> None:
     """8 samples: x 8x4, h 8x6, y 8x2 floats; a 4x6, b 6x2. Gradients are taken by the updates, momentum stays."""
     graph = replace(two_layers(), optimizer=Optimizer("SGD", (("momentum", 1.0, "float32"),)))
     machines = whole_cores(1, 1e6)
-    program = lower(graph, call("single", graph, machines), machines)[-1].program
+    program = program_by("single", graph, machines)
     role = program.roles[0]
     start = np.arange(float(len(role.instructions)))[None]
     curve = memory_curve(program, graph, role, start, start + 1)
@@ -73,7 +73,7 @@ def test_a_step_by_hand() -> None:
 def test_what_is_awaited_has_its_memory_from_the_start() -> None:
     """A receive is posted as soon as its lane is free, however late the message comes."""
     graph, machines = replace(layers(2), global_batch=16), whole_cores(2, 1e3)
-    program = lower(graph, call("gpipe(microbatches=1)", graph, machines), machines)[-1].program
+    program = program_by("gpipe(microbatches=1)", graph, machines)
     role = program.role_of[1]
     names = [i.name for i in role.instructions]
     size = program.parcel["0>1.f/16"].size
@@ -138,7 +138,7 @@ def test_predicted_peaks_are_the_allocators() -> None:
 def test_the_next_samples_are_there_while_this_step_goes_on() -> None:
     """In the order of the text they are loaded when they are wanted, in that of the clock one step earlier."""
     graph, machines = two_layers(), whole_cores(2, 1e6)
-    program = lower(graph, call("ddp", graph, machines), machines)[-1].program
+    program = program_by("ddp", graph, machines)
     costs = priced(graph, machines, sorted({s.batch for s in program.segments}))
     assert simulate(program, costs).memory[0] == peak_memory(program, graph, 0) + 4 * 4 * 4
 
@@ -148,12 +148,12 @@ def test_state_is_divided_as_the_paper_says() -> None:
     graph = replace(layers(6), global_batch=64, optimizer=ADAM)
     machines, psi = whole_cores(4, 1e6), 2 * 3 + 3 * 4 + 6 * 16
     for text, words in (("zero1", 8 + 8 / 4), ("zero2", 4 + 12 / 4), ("zero3", 16 / 4), ("ddp", 16)):
-        program = lower(graph, call(f"{text}(bucket_bytes=0)", graph, machines), machines)[-1].program
+        program = program_by(f"{text}(bucket_bytes=0)", graph, machines)
         stays = int(resident(program, graph, program.roles[0]).sum()) - 4  # the tangent
         slack = 16 * len(program.trained) if text != "ddp" else 0
         assert words * psi <= stays <= words * psi + slack
     plans = [call(f"zero{n}(bucket_bytes=0)", graph, machines) for n in (1, 2, 3)]
-    peaks = [peak_memory(lower(graph, plan, machines)[-1].program, graph, 0) for plan in plans]
+    peaks = [peak_memory(last_program(graph, plan, machines), graph, 0) for plan in plans]
     assert peaks == sorted(peaks, reverse=True)
 
 

@@ -14,7 +14,7 @@ from partita.graph.fusing import Part, parts_of
 from partita.graph.graph import Graph
 from partita.graph.operator import Operator, Ref
 from partita.graph.tensor import Affine, Tensor
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.recipes.catalogue import read_call
 from tests.captures import capture
 from tests.cost.test_datasheet import CARD, carded
@@ -128,7 +128,7 @@ def test_a_compiled_step_takes_less(more: str) -> None:
 
     def seconds(knobs: str) -> float:
         plan = read_call(f"single({knobs})" if knobs else "single").plan(graph, machine, costs)
-        program = lower(graph, plan, machine)[-1].program
+        program = last_program(graph, plan, machine)
         return sum(costs.demand(program, i.act).core for i in program.roles[0].on("compute"))
 
     assert seconds(",".join(filter(None, (more, "segments=compiled")))) < seconds(more)

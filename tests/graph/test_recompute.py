@@ -13,11 +13,11 @@ from partita.graph.graph import Graph
 from partita.graph.operator import Phase
 from partita.graph.recompute import AGAIN, recomputable, recomputed
 from partita.graph.recompute_rules import cheap, whole_blocks
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program, lower
 from partita.plan.memory import Memory, Recompute
 from partita.plan.plan import Plan
-from partita.recipes.catalogue import call
 from tests.priced import priced
+from tests.programs import program_by
 from tests.small import cluster_of, layers
 
 
@@ -115,7 +115,7 @@ def test_backward_is_charged_for_what_it_computes_again() -> None:
     costs = priced(graph, machines, (8,))
     seconds, memory = {}, {}
     for how in ("none", "full"):
-        program = lower(graph, call(f"single(recompute={how})", graph, machines), machines)[-1].program
+        program = program_by(f"single(recompute={how})", graph, machines)
         acts = [i.act for i in program.roles[0].instructions]
         seconds[how] = sum(costs.demand(program, act).core for act in acts)
         memory[how] = peak(program.graph_of(-1, graph))
@@ -129,7 +129,7 @@ def test_backward_is_charged_for_what_it_computes_again() -> None:
 def test_operators_that_are_named_are_computed_again_and_no_others() -> None:
     graph, machines = chain(8), cluster_of(1)
     plan = Plan("named", memory=Memory(recompute=Recompute.AUTO, recomputed=("f1", "f3")))
-    step = lower(graph, plan, machines)[-1].program.graph_of(-1, graph)
+    step = last_program(graph, plan, machines).graph_of(-1, graph)
     assert [o.name for o in step.operators if o.name.endswith(AGAIN)] == ["f3@again", "f1@again"]
     wrong = Plan("wrong", memory=Memory(recompute=Recompute.AUTO, recomputed=("f99",)))
     with pytest.raises(PlanError, match="'f99' again, which is no forward operator or module"):

@@ -16,10 +16,9 @@ from partita.cost.costs import Touch
 from partita.lab.bench import HOST, AcceleratorTimer, benches_of
 from partita.lab.launching import launches_of, with_launching
 from partita.lab.timing import cold_seconds
-from partita.lowering.lower import lower
-from partita.recipes.catalogue import call
 from partita.simulator.simulate import simulate
 from tests.priced import priced, whole_cores
+from tests.programs import program_by
 from tests.small import two_layers
 
 GAP = 2e-6
@@ -93,7 +92,7 @@ def test_a_step_takes_the_longer_of_the_card_and_its_host(factor: float) -> None
     """Launching that takes half of the work is hidden, three times of it binds."""
     graph, machine = two_layers(), whole_cores(1, 1e9)
     costs = replace(priced(graph, machine, [8]), launching=None)
-    program = lower(graph, call("single", graph, machine), machine)[-1].program
+    program = program_by("single", graph, machine)
     alone = simulate(program, costs).step_seconds
     nothing = dict.fromkeys(("copy", "add", "update", "update_unpacked", "load"), (0.0, 0.0, 0.0))
     touches = [{"launching": [{**nothing, "instruction": 0.0}]}]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from partita.cost.costs import Touch
 from partita.lab.codecs import codec_seconds
-from partita.lowering.lower import lower
 from partita.program.instruction import Decode, Encode
-from partita.recipes.catalogue import call
 from partita.wire.codec import read_codecs, text_of
 from tests.priced import priced, whole_cores
+from tests.programs import program_by
 from tests.small import two_layers
 
 
@@ -21,7 +20,7 @@ def test_every_way_of_a_codec_has_its_price() -> None:
 def test_a_program_is_charged_for_its_codec() -> None:
     """36 numbers encoded once, and decoded once a worker."""
     graph, machines = two_layers(), whole_cores(4, 1e6)
-    program = lower(graph, call("ddp(codec=onebit)", graph, machines), machines)[-1].program
+    program = program_by("ddp(codec=onebit)", graph, machines)
     costs = priced(graph, machines, [2])
     costs.codecs["onebit"] = Touch(1.0, 0.5), Touch(2.0, 0.25)  # type: ignore[index]
     acts = {type(i.act): i.act for _, i in program.instructions()}

@@ -7,7 +7,7 @@ import pytest
 from partita.errors import RunError
 from partita.graph.graph import Graph
 from partita.lab.monitor import Monitor
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.recipes.catalogue import call
 from partita.runtime import assembly
 from partita.runtime.checksums import FIRST, ChecksumReporter
@@ -61,9 +61,9 @@ def test_all_ranks_say_the_same_of_weights_that_are_whole(
     for order in range(3):
         said.clear()
         assembly.train_in_process(perceptron(), graph, made, machines, 2 * FIRST, order=order)
-        workers = [said[rank] for rank in lower(graph, made, machines)[-1].program.role_of if said[rank]]
+        workers = [said[rank] for rank in last_program(graph, made, machines).role_of if said[rank]]
         assert all(any(bool(one["weights"]) for one in each) is speaks for each in workers)
         if speaks:
             assert len(workers) == 3
-            assert len(workers[0][0]["weights"]) == len(lower(graph, made, machines)[-1].program.trained)  # type: ignore[arg-type]
+            assert len(workers[0][0]["weights"]) == len(last_program(graph, made, machines).trained)  # type: ignore[arg-type]
             assert workers[0][0] == workers[1][0] == workers[2][0]

@@ -16,7 +16,7 @@ from partita.graph.batch import of_minibatch
 from partita.graph.graph import Graph, Parameter
 from partita.graph.tensor import Tensor
 from partita.lowering.layout import bucket_ends, buckets_of, completion, slices, urgent_from
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program, lower
 from partita.lowering.samples import replica_groups
 from partita.plan.memory import Memory, Precision, Shard
 from partita.plan.mesh import Mesh, Split, Stage
@@ -323,7 +323,7 @@ def test_a_graph_of_one_batch_size_is_not_divided() -> None:
     fixed = replace(two_layers(), symbolic=False, blind="it branches on its data")
     with pytest.raises(PlanError, match="it branches on its data"):
         lower(fixed, plan(), cluster_of(4))
-    assert lower(fixed, Plan("single"), cluster_of(4))[-1].program.size == 1
+    assert last_program(fixed, Plan("single"), cluster_of(4)).size == 1
 
 
 def one_sentence(error: PartitaError, asked: Plan, words: str) -> None:
@@ -377,3 +377,25 @@ def test_a_precision_of_its_own_for_a_step_that_was_not_captured_is_told_where_t
     assert "asks for precision=bf16, and two-layers could not be captured" in sentence
     assert "leave out precision= and set Task(precision=...), one of fp64, fp32, bf16, fp16" in sentence
     assert "partita recipes" not in sentence
+
+
+def test_the_last_program_is_that_of_the_phase_that_no_other_follows() -> None:
+    graph, machines = two_layers(), cluster_of(4)
+    late, gossip = (
+        plan(),
+        Plan(
+            "first",
+            FOUR,
+            sync=(
+                Sync(
+                    through=Gossip(),
+                ),
+            ),
+        ),
+    )
+    after = replace(late, before=(Phase(3, replace(late, name="first", sync=())),))
+    assert last_program(graph, after, machines) == lower(graph, after, machines)[-1].program
+    assert last_program(graph, after, machines) == last_program(graph, late, machines)
+    assert lower(graph, after, machines)[0].program != last_program(graph, after, machines)
+    with pytest.raises(LoweringError, match="first asks for"):
+        last_program(graph, replace(late, before=(Phase(3, gossip),)), machines)

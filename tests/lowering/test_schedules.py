@@ -6,7 +6,7 @@ import pytest
 
 from partita.cost.costs import Costs
 from partita.cost.wiring import Measured, Wiring
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.lowering.schedules import ROWS, interleaved, one_f_one_b, zero_bubble
 from partita.plan.mesh import Mesh, Stage
 from partita.plan.plan import Plan
@@ -78,7 +78,7 @@ def step(order: Order, p: int, m: int, chunks: int, waits: float = 1.0) -> float
     names = dict(zip(signatures(graph, 1), (o.name for o in graph.operators), strict=True))
     table = {name: price.get(operator, 0.0) for name, operator in names.items()}
     costs = Costs(graph, machines, table, FREE, FREE, FREE, FREE, (1,), 0.0, SILENT)
-    return simulate(lower(graph, plan, machines)[-1].program, costs).step_seconds
+    return simulate(last_program(graph, plan, machines), costs).step_seconds
 
 
 @pytest.mark.parametrize("order", [Order.FILL_DRAIN, Order.ONE_F_ONE_B])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from partita.cost.rings import collective_bytes
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.plan.memory import Memory, Shard
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
@@ -20,7 +20,6 @@ from partita.plan.sync import Sync
 from partita.plan.wire import Wire
 from partita.program.instruction import Collective, Compute, Free, Kind, Pack, Space
 from partita.program.program import Program
-from partita.recipes.catalogue import call
 from tests.programs import program_by
 from tests.small import cluster_of, layers
 
@@ -31,7 +30,7 @@ SIZE = (2 * 3 + 3 * 4 + 6 * 16) * 4
 def program_of(graph: Graph, size: int, bucket: int, memory: Memory, microbatches: int = 1) -> Program:
     wire = Wire(bucket_bytes=bucket, first_bucket_bytes=bucket, slice_bytes=50)
     plan = Plan("z", Mesh((("data", size),)), schedule=Schedule(microbatches=microbatches), sync=(Sync(wire=wire),))
-    return lower(graph, replace(plan, memory=memory), cluster_of(size))[-1].program
+    return last_program(graph, replace(plan, memory=memory), cluster_of(size))
 
 
 def sent(program: Program, size: int) -> int:
@@ -142,4 +141,4 @@ def test_what_is_kept_whole() -> None:
     ):  # fmt: skip
         program = program_by(text, graph, machines)
         assert {b.shares and b.shares.whole for b in program.trained} == {whole}
-    assert all(b.shares is None for b in lower(graph, call("ddp", graph, machines), machines)[-1].program.trained)
+    assert all(b.shares is None for b in program_by("ddp", graph, machines).trained)

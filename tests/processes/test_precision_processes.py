@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from partita import api
 from partita.cost.rings import collective_bytes
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.program.instruction import Collective
 from partita.runtime.assembly import train_in_process
 from partita.runtime.checkpoint import SavePolicy, place_of
@@ -44,7 +44,7 @@ def test_half_the_bytes_are_sent(crews: Crews) -> None:
     crew = crews("digits-cnn", "local:2")
     for text in ("ddp(precision=bf16)", "zero2(precision=fp16)"):
         plan = api.plan_of(text, crew.graph, crew.cluster)
-        program = lower(crew.graph, plan, crew.cluster)[-1].program
+        program = last_program(crew.graph, plan, crew.cluster)
         acts = [
             i.act for i in program.roles[0].instructions if isinstance(i.act, Collective) and i.act.bucket != "norm"
         ]

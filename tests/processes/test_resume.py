@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from partita import api
 from partita.errors import PartitaError
 from partita.lab import train as launched
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.runtime.checkpoint import SavePolicy, place_of
 from partita.runtime.leg import legs
 from tests.processes.crews import SEED, Crews
@@ -112,7 +112,7 @@ def a_place(plan: str, draw: random.Random) -> str:
     graph, cluster = api.graph_of(api.load(TASK)), api.cluster_of(PLACE)
     made = api.plan_of(plan, graph, cluster)
     parts = legs(graph, made, cluster, STEPS)
-    rank = draw.randrange(lower(graph, made, cluster)[-1].program.size)
+    rank = draw.randrange(last_program(graph, made, cluster).size)
     if draw.random() < 0.2:
         return f"{rank}:save:{draw.randrange(1, STEPS // EVERY * (2 if rank == 0 else 1))}"
     count = sum(leg.rounds * len(leg.program.role_of[rank].instructions) for leg in parts)

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from partita import api
 from partita.cost.rings import collective_bytes
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.program.instruction import Collective
 from partita.runtime.checkpoint import SavePolicy, place_of
 from partita.simulator.simulate import simulate
@@ -33,7 +33,7 @@ def test_counted_bytes_are_those_of_the_closed_form(crews: Crews) -> None:
     psi = crew.graph.trained_bytes
     for text, passes in (("zero1", 2), ("zero2(bucket_bytes=9000)", 2), ("zero3(bucket_bytes=9000)", 3)):
         plan = api.plan_of(text, crew.graph, crew.cluster)
-        program = lower(crew.graph, plan, crew.cluster)[-1].program
+        program = last_program(crew.graph, plan, crew.cluster)
         acts = [i.act for i in program.roles[0].instructions if isinstance(i.act, Collective)]
         predicted = [sum(sent) for sent in zip(*(collective_bytes(program, act, 3) for act in acts), strict=True)]
         take = crew.measure(plan, steps=2, evaluate=False)
@@ -51,7 +51,7 @@ def test_counted_bytes_are_those_of_the_closed_form(crews: Crews) -> None:
 def test_counted_bytes_of_codecs_are_those_predicted(crews: Crews, text: str) -> None:
     crew = crews("digits-cnn", "local:3")
     plan = api.plan_of(text, crew.graph, crew.cluster)
-    program = lower(crew.graph, plan, crew.cluster)[-1].program
+    program = last_program(crew.graph, plan, crew.cluster)
     costs = priced(crew.graph, crew.cluster, sorted({segment.batch for segment in program.segments}))
     take = crew.measure(plan, steps=2, evaluate=False)
     assert list(take.timeline.wire_sent) == list(simulate(program, costs).wire_sent)
@@ -61,7 +61,7 @@ def test_counted_bytes_are_those_of_the_last_phase(crews: Crews) -> None:
     """The first two steps send twice as much as those that the prediction is of."""
     crew = crews("digits-cnn", "local:3")
     plan = api.plan_of("post_local_sgd(switch=2,period=2)", crew.graph, crew.cluster)
-    program = lower(crew.graph, plan, crew.cluster)[-1].program
+    program = last_program(crew.graph, plan, crew.cluster)
     costs = priced(crew.graph, crew.cluster, sorted({segment.batch for segment in program.segments}))
     take = crew.measure(plan, steps=6, evaluate=False)
     assert sum(take.timeline.wire_sent) == pytest.approx(sum(simulate(program, costs).wire_sent), abs=64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from partita import api
 from partita.lab.rehearsal import Rehearsal
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.simulator.simulate import simulate
 from partita.wire.algorithms import all_reduce
 from partita.wire.streams import HEAD
@@ -19,7 +19,7 @@ def test_counted_bytes_are_those_of_the_entries() -> None:
     with Rehearsal(task, graph, cluster) as crew:
         for name in ("sparse_doubling", "sparse_split"):
             plan = api.plan_of(f"ddp(codec=topk(ratio=0.02),collective={name})", graph, cluster)
-            program = lower(graph, plan, cluster)[-1].program
+            program = last_program(graph, plan, cluster)
             predicted = simulate(program, priced(graph, cluster, sorted({s.batch for s in program.segments}))).wire_sent
             sent = list(crew.measure(plan, steps=3, evaluate=False).timeline.wire_sent)
             if name == "sparse_doubling":

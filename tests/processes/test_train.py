@@ -13,7 +13,7 @@ from torch.utils.data import default_collate
 from partita import api
 from partita.graph.cuts import legal_cuts
 from partita.lab.rehearsal import Rehearsal
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.plan.mesh import Mesh, Stage
 from partita.plan.plan import Plan
 from partita.plan.schedule import Order, Schedule
@@ -137,7 +137,7 @@ def train_and_compare_with_one_process(crew: Rehearsal, text: str, out: Path) ->
     made = call(text, crew.graph, crew.cluster)
     done = crew.train(made, steps=4, keep=SavePolicy(str(out)))
     states, _ = train_in_process(api.load(crew.task), crew.graph, made, crew.cluster, 4, seed=crew.seed)
-    ours = gathered(lower(crew.graph, made, crew.cluster)[-1].program, states)
+    ours = gathered(last_program(crew.graph, made, crew.cluster), states)
     for name, weight in load_file(done.weights).items():
         assert torch.allclose(weight, ours[name], rtol=1e-4, atol=1e-6), name
 

@@ -7,10 +7,8 @@ from dataclasses import astuple, replace
 import pytest
 
 from partita.cost.costs import Touch
-from partita.lowering.lower import lower
 from partita.program.breakdown import breakdown
 from partita.program.timeline import Breakdown
-from partita.recipes.catalogue import call
 from partita.simulator.simulate import simulate
 from tests.priced import priced, whole_cores
 from tests.programs import program_by
@@ -46,7 +44,7 @@ def test_encoding_is_no_backward_pass() -> None:
 def test_rounds_longer_than_a_step_count_by_their_shares() -> None:
     """The last rounds of a run, whose spans are kept, may be slower than its mean."""
     graph, machines = two_layers(), whole_cores(2, 1e6)
-    program = lower(graph, call("ddp", graph, machines), machines)[-1].program
+    program = program_by("ddp", graph, machines)
     found = simulate(program, priced(graph, machines, (4,), operator=OPERATOR, copy=Touch(0.0, 0.0)))
     mine = [span for span in found.spans if span.rank == 0]
     rounds = len({span.round for span in mine})

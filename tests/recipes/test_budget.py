@@ -11,7 +11,7 @@ from partita.cost.memory import peak_memory
 from partita.errors import PlanError
 from partita.graph.graph import Graph
 from partita.graph.recompute import AGAIN, recomputable
-from partita.lowering.lower import lower, lower_phase
+from partita.lowering.lower import last_program, lower_phase
 from partita.plan.memory import Memory, Recompute
 from partita.plan.plan import Plan
 from partita.program.program import Program
@@ -65,7 +65,7 @@ def test_every_rank_keeps_to_the_budget(text: str) -> None:
     bare = program_by(text, graph, machines)
     knobs = "recompute=auto,budget=0.9)"
     plan = call(text.replace(")", f",{knobs}") if ")" in text else f"{text}({knobs}", graph, machines)
-    program = lower(graph, plan, machines)[-1].program
+    program = last_program(graph, plan, machines)
     most = max(passing(bare, graph, rank) for rank in range(bare.size))
     assert max(passing(program, graph, rank) for rank in range(program.size)) <= 0.9 * most
     assert plan.memory.recomputed
@@ -75,17 +75,17 @@ def test_without_a_budget_the_devices_say_what_there_is() -> None:
     graph, machines = layers(20, batch=BATCH), cluster_of(1)
     with pytest.raises(PlanError, match="does not say how much memory"):
         call("single(recompute=auto)", graph, machines)
-    peak = peak_memory(lower(graph, call("single", graph, machines), machines)[-1].program, graph, 0)
+    peak = peak_memory(program_by("single", graph, machines), graph, 0)
     for memory, needed in ((peak, False), (peak * 9 // 10, True)):
         devices = tuple(replace(device, memory=memory) for device in machines.root.members)  # type: ignore[arg-type]
         small = replace(machines, root=replace(machines.root, members=devices))
         plan = call("single(recompute=auto)", graph, small)
         assert bool(plan.memory.recomputed) is needed
-        assert peak_memory(lower(graph, plan, small)[-1].program, graph, 0) <= memory
+        assert peak_memory(last_program(graph, plan, small), graph, 0) <= memory
 
 
 def test_a_budget_may_be_bytes() -> None:
     graph, machines = layers(20, batch=BATCH), cluster_of(1)
-    bare = passing(lower(graph, call("single", graph, machines), machines)[-1].program, graph, 0)
+    bare = passing(program_by("single", graph, machines), graph, 0)
     plan = call(f"single(recompute=auto,budget={bare * 8 // 10})", graph, machines)
-    assert passing(lower(graph, plan, machines)[-1].program, graph, 0) <= bare * 8 // 10
+    assert passing(last_program(graph, plan, machines), graph, 0) <= bare * 8 // 10

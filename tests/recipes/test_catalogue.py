@@ -12,7 +12,7 @@ from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.cluster.text import load_cluster
 from partita.errors import InputError, PlanError
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program, lower
 from partita.plan.memory import Memory, Precision, Recompute, Shard
 from partita.plan.plan import ranks_of
 from partita.plan.sync import Servers
@@ -192,7 +192,7 @@ def test_a_slow_device_serves_nobody(graph: Graph) -> None:
     ]
     for plan in found.values():
         assert plan.mesh.size == 5
-        program = lower(graph, plan, machines)[-1].program
+        program = last_program(graph, plan, machines)
         serving = {role.ranks[0] for role in program.roles if "server" in role.name}
         assert serving == set(plan.sync[0].through.at)
     equal = call("ps_async(own=false,servers=0)", graph, cluster_of(3))

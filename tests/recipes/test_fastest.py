@@ -6,7 +6,7 @@ import pytest
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.cost.costs import Costs
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.plan.plan import Plan
 from partita.plan.text import read_plan, write_plan
 from partita.plan.wire import Codec
@@ -31,7 +31,7 @@ def text(size: int) -> str:
 
 def algorithms(plan: Plan, costs: Costs) -> dict[int, str]:
     """Bytes -> the algorithm of its bucket."""
-    program = lower(costs.graph, plan, costs.cluster)[-1].program
+    program = last_program(costs.graph, plan, costs.cluster)
     acts = [i.act for _, i in program.instructions() if isinstance(i.act, Collective)]
     return {program.payload(act): act.algorithm for act in acts}
 
@@ -70,7 +70,7 @@ def test_the_whole_plan_is_no_slower_than_with_any_one_schedule() -> None:
 
     def seconds(collective: str) -> float:
         plan = call(f"ddp(collective={collective})", costs.graph, costs.cluster, costs)
-        return simulate(lower(costs.graph, plan, costs.cluster)[-1].program, costs).step_seconds
+        return simulate(last_program(costs.graph, plan, costs.cluster), costs).step_seconds
 
     others = [seconds(name) for name in candidates(4)]
     assert seconds("auto") <= min(others) * ALIKE < max(others)
@@ -97,7 +97,7 @@ def test_entries_go_by_what_makes_the_step_shortest(ratio: float, latency: float
 
     def seconds(collective: str) -> float:
         plan = call(f"ddp({codec},collective={collective})", costs.graph, costs.cluster, costs)
-        return simulate(lower(costs.graph, plan, costs.cluster)[-1].program, costs).step_seconds
+        return simulate(last_program(costs.graph, plan, costs.cluster), costs).step_seconds
 
     steps = {name: seconds(name) for name in (BACKEND, *STREAMS)}
     assert seconds("auto") == min(steps.values()) < max(steps.values())

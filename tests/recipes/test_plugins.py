@@ -29,7 +29,7 @@ EXAMPLES = Path("examples/own_codec.py"), Path("examples/own_recipe.py")
 SCRIPT = """
 import json, torch
 from partita import api
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.recipes.catalogue import call
 from partita.runtime.check import checked
 from partita.runtime.assembly import train_in_process
@@ -40,9 +40,9 @@ from tests.small import cluster_of, perceptron
 machines, task, text = cluster_of(4), perceptron(), "coded_later(exact=2,codec=scaled_sign,bucket_bytes=300)"
 graph = api.graph_of(task)
 plan = call(text, graph, machines)
-program = lower(graph, plan, machines)[-1].program
+program = last_program(graph, plan, machines)
 costs = priced(graph, machines, sorted({s.batch for s in program.segments}))
-plain = lower(graph, call("ddp(bucket_bytes=300)", graph, machines), machines)[-1].program
+plain = last_program(graph, call("ddp(bucket_bytes=300)", graph, machines), machines)
 found = checked(task, lambda graph: call(text, graph, machines), machines, steps=5)
 _, losses = train_in_process(task, graph, plan, machines, 30)
 print(json.dumps({

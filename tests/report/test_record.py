@@ -8,13 +8,12 @@ import pytest
 
 from partita.cost.datasheet import datasheet_costs
 from partita.errors import OptionError
-from partita.lowering.lower import lower
-from partita.recipes.catalogue import call
 from partita.report.comparison import Comparison, Row
 from partita.report.environment import command_line, commit_of, environment
 from partita.report.page import comparison_page
 from partita.report.record import read_record, write_record, write_run
 from partita.simulator.simulate import simulate
+from tests.programs import program_by
 from tests.report.nine import nine
 from tests.report.timelines import comparison
 from tests.small import cluster_of, two_layers
@@ -28,7 +27,7 @@ def test_what_is_kept_reads_back_equal(tmp_path: Path) -> None:
 
 def test_a_simulated_timeline_is_kept(tmp_path: Path) -> None:
     graph, machines = two_layers(), cluster_of(2)
-    program = lower(graph, call("ddp", graph, machines), machines)[-1].program
+    program = program_by("ddp", graph, machines)
     row = Row("ddp", simulate(program, datasheet_costs(graph, machines, (4,))))
     write_record(Comparison((row,), "two-layers", machines), tmp_path / "r")
     kept = read_record(tmp_path / "r").rows[0].predicted

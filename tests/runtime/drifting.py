@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.plan.plan import Plan, own_servers
 from partita.program.instruction import Space
 from partita.runtime.assembly import initial, make_rank
@@ -24,7 +24,7 @@ def drifting(task: Task, graph: Graph, plan: Plan, rounds: int, own: bool = True
     """All ranks after `rounds` rounds of the plan with zero gradients, and the weights that each began with. What they
     keep begins as their `own` weights, or as the same for all."""
     still = replace(task, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0))
-    program, rendezvous = lower(graph, plan, cluster_of(plan.mesh.size + own_servers(plan)))[-1].program, Rendezvous()
+    program, rendezvous = last_program(graph, plan, cluster_of(plan.mesh.size + own_servers(plan))), Rendezvous()
     values = initial(still, 0, "fp64")[1]
     ranks, draw = [], torch.Generator().manual_seed(3)
     for r in range(program.size):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.program.absence import answered, entered, expendable, met_by, shared
 from partita.program.instruction import Receive, Space
 from partita.program.program import Program
@@ -49,7 +49,7 @@ class Dying:
         self.told = told
         self.graph = GRAPH
         plan = call(text, self.graph, self.machines)
-        self.program: Program = lower(self.graph, plan, self.machines)[-1].program
+        self.program: Program = last_program(self.graph, plan, self.machines)
         self.legs = legs(self.graph, plan, self.machines, steps)
         ranks = range(self.program.size)
         self.spare = frozenset(r for r in ranks if all(expendable(leg.program, r) for leg in self.legs))

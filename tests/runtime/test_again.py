@@ -13,7 +13,7 @@ from torch import nn
 
 from partita.cost.memory import peak_memory
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.plan.memory import Memory, Recompute
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import RECIPES, call
@@ -22,6 +22,7 @@ from partita.runtime.session import Job, Session
 from partita.task import Task
 from tests.captures import capture
 from tests.priced import machines_for
+from tests.programs import program_by
 from tests.runtime.promises import kept
 from tests.small import Numbers, cluster_of
 from tests.tracing.models import TASKS
@@ -67,7 +68,7 @@ def test_whatever_is_computed_again_the_bits_are_the_same(name: str, data: st.Da
 def test_the_rules_change_no_bit(name: str, how: str) -> None:
     _, graph = model(name)
     plan = call(f"single(recompute={how})", graph, cluster_of(1))
-    assert lower(graph, plan, cluster_of(1))[-1].program.whole is not None
+    assert last_program(graph, plan, cluster_of(1)).whole is not None
     found = leaves(name, plan)
     assert all(torch.equal(found[leaf], value) for leaf, value in keeping(name).items())
 
@@ -147,7 +148,7 @@ def measured(text: str) -> int:
 def test_the_measured_peak_is_the_predicted_one(text: str) -> None:
     _, graph = deep()
     plan = call(text, graph, cluster_of(1))
-    predicted = peak_memory(lower(graph, plan, cluster_of(1))[-1].program, graph, 0)
+    predicted = peak_memory(last_program(graph, plan, cluster_of(1)), graph, 0)
     assert measured(text) == pytest.approx(predicted, rel=0.03)
 
 
@@ -161,7 +162,6 @@ def test_no_rule_holds_more_than_keeping_all(name: str) -> None:
     _, graph = model(name)
     machines = cluster_of(1)
     none, *others = (
-        peak_memory(lower(graph, call(f"single(recompute={how})", graph, machines), machines)[-1].program, graph, 0)
-        for how in ("none", *HOW)
+        peak_memory(program_by(f"single(recompute={how})", graph, machines), graph, 0) for how in ("none", *HOW)
     )
     assert all(other <= none for other in others)

@@ -10,10 +10,8 @@ import torch
 from partita import api
 from partita.graph.batch import substitute
 from partita.graph.graph import TANGENT, Graph
-from partita.lowering.lower import lower
 from partita.lowering.readers import parameter_readers
 from partita.program.instruction import Compute, Instruction, Receive, Space
-from partita.recipes.catalogue import call
 from partita.runtime.ahead import Ahead
 from partita.runtime.assembly import carry_over, initial, make_rank
 from partita.runtime.draws import DRAWS, Draws
@@ -75,7 +73,7 @@ def test_what_may_come_is_asked_for(graph: Graph, plan: str, order: int) -> None
 def test_each_of_many_is_looked_at_once(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lane of n Receives went through all behind each: n x n looks in a round."""
     task, machines = perceptron(), cluster_of(3)
-    program = lower(graph, call("ps_sync(bucket_bytes=4)", graph, machines), machines)[-1].program
+    program = program_by("ps_sync(bucket_bytes=4)", graph, machines)
     state = carry_over(graph, program, 0, task, initial(task, 0)[1], None, "cpu")
     rank = make_rank(task, graph, program, 0, state, InProcess(0, Rendezvous()), seed=0)
     pulls = [i for i in rank.role.instructions if isinstance(i.act, Receive)]
@@ -97,7 +95,7 @@ def test_each_of_many_is_looked_at_once(graph: Graph, monkeypatch: pytest.Monkey
 def test_weights_come_in_while_backward_goes_on(graph: Graph) -> None:
     """The last layer's are read first, and overwritten while backward is busy with the others."""
     machines = cluster_of(3)
-    program = lower(graph, call("ps_sync(bucket_bytes=100)", graph, machines), machines)[-1].program
+    program = program_by("ps_sync(bucket_bytes=100)", graph, machines)
     worker = next(role for role in program.roles if role.keeps == "model")
     passes = [i.name for i in worker.instructions if isinstance(i.act, Compute)]
     pulls = [i for i in worker.instructions if isinstance(i.act, Receive) and i.act.space is Space.PARAMETER]

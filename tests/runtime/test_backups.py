@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import initial, make_rank
 from partita.runtime.check import TOLERANCE, difference, ledger_of
@@ -64,7 +64,7 @@ def test_a_worker_that_reads_one_bucket_late_adds_to_none(first: int, other: int
     task, machines = perceptron(), cluster_of(SERVER + 1)
     graph = capture(task, precision="fp64")
     plan = call("backup_workers(bucket_bytes=400)", graph, machines)
-    program, rendezvous, values = lower(graph, plan, machines)[-1].program, Rendezvous(), initial(task, 0, "fp64")[1]
+    program, rendezvous, values = last_program(graph, plan, machines), Rendezvous(), initial(task, 0, "fp64")[1]
     names, ranks, gates = [b.name for b in program.trained], list[Rank](), dict[Place, Callable[[], bool]]()
     for r in range(program.size):
         state = make_state(graph, program, program.role_of[r], task, values, "cpu", r)

@@ -13,7 +13,7 @@ import torch
 
 from partita.errors import PartitaError
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program, lower
 from partita.program.instruction import Kind, Receive, Send, Space
 from partita.program.program import Program
 from partita.recipes.catalogue import RECIPES, call
@@ -130,7 +130,7 @@ def test_messages_wake_nobody_on_their_way(task: Task, graph: Graph, plan: str) 
     """Sent by the thread that made them, values waited for by the one that needs them; with the bits of one thread."""
     machines, post = cluster_of(3 if "ps" in plan else 2), Post()
     made = call(plan, graph, machines)
-    ranks = list(ranks_of(task, graph, lower(graph, made, machines)[-1].program, post))
+    ranks = list(ranks_of(task, graph, last_program(graph, made, machines), post))
     driven(ranks, ROUNDS)
     assert not post.letters
     for rank in ranks:
@@ -159,7 +159,7 @@ def test_spans_of_messages_begin_when_they_are_sent(task: Task, graph: Graph, pl
 def test_a_rank_is_freed_with_its_last_name(task: Task, graph: Graph) -> None:
     """Not when garbage is collected, which may be in the middle of the next run."""
     machines = cluster_of(2)
-    program = lower(graph, call("one_f_one_b(microbatches=4)", graph, machines), machines)[-1].program
+    program = program_by("one_f_one_b(microbatches=4)", graph, machines)
     rendezvous, values = Rendezvous(), initial(task, 0)[1]
     ranks = [
         make_rank(
@@ -186,7 +186,7 @@ def coming(*waits: Pending) -> LaneRun:
 def test_after_a_failure_no_message_is_waited_for(task: Task, graph: Graph) -> None:
     """Nobody may send it any more."""
     machines = cluster_of(2)
-    program = lower(graph, call("gpipe(microbatches=2)", graph, machines), machines)[-1].program
+    program = program_by("gpipe(microbatches=2)", graph, machines)
     rank = next(ranks_of(task, graph, program, Post()))
     rank.board.fail(ValueError("the disk is on fire"))
     assert list(beside(rank, coming(), {"values": coming(MessageGroup([]))})) == []
@@ -210,7 +210,7 @@ def test_nothing_waits_for_the_send_of_a_value(graph: Graph) -> None:
 def test_lanes_that_have_no_thread(task: Task, graph: Graph) -> None:
     """Those that load, and those that receive values; none that receives while a rank may go away."""
     machines = cluster_of(2)
-    program = lower(graph, call("one_f_one_b(microbatches=4)", graph, machines), machines)[-1].program
+    program = program_by("one_f_one_b(microbatches=4)", graph, machines)
     for rank in ranks_of(task, graph, program, Post()):
         receiving = {i.lane for i in rank.role.instructions if isinstance(i.act, Receive)}
         loading = {"data"} if rank.feed.at_hand else set()

@@ -12,7 +12,7 @@ from partita import api
 from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.cluster.text import load_cluster
 from partita.kernels import attention, cards
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.plan.plan import Plan
 from partita.plan.wire import Codec
 from partita.program.instruction import Kind
@@ -64,7 +64,7 @@ def test_a_run_on_a_card_has_spans_in_order_and_a_peak() -> None:
     ends = [end for _, end in reply["ends"]]
     assert ends == sorted(ends)
     watch = session.memory(Job(plan, 0))
-    program = lower(session.graph, plan, ONE)[-1].program
+    program = last_program(session.graph, plan, ONE)
     assert watch is not None
     assert watch.held >= watch.peak > sum(bucket.size for bucket in program.buckets)
 

@@ -18,6 +18,7 @@ from partita.task import Task
 from partita.wire import algorithms
 from tests.captures import capture
 from tests.priced import priced, whole_cores
+from tests.programs import program_by
 from tests.runtime.padded import padded
 from tests.runtime.test_shards import TROUBLES
 from tests.small import cluster_of, perceptron, two_layers
@@ -192,7 +193,7 @@ def test_what_is_held_back_differs_by_worker() -> None:
 def test_bytes_on_the_wire(codec: str, sent: int) -> None:
     """QU-15: 2(p-1)/p n / r and 4 a message; gathered codings (p-1) times their size. Exactly."""
     graph, machines = two_layers(), whole_cores(4, 1e6)
-    program = lower(graph, call(f"ddp(codec={codec})", graph, machines), machines)[-1].program
+    program = program_by(f"ddp(codec={codec})", graph, machines)
     batches = sorted({segment.batch for segment in program.segments})
     assert simulate(program, priced(graph, machines, batches)).wire_sent == (sent,) * 4
 
@@ -212,6 +213,6 @@ def test_bytes_on_the_wire(codec: str, sent: int) -> None:
 def test_bytes_to_owners(codec: str, sent: int) -> None:
     """(p-1)/p of each worker's coding, whichever way it goes, and no more than that of the weights."""
     graph, machines = two_layers(), whole_cores(4, 1e6)
-    program = lower(graph, call(f"zero1(codec={codec})", graph, machines), machines)[-1].program
+    program = program_by(f"zero1(codec={codec})", graph, machines)
     batches = sorted({segment.batch for segment in program.segments})
     assert simulate(program, priced(graph, machines, batches)).wire_sent == (sent,) * 4

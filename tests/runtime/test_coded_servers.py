@@ -15,6 +15,7 @@ from partita.runtime.lossy import SERVER, Lossy
 from partita.simulator.simulate import simulate
 from tests.captures import capture
 from tests.priced import priced, whole_cores
+from tests.programs import program_by
 from tests.runtime.padded import padded
 from tests.small import cluster_of, perceptron, two_layers
 
@@ -52,7 +53,7 @@ def test_a_weighted_loss_equals_its_replay(plan: str) -> None:
 def test_two_levels_lose_nothing() -> None:
     """QU-05: all that was applied, what the workers hold back and what the server does are all gradients."""
     graph, machines = capture(perceptron(), precision="fp64"), cluster_of(4)
-    program = lower(graph, call("ps_sync(codec=onebit(where=server))", graph, machines), machines)[-1].program
+    program = program_by("ps_sync(codec=onebit(where=server))", graph, machines)
     shapes = {piece.parameter: () for bucket in program.trained for piece in bucket.pieces}
     shapes = {p.name: tuple(map(int, p.tensor.at(1).shape)) for p in graph.parameters if p.name in shapes}
     codecs, draw = Lossy(0), torch.Generator().manual_seed(3)
@@ -89,7 +90,7 @@ def test_workers_step_alike_with_a_coded_answer() -> None:
 def test_bytes_on_the_wire(codec: str, up: int, down: int) -> None:
     """36 numbers from each of three workers, and back."""
     graph, machines = two_layers(), whole_cores(4, 1e6)
-    program = lower(graph, call(f"ps_sync(codec={codec})", graph, machines), machines)[-1].program
+    program = program_by(f"ps_sync(codec={codec})", graph, machines)
     batches = sorted({segment.batch for segment in program.segments})
     assert simulate(program, priced(graph, machines, batches)).wire_sent == (up, up, up, 3 * down)
 

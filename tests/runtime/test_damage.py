@@ -16,7 +16,7 @@ import torch
 
 from partita.errors import InputError, OptionError
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.plan.plan import Plan
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import call
@@ -281,7 +281,7 @@ def test_the_room_asked_for_is_enough_and_not_much_more(task: Task, graph: Graph
     chosen = call(text, graph, MACHINES)
     train_in_process(task, graph, chosen, MACHINES, 4, keep=SavePolicy(str(tmp_path), 4))
     shards = [p.stat().st_size for p in (tmp_path / "checkpoints" / "step-4").glob("rank-*")]
-    whole, largest = sizes_of(graph, lower(graph, chosen, MACHINES)[-1].program)
+    whole, largest = sizes_of(graph, last_program(graph, chosen, MACHINES))
     assert sum(shards) <= whole <= sum(shards) + 2**17 * len(shards)
     assert max(shards) <= largest
 

@@ -7,11 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from partita.lowering.lower import lower
 from partita.lowering.mixing_matrices import mixing_matrices_of
 from partita.plan.sync import Gossip, Neighbours
 from partita.program.absence import expendable
-from partita.recipes.catalogue import call
 from partita.runtime.check import TOLERANCE, difference
 from partita.runtime.reference import fresh, replica, shares_of
 from partita.runtime.replicas import ReplicaTraining
@@ -30,7 +28,7 @@ MIXED = ("gossip(draws=3)", "gossip(direction=pair,draws=3)", "d_psgd", "ad_psgd
 
 
 def steps_of(text: str) -> int:
-    return ROUNDS * lower(GRAPH, call(text, GRAPH, cluster_of(4)), cluster_of(4))[-1].program.steps
+    return ROUNDS * program_by(text, GRAPH, cluster_of(4)).steps
 
 
 @pytest.mark.parametrize("text", [SUMMED[1], *(pytest.param(text, marks=SLOW) for text in (SUMMED[0], SUMMED[2]))])

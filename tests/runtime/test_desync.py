@@ -9,7 +9,7 @@ import pytest
 
 from partita.errors import RunError
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.program.instruction import Collective, Kind
 from partita.recipes.catalogue import call
 from partita.runtime.acts import ACTS
@@ -70,7 +70,7 @@ def test_a_skipped_collective_a_shape_and_an_op_that_do_not_match_are_named(
     machines = cluster_of(3)
     made = call(plan, graph, machines)
     if not name:
-        role = lower(graph, made, machines)[-1].program.role_of[1]
+        role = last_program(graph, made, machines).role_of[1]
         name = next(
             i.name for i in role.instructions if isinstance(i.act, Collective) and i.act.kind is Kind.REDUCE_SCATTER
         )

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
 from partita.plan.plan import Plan
 from partita.plan.sync import Outer
 from partita.program.instruction import Space
@@ -87,7 +86,7 @@ def test_without_springs_workers_train_alone(task: Task, graph: Graph) -> None:
 def test_a_centre_costs_an_all_reduce_a_period(graph: Graph, name: str) -> None:
     """DP-19, DP-20: 2 (p - 1) / p n bytes a rank every tau steps."""
     machines, size = whole_cores(4, 1e9), graph.trained_bytes
-    program = lower(graph, call(f"{name}(period=2)", graph, machines), machines)[-1].program
+    program = program_by(f"{name}(period=2)", graph, machines)
     sent = simulate(program, priced(graph, machines, [3])).wire_sent
     assert sum(sent) == pytest.approx(2 * 3 * size / 2, abs=4)
 

@@ -15,7 +15,7 @@ from partita.graph.graph import Graph
 from partita.graph.products import products, samples_of
 from partita.graph.recompute import AGAIN
 from partita.lowering.factors import factors_of
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.plan.memory import Memory, Recompute
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
@@ -80,7 +80,7 @@ def test_a_factor_may_be_a_value_that_is_computed_again(graph: Graph) -> None:
 
 def lowered(graph: Graph, plan: Plan | str, machines: Cluster) -> Program:
     made = call(plan, graph, machines) if isinstance(plan, str) else plan
-    return lower(graph, made, machines)[-1].program
+    return last_program(graph, made, machines)
 
 
 def factored(program: Program) -> set[str]:

@@ -12,7 +12,7 @@ import pytest
 from partita.cluster.cluster import Cluster
 from partita.errors import LoweringError, RunHung
 from partita.graph.graph import Graph
-from partita.lowering.lower import LoweredPhase, lower
+from partita.lowering.lower import LoweredPhase, last_program, lower
 from partita.plan.plan import Plan
 from partita.program.instruction import After, Collective, Instruction, Load, Mark, Send
 from partita.program.program import WORD, Lane, Program, Role
@@ -185,7 +185,7 @@ def test_fusion_bounds_the_number_of_sums() -> None:
     graph, machines = layers(16, batch=24), cluster_of(4)
     n = graph.trained_bytes
     for fusion in (100, 256, 1000, 10**6):
-        program = lower(graph, call(f"horovod(bucket_bytes={fusion})", graph, machines), machines)[-1].program
+        program = program_by(f"horovod(bucket_bytes={fusion})", graph, machines)
         sums = [i for i in program.role_of[1].instructions if isinstance(i.act, Collective)]
         assert len(sums) <= 2 * -(-n // fusion)
 
@@ -224,7 +224,7 @@ def test_tuned_sizes_are_no_worse_than_a_grids(servers: int) -> None:
 
     def seconds(knobs: str) -> float:
         plan = call(f"bytescheduler(servers={servers},{knobs})", graph, machines, costs)
-        return simulate(lower(graph, plan, machines)[-1].program, costs).step_seconds
+        return simulate(last_program(graph, plan, machines), costs).step_seconds
 
     grid = [seconds(f"slice_bytes={size},credit_bytes={size * k}") for size in (64, 128, 256, 800) for k in (1, 3, 8)]
     assert seconds("tune=true") <= 1.03 * min(grid)
@@ -237,6 +237,6 @@ def test_tuned_slices_of_servers_are_no_worse_than_a_grids() -> None:
 
     def seconds(knobs: str) -> float:
         plan = call(f"p3({knobs})", graph, machines, costs)
-        return simulate(lower(graph, plan, machines)[-1].program, costs).step_seconds
+        return simulate(last_program(graph, plan, machines), costs).step_seconds
 
     assert seconds("tune=true") <= 1.03 * min(seconds(f"slice_bytes={size}") for size in (64, 128, 256, 800))

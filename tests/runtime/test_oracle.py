@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.program.instruction import Apply, Update
 from partita.program.ledger import Merge
 from partita.recipes.catalogue import call
@@ -213,7 +213,7 @@ def test_workers_that_take_turns_are_a_fixed_delay(workers: int) -> None:
     task, machines = bowl(rate), cluster_of(workers + 1)
     graph = capture(task, precision="fp64")
     plan = call("ps_async", graph, machines)
-    program = lower(graph, plan, machines)[-1].program
+    program = last_program(graph, plan, machines)
     parts = legs(graph, plan, machines, turns)
     ledger = ledger_in_turns(workers, turns, program.trained[0].name)
     serial = replayed(fresh(task, seed=0, precision="fp64"), parts, ledger)

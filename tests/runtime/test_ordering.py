@@ -113,7 +113,7 @@ def test_urgent_slices_save_time_where_the_last_layers_are_heavy(heavy: Graph) -
 def test_servers_hold_slices_evenly(heavy: Graph) -> None:
     """CS-03: to a slice, which is whole rows."""
     machines = cluster_of(7)
-    program = lower(heavy, call("p3(servers=3,slice_bytes=40000)", heavy, machines), machines)[-1].program
+    program = program_by("p3(servers=3,slice_bytes=40000)", heavy, machines)
     held: Counter[int] = Counter()
     for role, i in program.instructions():
         if isinstance(i.act, Update):

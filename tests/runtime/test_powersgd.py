@@ -8,7 +8,6 @@ import torch
 from partita.kernels.codecs import kernel_of
 from partita.kernels.plain_lowrank import low_rank
 from partita.kernels.site import Site
-from partita.lowering.lower import lower
 from partita.plan.wire import Codec
 from partita.program.instruction import Space
 from partita.recipes.catalogue import call
@@ -19,6 +18,7 @@ from partita.wire.codec import settings_of
 from partita.wire.lowrank import factor_counts
 from tests.captures import capture
 from tests.priced import priced, whole_cores
+from tests.programs import program_by
 from tests.runtime.padded import padded
 from tests.small import cluster_of, perceptron, two_layers
 
@@ -155,7 +155,7 @@ def test_replicas_are_bit_identical() -> None:
 def test_bytes_on_the_wire() -> None:
     """EX-02: 4 r (n + m) bytes a matrix and step go twice round a ring: of 4 x 6 and 6 x 2 numbers, 10 and 8."""
     graph, machines = two_layers(), whole_cores(2, 1e6)
-    program = lower(graph, call("ddp(codec=powersgd(rank=1))", graph, machines), machines)[-1].program
+    program = program_by("ddp(codec=powersgd(rank=1))", graph, machines)
     assert [coding.size for coding in program.codings] == [4 * (4 + 6), 4 * (6 + 2)]
     batches = sorted({segment.batch for segment in program.segments})
     assert simulate(program, priced(graph, machines, batches)).wire_sent == (4 * (10 + 8),) * 2

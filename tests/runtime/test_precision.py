@@ -17,7 +17,7 @@ from torch import nn
 
 from partita.errors import RunError
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.program.instruction import Pack
 from partita.program.program import WEIGHT, Role
 from partita.program.scaling import LARGEST, Scaling
@@ -95,7 +95,7 @@ def test_a_rank_without_weights_scales_the_loss_as_all(plan: str) -> None:
     task, machines = bounded(), cluster_of(size)
     graph = capture(task)
     made = call(plan, graph, machines)
-    bare = {rank for role in lower(graph, made, machines)[-1].program.roles for rank in role.ranks if not packs(role)}
+    bare = {rank for role in last_program(graph, made, machines).roles for rank in role.ranks if not packs(role)}
     states, _ = train_in_process(task, graph, made, machines, 3)
     assert bare == ({4, 5} if size == 6 else {2})
     assert len({(state.scaler.scale, state.scaler.good) for state in states.values() if state.scaler}) == 1

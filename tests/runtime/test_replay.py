@@ -10,7 +10,7 @@ import torch
 
 from partita.errors import ProgramError
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.plan.plan import Plan
 from partita.program.instruction import Apply, Space
 from partita.program.ledger import Merge
@@ -86,7 +86,7 @@ class Run:
         self.task, self.machines, self.steps = task or perceptron(), cluster_of(size), steps
         self.graph: Graph = capture(self.task, precision="fp64")
         self.plan: Plan = call(plan, self.graph, self.machines)
-        self.program = lower(self.graph, self.plan, self.machines)[-1].program
+        self.program = last_program(self.graph, self.plan, self.machines)
         self.states: dict[int, State] = train_in_process(
             self.task, self.graph, self.plan, self.machines, steps, precision="fp64", keyed=True, order=order, slow=slow
         )[0]

@@ -12,10 +12,8 @@ import torch
 
 from partita.errors import RunHung
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
 from partita.program.absence import chain_of, successor_of
 from partita.program.instruction import Receive, Send
-from partita.recipes.catalogue import call
 from partita.runtime.assembly import initial, make_rank
 from partita.runtime.beside import LaneRun
 from partita.runtime.inprocess import InProcess, Rendezvous
@@ -55,7 +53,7 @@ class Losing:
         self, text: str, size: int, losses: Sequence[Loss], *, order: int = 0, successors: bool = True
     ) -> None:
         self.graph, machines, self.left = captured(), cluster_of(size), list(losses)
-        self.program = lower(self.graph, call(text, self.graph, machines), machines)[-1].program
+        self.program = program_by(text, self.graph, machines)
         self.rendezvous, self.turn, self.lost, self.successors = Rendezvous(), 0, set[int](), successors
         self.values = initial(perceptron(), 0, "fp64")[1]
         self.ranks = {r: self._rank(r) for r in range(size)}

@@ -14,7 +14,7 @@ from torch import nn
 
 from partita.errors import PlanError, TaskError
 from partita.graph.graph import Optimizer
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program, lower
 from partita.plan.memory import Memory, Shard
 from partita.plan.plan import Rule, Update
 from partita.plan.rule import rate_factor
@@ -94,7 +94,7 @@ def test_a_rule_is_its_papers(rule: str, plan: str) -> None:
     text = f"{plan.removesuffix(')')},rule={rule},rate_scale=3,rate_warmup=2)"
     made = call(text, graph, machines)
     states, _ = train_in_process(task, graph, made, machines, STEPS, seed=SEED, precision="fp64")
-    program = lower(graph, made, machines)[-1].program
+    program = last_program(graph, made, machines)
     theirs = plainly(task, rule, [1.0, 2.0, 3.0, 3.0])
     assert difference(gathered(program, states), theirs) <= TOLERANCE
     assert difference(gathered(program, states), plainly(task, rule, [1.0] * STEPS)) > 1e-6
@@ -224,7 +224,7 @@ def test_norms_do_not_meet_shards() -> None:
     """EX-06: where state is divided, each bucket is one owner's, and no norm is that of a part."""
     graph, machines = capture(perceptron()), cluster_of(2)
     plan = replace(call("ddp(rule=lamb)", graph, machines), memory=Memory(shard=Shard.OPTIMIZER))
-    for bucket in lower(graph, plan, machines)[-1].program.trained:
+    for bucket in last_program(graph, plan, machines).trained:
         assert bucket.shares
         assert set(bucket.shares.edges) == {0, bucket.elements}
     assert graph.optimizer == Optimizer("SGD", graph.optimizer.state, momentum=0.9)

@@ -16,7 +16,7 @@ from partita.cost.costs import Touch
 from partita.errors import PlanError, RunError
 from partita.graph.graph import Graph
 from partita.kernels.shared import add_racing, added_plainly
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program, lower
 from partita.program.instruction import Collective, Receive, Send, Space
 from partita.program.ledger import staleness_of
 from partita.program.timeline import Timeline
@@ -28,6 +28,7 @@ from partita.simulator.simulate import simulate
 from partita.task import Task
 from tests.kernels.test_levels import DRAWS, worst
 from tests.priced import priced
+from tests.programs import program_by
 from tests.runtime.promises import kept
 from tests.small import layers
 
@@ -56,7 +57,7 @@ def test_what_is_added_is_what_the_weights_become(
     plan = call("hogwild", graph, MACHINE)
     states, _ = train_in_process(task, graph, plan, MACHINE, 8, precision="fp64", order=order, slow={1: 0.02})
     first = initial(task, 0, "fp64")[1]
-    pieces = lower(graph, plan, MACHINE)[-1].program.bucket["b0"].pieces
+    pieces = last_program(graph, plan, MACHINE).bucket["b0"].pieces
     moved = states[0].parameter["b0"] - torch.cat([first[piece.parameter].detach().flatten() for piece in pieces])
     assert len(given) == 4 * 8
     assert float((moved - torch.stack(given).sum(0)).abs().max()) <= 1e-12
@@ -87,7 +88,7 @@ def machine(*speeds: float) -> Cluster:
 
 def simulated(*speeds: float) -> Timeline:
     graph, place = layers(6, batch=24), machine(*speeds)
-    program = lower(graph, call("hogwild", graph, place), place)[-1].program
+    program = program_by("hogwild", graph, place)
     return simulate(
         program, priced(graph, place, sorted({s.batch for s in program.segments}), operator=1e-3, copy=Touch(1e-6, 0.0))
     )

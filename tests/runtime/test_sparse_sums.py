@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from partita.errors import PlanError
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program, lower
 from partita.plan.text import read_plan, write_plan
 from partita.program.instruction import Collective
 from partita.recipes.catalogue import call
@@ -122,10 +122,10 @@ def test_it_is_a_point_of_the_space(name: str) -> None:
     graph, machines = two_layers(), cluster_of(4)
     plan = call(f"ddp(codec=topk(ratio=0.1),collective={name})", graph, machines)
     assert read_plan(write_plan(plan)) == plan
-    acts = [i.act for _, i in lower(graph, plan, machines)[-1].program.instructions() if isinstance(i.act, Collective)]
+    acts = [i.act for _, i in last_program(graph, plan, machines).instructions() if isinstance(i.act, Collective)]
     assert {act.algorithm for act in acts} == {name}
     assert {act.density for act in acts} == {4 / 36}
-    plain = [i.act for _, i in lower(graph, without_codecs(plan), machines)[-1].program.instructions()]
+    plain = [i.act for _, i in last_program(graph, without_codecs(plan), machines).instructions()]
     assert {act.algorithm for act in plain if isinstance(act, Collective)} == {BACKEND}
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from partita.graph.cuts import legal_cuts
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.plan.mesh import Mesh, Stage
 from partita.plan.plan import Plan
 from partita.plan.schedule import Order, Schedule
@@ -23,6 +23,7 @@ from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, checked
 from partita.task import Task
 from tests.captures import capture
+from tests.programs import program_by
 from tests.small import cluster_of, perceptron
 from tests.tracing.models import TASKS
 
@@ -110,7 +111,7 @@ def test_a_microbatch_comes_back_to_the_replica_that_it_left() -> None:
     graph = capture(model("perceptron"))
     cuts = [cut.position for cut in legal_cuts(graph)]
     plan = cut_at(graph, [cuts[1], cuts[2]], Order.ONE_F_ONE_B, 6, [1, 3, 2])
-    program = lower(graph, plan, cluster_of(6))[-1].program
+    program = last_program(graph, plan, cluster_of(6))
     rows = {
         role.ranks[0]: " ".join(i.name.replace(f"{i.name[1]}#", "") for i in role.on("compute") if i.name[0] in "FB")
         for role in program.roles
@@ -176,7 +177,7 @@ def test_what_is_skipped_to_a_stage_is_sent_there_once() -> None:
     """PP-02: a U-Net's skips pass over stages; each value reaches each stage that reads it once a microbatch, and no
     stage in between has it."""
     graph, machines = capture(model("unet")), cluster_of(4)
-    program = lower(graph, call("torchgpipe(stages=4,microbatches=2)", graph, machines), machines)[-1].program
+    program = program_by("torchgpipe(stages=4,microbatches=2)", graph, machines)
     stage_of = {role.ranks[0]: k for k, role in enumerate(sorted(program.roles, key=lambda role: role.ranks[0]))}
     sent: list[tuple[str, int, str, int, int]] = []
     for role, i in program.instructions():

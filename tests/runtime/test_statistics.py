@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from partita.graph.cuts import legal_cuts
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import initial, train_in_process
 from partita.runtime.check import TOLERANCE, checked, gathered
@@ -86,12 +86,12 @@ def test_statistics_are_torchgpipes(plan: str) -> None:
     text = f"{plan.removesuffix(')')}{',' if '(' in plan else '('}microbatches={PARTS},batch_norm=deferred)"
     made = call(text, graph, machines)
     states, _ = train_in_process(task, graph, made, machines, STEPS, seed=SEED, precision="fp64")
-    ours, theirs = gathered(lower(graph, made, machines)[-1].program, states), plainly(Deferred)
+    ours, theirs = gathered(last_program(graph, made, machines), states), plainly(Deferred)
     for name, value in theirs.items():
         assert torch.allclose(ours[name], value, rtol=TOLERANCE, atol=TOLERANCE), name
     local = call(text.replace("deferred", "local"), graph, machines)
     states, _ = train_in_process(task, graph, local, machines, 1, seed=SEED, precision="fp64")
-    counted = gathered(lower(graph, local, machines)[-1].program, states)["1.num_batches_tracked"]
+    counted = gathered(last_program(graph, local, machines), states)["1.num_batches_tracked"]
     assert (int(counted), int(ours["1.num_batches_tracked"])) == (PARTS, STEPS)
 
 

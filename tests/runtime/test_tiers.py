@@ -9,13 +9,14 @@ import torch
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.errors import LoweringError, PlanError
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program, lower
 from partita.plan.plan import own_servers
 from partita.recipes.catalogue import call
 from partita.runtime.check import checked
 from partita.simulator.simulate import simulate
 from tests.captures import capture
 from tests.priced import priced
+from tests.programs import program_by
 from tests.small import cluster_of, layers, perceptron
 
 TEXT = "ps_hierarchical(fan={},bucket_bytes=400)"
@@ -46,7 +47,7 @@ def machines(ranks: int, bandwidth: float) -> Cluster:
 def test_one_worker_has_the_servers_that_were_asked_for(plan: str, size: int, roles: int) -> None:
     machines, graph = cluster_of(size), capture(perceptron())
     made = call(plan, graph, machines)
-    assert [len(role.ranks) for role in lower(graph, made, machines)[-1].program.roles] == [1] * roles
+    assert [len(role.ranks) for role in last_program(graph, made, machines).roles] == [1] * roles
     assert checked(perceptron(), lambda graph: call(plan, graph, machines), machines)["max_difference"] <= 1e-9
 
 
@@ -55,7 +56,7 @@ def test_a_root_has_as_many_peers_as_its_fan(fan: int) -> None:
     """DP-08: f n bytes come in and go out at the root each step, n for each child of an inner node."""
     graph, place = layers(4, batch=24), machines(8 + 1 + fan, 1e9)
     size = graph.trained_bytes
-    program = lower(graph, call(f"ps_hierarchical(fan={fan})", graph, place), place)[-1].program
+    program = program_by(f"ps_hierarchical(fan={fan})", graph, place)
     found = simulate(program, priced(graph, place, sorted({s.batch for s in program.segments})))
     root, leaves, workers = found.wire_sent[8], found.wire_sent[9:], found.wire_sent[:8]
     assert root == fan * size
@@ -70,7 +71,7 @@ def test_the_best_fan_is_the_one_whose_tiers_take_least() -> None:
     graph, seconds = layers(64, batch=24), {}
     for fan in (1, 2, 4, 8):
         place = machines(8 + 1 + fan, 1e5)
-        program = lower(graph, call(f"ps_hierarchical(fan={fan})", graph, place), place)[-1].program
+        program = program_by(f"ps_hierarchical(fan={fan})", graph, place)
         costs = priced(graph, place, sorted({s.batch for s in program.segments}), operator=1e-9)
         seconds[fan] = simulate(program, costs).step_seconds
     n = graph.trained_bytes / 1e5

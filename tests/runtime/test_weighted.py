@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch.utils.data import default_collate
 
-from partita.lowering.lower import lower
 from partita.program.instruction import Pack, Scale
 from partita.program.program import WEIGHT
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, checked
 from tests.captures import capture
+from tests.programs import program_by
 from tests.runtime.padded import mean, padded
 from tests.small import cluster_of, perceptron
 
@@ -80,7 +80,7 @@ def test_only_a_weighted_loss_pays_for_its_weight() -> None:
     machines = cluster_of(3)
     for task, expected in ((perceptron(), False), (padded(), True)):
         graph = capture(task)
-        program = lower(graph, call("ddp", graph, machines), machines)[-1].program
+        program = program_by("ddp", graph, machines)
         acts = [i.act for _, i in program.instructions()]
         assert (WEIGHT in program.bucket) == expected
         assert any(isinstance(act, Scale) for act in acts) == expected
@@ -89,7 +89,7 @@ def test_only_a_weighted_loss_pays_for_its_weight() -> None:
 
 def test_the_weight_is_agreed_on_while_backward_goes_on() -> None:
     graph, machines = capture(padded()), cluster_of(3)
-    role = lower(graph, call("ddp(bucket_bytes=500)", graph, machines), machines)[-1].program.roles[0]
+    role = program_by("ddp(bucket_bytes=500)", graph, machines).roles[0]
     names = [i.name for i in role.instructions if i.lane in ("compute", "wire")]
     assert names.index("PW") < names.index("B0")
     assert [i.name for i in role.on("wire")][:2] == ["AW", "A0"]

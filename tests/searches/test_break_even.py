@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from partita.cost.costs import Costs, Touch
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import call
 from partita.searches.break_even import all_break_evens, break_even_of, codec_baseline, without_codecs
@@ -30,7 +30,7 @@ def costs_of(codec: str, number: float, bandwidth: float = BANDWIDTH) -> Costs:
 
 def seconds(plan: Plan, costs: Costs, bandwidth: float) -> float:
     there = replace(costs, cluster=widened(costs.cluster, bandwidth / BANDWIDTH))
-    return simulate(lower(costs.graph, plan, costs.cluster)[-1].program, there).step_seconds
+    return simulate(last_program(costs.graph, plan, costs.cluster), there).step_seconds
 
 
 @pytest.mark.parametrize("codec", ["fp16", "onebit", "q8", "powersgd(rank=1)"])

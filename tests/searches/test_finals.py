@@ -13,7 +13,7 @@ from partita.cluster.cluster import Cluster, Group
 from partita.cost.costs import Costs
 from partita.cost.datasheet import datasheet_costs
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.plan.memory import Memory, Recompute
 from partita.plan.plan import Plan
 from partita.program.timeline import Timeline
@@ -130,7 +130,7 @@ def test_instructions_are_those_of_a_step_on_all_ranks() -> None:
     calls = ("single", "ddp", "local_sgd(period=4)", "ps_sync")
     found = exhaustive.exhaustive(graph, cluster, costs, calls=calls, allow="any")
     for c in found.candidates:
-        program = lower(graph, c.plan, cluster)[-1].program
+        program = last_program(graph, c.plan, cluster)
         each = [len(role.instructions) for role in program.roles for _ in role.ranks]
         assert c.instructions == sum(each) / program.steps == program.length / program.steps
     many = {c.plan.name: c.instructions for c in found.candidates}

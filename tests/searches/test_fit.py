@@ -11,7 +11,7 @@ from torch import nn
 from partita.cluster.cluster import Cluster
 from partita.cost.datasheet import datasheet_costs
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.plan.plan import Phase, Plan
 from partita.recipes.balance import blocks_of
 from partita.recipes.catalogue import call
@@ -27,7 +27,7 @@ from tests.small import perceptron
 
 def clocked(plan: Plan, graph: Graph, cluster: Cluster, pace: float = 1.0) -> tuple[int, ...]:
     """Peaks by the clock, of the whole plan, on operators that take `pace` times what data sheets say."""
-    program = lower(graph, plan, cluster)[-1].program
+    program = last_program(graph, plan, cluster)
     costs = datasheet_costs(graph, cluster, tuple(sorted({s.batch for s in program.segments})))
     paced = replace(costs, operators={key: pace * seconds for key, seconds in costs.operators.items()})
     return simulate(program, paced).memory

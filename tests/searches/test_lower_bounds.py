@@ -15,10 +15,8 @@ from partita.cost.datasheet import datasheet_costs
 from partita.graph.graph import Graph, Optimizer
 from partita.graph.operator import Operator, Phase, Ref, reading
 from partita.graph.tensor import Tensor
-from partita.lowering.lower import lower
 from partita.lowering.schedules import ROWS, under_way
 from partita.plan.schedule import Order
-from partita.recipes.catalogue import call
 from partita.searches.auto import auto, shortlist_of
 from partita.searches.lower_bounds import LowerBounds
 from partita.searches.space import Space, space_of
@@ -166,10 +164,7 @@ def test_points_whose_buckets_are_never_full_are_alike(made: Callable[[int], Gra
     for i in np.random.default_rng(3).choice(some, 8, replace=False).tolist():
         rows = np.repeat(space.rows[[i]], len(sizes), axis=0)
         rows[:, -1] = sizes
-        buckets = [
-            lower(graph, call(Space(rows).call(k), graph, cluster), cluster)[-1].program.buckets
-            for k in range(len(sizes))
-        ]
+        buckets = [program_by(Space(rows).call(k), graph, cluster).buckets for k in range(len(sizes))]
         kinds = [bounds.like(row) for row in rows]
         assert all((a == b) <= (x == y) for (a, x), (b, y) in product(zip(kinds, buckets, strict=True), repeat=2))
         most = max(bucket.size for bucket in buckets[-1])

@@ -13,11 +13,11 @@ from partita.__main__ import main
 from partita.cost.costs import Touch
 from partita.errors import OptionError
 from partita.graph.text import write_graph
-from partita.lowering.lower import lower
 from partita.recipes.catalogue import call
 from partita.searches.sweep import crossings, lowest, read_sweep, sweep
 from partita.simulator.simulate import simulate
 from tests.priced import priced, whole_cores
+from tests.programs import program_by
 from tests.small import two_layers
 
 
@@ -49,7 +49,7 @@ def test_each_point_is_its_own_cluster() -> None:
     for point in found.points:
         there = replace(costs, cluster=whole_cores(4, point.bandwidth))
         for text, seconds in (("ddp(codec=onebit)", point.seconds), ("ddp", point.plain)):
-            program = lower(graph, call(text, graph, there.cluster), there.cluster)[-1].program
+            program = program_by(text, graph, there.cluster)
             assert simulate(program, there).step_seconds == pytest.approx(seconds)
     assert found.pays is not None
     assert bandwidths[0] < found.pays.even < bandwidths[-1]

@@ -7,14 +7,13 @@ from math import ceil, log2
 import numpy as np
 import pytest
 
-from partita.lowering.lower import lower
 from partita.program.timeline import Timeline
-from partita.recipes.catalogue import call
 from partita.simulator.hops import makespan
 from partita.simulator.simulate import simulate
 from partita.wire.algorithms import ALGORITHMS, all_reduce
 from partita.wire.loads import loads_of
 from tests.priced import priced, whole_cores
+from tests.programs import program_by
 from tests.small import two_layers
 
 ELEMENTS = 4 * 6 + 6 * 2
@@ -25,7 +24,7 @@ SLOW = 1e5  # bytes a second
 def step_of(collective: str, ranks: int, alpha: float, bandwidth: float = SLOW) -> Timeline:
     """One bucket of 36 numbers among devices that compute for 10 ms."""
     graph, machines = two_layers(), whole_cores(ranks, bandwidth)
-    program = lower(graph, call(f"ddp(collective={collective})", graph, machines), machines)[-1].program
+    program = program_by(f"ddp(collective={collective})", graph, machines)
     batches = sorted({segment.batch for segment in program.segments})
     return simulate(program, priced(graph, machines, batches, operator=COMPUTE / 10, latency=alpha))
 

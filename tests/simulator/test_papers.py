@@ -14,11 +14,9 @@ import pytest
 from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.cost.datasheet import datasheet_costs
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
 from partita.program.ledger import steady
 from partita.program.program import Program
 from partita.program.timeline import PURPOSES, Timeline
-from partita.recipes.catalogue import call
 from partita.simulator.simulate import simulate
 from partita.wire.algorithms import all_reduce
 from tests.priced import priced, signatures, whole_cores
@@ -210,7 +208,7 @@ def test_workers_are_as_stale_as_others_are_quick() -> None:
     graph = layers(6, batch=24)
     devices = tuple(Device(cores=1.0, speed=speed) for speed in (*speeds, 1.0))
     place = Cluster("drawn", Group("root", devices, (Link(1e9, 0.0),) * 7))
-    program = lower(graph, call("ps_async", graph, place), place)[-1].program
+    program = program_by("ps_async", graph, place)
     costs = priced(graph, place, sorted({s.batch for s in program.segments}), latency=1e-5)
     merges = list(steady(simulate(program, costs, rounds=40).ledger, 4))
     for worker, speed in enumerate(speeds):
@@ -228,7 +226,7 @@ def test_more_samples_use_a_device_better_up_to_a_point() -> None:
     rates = []
     for batch in sizes:
         sized = replace(graph, global_batch=batch, samples=2**12)
-        program = lower(sized, call("single", sized, place), place)[-1].program
+        program = program_by("single", sized, place)
         rates.append(batch / simulate(program, datasheet_costs(sized, place, (batch,))).step_seconds)
     inverse = np.polyfit(1 / np.array(sizes), 1 / np.array(rates), 1)
     fitted = 1 / np.polyval(inverse, 1 / np.array(sizes))

@@ -10,7 +10,7 @@ from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.cost.costs import Costs, Touch
 from partita.cost.rings import bytes_sent
 from partita.graph.graph import Graph
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.plan.mesh import Mesh
 from partita.plan.plan import Plan
 from partita.plan.sync import Sync
@@ -18,7 +18,7 @@ from partita.plan.wire import Wire
 from partita.program.instruction import Kind
 from partita.program.program import Policy, Program
 from partita.program.timeline import Span, Timeline
-from partita.recipes.catalogue import RECIPES, call
+from partita.recipes.catalogue import RECIPES
 from partita.simulator.simulate import simulate
 from tests.priced import machines_for, priced, signatures, whole_cores
 from tests.programs import program_by
@@ -62,7 +62,7 @@ def test_a_quota_full_at_the_start_is_spent_before_steps_count(seconds: float, c
     """However short steps are, they get no more than the quota."""
     graph = two_layers()
     machines = Cluster("half", Group("root", (Device(cores=cores),) * 2, (Link(NONE, 0.0),) * 2))
-    program = lower(graph, call("ddp", graph, machines), machines)[-1].program
+    program = program_by("ddp", graph, machines)
     costs = priced(graph, machines, sorted({s.batch for s in program.segments}), operator=seconds / 10)
     assert simulate(program, costs).step_seconds == pytest.approx(seconds / cores, rel=0.01)
 
@@ -72,7 +72,7 @@ def test_a_lone_step_is_the_sum_of_its_operators() -> None:
     names = signatures(graph, 8)
     table = {name: (k + 1) * 1e-3 for k, name in enumerate(dict.fromkeys(names))}
     costs = Costs(graph, machines, table, *(Touch(0.0, 0.0),) * 4, sizes=(8,), instruction=0.0)
-    program = lower(graph, call("single", graph, machines), machines)[-1].program
+    program = program_by("single", graph, machines)
     assert simulate(program, costs).step_seconds == pytest.approx(sum(table[name] for name in names), rel=1e-12)
 
 
@@ -129,7 +129,7 @@ def test_buckets_leave_one_after_the_other(bandwidth: float, latency: float, siz
     graph, machines = two_layers(), whole_cores(size, bandwidth)
     wire = Wire(bucket_bytes=24, first_bucket_bytes=16, slice_bytes=16)
     plan = Plan("sliced", Mesh((("data", size),)), sync=(Sync(wire=wire),))
-    program = lower(graph, plan, machines)[-1].program
+    program = last_program(graph, plan, machines)
     assert len(program.buckets) >= 4
     found = simulate(program, costs_of(program, size, bandwidth, latency=latency))
     spans = last_round(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.program.timeline import Timeline
 from partita.recipes.catalogue import call
 from partita.simulator.simulate import simulate
@@ -23,7 +23,7 @@ def step_of(collective: str, ranks: int, ratio: float, alpha: float = 0.0, codec
     """One bucket of 2,400 numbers, of which each device sends the part `ratio`, computing for 10 ms."""
     graph, machines = two_layers(WIDTH), whole_cores(ranks, SLOW)
     plan = call(f"ddp(codec=topk(ratio={ratio}){codec},collective={collective})", graph, machines)
-    program = lower(graph, plan, machines)[-1].program
+    program = last_program(graph, plan, machines)
     batches = sorted({segment.batch for segment in program.segments})
     costs = priced(graph, machines, batches, operator=COMPUTE / 10, latency=alpha)
     return simulate(program, costs)

@@ -8,10 +8,8 @@ import pytest
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.cost.costs import Touch
-from partita.lowering.lower import lower
 from partita.program.ledger import Merge, staleness_of, steady, step_of
 from partita.program.timeline import Timeline
-from partita.recipes.catalogue import call
 from partita.simulator.simulate import simulate
 from tests.priced import priced
 from tests.programs import program_by
@@ -101,7 +99,7 @@ def test_pushes_and_reads_come_as_often_as_asked(push: int, fetch: int) -> None:
     for worker in range(3):
         reads = [m.read for m in ledger if (m.worker, m.bucket) == (worker, ledger[0].bucket)]
         assert {len([*group]) for _, group in groupby(reads)} == {fetch}
-    assert lower(GRAPH, call(text, GRAPH, place), place)[-1].program.steps == push * fetch
+    assert program_by(text, GRAPH, place).steps == push * fetch
 
 
 def test_unequal_workers_differ_in_staleness_and_not_in_its_mean() -> None:
@@ -153,7 +151,7 @@ def test_more_servers_take_their_part_of_the_time_until_the_workers_own_port_bin
     graph, seconds = layers(64, batch=24), []
     for servers in (1, 2, 4):
         place = Cluster("thin", Group("root", (Device(cores=1.0),) * (4 + servers), (Link(1e5, 0.0),) * (4 + servers)))
-        program = lower(graph, call(f"ps_sync(servers={servers},bucket_bytes=256)", graph, place), place)[-1].program
+        program = program_by(f"ps_sync(servers={servers},bucket_bytes=256)", graph, place)
         costs = priced(graph, place, sorted({segment.batch for segment in program.segments}), operator=1e-9)
         seconds.append(simulate(program, costs).step_seconds)
     assert seconds[0] / seconds[1] == pytest.approx(2, rel=0.1)

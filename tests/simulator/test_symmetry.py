@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.cost.costs import Costs, Touch
 from partita.cost.wiring import Wiring
-from partita.lowering.lower import lower
 from partita.program.instruction import After, Collective, Instruction, Kind, Receive, Send, Update
 from partita.program.program import Bucket, Lane, Policy, Program, Role
-from partita.recipes.catalogue import RECIPES, call
+from partita.recipes.catalogue import RECIPES
 from partita.simulator.activities import Activities
 from partita.simulator.clock import advance
 from partita.simulator.expand import Layout, expand
@@ -102,7 +101,7 @@ def test_recipes(text: str, cluster: str) -> None:
 def test_a_collective_leaves_as_many_kinds_as_there_are_processors(cluster: str, kinds: int) -> None:
     """Also where a ring's parts are of different sizes: its fullest port alone holds it back."""
     graph, machines = replace(two_layers(), global_batch=12), CLUSTERS[cluster]
-    program = lower(graph, call("ddp(bucket_bytes=24)", graph, machines), machines)[-1].program
+    program = program_by("ddp(bucket_bytes=24)", graph, machines)
     assert len(np.unique(agree(program, costs_of(program, machines)).rank)) == kinds
 
 
@@ -165,7 +164,7 @@ def test_a_ring_of_equals_is_one_rank_that_sends_to_itself() -> None:
 
 def test_where_the_first_come_wins_all_are_moved() -> None:
     graph, machines = replace(two_layers(), global_batch=12), CLUSTERS["equal"]
-    program = lower(graph, call("ddp", graph, machines), machines)[-1].program
+    program = program_by("ddp", graph, machines)
     costs, ports = costs_of(program, machines), Ports(machines, Wiring(efficiency=1.0))
     lanes = tuple(replace(lane, policy=Policy.ARRIVAL) for lane in program.roles[0].lanes)
     chosen = replace(program, roles=(replace(program.roles[0], lanes=lanes),))
@@ -182,7 +181,7 @@ def test_a_thousand_ranks_take_as_many_activities_as_four() -> None:
     graph, sizes = replace(two_layers(), global_batch=1024), []
     for size in (4, 1024):
         machines = flat(*(WHOLE,) * size)
-        program = lower(graph, call("ddp(bucket_bytes=24)", graph, machines), machines)[-1].program
+        program = program_by("ddp(bucket_bytes=24)", graph, machines)
         costs, ports = costs_of(program, machines), Ports(machines, Wiring(efficiency=1.0))
         transfers = without_idle_ports(transfers_of(program, costs, ports), ports)
         symmetry = symmetry_of(program, costs, ports, transfers)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from partita.cost.datasheet import datasheet_costs
-from partita.lowering.lower import lower
+from partita.lowering.lower import last_program
 from partita.lowering.samples import sizes_of
 from partita.program.ledger import staleness_of
 from partita.recipes.catalogue import call
@@ -21,7 +21,7 @@ from tests.small import cluster_of, two_layers
 def test_only_who_goes_at_its_own_pace_is_uneven(text: str, spreads: bool) -> None:
     graph, cluster = two_layers(), cluster_of(4)
     plan = call(text, graph, cluster)
-    program, even = lower(graph, plan, cluster)[-1].program, datasheet_costs(graph, cluster, sizes_of(plan, graph))
+    program, even = last_program(graph, plan, cluster), datasheet_costs(graph, cluster, sizes_of(plan, graph))
     found = simulate(program, replace(even, unevenness=0.3))
     assert (found.step_seconds != simulate(program, even).step_seconds) == spreads
     assert found == simulate(program, replace(even, unevenness=0.3))
@@ -32,7 +32,7 @@ def test_what_rounds_take_has_that_deviation_and_the_same_mean() -> None:
     graph, cluster = two_layers(), cluster_of(4)
     plan = call("ps_async", graph, cluster)
     costs = replace(datasheet_costs(graph, cluster, sizes_of(plan, graph)), unevenness=0.1)
-    program = lower(graph, plan, cluster)[-1].program
+    program = last_program(graph, plan, cluster)
     layout = clocked(program, costs, rounds=400, setting=setting_of(program, costs)).layout
     more = uneven(layout, costs, np.ones(layout.rounds * layout.count))
     workers = next(role for role in program.roles if role.keeps == "model")
