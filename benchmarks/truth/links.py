@@ -19,8 +19,8 @@ from math import log10
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partita.arrays import Reals
 from partita.cluster.cluster import Cluster, Group, Link
 from partita.cluster.text import load_cluster
 from partita.cost import fabric
@@ -28,7 +28,6 @@ from partita.cost.fabric import Fabric, fabric_of
 from partita.cost.wiring import PASSES
 from partita.program.space import Kind
 
-Reals = NDArray[np.float64]
 FITTED = "a100"
 EFA = 17.5e-6  # seconds of a port: aws-ofi-nccl tells NCCL 35 us a way on these machines
 LINES = "{:<34} {:>9} {:>7} {:>6}   {:>6} {:>6} {:>7}   {:>6} {:>6} {:>7}"

@@ -20,15 +20,14 @@ from math import ceil, inf, log2
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partita.arrays import Reals
 from partita.cluster.cluster import Cluster, Group
 from partita.cost.kernels import ASSUMED
 from partita.cost.wiring import PASSES, Circle, Curve, Wiring
 from partita.program.space import Kind
 from partita.units import BytesPerSecond, Seconds
 
-Reals = NDArray[np.float64]
 Hops = tuple[float, float, float]  # microseconds by protocol
 
 

@@ -13,8 +13,8 @@ from functools import cache, partial
 from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partita.arrays import Ints, Reals
 from partita.cost.allocations import END, AllocationLog, Instance
 from partita.cost.memory_curve import ByteSeries, MemoryCurve, unit
 from partita.cost.scratch import Processor
@@ -25,9 +25,6 @@ from partita.program.instruction import Act, Apply, Compute, Decode, Receive, Sn
 from partita.program.program import Bucket, Program, Role
 from partita.units import Bytes
 from partita.wire.rows import rows_bytes
-
-Ints = NDArray[np.int64]
-Reals = NDArray[np.float64]
 
 
 def peak_memory(program: Program, graph: Graph, rank: int) -> Bytes:

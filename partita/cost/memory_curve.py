@@ -8,13 +8,13 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partita.arrays import Ints, Reals
 from partita.program.timeline import PURPOSES
 from partita.units import Bytes
 
 MOMENTS: Final = 240  # at most, of a curve that is kept, predicted or measured
-ByteSeries = NDArray[np.int64]  # bytes by moment or operator and, where there is a second dimension, by purpose
+ByteSeries = Ints  # bytes by moment or operator and, where there is a second dimension, by purpose
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class MemoryCurve:
     Shapes [moments] (ascending) and [moments, PURPOSES].
     """
 
-    seconds: NDArray[np.float64]
+    seconds: Reals
     parts: ByteSeries
 
     @cached_property

@@ -7,17 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from operator import itemgetter
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partita.arrays import Array, Ints, Reals
 from partita.cluster.cluster import Cluster, Port
 from partita.program.space import Kind
 from partita.units import Bytes, BytesPerSecond, Seconds
 
-Reals = NDArray[np.float64]
-Index = NDArray[np.int64]
 Curve: TypeAlias = tuple[tuple[Bytes, Seconds, Seconds, float], ...]  # rows as in `Curves`, by ascending size
 FAVOUR: Final = 8.0  # times the share of the next message in a queue
 MOST_TURNS: Final = 4  # the first of a long queue gets no more than FAVOUR to this power times the share of the last
@@ -126,7 +124,7 @@ class Wiring:
         beyond it."""
         return _between(self.congestion, sizes) if self.congestion else np.ones(len(sizes))
 
-    def crowded(self, sizes: Reals, peers: Index) -> Reals:
+    def crowded(self, sizes: Reals, peers: Ints) -> Reals:
         """The factors of `crowding` for messages of these sizes between ranks with so many peers at once: linear in
         their number, none with one peer, the last one beyond it."""
         if not self.crowding:
@@ -138,7 +136,7 @@ class Wiring:
         found: Reals = (1 - part) * factors[below, who] + part * factors[below + 1, who]
         return found
 
-    def precedence(self, sizes: Reals, places: Index, peers: Index) -> Reals:
+    def precedence(self, sizes: Reals, places: Ints, peers: Ints) -> Reals:
         """How many times the share of the last one messages of these sizes get that are posted at these places, from 0,
         of so many to different ranks.
 
@@ -216,6 +214,6 @@ def _between(rows: Sequence[tuple[Bytes, float]], sizes: Reals) -> Reals:
 
 
 @cache
-def _columns(curve: Curve) -> tuple[NDArray[Any], Reals, Reals]:
+def _columns(curve: Curve) -> tuple[Array, Reals, Reals]:
     size, waiting, _, part = np.array(curve, np.float64).T
     return np.log(np.maximum(size, 1.0)), waiting, part

@@ -9,8 +9,9 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from partita.arrays import Array
 from partita.kernels.chosen import places_of_threshold
-from partita.kernels.compiled import Array, array_of, fused
+from partita.kernels.compiled import array_of, fused
 from partita.kernels.site import Site
 from partita.wire.codec import Settings
 

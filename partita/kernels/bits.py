@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from partita.kernels.compiled import Array, fused
+from partita.arrays import Array
+from partita.kernels.compiled import fused
 
 
 @fused

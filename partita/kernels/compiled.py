@@ -14,10 +14,10 @@ from typing import Any, Final, TypeVar
 import numba
 import numpy as np
 import torch
-from numpy.typing import NDArray
+
+from partita.arrays import Array
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-Array = NDArray[Any]
 KINDS: Final = {
     getattr(torch, name): np.dtype(name).str
     for name in ("float64", "float32", "float16", "uint8", "int8", "int16", "int32", "int64", "bool")

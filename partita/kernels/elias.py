@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from partita.arrays import Array
 from partita.kernels.bits import gamma
-from partita.kernels.compiled import Array, array_of, fused, uniform
+from partita.kernels.compiled import array_of, fused, uniform
 from partita.wire.codec import Settings
 
 

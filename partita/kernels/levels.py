@@ -8,8 +8,9 @@ from math import frexp
 import numpy as np
 import torch
 
+from partita.arrays import Array
 from partita.kernels.bits import pack, unpack
-from partita.kernels.compiled import Array, array_of, fused, largest, uniform
+from partita.kernels.compiled import array_of, fused, largest, uniform
 from partita.wire.codec import Settings
 
 Pair = tuple[float, float]

@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from partita.kernels.compiled import Array, array_of, fused
+from partita.arrays import Array
+from partita.kernels.compiled import array_of, fused
 from partita.wire.codec import Settings
 
 

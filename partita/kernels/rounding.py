@@ -7,7 +7,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from partita.kernels.compiled import Array, array_of, fused, largest
+from partita.arrays import Array
+from partita.kernels.compiled import array_of, fused, largest
 from partita.wire.codec import Settings
 
 STRETCH: Final = 2**14  # numbers

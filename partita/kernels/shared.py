@@ -8,7 +8,8 @@ from zlib import crc32
 import numpy as np
 import torch
 
-from partita.kernels.compiled import Array, array_of, fused, uniform
+from partita.arrays import Array
+from partita.kernels.compiled import array_of, fused, uniform
 from partita.kernels.plain_bits import uniform as uniforms
 
 

@@ -7,7 +7,8 @@ from typing import Final
 import numpy as np
 import torch
 
-from partita.kernels.compiled import Array, array_of, fused, uniform
+from partita.arrays import Array
+from partita.kernels.compiled import array_of, fused, uniform
 from partita.wire.codec import Settings
 
 BLOCK: Final = 4096  # numbers, a multiple of four

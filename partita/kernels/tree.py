@@ -11,7 +11,8 @@ from typing import Final
 import numpy as np
 import torch
 
-from partita.kernels.compiled import Array, array_of, fused, largest
+from partita.arrays import Array
+from partita.kernels.compiled import array_of, fused, largest
 from partita.wire.codec import Settings
 
 CELL: Final = 18  # bits of an fp32 below those that look up where a number's code is near

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partita.arrays import Ints, Reals
 from partita.units import Seconds
 
 Needs = Mapping[frozenset[int], Seconds]
@@ -49,7 +49,7 @@ def tac(needs: Needs, transfers: Sequence[Seconds]) -> tuple[int, ...]:
     return tuple(place)
 
 
-def _members(needs: Needs, count: int) -> NDArray[np.int64]:
+def _members(needs: Needs, count: int) -> Ints:
     """Whether each operator, a row, waits for each receive."""
     found = np.zeros((len(needs), count), np.int64)
     for row, those in enumerate(needs):
@@ -57,8 +57,8 @@ def _members(needs: Needs, count: int) -> NDArray[np.int64]:
     return found
 
 
-def _joint(member: NDArray[np.int64], waits: NDArray[np.int64], total: NDArray[np.float64]) -> NDArray[np.float64]:
+def _joint(member: Ints, waits: Ints, total: Reals) -> Reals:
     """M+ of each receive: the least `total` of an operator that needs it and others; inf where there is none."""
     joint = np.where((member > 0) & (waits > 1)[:, None], total[:, None], np.inf)
-    found: NDArray[np.float64] = joint.min(axis=0, initial=np.inf)
+    found: Reals = joint.min(axis=0, initial=np.inf)
     return found

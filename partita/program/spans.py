@@ -13,6 +13,7 @@ from typing import final, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from partita.arrays import Reals
 from partita.program.program import Role
 from partita.program.timeline import Span
 
@@ -24,8 +25,8 @@ class Times:
 
     role: Role
     first: int
-    start: NDArray[np.float64]
-    end: NDArray[np.float64]
+    start: Reals
+    end: Reals
     kind: NDArray[np.intp]
 
     @property

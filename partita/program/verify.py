@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partita.arrays import Ints
 from partita.errors import ProgramError
 from partita.program.gate import opens
 from partita.program.instruction import After, Collective, Gate, Instruction, Receive, Send
@@ -18,7 +18,6 @@ from partita.program.program import Policy, Program, Role
 
 # What tells transfers apart: a message by (key, source, target), a collective by (name, members).
 TransferKey: TypeAlias = tuple[str, int, int] | tuple[str, tuple[int, ...]]
-Messages: TypeAlias = NDArray[np.int64]
 
 
 def verify(program: Program, *, clocked: bool = False) -> Program:
@@ -56,7 +55,7 @@ def _names(program: Program, role: Role) -> None:
             raise ProgramError(f"{program.name}: {i.name} needs {i.need} of {len(i.after)} predecessors")
 
 
-def _ends(program: Program, numbers: dict[str, int]) -> Iterator[Messages]:
+def _ends(program: Program, numbers: dict[str, int]) -> Iterator[Ints]:
     """Two arrays: all sends, then all receives, sorted, each message as one number made of its key, source and
     target."""
     size = program.size

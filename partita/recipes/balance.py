@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from partita.arrays import Ints, Reals
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.cost.datasheet import datasheet_costs
@@ -22,8 +23,6 @@ from partita.graph.graph import Graph
 from partita.graph.homes import homes_of
 from partita.units import Bytes, BytesPerSecond, Seconds
 
-Reals = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Price = Callable[[int], Reals]
 MOST_CUTS: Final = 128
 

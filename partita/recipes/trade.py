@@ -20,8 +20,8 @@ from typing import Any
 
 import highspy
 import numpy as np
-from numpy.typing import NDArray
 
+from partita.arrays import Reals
 from partita.graph.cuts import Liveness, liveness
 from partita.graph.graph import Graph
 from partita.graph.homes import Homes
@@ -49,7 +49,7 @@ class Trade:
         return liveness(self.graph)
 
     @cached_property
-    def sizes(self) -> NDArray[np.float64]:
+    def sizes(self) -> Reals:
         """Bytes of each value of the step."""
         return np.array([float(self.graph.tensor(v).size(self.count)) for v in self.lives.values])
 
@@ -64,7 +64,7 @@ class Trade:
         return frozenset(o.name for o in self.graph.operators[: self.graph.forward_length])
 
     @cached_property
-    def working(self) -> NDArray[np.float64]:
+    def working(self) -> Reals:
         """By block, the most bytes that backward of its operators holds besides forward's values."""
         graph, lives = self.graph, self.lives
         rises = np.zeros(len(graph.operators) + 2)

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from partita.arrays import Ints
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.cost.datasheet import datasheet_costs
@@ -28,7 +29,7 @@ from partita.searches.exhaustive import At, Candidate, Search, grid, ranked, rec
 from partita.searches.explaining import MOST_RANKS
 from partita.searches.lower_bounds import LowerBounds
 from partita.searches.objective import ALLOWED, check_objective
-from partita.searches.space import Ints, Space, least_bucket, space_of
+from partita.searches.space import Space, least_bucket, space_of
 from partita.searches.stage_cuts import cuts_of
 from partita.units import Bytes, Seconds
 from partita.wire.codec import SPECS

@@ -14,8 +14,8 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partita.arrays import Flags, Ints, Reals
 from partita.cost.lifetimes import lifetimes_of
 from partita.graph.graph import Graph
 from partita.graph.operator import Ref
@@ -29,9 +29,6 @@ from partita.program.program import Bucket
 from partita.searches.sections import Sections, size_of
 from partita.searches.tied_parameters import tied_parameters
 from partita.units import Bytes
-
-Reals = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +106,7 @@ class BackwardMemory:
         return float(np.cumsum(change)[:-1][here].max(initial=0.0))
 
     @cached_property
-    def _own(self) -> NDArray[np.bool_]:
+    def _own(self) -> Flags:
         """Operators of backward that are no copies: these are where they stand in every stage."""
         names = [operator.name for operator in self.sections.step.operators]
         return np.array([i >= self._end and not name.endswith(AGAIN) for i, name in enumerate(names)])

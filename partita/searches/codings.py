@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partita.arrays import Ints, Reals
 from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.plan.memory import Shard
@@ -21,8 +21,6 @@ from partita.searches.space import COLUMNS, SHARDS, Space
 from partita.units import Bytes, Seconds
 from partita.wire.codec import SPECS, coded_size, read_codecs, room, spec_of
 
-Reals = NDArray[np.float64]
-Ints = NDArray[np.int64]
 KIND: Final = (COLUMNS.index("data"), COLUMNS.index("shard"))
 AMONG: Final = 64  # points of divided state or stages whose steps are priced with a codec
 OWNERS: Final = 64  # of a bucket: 4,032 messages a sum, each of which the clock knows

@@ -15,8 +15,8 @@ from functools import cached_property, partial
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partita.arrays import Flags, Reals
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.graph.graph import Graph
@@ -30,8 +30,6 @@ from partita.searches.space import RECOMPUTES, SCHEDULES, SHARDS, Space
 from partita.searches.stage_cuts import StageCuts
 from partita.units import Bytes, Seconds
 
-Reals = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 THIRD: Final = 1 / 3  # of a stage's seconds: forward, backward for inputs and for weights take about as long
 BLOCK: Final = 2**15  # points whose terms are worked out at once
 GATHERED: Final = 2  # times that a microbatch needs a stage's weights

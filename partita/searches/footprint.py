@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partita.arrays import Ints, Reals
 from partita.cost.lifetimes import lifetimes_of
 from partita.graph.graph import Graph
 from partita.plan.memory import Recompute, Shard
 from partita.plan.schedule import Order
 from partita.searches.space import RECOMPUTES, SCHEDULES, SHARDS, Space
 from partita.searches.stage_cuts import StageCuts
-
-Reals = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 def footprint(graph: Graph, space: Space, cuts: StageCuts, samples: Reals, trained: Reals) -> Reals:

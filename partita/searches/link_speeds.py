@@ -8,15 +8,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partita.arrays import Flags, Ints, Reals
 from partita.cluster.cluster import Cluster
 from partita.cost.wiring import Circle, Wiring, circle_of
 from partita.program.space import Kind
-
-Reals = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from itertools import pairwise, product
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partita.arrays import Ints, Reals
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import NOTHING, Costs
 from partita.graph.graph import Graph
@@ -29,9 +29,6 @@ from partita.searches.space import RECOMPUTES, SHARDS, Space
 from partita.searches.stage_costs import StageCosts
 from partita.units import Seconds
 
-Reals = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 # How often a minibatch's bytes go round at the least, whatever is kept from pass to pass: of all gradients or weights.
 PARAMETERS, GRADIENTS, OPTIMIZER = Shard.PARAMETERS, Shard.GRADIENTS, Shard.OPTIMIZER
 ONCE: Final = {Shard.NONE: 2, Shard.OPTIMIZER: 2, Shard.GRADIENTS: 1, Shard.PARAMETERS: 0}

@@ -7,14 +7,11 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partita.arrays import Flags, Ints, Reals
 from partita.plan.schedule import Order
 from partita.searches.space import SCHEDULES
 
-Reals = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 ORDERS: Final = tuple(order for _, order, _ in SCHEDULES)
 ALIKE: Final = ("pipe", "chunks")  # of all points whose pipes are found together
 T = TypeVar("T")

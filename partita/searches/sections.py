@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partita.arrays import Flags, Ints, Reals
 from partita.cost.costs import Costs
 from partita.cost.lifetimes import Lifetimes, lifetimes_of
 from partita.graph.graph import Graph
@@ -25,10 +25,6 @@ from partita.lowering.recomputation import step_by_rule
 from partita.plan.memory import Recompute
 from partita.recipes.balance import numbered
 from partita.searches.tied_parameters import tied_parameters
-
-Reals = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partita.arrays import Ints
 from partita.cluster.cluster import Cluster
 from partita.errors import LoweringError
 from partita.graph.graph import Graph
@@ -21,7 +21,6 @@ from partita.plan.schedule import Order, Schedule
 from partita.plan.sync import Sync
 from partita.units import Bytes
 
-Ints = NDArray[np.int64]
 # Recipe, order of passes, stages of each place along the pipe.
 SCHEDULES: Final = (
     ("ddp", Order.SEQUENTIAL, 1), ("gpipe", Order.FILL_DRAIN, 1), ("one_f_one_b", Order.ONE_F_ONE_B, 1),

@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import Final, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partita.arrays import Ints, Reals
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.cost.datasheet import datasheet_costs
@@ -38,8 +38,6 @@ from partita.searches.space import RECOMPUTES, SCHEDULES, Space
 from partita.searches.tied_parameters import tied_parameters
 from partita.units import Seconds
 
-Reals = NDArray[np.float64]
-Ints = NDArray[np.int64]
 CHUNKS: Final = np.array([chunks for _, _, chunks in SCHEDULES])
 SUMS: Final = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
 T = TypeVar("T")

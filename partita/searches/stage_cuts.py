@@ -8,16 +8,14 @@ from functools import cache, cached_property
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partita.arrays import Ints, Reals
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.plan.schedule import Order
 from partita.recipes.balance import blocks_of
 
-Reals = NDArray[np.float64]
-Ints = NDArray[np.int64]
 MOST_CHUNKS: Final = 64
 COLUMNS: Final = ("fixed", "each", "whole_fixed", "whole_each", "state", "crossing")
 

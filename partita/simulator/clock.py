@@ -29,8 +29,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from partita.arrays import Reals
 from partita.errors import ProgramError
-from partita.simulator.activities import Activities, Reals, Resources
+from partita.simulator.activities import Activities, Resources
 from partita.simulator.clock_loop import run
 from partita.simulator.clock_state import state_of, work_of
 

@@ -4,8 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from partita.arrays import Flags, Reals
 from partita.errors import ProgramError
-from partita.simulator.activities import Activities, Flags, Indices, Offsets, Reals, Resources
+from partita.simulator.activities import Activities, Indices, Offsets, Resources
 
 NOBODY = -1
 AT_GATE, THROUGH, STARTED = 1, 2, 3  # at a gate, through it, and then started without a lane

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from partita.cost.wiring import Index
+from partita.arrays import Ints
 from partita.program.instruction import Instruction, Send
 from partita.program.program import Program, Role
 
 
 def peers_at_once(
-    sends: Sequence[tuple[Role, Instruction]], source: Index, target: Index, program: Program
-) -> Index:  # fmt: skip
+    sends: Sequence[tuple[Role, Instruction]], source: Ints, target: Ints, program: Program
+) -> Ints:  # fmt: skip
     """Of each rank the number of others to which it speaks, or of those from which it hears if they are fewer, at once:
     to which one and the same bucket goes, but no more than it has messages of it in a step, about. The ends of the
     messages are those of `sends` in order.
@@ -32,11 +32,11 @@ def peers_at_once(
         messages = np.rint(np.bincount(own, minlength=most) / max(program.steps, 1)).astype(np.int64)
         together = np.minimum(peers, np.maximum(messages, 1))
         found.append(together.reshape(program.size, -1).max(1, initial=0))
-    fewest: Index = np.minimum(*found)
+    fewest: Ints = np.minimum(*found)
     return fewest
 
 
-def posted(source: Index, target: Index, size: int) -> tuple[Index, Index]:
+def posted(source: Ints, target: Ints, size: int) -> tuple[Ints, Ints]:
     """Of every message the place of its receiver among those to which its sender speaks, in the order of its Program,
     and how many these are."""
     pairs, first, inverse = np.unique(source * size + target, return_index=True, return_inverse=True)

@@ -13,15 +13,15 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partita.arrays import Array, Flags, Ints, Reals
 from partita.cost.costs import Costs, Demand
 from partita.program.flight import in_flight
 from partita.program.program import Policy, Program, Role
 from partita.simulator.activities import Activities, GateSpec, assemble
 from partita.simulator.ports import Ports
 from partita.simulator.symmetry import Symmetry, folded
-from partita.simulator.transfers import Flags, Index, Reals, Transfers, speeds
+from partita.simulator.transfers import Transfers, speeds
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class Layout:
     program: Program
     rounds: int
     symmetry: Symmetry
-    number: Index
+    number: Ints
     count: int
 
     @cached_property
@@ -42,20 +42,20 @@ class Layout:
         return {role.name: int(start) for role, start in zip(self.program.roles, starts, strict=True)}
 
     @cached_property
-    def kinds(self) -> dict[str, Index]:
+    def kinds(self) -> dict[str, Ints]:
         """The first rank of each kind of a role."""
         return {role.name: np.unique(self.symmetry.rank[list(role.ranks)]) for role in self.program.roles}
 
-    def kind(self, role: Role) -> Index:
+    def kind(self, role: Role) -> Ints:
         """Which kind each rank of the role is of."""
         return np.searchsorted(self.kinds[role.name], self.symmetry.rank[list(role.ranks)])
 
-    def seats(self, role: Role) -> Index:
+    def seats(self, role: Role) -> Ints:
         """Seats of a role, shape [instructions, kinds]."""
         shape = len(role.instructions), len(self.kinds[role.name])
         return self.base[role.name] + np.arange(shape[0] * shape[1]).reshape(shape)
 
-    def at(self, role: Role) -> Index:
+    def at(self, role: Role) -> Ints:
         """Activities of a role, shape [rounds, instructions, kinds]."""
         return self.number[self.seats(role)] + np.arange(self.rounds)[:, None, None] * self.count
 
@@ -71,14 +71,14 @@ class Draft:
 
     latency: Reals
     least: Reals
-    priority: Index
-    need: Index
-    member: Index
-    edges: list[tuple[Index, Index, Index]] = field(default_factory=list)
-    guards: list[tuple[Index, Index, Index]] = field(default_factory=list)
-    lanes: list[tuple[Index, Index, Reals, Index]] = field(default_factory=list)
+    priority: Ints
+    need: Ints
+    member: Ints
+    edges: list[tuple[Ints, Ints, Ints]] = field(default_factory=list)
+    guards: list[tuple[Ints, Ints, Ints]] = field(default_factory=list)
+    lanes: list[tuple[Ints, Ints, Reals, Ints]] = field(default_factory=list)
     credit: list[float] = field(default_factory=list)
-    demands: list[tuple[Index, Index, Reals, Reals, Flags]] = field(default_factory=list)
+    demands: list[tuple[Ints, Ints, Reals, Reals, Flags]] = field(default_factory=list)
     gates: list[GateSpec] = field(default_factory=list)
 
 
@@ -159,7 +159,7 @@ def _gates(draft: Draft, layout: Layout, role: Role) -> None:
             draft.gates.append((len(mine), gate.need or len(mine), gate.within))
 
 
-def _together(draft: Draft, layout: Layout, transfers: Transfers) -> tuple[Index, Index]:
+def _together(draft: Draft, layout: Layout, transfers: Transfers) -> tuple[Ints, Ints]:
     """Add what transfers take. The seats that stand for all who take part, one for each activity; each seat's
     activity."""
     program, moved = layout.program, folded(transfers, layout.symmetry)
@@ -178,7 +178,7 @@ def _together(draft: Draft, layout: Layout, transfers: Transfers) -> tuple[Index
     return np.unique(stands, return_inverse=True)
 
 
-def _repeated(draft: Draft, host: Index, number: Index, rounds: int) -> Activities:
+def _repeated(draft: Draft, host: Ints, number: Ints, rounds: int) -> Activities:
     """The round as activities, `rounds` times, those of each round after those of the one before."""
     turn, count = np.arange(rounds)[:, None], len(host)
     before, after, ago = _columns(draft.edges, 3)
@@ -218,6 +218,6 @@ def _repeated(draft: Draft, host: Index, number: Index, rounds: int) -> Activiti
     )
 
 
-def _columns(parts: list[Any], width: int) -> list[NDArray[Any]]:
+def _columns(parts: list[Any], width: int) -> list[Array]:
     """Columns of lists of columns, end to end."""
     return [np.concatenate([part[k] for part in parts]) if parts else np.zeros(0, np.int64) for k in range(width)]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partita.arrays import Reals
 from partita.cost.costs import Costs
 from partita.program.instruction import Collective
 from partita.program.program import Program
@@ -21,7 +22,6 @@ from partita.simulator.ports import Ports
 from partita.units import Seconds
 from partita.wire.loads import HopLoad
 
-Reals = NDArray[np.float64]
 Columns = dict[str, NDArray[np.generic]]
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from partita.arrays import Reals
 from partita.program.instruction import Apply, Snapshot, Update
 from partita.program.ledger import Merge
 from partita.program.program import Program, Role
-from partita.simulator.activities import Reals
 from partita.simulator.expand import Layout
 
 

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from partita.arrays import Reals
 from partita.cost.costs import Costs
 from partita.cost.wiring import PASSES
 from partita.program.instruction import Collective, Receive, Send, Space
 from partita.program.program import Program
-from partita.simulator.activities import Reals
 from partita.simulator.expand import Layout
 from partita.simulator.transfers import speeds
 from partita.units import Seconds

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from partita.arrays import Ints, Reals
 from partita.cluster.cluster import Cluster, Device, Port
 from partita.cost.costs import Host
 from partita.cost.wiring import Wiring
@@ -17,7 +18,6 @@ from partita.units import Seconds
 
 QUOTA_PERIOD: Final = 0.02
 Row = tuple[float, float, float]
-Ranks = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Ports:
         return resources_of((*self.table[0], *((host.cores, host.cores, 0.0) for host in self.hosts)))
 
     @cached_property
-    def host_of(self) -> NDArray[np.int64]:
+    def host_of(self) -> Ints:
         """The resource of the cores that each rank's device stands on (-1: its own)."""
         found = np.full(self.cluster.size, -1, np.int64)
         for place, host in enumerate(self.hosts):
@@ -70,7 +70,7 @@ class Ports:
         return found
 
     @cached_property
-    def climbs(self) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float64]]:
+    def climbs(self) -> tuple[NDArray[np.int32], NDArray[np.int32], Reals]:
         """Per rank and level from the root down: its port's resources upwards and downwards (-1: none), seconds."""
         _, up, down = self.table
         climbs = self.cluster.climbs
@@ -83,7 +83,7 @@ class Ports:
             seconds[rank, : len(climb)] = [port.link.latency for port in climb]
         return upwards, downwards, seconds
 
-    def routes(self, source: Ranks, target: Ranks) -> tuple[NDArray[np.intp], NDArray[np.int32], NDArray[np.float64]]:
+    def routes(self, source: Ints, target: Ints) -> tuple[NDArray[np.intp], NDArray[np.int32], Reals]:
         """(message, resource) pairs of all that the messages from `source` to `target` pass, and each one's latency."""
         upwards, downwards, seconds = self.climbs
         apart = ~np.logical_and.accumulate(upwards[source] == upwards[target], axis=1)

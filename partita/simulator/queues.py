@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import numba
 import numpy as np
 
-from partita.simulator.activities import Offsets, Reals
+from partita.arrays import Reals
+from partita.simulator.activities import Offsets
 from partita.simulator.clock_state import EVENTS, NOBODY, State, Work
 
 Function = TypeVar("Function", bound=Callable[..., Any])

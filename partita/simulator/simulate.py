@@ -10,6 +10,7 @@ from operator import attrgetter
 
 import numpy as np
 
+from partita.arrays import Reals
 from partita.cost.costs import Costs
 from partita.cost.launching import sides
 from partita.cost.memory import Changes, changes_of
@@ -23,7 +24,6 @@ from partita.program.program import Program, Role
 from partita.program.shares import lockstep, shares_of
 from partita.program.spans import Spans, Times
 from partita.program.timeline import Timeline
-from partita.simulator.activities import Reals
 from partita.simulator.clock import advance
 from partita.simulator.expand import Layout, expand
 from partita.simulator.merges import merges_of

@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from partita.arrays import Ints, Reals
 from partita.cost.costs import Costs
 from partita.program.program import Policy, Program
 from partita.simulator.ports import Ports
-from partita.simulator.transfers import Index, Reals, Transfers, role_of, speeds
+from partita.simulator.transfers import Transfers, role_of, speeds
 
 Colours = NDArray[np.uint64]
 FRONT = 16  # resources of one set of users that are compared with all others
@@ -27,9 +28,9 @@ FRONT = 16  # resources of one set of users that are compared with all others
 class Symmetry:
     """For each rank, transfer and resource the first one that is like it."""
 
-    rank: Index
-    transfer: Index
-    resource: Index
+    rank: Ints
+    transfer: Ints
+    resource: Ints
 
 
 def no_symmetry(program: Program, ports: Ports, transfers: Transfers) -> Symmetry:
@@ -121,7 +122,7 @@ def folded(transfers: Transfers, symmetry: Symmetry) -> Transfers:
     )  # fmt: skip
 
 
-def _counted(at: Index, resource: Index, amount: Reals) -> tuple[Index, Reals]:
+def _counted(at: Ints, resource: Ints, amount: Reals) -> tuple[Ints, Reals]:
     """Where each (transfer, resource, amount) comes first, sorted by these, and how often it comes."""
     order = np.lexsort((amount, resource, at))
     fresh = np.ones(len(order), np.bool_)
@@ -143,14 +144,14 @@ def _mix(*columns: NDArray[np.generic]) -> Colours:
     return found
 
 
-def _sum(place: Index, colours: Colours, size: int) -> Colours:
+def _sum(place: Ints, colours: Colours, size: int) -> Colours:
     """The sum of the colours at each place: a hash of them in any order."""
     found = np.zeros(size, np.uint64)
     np.add.at(found, place, colours)
     return found
 
 
-def _first(colours: Colours) -> Index:
+def _first(colours: Colours) -> Ints:
     """For each colour the place of the first one that has it."""
     _, first, inverse = np.unique(colours, return_index=True, return_inverse=True)
     return first[inverse]

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partita.arrays import Flags, Ints, Reals
 from partita.cost.costs import Costs
 from partita.cost.rings import collective_bytes
 from partita.cost.wiring import Circle, circle_of
@@ -26,9 +26,6 @@ from partita.simulator.ports import Ports
 from partita.units import Bytes, Seconds
 from partita.wire.algorithms import by_hops
 
-Index = NDArray[np.int64]
-Reals = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 Groups = tuple[tuple[int, ...], ...]
 
 
@@ -45,16 +42,16 @@ class Transfers:
 
     latency: Reals
     least: Reals
-    who: Index
-    rank: Index
-    slot: Index
-    at: Index
-    resource: Index
+    who: Ints
+    rank: Ints
+    slot: Ints
+    at: Ints
+    resource: Ints
     amount: Reals
     times: Reals
     again: Flags
-    source: Index
-    target: Index
+    source: Ints
+    target: Ints
     size: Reals
 
 
@@ -108,10 +105,10 @@ class Rings:
 
     groups: Groups
     ports: Ports
-    role: Index
+    role: Ints
 
     @cached_property
-    def members(self) -> tuple[Index, Index, Index, Index]:
+    def members(self) -> tuple[Ints, Ints, Ints, Ints]:
         """(ring, rank, place, target) of every member, ring after ring."""
         sizes = self.sizes
         ring = np.repeat(np.arange(len(sizes)), sizes)
@@ -121,14 +118,14 @@ class Rings:
         return ring, rank, place, rank[start[ring] + (place + 1) % sizes[ring]]
 
     @cached_property
-    def sorted_members(self) -> tuple[Index, Index, Index]:
+    def sorted_members(self) -> tuple[Ints, Ints, Ints]:
         """(ring, rank, the rank's role) of every member, sorted."""
         ring, rank, _, _ = self.members
         order = np.lexsort((rank, ring))
         return ring[order], rank[order], self.role[rank[order]]
 
     @cached_property
-    def sizes(self) -> Index:
+    def sizes(self) -> Ints:
         """Ranks of each ring."""
         return np.array([len(group) for group in self.groups], np.int64)
 
@@ -149,7 +146,7 @@ class Rings:
         return found
 
     @cached_property
-    def loads(self) -> tuple[Index, Index, Index, Index]:
+    def loads(self) -> tuple[Ints, Ints, Ints, Ints]:
         """(ring, resource) of all that they pass, and by (member, entry) pairs which of these each message passes."""
         ring, rank, _, target = self.members
         member, resource, _ = self.ports.routes(rank, target)
@@ -250,7 +247,7 @@ def _messages(program: Program, costs: Costs, ports: Ports, slots: dict[str, dic
 def _ends(
     program: Program, costs: Costs, found: Sequence[tuple[Role, Instruction]], slots: dict[str, dict[str, int]],
     keys: dict[str, int],
-) -> tuple[Index, Index, Index, Index, Reals, Reals, Reals]:  # fmt: skip
+) -> tuple[Ints, Ints, Ints, Ints, Reals, Reals, Reals]:  # fmt: skip
     """Of one end of every message: key, its rank, the other's, slot, core-seconds, latency, bytes."""
     ranks = {role.name: np.array(role.ranks, np.int64) for role in program.roles}
     width = [len(role.ranks) for role, _ in found]
@@ -277,7 +274,7 @@ def speeds(costs: Costs, program: Program) -> Reals:
     return np.array([costs.speed(rank) for rank in range(program.size)], np.float64)
 
 
-def role_of(program: Program) -> Index:
+def role_of(program: Program) -> Ints:
     """The number of each rank's role."""
     found = np.zeros(program.size, np.int64)
     for number, role in enumerate(program.roles):

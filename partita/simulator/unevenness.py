@@ -14,8 +14,8 @@ from typing import Final
 
 import numpy as np
 
+from partita.arrays import Reals
 from partita.cost.costs import Costs
-from partita.simulator.activities import Reals
 from partita.simulator.expand import Layout
 
 SEED: Final = 0

@@ -19,11 +19,10 @@ from io import BytesIO
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partita.arrays import Array
 from partita.units import Bytes
 
-Array = NDArray[Any]
 Maps = dict[int, Array]  # part of a hop -> the places of its last message
 PLACE: Final = 4  # bytes of a place
 HEAD: Final = 8  # bytes of a part in a message's head

@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -125,3 +126,20 @@ def undocumented(tree: ast.Module) -> Iterator[str]:
 )
 def test_missing_docstrings_are_found(text: str, found: list[str]) -> None:
     assert list(undocumented(ast.parse(text))) == found
+
+
+def array_aliases(tree: ast.Module) -> Iterator[str]:
+    """What the module's own names for arrays stand for, as text."""
+    for node in tree.body:
+        if (
+            isinstance(node, ast.Assign | ast.AnnAssign)
+            and node.value
+            and ast.unparse(node.value).startswith("NDArray[")
+        ):
+            yield ast.unparse(node.value)
+
+
+def test_each_kind_of_array_has_one_name() -> None:
+    named = Counter(alias for _, tree in sources() for alias in array_aliases(tree))
+    assert named["NDArray[np.float64]"] == 1
+    assert not [f"{alias} is named {count} times" for alias, count in named.items() if count > 1]

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from torch import nn
 
+from partita.arrays import Reals
 from partita.cost.memory import changes_of, memory_curve, peak_memory, resident
 from partita.graph.graph import Optimizer
 from partita.lab.rehearsal import Rehearsal
@@ -103,7 +103,7 @@ def test_what_was_written_at_one_pace_holds_at_another(text: str) -> None:
         assert found.totals[last].tolist() == anew.totals[last].tolist()
 
 
-def clocked(spans: Iterable[Span], role: Role) -> list[NDArray[np.float64]]:
+def clocked(spans: Iterable[Span], role: Role) -> list[Reals]:
     """Starts and ends of the first rank's instructions, shape [rounds, instructions]."""
     when = {(s.name, s.round): (s.start, s.end) for s in spans if s.rank == role.ranks[0]}
     rounds, names = sorted({round for _, round in when}), [i.name for i in role.instructions]

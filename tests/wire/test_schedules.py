@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
+from partita.arrays import Reals
 from partita.errors import PlanError, ProgramError
 from partita.wire.algorithms import ALGORITHMS, all_reduce, factors
 from partita.wire.interpreter import carried_out
@@ -20,7 +20,6 @@ from partita.wire.schedule import Hop, Schedule, cut, even_edges, schedule, stra
 from partita.wire.trees import tree_broadcast, tree_reduce
 
 RANKS = range(1, 18)
-Reals = NDArray[np.float64]
 
 
 def names(ranks: int) -> list[str]:

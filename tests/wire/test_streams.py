@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
+from partita.arrays import Array
 from partita.errors import PlanError
 from partita.wire.algorithms import all_reduce
 from partita.wire.interpreter import carried_out
@@ -33,10 +33,9 @@ from partita.wire.streams import (
 )
 
 NAMES = ("sparse_doubling", "sparse_split", "sparse_split_dense", "kylix")
-Vector = NDArray[Any]
 
 
-def drawn(ranks: int, elements: int, entries: int, seed: int = 0, dtype: str = "float64") -> list[Vector]:
+def drawn(ranks: int, elements: int, entries: int, seed: int = 0, dtype: str = "float64") -> list[Array]:
     """A vector for each rank, with so many entries at random places."""
     draw, found = np.random.default_rng(seed), []
     for _ in range(ranks):
@@ -55,7 +54,7 @@ class Wire:
         self.bytes: dict[int, int] = {}
         self.all: list[tuple[list[Stream], int]] = []
 
-    def sum(self, vectors: list[Vector]) -> list[Vector]:
+    def sum(self, vectors: list[Array]) -> list[Array]:
         assert self.schedule.sparse is not None
         self.bytes, self.all = {}, []
         edges = even_edges(len(vectors[0]), self.schedule.parts)
@@ -196,7 +195,7 @@ def test_without_maps_places_travel_always() -> None:
     assert one.bytes == first
 
 
-def zipf(ranks: int, elements: int, entries: int) -> list[Vector]:
+def zipf(ranks: int, elements: int, entries: int) -> list[Array]:
     """Vectors whose places are drawn by Zipf's law, spread over the range as a hash would."""
     draw = np.random.default_rng(1)
     weight = 1.0 / np.arange(1, elements + 1)
@@ -208,7 +207,7 @@ def zipf(ranks: int, elements: int, entries: int) -> list[Vector]:
     return found
 
 
-def held_after(name: str, vectors: list[Vector], layers: int) -> int:
+def held_after(name: str, vectors: list[Array], layers: int) -> int:
     """Entries that all ranks hold of what they still sum, after so many layers down."""
     whole = all_reduce(name, len(vectors))
     edges, some = (
