@@ -17,7 +17,8 @@ PartitaError                 exit 3   a sentence: what was given, what is allowe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -100,6 +101,12 @@ def first_line(error: BaseException) -> str:
     """An error's type and the first line of its text, to quote errors of other packages within a sentence."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """The question whether the known name nearest to the given one was meant; "" if none is near."""
+    near = difflib.get_close_matches(given, known, 1)
+    return f"did you mean {near[0]!r}?" if near else ""
 
 
 @contextmanager

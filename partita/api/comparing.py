@@ -20,7 +20,6 @@ from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.errors import PartitaError, RunError, first_line
 from partita.graph.graph import Graph
-from partita.lab.costing import Tell, quiet
 from partita.lab.fork_client import load_ahead
 from partita.lab.network import check_here
 from partita.lowering.lower import lower
@@ -30,6 +29,7 @@ from partita.report.comparison import Comparison, Row, row_of
 from partita.report.environment import environment
 from partita.report.setting import setting_of
 from partita.report.verdict import Verdict
+from partita.runtime.telling import Tell, quiet
 from partita.searches.sweep import check_links
 from partita.task import Task, spec_of
 from partita.units import BytesPerSecond

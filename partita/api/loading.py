@@ -12,7 +12,7 @@ from partita.cost.measurable import unmeasurable
 from partita.errors import OptionError, TaskError
 from partita.graph.graph import Graph
 from partita.graph.text import read_graph, write_graph
-from partita.lab.costing import Tell, quiet
+from partita.runtime.telling import Tell, quiet
 from partita.task import Task, load_task
 from partita.zoo.names import NAMES, check_name
 

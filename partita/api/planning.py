@@ -14,12 +14,13 @@ from partita.cost.costs import Costs
 from partita.cost.unlike import levelled
 from partita.errors import InputError
 from partita.graph.graph import Graph
-from partita.lab.costing import Costing, Tell, quiet
+from partita.lab.costing import Costing
 from partita.lowering.lower import lower
 from partita.plan.check import check
 from partita.plan.plan import Plan
 from partita.recipes.budget import settled
 from partita.recipes.reading import read_text
+from partita.runtime.telling import Tell, quiet
 from partita.searches.auto import auto, shortlist_of, usual
 from partita.searches.break_even import all_break_evens, codec_baseline
 from partita.searches.exhaustive import Search

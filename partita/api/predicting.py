@@ -12,10 +12,11 @@ from partita.cost.costs import Costs
 from partita.cost.unlike import levelled
 from partita.errors import PartitaError
 from partita.graph.graph import Graph
-from partita.lab.costing import Tell, costs_of, quiet
+from partita.lab.costing import costs_of
 from partita.lowering.lower import last_program, lower
 from partita.plan.plan import Plan
 from partita.report.notebook import Shown, shown
+from partita.runtime.telling import Tell, quiet
 from partita.searches.auto import usual
 from partita.searches.fit import Fit
 from partita.searches.fit import fit as fit_to

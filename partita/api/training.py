@@ -10,7 +10,6 @@ from partita.api.checking import check_places, check_plans, check_task, check_tr
 from partita.api.loading import graph_of, load
 from partita.api.planning import plan_of
 from partita.cluster.cluster import Cluster
-from partita.lab.costing import Tell, quiet
 from partita.lab.fork_client import load_ahead
 from partita.lab.network import check_here
 from partita.plan.plan import Plan
@@ -21,6 +20,7 @@ from partita.report.progress import Note
 from partita.report.record import write_run
 from partita.report.setting import setting_of
 from partita.report.trained import Trained
+from partita.runtime.telling import Tell, quiet
 from partita.task import Task, refuse_while_loading, spec_of
 from partita.units import Seconds
 

@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Final
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
-from partita.cluster.parts import part_of
+from partita.cluster.parts import part_of, words_of
 from partita.errors import ClusterError
 
 CARDS: Final = "local:cuda:"
@@ -87,6 +87,4 @@ def _like(card: str) -> Device:
     from partita.cluster.text import shipped_device
 
     part = part_of(card)
-    return (
-        shipped_device(part) if part else Device(kind="-".join(re.findall("[a-z0-9]+", card.lower())), backend="cuda")
-    )
+    return shipped_device(part) if part else Device(kind="-".join(words_of(card)), backend="cuda")

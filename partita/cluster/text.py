@@ -44,7 +44,7 @@ from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.cluster.parts import part_table, parts
 from partita.cluster.quantity import Reader
 from partita.cluster.shipped import catalogue_names, catalogue_text, local_cluster
-from partita.errors import ClusterError
+from partita.errors import ClusterError, did_you_mean
 
 SCHEMA: Final = 1
 MISSING: Final = {  # what is said of a key that is not there
@@ -146,8 +146,7 @@ def load_cluster(spec: str) -> Cluster:
     if found is not None:
         base, nodes = found
         return replace(read_cluster(base, spec, nodes), name=spec)
-    close = difflib.get_close_matches(spec.lower(), catalogue_names(), 1)
-    hint = f"did you mean {close[0]!r}?" if close else f"the catalogue has {', '.join(catalogue_names())}"
+    hint = did_you_mean(spec.lower(), catalogue_names()) or f"the catalogue has {', '.join(catalogue_names())}"
     name = "a catalogue name (with -x4 behind it: four nodes)"
     raise ClusterError(f"there is no cluster {spec!r}; give a .toml file, local:N or {name}: {hint}")
 
@@ -209,8 +208,7 @@ def fields(
     """`raw` with every value read by its reader; unknown and missing keys raise ClusterError."""
     for key in raw:
         if key not in readers:
-            close = difflib.get_close_matches(key, readers, 1)
-            hint = f"did you mean {close[0]!r}?" if close else f"allowed are {', '.join(readers)}"
+            hint = did_you_mean(key, readers) or f"allowed are {', '.join(readers)}"
             raise ClusterError(f"{where} has an unknown key {key!r}; {hint}")
     for key in required:
         if key not in raw:

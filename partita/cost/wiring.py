@@ -17,6 +17,7 @@ from partita.program.space import Kind
 from partita.units import Bytes, BytesPerSecond, Seconds
 
 Curve: TypeAlias = tuple[tuple[Bytes, Seconds, Seconds, float], ...]  # rows as in `Curves`, by ascending size
+CURVED: Final = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)  # kinds that have curves of their own
 FAVOUR: Final = 8.0  # times the share of the next message in a queue
 MOST_TURNS: Final = 4  # the first of a long queue gets no more than FAVOUR to this power times the share of the last
 PASSES: Final = {Kind.REDUCE_SCATTER: 1, Kind.ALL_GATHER: 1}  # times that a part goes round the ring; 2 for others

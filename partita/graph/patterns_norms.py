@@ -7,6 +7,7 @@ from typing import Final
 from partita.graph.formula import Call, Inputs, formula
 from partita.graph.pattern import Monoid, Pattern, Role
 from partita.graph.patterns_pointwise import dims
+from partita.graph.tensor import Tensor
 
 MONOIDS: Final = {
     "aten.sum": Monoid.SUM, "aten.mean": Monoid.MEAN, "aten.amax": Monoid.MAX, "aten.amin": Monoid.MIN,
@@ -113,6 +114,11 @@ def layer_norm_backward(call: Call) -> Pattern | None:
     )  # fmt: skip
 
 
+def _space(read: Tensor) -> str:
+    """The labels of the dimensions behind samples and channels: '' to 'z y x'."""
+    return " ".join(("z", "y", "x")[5 - len(read.shape) :])
+
+
 def batch_norm(call: Call) -> Pattern | None:
     """(input, weight, bias, running mean, running variance, training).
 
@@ -122,7 +128,7 @@ def batch_norm(call: Call) -> Pattern | None:
     read = call.tensor(0)
     if read is None:
         return None
-    space = " ".join(("z", "y", "x")[5 - len(read.shape) :])
+    space = _space(read)
     row = f"n c {space}" if space else "n c"
     training = call.argument(5) is True
     summed = ["n", *space.split()]
@@ -142,7 +148,7 @@ def batch_norm_backward(call: Call) -> Pattern | None:
     read = call.tensor(1)
     if read is None:
         return None
-    space = " ".join(("z", "y", "x")[5 - len(read.shape) :])
+    space = _space(read)
     row = f"n c {space}" if space else "n c"
     inputs: Inputs = {0: row, 1: row, 2: "c", 3: "c", 4: "c", 5: "c", 6: "c"}
     return formula(
@@ -156,7 +162,7 @@ def group_norm(call: Call) -> Pattern | None:
     read, groups = call.tensor(0), call.integers(6)
     if read is None or not groups:
         return None
-    space = " ".join(("z", "y", "x")[5 - len(read.shape) :])
+    space = _space(read)
     row = f"n (g c) {space}"
     free: dict[str, Monoid | None] = dict.fromkeys(["c", *space.split()])
     return formula(
@@ -171,7 +177,7 @@ def group_norm_backward(call: Call) -> Pattern | None:
     read, groups = call.tensor(1), call.integers(8)
     if read is None or not groups:
         return None
-    space = " ".join(("z", "y", "x")[5 - len(read.shape) :])
+    space = _space(read)
     row = f"n (g c) {space}"
     return formula(
         call, {0: row, 1: row, 2: "n g", 3: "n g", 4: "(g c)"}, [row, "(g c)", "(g c)"],

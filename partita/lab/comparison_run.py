@@ -11,7 +11,6 @@ from partita.cost.costs import Costs
 from partita.cost.naive import naive
 from partita.errors import RunError, RunStopped
 from partita.graph.graph import Graph
-from partita.lab.costing import Tell
 from partita.lab.link_costs import kinds_of
 from partita.lab.rehearsal import Rehearsal
 from partita.lowering.lower import last_program, lower
@@ -20,6 +19,7 @@ from partita.program.timeline import Timeline
 from partita.runtime.mean import divides, unlike_its_parts
 from partita.runtime.memory_trace import MemoryTrace
 from partita.runtime.result import RunResult
+from partita.runtime.telling import Tell
 from partita.searches.break_even import break_even_of, without_codecs
 from partita.searches.explaining import MOST_RANKS
 from partita.searches.sweep import Curve, Sweep, sweep

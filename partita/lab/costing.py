@@ -22,14 +22,10 @@ from partita.lowering.lower import check_lowered
 from partita.lowering.precision import short_dtype
 from partita.lowering.samples import sizes_of
 from partita.plan.plan import COMPILED, Plan
+from partita.runtime.telling import Tell, quiet
 from partita.task import Task
 
-Tell = Callable[[str], None]
 SOURCES: Final = ("", "measured", "datasheet")
-
-
-def quiet(sentence: str) -> None:
-    """A `tell` that tells nobody."""
 
 
 def batches_of(graph: Graph, plans: Sequence[Plan]) -> tuple[int, ...]:

@@ -11,15 +11,14 @@ from typing import Any, Final
 
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Host
-from partita.cost.wiring import Circle, Curve, Measured, Wiring
-from partita.lab.costing import Tell
+from partita.cost.wiring import CURVED, Circle, Curve, Measured, Wiring
 from partita.lab.crowd_timing import Congested
 from partita.lab.worker_group import WorkerGroup
 from partita.program.instruction import Collective, Kind
 from partita.program.program import Program
+from partita.runtime.telling import Tell
 from partita.units import Bytes, BytesPerSecond, Seconds
 
-MEASURED: Final = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
 BUCKET: Final[Bytes] = 2**22
 USUAL: Final = 0.95  # of a link's bandwidth is left for payload, where the processor is what limits a collective
 
@@ -37,7 +36,7 @@ def kinds_of(programs: Iterable[Program]) -> tuple[Kind, ...]:
     """The kinds of collectives whose curves the programs need: always an all-reduce's, by which messages are judged."""
     acts = (one.act for program in programs for role in program.roles for one in role.instructions)
     used = {act.kind for act in acts if isinstance(act, Collective)}
-    return tuple(kind for kind in MEASURED if kind in used or kind is Kind.ALL_REDUCE)
+    return tuple(kind for kind in CURVED if kind in used or kind is Kind.ALL_REDUCE)
 
 
 def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[Host] = ()) -> Wiring:
@@ -52,7 +51,7 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
     collective: what a round takes beyond the seconds of its computing, of its bytes and of its core-seconds is latency.
     """
     share = 2 * (cluster.size - 1) / cluster.size
-    curve, scatter, gather = (_rounds(replies, kind) for kind in MEASURED)
+    curve, scatter, gather = (_rounds(replies, kind) for kind in CURVED)
     tiny, last = curve[0], curve[-1]
     size, wall, core = last.size, last.wall, last.core
     sent, received = (_each_byte(reply["message"]) for reply in replies[:2])
@@ -220,7 +219,7 @@ def probe_links(cluster: Cluster, tell: Tell) -> dict[str, Any]:
         tell(f"measuring the links of {cluster.name}")
         group.ask_all("join", {"timeout": 60.0}, 60.0)
         wiring = wiring_of(
-            group.ask_all("wires", {"sizes": list(sizes_for(cluster)), "kinds": list(MEASURED)}, 300.0),
+            group.ask_all("wires", {"sizes": list(sizes_for(cluster)), "kinds": list(CURVED)}, 300.0),
             cluster,
             group.lab.hosts,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from math import inf
@@ -18,7 +18,7 @@ from partita.cluster.cluster import Cluster
 from partita.cluster.writing import write_cluster
 from partita.cost.cache import cache_place, read_cache, write_cache
 from partita.cost.costs import Costs
-from partita.cost.wiring import Wiring
+from partita.cost.wiring import CURVED, Wiring
 from partita.errors import RunError, RunHung, RunStopped
 from partita.graph.graph import Graph
 from partita.graph.text import write_graph
@@ -27,7 +27,7 @@ from partita.lab.costing import precisions_of
 from partita.lab.failures import stalled
 from partita.lab.forward import forwarding
 from partita.lab.launching import launches_of, with_launching
-from partita.lab.link_costs import MEASURED, TimedLinks, sizes_for, wiring_of
+from partita.lab.link_costs import TimedLinks, sizes_for, wiring_of
 from partita.lab.monitor import Monitor
 from partita.lab.operator_timing import TOTAL
 from partita.lab.processor import processor_here
@@ -45,13 +45,13 @@ from partita.runtime.checkpoint import SavePolicy, stopped_at
 from partita.runtime.leg import legs
 from partita.runtime.memory_trace import MemoryTrace, read_memory_trace
 from partita.runtime.result import Halted, RunResult, result_of
+from partita.runtime.telling import Tell, quiet
 from partita.runtime.weights import write_first
 from partita.task import Task, load_task, spec_of
 from partita.units import Seconds
 from partita.wire.codec import text_of
 from partita.zoo.tasks import built_in
 
-Tell = Callable[[str], None]
 STALL: Final = 0.75  # of --timeout, after which a rank or a link is named that holds up a run that stands still
 PATIENCE: Final = 100  # times --timeout, for which workers wait by themselves: a message may take long on a slow link
 GLANCE: Final[Seconds] = 0.3  # of a core, for timing operators again between runs
@@ -73,7 +73,7 @@ class Rehearsal:
 
     def __init__(
         self, task: Task | str, graph: Graph, cluster: Cluster, *, seed: int = 0, init: str = "",
-        timeout: Seconds = 60.0, tell: Tell = lambda sentence: None, memory_limits: bool = False,
+        timeout: Seconds = 60.0, tell: Tell = quiet, memory_limits: bool = False,
     ) -> None:  # fmt: skip
         self.task, self.given, self.graph, self.cluster = spec_of(task), task, graph, cluster
         self.seed, self.init, self.timeout, self.tell = seed, init, timeout, tell
@@ -139,7 +139,7 @@ class Rehearsal:
         for sentence in self.monitor.hear(rank, event) if self.monitor else ():
             self.note(sentence)
 
-    def probe(self, plans: Sequence[Plan], kinds: Collection[Kind] = MEASURED) -> Costs:
+    def probe(self, plans: Sequence[Plan], kinds: Collection[Kind] = CURVED) -> Costs:
         """Costs of everything that the plans' programs do, by micro-benchmarks with all devices busy at once; of
         collectives of these kinds."""
         lonely, busy = self._batches(plans)
@@ -249,7 +249,7 @@ class Rehearsal:
         if last is None or not (last is self._links or time.monotonic() <= last.at + RECENT):
             last = TimedLinks()
         if not last.kinds.issuperset(kinds):
-            wanted = [kind for kind in MEASURED if kind in kinds or kind in last.kinds]
+            wanted = [kind for kind in CURVED if kind in kinds or kind in last.kinds]
             replies = self._ask("wires", 300.0, sizes=list(sizes_for(self.cluster)), kinds=wanted)
             found = wiring_of(replies, self.cluster, self.group.lab.hosts)
             last = TimedLinks(time.monotonic(), frozenset(wanted), found)
@@ -258,7 +258,7 @@ class Rehearsal:
 
     def train(
         self, plan: Plan, *, steps: int, keep: SavePolicy, keyed: bool = False, resume: str = "", since: int = 0,
-        note: Tell = lambda sentence: None,
+        note: Tell = quiet,
     ) -> RunResult:  # fmt: skip
         """Train up to step `steps`, from the first weights or from the checkpoint in `resume`, which is of step
         `since`.

@@ -30,7 +30,7 @@ from partita.lowering.agreement import lanes_of, program_of
 from partita.lowering.coding import coded_gaps
 from partita.lowering.elastic import own_steps, pull
 from partita.lowering.negotiation import heard, said
-from partita.lowering.owners import owners_of
+from partita.lowering.owners import Owners, owners_of
 from partita.lowering.push_pull import PushPull, drops, served_in, tags_of
 from partita.lowering.quorum import counted, in_consensus, mastered
 from partita.lowering.samples import ComputeStep, Draft, ReplicaGroup, packed, passes, separate
@@ -53,7 +53,6 @@ from partita.program.instruction import (
 )
 from partita.program.program import WEIGHT, Lane, Policy, Program, Role
 
-Owners = tuple[int, ...]
 SERVE = Lane("serve", Policy.ARRIVAL)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import enum
 import tomllib
 import types
@@ -12,7 +11,7 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 import tomli_w
 
-from partita.errors import PlanError
+from partita.errors import PlanError, did_you_mean
 from partita.plan.plan import Plan
 from partita.plan.sync import Sync, Topology
 
@@ -100,8 +99,7 @@ def read_record(kind: Any, given: Any, place: str) -> Any:
     hints, fields = get_type_hints(kind), {f.name: f for f in dataclasses.fields(kind)}
     for key in given:
         if key not in fields:
-            near = difflib.get_close_matches(key, fields, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"allowed are {', '.join(fields)}"
+            hint = did_you_mean(key, fields) or f"allowed are {', '.join(fields)}"
             raise PlanError(f"{place} has no key {key!r}; {hint}")
     for name, field in fields.items():
         if field.default is dataclasses.MISSING and name not in given:

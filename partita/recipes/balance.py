@@ -112,16 +112,20 @@ def narrow(graph: Graph, cuts: tuple[Cut, ...]) -> tuple[Cut, ...]:
     return kept if len(kept) >= MOST_CUTS // 4 else cuts
 
 
+def _check_parts(blocks: int, parts: int) -> None:
+    if blocks < parts:
+        raise PlanError(
+            f"{parts} stages were asked of a model that can be cut into {blocks} at most; ask for fewer stages"
+        )
+
+
 def least_maximum(blocks: int, parts: int, price: Price) -> tuple[int, ...]:
     """The first block of each of `parts` contiguous runs, none empty, with the smallest largest price.
 
     `price(k)[i, j]` is that of blocks i to j (exclusive) as part k. Dynamic programme over parts, O(parts blocks^2)
     (PP-10). Raises PlanError where there are fewer blocks than parts.
     """
-    if blocks < parts:
-        raise PlanError(
-            f"{parts} stages were asked of a model that can be cut into {blocks} at most; ask for fewer stages"
-        )
+    _check_parts(blocks, parts)
     best = np.full(blocks + 1, np.inf)
     best[0] = -np.inf
     back = []
@@ -212,10 +216,7 @@ def block_partition(sequence: Sequence[float], parts: int) -> tuple[int, ...]:
 
     Raises PlanError for more parts than elements.
     """
-    if len(sequence) < parts:
-        raise PlanError(
-            f"{parts} stages were asked of a model that can be cut into {len(sequence)} at most; ask for fewer stages"
-        )
+    _check_parts(len(sequence), parts)
     low, width = min(sequence), max(sequence) - min(sequence)
     normal = [(x - low) / width if width else 0.0 for x in sequence]
     stops = [len(normal) // parts * (k + 1) for k in range(parts - 1)] + [len(normal)]

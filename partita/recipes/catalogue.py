@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from typing import Any, Final
 
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
-from partita.errors import PlanError, users_code
+from partita.errors import PlanError, did_you_mean, users_code
 from partita.graph.graph import Graph
 from partita.plan.plan import Plan
 from partita.plan.text import MOST
@@ -188,8 +187,7 @@ def read_call(text: str) -> Call:
     recipe = RECIPES[name]
     for knob, value in knobs.items():
         if knob not in recipe.knobs:
-            near = difflib.get_close_matches(knob, recipe.knobs, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(recipe.knobs)}"
+            hint = did_you_mean(knob, recipe.knobs) or f"it has {', '.join(recipe.knobs)}"
             raise PlanError(f"{name} has no knob {knob!r}; {hint}")
         default = recipe.knobs[knob]
         if isinstance(value, int | float) and not isinstance(value, bool) and not 0 <= value < MOST:
@@ -221,8 +219,8 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     if not isinstance(name, ast.Name) or (isinstance(tree, ast.Call) and (tree.args or _starred(tree))):
         raise PlanError(f"{text!r} is no recipe call; give knobs by name, such as ddp(bucket_bytes=1048576)")
     if name.id not in RECIPES:
-        near = difflib.get_close_matches(FAMILIAR.get(name.id.lower(), name.id.lower()), RECIPES, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(RECIPES)}"
+        meant = FAMILIAR.get(name.id.lower(), name.id.lower())
+        hint = did_you_mean(meant, RECIPES) or f"there are {', '.join(RECIPES)}"
         raise PlanError(f"there is no recipe {name.id!r}; {hint}")
     keywords = tree.keywords if isinstance(tree, ast.Call) else []
     names = [str(keyword.arg) for keyword in keywords]

@@ -103,7 +103,7 @@ def verdict(comparison: Comparison) -> str:
     best_timeline = best.measured or best.predicted
     if best_timeline is not None:
         parts += binding(best_timeline)
-    parts += order(comparison.rows) + _missed(comparison.rows) + late(comparison.rows) + _learned(comparison.rows)
+    parts += order(comparison.rows) + _missed(comparison.rows) + late(comparison.rows) + learned(comparison.rows)
     return ". ".join(parts) + "."
 
 
@@ -127,12 +127,18 @@ def binding(timeline: Timeline) -> list[str]:
     return [f"{name.capitalize()} binds it: {share:.0%} of the step"] if share else []
 
 
+def errors_of(rows: Sequence[Row]) -> list[tuple[float, str]]:
+    """(ln of predicted over measured, plan) of the rows that have both, the largest error first."""
+    errors = [(ratio, row.plan) for row in rows if (ratio := ln_ratio(row)) is not None]
+    return sorted(errors, key=lambda error: (abs(error[0]), *error), reverse=True)
+
+
 def _missed(rows: Sequence[Row]) -> list[str]:
-    errors = [(abs(ratio), ratio, row.plan) for row in rows if (ratio := ln_ratio(row)) is not None]
+    errors = errors_of(rows)
     if not errors:
         return []
-    _, worst, plan = max(errors)
-    mean = fmean(abs(expm1(ratio)) for _, ratio, _ in errors)
+    worst, plan = errors[0]
+    mean = fmean(abs(expm1(ratio)) for ratio, _ in errors)
     return [f"The prediction missed by {mean:.1%} on average, most for {plan} ({expm1(worst):+.1%})"]
 
 
@@ -145,7 +151,8 @@ def order(rows: Sequence[Row]) -> list[str]:
     return ["The prediction ranked the plans " + ("as they ran" if right else "otherwise than they ran")]
 
 
-def _learned(rows: Sequence[Row]) -> list[str]:
+def learned(rows: Sequence[Row]) -> list[str]:
+    """Which plan reached the target loss first, as one such sentence, or none."""
     reached = [(row.seconds_to_target, row.plan) for row in rows if row.seconds_to_target is not None]
     if not reached:
         return []

@@ -7,12 +7,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from partita.report.answer import speaks
+from partita.runtime.telling import Tell
 from partita.units import Seconds
 
-Tell: TypeAlias = Callable[[str], None]
 EVERY: Final[Seconds] = 3.0
 RARER: Final = 20  # the part of the time so far that passes between two lines
 

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Final
 
 from partita.program.timeline import Timeline
-from partita.report.comparison import Comparison, Row, binding, late, ln_ratio, order, seconds_of
+from partita.report.comparison import Comparison, Row, binding, errors_of, late, learned, order, seconds_of
 from partita.units import show_bytes, show_seconds
 
 CLASSES: Final = {
@@ -89,12 +89,12 @@ def _limit(rows: Sequence[Row]) -> list[str]:
 
 
 def _prediction(rows: Sequence[Row]) -> list[str]:
-    errors = [(abs(ratio), ratio, row.plan) for row in rows if (ratio := ln_ratio(row)) is not None]
+    errors = errors_of(rows)
     if not errors:
         return []
-    _, worst, plan = max(errors)
+    worst, plan = errors[0]
     most = f", most for {plan} (ln p/m {worst:+.2f})" if len(errors) > 1 else ""
-    mean = fmean(size for size, _, _ in errors)
+    mean = fmean(abs(ratio) for ratio, _ in errors)
     said = [
         f"Made before the runs, it missed the step by {expm1(mean):.0%} on average (mean |ln p/m| {mean:.3f}){most}."
     ]
@@ -130,12 +130,8 @@ def _memory(rows: Sequence[Row]) -> list[str]:
 
 
 def _learning(rows: Sequence[Row]) -> list[str]:
-    reached = [(row.seconds_to_target, row.plan) for row in rows if row.seconds_to_target is not None]
     final = [(row.final_loss, row.plan) for row in rows if row.final_loss is not None and isfinite(row.final_loss)]
-    said = []
-    if reached:
-        seconds, plan = min(reached)
-        said.append(f"{plan} reached the target loss first, after {show_seconds(seconds)}.")
+    said = [f"{sentence}." for sentence in learned(rows)]
     if len(final) > 1:
         (least, one), (most, other) = min(final), max(final)
         said.append(f"After equally many steps the loss is {least:.4g} ({one}) to {most:.4g} ({other}).")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,12 +21,12 @@ from partita.runtime.manifest import (
     write_manifest,
 )
 from partita.runtime.shard import File, sync
+from partita.runtime.telling import Tell
 from partita.units import Bytes, show_bytes
 
 PLACE: Final = "checkpoints"
 STEP: Final = re.compile(r"step-(\d{1,12})")
 SPARE: Final[Bytes] = 2**16
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,8 @@ from partita.program.instruction import Space
 from partita.program.program import Bucket, Program, Shares
 from partita.runtime.owned import allocate
 from partita.runtime.processes import receive_tensor, send_tensor
+from partita.runtime.segment import Leaves
 from partita.runtime.state import State, rows
-
-Leaves = dict[str, torch.Tensor]
 
 
 def owners_of(program: Program, graph: Graph) -> dict[str, int]:

@@ -40,6 +40,7 @@ from partita.runtime.restore import Checkpoint
 from partita.runtime.schedules import advance
 from partita.runtime.shared import mapped
 from partita.runtime.state import State
+from partita.runtime.telling import Tell, quiet
 from partita.runtime.weights import first_weights, map_first, save_weights
 from partita.task import Task
 from partita.tracing.prepare import read_batch
@@ -47,7 +48,6 @@ from partita.units import Seconds
 from partita.wire.algorithms import by_messages
 
 EVERY: Final[Seconds] = 0.5  # between reports
-Note = Callable[[str], None]
 Report: TypeAlias = Callable[[dict[str, Any]], None]
 
 
@@ -252,9 +252,7 @@ def evaluate(task: Task, model: Any, data: Any, count: int, device: str, report:
     return total / weight
 
 
-def join_world(
-    rank: int, world: int, timeout: Seconds, backend: str = GLOO, *, note: Note = lambda sentence: None
-) -> None:
+def join_world(rank: int, world: int, timeout: Seconds, backend: str = GLOO, *, note: Tell = quiet) -> None:
     """Meet the other ranks, as torchrun's environment variables say. Raises RunError with what to check, OptionError if
     this process may not listen at the address, or another one does.
 
@@ -278,7 +276,7 @@ def join_world(
         ) from error
 
 
-def _listening(place: tuple[str, int], note: Note) -> dict[str, Any]:
+def _listening(place: tuple[str, int], note: Tell) -> dict[str, Any]:
     """A socket that listens at that address only, as an argument of TCPStore; empty if it is no address of this
     machine (behind a NAT gateway)."""
     if given := os.environ.get("PARTITA_LISTEN_FD", ""):

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from partita.cluster.cluster import Cluster
 from partita.errors import InputError, OptionError, RunStopped
-from partita.runtime.checkpoint import SavedCheckpoint, Tell, stopped_at
+from partita.runtime.checkpoint import SavedCheckpoint, stopped_at
 from partita.runtime.device import GLOO, backend_of, device_of
 from partita.runtime.directory import Finished, opened, write_result
 from partita.runtime.execution import run
@@ -21,6 +21,7 @@ from partita.runtime.messages import gather, spread
 from partita.runtime.preflight import differing, facts_of
 from partita.runtime.result import RunResult, result_of
 from partita.runtime.session import Job, Session, join_world
+from partita.runtime.telling import Tell
 from partita.runtime.training import Training
 from partita.task import Task
 

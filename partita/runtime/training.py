@@ -11,8 +11,9 @@ from partita.graph.graph import Graph
 from partita.lowering.lower import last_program
 from partita.plan.plan import Plan
 from partita.program.program import Program
-from partita.runtime.checkpoint import SavePolicy, Tell
+from partita.runtime.checkpoint import SavePolicy
 from partita.runtime.manifest import Identity, identity_of
+from partita.runtime.telling import Tell, quiet
 from partita.units import Seconds
 
 
@@ -36,8 +37,8 @@ class Training:
     resume: bool = False
     keyed: bool = False
     timeout: Seconds = 60.0
-    tell: Tell = lambda sentence: None
-    note: Tell = lambda sentence: None
+    tell: Tell = quiet
+    note: Tell = quiet
     begin: Callable[[], None] = lambda: None
 
     @cached_property

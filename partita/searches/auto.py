@@ -16,7 +16,7 @@ from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.cost.datasheet import datasheet_costs
 from partita.cost.launching import slower
-from partita.errors import InputError, PlanError
+from partita.errors import InputError
 from partita.graph.gc_pause import without_gc
 from partita.graph.graph import Graph
 from partita.lowering.lower import check_lowered
@@ -25,7 +25,7 @@ from partita.recipes.catalogue import RECIPES, call
 from partita.searches.best_first import FEW_DEVICES, BestFirst, best_first
 from partita.searches.codings import coded, coded_points, lower_bound_of
 from partita.searches.estimates import Estimates, estimates_of
-from partita.searches.exhaustive import At, Candidate, Search, grid, ranked, recipe_of, simulated
+from partita.searches.exhaustive import At, Candidate, Search, grid, none_applies, ranked, recipe_of, simulated
 from partita.searches.explaining import MOST_RANKS
 from partita.searches.lower_bounds import LowerBounds
 from partita.searches.objective import ALLOWED, check_objective
@@ -92,7 +92,7 @@ def shortlist_of(
     trained = graph.trained_bytes
     space = space_of(graph, cluster, cuts.most, trained)
     if not len(space):
-        raise PlanError("no plan of the grid applies: " + "; ".join(sorted({why for _, why in space.refused})))
+        raise none_applies(space.refused)
     found = estimates_of(graph, cluster, slower(costs, sizes[min(1, len(sizes) - 1)]), space, cuts)
     capacity = min((d.memory for d in cluster.devices if d.memory), default=0)
     few = cluster.size <= FEW_DEVICES

@@ -132,6 +132,11 @@ def simulated(
     return found, refused
 
 
+def none_applies(refused: Sequence[tuple[str, str]]) -> PlanError:
+    """The error where every call was refused; `refused` are calls and why."""
+    return PlanError("no plan of the grid applies: " + "; ".join(sorted({why for _, why in refused})))
+
+
 def ranked(
     graph: Graph, costs: Costs, found: Sequence[Candidate], refused: Sequence[tuple[str, str]], objective: str,
     bound: Seconds = 0.0, at: At | None = None,
@@ -140,7 +145,7 @@ def ranked(
     takes less than `bound` (0: than computing, perfectly divided). `at` says what a candidate's step takes
     where links are wider, if that is known (None: the clock says it). Raises PlanError where there are none."""
     if not found:
-        raise PlanError("no plan of the grid applies: " + "; ".join(sorted({why for _, why in refused})))
+        raise none_applies(refused)
     cluster = costs.cluster
     value = partial(objective_value, cluster=cluster, objective=objective)
     order = sorted(found, key=lambda c: (not c.fits, value(c.timeline), *plainness(c), len(c.plan.name)))

@@ -14,11 +14,11 @@ from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.cost.datasheet import datasheet_costs
 from partita.cost.launching import slower
+from partita.cost.wiring import CURVED
 from partita.graph.graph import Graph
 from partita.graph.homes import homes_of
 from partita.plan.memory import Recompute
 from partita.plan.schedule import Order
-from partita.program.space import Kind
 from partita.recipes.balance import blocks_of, by_time, by_time_each, numbered
 from partita.recipes.pipeline import bandwidth_between
 from partita.searches.link_speeds import LinkSpeeds
@@ -39,7 +39,6 @@ from partita.searches.tied_parameters import tied_parameters
 from partita.units import Seconds
 
 CHUNKS: Final = np.array([chunks for _, _, chunks in SCHEDULES])
-SUMS: Final = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
 T = TypeVar("T")
 
 
@@ -241,7 +240,7 @@ class StageCosts:
         )
         inside = self.link_speeds.rings(data)[0][: len(edges)]
         circles = [self.link_speeds.circle(data, edge) for edge in edges.tolist()]
-        waits, parts = np.array([[wiring.least(circle, kind) for circle in circles] for kind in SUMS]).transpose(
+        waits, parts = np.array([[wiring.least(circle, kind) for circle in circles] for kind in CURVED]).transpose(
             2, 0, 1
         )
         way, machines = np.array([(circle.way, circle.machines) for circle in circles], np.float64).T

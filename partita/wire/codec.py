@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import ceil, inf, isfinite, isqrt, sqrt
 from typing import Final
 
-from partita.errors import PlanError
+from partita.errors import PlanError, did_you_mean
 from partita.plan.wire import PLACES, Codec
 from partita.units import Bytes
 from partita.wire.elias import expected_bits
@@ -159,8 +158,7 @@ LIMITS: Final = {
 def spec_of(codec: Codec) -> Spec:
     """What the codec of that name is. Raises PlanError for a name that is none."""
     if codec.name not in SPECS:
-        near = difflib.get_close_matches(codec.name, SPECS, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(SPECS)}"
+        hint = did_you_mean(codec.name, SPECS) or f"there are {', '.join(SPECS)}"
         raise PlanError(f"there is no codec {codec.name!r}; {hint}")
     return SPECS[codec.name]
 

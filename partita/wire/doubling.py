@@ -10,9 +10,7 @@ near ranks (CO-04..06; Thakur, Rabenseifner & Gropp 2005).
 
 from __future__ import annotations
 
-from partita.wire.schedule import Hop, Schedule, schedule
-
-Steps = list[list[Hop]]
+from partita.wire.schedule import Hop, Schedule, Steps, schedule
 
 
 def recursive_doubling(ranks: int) -> Schedule:

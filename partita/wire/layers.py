@@ -11,9 +11,7 @@ from math import prod
 
 from partita.errors import ProgramError
 from partita.wire.rings import ring_all_gather, ring_reduce_scatter
-from partita.wire.schedule import Hop, Schedule, schedule
-
-Steps = list[list[Hop]]
+from partita.wire.schedule import Hop, Schedule, Steps, schedule
 
 
 def hierarchical(ranks: int, width: int) -> Schedule:

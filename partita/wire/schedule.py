@@ -44,6 +44,7 @@ class Hop:
 
 
 Step = tuple[Hop, ...]
+Steps = list[list[Hop]]  # those of a schedule that is being drawn
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Final
 
-from partita.errors import TaskError
+from partita.errors import TaskError, did_you_mean
 from partita.zoo.configs import CONFIGS
 
 NAMES: Final = (
@@ -17,8 +16,7 @@ NAMES: Final = (
 def check_name(name: str) -> None:
     """Raises TaskError for what is no built-in task, naming the one that was likely meant."""
     if name not in NAMES:
-        near = difflib.get_close_matches(name.lower(), NAMES, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(NAMES)};"
+        hint = did_you_mean(name.lower(), NAMES) or f"there are {', '.join(NAMES)};"
         raise TaskError(
             f"{name!r} is no built-in task; {hint} Own tasks are file.py:function or package.module:function"
         )

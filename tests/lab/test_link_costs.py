@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
-from partita.cost.wiring import ALONE, Circle, Wiring
+from partita.cost.wiring import ALONE, CURVED, Circle, Wiring
 from partita.lab.crowd_timing import crowds_of
-from partita.lab.link_costs import MEASURED, kinds_of, queue_of, wiring_of
+from partita.lab.link_costs import kinds_of, queue_of, wiring_of
 from partita.program.instruction import Kind
 from partita.simulator.activities import Activity, activities_of, resources_of
 from partita.simulator.clock import advance
@@ -25,9 +25,9 @@ SIZES = (4, 2**16, 2**20, 2**22)
 
 def made_up(congestion: float, ranks: int = 4) -> list[dict[str, Any]]:
     """What ranks of a whole core each say, on ports of RATE without bursts, where processors are never the limit."""
-    share = {kind: (2 if kind is Kind.ALL_REDUCE else 1) * (ranks - 1) / ranks for kind in MEASURED}
+    share = {kind: (2 if kind is Kind.ALL_REDUCE else 1) * (ranks - 1) / ranks for kind in CURVED}
     reply: dict[str, Any] = {
-        kind: [(n, AHEAD + LATENCY + share[kind] * n / RATE, AHEAD, AHEAD) for n in SIZES] for kind in MEASURED
+        kind: [(n, AHEAD + LATENCY + share[kind] * n / RATE, AHEAD, AHEAD) for n in SIZES] for kind in CURVED
     }
     reply["message"] = [(n, 3 * START + EACH * n) for n in SIZES]  # lone ones
     hops = [(n, 2e-4 + max(n / RATE, 2 * START + 2 * EACH * n)) for n in SIZES]
@@ -78,7 +78,7 @@ def test_a_sum_that_wastes_a_link_leaves_it_to_messages() -> None:
 
 def test_only_the_collectives_of_programs_need_curves() -> None:
     machines = Cluster("four", Group("root", (Device(cores=1.0),) * 4, (Link(RATE, 0.0),) * 4))
-    plans = {"ddp": (Kind.ALL_REDUCE,), "zero3": MEASURED, "local_sgd": (Kind.ALL_REDUCE,)}
+    plans = {"ddp": (Kind.ALL_REDUCE,), "zero3": CURVED, "local_sgd": (Kind.ALL_REDUCE,)}
     graph = layers(2)
     for name, kinds in plans.items():
         assert kinds_of([program_by(name, graph, machines)]) == kinds
@@ -86,7 +86,7 @@ def test_only_the_collectives_of_programs_need_curves() -> None:
 
 def test_a_collective_that_was_not_timed_costs_its_messages() -> None:
     machines = Cluster("four", Group("root", (Device(cores=1.0),) * 4, (Link(RATE, 0.0),) * 4))
-    replies = [{name: rows for name, rows in reply.items() if name not in MEASURED[1:]} for reply in made_up(1.0)]
+    replies = [{name: rows for name, rows in reply.items() if name not in CURVED[1:]} for reply in made_up(1.0)]
     found, whole, circle = wiring_of(replies, machines), wiring_of(made_up(1.0), machines), Circle(4)
     assert found.curves.of(Kind.ALL_REDUCE, ALONE) == whole.curves.of(Kind.ALL_REDUCE, ALONE)
     assert found.waiting(2**20, circle, Kind.ALL_GATHER) == pytest.approx(3 * found.hop(2**18))
