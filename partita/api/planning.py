@@ -70,6 +70,8 @@ def search(
 
     With `steps_to_loss`, the steps K(B) to a loss by minibatch size B, plans of several sizes are compared by the time
     of K(B) steps.
+
+    Raises PlanError where no plan of the grid applies, OptionError for an objective or class that is not known.
     """
     check_graph(graph)
     check_counts(0, top=top)

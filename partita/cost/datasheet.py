@@ -43,8 +43,9 @@ def datasheet_costs(
     compiled: bool = False, measured: Costs | None = None,
 ) -> Costs:  # fmt: skip
     """Costs by data sheets: on accelerators of `kernels`, and beside them what launching takes; on processors of a
-    roofline. `because` says why nothing was measured; steps in the short dtypes of `precisions` are covered too, an
-    operator at the speed of the dtype that it makes. With `compiled` operators are also priced as parts of kernels.
+    roofline. Operators are priced at the sizes `batches`; `because` says why nothing was measured; steps in the short
+    dtypes of `precisions` are covered too, an operator at the speed of the dtype that it makes. With `compiled`
+    operators are also priced as parts of kernels.
 
     Where some of the cluster's costs are `measured`, operators take as many times longer than their data sheet says as
     those that were measured do, and all else takes what it was measured to take."""

@@ -31,7 +31,8 @@ class ForwardedSignal:
 
 @contextmanager
 def forwarding(workers: Sequence[Worker], wanted: bool = True, limit: Seconds = LIMIT) -> Iterator[ForwardedSignal]:
-    """Pass the first signal on; does nothing unless `wanted`, nor outside the main thread, which has no signals."""
+    """Pass the first signal on; a second one, or `limit` seconds, end this process as without it. Does nothing unless
+    `wanted`, nor outside the main thread, since other threads have no signals."""
     heard = ForwardedSignal()
     if not wanted or threading.current_thread() is not threading.main_thread():
         yield heard

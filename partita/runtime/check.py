@@ -23,6 +23,7 @@ from partita.runtime.reference import fresh, reference
 from partita.runtime.replay import replayed
 from partita.runtime.replicas import ReplicaTraining
 from partita.runtime.state import State
+from partita.runtime.telling import Tell, quiet
 from partita.runtime.undetermined import undetermined
 from partita.task import Task
 from partita.tracing.capture import capture
@@ -45,10 +46,10 @@ AGAINST: Final = {
 
 def checked(
     task: Task, planned: Callable[[Graph], Plan], cluster: Cluster, *, seed: int = 0, steps: int = 3,
-    order: int = 0, tell: Callable[[str], None] = lambda sentence: None,
+    order: int = 0, tell: Tell = quiet,
 ) -> dict[str, Any]:  # fmt: skip
     """The result of `verify`: weights after `steps` steps under the plan, compared with the serial training that its
-    class names.
+    class names. `planned` makes the plan of the captured step; `order` seeds the order in which lanes go on.
 
     fp64 decides, with a tolerance of 1e-9 relative to a tensor's largest weight. The difference in fp32 is reported
     beside that of a control, the same serial training fed in two halves, which differs only in the order of sums. In

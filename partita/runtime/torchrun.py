@@ -21,7 +21,7 @@ from partita.runtime.messages import gather, spread
 from partita.runtime.preflight import differing, facts_of
 from partita.runtime.result import RunResult, result_of
 from partita.runtime.session import Job, Session, join_world
-from partita.runtime.telling import Tell
+from partita.runtime.telling import Tell, quiet
 from partita.runtime.training import Training
 from partita.task import Task
 
@@ -69,7 +69,8 @@ def talk_over(cluster: Cluster, note: Tell) -> None:
     chosen, host = os.environ.get(INTERFACE, "") or cluster.interface, os.environ.get("MASTER_ADDR", "")
     known = [name for _, name in socket.if_nameindex()]
     if chosen and chosen not in known:
-        raise OptionError(f"{cluster.name} names interface {chosen!r}; this machine has {', '.join(known)}")
+        who = INTERFACE if os.environ.get(INTERFACE) else f"cluster {cluster.name}"
+        raise OptionError(f"{who} names interface {chosen!r}; this machine has {', '.join(known)}")
     if not chosen and _leads_here(host):
         chosen = LOOP
     if chosen:
@@ -86,15 +87,19 @@ def _leads_here(host: str) -> bool:
 
 
 def train_rank(task: Task, asked: Training) -> RunResult | None:
-    """Train as this process's rank; the result on rank 0, None on the others. Rank 0 calls `begin` once the directory
-    is its own. Raises RunStopped after a signal."""
+    """Train as this process's rank; the result on rank 0, None on the others. Rank 0 calls `asked.begin` once the
+    directory is its own.
+
+    Raises OptionError for what this process was told wrong or otherwise than the others, InputError for a directory
+    that holds another run, RunStopped after a signal.
+    """
     graph, plan, cluster, steps, keep = asked.graph, asked.plan, asked.cluster, asked.steps, asked.keep
     seed, timeout, note = asked.seed, asked.timeout, asked.note
     rank, world = place_here(cluster)
     keep_freed()
     device, backend = device_of(cluster, rank), backend_of(cluster)
     if world > 1 or backend != GLOO:
-        talk_over(cluster, note if rank == 0 else lambda sentence: None)
+        talk_over(cluster, note if rank == 0 else quiet)
         join_world(rank, world, timeout, backend, note=note)
     with ExitStack() as stack:
         start: SavedCheckpoint | Finished | None = None

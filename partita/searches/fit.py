@@ -93,7 +93,7 @@ def fit(graph: Graph, cluster: Cluster, plan: Plan | None) -> Fit:
     among all points of the grid of `auto` the fastest that fits; where none does, with half the minibatch, and so on,
     then in half precision; else how much memory, or how many devices, the smallest plan would need.
 
-    Raises ClusterError as `fit_of` does.
+    Raises ClusterError as `fit_of` does, PlanError where nothing of the grid applies.
     """
     asked = fit_of(plan, graph, cluster) if plan else None
     if asked and asked.fits:

@@ -169,8 +169,9 @@ def assemble(
 ) -> Activities:
     """`count` activities from pairs in any order: `edges` (predecessor, successor), `lanes` (activity, lane),
     `demands` (activity, resource, amount) that count `times` users; amounts of 0 are left out. Lanes have `weights`
-    each, held `until` the end of an activity, and a `credit`. Defaults: one user, not again, need all, 0, 0 s, 0 s, no
-    guard, no gate, lanes for one at a time."""
+    each, held `until` the end of an activity, and a `credit`; `latency` and `least` are seconds. Defaults: one user,
+    not again, need all, priority 0, 0 s, 0 s, no guard, no gate, lanes for one at a time. Raises ProgramError for an
+    index out of range, a time below 0 and arrays of other lengths."""
     flows = demands[2] != 0
     successor_start, (successor,) = _rows(count, edges[0], edges[1])
     weights = np.ones(len(lanes[0])) if weights is None else weights

@@ -54,7 +54,8 @@ class RealStep:
 
 
 def opaque_graph(task: Task, batch: int, precision: str, optimizer: Optimizer, reason: str) -> Graph:
-    """A Graph of two operators. Raises CaptureError if not even one real step on two samples works."""
+    """A Graph of two operators; `reason` says why it has no more. Raises CaptureError if the model cannot be built, if
+    memory lacks for one real step, or if not even that, on two samples, works."""
     _check_memory(task, precision)
     try:
         model = build_model(task, precision)

@@ -140,5 +140,8 @@ def test_ranks_talk_over_loopback_or_say_over_what(
     assert os.environ["GLOO_SOCKET_IFNAME"] == chosen
     assert [sentence.startswith("ranks talk over ") for sentence in said] == [True] * warned
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")
-    with pytest.raises(OptionError, match="names interface 'eth77'; this machine has lo"):
+    with pytest.raises(OptionError, match=r"cluster .* names interface 'eth77'; this machine has lo"):
         talk_over(replace(cluster_of(2), interface="eth77"), said.append)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth78")
+    with pytest.raises(OptionError, match=r"^GLOO_SOCKET_IFNAME names interface 'eth78'"):
+        talk_over(replace(cluster_of(2), interface=interface), said.append)
