@@ -29,9 +29,9 @@ from partita.report.comparison import Comparison, Row, row_of
 from partita.report.environment import environment
 from partita.report.setting import setting_of
 from partita.report.verdict import Verdict
-from partita.runtime.telling import Tell, quiet
 from partita.searches.sweep import check_links
 from partita.task import Task, spec_of
+from partita.telling import Tell, quiet
 from partita.units import BytesPerSecond
 
 STEP_FAILS: Final = (RuntimeError, IndexError, TypeError, ValueError)  # what torch raises of a task's own code

@@ -12,8 +12,8 @@ from partita.cost.measurable import unmeasurable
 from partita.errors import OptionError, TaskError
 from partita.graph.graph import Graph
 from partita.graph.text import read_graph, write_graph
-from partita.runtime.telling import Tell, quiet
 from partita.task import Task, load_task
+from partita.telling import Tell, quiet
 from partita.zoo.names import NAMES, check_name
 
 

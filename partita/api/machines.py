@@ -8,7 +8,7 @@ from typing import Any
 
 from partita.api.checking import cluster_given
 from partita.cluster.cluster import Cluster
-from partita.runtime.telling import Tell, quiet
+from partita.telling import Tell, quiet
 
 
 def lab(cluster: Cluster | str, argv: Sequence[str]) -> int:

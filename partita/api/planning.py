@@ -20,7 +20,6 @@ from partita.plan.check import check
 from partita.plan.plan import Plan
 from partita.recipes.budget import settled
 from partita.recipes.reading import read_text
-from partita.runtime.telling import Tell, quiet
 from partita.searches.auto import auto, shortlist_of, usual
 from partita.searches.break_even import all_break_evens, codec_baseline
 from partita.searches.exhaustive import Search
@@ -29,6 +28,7 @@ from partita.searches.minibatches import over_minibatches
 from partita.searches.objective import ALLOWED
 from partita.searches.steps_to_loss import StepsToLoss
 from partita.task import Task
+from partita.telling import Tell, quiet
 
 
 def plan_of(

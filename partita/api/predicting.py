@@ -16,7 +16,6 @@ from partita.lab.costing import costs_of
 from partita.lowering.lower import last_program, lower
 from partita.plan.plan import Plan
 from partita.report.notebook import Shown, shown
-from partita.runtime.telling import Tell, quiet
 from partita.searches.auto import usual
 from partita.searches.fit import Fit
 from partita.searches.fit import fit as fit_to
@@ -24,6 +23,7 @@ from partita.searches.sweep import Sweep
 from partita.searches.sweep import sweep as sweep_over
 from partita.simulator.simulate import simulate as simulate_program
 from partita.task import Task
+from partita.telling import Tell, quiet
 from partita.units import BytesPerSecond
 
 

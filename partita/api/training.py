@@ -20,8 +20,8 @@ from partita.report.progress import Note
 from partita.report.record import write_run
 from partita.report.setting import setting_of
 from partita.report.trained import Trained
-from partita.runtime.telling import Tell, quiet
 from partita.task import Task, refuse_while_loading, spec_of
+from partita.telling import Tell, quiet
 from partita.units import Seconds
 
 

@@ -19,12 +19,12 @@ from partita.program.timeline import Timeline
 from partita.runtime.mean import divides, unlike_its_parts
 from partita.runtime.memory_trace import MemoryTrace
 from partita.runtime.result import RunResult
-from partita.runtime.telling import Tell
 from partita.searches.break_even import break_even_of, without_codecs
 from partita.searches.explaining import MOST_RANKS
 from partita.searches.sweep import Curve, Sweep, sweep
 from partita.simulator.simulate import simulate
 from partita.task import Task
+from partita.telling import Tell
 from partita.units import BytesPerSecond, Seconds
 
 Again = Callable[[str, Costs], Plan]

@@ -22,8 +22,8 @@ from partita.lowering.lower import check_lowered
 from partita.lowering.precision import short_dtype
 from partita.lowering.samples import sizes_of
 from partita.plan.plan import COMPILED, Plan
-from partita.runtime.telling import Tell, quiet
 from partita.task import Task
+from partita.telling import Tell, quiet
 
 SOURCES: Final = ("", "measured", "datasheet")
 

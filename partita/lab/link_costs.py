@@ -16,7 +16,7 @@ from partita.lab.crowd_timing import Congested
 from partita.lab.worker_group import WorkerGroup
 from partita.program.instruction import Collective, Kind
 from partita.program.program import Program
-from partita.runtime.telling import Tell
+from partita.telling import Tell
 from partita.units import Bytes, BytesPerSecond, Seconds
 
 BUCKET: Final[Bytes] = 2**22

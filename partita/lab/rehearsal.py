@@ -45,9 +45,9 @@ from partita.runtime.checkpoint import SavePolicy, stopped_at
 from partita.runtime.leg import legs
 from partita.runtime.memory_trace import MemoryTrace, read_memory_trace
 from partita.runtime.result import Halted, RunResult, result_of
-from partita.runtime.telling import Tell, quiet
 from partita.runtime.weights import write_first
 from partita.task import Task, load_task, spec_of
+from partita.telling import Tell, quiet
 from partita.units import Seconds
 from partita.wire.codec import text_of
 from partita.zoo.tasks import built_in

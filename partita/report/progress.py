@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final
 
 from partita.report.answer import speaks
-from partita.runtime.telling import Tell
+from partita.telling import Tell, quiet
 from partita.units import Seconds
 
 EVERY: Final[Seconds] = 3.0
@@ -28,7 +28,7 @@ def telling(every: Seconds = EVERY) -> Iterator[Tell]:
     NO_COLOR and TERM=dumb get lines instead of a spinner.
     """
     if not speaks():
-        yield lambda sentence: None
+        yield quiet
     elif sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
         with _spinner() as tell:
             yield tell

@@ -23,9 +23,9 @@ from partita.runtime.reference import fresh, reference
 from partita.runtime.replay import replayed
 from partita.runtime.replicas import ReplicaTraining
 from partita.runtime.state import State
-from partita.runtime.telling import Tell, quiet
 from partita.runtime.undetermined import undetermined
 from partita.task import Task
+from partita.telling import Tell, quiet
 from partita.tracing.capture import capture
 from partita.tracing.draws import sample_dims
 

@@ -21,7 +21,7 @@ from partita.runtime.manifest import (
     write_manifest,
 )
 from partita.runtime.shard import File, sync
-from partita.runtime.telling import Tell
+from partita.telling import Tell
 from partita.units import Bytes, show_bytes
 
 PLACE: Final = "checkpoints"

@@ -40,9 +40,9 @@ from partita.runtime.restore import Checkpoint
 from partita.runtime.schedules import advance
 from partita.runtime.shared import mapped
 from partita.runtime.state import State
-from partita.runtime.telling import Tell, quiet
 from partita.runtime.weights import first_weights, map_first, save_weights
 from partita.task import Task
+from partita.telling import Tell, quiet
 from partita.tracing.prepare import read_batch
 from partita.units import Seconds
 from partita.wire.algorithms import by_messages

@@ -21,9 +21,9 @@ from partita.runtime.messages import gather, spread
 from partita.runtime.preflight import differing, facts_of
 from partita.runtime.result import RunResult, result_of
 from partita.runtime.session import Job, Session, join_world
-from partita.runtime.telling import Tell, quiet
 from partita.runtime.training import Training
 from partita.task import Task
+from partita.telling import Tell, quiet
 
 INTERFACE: Final = "GLOO_SOCKET_IFNAME"
 LOOP: Final = "lo"

@@ -13,7 +13,7 @@ from partita.plan.plan import Plan
 from partita.program.program import Program
 from partita.runtime.checkpoint import SavePolicy
 from partita.runtime.manifest import Identity, identity_of
-from partita.runtime.telling import Tell, quiet
+from partita.telling import Tell, quiet
 from partita.units import Seconds
 
 

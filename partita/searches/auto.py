@@ -31,6 +31,7 @@ from partita.searches.lower_bounds import LowerBounds
 from partita.searches.objective import ALLOWED, check_objective
 from partita.searches.space import Space, least_bucket, space_of
 from partita.searches.stage_cuts import cuts_of
+from partita.telling import Tell, quiet
 from partita.units import Bytes, Seconds
 from partita.wire.codec import SPECS
 
@@ -180,7 +181,7 @@ def varied(space: Space, order: Ints, most: int) -> tuple[int, ...]:
 @without_gc()
 def auto(
     shortlist: Shortlist, costs: Costs, *, objective: str = "time", allow: str = "exact",
-    tell: Callable[[str], None] = lambda sentence: None,
+    tell: Tell = quiet,
 ) -> Search:  # fmt: skip
     """The plans of `shortlist`, simulated by the event clock and ranked. Where `costs` are those that priced it, and
     time is the objective, every other point of the grid that could still be faster is simulated too. The gap printed is

@@ -6,7 +6,7 @@ all points --rough bound--> open ones --bound of their own cuts--> fewer --clock
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -24,6 +24,7 @@ from partita.searches.exhaustive import Candidate, candidate_of
 from partita.searches.lower_bounds import LowerBounds
 from partita.searches.space import Space
 from partita.simulator.simulate import clocked
+from partita.telling import Tell
 from partita.units import Seconds
 
 FEW_DEVICES: Final = 16
@@ -47,7 +48,7 @@ class BestFirst:
 
 def best_first(
     estimates: Estimates, bounds: LowerBounds, costs: Costs, best: Seconds, known: Collection[str],
-    tell: Callable[[str], None],
+    tell: Tell,
 ) -> BestFirst:  # fmt: skip
     """What is left of the space where plans that are `known` have been clocked, of which the fastest that fits takes
     `best`."""

@@ -25,6 +25,7 @@ from partita.searches.memory_bound import memory_bound_of
 from partita.searches.minibatch_choice import MinibatchChoice
 from partita.searches.objective import check_objective, objective_value, refusal
 from partita.simulator.simulate import simulate
+from partita.telling import Tell, quiet
 from partita.units import Bytes, Seconds, show_bandwidth
 
 GRID: Final[dict[str, tuple[Any, ...]]] = {
@@ -103,7 +104,7 @@ def exhaustive(
     calls: Iterable[str | Plan],
     objective: str = "time",
     allow: str = "exact",
-    tell: Callable[[str], None] = lambda s: None,
+    tell: Tell = quiet,
 ) -> Search:
     """Simulate recipe calls or plans, and rank them by `objective`; `allow` bounds the semantic class.
 
@@ -117,7 +118,7 @@ def exhaustive(
 
 def simulated(
     graph: Graph, cluster: Cluster, costs: Costs, *, calls: Iterable[str | Plan], objective: str, allow: str,
-    tell: Callable[[str], None],
+    tell: Tell,
 ) -> tuple[list[Candidate], list[tuple[str, str]]]:  # fmt: skip
     """The calls and plans that apply, and why the others do not."""
     check_objective(objective, allow, cluster)

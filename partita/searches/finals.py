@@ -20,6 +20,7 @@ from partita.searches.exhaustive import Candidate, Search, exhaustive, plainness
 from partita.searches.explaining import bottleneck
 from partita.searches.fit import ERROR
 from partita.searches.objective import LEADS, objective_value
+from partita.telling import Tell
 from partita.units import show_bytes
 
 # Every batch size whose operators are to be timed takes seconds on half a core: the whole grid would take minutes.
@@ -67,7 +68,7 @@ def _timed(candidate: Candidate, graph: Graph) -> set[Any]:
 
 def finals(
     usual: Plan, screen: Callable[[Costs | None], tuple[Search, Costs]], measure: Callable[[Sequence[Plan]], Costs], *,
-    objective: str, allow: str, tell: Callable[[str], None],
+    objective: str, allow: str, tell: Tell,
 ) -> tuple[Search, Costs]:  # fmt: skip
     """The plans that are best by data sheets, calibrated by what was measured for the `usual` plan, and that plan,
     ranked by measured costs; and these. Data sheets that are off by a factor, or know nothing of what messages cost
@@ -89,7 +90,7 @@ def finals(
 
 def judged(
     screened: Search, few: Sequence[Candidate], costs: Costs, *, objective: str, allow: str,
-    tell: Callable[[str], None],
+    tell: Tell,
 ) -> Search:  # fmt: skip
     """The finalists ranked by measured `costs`, the plainest first of those that are alike; the screening itself, and
     why, where nothing could be measured."""
