@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from partita.arrays import Ints
+from partita.arrays import Ints, Reals
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Costs
 from partita.cost.datasheet import datasheet_costs
@@ -27,6 +27,7 @@ from partita.searches.codings import coded, coded_points, lower_bound_of
 from partita.searches.estimates import Estimates, estimates_of
 from partita.searches.exhaustive import At, Candidate, Search, grid, none_applies, ranked, recipe_of, simulated
 from partita.searches.explaining import MOST_RANKS
+from partita.searches.footprint import rooms_of
 from partita.searches.lower_bounds import LowerBounds
 from partita.searches.objective import ALLOWED, check_objective
 from partita.searches.space import Space, least_bucket, space_of
@@ -37,7 +38,6 @@ from partita.wire.codec import SPECS
 
 SLACK: Final = 0.15  # by which the formula may overrate a peak
 OTHER_RECIPES: Final = ("ps_sync", "pipe_sgd", "local_sgd")  # what the grid has no column for
-ALONE: Final = ("single(microbatches=2)",)  # on one device the grid has no microbatches
 # What joins them where `allow` lets it through: recipes as they are, and codecs of gradients that are all-reduced.
 DELAYED: Final = ("ps_async", "downpour", "ssp", "softsync", "dynsgd", "dc_asgd")
 CONSENSUS: Final = ("diloco", "d_psgd", "gossip", "ad_psgd", "easgd", "admm")
@@ -45,6 +45,7 @@ OTHER_CLASSES: Final = {"exact": (), "lossy": (), "delayed": DELAYED, "any": (*D
 
 MOST_RANKED: Final = 4096
 SHARES: Final = (1.0, 0.85, 0.7, 0.55, 0.4, 1e-9)  # of the memory, that a point may take by formula where it is tight
+LEAST_STAGES: Final = 32  # also on few devices: of what recomputing makes again, a stage of a fine cut is there at once
 MOST_STAGES: Final = 192
 
 
@@ -89,21 +90,21 @@ def shortlist_of(
     batch = graph.minibatch
     sizes = (1, max(batch // max(cluster.size // 4, 1), 2), batch) if graph.symbolic else (graph.batch,)
     costs = datasheet_costs(graph, cluster, sizes, measured=measured)
-    cuts = cuts_of(graph, cluster, costs, min(4 * cluster.size, MOST_STAGES))
+    cuts = cuts_of(graph, cluster, costs, min(max(4 * cluster.size, LEAST_STAGES), MOST_STAGES))
     trained = graph.trained_bytes
     space = space_of(graph, cluster, cuts.most, trained)
     if not len(space):
         raise none_applies(space.refused)
     found = estimates_of(graph, cluster, slower(costs, sizes[min(1, len(sizes) - 1)]), space, cuts)
-    capacity = min((d.memory for d in cluster.devices if d.memory), default=0)
+    capacity = rooms_of(cluster)[found.devices.astype(np.int64)]
     few = cluster.size <= FEW_DEVICES
     fits = found.fitting(capacity)
     others: tuple[str, ...] = ()
     if tight:
-        kept = tuple(dict.fromkeys(int(ranking(found, objective, int(capacity * part))[0]) for part in SHARES))
+        kept = tuple(dict.fromkeys(int(ranking(found, objective, capacity * part)[0]) for part in SHARES))
     else:
         kept = varied(space, ranking(found, objective, capacity), 16 if few else 2)
-        others = ("single", *ALONE, usual(graph), *other_recipes(allow, least_bucket(trained))) if few else ()
+        others = ("single", usual(graph), *other_recipes(allow, least_bucket(trained))) if few else ()
         if "lossy" in ALLOWED[allow]:
             others = (*others, *coded(found, costs, capacity, len(SPECS) if few else 2))
     plans, seconds, memory, refused = [], [], [], list(space.refused)
@@ -145,9 +146,9 @@ def _sized(name: str, words: str, least: Bytes) -> str:
     return f"{name}({given})" if given else name
 
 
-def ranking(estimates: Estimates, objective: str, capacity: Bytes) -> Ints:
-    """The points, best first: those that fit, then those that may fit if the formula overrates their memory, then the
-    rest by memory."""
+def ranking(estimates: Estimates, objective: str, capacity: Reals) -> Ints:
+    """The points, best first: those that fit `capacity` bytes, a number for each, then those that may fit if the
+    formula overrates their memory, then the rest by memory."""
     others = {"memory": estimates.memory, "cost": estimates.seconds * estimates.devices}
     worth = others.get(objective, estimates.seconds)
     sure, maybe = estimates.fitting(capacity), estimates.fitting(capacity, SLACK)

@@ -18,7 +18,7 @@ from partita.plan.memory import Shard
 from partita.searches.estimates import Estimates
 from partita.searches.lower_bounds import LowerBounds
 from partita.searches.space import COLUMNS, SHARDS, Space
-from partita.units import Bytes, Seconds
+from partita.units import Seconds
 from partita.wire.codec import SPECS, coded_size, read_codecs, room, spec_of
 
 KIND: Final = (COLUMNS.index("data"), COLUMNS.index("shard"))
@@ -40,7 +40,7 @@ def coded_points(space: Space) -> int:
     return sum(len(codable(space, name)) for name in SPECS)
 
 
-def coded(estimates: Estimates, costs: Costs, capacity: Bytes, most: int) -> tuple[str, ...]:
+def coded(estimates: Estimates, costs: Costs, capacity: Reals, most: int) -> tuple[str, ...]:
     """Calls of the `most` best of these points with each codec, by formula, one of each codec; among those that fit by
     formula, if any do."""
     found: list[tuple[Seconds, str]] = []
@@ -69,11 +69,11 @@ def held_bytes(name: str, space: Space, graph: Graph) -> Reals:
     return found
 
 
-def _promising(estimates: Estimates, some: Ints, graph: Graph, name: str, capacity: Bytes) -> Ints:
+def _promising(estimates: Estimates, some: Ints, graph: Graph, name: str, capacity: Reals) -> Ints:
     """Those that fit by formula, if any do; of those with stages or divided state as many as are looked at, which are
     the quickest without a codec."""
     held = estimates.memory[some] + held_bytes(name, Space(estimates.space.rows[some]), graph)
-    some = some[fits] if (fits := held <= (capacity or np.inf)).any() else some
+    some = some[fits] if (fits := held <= capacity[some]).any() else some
     divided = (estimates.space.column("pipe")[some] > 1) | (estimates.space.column("shard")[some] > 0)
     rest = some[divided]
     return np.concatenate([some[~divided], rest[np.argsort(estimates.seconds[rest], kind="stable")[:AMONG]]])

@@ -28,7 +28,7 @@ from partita.searches.footprint import footprint
 from partita.searches.link_speeds import LinkSpeeds
 from partita.searches.space import RECOMPUTES, SCHEDULES, SHARDS, Space
 from partita.searches.stage_cuts import StageCuts
-from partita.units import Bytes, Seconds
+from partita.units import Seconds
 
 THIRD: Final = 1 / 3  # of a stage's seconds: forward, backward for inputs and for weights take about as long
 BLOCK: Final = 2**15  # points whose terms are worked out at once
@@ -55,9 +55,9 @@ class Estimates:
         """How many devices each point takes."""
         return (self.space.column("data") * self.space.column("pipe")).astype(np.float64)
 
-    def fitting(self, capacity: Bytes, slack: float = 0.0) -> Flags:
-        """Which points fit devices of `capacity` bytes (0: any), if the prediction is `slack` too high."""
-        return self.memory * (1 - slack) <= (capacity or np.inf)
+    def fitting(self, capacity: Reals, slack: float = 0.0) -> Flags:
+        """Which points fit devices of `capacity` bytes, a number for each, if the prediction is `slack` too high."""
+        return self.memory * (1 - slack) <= capacity
 
 
 def estimates_of(graph: Graph, cluster: Cluster, costs: Costs, space: Space, cuts: StageCuts) -> Estimates:
@@ -182,7 +182,7 @@ class StepTerms:
         acts = self.chunks * (3 + self.ordered(Order.ZERO_BUBBLE)) + self.buckets
         acts = acts + self.sharded({Shard.GRADIENTS: 1, Shard.PARAMETERS: 3}) * self.buckets
         packed = costs.add.of(0.0, 0.0) * self.buckets + costs.add.tensor * self.tensors + costs.add.element * words
-        return (acts * costs.instruction + packed * (self.data * self.pipe > 1)) / self.speed
+        return (acts * costs.instruction + packed * (self.data * self.pipe * self.m > 1)) / self.speed
 
     # What it sends: to the next stage, and among replicas.
 

@@ -15,6 +15,7 @@ from partita.graph.precision import wide_of
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import call
 from partita.searches.auto import shortlist_of
+from partita.searches.footprint import rooms_of
 from partita.searches.memory_bound import MemoryBound, memory_bound_of
 from partita.searches.peaks import peaks_of
 from partita.units import Bytes, show_bytes
@@ -144,8 +145,9 @@ def _shorter(way: _Way, cluster: Cluster) -> _Way:
 def _fitting(way: _Way, cluster: Cluster, asked: Fit | None = None) -> tuple[Fit | None, Fit, float]:
     """The first plan that fits, if any, else the smallest one, and what the former loses by formula. Plans are left out
     that do not fit by a formula as far off as it was for those before; one that was `asked` about is known."""
-    memory, smallest, off = min(device.memory for device in cluster.devices), None, 0.0
+    rooms, smallest, off = rooms_of(cluster), None, 0.0
     for plan, slower, formula in zip(way.plans, way.slower, way.memory, strict=True):
+        memory = rooms[plan.mesh.size]
         if formula * off > NEAR * memory and (plan is not way.plans[-1] or formula * off > HOPELESS * memory):
             continue
         each = asked if asked and not way.words and asked.plan == plan else fit_of(plan, way.graph, cluster)

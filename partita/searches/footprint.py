@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from partita.arrays import Ints, Reals
+from partita.cluster.cluster import Cluster
 from partita.cost.lifetimes import lifetimes_of
 from partita.graph.graph import Graph
 from partita.plan.memory import Recompute, Shard
@@ -23,7 +24,7 @@ def footprint(graph: Graph, space: Space, cuts: StageCuts, samples: Reals, train
     crossing = cuts.widest[stages]
     kinds = (Shard.PARAMETERS, Shard.GRADIENTS, Shard.OPTIMIZER)
     owners = [np.where(shard >= SHARDS.index(kind), data, 1) for kind in kinds]
-    copies = np.where((data == 1) & (pipe == 1), 0.0, 1.0)
+    copies = np.where((data == 1) & (pipe == 1) & (space.column("microbatches") == 1), 0.0, 1.0)
     held = trained * (1 / owners[0] + copies / owners[1] + graph.state_factor / owners[2])
     rooms = np.minimum(
         2.0 * space.column("bucket"), trained
@@ -41,6 +42,12 @@ def footprint(graph: Graph, space: Space, cuts: StageCuts, samples: Reals, train
     kept = np.where(full, chunks * crossing * _many(in_flight, cuts, stages) + widest, in_flight)
     found: Reals = held + samples * (kept + beyond)
     return found
+
+
+def rooms_of(cluster: Cluster) -> Reals:
+    """Bytes of the smallest of the first 0, 1, 2, .. devices, which are those that a plan of so many takes; infinite
+    where none says how much it has."""
+    return np.minimum.accumulate([np.inf, *(device.memory or np.inf for device in cluster.devices)])
 
 
 def _activations(graph: Graph) -> float:

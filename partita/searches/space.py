@@ -55,7 +55,7 @@ class Space:
         recipe, _, chunks = SCHEDULES[schedule]
         knobs = [f"data={data}", f"microbatches={m}", f"bucket_bytes={bucket}"]
         if pipe == data == 1:
-            recipe, knobs = "single", []
+            recipe, knobs = "single", [f"microbatches={m}"] if m > 1 else []
         elif pipe > 1:
             knobs = [f"stages={pipe}", *([f"chunks={chunks}"] if chunks > 1 else []), *knobs]
         knobs += [f"shard={SHARDS[shard]}"] if shard else []
@@ -80,7 +80,7 @@ def space_of(graph: Graph, cluster: Cluster, blocks: int, trained: Bytes) -> Spa
         for data in (d for d in (*divisors, *uneven) if d <= size):
             for m in (m for m in divisors if (batch // data) % m == 0 and (m == 1 or data not in uneven)):
                 lengths = _lengths(order, size // data, blocks // chunks, m)
-                if kinds and len(lengths) and not (data == 1 and order is Order.SEQUENTIAL and m > 1):
+                if kinds and len(lengths):
                     rows.append(_rows(data, lengths, schedule, m, np.array(kinds), trained))
     return Space(np.concatenate(rows), tuple(refused))
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from partita.cluster.cluster import Cluster
+from partita.cluster.cluster import Cluster, Group
 from partita.cost.datasheet import datasheet_costs
 from partita.graph.graph import Graph
 from partita.lowering.lower import last_program
@@ -16,6 +17,7 @@ from partita.plan.plan import Phase, Plan
 from partita.recipes.balance import blocks_of
 from partita.recipes.catalogue import call
 from partita.report.answers import bound_words
+from partita.searches.auto import shortlist_of
 from partita.searches.fit import ERROR, fit, fit_of
 from partita.searches.memory_bound import memory_bound_of
 from partita.searches.peaks import shortened
@@ -179,3 +181,25 @@ def test_frozen_weights_are_held_and_not_summed() -> None:
     assert "of others are" in bound_words(bound)
     two = call("gpipe(stages=2,balance=memory)", graph, cluster)
     assert two.stages
+
+
+@pytest.mark.parametrize("extra", [0, 2])
+def test_a_device_that_is_too_small_for_a_minibatch_takes_it_in_parts(extra: int) -> None:
+    """Parts of it and nothing computed again, also where other devices have no room at all: a plan of one device needs
+    that of the first."""
+    graph, alone = deep(64), machines(1, 1e8, 1)
+    whole, parts = (
+        max(fit_of(call(text, graph, alone), graph, alone).used) for text in ("single", "single(microbatches=4)")
+    )
+    assert parts < 0.8 * whole
+    first, other = (machines(1, 1e8, memory).devices[0] for memory in (int(1.1 * parts), 64))
+    members, ports = (first, *[other] * extra), machines(1 + extra, 1e8).root.ports
+    tight = Cluster("mixed", Group("root", members, ports))
+    found = fit(graph, tight, call("ddp", graph, tight))
+    assert not found.fits
+    assert found.bound is None
+    text = found.change.split("'")[1]
+    assert text.startswith("single(microbatches=")
+    assert "recompute" not in text
+    assert fit_of(call(text, graph, tight), graph, tight).fits
+    assert shortlist_of(graph, tight).fitting > 0

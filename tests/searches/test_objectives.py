@@ -202,6 +202,8 @@ def test_of_plans_that_are_alike_on_one_device_single_is_named(objective: str) -
 def test_the_least_memory_of_one_device_is_that_of_single() -> None:
     graph, alone = two_layers(), whole_cores(1, 1e9)
     best = auto(
-        shortlist_of(graph, alone, objective="memory"), datasheet_costs(graph, alone, (1, 4, 8)), objective="memory"
+        shortlist_of(graph, alone, objective="memory"),
+        datasheet_costs(graph, alone, tuple(batches(graph))),
+        objective="memory",
     )
     assert recipe_of(plainest(best, alone, "memory").candidates[0]) == "single"
