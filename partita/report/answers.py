@@ -53,7 +53,7 @@ def search_answer(found: Search, graph: Graph, cluster: Cluster) -> Answer:
     does, least = DOES[found.objective], show_objective(found.lower_bound, found.objective)
     worse = f"than {least}, and the best predicted {does} {found.gap:.2%} more"
     size = (
-        f"every one of {found.space:,} points priced by formula, {found.fitting:,} of them fit, {found.clocked:,} were "
+        f"every one of {found.space:,} points priced by formula, by which {found.fitting:,} fit; {found.clocked:,} "
         f"simulated; {none} {does} less {worse if found.gap > 0 else 'than the best predicted'}; searched for "
         f"{show_seconds(found.search_seconds)}"
     )
@@ -128,7 +128,8 @@ def fit_answer(found: Fit, cluster: Cluster) -> Answer:
 def bound_words(bound: MemoryBound) -> str:
     """What every plan needs."""
     frozen = f" that is trained and {show_bytes(bound.frozen)} of others" if bound.frozen else ""
-    state = f"{bound.each:g} bytes a parameter{frozen} are {show_bytes(bound.state)} on each of {bound.devices} devices"
+    where = f"each of {bound.devices} devices" if bound.devices > 1 else "the one device"
+    state = f"{bound.each:g} bytes a parameter{frozen} are {show_bytes(bound.state)} on {where}"
     return f"{state}, and {bound.target} alone takes {show_bytes(bound.widest)} for one sample"
 
 

@@ -249,7 +249,9 @@ def _turn(ranked: Sequence[Candidate], costs: Costs, objective: str, at: At | No
         return ""
     mine, least = (objective_value(c.timeline, cluster, objective) for c in (other, best))
     words, own = f"{other.plan.name} would {excess(mine, least, objective)}", cluster.narrowest
-    if objective == "memory" or not other.fits or not own:
+    if not other.fits:
+        return f"{words}, and does not fit"
+    if objective == "memory" or not own or cluster.size < 2:
         return words
     weight = [value / c.timeline.step_seconds for c, value in ((best, least), (other, mine))]
     one, two = (at(each) if at else at_bandwidths(each.plan, costs) for each in (best, other))

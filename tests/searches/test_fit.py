@@ -203,3 +203,7 @@ def test_a_device_that_is_too_small_for_a_minibatch_takes_it_in_parts(extra: int
     assert "recompute" not in text
     assert fit_of(call(text, graph, tight), graph, tight).fits
     assert shortlist_of(graph, tight).fitting > 0
+
+
+def test_of_one_device_it_is_said_as_of_one() -> None:
+    assert " on the one device, and " in bound_words(memory_bound_of(deep(16), machines(1, 1e8, 64)))

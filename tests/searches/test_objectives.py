@@ -207,3 +207,15 @@ def test_the_least_memory_of_one_device_is_that_of_single() -> None:
         objective="memory",
     )
     assert recipe_of(plainest(best, alone, "memory").candidates[0]) == "single"
+
+
+def test_of_a_plan_that_does_not_fit_no_bandwidth_is_said() -> None:
+    """Nor of plans of one device, which send nothing."""
+    four = whole_cores(4, 1e9)
+    small = tuple(replace(device, memory=1) for device in four.devices[1:])
+    tight = replace(four, root=replace(four.root, members=(four.devices[0], *small)))
+    search = found(tight, calls=("single", "ddp"))
+    assert search.best.name == "single"
+    assert search.explanation.endswith(" times as long, and does not fit")
+    for objective in ("time", "memory"):
+        assert "bandwidth" not in found(whole_cores(1, 1e9), objective, calls=("single", "ddp")).explanation
