@@ -17,8 +17,12 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    is_traceable_wrapper_subclass,
+    is_traceable_wrapper_subclass_type,
+)
+from torch.utils.flop_counter import flop_registry
 
 from partita.errors import CaptureError, PartitaError, first_line
 from partita.graph.graph import TANGENT, Buffer, Constant, Graph, Optimizer, Parameter
@@ -104,16 +108,29 @@ def opaque_graph(task: Task, batch: int, precision: str, optimizer: Optimizer, r
     )  # fmt: skip
 
 
-class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A context that counts the operators that torch runs, views left out."""
+class Counts(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A context that counts the operators that torch runs, views left out, and their FLOPs by torch's formulas.
+
+    A tensor that wraps others (a jagged one) does its own operators first, and what is counted is what it calls;
+    torch's own counter fails on these."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.count = 0
+        self.calls, self.flops = 0, 0.0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += not func.is_view
-        return func(*args, **(kwargs or {}))
+        if any(map(is_traceable_wrapper_subclass_type, types)):
+            return NotImplemented
+        formula = flop_registry.get(func.overloadpacket)
+        if formula is None:  # in inference mode an operator comes whole that is made of others
+            with self:
+                made = func.decompose(*args, **(kwargs or {}))
+            if made is not NotImplemented:
+                return made
+        self.calls += not func.is_view
+        made = func(*args, **(kwargs or {}))
+        self.flops += formula(*args, **(kwargs or {}), out_val=made) if formula else 0.0
+        return made
 
 
 def _counted(flops: float, calls: int) -> tuple[tuple[str, float], ...]:
@@ -143,14 +160,14 @@ def _step(task: Task, model: nn.Module, precision: str) -> RealStep:
     versions = {name: p._version for name, p in model.named_parameters()}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
-        place = tensor.untyped_storage().data_ptr()
-        if place not in held:
-            found.kept[place] = tensor.untyped_storage().nbytes()
+        for storage in _storages(tensor):
+            if storage.data_ptr() not in held:
+                found.kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     model.zero_grad()
-    counter, calls = FlopCounterMode(display=False), Calls()
-    with counter, calls, saved_tensors_hooks(keep, lambda tensor: tensor):
+    counts = Counts()
+    with counts, saved_tensors_hooks(keep, lambda tensor: tensor):
         try:
             value = task.loss(model, rest.batch(tensors))
         except Exception as error:
@@ -158,15 +175,23 @@ def _step(task: Task, model: nn.Module, precision: str) -> RealStep:
                 f"the loss of {task.name!r} failed on a batch of {SIZES[0]} samples ({first_line(error)}); "
                 f"make task.loss(task.model(), batch) work on its own first"
             ) from error
-        found.forward = float(counter.get_total_flops()), calls.count
+        found.forward = counts.flops, counts.calls
         loss, weight = split_loss(task, value)
         check_unchanged({name: p for name, p in model.named_parameters() if p._version != versions[name]})
         torch.autograd.backward(loss)
-    flops, before = found.forward
-    found.backward, found.weighted = (counter.get_total_flops() - flops, calls.count - before), weight is not None
+    flops, calls = found.forward
+    found.backward, found.weighted = (counts.flops - flops, counts.calls - calls), weight is not None
     for name, p in model.named_parameters():
         check_gradient(name, p.grad)
     return found
+
+
+def _storages(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
+    """The memory behind a tensor: that of its parts where it is a wrapper without any of its own (a jagged one)."""
+    if not is_traceable_wrapper_subclass(tensor):
+        return [tensor.untyped_storage()]
+    parts, _ = tensor.__tensor_flatten__()
+    return [storage for name in parts for storage in _storages(getattr(tensor, name))]
 
 
 def _inputs(task: Task, precision: str) -> list[Tensor]:

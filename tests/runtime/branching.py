@@ -1,4 +1,4 @@
-"""Models that no trace can follow: each sample goes its own way, samples have lengths of their own."""
+"""Models that no trace can follow: each sample goes its own way, lengths differ, samples lie side by side."""
 
 from __future__ import annotations
 
@@ -68,3 +68,20 @@ def ragged() -> Task:
         perceptron(), name="ragged", model=lambda: nn.Sequential(nn.Linear(1, 5), nn.Linear(5, 3)), data=Ragged(),
         loss=mean_of_each, collate=padded_to_longest,
     )  # fmt: skip
+
+
+class Jagged(nn.Module):
+    """Takes of each sample as many numbers as are above 0, and one, side by side in a tensor that wraps them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(1, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Any) -> Any:
+        rows = [row[: 1 + int((row > 0).sum())].unsqueeze(1) for row in x]
+        jagged = torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+        return self.last(F.relu(self.first(jagged)).to_padded_tensor(0.0).sum(1))
+
+
+def jagged() -> Task:
+    return replace(perceptron(), name="jagged", model=Jagged)

@@ -21,15 +21,16 @@ from partita.runtime import whole
 from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, checked
 from tests.captures import capture
-from tests.runtime.branching import Branching, branching, ragged
+from tests.runtime.branching import Branching, branching, jagged, ragged
 from tests.small import cluster_of, perceptron
 
-TASKS = {"branching": branching, "ragged": ragged}
+TASKS = {"branching": branching, "ragged": ragged, "jagged": jagged}
 PLANS = (
     "single", "ddp", "ddp(microbatches=2)", "zero1", "zero3", "ps_sync", "pipe_sgd", "local_sgd(period=2)",
     "ddp(codec=topk)",
 )  # fmt: skip
-CASES = [(name, plan) for name in TASKS for plan in PLANS] + [("ragged", "ps_async"), ("ragged", "easgd")]
+CASES = [(name, plan) for name in ("branching", "ragged") for plan in PLANS]
+CASES += [("ragged", "ps_async"), ("ragged", "easgd"), ("jagged", "ddp"), ("jagged", "zero3")]
 
 
 @pytest.mark.parametrize(("name", "plan"), CASES)
@@ -77,6 +78,14 @@ def test_what_a_whole_model_computes_is_counted() -> None:
         assert operator_seconds(device, operator, graph, 1) > CALL * calls(operator)
     assert graph.operators[0].outputs[-1] is not None
     assert graph.operators[0].outputs[-1].size(4) > graph.operators[0].outputs[-1].size(2) > 0
+
+
+def test_what_a_tensor_that_wraps_others_computes_is_counted() -> None:
+    """A linear layer of 1 x 8 for each number that is taken, and one of 8 x 3 for each sample."""
+    graph, task = capture(jagged()), jagged()
+    taken = sum(1 + int((task.data[i][0] > 0).sum()) for i in range(2)) / 2
+    assert graph.rung == "opaque"
+    assert flops(graph.operators[0], graph, 10) == 10 * 2 * (taken * 8 + 8 * 3)
 
 
 def test_a_whole_model_is_timed_on_its_samples() -> None:
