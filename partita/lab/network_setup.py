@@ -83,9 +83,9 @@ def shape(interface: str, link: Link, netem: bool, verb: str = "add") -> list[st
     than dropped. In a longer one what TCP confirms stands behind what goes the same way, and who sends the other way
     waits for it.
 
-    A port's burst is of what packets bring, the bucket's also of their headers. Two sockets hand 64 KiB over at once,
-    as one packet with the headers of 46; a bucket that is smaller than it takes it apart, and either end then spends
-    30 us of its core on every 1,448 bytes.
+    A port's burst is of what packets bring, the bucket's also of their headers. A socket hands up to 64 KiB over at
+    once, which count as 46 packets, each with its headers; a bucket that is smaller takes them apart, and either end
+    then spends 30 us of its core on every 1,448 bytes.
     """
     burst = min(link.burst or default_burst(link.bandwidth), MOST_QUEUE // 2)
     burst += (burst // PACKET + 2) * HEADERS
