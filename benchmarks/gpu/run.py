@@ -1,6 +1,6 @@
 """One rank on one card: speed beside plain PyTorch, step times and memory beside what was predicted, NCCL, codecs.
 
-    run.py [--only speed,memory,nccl,compiled,codecs] [--tasks resnet50,gpt2_small] [--steps 10] [--repeat 7]
+    run.py [--only speed,memory,nccl,compiled,codecs,operators] [--tasks resnet50,gpt2_small] [--steps 10] [--repeat 7]
            [--limit 560] [--out figures.json]
 
 speed     `single` and the plain loop in turn, in fp32 and bf16, predicted before either runs
@@ -8,6 +8,7 @@ memory    peaks of allocated and of reserved bytes, without and with recomputati
 nccl      a group of one rank: every collective, and what a lane waits for
 compiled  `single(segments=compiled)` and the plain loop through torch.compile, in turn
 codecs    each codec's kernels on 2^26 numbers, beside a copy on the card
+operators what each operator takes: seconds, core-seconds of launching, bytes beyond its results
 
 A line a case as it is done; all figures go to --out with card, date and commit. No case begins after --limit seconds;
 what was left out is named. Without a CUDA device it says so: exit 0, or 2 where --only insists.
@@ -39,17 +40,21 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.g
 try:
     from coding import BAR as PART
     from coding import copying, speed_of
+    from operators import taken_by
     from plain import Plain
     from reserved import held_by
     from tasks import FILLED, TIMED
 
     from partita import api
+    from partita.cluster.cluster import Cluster
     from partita.cost.datasheet import datasheet_costs
+    from partita.errors import PlanError
     from partita.graph.graph import Graph
     from partita.lab.rehearsal import Rehearsal
     from partita.lowering.lower import last_program
     from partita.lowering.precision import short_dtype
     from partita.lowering.samples import sizes_of
+    from partita.plan.plan import Plan
     from partita.program.instruction import Kind
     from partita.report.environment import environment
     from partita.runtime.processes import Processes
@@ -61,13 +66,14 @@ except ImportError as missing:
     print(f"a package that partita needs is missing here ({missing}); install it, or carry its wheel along")
     sys.exit(2)
 
-PIECES = ("speed", "memory", "nccl", "compiled", "codecs")
+PIECES = ("speed", "memory", "nccl", "compiled", "codecs", "operators")
 PRECISIONS = ("fp32", "bf16")
 CLUSTER = "local:cuda:1"
 BAR = 1.02
 WAYS = ("encode", "decode")
 COMPILED = ("resnet50", "gpt2_small", "bert_large", "alexnet")
 RECOMPUTE = ("none", "full", "auto")
+BUDGETS = (0.6, 0.7, 0.8, 0.9)  # of what comes and goes; one large activation may be more than 0.6 by itself
 
 
 @dataclass
@@ -154,9 +160,7 @@ def memory(figures: Figures, names: Iterable[str]) -> None:
     figures.add(piece="besides", allocated=besides[0], reserved=besides[1])
 
     def case(rehearsal: Rehearsal, name: str, graph: Graph, precision: str, recompute: str) -> None:
-        knobs: dict[str, Any] = {} if recompute == "none" else {"recompute": recompute}
-        knobs |= {"budget": 0.6} if recompute == "auto" else {}
-        plan = api.plan_of(plan_text(precision, **knobs), graph, cluster)
+        plan = planned(graph, cluster, precision, recompute)
         program, short = last_program(graph, plan, cluster), short_dtype(plan.memory)
         costs = datasheet_costs(graph, cluster, sizes_of(plan, graph), precisions=(short,) if short else ())
         predicted = simulate(program, costs).memory[0] + besides[0]
@@ -178,7 +182,21 @@ def memory(figures: Figures, names: Iterable[str]) -> None:
         guarded(figures, "memory", name, partial(one, name))
 
 
-def beside(cluster: Any) -> tuple[int, int]:
+def planned(graph: Graph, cluster: Cluster, precision: str, recompute: str) -> Plan:
+    """`single` with that; auto with the least of BUDGETS that it can keep to."""
+    if recompute != "auto":
+        return api.plan_of(
+            plan_text(precision, **({"recompute": recompute} if recompute == "full" else {})), graph, cluster
+        )
+    for budget in BUDGETS:
+        try:
+            return api.plan_of(plan_text(precision, recompute="auto", budget=budget), graph, cluster)
+        except PlanError as error:
+            refused = error
+    raise refused
+
+
+def beside(cluster: Cluster) -> tuple[int, int]:
     """Bytes that a worker has allocated and reserved besides what a tiny model's tensors are: workspaces."""
     graph = api.graph_of(spec("tiny"))
     plan = api.plan_of("single", graph, cluster)
@@ -220,6 +238,28 @@ def codecs(figures: Figures, names: Iterable[str]) -> None:
 
     for name in figures.each("codecs", names):
         guarded(figures, "codecs", name, partial(one, name))
+
+
+def operators(figures: Figures, names: Iterable[str]) -> None:
+    def one(name: str) -> None:
+        graph = api.graph_of(spec(name))
+        for precision in PRECISIONS:
+            rows = taken_by(
+                graph, short_dtype(api.plan_of(plan_text(precision), graph, api.cluster_of(CLUSTER)).memory), "cuda:0"
+            )
+            figures.add(
+                piece="operators", task=name, precision=precision, kinds=len(rows),
+                seconds=sum(row["count"] * row["seconds"] for row in rows),
+                launching=sum(row["count"] * row["launching"] for row in rows),
+                beyond=max(row["beyond"] for row in rows),
+            )  # fmt: skip
+            if figures.out:
+                where = figures.out.with_suffix(f".{name}.{precision}.json")
+                where.write_text(json.dumps(rows, indent=0) + "\n")
+            torch.cuda.empty_cache()
+
+    for name in figures.each("operators", names):
+        guarded(figures, "operators", name, partial(one, name))
 
 
 def told(figures: Figures) -> None:
@@ -268,6 +308,8 @@ def main() -> None:
             codecs(figures, wanted or SPECS)
         elif piece == "memory":
             memory(figures, wanted or FILLED)
+        elif piece == "operators":
+            operators(figures, wanted or FILLED)
         else:
             speed(figures, wanted or (TIMED if piece == "speed" else COMPILED), given.steps, given.repeat, piece)
     told(figures)

@@ -26,6 +26,9 @@ class Held:
     def __len__(self) -> int:
         return self.count
 
+    def __getitem__(self, position: int) -> Any:
+        return tree_map(lambda leaf: leaf[position % len(leaf)], self.batch)
+
     def collated(self, positions: Sequence[int]) -> Any:
         return tree_map(lambda leaf: leaf[: len(positions)], self.batch)
 
