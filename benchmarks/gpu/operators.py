@@ -15,9 +15,10 @@ from partita.graph.batch import substitute
 from partita.graph.graph import Graph
 from partita.graph.precision import shortened
 from partita.graph.signature import signature
-from partita.lab.bench import Bench, benches_of
-from partita.lab.operator_timing import OperatorCase, make_case, seconds_in_turn
+from partita.lab.bench import benches_of
+from partita.lab.operator_timing import seconds_in_turn
 from partita.lab.probe import unique_operators
+from partita.lab.workspace_bytes import workspace_bytes
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,6 @@ class Taken:
     seconds: float
     launching: float
     beyond: int
-    results: int
 
 
 def taken_by(graph: Graph, short: str, device: str) -> list[dict[str, Any]]:
@@ -38,25 +38,11 @@ def taken_by(graph: Graph, short: str, device: str) -> list[dict[str, Any]]:
     step = substitute(shortened(graph, short) if short else graph, graph.batch)
     names = [signature(operator, step) for operator in step.operators]
     examples = [(name, *where) for name, where in unique_operators([step]).items()]
-    card, host = benches_of(device)
     with torch.no_grad():
-        seconds, launching = (seconds_in_turn(examples, lambda n: None, bench)[0] for bench in (card, host))
-        rows = []
-        for name, _, index in examples:
-            case = make_case(name, step, index, Bench(device, card.each, 0, card.held))
-            beyond, results = _bytes(case)
-            target = step.operators[index].target
-            rows.append(Taken(target, name, names.count(name), seconds[name], launching[name], beyond, results))
+        beyond, _ = workspace_bytes(examples, device)
+        seconds, launching = (seconds_in_turn(examples, lambda n: None, bench)[0] for bench in benches_of(device))
+    rows = []
+    for name, _, index in examples:
+        target, count = step.operators[index].target, names.count(name)
+        rows.append(Taken(target, name, count, seconds[name], launching[name], beyond.get(name, 0)))
     return [asdict(row) for row in rows]
-
-
-def _bytes(case: OperatorCase) -> tuple[int, int]:
-    """(bytes beyond results at the highest, bytes of the results) of the second call."""
-    for _ in range(2):
-        environment = dict(case.sets[0])
-        torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        case.code(environment, case.leaves)
-        after = torch.cuda.memory_allocated()
-    return torch.cuda.max_memory_allocated() - max(after, before), after - before

@@ -8,6 +8,7 @@ from math import prod
 from partita.cost.allocator import Allocator
 from partita.cost.lifetimes import lifetimes_of
 from partita.cost.scratch import SCRATCH
+from partita.cost.workspaces import Workspaces
 from partita.graph.graph import Graph
 from partita.graph.operator import Ref
 from partita.graph.tensor import ITEMSIZE
@@ -18,12 +19,13 @@ from partita.units import Bytes
 ROUNDS = 3
 
 
-def held_by(program: Program, graph: Graph) -> Bytes:
+def held_by(program: Program, graph: Graph, spaces: Workspaces) -> Bytes:
     """Bytes of all segments after some rounds of the only rank's lane that computes."""
     role, step = program.roles[0], program.graph_of(-1, graph)
     acts = [i.act for i in role.instructions]
     batch = next(segment.batch for segment in program.segments)
-    lifetimes, pool = lifetimes_of(step, batch), Allocator()
+    lifetimes, pool, working = lifetimes_of(step, batch), Allocator(), spaces.of(step, batch).tolist()
+    pool.take("kept", spaces.kept)
     loads, goes = dict(step.inputs), dict[int, list[Hashable]]()
     for ref, end in lifetimes.last.items():
         if ref not in lifetimes.gradients:
@@ -59,6 +61,9 @@ def held_by(program: Program, graph: Graph) -> Bytes:
                     for ref in first.get(at, ()):
                         pool.take(ref, lifetimes.size(ref))
                         here.add(ref)
+                    if working[at]:
+                        pool.take("workspace", working[at])
+                        pool.give("workspace")
                     for key in goes.get(at, ()):
                         give(key)
             elif isinstance(act, Update):

@@ -22,6 +22,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import product
@@ -47,13 +48,12 @@ try:
 
     from partita import api
     from partita.cluster.cluster import Cluster
-    from partita.cost.datasheet import datasheet_costs
+    from partita.cost.costs import Costs
     from partita.errors import PlanError
     from partita.graph.graph import Graph
     from partita.lab.rehearsal import Rehearsal
     from partita.lowering.lower import last_program
     from partita.lowering.precision import short_dtype
-    from partita.lowering.samples import sizes_of
     from partita.plan.plan import Plan
     from partita.program.instruction import Kind
     from partita.report.environment import environment
@@ -70,10 +70,11 @@ PIECES = ("speed", "memory", "nccl", "compiled", "codecs", "operators")
 PRECISIONS = ("fp32", "bf16")
 CLUSTER = "local:cuda:1"
 BAR = 1.02
+TURN = 0.6  # seconds, about, of the steps of a turn that count
 WAYS = ("encode", "decode")
 COMPILED = ("resnet50", "gpt2_small", "bert_large", "alexnet")
 RECOMPUTE = ("none", "full", "auto")
-BUDGETS = (0.6, 0.7, 0.8, 0.9)  # of what comes and goes; one large activation may be more than 0.6 by itself
+BUDGETS = (0.6, 0.7, 0.8, 0.9, 0.95)  # of what comes and goes; one large activation may be more than 0.6 by itself
 
 
 @dataclass
@@ -137,11 +138,11 @@ def speed(figures: Figures, names: Iterable[str], steps: int, repeat: int, piece
                 program = last_program(graph, plan, cluster)
                 predicted = simulate(program, costs).step_seconds if costs else None
                 loop = Plain(task, "cuda:0", precision == "bf16", compiled)
-                loop.seconds(3)
+                turn = min(max(int(TURN / loop.seconds(3)), 4), steps)
                 ours, theirs = [], []
                 for _ in range(repeat):
-                    ours.append(rehearsal.measure(plan, steps=steps, evaluate=False).timeline.step_seconds)
-                    theirs.append(loop.seconds(steps))
+                    ours.append(rehearsal.measure(plan, steps=turn, evaluate=False).timeline.step_seconds)
+                    theirs.append(loop.seconds(turn))
                 figures.add(
                     piece=piece, task=name, precision=precision, seconds=median(ours), spread=[min(ours), max(ours)],
                     plain=median(theirs), plain_spread=[min(theirs), max(theirs)], ratio=median(ours) / median(theirs),
@@ -156,55 +157,42 @@ def speed(figures: Figures, names: Iterable[str], steps: int, repeat: int, piece
 
 def memory(figures: Figures, names: Iterable[str]) -> None:
     cluster = api.cluster_of(CLUSTER)
-    besides = beside(cluster)
-    figures.add(piece="besides", allocated=besides[0], reserved=besides[1])
 
-    def case(rehearsal: Rehearsal, name: str, graph: Graph, precision: str, recompute: str) -> None:
-        plan = planned(graph, cluster, precision, recompute)
-        program, short = last_program(graph, plan, cluster), short_dtype(plan.memory)
-        costs = datasheet_costs(graph, cluster, sizes_of(plan, graph), precisions=(short,) if short else ())
-        predicted = simulate(program, costs).memory[0] + besides[0]
-        held, watch = held_by(program, graph) + besides[1], rehearsal.memory(plan)[0]
+    def case(rehearsal: Rehearsal, name: str, plan: Plan, costs: Costs, precision: str, recompute: str) -> None:
+        program = last_program(rehearsal.graph, plan, cluster)
+        predicted, held = simulate(program, costs).memory[0], held_by(program, rehearsal.graph, costs.workspaces)
+        watch = rehearsal.memory(plan)[0]
         figures.add(
-            piece="memory", task=name, precision=precision, recompute=recompute, predicted=predicted,
-            allocated=watch.peak, allocated_off=predicted / watch.peak - 1, predicted_held=held,
-            reserved=watch.held, reserved_off=held / watch.held - 1,
+            piece="memory", task=name, precision=precision, recompute=recompute, budget=plan.memory.budget,
+            predicted=predicted, allocated=watch.peak, allocated_off=predicted / watch.peak - 1,
+            predicted_held=held, reserved=watch.held, reserved_off=held / watch.held - 1,
         )  # fmt: skip
 
     def one(name: str) -> None:
         graph = api.graph_of(spec(name))
+        plans = {each: planned(graph, cluster, *each) for each in product(PRECISIONS, RECOMPUTE)}
         with Rehearsal(spec(name), graph, cluster, timeout=300.0) as rehearsal:
-            for precision, recompute in product(PRECISIONS, RECOMPUTE):
+            costs = rehearsal.probe([plan for plan in plans.values() if plan])
+            for (precision, recompute), plan in plans.items():
                 what = f"{name} {precision} {recompute}"
-                guarded(figures, "memory", what, partial(case, rehearsal, name, graph, precision, recompute))
+                if plan:
+                    guarded(figures, "memory", what, partial(case, rehearsal, name, plan, costs, precision, recompute))
+                else:
+                    figures.add(piece="memory", task=name, error=f"{what}: no budget below that of none suffices")
 
     for name in figures.each("memory", names):
         guarded(figures, "memory", name, partial(one, name))
 
 
-def planned(graph: Graph, cluster: Cluster, precision: str, recompute: str) -> Plan:
-    """`single` with that; auto with the least of BUDGETS that it can keep to."""
+def planned(graph: Graph, cluster: Cluster, precision: str, recompute: str) -> Plan | None:
+    """`single` with that; auto with the least of BUDGETS that it can keep to, None if with none of them."""
     if recompute != "auto":
-        return api.plan_of(
-            plan_text(precision, **({"recompute": recompute} if recompute == "full" else {})), graph, cluster
-        )
+        knobs = {"recompute": "full"} if recompute == "full" else {}
+        return api.plan_of(plan_text(precision, **knobs), graph, cluster)
     for budget in BUDGETS:
-        try:
+        with suppress(PlanError):
             return api.plan_of(plan_text(precision, recompute="auto", budget=budget), graph, cluster)
-        except PlanError as error:
-            refused = error
-    raise refused
-
-
-def beside(cluster: Cluster) -> tuple[int, int]:
-    """Bytes that a worker has allocated and reserved besides what a tiny model's tensors are: workspaces."""
-    graph = api.graph_of(spec("tiny"))
-    plan = api.plan_of("single", graph, cluster)
-    program = last_program(graph, plan, cluster)
-    own = simulate(program, datasheet_costs(graph, cluster, sizes_of(plan, graph))).memory[0]
-    with Rehearsal(spec("tiny"), graph, cluster) as rehearsal:
-        watch = rehearsal.memory(plan)[0]
-    return max(watch.peak - own, 0), max(watch.held - held_by(program, graph), 0)
+    return None
 
 
 def nccl(figures: Figures) -> None:

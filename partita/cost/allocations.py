@@ -19,6 +19,7 @@ from partita.cost.hops import hop_bytes
 from partita.cost.lifetimes import Lifetimes, lifetimes_of
 from partita.cost.memory_curve import ByteSeries, highest, unit
 from partita.cost.scratch import Processor, scratch_bytes, working_bytes
+from partita.cost.workspaces import Workspaces
 from partita.graph.graph import Graph
 from partita.program.instruction import (
     Act,
@@ -79,8 +80,8 @@ class AllocationLog:
     do the same share rows. Entries of `final` happen with the last of several instances to start: (entries, instances).
     """
 
-    def __init__(self, program: Program, graph: Graph, role: Role, on: Processor) -> None:
-        self.program, self.graph, self.on = program, graph, on
+    def __init__(self, program: Program, graph: Graph, role: Role, on: Processor, spaces: Workspaces) -> None:
+        self.program, self.graph, self.on, self.spaces = program, graph, on, spaces
         self.zero = np.zeros(len(PURPOSES), np.int64)
         self.number: list[int] = []
         self.share: list[float] = []
@@ -271,6 +272,8 @@ class AllocationLog:
     def _working(self, stage: int, batch: int) -> ByteSeries:
         """What each operator of a stage takes for itself; shape [operators]."""
         graph = self.lifetimes(stage, batch).graph
+        if self.on is Processor.CARD:
+            return self.spaces.of(graph, batch)
         return np.array([working_bytes(graph, each, batch, self.on) for each in graph.operators], np.int64)
 
     def _pack(self, one: Instance, bucket: str, part: str, stage: int) -> None:

@@ -14,6 +14,7 @@ from typing import Final, final
 from partita.cluster.cluster import Cluster, Port
 from partita.cost.scratch import Processor
 from partita.cost.wiring import ALONE, Circle, Wiring
+from partita.cost.workspaces import NONE, Workspaces
 from partita.errors import CostError
 from partita.graph.fusing import Part, parts_of
 from partita.graph.graph import Graph
@@ -102,9 +103,9 @@ class Costs:
     decoding). Messages: `wiring`. Every instruction takes `instruction` core-seconds besides. Devices: `slowdowns` has
     for each rank how many times as long it takes, since two cores of one machine are not always equally fast (empty:
     1); `unevenness` is the standard deviation over the mean of what one and the same work takes on a device; `hosts`
-    says which emulated devices share cores, and `processor` of what kind these are; `launching` are the costs of the
-    host threads that launch work on accelerators, which run ahead of these. Origin: `source` is 'measured' or
-    'datasheet'; `because` says why costs were not measured.
+    says which emulated devices share cores, and `processor` of what kind these are; `workspaces` is what operators take
+    of an accelerator's memory; `launching` are the costs of the host threads that launch work on accelerators, which
+    run ahead of these. Origin: `source` is 'measured' or 'datasheet'; `because` says why costs were not measured.
     """
 
     graph: Graph
@@ -124,6 +125,7 @@ class Costs:
     slowdowns: tuple[float, ...] = ()
     unevenness: float = 0.0
     processor: Processor = Processor.WIDE
+    workspaces: Workspaces = NONE
     launching: Costs | None = None
     update_unpacked: Touch | None = None
     _sums: dict[tuple[int, int, int, int, bool], tuple[Graph, Seconds]] = field(
@@ -245,8 +247,7 @@ class Costs:
         added = self.add.of(bucket.elements)
         if act.delta:
             return added
-        spent = (act.need > 1 or act.drop) * _over(bucket, self.add)
-        spent += CORRECTING * len(act.corrections) * added
+        spent = (act.need > 1 or act.drop) * _over(bucket, self.add) + CORRECTING * len(act.corrections) * added
         return spent + (0.0 if act.drop else _over(bucket, self.update) / act.need)
 
     def _transport(self, program: Program, act: Collective | Send | Receive, circle: Circle) -> Demand:

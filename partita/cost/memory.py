@@ -18,6 +18,7 @@ from partita.arrays import Ints, Reals
 from partita.cost.allocations import END, AllocationLog, Instance
 from partita.cost.memory_curve import ByteSeries, MemoryCurve, unit
 from partita.cost.scratch import Processor
+from partita.cost.workspaces import NONE, Workspaces
 from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE
 from partita.plan.rule import ruled
@@ -35,14 +36,15 @@ def peak_memory(program: Program, graph: Graph, rank: int) -> Bytes:
 
 
 def memory_curve(
-    program: Program, graph: Graph, role: Role, start: Reals, end: Reals, *, on: Processor = Processor.WIDE
-) -> MemoryCurve:
+    program: Program, graph: Graph, role: Role, start: Reals, end: Reals, *, on: Processor = Processor.WIDE,
+    spaces: Workspaces = NONE,
+) -> MemoryCurve:  # fmt: skip
     """Live bytes over time on a rank of `role`, from the first Compute on.
 
     Instructions run from `start` to `end`, in seconds, both of shape [rounds, instructions]: whole rounds of the steady
     state. `on` is what temporary tensors depend on.
     """
-    return changes_of(program, graph, role, start, end, on=on).at(start, end)
+    return changes_of(program, graph, role, start, end, on=on, spaces=spaces).at(start, end)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,18 +85,20 @@ class Changes:
 
 
 def changes_of(
-    program: Program, graph: Graph, role: Role, start: Reals, end: Reals, *, on: Processor = Processor.WIDE
-) -> Changes:
+    program: Program, graph: Graph, role: Role, start: Reals, end: Reals, *, on: Processor = Processor.WIDE,
+    spaces: Workspaces = NONE,
+) -> Changes:  # fmt: skip
     """What a rank of `role` allocates and frees; arguments as in `memory_curve`."""
-    log, body = AllocationLog(program, graph, role, on), role.instructions
+    log, body = AllocationLog(program, graph, role, on, spaces), role.instructions
     begun = posted(role, start, end).ravel()
     for number in np.lexsort((np.arange(len(begun)), begun)).tolist():
         log.record(Instance(number, number // len(body)), body[number % len(body)].act)
     found = log.changes
     moved = found.any(axis=1)
     place = np.concatenate([[0], np.cumsum(moved)]).tolist()
+    held = resident(program, graph, role) + unit("workspace") * spaces.kept
     changes = Changes(
-        role, resident(program, graph, role), np.array(log.number, np.int64)[moved], np.array(log.share)[moved],
+        role, held, np.array(log.number, np.int64)[moved], np.array(log.share)[moved],
         found[moved], tuple(range(place[some.start], place[some.stop]) for some, _ in log.final),
         tuple(users for _, users in log.final),
     )  # fmt: skip

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 FLASH: Final = 1  # what torch calls it (SDPBackend)
+LINE: Final = 32  # what a row of its sums begins at multiples of
 WIDTH: Final = 8  # what a mask's rows begin at multiples of, where the efficient kernel reads it
 
 
@@ -28,6 +29,14 @@ def _bias(mask: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
         return None
     shape, width = (*q.shape[:3], k.shape[2]), -(-k.shape[2] // WIDTH) * WIDTH
     return torch.nn.functional.pad(mask.to(q.dtype), (0, width - k.shape[2])).narrow(-1, 0, k.shape[2]).expand(shape)
+
+
+def _sums(logsumexp: Tensor) -> Tensor:
+    """In rows that begin where the efficient kernel reads them; its own do already."""
+    if logsumexp.stride(1) % LINE == 0 and logsumexp.stride(2) == 1:
+        return logsumexp
+    length = logsumexp.shape[2]
+    return torch.nn.functional.pad(logsumexp, (0, -length % LINE)).contiguous()
 
 
 def forward(
@@ -53,13 +62,13 @@ def backward(
     if _flash(q, k, v, causal, attn_mask, scale):
         nothing = torch.empty(2, dtype=torch.uint64, device=q.device)  # where a generator stood, had it been asked
         made = torch.ops.aten._scaled_dot_product_flash_attention_backward(
-            d_out, q, k, v, out, logsumexp, None, None, q.shape[2], k.shape[2], probability, causal, nothing, nothing,
-            scale=scale,
+            d_out, q, k, v, out, logsumexp.contiguous(), None, None, q.shape[2], k.shape[2], probability, causal,
+            nothing, nothing, scale=scale,
         )  # fmt: skip
     else:
         nothing = torch.empty((), dtype=torch.int64, device=q.device)
         made = torch.ops.aten._scaled_dot_product_efficient_attention_backward(
-            d_out, q, k, v, _bias(attn_mask, q, k), out, logsumexp, nothing, nothing, probability,
+            d_out, q, k, v, _bias(attn_mask, q, k), out, _sums(logsumexp), nothing, nothing, probability,
             [True, True, True, False], causal, scale=scale,
         )  # fmt: skip
     return made[0], made[1], made[2]

@@ -24,12 +24,13 @@ from partita.lab.opaque_timing import whole_seconds
 from partita.lab.operator_timing import TOTAL, seconds_in_turn
 from partita.lab.timing import cold_seconds, thread_seconds
 from partita.lab.worker_timing import instruction_seconds
+from partita.lab.workspace_bytes import workspace_bytes
 from partita.runtime.device import CPU
 from partita.runtime.feed import Feed, floats_of
 from partita.task import Task
 from partita.tracing.optimizer import elementwise, joins
 from partita.tracing.update_units import apart, joined
-from partita.units import Seconds
+from partita.units import Bytes, Seconds
 
 FEW: Final = 100
 COMMON: Final = 32
@@ -60,15 +61,15 @@ def reference_seconds(bench: Bench = HOST) -> Seconds:
 
 
 def touch_seconds(
-    run: Callable[[list[torch.Tensor]], Any], largest: int, bench: Bench = HOST, dtype: torch.dtype = torch.float32
-) -> tuple[Seconds, Seconds, Seconds]:
-    """(seconds a tensor, seconds an element, seconds a call) of `run` over a list of tensors of a dtype: eight small
-    ones, 64 of them, and one of `largest` elements. A model's tensors together are larger than a cache, so `largest` is
-    as well."""
+    passing: Callable[[list[torch.Tensor]], Callable[[], Any]], largest: int, bench: Bench = HOST,
+    dtype: torch.dtype = torch.float32,
+) -> tuple[Seconds, Seconds, Seconds]:  # fmt: skip
+    """(seconds a tensor, seconds an element, seconds a call) of what `passing` makes of a list of tensors of a dtype,
+    called again and again: of eight small ones, of 64, and of one with `largest` elements. A model's tensors together
+    are larger than a cache, so `largest` is as well."""
     sizes = ([64] * 8, [64] * 64, [largest])
     few, many, one = (
-        cold_seconds(partial(run, [torch.randn(n, device=bench.device, dtype=dtype) for n in each]), bench)
-        for each in sizes
+        cold_seconds(passing([torch.randn(n, device=bench.device, dtype=dtype) for n in each]), bench) for each in sizes
     )
     tensor = max((many - few) / 56, 1e-7)
     call = max(few - 8 * tensor, 0.0)
@@ -81,14 +82,11 @@ def copies(
     """Copying into and adding to a bucket of a dtype."""
     found = {}
     for name, function in (("copy", torch._foreach_copy_), ("add", torch._foreach_add_)):
-        held: dict[int, list[torch.Tensor]] = {}
 
-        def run(tensors: list[torch.Tensor], function: Any = function, held: Any = held) -> None:
-            if id(tensors) not in held:
-                held[id(tensors)] = [torch.zeros_like(t) for t in tensors]
-            function(held[id(tensors)], tensors)
+        def passing(tensors: list[torch.Tensor], function: Any = function) -> Callable[[], Any]:
+            return partial(function, [torch.zeros_like(t) for t in tensors], tensors)
 
-        found[name] = touch_seconds(run, largest, bench, dtype)
+        found[name] = touch_seconds(passing, largest, bench, dtype)
     return found
 
 
@@ -97,18 +95,16 @@ def updates(task: Task, largest: int, bench: Bench = HOST) -> dict[str, tuple[Se
     other ("update") and where backward left them ("update_unpacked")."""
     found, flat_rule = {}, elementwise(task)
     for name, join in (("update", joins(task)), ("update_unpacked", False)):
-        optimizers: dict[int, torch.optim.Optimizer] = {}
 
-        def run(tensors: list[torch.Tensor], optimizers: Any = optimizers, join: bool = join) -> None:
-            if id(tensors) not in optimizers:
-                flat, sizes = torch.cat(tensors), [len(t) for t in tensors]
-                pieces = [piece if flat_rule else squarish(piece) for piece in torch.split(flat, sizes)]
-                optimizer = optimizers[id(tensors)] = task.optimizer(pieces)
-                for unit in joined(optimizer, pieces, apart(pieces)) if join else apart(pieces):
-                    unit.tensor.grad = torch.randn_like(unit.tensor) * 1e-6
-            optimizers[id(tensors)].step()
+        def passing(tensors: list[torch.Tensor], join: bool = join) -> Callable[[], Any]:
+            flat, sizes = torch.cat(tensors), [len(t) for t in tensors]
+            pieces = [piece if flat_rule else squarish(piece) for piece in torch.split(flat, sizes)]
+            optimizer = task.optimizer(pieces)
+            for unit in joined(optimizer, pieces, apart(pieces)) if join else apart(pieces):
+                unit.tensor.grad = torch.randn_like(unit.tensor) * 1e-6
+            return optimizer.step
 
-        found[name] = touch_seconds(run, largest, bench, floats_of(task))
+        found[name] = touch_seconds(passing, largest, bench, floats_of(task))
     return found
 
 
@@ -163,16 +159,20 @@ def rank_operators(
     mine |= dict.fromkeys(names if len(names) < FEW else names[rank::world])
     bench, *launching = benches_of(device)
     reference = reference_seconds(bench)
+    spaces: tuple[dict[str, Bytes], Bytes]
     if graph.rung == "opaque" and task is not None:
         found = whole_seconds(task, graph, batches, device)
-        launches, uneven = [], 0.0
+        launches, uneven, spaces = [], 0.0, ({}, 0)
     else:
         examples = [(n, *wanted[n]) for n in mine]
         with torch.no_grad():
+            spaces = workspace_bytes(examples, device) if launching else ({}, 0)
             found, uneven = seconds_in_turn(examples, lambda n: tell({"operators": n, "of": len(mine)}), bench, total)
             launches = [seconds_in_turn(examples, lambda n: None, each, total)[0] for each in launching]
     reference = min(reference, reference_seconds(bench))
-    return {"operators": found, "unevenness": uneven, "reference": reference, "launching": launches}
+    return {
+        "operators": found, "unevenness": uneven, "reference": reference, "launching": launches, "workspaces": spaces,
+    }  # fmt: skip
 
 
 def rank_touches(

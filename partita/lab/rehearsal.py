@@ -19,6 +19,7 @@ from partita.cluster.writing import write_cluster
 from partita.cost.cache import cache_place, read_cache, write_cache
 from partita.cost.costs import Costs
 from partita.cost.wiring import CURVED, Wiring
+from partita.cost.workspaces import NONE
 from partita.errors import RunError, RunHung, RunStopped
 from partita.graph.graph import Graph
 from partita.graph.text import write_graph
@@ -32,7 +33,7 @@ from partita.lab.monitor import Monitor
 from partita.lab.operator_timing import TOTAL
 from partita.lab.processor import processor_here
 from partita.lab.record import scratch
-from partita.lab.replies import coding_of, touch_of
+from partita.lab.replies import coding_of, touch_of, workspaces_of
 from partita.lab.slowdowns import means, pooled
 from partita.lab.spares import Spares
 from partita.lab.worker_group import WorkerGroup
@@ -80,7 +81,7 @@ class Rehearsal:
         self.note = tell
         self.going = "", 0  # the plan that runs, and for how many steps
         self.beside: list[str] = []
-        self.runs, self.launches = 0, dict[str, Seconds]()
+        self.runs, self.launches, self.workspaces = 0, dict[str, Seconds](), NONE
         self._links: TimedLinks | None = None
         self._drifts = deque[float]([1.0], maxlen=LATELY)
         self._unevenness = list[float]()
@@ -99,10 +100,13 @@ class Rehearsal:
             cluster.write_text(write_cluster(self.cluster), encoding="utf-8")
             self.tell(f"starting {self.cluster.size} workers on {self.cluster.name}")
             stack.enter_context(self.group)
+            paths = {"graph": str(graph), "cluster": str(cluster), "first": str(first)}
             self.opening: dict[str, Any] = {
-                "task": self.task, "graph": str(graph), "cluster": str(cluster), "seed": self.seed, "first": str(first),
+                "task": self.task,
+                "seed": self.seed,
                 "timeout": self.timeout * PATIENCE,
-            }  # fmt: skip
+                **paths,
+            }
             with self.group.lab.lifted():
                 self._ask("open", **self.opening)
             self._stack = stack.pop_all()
@@ -172,7 +176,7 @@ class Rehearsal:
             load=touch_of(touches, "load"), sizes=tuple(batches), wiring=wiring,
             hosts=self.group.lab.hosts, instruction=median(reply["instruction"] for reply in touches),
             codecs={name: coding_of(touches, name) for name in codecs}, slowdowns=slowdowns,
-            unevenness=fmean(self._unevenness), processor=processor_here(),
+            unevenness=fmean(self._unevenness), processor=processor_here(), workspaces=self.workspaces,
         )  # fmt: skip
         return with_launching(costs, self.launches, touches)
 
@@ -236,6 +240,7 @@ class Rehearsal:
         order: dict[str, Any] = {"batches": list(batches), "known": list(known), "ranks": ranks, "steps": list(steps)}
         replies = self._ask("operators", 600.0, total=total, **order)[:ranks]
         self.launches = launches_of(replies) | self.launches
+        self.workspaces = workspaces_of(replies, self.workspaces)
         return replies
 
     @property

@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 from partita.cost.costs import Touch
+from partita.cost.workspaces import Workspaces
 
 
 def touch_of(replies: Sequence[Mapping[str, Any]], name: str) -> Touch:
@@ -20,3 +21,12 @@ def coding_of(replies: Sequence[Mapping[str, Any]], name: str) -> tuple[Touch, T
         Touch(*(median(reply["codecs"][name][way][part] for reply in replies) for part in (0, 1))) for way in (0, 1)
     )
     return ahead, back
+
+
+def workspaces_of(replies: Sequence[Mapping[str, Any]], known: Workspaces) -> Workspaces:
+    """What operators take of an accelerator while they run, the most of all ranks, besides what is known."""
+    operators, kept = dict(known.operators), known.kept
+    for sizes, more in (reply["workspaces"] for reply in replies):
+        operators |= {name: max(size, operators.get(name, 0)) for name, size in sizes.items()}
+        kept = max(kept, more)
+    return Workspaces(operators, kept)

@@ -198,7 +198,7 @@ def _curves(changes: Changes, times: Times) -> list[tuple[int, Live]]:
 def _changes(program: Program, costs: Costs, times: Times) -> Changes:
     role = times.role
     on = Processor.CARD if costs.cluster.devices[role.ranks[0]].backend == "cuda" else costs.processor
-    return changes_of(program, costs.graph, role, *_of_first(times), on=on)
+    return changes_of(program, costs.graph, role, *_of_first(times), on=on, spaces=costs.workspaces)
 
 
 def _of_first(times: Times) -> tuple[Reals, Reals]:
