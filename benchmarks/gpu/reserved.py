@@ -24,7 +24,7 @@ def held_by(program: Program, graph: Graph, spaces: Workspaces) -> Bytes:
     role, step = program.roles[0], program.graph_of(-1, graph)
     acts = [i.act for i in role.instructions]
     batch = next(segment.batch for segment in program.segments)
-    lifetimes, pool, working = lifetimes_of(step, batch), Allocator(), spaces.of(step, batch).tolist()
+    lifetimes, pool, working = lifetimes_of(step, batch, card=True), Allocator(), spaces.of(step, batch).tolist()
     pool.take("kept", spaces.kept)
     loads, goes = dict(step.inputs), dict[int, list[Hashable]]()
     for ref, end in lifetimes.last.items():

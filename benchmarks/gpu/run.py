@@ -1,7 +1,7 @@
 """One rank on one card: speed beside plain PyTorch, step times and memory beside what was predicted, NCCL, codecs.
 
     run.py [--only speed,memory,nccl,compiled,codecs,operators] [--tasks resnet50,gpt2_small] [--steps 10] [--repeat 7]
-           [--limit 560] [--out figures.json]
+           [--limit 560] [--lock FILE] [--out figures.json]
 
 speed     `single` and the plain loop in turn, in fp32 and bf16, predicted before either runs
 memory    peaks of allocated and of reserved bytes, without and with recomputation, beside what is predicted
@@ -10,6 +10,8 @@ compiled  `single(segments=compiled)` and the plain loop through torch.compile, 
 codecs    each codec's kernels on 2^26 numbers, beside a copy on the card
 operators what each operator takes: seconds, core-seconds of launching, bytes beyond its results
 
+Several of these may run at once with one --lock: who times holds it alone, who fills memory together with others.
+
 A line a case as it is done; all figures go to --out with card, date and commit. No case begins after --limit seconds;
 what was left out is named. Without a CUDA device it says so: exit 0, or 2 where --only insists.
 """
@@ -17,12 +19,13 @@ what was left out is named. Without a CUDA device it says so: exit 0, or 2 where
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import product
@@ -56,6 +59,7 @@ try:
     from partita.lowering.precision import short_dtype
     from partita.plan.plan import Plan
     from partita.program.instruction import Kind
+    from partita.program.timeline import Span
     from partita.report.environment import environment
     from partita.runtime.processes import Processes
     from partita.runtime.session import join_world
@@ -70,7 +74,7 @@ PIECES = ("speed", "memory", "nccl", "compiled", "codecs", "operators")
 PRECISIONS = ("fp32", "bf16")
 CLUSTER = "local:cuda:1"
 BAR = 1.02
-TURN = 0.6  # seconds, about, of the steps of a turn that count
+TURN = 0.4  # seconds, about, of the steps of a turn that count
 WAYS = ("encode", "decode")
 COMPILED = ("resnet50", "gpt2_small", "bert_large", "alexnet")
 RECOMPUTE = ("none", "full", "auto")
@@ -84,6 +88,7 @@ class Figures:
     card: str
     until: float
     out: Path | None
+    lock: Path | None = None
     rows: list[dict[str, Any]] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
 
@@ -101,6 +106,16 @@ class Figures:
         if self.out:
             where = {"card": self.card, **asdict(environment())}
             self.out.write_text(json.dumps({**where, "rows": self.rows, "left": self.left}, indent=1) + "\n")
+
+    @contextmanager
+    def alone(self, way: int = fcntl.LOCK_EX) -> Iterator[None]:
+        """A context in which nobody else with the same lock times, nor (LOCK_EX) does anything else on the card."""
+        if self.lock is None:
+            yield
+            return
+        with self.lock.open("a") as held:
+            fcntl.flock(held, way)
+            yield
 
     def of(self, piece: str) -> list[dict[str, Any]]:
         return [row for row in self.rows if row["piece"] == piece and "error" not in row]
@@ -132,27 +147,40 @@ def speed(figures: Figures, names: Iterable[str], steps: int, repeat: int, piece
         graph, task = api.graph_of(spec(name)), load_task(spec(name))
         knobs = {"segments": "compiled"} if compiled else {}
         plans = {p: api.plan_of(plan_text(p, **knobs), graph, cluster) for p in PRECISIONS}
-        with Rehearsal(spec(name), graph, cluster, timeout=300.0) as rehearsal:
+        with Rehearsal(spec(name), graph, cluster, timeout=300.0) as rehearsal, figures.alone():
             costs = None if compiled else rehearsal.probe(list(plans.values()))
             for precision, plan in plans.items():
                 program = last_program(graph, plan, cluster)
-                predicted = simulate(program, costs).step_seconds if costs else None
+                timeline = simulate(program, costs) if costs else None
+                predicted = timeline.step_seconds if timeline else None
                 loop = Plain(task, "cuda:0", precision == "bf16", compiled)
-                turn = min(max(int(TURN / loop.seconds(3)), 4), steps)
+                turn = min(max(int(TURN / loop.seconds(3)), 3), steps)
                 ours, theirs = [], []
                 for _ in range(repeat):
-                    ours.append(rehearsal.measure(plan, steps=turn, evaluate=False).timeline.step_seconds)
+                    ran = rehearsal.measure(plan, steps=turn, evaluate=False).timeline
+                    ours.append(ran.step_seconds)
                     theirs.append(loop.seconds(turn))
                 figures.add(
                     piece=piece, task=name, precision=precision, seconds=median(ours), spread=[min(ours), max(ours)],
                     plain=median(theirs), plain_spread=[min(theirs), max(theirs)], ratio=median(ours) / median(theirs),
                     predicted=predicted, off=log(predicted / median(ours)) if predicted else None,
+                    spans={n: [last_of(timeline.spans, n), last_of(ran.spans, n)] for n in names_of(ran.spans)}
+                    if timeline else {},
                 )  # fmt: skip
                 del loop
                 torch.cuda.empty_cache()
 
     for name in figures.each(piece, names):
         guarded(figures, piece, name, partial(one, name))
+
+
+def names_of(spans: Iterable[Span]) -> list[str]:
+    return list(dict.fromkeys(span.name for span in spans))
+
+
+def last_of(spans: Iterable[Span], name: str) -> float:
+    """Seconds of an instruction in the last round."""
+    return next((s.end - s.start for s in reversed(list(spans)) if s.name == name), 0.0)
 
 
 def memory(figures: Figures, names: Iterable[str]) -> None:
@@ -171,7 +199,7 @@ def memory(figures: Figures, names: Iterable[str]) -> None:
     def one(name: str) -> None:
         graph = api.graph_of(spec(name))
         plans = {each: planned(graph, cluster, *each) for each in product(PRECISIONS, RECOMPUTE)}
-        with Rehearsal(spec(name), graph, cluster, timeout=300.0) as rehearsal:
+        with Rehearsal(spec(name), graph, cluster, timeout=300.0) as rehearsal, figures.alone(fcntl.LOCK_SH):
             costs = rehearsal.probe([plan for plan in plans.values() if plan])
             for (precision, recompute), plan in plans.items():
                 what = f"{name} {precision} {recompute}"
@@ -218,7 +246,8 @@ def nccl(figures: Figures) -> None:
 
 def codecs(figures: Figures, names: Iterable[str]) -> None:
     def one(name: str) -> None:
-        copy, speed = copying(), speed_of(name)  # in turn, so that a card's clocks are alike
+        with figures.alone():
+            copy, speed = copying(), speed_of(name)  # in turn, so that a card's clocks are alike
         figures.add(
             piece="codecs", task=name, copy=copy, bytes=speed.bytes, staged=speed.staged,
             encode=speed.encode, encode_part=speed.encode / copy, decode=speed.decode, decode_part=speed.decode / copy,
@@ -277,6 +306,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--limit", type=float, default=560.0)
+    parser.add_argument("--lock", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=None)
     given = parser.parse_args()
     pieces = [piece for piece in given.only.split(",") if piece] or list(PIECES)
@@ -288,7 +318,7 @@ def main() -> None:
         sys.exit(2 if given.only else 0)
     torch.set_num_threads(1)
     wanted = given.tasks.split(",") if given.tasks else ()
-    figures = Figures(torch.cuda.get_device_name(0), time.monotonic() + given.limit, given.out)
+    figures = Figures(torch.cuda.get_device_name(0), time.monotonic() + given.limit, given.out, given.lock)
     for piece in pieces:
         if piece == "nccl":
             guarded(figures, piece, "one rank", lambda: nccl(figures))

@@ -178,7 +178,7 @@ class AllocationLog:
         return self._row(unit(part) * size)
 
     def _lifetimes(self, stage: int, batch: int) -> Lifetimes:
-        return lifetimes_of(self.program.graph_of(stage, self.graph), batch)
+        return lifetimes_of(self.program.graph_of(stage, self.graph), batch, self.on is Processor.CARD)
 
     def _values(self, name: str) -> tuple[int, int, tuple[str, ...]]:
         """(the stage that receives a parcel, its samples, the names of its values)."""

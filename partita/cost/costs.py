@@ -80,6 +80,7 @@ class Touch:
 
 NOTHING: Final = Touch(0.0, 0.0)
 CORRECTING: Final = 4  # additions that a server's correction of a gradient takes as long as
+CASTS: Final = 1.5  # copies: a short gradient to a long one and back for the weight, 6 of a copy's 8 bytes each
 MERGING: Final = 60.0  # copies of an element that merging an entry of a sparse stream takes as long as
 SIFTING: Final = 4.0  # copies of an element that searching an element of a vector for entries takes as long as
 
@@ -98,14 +99,14 @@ class Costs:
     """Costs of a graph on a cluster.
 
     Operators: `operators` maps signatures to core-seconds, and covers the batch sizes `sizes`. Passes over tensors:
-    `copy`, `add`, `update` (an optimizer's step), `update_unpacked` (a step with gradients that were not packed, which
-    goes piece by piece; None: as `update`), `load` (an element is a sample), `codecs` (codec as text -> encoding,
-    decoding). Messages: `wiring`. Every instruction takes `instruction` core-seconds besides. Devices: `slowdowns` has
-    for each rank how many times as long it takes, since two cores of one machine are not always equally fast (empty:
-    1); `unevenness` is the standard deviation over the mean of what one and the same work takes on a device; `hosts`
-    says which emulated devices share cores, and `processor` of what kind these are; `workspaces` is what operators take
-    of an accelerator's memory; `launching` are the costs of the host threads that launch work on accelerators, which
-    run ahead of these. Origin: `source` is 'measured' or 'datasheet'; `because` says why costs were not measured.
+    `copy`, `add`, `update` (an optimizer's step), `update_unpacked` (a step with gradients that were not packed, piece
+    by piece; None: as `update`), `load` (an element is a sample; samples `at_hand` are not read ahead), `codecs` (codec
+    as text -> encoding, decoding). Messages: `wiring`. Every instruction takes `instruction` core-seconds besides.
+    Devices: `slowdowns` has for each rank how many times as long it takes, since two cores of one machine are not
+    always equally fast (empty: 1); `unevenness` is the standard deviation over the mean of what one and the same work
+    takes on a device; `hosts` says which emulated devices share cores, `processor` of what kind these are, `workspaces`
+    what operators take of an accelerator's memory; `launching` are the costs of host threads that launch work on
+    accelerators, which run ahead. Origin: `source` is 'measured' or 'datasheet', `because` why costs were not measured.
     """
 
     graph: Graph
@@ -126,6 +127,7 @@ class Costs:
     unevenness: float = 0.0
     processor: Processor = Processor.WIDE
     workspaces: Workspaces = NONE
+    at_hand: bool = False
     launching: Costs | None = None
     update_unpacked: Touch | None = None
     _sums: dict[tuple[int, int, int, int, bool], tuple[Graph, Seconds]] = field(
@@ -166,8 +168,8 @@ class Costs:
             kinds = kinds_of(step := shortened(self.graph, precision) if precision else self.graph)
             keys = [signature(operator, graph) for operator, graph in kinds.at(batch)]
             parts = parts_of(step) if compiled else (None,) * len(step.operators)
-            numbered = zip(step.operators, kinds.number, parts, strict=True)
-            self._batches[known] = {o.name: self._operator(keys[kind], part) for o, kind, part in numbered}
+            each = zip(step.operators, kinds.number, parts, strict=True)
+            self._batches[known] = {o.name: self._operator(keys[kind], part) for o, kind, part in each}
         return self._batches[known]
 
     @cached_property
@@ -202,8 +204,8 @@ class Costs:
             case Decode():
                 return Demand(own + max(len(act.sources), 1) * self._coding(program, act.coding, 1))
             case Free():
-                kept = act.space is Space.GRADIENT
-                return Demand(own + kept * (self.add if act.add else self.copy).of(program.bucket[act.bucket].owned))
+                kept, touch = act.space is Space.GRADIENT, self.add if act.add else self.copy
+                return Demand(own + kept * touch.of(program.bucket[act.bucket].owned))
             case Scale():
                 return Demand(own + self.copy.of(program.bucket[act.bucket].owned))
             case Mix():
@@ -212,9 +214,8 @@ class Costs:
                 passes = 2 if isinstance(act, Clip) and not act.by else 1
                 return Demand(own + passes * sum(_owned(program.bucket[name], self.copy) for name in act.buckets))
             case Update(part=part):
-                return Demand(
-                    own + _owned(program.bucket[act.bucket], (self.update_unpacked if part else None) or self.update)
-                )
+                bucket, touch = program.bucket[act.bucket], (self.update_unpacked if part else None) or self.update
+                return Demand(own + _owned(bucket, touch) + CASTS * bool(bucket.master) * _owned(bucket, self.copy))
             case Apply():
                 return Demand(own + self._applying(program.bucket[act.bucket], act))
             case Mark() | Settle():
@@ -229,8 +230,8 @@ class Costs:
         bucket, all parts are encoded, each by a call, and the rank's own part is decoded."""
         coding = program.coding[name]
         bucket, touch = program.bucket[coding.bucket], self.codec(coding.codec)[way]
-        elements = bucket.owned if way and coding.edges else bucket.elements
-        return touch.of(elements) + (1 - way) * max(len(coding.parts) - 1, 0) * touch.call
+        size = bucket.owned if way and coding.edges else bucket.elements
+        return touch.of(size) + (1 - way) * max(len(coding.parts) - 1, 0) * touch.call
 
     def codec(self, codec: Codec) -> tuple[Touch, Touch]:
         """The costs of encoding and of decoding: as measured, or measured with other settings of the codec, or else
@@ -263,8 +264,7 @@ class Costs:
             return Demand(max(self.hop_cores(program, act, ranks)))
         elements, item = program.extent(act, ranks)
         laps, share = 2 if act.kind is Kind.ALL_REDUCE else 1, (ranks - 1) / ranks * elements * item
-        added = w.reduced if act.kind is Kind.ALL_REDUCE else 0.0
-        messages = laps * (ranks - 1)
+        added, messages = w.reduced * (laps == 2), laps * (ranks - 1)
         core = 2 * messages * w.start + share * (laps * (w.sent + w.received) + added)
         return Demand(core, messages * (w.hop(elements * item / ranks) + circle.way))
 

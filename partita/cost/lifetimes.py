@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from partita.cost.memory_curve import ByteSeries
+from partita.cost.scratch import card_size
 from partita.graph.graph import Graph
 from partita.graph.operator import Ref
 from partita.graph.patterns import shares_memory
@@ -29,7 +30,7 @@ class Lifetimes:
     A view has no memory of its own: `root` maps each value to the value whose memory it uses. `made` and `last` map the
     roots that operators make to the places of the operator that makes them and of the last one that reads them or a
     view of them; gradients of parameters live to the end of the graph. `reads` maps the names of the graph's inputs to
-    the place of their last reader.
+    the place of their last reader. On a `card` some values have other sizes than where they were captured.
     """
 
     graph: Graph
@@ -38,6 +39,7 @@ class Lifetimes:
     made: dict[Ref, int] = field(default_factory=dict)
     last: dict[Ref, int] = field(default_factory=dict)
     reads: dict[str, int] = field(default_factory=dict)
+    card: bool = False
 
     @cached_property
     def live_bytes(self) -> tuple[ByteSeries, ByteSeries]:
@@ -75,7 +77,8 @@ class Lifetimes:
 
     def size(self, ref: Ref) -> Bytes:
         """Bytes of a value."""
-        return self.graph.tensor(ref).size(self.batch)
+        size = self.graph.tensor(ref).size(self.batch)
+        return card_size(self.graph, ref, self.batch, size) if self.card else size
 
     def released(self, parameter: str) -> Bytes:
         """Bytes that are free once a parameter's gradient was copied into its bucket; 0 if something else reads the
@@ -94,13 +97,13 @@ class Lifetimes:
                 yield name, 0 if kept else self.size(ref)
 
 
-def lifetimes_of(graph: Graph, batch: int) -> Lifetimes:
-    """The lifetimes of a graph's values, for `batch` samples.
+def lifetimes_of(graph: Graph, batch: int, card: bool = False) -> Lifetimes:
+    """The lifetimes of a graph's values, for `batch` samples, on a processor or a card.
 
     Only sizes depend on the batch, so lifetimes are found once a graph, and kept with it.
     """
     found = graph.once("lifetimes", lambda: _lifetimes(graph))
-    return graph.once(("lifetimes", batch), lambda: replace(found, batch=batch))
+    return graph.once(("lifetimes", batch, card), lambda: replace(found, batch=batch, card=card))
 
 
 def _lifetimes(graph: Graph) -> Lifetimes:

@@ -22,7 +22,7 @@ from partita.cost.workspaces import NONE, Workspaces
 from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE
 from partita.plan.rule import ruled
-from partita.program.instruction import Act, Apply, Compute, Decode, Receive, Snapshot, Space, Update
+from partita.program.instruction import Act, Apply, Compute, Decode, Load, Receive, Snapshot, Space, Update
 from partita.program.program import Bucket, Program, Role
 from partita.units import Bytes
 from partita.wire.rows import rows_bytes
@@ -104,6 +104,18 @@ def changes_of(
     )  # fmt: skip
     vars(log).clear()  # its caches refer to it: break the cycle, since the garbage collector may run much later
     return changes
+
+
+def loaded_late(role: Role, start: Reals, end: Reals) -> tuple[Reals, Reals]:
+    """The times with every Load where the first instruction that waits for it starts: samples that are at hand are
+    read by whoever needs them, and not ahead."""
+    late = tuple(each.copy() for each in (start, end))
+    for j, i in enumerate(role.instructions):
+        users = [k for k, other in enumerate(role.instructions) if any(a.name == i.name for a in other.after)]
+        if isinstance(i.act, Load) and users:
+            for each in late:
+                each[:, j] = np.maximum(each[:, j], start[:, users].min(axis=1))
+    return late[0], late[1]
 
 
 def posted(role: Role, start: Reals, end: Reals) -> Reals:

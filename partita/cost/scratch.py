@@ -19,6 +19,11 @@ BACKWARD: Final = "aten.convolution_backward"
 UNFOLDED_SUMS: Final = 4
 CONVOLUTIONS: Final = ("aten.convolution.", BACKWARD)
 LSTM: Final = "partita.lstm_layer"
+KEPT: Final = {
+    "partita.lstm_layer.default": 5,
+    "partita.gru_layer.default": 6,
+}  # tensors like the output, by cuDNN (9.x)
+ROOM: Final[Bytes] = 256  # of cuDNN's besides
 LINE: Final = 16  # fp32 elements of a line of the cache
 CONFLICT: Final = 256  # elements; rows that are a multiple of these fall into the same sets of the cache
 
@@ -97,6 +102,16 @@ def recurrent_bytes(value: Tensor, w_hidden: Tensor, *, backward: bool) -> Bytes
     return ITEMSIZE[value.dtype] * (
         (inputs + hidden + steps * samples) * row_stride(gates) + (widened if backward else 0)
     )
+
+
+def card_size(graph: Graph, ref: Ref, batch: int, size: Bytes) -> Bytes:
+    """The bytes of a value on a card that has `size` where it was captured: what recurrent layers keep for backward."""
+    at = graph.index.get(ref.name)
+    operator = None if at is None else graph.operators[at]
+    if operator is None or operator.target not in KEPT or ref.index != len(operator.outputs) - 1:
+        return size
+    out = operator.outputs[0]
+    return KEPT[operator.target] * out.size(batch) + ROOM if out else size
 
 
 def row_stride(extent: int) -> int:

@@ -22,7 +22,7 @@ from partita.lab.bench import HOST, Bench, benches_of
 from partita.lab.codecs import codec_seconds
 from partita.lab.opaque_timing import whole_seconds
 from partita.lab.operator_timing import TOTAL, seconds_in_turn
-from partita.lab.timing import cold_seconds, thread_seconds
+from partita.lab.timing import cold_seconds, forget, thread_seconds
 from partita.lab.worker_timing import instruction_seconds
 from partita.lab.workspace_bytes import workspace_bytes
 from partita.runtime.device import CPU
@@ -170,6 +170,7 @@ def rank_operators(
             found, uneven = seconds_in_turn(examples, lambda n: tell({"operators": n, "of": len(mine)}), bench, total)
             launches = [seconds_in_turn(examples, lambda n: None, each, total)[0] for each in launching]
     reference = min(reference, reference_seconds(bench))
+    forget()
     return {
         "operators": found, "unevenness": uneven, "reference": reference, "launching": launches, "workspaces": spaces,
     }  # fmt: skip
@@ -187,10 +188,11 @@ def rank_touches(
         found: dict[str, Any] = {
             **copies(largest, bench, dtype), **updates(task, largest, bench),
             "load": load_seconds(task, count, device), "instruction": instruction_seconds(),
-            "codecs": codec_seconds(codecs),
+            "codecs": codec_seconds(codecs), "at_hand": Feed(task, 0).at_hand,
         }  # fmt: skip
         host = {name: found[name] for name in ("load", "instruction")}
         beside = [{**copies(largest, one, dtype), **updates(task, largest, one), **host} for one in launching]
         if launching:
             found |= {"load": bringing_seconds(task, count, bench), "instruction": NEVER}
+        forget()
         return found | {"launching": beside}

@@ -77,8 +77,7 @@ class Rehearsal:
         timeout: Seconds = 60.0, tell: Tell = quiet, memory_limits: bool = False,
     ) -> None:  # fmt: skip
         self.task, self.given, self.graph, self.cluster = spec_of(task), task, graph, cluster
-        self.seed, self.init, self.timeout, self.tell = seed, init, timeout, tell
-        self.note = tell
+        self.seed, self.init, self.timeout, self.tell, self.note = seed, init, timeout, tell, tell
         self.going = "", 0  # the plan that runs, and for how many steps
         self.beside: list[str] = []
         self.runs, self.launches, self.workspaces = 0, dict[str, Seconds](), NONE
@@ -101,12 +100,7 @@ class Rehearsal:
             self.tell(f"starting {self.cluster.size} workers on {self.cluster.name}")
             stack.enter_context(self.group)
             paths = {"graph": str(graph), "cluster": str(cluster), "first": str(first)}
-            self.opening: dict[str, Any] = {
-                "task": self.task,
-                "seed": self.seed,
-                "timeout": self.timeout * PATIENCE,
-                **paths,
-            }
+            self.opening = dict[str, Any](paths, task=self.task, seed=self.seed, timeout=self.timeout * PATIENCE)
             with self.group.lab.lifted():
                 self._ask("open", **self.opening)
             self._stack = stack.pop_all()
@@ -177,6 +171,7 @@ class Rehearsal:
             hosts=self.group.lab.hosts, instruction=median(reply["instruction"] for reply in touches),
             codecs={name: coding_of(touches, name) for name in codecs}, slowdowns=slowdowns,
             unevenness=fmean(self._unevenness), processor=processor_here(), workspaces=self.workspaces,
+            at_hand=touches[0]["at_hand"],
         )  # fmt: skip
         return with_launching(costs, self.launches, touches)
 

@@ -71,6 +71,11 @@ def _operators(device: str) -> None:
     torch.cat([torch.softmax(torch.mm(matrix, matrix), 0), matrix.t().contiguous()]).sum()
 
 
+def forget() -> None:
+    """Free what `disturb` keeps; on a card it is in the way of a run."""
+    _disturbance.cache_clear()
+
+
 @cache
 def _disturbance(device: str) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor, torch.Tensor]:
     memory = [torch.zeros(2**20 if device == CPU else 2**23, device=device) for _ in range(4)]

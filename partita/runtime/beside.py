@@ -23,6 +23,11 @@ from partita.runtime.waits import StartWait
 LaneRun: TypeAlias = Generator[Pending, None, None]
 
 
+def taken_along(rank: Rank, runs: dict[str, LaneRun]) -> None:
+    """Let the leading lane of `runs` run those that need no thread, which are then no runs of their own."""
+    runs[rank.role.leading] = beside(rank, runs[rank.role.leading], {lane: runs.pop(lane) for lane in led(rank)})
+
+
 def led(rank: Rank) -> list[str]:
     """The lanes that have no thread: those that load samples which are in memory, and those that receive values, if
     only the leading lane takes what they bring. Nothing waits for the Send of a value, so a Receive that is started

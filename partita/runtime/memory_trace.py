@@ -79,6 +79,8 @@ class Counted:
 
     def __init__(self, device: str) -> None:
         self.device = device
+        clear: Any = torch._C._cuda_clearCublasWorkspaces  # what micro-benchmarks left
+        clear()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
 

@@ -11,7 +11,7 @@ from typing import Final
 import torch
 
 from partita.errors import RunHung
-from partita.runtime.beside import LaneRun
+from partita.runtime.beside import LaneRun, taken_along
 from partita.runtime.leg import Interval
 from partita.runtime.rank import Rank
 from partita.runtime.transport import Pending
@@ -25,15 +25,20 @@ InjectFaults = Callable[[dict[tuple[int, str], LaneRun]], None]
 def advance(
     ranks: Sequence[Rank], interval: Interval, seed: int = 0, slow: dict[int, float] | None = None,
     patience: Seconds = 0.0, record: Record = lambda _: False, inject: InjectFaults = lambda runs: None,
+    driven: bool = False,
 ) -> int:  # fmt: skip
     """Run the rounds of `interval`. Each turn advances a lane that can go on, drawn at random; lanes of rank r have the
-    weight `slow[r]`. Before each turn, `inject` may remove lanes, or add some.
+    weight `slow[r]`. Before each turn, `inject` may remove lanes, or add some. `driven`: leading lanes take along those
+    that they do when a worker drives them.
 
     Returns the number of turns. Raises what a lane raised, or RunHung if no lane can go on for `patience` seconds
     (lanes may wait for other processes).
     """
     draw, weights = random.Random(seed), slow or {}
-    runs = {(rank.rank, name): run for rank in ranks for name, run in lanes(rank, interval, record).items()}
+    held = {rank.rank: lanes(rank, interval, record) for rank in ranks}
+    for rank in ranks if driven else ():
+        taken_along(rank, held[rank.rank])
+    runs = {(rank, name): run for rank, each in held.items() for name, run in each.items()}
     waits: dict[LaneRun, Pending] = {}
     turns, moved = 0, time.monotonic()
     with torch.no_grad():

@@ -31,13 +31,14 @@ from partita.errors import CaptureError
 from partita.graph.graph import TANGENT, Graph
 from partita.graph.operator import Argument, Operator, Ref, Symbol
 from partita.graph.tensor import Affine, Ratio
-from partita.kernels.attention import TWINS
+from partita.kernels import attention, batch_norm
 from partita.runtime.device import CPU
 from partita.runtime.draws import DRAWING
 from partita.runtime.whole import OPAQUE
 
 Environment = dict[str, Any]
 Leaves = dict[str, torch.Tensor]
+TWINS: Final = {**attention.TWINS, **batch_norm.TWINS}  # on accelerators
 WITHIN: Final = DRAWING | OPAQUE  # what is called with the environment
 COMPILER: Final = "inductor"  # of torch.compile
 

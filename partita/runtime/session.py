@@ -149,12 +149,11 @@ class Session:
         interval, values = Interval(program.drain + 2), self.first()
         with allocations(self.device) as seen:
             rank = self.rank_for(program, None, 0, values=values)
-            advance([rank], interval, patience=self.timeout)
+            advance([rank], interval, patience=self.timeout, driven=True)
             seen.steady()
             rank.board.done.clear()
-            advance(
-                [rank], interval, patience=self.timeout, record=lambda round: interval.stop - 2 <= round < interval.stop
-            )
+            last = range(interval.stop - 2, interval.stop)
+            advance([rank], interval, patience=self.timeout, record=last.__contains__, driven=True)
         return seen.watch([span for span in rank.spans if span.lane == rank.role.leading])
 
     def join(self, program: Program) -> None:

@@ -21,7 +21,7 @@ from partita.program.program import Lane, Policy
 from partita.program.timeline import Span
 from partita.runtime.acts import carry_out
 from partita.runtime.ahead import Ahead
-from partita.runtime.beside import LaneRun, beside, led
+from partita.runtime.beside import LaneRun, taken_along
 from partita.runtime.brake import RoundWait
 from partita.runtime.device import on
 from partita.runtime.dispatch import Dispatch, dispatch_of, until
@@ -182,7 +182,7 @@ def drive(rank: Rank, interval: Interval, record: Record, timeout: Seconds) -> N
     Raises what the first failing lane raised; RunHung where a lane waited for more than `timeout` seconds.
     """
     runs, mine = lanes(rank, interval, record), rank.role.leading
-    runs[mine] = beside(rank, runs[mine], {lane: runs.pop(lane) for lane in led(rank)})
+    taken_along(rank, runs)
     threads = [
         threading.Thread(target=_carry, args=(rank, name, run, timeout), name=name, daemon=True)
         for name, run in runs.items()

@@ -13,7 +13,7 @@ import numpy as np
 from partita.arrays import Reals
 from partita.cost.costs import Costs
 from partita.cost.launching import sides
-from partita.cost.memory import Changes, changes_of
+from partita.cost.memory import Changes, changes_of, loaded_late
 from partita.cost.memory_curve import MOMENTS
 from partita.cost.scratch import Processor
 from partita.cost.wiring import ALONE, circle_of
@@ -116,7 +116,7 @@ class Clocked:
         program, times = here.program, [self.times(role) for role in here.program.roles]
         spans, worker = Spans(times), next((r for r in program.roles if r.keeps == "model"), program.roles[0])
         here.changes = {each.role.name: _changes(program, costs, each) for each in times}
-        curves = {rank: curve for each in times for rank, curve in _curves(here.changes[each.role.name], each)}
+        curves = {rank: curve for each in times for rank, curve in _curves(here.changes[each.role.name], each, costs)}
         live = [curves[rank] for rank in range(program.size)]
         return Timeline(
             program.name, "simulated", self.seconds, program.batch, spans,
@@ -163,7 +163,7 @@ def peaks(setting: Setting, costs: Sequence[Costs], roles: Collection[str]) -> l
     for each in costs:
         run = setting.clocked(each, 2 if lockstep(program) else ASYNC_ROUNDS)
         times = [run.times(role) for role in program.roles if role.name in roles]
-        found.append({one.role.name: setting.changes[one.role.name].at(*_of_first(one)).peak for one in times})
+        found.append({one.role.name: setting.changes[one.role.name].at(*_of_first(one, each)).peak for one in times})
     return found
 
 
@@ -187,9 +187,9 @@ def _round_ends(layout: Layout, role: Role, end: Reals) -> Reals:
     return found
 
 
-def _curves(changes: Changes, times: Times) -> list[tuple[int, Live]]:
+def _curves(changes: Changes, times: Times, costs: Costs) -> list[tuple[int, Live]]:
     """Live bytes of each rank of a role, which are those of its first."""
-    curve = changes.at(*_of_first(times)).thinned(MOMENTS)
+    curve = changes.at(*_of_first(times, costs)).thinned(MOMENTS)
     over = tuple(zip(curve.seconds.tolist(), curve.totals.tolist(), strict=True))
     parts = tuple(map(tuple, curve.parts.tolist()))
     return [(rank, (curve.peak, over, parts)) for rank in times.role.ranks]
@@ -198,9 +198,10 @@ def _curves(changes: Changes, times: Times) -> list[tuple[int, Live]]:
 def _changes(program: Program, costs: Costs, times: Times) -> Changes:
     role = times.role
     on = Processor.CARD if costs.cluster.devices[role.ranks[0]].backend == "cuda" else costs.processor
-    return changes_of(program, costs.graph, role, *_of_first(times), on=on, spaces=costs.workspaces)
+    return changes_of(program, costs.graph, role, *_of_first(times, costs), on=on, spaces=costs.workspaces)
 
 
-def _of_first(times: Times) -> tuple[Reals, Reals]:
+def _of_first(times: Times, costs: Costs) -> tuple[Reals, Reals]:
     """When the instructions of a role's first rank start and end, shape [rounds, instructions]."""
-    return times.start[:, :, times.kind[0]], times.end[:, :, times.kind[0]]
+    start, end = times.start[:, :, times.kind[0]], times.end[:, :, times.kind[0]]
+    return loaded_late(times.role, start, end) if costs.at_hand else (start, end)

@@ -11,7 +11,7 @@ import torch
 from partita import api
 from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.cluster.text import load_cluster
-from partita.kernels import attention, cards
+from partita.kernels import attention, batch_norm, cards
 from partita.lowering.lower import last_program
 from partita.plan.plan import Plan
 from partita.plan.wire import Codec
@@ -102,6 +102,27 @@ def test_attention_is_that_of_the_processor(dtype: torch.dtype, causal: bool, ma
     wide = 1e-4 if dtype is torch.float32 else 6e-2
     for mine, theirs in zip((made, *found), (out, *wanted), strict=True):
         torch.testing.assert_close(mine.float().cpu(), theirs, rtol=wide, atol=wide)
+
+
+@pytest.mark.parametrize("shape", [(8, 5, 7, 9), (4, 3, 2, 6, 5), (16, 6)], ids=str)
+def test_batch_norm_is_that_of_the_processor(shape: tuple[int, ...]) -> None:
+    x, d_out, channels = torch.randn(shape), torch.randn(shape), shape[1]
+    weight, bias, mean = (torch.randn(channels) for _ in range(3))
+    settings, results = (True, 0.1, 1e-5), []
+    for device in ("cpu", CARD):
+        given = [each.to(device) for each in (x, weight, bias, mean, mean**2 + 0.5)]
+        ahead = batch_norm.forward if device == CARD else torch.ops.aten._native_batch_norm_legit_functional
+        back = batch_norm.backward if device == CARD else torch.ops.aten.native_batch_norm_backward
+        made = ahead(*given, *settings)
+        kept = (given[0], given[1], given[3], given[4], made[1], made[2])
+        results.append([*made, *back(d_out.to(device), *kept, True, 1e-5, [True, True, True])])
+        assert given[3].cpu().equal(mean)  # the running ones are not written to
+    for theirs, mine in zip(*results, strict=True):
+        torch.testing.assert_close(mine.cpu(), theirs, rtol=1e-3, atol=1e-4)
+    if len(shape) == 2:  # cuDNN is not asked
+        return
+    reserved = torch.ops.aten.cudnn_batch_norm(*(g.to(CARD) for g in (x, weight, bias, mean, mean**2)), True, 0.1, 1e-5)
+    assert reserved[3].numel() == 0
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=[cell.name for cell in CELLS])
