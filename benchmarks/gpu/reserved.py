@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from math import prod
 
-from partita.cost.allocator import Allocator
+from courses import Course
+
+from partita.cost.allocator import LEAST, Allocator
 from partita.cost.lifetimes import lifetimes_of
 from partita.cost.scratch import SCRATCH
-from partita.cost.workspaces import Workspaces
 from partita.graph.graph import Graph
+from partita.graph.kinds import kinds_of
 from partita.graph.operator import Ref
+from partita.graph.signature import signature
 from partita.graph.tensor import ITEMSIZE
 from partita.program.instruction import Compute, Load, Update
 from partita.program.program import Program
@@ -19,13 +22,15 @@ from partita.units import Bytes
 ROUNDS = 3
 
 
-def held_by(program: Program, graph: Graph, spaces: Workspaces) -> Bytes:
-    """Bytes of all segments after some rounds of the only rank's lane that computes."""
+def held_by(program: Program, graph: Graph, kept: Bytes, courses: Mapping[str, Course]) -> Bytes:
+    """Bytes of all segments after some rounds of the only rank's lane that computes, by the courses of its operators,
+    where libraries keep some."""
     role, step = program.roles[0], program.graph_of(-1, graph)
     acts = [i.act for i in role.instructions]
     batch = next(segment.batch for segment in program.segments)
-    lifetimes, pool, working = lifetimes_of(step, batch, card=True), Allocator(), spaces.of(step, batch).tolist()
-    pool.take("kept", spaces.kept)
+    lifetimes, pool, kinds = lifetimes_of(step, batch, card=True), Allocator(), kinds_of(step)
+    each = [courses.get(signature(operator, concrete), ()) for operator, concrete in kinds.at(batch)]
+    pool.take("kept", kept)
     loads, goes = dict(step.inputs), dict[int, list[Hashable]]()
     for ref, end in lifetimes.last.items():
         if ref not in lifetimes.gradients:
@@ -58,12 +63,9 @@ def held_by(program: Program, graph: Graph, spaces: Workspaces) -> Bytes:
             elif isinstance(act, Compute):
                 segment = program.segment[act.segment]
                 for at in range(segment.start, segment.stop):
-                    for ref in first.get(at, ()):
-                        pool.take(ref, lifetimes.size(ref))
-                        here.add(ref)
-                    if working[at]:
-                        pool.take("workspace", working[at])
-                        pool.give("workspace")
+                    made = {ref: lifetimes.size(ref) for ref in first.get(at, ())}
+                    follow(pool, made, each[kinds.number[at]])
+                    here.update(made)
                     for key in goes.get(at, ()):
                         give(key)
             elif isinstance(act, Update):
@@ -87,3 +89,22 @@ def held_by(program: Program, graph: Graph, spaces: Workspaces) -> Bytes:
         for key in list(here):
             give(key)
     return pool.held
+
+
+def follow(pool: Allocator, made: Mapping[Hashable, Bytes], course: Course) -> None:
+    """Take and give as an operator does that makes some values; what it keeps besides goes when it ends."""
+    left, given = dict(made), {-1 - step for step in course if step < 0}
+    keys: list[Hashable] = []
+    for step in course:
+        if step < 0:
+            pool.give(keys[-1 - step])
+            continue
+        mine = len(keys) not in given
+        own = next((key for key, size in left.items() if mine and -(-size // LEAST) == -(-step // LEAST)), None)
+        keys.append(("space", len(keys)) if own is None else own)
+        pool.take(keys[-1], step if own is None else left.pop(own))
+    for k, key in enumerate(keys):
+        if key == ("space", k) and k not in given:
+            pool.give(key)
+    for key, size in left.items():
+        pool.take(key, size)

@@ -44,6 +44,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.g
 try:
     from coding import BAR as PART
     from coding import copying, speed_of
+    from courses import Course, courses_of
     from operators import taken_by
     from plain import Plain
     from reserved import held_by
@@ -185,10 +186,12 @@ def last_of(spans: Iterable[Span], name: str) -> float:
 
 def memory(figures: Figures, names: Iterable[str]) -> None:
     cluster = api.cluster_of(CLUSTER)
+    courses: dict[str, dict[str, Course]] = {}
 
     def case(rehearsal: Rehearsal, name: str, plan: Plan, costs: Costs, precision: str, recompute: str) -> None:
         program = last_program(rehearsal.graph, plan, cluster)
-        predicted, held = simulate(program, costs).memory[0], held_by(program, rehearsal.graph, costs.workspaces)
+        predicted = simulate(program, costs).memory[0]
+        held = held_by(program, rehearsal.graph, costs.workspaces.kept, courses[precision])
         watch = rehearsal.memory(plan)[0]
         figures.add(
             piece="memory", task=name, precision=precision, recompute=recompute, budget=plan.memory.budget,
@@ -201,6 +204,9 @@ def memory(figures: Figures, names: Iterable[str]) -> None:
         plans = {each: planned(graph, cluster, *each) for each in product(PRECISIONS, RECOMPUTE)}
         with Rehearsal(spec(name), graph, cluster, timeout=300.0) as rehearsal, figures.alone(fcntl.LOCK_SH):
             costs = rehearsal.probe([plan for plan in plans.values() if plan])
+            for precision in PRECISIONS:
+                courses[precision] = courses_of(graph, "bfloat16" if precision == "bf16" else "")
+                torch.cuda.empty_cache()
             for (precision, recompute), plan in plans.items():
                 what = f"{name} {precision} {recompute}"
                 if plan:

@@ -13,6 +13,7 @@ from partita.program.program import Bucket, Piece
 from partita.units import Bytes
 
 URGENT: Final = 1 / 8
+ALIGNED: Final = 8  # elements, 16 bytes in half precision: a card multiplies other matrices a fifth more slowly
 
 
 def completion(graph: Graph) -> dict[str, int]:
@@ -27,7 +28,8 @@ def buckets_of(graph: Graph, wire: Wire, apart: Collection[str] = ()) -> tuple[B
 
     Tensors stay whole where the optimizer mixes their elements. One bucket holds one dtype. `bucket_bytes` 0 gives
     every tensor its own; those that stand `apart` have one in any case, whole, and others go on filling theirs. Buckets
-    are in the order in which backward completes their last pieces.
+    are in the order in which backward completes their last pieces; in each of them pieces whose size would shift others
+    off ALIGNED places come last.
     """
     parameters, place = {p.name: p for p in graph.parameters}, {n: i for i, n in enumerate(completion(graph))}
     urgent = _first_urgent(graph, wire)
@@ -45,11 +47,16 @@ def buckets_of(graph: Graph, wire: Wire, apart: Collection[str] = ()) -> tuple[B
             found[-1].append((piece, _elements(parameter, piece), parameter.tensor.dtype))
     in_order = sorted([*single, *shared], key=lambda pieces: place[pieces[-1][0].parameter])
     return tuple(
-        Bucket(
-            f"b{i}", pieces[0][2], sum(elements for _, elements, _ in pieces), tuple(piece for piece, _, _ in pieces)
-        )
+        Bucket(f"b{i}", pieces[0][2], sum(elements for _, elements, _ in pieces), _aligned(pieces))
         for i, pieces in enumerate(in_order)
     )
+
+
+def _aligned(pieces: list[tuple[Piece, int, str]]) -> tuple[Piece, ...]:
+    """Pieces in order, those of odd sizes last; slices stay next to their neighbours in other buckets."""
+    if all(piece.stop < 0 for piece, _, _ in pieces):
+        pieces = sorted(pieces, key=lambda one: one[1] % ALIGNED != 0)
+    return tuple(piece for piece, _, _ in pieces)
 
 
 def _first_urgent(graph: Graph, wire: Wire) -> str:
@@ -69,7 +76,7 @@ def _first_urgent(graph: Graph, wire: Wire) -> str:
 def urgent_from(graph: Graph, buckets: tuple[Bucket, ...], wire: Wire) -> int:
     """The first of the buckets that overtake others: those of the last eighth of bytes that backward completes."""
     first = _first_urgent(graph, wire)
-    starts = (i for i, bucket in enumerate(buckets) if bucket.pieces[0].parameter == first)
+    starts = (i for i, bucket in enumerate(buckets) if any(piece.parameter == first for piece in bucket.pieces))
     return next(starts, len(buckets))
 
 

@@ -75,7 +75,8 @@ class Scaler:
     ) -> list[torch.Tensor]:
         """Gradients in the dtype of the masters `like`, bounded and divided by the loss scale."""
         factor = self.factors.get(round, 1.0) or 0.0
-        wide = [g.to(view.dtype, copy=True) for g, view in zip(gradients, like, strict=True)]
+        wide = [torch.empty_like(view) for view in like]
+        torch._foreach_copy_(wide, list(gradients))  # one launch on a card
         if factor != 1.0:
             torch._foreach_mul_(wide, factor)
         return wide

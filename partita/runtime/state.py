@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from partita.graph.graph import Constant, Graph
+from partita.lowering.layout import ALIGNED
 from partita.plan.rule import ruled
 from partita.program.instruction import KEPT, Apply, Snapshot, Space, Update
 from partita.program.program import MASS, Bucket, Piece, Program, Role
@@ -260,15 +261,18 @@ def rows(tensor: torch.Tensor, piece: Piece) -> torch.Tensor:
 
 
 def _flats(held: tuple[Bucket, ...], device: str) -> dict[str, torch.Tensor]:
-    """One flat tensor for each bucket, adjacent in memory, so that a parameter that is cut into several buckets is
-    whole as well."""
+    """One flat tensor for each bucket, in one memory, at aligned places; adjacent where a parameter is cut into several
+    buckets, so that it is whole as well."""
     found: dict[str, torch.Tensor] = {}
     for dtype in dict.fromkeys(b.dtype for b in held):
-        buckets = [b for b in held if b.dtype == dtype]
-        whole = torch.zeros(sum(b.elements for b in buckets), dtype=getattr(torch, dtype), device=device)
-        parts = torch.split(whole, [b.elements for b in buckets])
-        for bucket, flat in zip(buckets, parts, strict=True):
-            found[bucket.name] = flat
+        buckets, places, end = [b for b in held if b.dtype == dtype], list[int](), 0
+        for bucket in buckets:
+            cut = any(piece.start > 0 for piece in bucket.pieces[:1])
+            places.append(end if cut else end + -end % ALIGNED)
+            end = places[-1] + bucket.elements
+        whole = torch.zeros(end, dtype=getattr(torch, dtype), device=device)
+        for bucket, place in zip(buckets, places, strict=True):
+            found[bucket.name] = whole[place : place + bucket.elements]
     return found
 
 

@@ -31,6 +31,10 @@ USES: Final = (
     "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow",
     "rpow", "neg", "abs", "str", "format",
 )  # fmt: skip
+WITHIN: Final = (
+    "_checkpoint_without_reentrant_generator"  # what torch.utils.checkpoint asks, since 2.14 by another name
+)
+GENERATORS: Final = (WITHIN, f"{WITHIN}_impl")
 THROWS: Final = 8
 PLAIN: Final = (int, float, str)
 
@@ -117,13 +121,16 @@ def _own(model: nn.Module, key: tuple[str, str]) -> Any:
 def seen_through() -> Iterator[None]:
     """A context in which a model runs without torch.compile and without activation checkpoints."""
     place: Any = torch.utils.checkpoint
-    before = place.CheckpointFunction, place._checkpoint_without_reentrant_generator
-    place.CheckpointFunction, place._checkpoint_without_reentrant_generator = Through, _through
+    through = {"CheckpointFunction": Through} | dict.fromkeys(GENERATORS, _through)
+    before = {name: getattr(place, name) for name in through if hasattr(place, name)}
+    for name in before:
+        setattr(place, name, through[name])
     try:
         with torch.compiler.set_stance("force_eager"):
             yield
     finally:
-        place.CheckpointFunction, place._checkpoint_without_reentrant_generator = before
+        for name, own in before.items():
+            setattr(place, name, own)
 
 
 def python_random_state() -> Any:

@@ -108,7 +108,7 @@ def _cudnn_backward(
     reverse: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     value, w_in, w_hidden, b_in, b_hidden, *states = leaves
-    weights, both = [w_in, w_hidden, b_in, b_hidden], cell.states > 1
+    weights, both = [w.detach() for w in (w_in, w_hidden, b_in, b_hidden)], cell.states > 1  # flattening moves them
     first, last = ([state.contiguous().unsqueeze(0) for state in each] for each in (states, d_states))
     buffer = torch.ops.aten._cudnn_rnn_flatten_weight(
         weights, 4, value.shape[2], CUDNN[cell.name], w_hidden.shape[1], 0, 1, False, False

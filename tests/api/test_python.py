@@ -143,12 +143,12 @@ def test_measurements_of_one_verb_share_a_task(monkeypatch: pytest.MonkeyPatch) 
     the task is not made."""
     made, lab, graph = list[pt.Task](), Measured(monkeypatch), api.graph_of(trained())
     monkeypatch.setattr(factory, "trained", lambda: made.append(perceptron()) or made[-1])
-    pt.simulate(graph, "auto", pt.Cluster.load("lab-4x1g"), task=OWN)
+    pt.simulate(graph, "auto", pt.Cluster.load("local:2"), task=OWN)
     points = tuple(MeasuredMinibatch(batch, 40 * (1 + 8 / batch)) for batch in (4, 6, 12))
-    api.search(graph, pt.Cluster.load("lab-4x1g"), task=OWN, steps_to_loss=StepsToLoss(0.5, points))
+    api.search(graph, pt.Cluster.load("local:2"), task=OWN, steps_to_loss=StepsToLoss(0.5, points))
     assert [task for task, *_ in lab.asked[:3]] == [made[0]] * 3
     assert {id(task) for task, *_ in lab.asked[3:]} == {id(made[1])}
-    api.simulate(graph, "auto", pt.Cluster.load("h100-dgx"), task=OWN)
+    api.simulate(graph, "auto", pt.Cluster.load("titanx-10gbe"), task=OWN)
     assert len(made) == 2
 
 

@@ -1,8 +1,10 @@
-"""A training loop as somebody might have written it, on two ranks: `loop_of_ones_own.py PLACE PLAN OUT`."""
+"""A training loop as somebody might have written it, on two ranks: `loop_of_ones_own.py DIRECTORY PLAN ...`, one plan
+after the other. Rank r leaves its weights under plan k in DIRECTORY/k.r, and what it is told in DIRECTORY/k.r.said."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -41,7 +43,7 @@ def loop(model: nn.Module, optimizer: torch.optim.Optimizer, loader: Any, steps:
                 return
 
 
-def main(rank: int, place: str, plan: str, out: str) -> None:
+def main(rank: int, place: Path, plan: str, out: Path) -> None:
     """Train, and keep this rank's weights. The model and the draws begin otherwise on each rank; rank 0's count."""
     dist.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=2)
     model, optimizer, loader = pt.apply(plan, *made(3 + rank))
@@ -53,9 +55,15 @@ def main(rank: int, place: str, plan: str, out: str) -> None:
         for _ in range(2):
             model(torch.ones(1, 6).double()).sum().backward()
     except pt.errors.RunError as error:
-        print(error)
+        out.with_name(f"{out.name}.{rank}.said").write_text(str(error))
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    forked(lambda rank: main(rank, *sys.argv[1:]), 2)
+    where = Path(sys.argv[1])
+
+    def each(rank: int) -> None:
+        for k, plan in enumerate(sys.argv[2:]):
+            main(rank, where / f"meet{k}", plan, where / str(k))
+
+    forked(each, 2)

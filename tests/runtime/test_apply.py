@@ -22,25 +22,34 @@ from tests.runtime.loop_of_ones_own import BATCH, STEPS, loop, made
 ROOT = Path(__file__).parents[2]
 
 
-def on_two_ranks(plan: str, place: Path) -> tuple[list[dict[str, torch.Tensor]], str]:
-    words = ["-m", "tests.runtime.loop_of_ones_own", str(place / "meet"), plan, str(place / "weights")]
-    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=120)
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two ranks leave behind under two plans."""
+    found = tmp_path_factory.mktemp("ranks")
+    words = [str(found), "ddp(bucket_bytes=512,first_bucket_bytes=64)", "local_sgd(period=2)"]
+    module = [sys.executable, "-m", "tests.runtime.loop_of_ones_own", *words]
+    done = subprocess.run(module, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    return [torch.load(f"{place / 'weights'}.{rank}") for rank in (0, 1)], done.stdout
+    return found
 
 
-def test_all_reduced_gradients_are_those_of_one_process(tmp_path: Path) -> None:
-    found, said = on_two_ranks("ddp(bucket_bytes=512,first_bucket_bytes=64)", tmp_path)
+def weights(place: Path, number: int) -> list[dict[str, torch.Tensor]]:
+    return [torch.load(place / f"{number}.{rank}") for rank in (0, 1)]
+
+
+def test_all_reduced_gradients_are_those_of_one_process(place: Path) -> None:
+    found = weights(place, 0)
     model, optimizer, loader = made(3)
     loop(model, optimizer, loader)
     for name, weight in model.state_dict().items():
         assert torch.equal(found[0][name], found[1][name]), name
         assert torch.allclose(found[0][name], weight, rtol=1e-12, atol=1e-14), name
-    assert said.count("call optimizer.step() after every backward") == 2
+    for rank in (0, 1):
+        assert "call optimizer.step() after every backward" in (place / f"0.{rank}.said").read_text()
 
 
-def test_local_steps_are_those_of_replicas_that_meet(tmp_path: Path) -> None:
-    found, _ = on_two_ranks("local_sgd(period=2)", tmp_path)
+def test_local_steps_are_those_of_replicas_that_meet(place: Path) -> None:
+    found = weights(place, 1)
     replicas = [made(3), made(3)]
     halves = [Slices(loader, rank, 2, 0) for rank, (_, _, loader) in enumerate(replicas)]
     batches = [[batch for _ in range(2) for batch in half][:STEPS] for half in halves]
