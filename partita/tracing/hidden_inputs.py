@@ -31,9 +31,7 @@ USES: Final = (
     "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow",
     "rpow", "neg", "abs", "str", "format",
 )  # fmt: skip
-WITHIN: Final = (
-    "_checkpoint_without_reentrant_generator"  # what torch.utils.checkpoint asks, since 2.14 by another name
-)
+WITHIN: Final = "_checkpoint_without_reentrant_generator"  # what a checkpoint asks; since 2.14 by another name
 GENERATORS: Final = (WITHIN, f"{WITHIN}_impl")
 THROWS: Final = 8
 PLAIN: Final = (int, float, str)
