@@ -109,13 +109,16 @@ def changes_of(
 def loaded_late(role: Role, start: Reals, end: Reals) -> tuple[Reals, Reals]:
     """The times with every Load where the first instruction that waits for it starts: samples that are at hand are
     read by whoever needs them, and not ahead."""
-    late = tuple(each.copy() for each in (start, end))
+    late, users = (start.copy(), end.copy()), dict[str, list[int]]()
+    for k, i in enumerate(role.instructions):
+        for after in i.after:
+            users.setdefault(after.name, []).append(k)
     for j, i in enumerate(role.instructions):
-        users = [k for k, other in enumerate(role.instructions) if any(a.name == i.name for a in other.after)]
-        if isinstance(i.act, Load) and users:
+        if isinstance(i.act, Load) and i.name in users:
+            needed = start[:, users[i.name]].min(axis=1)
             for each in late:
-                each[:, j] = np.maximum(each[:, j], start[:, users].min(axis=1))
-    return late[0], late[1]
+                each[:, j] = np.maximum(each[:, j], needed)
+    return late
 
 
 def posted(role: Role, start: Reals, end: Reals) -> Reals:

@@ -19,11 +19,9 @@ BACKWARD: Final = "aten.convolution_backward"
 UNFOLDED_SUMS: Final = 4
 CONVOLUTIONS: Final = ("aten.convolution.", BACKWARD)
 LSTM: Final = "partita.lstm_layer"
-KEPT: Final = {
-    "partita.lstm_layer.default": 5,
-    "partita.gru_layer.default": 6,
-}  # tensors like the output, by cuDNN (9.x)
-ROOM: Final[Bytes] = 256  # of cuDNN's besides
+# Tensors like its output that cuDNN (9.x) keeps of a layer for backward, and bytes besides.
+KEPT: Final = {"partita.lstm_layer.default": 5, "partita.gru_layer.default": 6}
+ROOM: Final[Bytes] = 256
 LINE: Final = 16  # fp32 elements of a line of the cache
 CONFLICT: Final = 256  # elements; rows that are a multiple of these fall into the same sets of the cache
 
