@@ -3,11 +3,13 @@
 wire     G1 G2 ---------- G1' Z1 G2' ---   a pass begins when all buckets of its stage are there; all but the first are
 compute  ...... F ------- X .......... B   gathered once the pass before is over, and so is the first, where that pass
                                            used it (X: given back). Sums to scatter go ahead of them, but for the last
+wire           Z1 -- Z2 -- Z3 ...          where only gradients are divided, a pack waits for room: until the sum of the
+compute  B P1 P2 ... P3 .. P4 F            bucket that was packed ROOM before it is scattered
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -18,11 +20,14 @@ from partita.graph.graph import Graph
 from partita.graph.homes import homes_of
 from partita.lowering.layout import completion
 from partita.lowering.schedules import Row
+from partita.lowering.shards import ROOM
 from partita.plan.memory import Shard
 from partita.program.space import Kind
 from partita.recipes.balance import numbered
 from partita.searches.pipes import Pipes
 from partita.units import Bytes, Seconds
+
+Buckets = tuple[tuple[Bytes, int], ...]  # (bytes, tensors) of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,10 @@ class CollectiveTimes:
         """Both at once."""
         carried = self.wiring.carried(size, self.circle)
         return self.wiring.waiting(size, self.circle) + carried * 2 * (size - self._share(size)) / self.width
+
+    def packs(self, buckets: Buckets) -> list[Seconds]:
+        """The packs of these."""
+        return [self.tensor * tensors + self.byte * size for size, tensors in buckets]
 
     def _share(self, size: Bytes) -> float:
         return self.item * -(-size // (self.item * self.circle.ranks))
@@ -72,7 +81,7 @@ class Gathers:
         byte = copy.element / self.item / peak
         return CollectiveTimes(circle, wiring, width, copy.tensor / peak, byte, self.item)
 
-    def _buckets(self, first: int, stop: int, most: Bytes) -> tuple[tuple[Bytes, int], ...]:
+    def _buckets(self, first: int, stop: int, most: Bytes) -> Buckets:
         """(bytes, tensors) of each bucket of the stage of these blocks, as they are laid out where no tensor is cut."""
         found: list[tuple[int, int]] = []
         for low, high, size in self.parameters:
@@ -87,12 +96,27 @@ class Gathers:
     ) -> list[list[Seconds]]:  # fmt: skip
         """Seconds before each pass of each place of the i-th point, with buckets of so many bytes; none are counted
         before the first pass of a round and backward of the last microbatch, whose weights come as it goes on."""
+        each = self._of_places(pipes, i, rows, most, blocks, wiring, copy)
+        return [_waits([_stage(collectives, stage) for stage in stages], row) for row, collectives, stages in each]
+
+    def crowded(
+        self, pipes: Pipes, i: int, rows: Sequence[Row], most: Bytes, blocks: int, wiring: Wiring, copy: Touch,
+        packed: str,
+    ) -> list[list[Seconds]]:  # fmt: skip
+        """The same where only gradients are divided, which are `packed` after that kind of pass: none are counted after
+        the last one of a stage, which is cut where its buckets are complete."""
+        each = self._of_places(pipes, i, rows, most, blocks, wiring, copy)
+        return [_crowded([_stall(collectives, stage) for stage in stages], row, packed)
+                for row, collectives, stages in each]  # fmt: skip
+
+    def _of_places(
+        self, pipes: Pipes, i: int, rows: Sequence[Row], most: Bytes, blocks: int, wiring: Wiring, copy: Touch
+    ) -> Iterator[tuple[Row, CollectiveTimes, Sequence[Buckets]]]:  # fmt: skip
+        """Of each place of the i-th point its row, its collectives, and the buckets of each of its stages."""
         edges = [*pipes.starts[i].ravel().tolist(), blocks]
-        stages, found = [self.buckets(a, b, most) for a, b in pairwise(edges)], []
+        stages = [self.buckets(a, b, most) for a, b in pairwise(edges)]
         for place, row in enumerate(rows):
-            collectives = self.collectives(pipes, i, place, wiring, copy)
-            found.append(_waits([_stage(collectives, stage) for stage in stages[place :: pipes.pipe]], row))
-        return found
+            yield row, self.collectives(pipes, i, place, wiring, copy), stages[place :: pipes.pipe]
 
     def tail(self, first: int, stop: int, most: Bytes, collectives: CollectiveTimes, shard: Shard) -> Seconds:
         """Seconds from when the last gradients of the stage of these blocks are packed to its next forward pass: their
@@ -107,13 +131,11 @@ class Gathers:
         return halves[-1] + (sum(halves) if shard in (Shard.OPTIMIZER, Shard.GRADIENTS) else halves[-1])
 
 
-def _stage(
-    collectives: CollectiveTimes, buckets: Sequence[tuple[Bytes, int]]
-) -> tuple[Seconds, Seconds, Seconds, Seconds]:
+def _stage(collectives: CollectiveTimes, buckets: Buckets) -> tuple[Seconds, Seconds, Seconds, Seconds]:
     """Seconds to gather all but the first bucket of a stage, and the first one after a forward pass; by how long that
     and the scatters of all but the last outlast the packs after a backward pass, and these scatters alone."""
     halves = [collectives.half(size) for size, _ in buckets]
-    packs = [collectives.tensor * tensors + collectives.byte * size for size, tensors in buckets]
+    packs = collectives.packs(buckets)
     if not halves:
         return 0.0, 0.0, 0.0, 0.0
     first, scatters, all_ = packs[0], sum(halves[:-1]), sum(packs)
@@ -136,3 +158,20 @@ def _waits(stages: Sequence[tuple[Seconds, ...]], row: Row) -> list[Seconds]:
                 else:
                     found[k] += several * (row[k - 1].kind == "B") * alone
     return found
+
+
+def _stall(collectives: CollectiveTimes, buckets: Buckets) -> Seconds:
+    """By how long the packs of a stage after one of its passes take longer than if they were not to wait for room."""
+    packs, packed, gone = collectives.packs(buckets), 0.0, list[Seconds]()
+    for n, ((size, _), pack) in enumerate(zip(buckets, packs, strict=True)):
+        packed = max(packed, gone[n - ROOM] if n >= ROOM else 0.0) + pack
+        gone.append(max(packed, gone[-1] if gone else 0.0) + collectives.half(size))
+    return packed - sum(packs)
+
+
+def _crowded(stages: Sequence[Seconds], row: Row, packed: str) -> list[Seconds]:
+    """Those of one place."""
+    finals = {(one.kind, one.chunk): one for one in row}
+    return [0.0] + [
+        stages[one.chunk] if one.kind == packed and finals[one.kind, one.chunk] != one else 0.0 for one in row[:-1]
+    ]

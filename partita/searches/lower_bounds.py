@@ -185,6 +185,8 @@ class LowerBounds:
         waits, packed = [[0.0] * len(row) for row in rows], "W" if order is Order.ZERO_BUBBLE else "B"
         if shard is PARAMETERS and packed == "B":
             waits = self.gathers.waits(pipes, i, rows, bucket, self.places.count, costs.wiring, costs.copy)
+        elif shard is GRADIENTS and pipes.data[i] > 1:
+            waits = self.gathers.crowded(pipes, i, rows, bucket, self.places.count, costs.wiring, costs.copy, packed)
         took = {"F": pipes.forward[i], "B": pipes.backward[i], "W": pipes.late[i]}
         seconds = {kind: (one / pipes.peaks[i]).ravel().tolist() for kind, one in took.items()}
         behind = {kind: ((kind == packed) * packs / pipes.peaks[i]).ravel().tolist() for kind in took}

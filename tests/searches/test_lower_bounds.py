@@ -17,6 +17,7 @@ from partita.graph.operator import Operator, Phase, Ref, reading
 from partita.graph.tensor import Tensor
 from partita.lowering.schedules import ROWS, under_way
 from partita.plan.schedule import Order
+from partita.searches import gathering
 from partita.searches.auto import auto, shortlist_of
 from partita.searches.lower_bounds import LowerBounds
 from partita.searches.space import Space, space_of
@@ -110,6 +111,24 @@ def test_no_point_is_below_its_floor(name: str, calibrated: bool, points: int) -
     near = nearness(graph, cluster, points, points // 3, measured_on(graph, cluster) if calibrated else None)
     if name == "fast wires" and not calibrated:
         assert (np.median(near, axis=0) > (0.6, 0.7)).all()
+
+
+@pytest.mark.parametrize("name", ["unlike wires", "narrow nodes", "cards on slow links"])
+def test_packs_of_divided_gradients_wait_for_room(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many buckets a stage, packs wait for scatters of those before them: the closer bound counts that, and is not
+    above the clock."""
+    graph, cluster = deep(16), CLUSTERS[name]
+    space, draw = space_on(graph, cluster), np.random.default_rng(3)
+    often = (space.column("microbatches") > 1) & (space.column("pipe") > 1) & (space.column("data") > 1)
+    some = draw.choice(np.flatnonzero((space.column("shard") == 2) & often), 8, replace=False)
+    rows = space.rows[some]
+    rows[:, -1] = graph.trained_bytes // 24
+    found = [LowerBounds(graph, cluster).seconds(Space(row[None]), closer=True)[0] for row in rows]
+    assert all(s <= clocked(graph, cluster, Space(rows).call(i))[0] * (1 + 1e-9) for i, s in enumerate(found))
+    monkeypatch.setattr(gathering, "ROOM", 24)
+    roomy = [LowerBounds(graph, cluster).seconds(Space(row[None]), closer=True)[0] for row in rows]
+    assert np.all(np.less_equal(roomy, found))
+    assert np.less(roomy, found).sum() > len(rows) // 2
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
