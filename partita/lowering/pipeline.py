@@ -86,7 +86,7 @@ class Pipeline:
             found[mesh.coordinate(rank, "pipe")].append(rank)
         return tuple(tuple(sorted(ranks, key=lambda r: mesh.coordinate(r, "data"))) for ranks in found)
 
-    @property
+    @cached_property
     def round_robin(self) -> bool:
         """Whether stages have replicas of their own, to which microbatches go round robin."""
         return any(stage.ranks for stage in self.plan.stages)
@@ -116,7 +116,7 @@ class Pipeline:
             mine = tuple(ranks[column] for column in group.ranks)
             yield StageReplicas(f"stage-{place}-{group.count}", mine, tuple(range(m)), counts, starts, group.ranks)
 
-    def peers(self, stage: int, replicas: StageReplicas, number: int) -> Ranks:
+    def peers(self, replicas: StageReplicas, stage: int, number: int) -> Ranks:
         """For each rank of these replicas the one that runs its microbatch `number` through `stage`."""
         holders = self.holders(stage)
         if self.round_robin:

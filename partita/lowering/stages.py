@@ -16,7 +16,7 @@ brought it or another stage of the same rank left it. Samples and labels are loa
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Final
 
 from partita.graph.graph import Graph
@@ -92,7 +92,7 @@ class _Writer:
         self.segments: list[Segment] = []
         self.body: list[Instruction] = []
         self.packed: dict[str, str] = {}
-        self.runs = cache(pipe.runs)
+        self.runs, self.peers = cache(pipe.runs), cache(partial(pipe.peers, replicas))
 
     def role(self) -> Role:
         schedule, pipe = self.pipe.plan.schedule, self.pipe
@@ -146,13 +146,17 @@ class _Writer:
         act = Load(self.starts[m], self.counts[m], f"0.{m}", share, stage=stage, fetch=fetch)
         return self._add(f"L{stage}#{m}", act, "data", f"F{stage}#{m}", rounds=1)
 
+    def _peers(self, stage: int, m: int) -> Ranks:
+        """Who runs microbatch `m` through a stage: of replicas of the mesh, the same for all microbatches."""
+        return self.peers(stage, m if self.pipe.round_robin else 0)
+
     def _receive(self, crossing: Crossing, m: int) -> str:
-        peers, parcel = self.pipe.peers(crossing.source, self.replicas, m), _parcel(crossing, self.counts[m])
+        peers, parcel = self._peers(crossing.source, m), _parcel(crossing, self.counts[m])
         key = f"{_way(crossing)}#{m}"
         return self._add(f"R{key}", Receive(parcel, peers, key, Space.VALUE, f"0.{m}"), _way(crossing))
 
     def _send(self, crossing: Crossing, m: int, after: str) -> None:
-        peers, parcel = self.pipe.peers(crossing.target, self.replicas, m), _parcel(crossing, self.counts[m])
+        peers, parcel = self._peers(crossing.target, m), _parcel(crossing, self.counts[m])
         key = f"{_way(crossing)}#{m}"
         self._add(f"S{key}", Send(parcel, peers, key, Space.VALUE, f"0.{m}"), _way(crossing), after)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import TypeAlias
 
 import numpy as np
@@ -58,15 +59,14 @@ def _names(program: Program, role: Role) -> None:
 def _ends(program: Program, numbers: dict[str, int]) -> Iterator[Ints]:
     """Two arrays: all sends, then all receives, sorted, each message as one number made of its key, source and
     target."""
-    size = program.size
-    ranks = {role.name: np.array(role.ranks, np.int64) for role in program.roles}
+    size, array = program.size, cache(partial(np.array, dtype=np.int64))
     for kind in (Send, Receive):
         found = [np.zeros(0, np.int64)]
         for role, i in program.instructions():
             if isinstance(i.act, kind):
                 first = numbers.setdefault(i.act.key, len(numbers)) * size
-                peers = np.array(i.act.to if isinstance(i.act, Send) else i.act.source, np.int64)
-                source, target = (ranks[role.name], peers) if kind is Send else (peers, ranks[role.name])
+                ranks, peers = array(role.ranks), array(i.act.to if isinstance(i.act, Send) else i.act.source)
+                source, target = (ranks, peers) if kind is Send else (peers, ranks)
                 found.append((first + source) * size + target)
         yield np.sort(np.concatenate(found))
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from partita.arrays import Array, Flags, Ints, Reals
 from partita.cost.costs import Costs, Demand
+from partita.cost.prices import Prices
 from partita.program.flight import in_flight
 from partita.program.program import Policy, Program, Role
 from partita.simulator.activities import Activities, GateSpec, assemble
@@ -90,8 +91,9 @@ def expand(
     layout = Layout(program, rounds, symmetry, np.arange(seats), seats)
     zeros = np.zeros(seats, np.int64)
     draft = Draft(np.zeros(seats), np.zeros(seats), zeros, zeros.copy(), zeros - 1)
+    prices = Prices(costs, program)
     for role in program.roles:
-        _work(draft, layout, role, costs, ports)
+        _work(draft, layout, role, prices, ports)
         _waits(draft, layout, role)
         _choices(draft, layout, role)
         _gates(draft, layout, role)
@@ -99,16 +101,13 @@ def expand(
     return Layout(program, rounds, symmetry, number, len(host)), _repeated(draft, host, number, rounds)
 
 
-def _work(draft: Draft, layout: Layout, role: Role, costs: Costs, ports: Ports) -> None:
+def _work(draft: Draft, layout: Layout, role: Role, prices: Prices, ports: Ports) -> None:
     """What each instruction asks of its own processor and of the cores that this shares with others."""
     seats, ranks = layout.seats(role), layout.kinds[role.name]
     alone = list(role.computing)
-    priced = [
-        costs.demand(layout.program, i.act) if own else Demand()
-        for i, own in zip(role.instructions, alone, strict=True)
-    ]
+    priced = [prices.of(i.act) if own else Demand() for i, own in zip(role.instructions, alone, strict=True)]
     core, latency = np.array([(demand.core, demand.latency) for demand in priced], np.float64).reshape(-1, 2).T
-    work = core[:, None] / speeds(costs, layout.program)[ranks]
+    work = core[:, None] / speeds(prices.costs, layout.program)[ranks]
     draft.latency[seats], draft.least[seats] = latency[:, None], work
     own = work[alone].ravel()
     for place in (ranks, ports.host_of[ranks]):

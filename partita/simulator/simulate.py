@@ -15,10 +15,9 @@ from partita.cost.costs import Costs
 from partita.cost.launching import sides
 from partita.cost.memory import Changes, changes_of, loaded_late
 from partita.cost.memory_curve import MOMENTS
+from partita.cost.prices import Prices
 from partita.cost.scratch import Processor
-from partita.cost.wiring import ALONE, circle_of
 from partita.program.breakdown import breakdown
-from partita.program.instruction import Collective
 from partita.program.ledger import step_of
 from partita.program.program import Program, Role
 from partita.program.shares import lockstep, shares_of
@@ -169,12 +168,11 @@ def peaks(setting: Setting, costs: Sequence[Costs], roles: Collection[str]) -> l
 
 def core_seconds(program: Program, costs: Costs) -> tuple[Seconds, ...]:
     """Core-seconds that each rank's instructions take in one step, on its own device."""
-    spent = [0.0] * program.size
+    spent, prices = [0.0] * program.size, Prices(costs, program)
     for role in program.roles:
         total = 0.0
         for i in role.instructions:
-            among = circle_of(i.act.groups[0], costs.cluster) if isinstance(i.act, Collective) else ALONE
-            total += costs.demand(program, i.act, among).core
+            total += prices.of(i.act).core
         for rank in role.ranks:
             spent[rank] = total / costs.speed(rank) / max(program.steps, 1)
     return tuple(spent)

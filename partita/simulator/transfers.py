@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -250,7 +250,7 @@ def _ends(
 ) -> tuple[Ints, Ints, Ints, Ints, Reals, Reals, Reals]:  # fmt: skip
     """Of one end of every message: key, its rank, the other's, slot, core-seconds, latency, bytes."""
     ranks = {role.name: np.array(role.ranks, np.int64) for role in program.roles}
-    width = [len(role.ranks) for role, _ in found]
+    width, ranked = [len(role.ranks) for role, _ in found], cache(_ranked)
     peers, numbers, prices = [np.zeros(0, np.int64)], [], []
     known: dict[tuple[type, Space, str], tuple[Seconds, Seconds, Bytes]] = {}  # of what is moved, whoever does it
     for role, i in found:
@@ -260,13 +260,18 @@ def _ends(
         if moved not in known:
             demand = costs.demand(program, act)
             known[moved] = (demand.core, demand.latency, program.payload(act))
-        peers.append(np.broadcast_to(act.to if isinstance(act, Send) else act.source, len(role.ranks)))
+        peers.append(ranked(act.to if isinstance(act, Send) else act.source, len(role.ranks)))
         numbers.append((keys.setdefault(act.key, len(keys)), slots[role.name][i.name]))
         prices.append(known[moved])
     key, slot = np.repeat(np.array(numbers, np.int64).reshape(-1, 2), width, axis=0).T
     core, latency, size = np.repeat(np.array(prices, np.float64).reshape(-1, 3), width, axis=0).T
     mine = np.concatenate([np.zeros(0, np.int64), *(ranks[role.name] for role, _ in found)])
     return key, mine, np.concatenate(peers), slot, core, latency, size
+
+
+def _ranked(numbers: tuple[int, ...], ranks: int) -> Ints:
+    """One number for each of so many ranks, of a field that may have one for all."""
+    return np.broadcast_to(np.array(numbers, np.int64), ranks)
 
 
 def speeds(costs: Costs, program: Program) -> Reals:

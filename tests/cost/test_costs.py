@@ -10,15 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.cost.costs import Touch
+from partita.cost.datasheet import datasheet_costs
 from partita.cost.memory import peak_memory
 from partita.cost.naive import naive
+from partita.cost.prices import Prices
 from partita.cost.rings import bytes_sent
+from partita.cost.wiring import ALONE, circle_of
 from partita.errors import CostError
 from partita.graph.graph import Graph, Optimizer
-from partita.program.instruction import Combine, Kind, Mix, Pack, Space, Term, Update
+from partita.program.instruction import Collective, Combine, Kind, Mix, Pack, Space, Term, Update
 from partita.program.program import Program
 from tests.priced import priced, whole_cores
 from tests.programs import program_by
+from tests.searches.accelerators import deep
 from tests.small import cluster_of, two_layers
 
 PARAMETERS, TANGENT = (4 * 6 + 6 * 2) * 4, 4
@@ -109,3 +113,23 @@ def test_the_naive_guess_is_computing_and_bytes(size: int) -> None:
     found = naive(program, costs)
     assert found["sum"] == pytest.approx(10e-3 + slowest)
     assert found["max"] == pytest.approx(max(10e-3, slowest))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "zero_bubble(stages=2,data=2,microbatches=2,bucket_bytes=96,shard=gradients,recompute=full)",
+        "interleaved(stages=2,chunks=2,data=2,microbatches=2,shard=parameters)",
+        "ps_sync(bucket_bytes=96,servers=2)",
+        "ddp(bucket_bytes=96,codec=fp16)",
+    ],
+)
+def test_what_is_priced_once_costs_what_each_does(text: str) -> None:
+    """Of acts that differ in their microbatch, in whom they go to, or in nothing."""
+    graph, machines = deep(16), cluster_of(4)
+    program, costs = program_of(graph, text, 4), datasheet_costs(graph, machines, (1, 2, 4, 8, 16))
+    prices = Prices(costs, program)
+    for _, i in program.instructions():
+        among = circle_of(i.act.groups[0], machines) if isinstance(i.act, Collective) else ALONE
+        assert prices.of(i.act) == costs.demand(program, i.act, among)
+    assert len(prices.known) < program.length
