@@ -133,7 +133,7 @@ def crossed(lines: Sequence[Line]) -> None:
         for at, second in was:
             pair = (one.plan, other.plan) if second else (other.plan, one.plan)
             near = min(said, key=lambda x, at=at: abs(math.log(x / at)), default=0.0)  # type: ignore[misc]
-            errors += [abs(math.log(near / at))] * bool(near)
+            errors += [abs(math.log(near / at))] if near else []
             cells = show_bandwidth(near) if near else "nowhere", show_bandwidth(at)
             print(f"| {' / '.join(pair)} | {' | '.join(cells)} | {f'{math.log(near / at):+.2f}' if near else ''} |")
         for at in said if not was else ():
