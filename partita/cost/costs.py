@@ -231,7 +231,7 @@ class Costs:
         coding = program.coding[name]
         bucket, touch = program.bucket[coding.bucket], self.codec(coding.codec)[way]
         size = bucket.owned if way and coding.edges else bucket.elements
-        return touch.of(size) + (1 - way) * max(len(coding.parts) - 1, 0) * touch.call
+        return touch.of(size, coding.tensors * (1 if way else max(len(coding.parts), 1)))
 
     def codec(self, codec: Codec) -> tuple[Touch, Touch]:
         """The costs of encoding and of decoding: as measured, or measured with other settings of the codec, or else

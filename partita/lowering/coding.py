@@ -81,10 +81,12 @@ def codings(wire: Wire, bucket: Bucket, graph: Graph) -> tuple[Coding, ...]:
         return ()
     spec, dtype, name = spec_of(check_codec(codec)), message_dtype(codec, bucket.dtype), f"{bucket.name}.{codec.name}"
     if spec.counts:
-        counts = spec.counts(shapes_of(graph, bucket), settings_of(codec))
+        shapes = shapes_of(graph, bucket)
+        matrices = max(sum(len(shape) > 1 for shape in shapes), 1)
+        counts = spec.counts(shapes, settings_of(codec))
         names = [f"{name}.{i}" if i else name for i in range(len(counts))]
         return tuple(
-            Coding(names[i], bucket.name, codec, dtype, count, before=tuple(names[:i]))
+            Coding(names[i], bucket.name, codec, dtype, count, before=tuple(names[:i]), tensors=matrices)
             for i, count in enumerate(counts)
         )
     return (coding_of(codec, bucket, name),)

@@ -18,7 +18,7 @@ from partita.cost.rings import bytes_sent
 from partita.cost.wiring import ALONE, circle_of
 from partita.errors import CostError
 from partita.graph.graph import Graph, Optimizer
-from partita.program.instruction import Collective, Combine, Kind, Mix, Pack, Space, Term, Update
+from partita.program.instruction import Collective, Combine, Decode, Encode, Kind, Mix, Pack, Space, Term, Update
 from partita.program.program import Program
 from tests.priced import priced, whole_cores
 from tests.programs import program_by
@@ -133,3 +133,19 @@ def test_what_is_priced_once_costs_what_each_does(text: str) -> None:
         among = circle_of(i.act.groups[0], machines) if isinstance(i.act, Collective) else ALONE
         assert prices.of(i.act) == costs.demand(program, i.act, among)
     assert len(prices.known) < program.length
+
+
+@pytest.mark.parametrize(("plan", "name", "calls"), [
+    ("ddp(codec=powersgd)", "powersgd", (2, 2)), ("ddp(codec=onebit)", "onebit", (1, 1)),
+    ("zero2(codec=onebit)", "onebit", (4, 1)),
+])  # fmt: skip
+def test_a_codec_costs_a_call_for_each_matrix_or_part(plan: str, name: str, calls: tuple[int, int]) -> None:
+    """Of two matrices in a bucket PowerSGD factors each; where four ranks own parts, each part is encoded by itself."""
+    graph, cluster = two_layers(64), whole_cores(4, 1e9)
+    program = program_by(plan, graph, cluster)
+    codecs = {name: (Touch(1.0, 0.0), Touch(1.0, 0.0))}
+    costs = replace(priced(graph, cluster, [2]), codecs=codecs)
+    acts = [i.act for i in program.roles[0].instructions]
+    ahead = {costs.demand(program, act).core for act in acts if isinstance(act, Encode)}
+    back = {costs.demand(program, act).core / max(len(act.sources), 1) for act in acts if isinstance(act, Decode)}
+    assert (ahead, back) == ({float(calls[0])}, {float(calls[1])})
