@@ -6,20 +6,19 @@ before |inputs|   during |inputs|results|workspace|   after |inputs|results|    
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from partita.graph.graph import Graph
 from partita.lab.bench import Bench
 from partita.lab.operator_timing import OperatorCase, make_case
+from partita.runtime.device import clear_workspaces
 from partita.units import Bytes
 
 
 def workspace_bytes(examples: Sequence[tuple[str, Graph, int]], device: str) -> tuple[dict[str, Bytes], Bytes]:
     """(those of each (name, graph, index), and those that are still taken when all operators have ended)."""
-    clear: Any = torch._C._cuda_clearCublasWorkspaces
-    clear()
+    clear_workspaces()
     begun, bench = torch.cuda.memory_allocated(device), Bench(device, ring=0)
     found = {example[0]: _beyond(make_case(*example, bench), device) for example in examples}
     return {name: size for name, size in found.items() if size}, torch.cuda.memory_allocated(device) - begun

@@ -71,6 +71,12 @@ def taken_up(device: str, seed: int) -> None:
         torch.cuda.manual_seed(seed)
 
 
+def clear_workspaces() -> None:
+    """Give back the memory that cuBLAS keeps on accelerators; its next product takes it again."""
+    clear: Any = torch._C._cuda_clearCublasWorkspaces
+    clear()
+
+
 def on(device: str) -> AbstractContextManager[Any]:
     """A context in which a thread launches to the device."""
     return nullcontext() if device == CPU else torch.cuda.device(device)

@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from partita.cost.memory_curve import MOMENTS, highest
 from partita.program.timeline import Span
-from partita.runtime.device import CPU
+from partita.runtime.device import CPU, clear_workspaces
 from partita.units import Bytes, Seconds
 
 
@@ -79,8 +79,7 @@ class Counted:
 
     def __init__(self, device: str) -> None:
         self.device = device
-        clear: Any = torch._C._cuda_clearCublasWorkspaces  # what micro-benchmarks left
-        clear()
+        clear_workspaces()  # which micro-benchmarks left
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
 
