@@ -89,7 +89,7 @@ class Posting:
         self, kind: Kind, tensor: torch.Tensor, group: Ranks, lane: str, key: str, round: int, edges: Ranks = ()
     ) -> Steps:
         schedule = schedule_of(kind, BACKEND, len(group))
-        return in_halves(self, schedule, tensor, edges, group, key, round)
+        return in_halves(self, schedule, tensor, edges, group, key, round, least=8)
 
 
 @st.composite
