@@ -126,11 +126,14 @@ class Cluster:
         return tuple(self.root.devices())
 
     def changed(self, change: Callable[[Device], Device]) -> Cluster:
-        """The cluster with every device as `change` makes it."""
+        """The cluster with every device as `change` makes it; what is one group or device before is one after."""
+        made = dict[int, Group | Device]()
 
         def below(group: Group) -> Group:
-            members = (below(m) if isinstance(m, Group) else change(m) for m in group.members)
-            return replace(group, members=tuple(members))
+            for m in group.members:
+                if id(m) not in made:
+                    made[id(m)] = below(m) if isinstance(m, Group) else change(m)
+            return replace(group, members=tuple(made[id(m)] for m in group.members))
 
         return replace(self, root=below(self.root))
 

@@ -94,7 +94,7 @@ def gathered(
         line += (replace(one, after=(*one.after, *begun[n])) if n in begun else one, *over.get(n, ()))
     at = {one.name: n for n, one in enumerate(line)}
     final = {use.bucket.name: name for name, use in zip(names, uses, strict=True)}
-    earlier: dict[str, str] = {}
+    earlier, acts = dict[str, str](), dict[str, Collective]()  # of each bucket one act, however often it is used
     found = []
     for j, (name, use) in enumerate(zip(names, uses, strict=True)):
         back, before = divmod(j - ahead, len(uses))
@@ -111,6 +111,6 @@ def gathered(
         waits.append(After(line[place].name, rounds))
         shares = use.bucket.shares
         assert shares
-        act = Collective(Kind.ALL_GATHER, bucket, shares.groups, Space.PARAMETER)
+        act = acts.setdefault(bucket, Collective(Kind.ALL_GATHER, bucket, shares.groups, Space.PARAMETER))
         found.append((trigger, Instruction(f"G{name}", act, "wire", tuple(dict.fromkeys(waits)))))
     return line, found

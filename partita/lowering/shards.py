@@ -130,7 +130,7 @@ class _Writer:
     def __init__(self, program: Program, graph: Graph, memory: Memory, role: Role, held: dict[str, int]) -> None:
         self.program, self.graph, self.role = program, graph, role
         work = [i for i in role.on("compute") if isinstance(i.act, Compute | Pack)]
-        self.held = held
+        self.held, self.acts = held, dict[str, Collective]()  # of each bucket one sum, in every microbatch
         packed = dict.fromkeys(i.act.bucket for i in work if isinstance(i.act, Pack) and i.act.bucket != WEIGHT)
         self.buckets = [program.bucket[name] for name in packed]
         self.reads = reads_of(program, graph, role, self.buckets)
@@ -198,6 +198,7 @@ class _Writer:
         made, groups = self.codings.get(bucket.name), bucket.shares.groups
         if made is None:
             scatter = Collective(Kind.REDUCE_SCATTER, bucket.name, groups, codec=self.hops[bucket.name])
+            scatter = self.acts.setdefault(bucket.name, scatter)
             self.wire.append((place, Instruction(f"Z{tag}", scatter, "wire", (After(pack),))))
             return f"Z{tag}"
         group = next(group for group in groups if self.role.ranks[0] in group)

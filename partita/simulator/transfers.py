@@ -7,26 +7,22 @@ Receive on rank 1 ---+                     its processors and ports   ----+
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
 from partita.arrays import Flags, Ints, Reals
 from partita.cost.costs import Costs
-from partita.cost.rings import collective_bytes
-from partita.cost.wiring import Circle, circle_of
 from partita.errors import ProgramError
-from partita.program.instruction import Collective, Instruction, Receive, Send, Space
+from partita.program.instruction import Instruction, Receive, Send, Space
 from partita.program.program import Program, Role
+from partita.simulator.collectives import collectives, flowing
 from partita.simulator.crowds import peers_at_once, posted
-from partita.simulator.hops import Columns, scheduled
+from partita.simulator.hops import Columns
 from partita.simulator.ports import Ports
 from partita.units import Bytes, Seconds
-from partita.wire.algorithms import by_hops
-
-Groups = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +58,8 @@ def transfers_of(program: Program, costs: Costs, ports: Ports) -> Transfers:
         slots[role.name] = {i.name: first + j for j, i in enumerate(role.instructions)}
         first += len(role.instructions)
     parts, count = [], 0
-    for part in (*_collectives(program, costs, ports, slots), _messages(program, costs, ports, slots)):
+    together = collectives(program, costs, ports, slots, speeds(costs, program), role_of(program))
+    for part in (*together, flowing(_messages(program, costs, ports, slots))):
         parts.append(part | {"who": part["who"] + count, "at": part["at"] + count})
         count += len(part["latency"])
     columns = {
@@ -75,9 +72,7 @@ def transfers_of(program: Program, costs: Costs, ports: Ports) -> Transfers:
     count = len(columns["amount"])
     columns["times"] = np.pad(times, (0, count - len(times)), constant_values=1.0)
     columns["again"] = np.zeros(count, np.bool_)
-    flows = columns["amount"] > 0
-    demands = {name: columns[name][flows] for name in ("at", "resource", "amount", "times", "again")}
-    return Transfers(**columns | demands)
+    return Transfers(**columns)
 
 
 def _on_hosts(columns: Columns, ports: Ports) -> Columns:
@@ -96,118 +91,6 @@ def _on_hosts(columns: Columns, ports: Ports) -> Columns:
         "at": np.concatenate([at, pairs // total]), "resource": np.concatenate([resource, pairs % total]),
         "amount": np.concatenate([amount, summed]),
     }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Rings:
-    """Rings of ranks: entry k says that `rank[k]` is `place[k]` in ring `ring[k]`, sending to `target[k]`; `role` has
-    the number of each rank's role."""
-
-    groups: Groups
-    ports: Ports
-    role: Ints
-
-    @cached_property
-    def members(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """(ring, rank, place, target) of every member, ring after ring."""
-        sizes = self.sizes
-        ring = np.repeat(np.arange(len(sizes)), sizes)
-        rank = np.array([rank for group in self.groups for rank in group], np.int64)
-        start = np.cumsum(sizes) - sizes
-        place = np.arange(len(rank)) - start[ring]
-        return ring, rank, place, rank[start[ring] + (place + 1) % sizes[ring]]
-
-    @cached_property
-    def sorted_members(self) -> tuple[Ints, Ints, Ints]:
-        """(ring, rank, the rank's role) of every member, sorted."""
-        ring, rank, _, _ = self.members
-        order = np.lexsort((rank, ring))
-        return ring[order], rank[order], self.role[rank[order]]
-
-    @cached_property
-    def sizes(self) -> Ints:
-        """Ranks of each ring."""
-        return np.array([len(group) for group in self.groups], np.int64)
-
-    @cached_property
-    def circles(self) -> tuple[Circle, ...]:
-        """The Circle of each ring, with its longest way between neighbours."""
-        return tuple(
-            replace(circle_of(group, self.ports.cluster), way=way)
-            for group, way in zip(self.groups, self.longest.tolist(), strict=True)
-        )
-
-    @cached_property
-    def longest(self) -> Reals:
-        """Seconds of the longest way between neighbours of each ring."""
-        ring, rank, _, target = self.members
-        found = np.zeros(len(self.groups))
-        np.maximum.at(found, ring, self.ports.routes(rank, target)[2])
-        return found
-
-    @cached_property
-    def loads(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """(ring, resource) of all that they pass, and by (member, entry) pairs which of these each message passes."""
-        ring, rank, _, target = self.members
-        member, resource, _ = self.ports.routes(rank, target)
-        total = self.ports.resources.size
-        passed, entry = np.unique(ring[member] * total + resource, return_inverse=True)
-        return passed // total, passed % total, member, entry
-
-
-def _collectives(program: Program, costs: Costs, ports: Ports, slots: dict[str, dict[str, int]]) -> Iterator[Columns]:
-    speed, roles = speeds(costs, program), role_of(program)
-    numbers = {role.name: number for number, role in enumerate(program.roles)}
-    by_name: dict[str, list[tuple[Role, Collective]]] = {}
-    for role, i in program.instructions():
-        if isinstance(i.act, Collective):
-            by_name.setdefault(i.name, []).append((role, i.act))
-    known: dict[tuple[Groups, ...], Rings] = {}
-    taken: dict[tuple[tuple[Groups, ...], Collective], Columns] = {}  # microbatches send the same again and again
-    for name, acts in by_name.items():
-        key, act = tuple(dict.fromkeys(act.groups for _, act in acts)), acts[0][1]
-        if key not in known:
-            known[key] = Rings(tuple(dict.fromkeys(group for groups in key for group in groups)), ports, roles)
-        rings = known[key]
-        if (key, act) not in taken:
-            took = _in_hops if by_hops(act) else _in_rings
-            taken[key, act] = took(program, act, costs, ports, speed, rings)
-        slot = np.full(len(program.roles), -1, np.int64)
-        for role, _ in acts:
-            slot[numbers[role.name]] = slots[role.name][name]
-        ring, rank, role_at = rings.sorted_members
-        yield {"who": ring, "rank": rank, "slot": slot[role_at]} | taken[key, act]
-
-
-def _in_rings(program: Program, act: Collective, costs: Costs, ports: Ports, speed: Reals, rings: Rings) -> Columns:
-    """What a ring takes in each group: as a whole, for it may have thousands of ranks."""
-    ring, rank, place, target = rings.members
-    at, resource, member, entry = rings.loads
-    demands = {circle: costs.demand(program, act, circle) for circle in set(rings.circles)}
-    parts = {circle: costs.carried(program, act, circle) for circle in demands}
-    sent = np.zeros(len(rank))
-    for p in np.unique(rings.sizes).tolist():
-        ours = rings.sizes[ring] == p
-        sent[ours] = np.array(collective_bytes(program, act, p))[place[ours]]
-    core, wait, part = np.array(
-        [(demands[circle].core, demands[circle].latency, parts[circle]) for circle in rings.circles]
-    ).T
-    work = core[ring] / speed[rank]
-    least = np.zeros(len(core))
-    np.maximum.at(least, ring, work)
-    return {
-        "latency": wait, "least": least,
-        "at": np.concatenate([ring, at]), "resource": np.concatenate([rank, resource]),
-        "amount": np.concatenate([work, part[at] * np.bincount(entry, sent[member], len(at))]),
-        "source": rank, "target": target, "size": sent,
-    }  # fmt: skip
-
-
-def _in_hops(program: Program, act: Collective, costs: Costs, ports: Ports, speed: Reals, rings: Rings) -> Columns:
-    """What any other schedule takes in each group."""
-    parts = [scheduled(program, act, group, costs, ports, speed) for group in rings.groups]
-    parts = [part | {"at": part["at"] + number} for number, part in enumerate(parts)]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _messages(program: Program, costs: Costs, ports: Ports, slots: dict[str, dict[str, int]]) -> Columns:
