@@ -32,6 +32,7 @@ from partita.runtime.processes import Processes
 from partita.searches.sweep import crossings
 from partita.units import show_bandwidth
 from partita.wire.algorithms import BACKEND, all_reduce
+from partita.wire.schedule import even_edges, in_halves, longest
 
 SIZES = (2**16, 2**18, 2**20, 2**22, 2**24, 2**26)
 TASK = "digits-cnn"  # costs want one; links are alike for all
@@ -56,7 +57,11 @@ def reduce_by(name: str, transport: Processes, tensor: torch.Tensor) -> None:
     if name == BACKEND:
         dist.all_reduce(tensor)
         return
-    for pending in by_schedule(transport, all_reduce(name, len(group)), tensor, group, name, 0):
+    schedule = all_reduce(name, len(group))
+    edges = even_edges(tensor.numel(), schedule.parts)
+    if name == "ring":
+        schedule, edges = in_halves(schedule, edges, longest(edges) * tensor.element_size())
+    for pending in by_schedule(transport, schedule, tensor, group, name, 0, edges=edges):
         pending.block(60.0)
 
 
@@ -65,6 +70,7 @@ def on_a_device(names: Sequence[str], sizes: Sequence[int], turns: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     transport = Processes(dist.get_rank())
+    transport.join([], 60.0, messages=True)
     for size in sizes:
         tensor, found = torch.zeros(size // 4), {name: list[float]() for name in names}
         for turn in range(turns + 1):

@@ -9,16 +9,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
-from itertools import pairwise
-from typing import Final, Protocol
+from typing import Protocol
 
 import torch
 
 from partita.runtime.transport import Pending, Steps, Transport
-from partita.units import Bytes
-from partita.wire.schedule import STRANDS, Hop, Schedule, cut, even_edges, own_steps, stranded, strands_of
-
-HALF: Final[Bytes] = 2**20  # of a part; two messages of less take longer than the addition that they hide
+from partita.wire.schedule import Hop, Schedule, even_edges, own_steps, strands_of
 
 
 class Code(Protocol):
@@ -55,17 +51,6 @@ def by_schedule(
         yield from waits
         if (more := next(run, None)) is not None:
             turns.append((run, more))
-
-
-def in_halves(
-    transport: Transport, schedule: Schedule, flat: torch.Tensor, edges: Sequence[int], group: Sequence[int], key: str,
-    round: int, least: Bytes = HALF,
-) -> Steps:  # fmt: skip
-    """As `by_schedule`, but where the longest part has two halves of `least` bytes each part is sent in two, so that
-    one half is on its way while the other is added."""
-    if max(b - a for a, b in pairwise(edges)) * flat.element_size() >= STRANDS * least:
-        schedule, edges = stranded(schedule, STRANDS), cut(edges, STRANDS)
-    yield from by_schedule(transport, schedule, flat, group, key, round, edges=edges)
 
 
 def _stepping(

@@ -23,11 +23,12 @@ from partita.cost.rings import bytes_sent
 from partita.errors import RunError
 from partita.program.instruction import Kind
 from partita.runtime.channel import Channel
-from partita.runtime.hops import in_halves
+from partita.runtime.hops import by_schedule
 from partita.runtime.transport import BlockingMessage, PeerGone, Pending, Steps, Tags
 from partita.runtime.ways import Ways, link, open_ways, ways_here
 from partita.units import Bytes, Seconds
 from partita.wire.algorithms import BACKEND, schedule_of
+from partita.wire.schedule import in_halves, longest
 
 ASK: Final[Seconds] = 20e-6
 EXCHANGES: Final = 8
@@ -195,7 +196,9 @@ class Processes:
         among, place = self.groups[lane, group], group.index(self.rank)
         if kind in (Kind.REDUCE_SCATTER, Kind.ALL_GATHER) and tensor.is_cpu:
             # gloo's own reduce-scatter is an all-reduce, of twice the bytes, and its gather wants equal parts
-            return in_halves(self, schedule_of(kind, BACKEND, len(group)), tensor, edges, group, key, round)
+            ring, parts = schedule_of(kind, BACKEND, len(group)), longest(edges) * tensor.element_size()
+            schedule, cuts = in_halves(ring, edges, parts)
+            return by_schedule(self, schedule, tensor, group, key, round, edges=cuts)
         self._count(bytes_sent(kind, tensor.numel(), tensor.element_size(), len(group), edges)[place])
         flying = Work if tensor.is_cpu else StreamCollective
         if kind is Kind.ALL_REDUCE:

@@ -18,13 +18,13 @@ from partita.wire.codec import coded_size
 from partita.wire.doubling import binary_blocks, halving_doubling, recursive_doubling
 from partita.wire.layers import butterfly, hierarchical
 from partita.wire.rings import pairwise, pairwise_scatter, ring, ring_all_gather, ring_reduce_scatter
-from partita.wire.schedule import STRANDS, Schedule, Sparse, cut, even_edges, stranded
+from partita.wire.schedule import Schedule, Sparse, even_edges, in_halves, longest
 from partita.wire.trees import tree, tree_broadcast
 
 BACKEND: Final = "backend"
 AUTO: Final = "auto"
 PAIRWISE: Final = "pairwise"
-STRAND: Final[Bytes] = 2**16  # of a message; shorter ones cost more calls than strands save
+CODED_HALF: Final[Bytes] = 2**16  # of a message; shorter ones cost more calls than halves save
 ALGORITHMS: Final[dict[str, Callable[..., Schedule]]] = {
     "ring": ring, "tree": tree, "doubling": recursive_doubling, "halving": halving_doubling, "blocks": binary_blocks,
     "pairwise": pairwise, "hierarchical": hierarchical, "butterfly": butterfly,
@@ -87,14 +87,15 @@ def schedule_of(kind: Kind, algorithm: str, ranks: int) -> Schedule:
 def course(program: Program, act: Collective, ranks: int) -> tuple[Schedule, tuple[int, ...]]:
     """The schedule by which a collective that goes by messages goes, and the edges between the parts of its vector.
 
-    A ring that encodes long messages has two strands: one is on its way while the other is encoded or decoded.
+    A ring of long messages goes in halves: one is on its way while the other is encoded, decoded or added.
     """
     whole, (elements, item) = schedule_of(act.kind, act.algorithm, ranks), program.extent(act, ranks)
     edges = program.edges(act) or even_edges(elements, whole.parts)
-    message = coded_size(act.codec, elements // whole.parts, item) if act.codec else 0
-    if act.algorithm in (BACKEND, "ring") and message >= STRANDS * STRAND:
-        return stranded(whole, STRANDS), cut(edges, STRANDS)
-    return whole, edges
+    if act.algorithm not in (BACKEND, "ring"):
+        return whole, edges
+    if act.codec is None:
+        return in_halves(whole, edges, longest(edges) * item)
+    return in_halves(whole, edges, coded_size(act.codec, elements // whole.parts, item), CODED_HALF)
 
 
 def by_messages(act: Collective) -> bool:

@@ -22,7 +22,8 @@ from typing import Final
 from partita.errors import ProgramError
 from partita.units import Bytes
 
-STRANDS: Final = 2  # one is on its way while the other is added or coded
+HALVES: Final = 2  # strands: one is on its way while the other is added or coded
+HALF: Final[Bytes] = 2**20  # of a message; two of less take longer than the addition that they hide
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,19 @@ def strands_of(whole: Schedule) -> tuple[Schedule, ...]:
         for number in range(whole.strands)
     ]
     return tuple(replace(whole, steps=steps, strands=1) for steps in kept)
+
+
+def in_halves(
+    whole: Schedule, edges: tuple[int, ...], message: Bytes, least: Bytes = HALF
+) -> tuple[Schedule, tuple[int, ...]]:
+    """The schedule and its edges in two strands, if two halves of its longest `message` have `least` bytes each; as
+    they are if not."""
+    return (stranded(whole, HALVES), cut(edges, HALVES)) if message >= HALVES * least else (whole, edges)
+
+
+def longest(edges: Sequence[int]) -> int:
+    """Elements of the longest part."""
+    return max(b - a for a, b in pairwise(edges))
 
 
 def cut(edges: Sequence[int], of: int) -> tuple[int, ...]:

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from partita.cost.rings import bytes_sent
 from partita.program.instruction import Kind
-from partita.runtime.hops import by_schedule, in_halves
+from partita.runtime.hops import by_schedule
 from partita.runtime.inprocess import InProcess, Rendezvous
 from partita.runtime.transport import Pending, Steps
 from partita.wire.algorithms import BACKEND, schedule_of
+from partita.wire.schedule import in_halves, longest
 from tests.threads import each_in_a_thread
 
 Ranks = tuple[int, ...]
@@ -89,7 +90,8 @@ class Posting:
         self, kind: Kind, tensor: torch.Tensor, group: Ranks, lane: str, key: str, round: int, edges: Ranks = ()
     ) -> Steps:
         schedule = schedule_of(kind, BACKEND, len(group))
-        return in_halves(self, schedule, tensor, edges, group, key, round, least=8)
+        halves, cuts = in_halves(schedule, edges, longest(edges) * tensor.element_size(), least=8)
+        return by_schedule(self, halves, tensor, group, key, round, edges=cuts)
 
 
 @st.composite
