@@ -24,7 +24,6 @@ from partita.wire.trees import tree, tree_broadcast
 BACKEND: Final = "backend"
 AUTO: Final = "auto"
 PAIRWISE: Final = "pairwise"
-CODED_HALF: Final[Bytes] = 2**16  # of a message; shorter ones cost more calls than halves save
 ALGORITHMS: Final[dict[str, Callable[..., Schedule]]] = {
     "ring": ring, "tree": tree, "doubling": recursive_doubling, "halving": halving_doubling, "blocks": binary_blocks,
     "pairwise": pairwise, "hierarchical": hierarchical, "butterfly": butterfly,
@@ -93,9 +92,8 @@ def course(program: Program, act: Collective, ranks: int) -> tuple[Schedule, tup
     edges = program.edges(act) or even_edges(elements, whole.parts)
     if act.algorithm not in (BACKEND, "ring"):
         return whole, edges
-    if act.codec is None:
-        return in_halves(whole, edges, longest(edges) * item)
-    return in_halves(whole, edges, coded_size(act.codec, elements // whole.parts, item), CODED_HALF)
+    message = coded_size(act.codec, elements // whole.parts, item) if act.codec else longest(edges) * item
+    return in_halves(whole, edges, message)
 
 
 def by_messages(act: Collective) -> bool:

@@ -23,7 +23,7 @@ from partita.errors import ProgramError
 from partita.units import Bytes
 
 HALVES: Final = 2  # strands: one is on its way while the other is added or coded
-HALF: Final[Bytes] = 2**20  # of a message; two of less take longer than the addition that they hide
+HALF: Final[Bytes] = 2**20  # of a message; two of less take longer than what they hide
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +148,13 @@ def strands_of(whole: Schedule) -> tuple[Schedule, ...]:
 
 
 def in_halves(
-    whole: Schedule, edges: tuple[int, ...], message: Bytes, least: Bytes = HALF
+    whole: Schedule, edges: tuple[int, ...], message: Bytes, least: Bytes | None = None
 ) -> tuple[Schedule, tuple[int, ...]]:
-    """The schedule and its edges in two strands, if two halves of its longest `message` have `least` bytes each; as
-    they are if not."""
-    return (stranded(whole, HALVES), cut(edges, HALVES)) if message >= HALVES * least else (whole, edges)
+    """The schedule and its edges in two strands, if two halves of its longest `message` have `least` bytes (None: HALF)
+    each; as they are if not."""
+    if message < HALVES * (HALF if least is None else least):
+        return whole, edges
+    return stranded(whole, HALVES), cut(edges, HALVES)
 
 
 def longest(edges: Sequence[int]) -> int:

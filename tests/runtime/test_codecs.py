@@ -15,7 +15,7 @@ from partita.runtime.check import TOLERANCE, checked
 from partita.runtime.coding import coding_key
 from partita.simulator.simulate import simulate
 from partita.task import Task
-from partita.wire import algorithms
+from partita.wire import schedule
 from tests.captures import capture
 from tests.priced import priced, whole_cores
 from tests.programs import program_by
@@ -78,7 +78,7 @@ def test_owners_equal_their_replay(plan: str) -> None:
 def test_rings_in_strands_equal_their_replay(plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Long messages go in two strands, each of which is encoded by itself."""
     one = bytes_of(plan)
-    monkeypatch.setattr(algorithms, "CODED_HALF", 8)
+    monkeypatch.setattr(schedule, "HALF", 8)
     assert replayed(perceptron(), plan, 3) <= TOLERANCE
     assert (bytes_of(plan) > one) is ("truncate" not in plan)  # a scale for each part, twice as many
 
