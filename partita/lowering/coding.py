@@ -14,7 +14,8 @@ hop          wire        A0--      a schedule each of whose messages is encoded 
 to owners    wire        Z0--      E0 makes a message of each owner's part, Z0 brings each owner those of all, and
              decode          D0    D0 sums what they say; or a ring each of whose messages is encoded (`shards`)
 
-E0 of a round waits for D0 of the one before, which still reads the coding.
+E0 of a round waits for D0 of the one before, which still reads the coding; where gradients of several rounds are under
+way, for that of so many rounds before.
 
 A bound on each worker's own gradient and momentum ahead of the codec (SP-03) come between:
 
@@ -74,8 +75,9 @@ def at(wire: Wire, where: str) -> Codec | None:
     return next((codec for codec in wire.codecs if codec.where == where), None)
 
 
-def codings(wire: Wire, bucket: Bucket, graph: Graph) -> tuple[Coding, ...]:
-    """What is made of a bucket before it is sent, one after the other. Raises PlanError for a codec that is none."""
+def codings(wire: Wire, bucket: Bucket, graph: Graph, slots: int = 1) -> tuple[Coding, ...]:
+    """What is made of a bucket before it is sent, one after the other; of up to `slots` rounds at once, unless a round
+    begins with what the one before came to. Raises PlanError for a codec that is none."""
     codec = at(wire, "end")
     if codec is None or bucket.name == WEIGHT:
         return ()
@@ -89,7 +91,7 @@ def codings(wire: Wire, bucket: Bucket, graph: Graph) -> tuple[Coding, ...]:
             Coding(names[i], bucket.name, codec, dtype, count, before=tuple(names[:i]), tensors=matrices)
             for i, count in enumerate(counts)
         )
-    return (coding_of(codec, bucket, name),)
+    return (replace(coding_of(codec, bucket, name), slots=slots),)
 
 
 def coding_of(codec: Codec, bucket: Bucket, name: str) -> Coding:
@@ -138,23 +140,26 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Summing:
-    """Who sums up gradients of a step, and how: `group` by the `wire`, what `update` puts ahead of a codec included."""
+    """Who sums up gradients of a step, and how: `group` by the `wire`, what `update` puts ahead of a codec included;
+    those of `slots` rounds may be under way."""
 
     graph: Graph
     wire: Wire
     group: tuple[int, ...]
     update: Update = Update()
+    slots: int = 1
 
 
 def summing(draft: Draft) -> Summing:
     """All workers, as the plan's wire has it."""
-    return Summing(draft.graph, draft.sync.wire, draft.workers, draft.plan.update)
+    return Summing(draft.graph, draft.sync.wire, draft.workers, draft.plan.update, draft.sync.consistency.lag + 1)
 
 
 def summed(how: Summing, label: str, bucket: Bucket, lane: str, pack: str = "") -> Agreement:
     """The all-reduce of a bucket, whose last Pack is named `pack` (P and the label)."""
     wire, groups = how.wire, (how.group,)
-    made, packed, last = codings(wire, bucket, how.graph), After(pack or f"P{label}"), f"A{label}"
+    made, last = codings(wire, bucket, how.graph, how.slots), f"A{label}"
+    packed = After(pack or f"P{label}")
     if not made:
         hop = None if bucket.name == WEIGHT else at(wire, "hop")
         algorithm = algorithm_for(all_numbers(wire), bucket.size)
@@ -162,7 +167,7 @@ def summed(how: Summing, label: str, bucket: Bucket, lane: str, pack: str = "") 
         whole = Collective(Kind.ALL_REDUCE, bucket.name, groups, Space.GRADIENT, algorithm, hop and check_codec(hop))
         return Agreement((), (Instruction(last, whole, lane, (packed,)),), last)
     sums = made[0].dtype != "uint8"
-    *ahead, encode = encoding(how.update, label, bucket, made[0], (packed, After(f"D{label}", 1)))
+    *ahead, encode = encoding(how.update, label, bucket, made[0], (packed, After(f"D{label}", made[0].slots)))
     if of_streams(algorithm_for(wire, bucket.size)):
         own = Instruction(f"D{label}", Decode(bucket.name, made[0].name, ()), DECODE, (After(encode.name),))
         algorithm, density = algorithm_for(wire, bucket.size), density_of(made[0].codec, bucket.elements)
@@ -274,7 +279,8 @@ def codings_of(draft: Draft) -> tuple[Coding, ...]:
     if isinstance(draft.sync.through, Servers):
         both = [made for bucket in draft.buckets for made in (upward(wire, bucket), downward(wire, bucket))]
         return tuple(coding for coding in both if coding)
-    return tuple(coding for bucket in draft.buckets for coding in codings(wire, bucket, draft.graph))
+    slots = draft.sync.consistency.lag + 1
+    return tuple(coding for bucket in draft.buckets for coding in codings(wire, bucket, draft.graph, slots))
 
 
 def server_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:

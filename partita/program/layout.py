@@ -102,7 +102,7 @@ class Coding:
     Where the length of messages varies, `elements` is the expected length and `most` the room for them. A codec may
     make several codings of a bucket, each from the sums of those in `before`; these keep a Space.BASIS. Where ranks own
     parts of the bucket, each part between its `edges` is a message of its own, of `parts` numbers. It looks at so many
-    `tensors` of the bucket one by one.
+    `tensors` of the bucket one by one. The codings of `slots` rounds are kept apart.
     """
 
     name: str
@@ -115,6 +115,7 @@ class Coding:
     edges: tuple[int, ...] = ()
     parts: tuple[int, ...] = ()
     tensors: int = 1
+    slots: int = 1
 
     @property
     def size(self) -> Bytes:

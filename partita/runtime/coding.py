@@ -58,9 +58,9 @@ def encode(rank: Rank, act: Encode, name: str, round: int) -> None:
         for part, (a, b) in enumerate(pairwise(coding.edges)):
             key = coding_key(rank.feed.seed, rank.step(round, 0), rank.rank, f"{place}/{part}")
             if b > a:
-                _fill(coding, own_part(rank, coding, part), values[a:b], key, replace(site, fresh=fresh[a:b]))
+                _fill(coding, own_part(rank, coding, part, round), values[a:b], key, replace(site, fresh=fresh[a:b]))
         return
-    message = _fill(coding, row(rank, coding, rank.rank), values, own, site)
+    message = _fill(coding, row(rank, coding, rank.rank, round), values, own, site)
     for space in act.clears:
         kernel_of(coding.codec).clear(message, rank.state.flat(space, act.bucket, rank.slot(round)))
 
@@ -88,7 +88,7 @@ def decode(rank: Rank, act: Decode, name: str, round: int) -> None:
         own = rank.state.owned[act.bucket]
         flat = flat[own.start : own.stop]
     for number, source in enumerate(act.sources or (rank.rank,)) if flat.numel() else ():
-        message = row(rank, coding, source)
+        message = row(rank, coding, source, round)
         if coding.most:
             message = _body(message)
         kernel.decode(message, flat, add=number > 0, site=site)
@@ -98,7 +98,7 @@ def site_of(rank: Rank, coding: Coding, round: int, fresh: torch.Tensor | None =
     """What a bucket's codec may look at besides its numbers."""
     return Site(
         tuple(tuple(view.shape) for view in rank.state.whole(coding.bucket)),
-        tuple(row(rank, rank.program.coding[name], rank.rank) for name in coding.before),
+        tuple(row(rank, rank.program.coding[name], rank.rank, round) for name in coding.before),
         rank.state.kept.get((Space.BASIS, coding.bucket)),
         coding_key(rank.feed.seed, rank.step(round, 0), EVERYBODY, coding.bucket),
         fresh,
@@ -109,7 +109,7 @@ def collect(rank: Rank, act: Collective, group: tuple[int, ...], name: str, roun
     """Codings summed as they are, or one of each member brought to all."""
     coding = rank.program.coding[act.bucket]
     if act.kind is Kind.ALL_REDUCE:
-        flat = row(rank, coding, rank.rank)
+        flat = row(rank, coding, rank.rank, round)
         if act.algorithm == "backend":
             return rank.transport.collective(act.kind, flat, group, rank.role.on_name[name].lane, name, round)
         return by_schedule(rank.transport, schedule_of(act.kind, act.algorithm, len(group)), flat, group, name, round)
@@ -118,7 +118,7 @@ def collect(rank: Rank, act: Collective, group: tuple[int, ...], name: str, roun
         return _scattered(rank, coding, schedule, group, name, round)
     if coding.most:
         return _varying(rank, coding, schedule, group, name, round)
-    block = block_of(rank, coding).view(-1)
+    block = block_of(rank, coding, round).view(-1)
     return by_schedule(rank.transport, schedule, block, group, name, round)
 
 
@@ -129,8 +129,8 @@ def _scattered(
     here = [edge[1] > edge[0] for edge in pairwise(coding.edges)]
     for number, coming, going in own_steps(schedule, group.index(rank.rank)):
         key = f"{name}/{number}"
-        come = [(row(rank, coding, group[hop.source]), group[hop.source]) for hop in coming if here[hop.start]]
-        go = [(own_part(rank, coding, hop.start), group[hop.target]) for hop in going if here[hop.start]]
+        come = [(row(rank, coding, group[hop.source], round), group[hop.source]) for hop in coming if here[hop.start]]
+        go = [(own_part(rank, coding, hop.start, round), group[hop.target]) for hop in going if here[hop.start]]
         if coding.most:
             sent = [_outgoing(message, to, key) for message, to in go]
             asked = [_incoming(message, source, key) for message, source in come]
@@ -146,8 +146,8 @@ def _varying(
     """Messages of varying length by a schedule of one part a member."""
     for number, coming, going in own_steps(schedule, group.index(rank.rank)):
         key = f"{name}/{number}"
-        sent = [_outgoing(row(rank, coding, group[hop.start]), group[hop.target], key) for hop in going]
-        asked = [_incoming(row(rank, coding, group[hop.start]), group[hop.source], key) for hop in coming]
+        sent = [_outgoing(row(rank, coding, group[hop.start], round), group[hop.target], key) for hop in going]
+        asked = [_incoming(row(rank, coding, group[hop.start], round), group[hop.source], key) for hop in coming]
         yield from exchanged(rank.transport, sent, asked, round)
 
 
@@ -171,7 +171,7 @@ def length_of(message: torch.Tensor) -> int:
 def send_coding(rank: Rank, act: Send, to: int, round: int) -> Pending | Steps:
     """A rank's own coding to a peer."""
     coding = rank.program.coding[act.bucket]
-    message = row(rank, coding, rank.rank)
+    message = row(rank, coding, rank.rank, round)
     if coding.most:
         return exchanged(rank.transport, [_outgoing(message, to, act.key)], [], round)
     return rank.transport.send(message, to, act.key, round)
@@ -180,54 +180,56 @@ def send_coding(rank: Rank, act: Send, to: int, round: int) -> Pending | Steps:
 def receive_coding(rank: Rank, act: Receive, source: int, round: int) -> Pending | Steps:
     """The coding of a peer, in its row."""
     coding = rank.program.coding[act.bucket]
-    message = row(rank, coding, source)
+    message = row(rank, coding, source, round)
     if coding.most:
         return exchanged(rank.transport, [], [_incoming(message, source, act.key)], round)
     return rank.transport.receive(message, source, act.key, round)
 
 
-def block_of(rank: Rank, coding: Coding) -> torch.Tensor:
+def block_of(rank: Rank, coding: Coding, round: int) -> torch.Tensor:
     """The rows of a coding, made when first asked for: one for each rank whose is decoded by itself, else one."""
     rows = len(rank.role.decoded.get(coding.name, ())) or 1
-    return _room(rank, coding, coding.name, (rows, row_length(coding)))
+    return _room(rank, coding, round, coding.name, (rows, row_length(coding)))
 
 
-def _room(rank: Rank, coding: Coding, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-    """Room for codings, made when first asked for; by whichever lane of those that ask at once is the first."""
-    if name not in rank.state.coded:
+def _room(rank: Rank, coding: Coding, round: int, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """Room for the codings of a round, made when first asked for; by whichever lane of those that ask at once is the
+    first."""
+    key = name, round % coding.slots
+    if key not in rank.state.coded:
         made = torch.zeros(shape, dtype=getattr(torch, coding.dtype), device=rank.device)
-        return rank.state.coded.setdefault(name, made)
-    return rank.state.coded[name]
+        return rank.state.coded.setdefault(key, made)
+    return rank.state.coded[key]
 
 
-def own_part(rank: Rank, coding: Coding, part: int) -> torch.Tensor:
+def own_part(rank: Rank, coding: Coding, part: int, round: int) -> torch.Tensor:
     """What a rank itself makes of a part of a bucket."""
     lengths = _lengths(rank, coding)
     starts = list(accumulate(map(padded, lengths), initial=0))
-    return _room(rank, coding, coding.name, (starts[-1],))[starts[part] : starts[part] + lengths[part]]
+    return _room(rank, coding, round, coding.name, (starts[-1],))[starts[part] : starts[part] + lengths[part]]
 
 
 def _lengths(rank: Rank, coding: Coding) -> tuple[int, ...]:
     return part_lengths(coding, ITEMSIZE[rank.program.bucket[coding.bucket].dtype])
 
 
-def _part_from(rank: Rank, coding: Coding, source: int) -> torch.Tensor:
+def _part_from(rank: Rank, coding: Coding, source: int, round: int) -> torch.Tensor:
     """What `source` makes of the rank's own part."""
     sources = rank.role.decoded[coding.name]
     mine = sources.index(rank.rank)
     if source == rank.rank:
-        return own_part(rank, coding, mine)
+        return own_part(rank, coding, mine, round)
     length = _lengths(rank, coding)[mine]
-    room_of_all = _room(rank, coding, f"{coding.name} of others", (len(sources), padded(length)))
+    room_of_all = _room(rank, coding, round, f"{coding.name} of others", (len(sources), padded(length)))
     return room_of_all[sources.index(source)][:length]
 
 
-def row(rank: Rank, coding: Coding, source: int) -> torch.Tensor:
-    """The message that came from a rank."""
+def row(rank: Rank, coding: Coding, source: int, round: int) -> torch.Tensor:
+    """The message of a round that came from a rank."""
     if coding.edges:
-        return _part_from(rank, coding, source)
+        return _part_from(rank, coding, source, round)
     sources = rank.role.decoded.get(coding.name, ())
-    return block_of(rank, coding)[sources.index(source) if sources else 0]
+    return block_of(rank, coding, round)[sources.index(source) if sources else 0]
 
 
 class HopCode:

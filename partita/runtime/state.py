@@ -40,7 +40,7 @@ class State:
     `leaves` are parameters, buffers and constants by name. `parameter` and `gradient` are the flat tensor of each
     bucket (gradients: one for each slot); `views` and `gradient_views` are its pieces in their own shapes. `inbox` is
     what came from a peer, `outbox` what a peer is to get, `kept` what an agreement keeps of a bucket (by Space),
-    `coded` codings, with a row for each rank whose coding it holds.
+    `coded` codings by slot, with a row for each rank whose coding it holds.
 
     An `optimizer` updates the `views` of a bucket: the rank's own parts if state is sharded (`owned`); parts of the
     `master` if weights are in half precision; tensors of Space.SERVED if the rank serves beside its worker. It is given
@@ -62,7 +62,7 @@ class State:
     optimizer: dict[str, torch.optim.Optimizer]
     schedule: dict[str, Any]
     kept: dict[tuple[Space, str], torch.Tensor]
-    coded: dict[str, torch.Tensor] = field(default_factory=dict)
+    coded: dict[tuple[str, int], torch.Tensor] = field(default_factory=dict)
     squares: dict[str, torch.Tensor] = field(default_factory=dict)
     clocks: dict[tuple[str, int], tuple[int, torch.Tensor]] = field(default_factory=dict)
     owned: dict[str, Owned] = field(default_factory=dict)

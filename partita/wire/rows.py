@@ -48,7 +48,7 @@ def rows_bytes(program: Program, role: Role) -> Bytes:
         sources, numbers = len(role.decoded.get(coding.name, ())), row_length(coding)
         if coding.edges:
             rows = [padded(n) for n in part_lengths(coding, ITEMSIZE[program.bucket[coding.bucket].dtype])]
-            found += (sum(rows) + sources * max(rows)) * ITEMSIZE[coding.dtype]
+            found += coding.slots * (sum(rows) + sources * max(rows)) * ITEMSIZE[coding.dtype]
         else:
-            found += max(sources, 1) * numbers * ITEMSIZE[coding.dtype]
+            found += coding.slots * max(sources, 1) * numbers * ITEMSIZE[coding.dtype]
     return found

@@ -83,6 +83,20 @@ def test_rings_in_strands_equal_their_replay(plan: str, monkeypatch: pytest.Monk
     assert (bytes_of(plan) > one) is ("truncate" not in plan)  # a scale for each part, twice as many
 
 
+@pytest.mark.parametrize(
+    ("plan", "rounds"), [("pipe_sgd(codec=fixed)", 2), ("ddp(codec=fixed)", 1), ("pipe_sgd(codec=powersgd)", 1)]
+)
+def test_a_round_is_encoded_while_the_one_before_is_on_its_way(plan: str, rounds: int) -> None:
+    """Codings of two rounds under way are kept apart; PowerSGD begins with what the last round came to."""
+    graph, machines = capture(perceptron()), cluster_of(3)
+    (*_, phase) = lower(graph, call(plan, graph, machines), machines)
+    (role,) = phase.program.roles
+    encode = next(i for i in role.instructions if i.name == "E0")
+    assert next(after.rounds for after in encode.after if after.name == "D0") == rounds
+    assert {coding.slots for coding in phase.program.codings} == {rounds}
+    assert replayed(perceptron(), plan, 5) <= TOLERANCE
+
+
 def bytes_of(plan: str) -> int:
     """Bytes that rank 0 sends in a step of the perceptron on three devices."""
     graph, machines = capture(perceptron()), cluster_of(3)
