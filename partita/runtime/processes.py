@@ -28,7 +28,7 @@ from partita.runtime.transport import BlockingMessage, PeerGone, Pending, Steps,
 from partita.runtime.ways import Ways, link, open_ways, ways_here
 from partita.units import Bytes, Seconds
 from partita.wire.algorithms import BACKEND, schedule_of
-from partita.wire.schedule import in_halves, longest
+from partita.wire.schedule import even_edges, in_halves, longest
 
 ASK: Final[Seconds] = 20e-6
 EXCHANGES: Final = 8
@@ -196,8 +196,8 @@ class Processes:
         among, place = self.groups[lane, group], group.index(self.rank)
         if kind in (Kind.REDUCE_SCATTER, Kind.ALL_GATHER) and tensor.is_cpu:
             # gloo's own reduce-scatter is an all-reduce, of twice the bytes, and its gather wants equal parts
-            ring, parts = schedule_of(kind, BACKEND, len(group)), longest(edges) * tensor.element_size()
-            schedule, cuts = in_halves(ring, edges, parts)
+            ring, parts = schedule_of(kind, BACKEND, len(group)), edges or even_edges(tensor.numel(), len(group))
+            schedule, cuts = in_halves(ring, parts, longest(parts) * tensor.element_size())
             return by_schedule(self, schedule, tensor, group, key, round, edges=cuts)
         self._count(bytes_sent(kind, tensor.numel(), tensor.element_size(), len(group), edges)[place])
         flying = Work if tensor.is_cpu else StreamCollective

@@ -89,10 +89,10 @@ def flowing(columns: Columns) -> Columns:
     return columns | {name: columns[name][flows] for name in ("at", "resource", "amount", "times") if name in columns}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Alike:
     """Collectives that are alike in all but their names: what one of them `took` among its rings, the number of the
-    `first` transfer of each, and its `slots` by role."""
+    `first` transfer of each, and its `slots` by role. Lives for one call of `collectives`."""
 
     rings: Rings
     took: Columns
