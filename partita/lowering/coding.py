@@ -75,15 +75,15 @@ def at(wire: Wire, where: str) -> Codec | None:
     return next((codec for codec in wire.codecs if codec.where == where), None)
 
 
-def codings(wire: Wire, bucket: Bucket, graph: Graph, slots: int = 1) -> tuple[Coding, ...]:
-    """What is made of a bucket before it is sent, one after the other; of up to `slots` rounds at once, unless a round
-    begins with what the one before came to. Raises PlanError for a codec that is none."""
-    codec = at(wire, "end")
+def codings(how: Summing, bucket: Bucket) -> tuple[Coding, ...]:
+    """What is made of a bucket before it is sent, one after the other; of several rounds at once, unless a round begins
+    with what the one before came to. Raises PlanError for a codec that is none."""
+    codec = at(how.wire, "end")
     if codec is None or bucket.name == WEIGHT:
         return ()
     spec, dtype, name = spec_of(check_codec(codec)), message_dtype(codec, bucket.dtype), f"{bucket.name}.{codec.name}"
     if spec.counts:
-        shapes = shapes_of(graph, bucket)
+        shapes = shapes_of(how.graph, bucket)
         matrices = max(sum(len(shape) > 1 for shape in shapes), 1)
         counts = spec.counts(shapes, settings_of(codec))
         names = [f"{name}.{i}" if i else name for i in range(len(counts))]
@@ -91,7 +91,7 @@ def codings(wire: Wire, bucket: Bucket, graph: Graph, slots: int = 1) -> tuple[C
             Coding(names[i], bucket.name, codec, dtype, count, before=tuple(names[:i]), tensors=matrices)
             for i, count in enumerate(counts)
         )
-    return (replace(coding_of(codec, bucket, name), slots=slots),)
+    return (replace(coding_of(codec, bucket, name), slots=how.slots),)
 
 
 def coding_of(codec: Codec, bucket: Bucket, name: str) -> Coding:
@@ -158,8 +158,7 @@ def summing(draft: Draft) -> Summing:
 def summed(how: Summing, label: str, bucket: Bucket, lane: str, pack: str = "") -> Agreement:
     """The all-reduce of a bucket, whose last Pack is named `pack` (P and the label)."""
     wire, groups = how.wire, (how.group,)
-    made, last = codings(wire, bucket, how.graph, how.slots), f"A{label}"
-    packed = After(pack or f"P{label}")
+    made, packed, last = codings(how, bucket), After(pack or f"P{label}"), f"A{label}"
     if not made:
         hop = None if bucket.name == WEIGHT else at(wire, "hop")
         algorithm = algorithm_for(all_numbers(wire), bucket.size)
@@ -279,8 +278,8 @@ def codings_of(draft: Draft) -> tuple[Coding, ...]:
     if isinstance(draft.sync.through, Servers):
         both = [made for bucket in draft.buckets for made in (upward(wire, bucket), downward(wire, bucket))]
         return tuple(coding for coding in both if coding)
-    slots = draft.sync.consistency.lag + 1
-    return tuple(coding for bucket in draft.buckets for coding in codings(wire, bucket, draft.graph, slots))
+    how = summing(draft)
+    return tuple(coding for bucket in draft.buckets for coding in codings(how, bucket))
 
 
 def server_gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:

@@ -155,9 +155,7 @@ class Pipeline:
     def codings(self) -> tuple[Coding, ...]:
         """Those of all buckets that are summed up."""
         each = ((bucket, self.summing(stages)) for bucket, stages in self.bucket_stages)
-        return tuple(
-            made for bucket, how in each if len(how.group) > 1 for made in codings(how.wire, bucket, self.graph)
-        )
+        return tuple(made for bucket, how in each if len(how.group) > 1 for made in codings(how, bucket))
 
     @cached_property
     def everybody(self) -> Ranks:
