@@ -78,6 +78,15 @@ def power(exponent: tensor) -> tensor:
 
 
 @kernel
+def scaled(v: tensor, exponent: tensor) -> tensor:
+    """v 2^exponent of fp32, in two factors, as one might be no fp32; rounded once, where it has too few bits."""
+    within = tl.minimum(tl.maximum(exponent, -252), 252)
+    half = within >> 1
+    first, second = (half + 127) << 23, (within - half + 127) << 23
+    return v * first.to(tl.float32, bitcast=True) * second.to(tl.float32, bitcast=True)
+
+
+@kernel
 def put(
     body: tensor, codes: tensor, group: tensor, inside: tensor, size: tensor, WIDTH: constexpr, ALIGN: constexpr
 ) -> None:  # fmt: skip

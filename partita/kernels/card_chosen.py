@@ -15,6 +15,7 @@ from partita.kernels.chosen import sampled
 from partita.wire.codec import Settings, kept
 
 PLACE: Final = 0x7FFFFFFF
+FEW: Final = 512  # places for a program: each is a cell of its own far from the others
 
 
 @kernel
@@ -72,6 +73,31 @@ def written(
     )  # fmt: skip
 
 
+@kernel
+def add_blocks(
+    values: tensor, words: tensor, said: tensor, k: tensor, PLACE: constexpr, SIGNS: constexpr, BLOCK: constexpr
+) -> None:  # fmt: skip
+    """BLOCK numbers added at their places, no two of which are the same; with SIGNS all are `said`'s first, + or -."""
+    j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = j < k
+    word = tl.load(words + j, inside, other=0)
+    at = word & PLACE
+    if SIGNS:
+        bound = tl.load(said)
+        number = tl.where(word < 0, -bound, bound)
+    else:
+        number = tl.load(said + j, inside, other=0)
+    tl.store(values + at, tl.load(values + at, inside, other=0) + number, inside)
+
+
+def added(values: torch.Tensor, words: torch.Tensor, said: torch.Tensor, signs: bool, add: bool) -> None:
+    """What is said of the places, put into `values` or added."""
+    if not add:
+        values.zero_()
+    if len(words):
+        launch(add_blocks, -(-len(words) // FEW), values, words, said, len(words), PLACE=PLACE, SIGNS=signs, BLOCK=FEW)
+
+
 def largest_places(values: torch.Tensor, k: int) -> torch.Tensor:
     """`chosen.largest_places`: where the `k` largest magnitudes are, in order, of equal ones the first."""
     step, rank = sampled(len(values), k)
@@ -85,7 +111,7 @@ def largest_places(values: torch.Tensor, k: int) -> torch.Tensor:
     if places is None:
         places = torch.arange(len(values), dtype=torch.int32, device=values.device)
     magnitude = values[places].abs()
-    edge = magnitude.topk(k).values[-1]
+    edge = magnitude.topk(k, sorted=False).values.min()
     above, ties = magnitude > edge, magnitude == edge
     return places[above | (ties & (ties.cumsum(0) <= k - above.sum()))]
 
@@ -112,14 +138,18 @@ def decode_topk(message: torch.Tensor, values: torch.Tensor, settings: Settings,
         whole = message.clone().view(values.dtype)
         values.copy_(values + whole if add else whole)
         return
-    if not add:
-        values.zero_()
-    values[message[: 4 * k].clone().view(torch.int32)] += message[4 * k :].clone().view(values.dtype)
+    places, numbers = message[: 4 * k].clone().view(torch.int32), message[4 * k :].clone().view(values.dtype)
+    added(values, places, numbers, False, add)
+
+
+def threshold(values: torch.Tensor, settings: Settings) -> torch.Tensor:
+    """The codec's, as one of the numbers."""
+    return torch.full((1,), settings["threshold"], dtype=values.dtype, device=values.device)
 
 
 def encode_threshold(values: torch.Tensor, message: torch.Tensor, settings: Settings, key: int, back: bool) -> int:
     """`chosen.encode_threshold` on a card: a word for each |v| above the threshold. Returns the bytes of all words."""
-    bound = torch.full((1,), settings["threshold"], dtype=values.dtype, device=values.device)
+    bound = threshold(values, settings)
     ends = counted(values, bound, True)
     words = torch.empty(int(ends[-1]), dtype=torch.int32, device=values.device)
     written(values, bound, ends, words, True, back)
@@ -129,10 +159,7 @@ def encode_threshold(values: torch.Tensor, message: torch.Tensor, settings: Sett
 
 def decode_threshold(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
     """What a message of `encode_threshold` says, +-threshold at each place, put into `values` or added."""
-    if not add:
-        values.zero_()
-    words = message.clone().view(torch.int32)
-    values[words & PLACE] += torch.where(words < 0, -1, 1).to(values.dtype) * settings["threshold"]
+    added(values, message.clone().view(torch.int32), threshold(values, settings), True, add)
 
 
 CHOSEN: Final = {

@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton.language as tl
 from triton.language import constexpr, tensor
 
-from partita.kernels.card_bits import kernel, power, quotient, uniform
+from partita.kernels.card_bits import kernel, power, quotient, scaled, uniform
 
 
 @kernel
@@ -50,17 +50,38 @@ def q8_value(code: tensor, i: tensor, head: tensor, table: tensor, OF: constexpr
 @kernel
 def fixed_code(v: tensor, i: tensor, head: tensor, table: tensor, key: tensor, OF: constexpr) -> tensor:
     """floor(v / 2^e + a random number of [0, 1)), saturated to OF bits with sign, where the head is e."""
-    half = tl.full((), 1 << (OF - 1), tl.float64)
-    noisy = tl.floor(v.to(tl.float64) * power(-tl.load(head)) + uniform(i, key).to(tl.float64))
-    return tl.minimum(tl.maximum(noisy, -half), half - 1.0).to(tl.int32).to(tl.uint32)
+    if v.dtype == tl.float32 and OF <= 22:
+        return up_or_down(v, tl.load(head), uniform(i, key), 1 << (OF - 1)).to(tl.int32).to(tl.uint32)
+    else:
+        half = tl.full((), 1 << (OF - 1), tl.float64)
+        noisy = tl.floor(v.to(tl.float64) * power(-tl.load(head)) + uniform(i, key).to(tl.float64))
+        return tl.minimum(tl.maximum(noisy, -half), half - 1.0).to(tl.int32).to(tl.uint32)
+
+
+@kernel
+def up_or_down(v: tensor, exponent: tensor, noise: tensor, HALF: constexpr) -> tensor:
+    """floor(v / 2^e + noise) saturated, of fp32 and in fp32, as if the sum had all its bits: the noise, a multiple of
+    2^-24, lifts a number where it is at least what that lacks, of which the rounding is looked at as well."""
+    number = scaled(v, -exponent)
+    number = tl.where(v < 0, tl.minimum(number, -1e-30), number)  # what is below zero stays there
+    number = tl.minimum(tl.maximum(number, -1.0 * HALF), HALF - 1.0)
+    nearest = (number + 12582912.0) - 12582912.0  # 1.5 * 2^23: what is added is rounded to the nearest even
+    lower = tl.where(nearest > number, nearest - 1.0, nearest)
+    lack = (lower + 1.0) - number
+    beside = ((lower + 1.0) - lack) - number  # what the difference lost
+    up = (noise > lack) | ((noise == lack) & (beside <= 0))
+    return tl.minimum(tl.where(up, lower + 1.0, lower), HALF - 1.0)
 
 
 @kernel
 def fixed_value(code: tensor, i: tensor, head: tensor, table: tensor, OF: constexpr, KIND: constexpr) -> tensor:
     """code 2^e, the code's OF bits read with sign, where the head is e."""
-    bits = (code & ((1 << OF) - 1)).to(tl.int64)
+    bits = (code & ((1 << OF) - 1)).to(tl.int64 if OF > 22 else tl.int32)
     whole = bits - ((bits >> (OF - 1)) << OF)
-    return (whole.to(tl.float64) * power(tl.load(head))).to(KIND)
+    if tl.float32 == KIND and OF <= 22:
+        return scaled(whole.to(tl.float32), tl.load(head))
+    else:
+        return (whole.to(tl.float64) * power(tl.load(head))).to(KIND)
 
 
 @kernel
@@ -68,7 +89,7 @@ def dorefa_code(v: tensor, i: tensor, head: tensor, table: tensor, key: tensor, 
     """v of [-m, m] rounded at random to one of 2^OF levels, where the head is m; 0 where m is 0."""
     levels, wide = tl.full((), (1 << OF) - 1, tl.float64), tl.load(head).to(tl.float64)
     noisy = v.to(tl.float64) * quotient(levels, 2.0 * wide) + levels * 0.5 + uniform(i, key).to(tl.float64)
-    code = tl.minimum(tl.maximum(tl.floor(noisy), 0.0), levels).to(tl.int64).to(tl.uint32)
+    code = tl.minimum(tl.maximum(noisy, 0.0), levels).to(tl.int64 if OF > 31 else tl.int32).to(tl.uint32)
     return tl.where(wide == 0, 0, code)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 import torch
 
 from partita.kernels import cards
 from partita.kernels.codecs import Kernel, kernel_of
+from partita.kernels.compiled import uniform
 from partita.kernels.tree import BOOK, EDGES
 from partita.plan.wire import Codec
 from partita.wire.codec import room
@@ -61,6 +63,25 @@ def test_of_numbers_of_all_sizes(name: str) -> None:
     """From 1e-30 to 1e30, so that codes are at the ends of their ranges."""
     spread = numbers(3000, torch.float32, 1.0) * 10.0 ** torch.linspace(-30, 30, 3000)
     assert not of_all(Codec(name), [spread, spread.abs(), -spread.abs()])
+
+
+@pytest.mark.parametrize("exponent", [-100, 0, 90])
+def test_numbers_that_the_random_one_hardly_lifts(exponent: int) -> None:
+    """At what each lacks to the next level, and one fp32 before and behind it; 127 levels are 1."""
+    lacks = 1 - torch.tensor([uniform(np.uint32(i), np.uint32(7)) for i in range(2000)], dtype=torch.float64)
+    levels = torch.arange(2000, dtype=torch.float64) % 5 - 3 + lacks
+    near = torch.cat([levels[:1000], lacks[1000:] - 1]).float()
+    for some in (near, near.nextafter(torch.tensor(-9.0)), near.nextafter(torch.tensor(9.0))):
+        scaled = some * 2.0**exponent
+        scaled[0] = 127 * 2.0**exponent
+        assert not of_all(Codec("fixed"), [scaled])
+
+
+def test_the_least_number_below_zero_is_lifted_by_anything_but_nothing() -> None:
+    """By this key the random number of element 1 is 0, and fp32 has no quotient of the number and the scale."""
+    key, least = 7929384, -torch.finfo(torch.float32).smallest_normal
+    assert uniform(np.uint32(1), np.uint32(key)) == 0
+    assert not of_all(Codec("fixed"), [torch.tensor([1e30, least, least])], key)
 
 
 @pytest.mark.parametrize("shift", [1, 2, 4])

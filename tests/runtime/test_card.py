@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -42,10 +42,15 @@ MADE: dict[str, Callable[[], Task]] = {
 
 
 @pytest.fixture(autouse=True)
-def _whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def _whole() -> Iterator[None]:
     """In whole fp32: by default cuDNN rounds what it multiplies to TF32."""
-    for part in (torch.backends.cudnn.rnn, torch.backends.cudnn.conv):
-        monkeypatch.setattr(part, "fp32_precision", "ieee")
+    parts = (torch.backends.cudnn.rnn, torch.backends.cudnn.conv)
+    before = [part.fp32_precision for part in parts]
+    for part in parts:
+        part.fp32_precision = "ieee"
+    yield
+    for part, was in zip(parts, before, strict=True):
+        part.fp32_precision = was
 
 
 @pytest.mark.parametrize("name", MADE)
