@@ -48,6 +48,12 @@ def cells(body: torch.Tensor, width: int) -> torch.Tensor:
     return body.view(dtype) if fits else body
 
 
+def read_as(message: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Bytes as numbers: a copy of them unless they lie at a multiple of the numbers' size."""
+    fits = message.storage_offset() % dtype.itemsize == 0 and message.data_ptr() % dtype.itemsize == 0
+    return (message if fits else message.clone()).view(dtype)
+
+
 def alignment(body: torch.Tensor) -> int:
     """Of how many bytes, up to 4, the beginning is a multiple: behind a scale of 4, which Triton does not see."""
     return gcd(body.data_ptr(), 4)

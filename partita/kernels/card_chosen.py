@@ -10,7 +10,7 @@ import torch
 import triton.language as tl
 from triton.language import constexpr, tensor
 
-from partita.kernels.card_bits import BLOCK, blocks, kernel, launch
+from partita.kernels.card_bits import BLOCK, blocks, kernel, launch, read_as
 from partita.kernels.chosen import sampled
 from partita.wire.codec import Settings, kept
 
@@ -98,8 +98,8 @@ def added(values: torch.Tensor, words: torch.Tensor, said: torch.Tensor, signs: 
         launch(add_blocks, -(-len(words) // FEW), values, words, said, len(words), PLACE=PLACE, SIGNS=signs, BLOCK=FEW)
 
 
-def largest_places(values: torch.Tensor, k: int) -> torch.Tensor:
-    """`chosen.largest_places`: where the `k` largest magnitudes are, in order, of equal ones the first."""
+def largest(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """`chosen.largest_places`: where the `k` largest magnitudes are, in order, of equal ones the first; the numbers."""
     step, rank = sampled(len(values), k)
     sample, places = values[::step].abs(), None
     if rank < len(sample):
@@ -110,10 +110,12 @@ def largest_places(values: torch.Tensor, k: int) -> torch.Tensor:
             written(values, bound, ends, places, False, False)
     if places is None:
         places = torch.arange(len(values), dtype=torch.int32, device=values.device)
-    magnitude = values[places].abs()
+    numbers = values[places]
+    magnitude = numbers.abs()
     edge = magnitude.topk(k, sorted=False).values.min()
     above, ties = magnitude > edge, magnitude == edge
-    return places[above | (ties & (ties.cumsum(0) <= k - above.sum()))]
+    chosen = (above | (ties & (ties.cumsum(0) <= k - above.sum()))).nonzero()[:, 0]
+    return places[chosen], numbers[chosen]
 
 
 def encode_topk(values: torch.Tensor, message: torch.Tensor, settings: Settings, key: int, back: bool) -> None:
@@ -124,9 +126,9 @@ def encode_topk(values: torch.Tensor, message: torch.Tensor, settings: Settings,
         if back:
             values.zero_()
         return
-    places = largest_places(values, k)
+    places, numbers = largest(values, k)
     message[: 4 * k] = places.view(torch.uint8)
-    message[4 * k :] = values[places].view(torch.uint8)
+    message[4 * k :] = numbers.view(torch.uint8)
     if back:
         values[places] = 0
 
@@ -138,8 +140,7 @@ def decode_topk(message: torch.Tensor, values: torch.Tensor, settings: Settings,
         whole = message.clone().view(values.dtype)
         values.copy_(values + whole if add else whole)
         return
-    places, numbers = message[: 4 * k].clone().view(torch.int32), message[4 * k :].clone().view(values.dtype)
-    added(values, places, numbers, False, add)
+    added(values, read_as(message[: 4 * k], torch.int32), read_as(message[4 * k :], values.dtype), False, add)
 
 
 def threshold(values: torch.Tensor, settings: Settings) -> torch.Tensor:
@@ -159,7 +160,7 @@ def encode_threshold(values: torch.Tensor, message: torch.Tensor, settings: Sett
 
 def decode_threshold(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
     """What a message of `encode_threshold` says, +-threshold at each place, put into `values` or added."""
-    added(values, message.clone().view(torch.int32), threshold(values, settings), True, add)
+    added(values, read_as(message, torch.int32), threshold(values, settings), True, add)
 
 
 CHOSEN: Final = {
