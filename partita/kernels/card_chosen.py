@@ -103,7 +103,7 @@ def largest(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     step, rank = sampled(len(values), k)
     sample, places = values[::step].abs(), None
     if rank < len(sample):
-        bound = sample.topk(rank).values[-1:]
+        bound = sample.kthvalue(len(sample) - rank + 1, keepdim=True).values
         ends = counted(values, bound, False)
         if int(ends[-1]) >= k:
             places = torch.empty(int(ends[-1]), dtype=torch.int32, device=values.device)
@@ -112,7 +112,7 @@ def largest(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
         places = torch.arange(len(values), dtype=torch.int32, device=values.device)
     numbers = values[places]
     magnitude = numbers.abs()
-    edge = magnitude.topk(k, sorted=False).values.min()
+    edge = magnitude.sort().values[-k]
     above, ties = magnitude > edge, magnitude == edge
     chosen = (above | (ties & (ties.cumsum(0) <= k - above.sum()))).nonzero()[:, 0]
     return places[chosen], numbers[chosen]
