@@ -118,3 +118,9 @@ def users_code(what: str, advice: str, kind: type[PartitaError]) -> Iterator[Non
         raise
     except (Exception, SystemExit) as error:
         raise kind(f"{what} failed ({first_line(error)}); {advice}; PARTITA_TRACEBACK=1 shows where") from error
+
+
+def check_schema(found: object, reads: int, what: str, remedy: str, kind: type[InputError] = InputError) -> None:
+    """Raises `kind` for a file, `what`, of another schema than the one that this version `reads`."""
+    if type(found) is not int or found != reads:
+        raise kind(f"{what} has schema {found!r}; this version reads schema {reads}, so {remedy}")

@@ -16,7 +16,8 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -25,10 +26,15 @@ import torch.distributed as dist
 
 from partita import api
 from partita.lab.command import run_command
+from partita.lab.extra_lane import Call, ExtraLane
+from partita.lab.link_timing import started
 from partita.lab.rehearsal import Rehearsal
+from partita.lab.timing import AHEAD, computed
+from partita.program.instruction import Kind
 from partita.recipes.fastest import candidates, choice, timed
 from partita.runtime.hops import by_schedule
 from partita.runtime.processes import Processes
+from partita.runtime.transport import Pending, Steps
 from partita.searches.sweep import crossings
 from partita.units import show_bandwidth
 from partita.wire.algorithms import BACKEND, all_reduce
@@ -37,39 +43,43 @@ from partita.wire.schedule import even_edges, in_halves, longest
 SIZES = (2**16, 2**18, 2**20, 2**22, 2**24, 2**26)
 TASK = "digits-cnn"  # costs want one; links are alike for all
 HOPELESS = 2.0
+SHORT, ROUNDS = 2**20, 5  # bytes; calls of a turn where it is short
 PAIR = ("halving", "ring")
 Times = dict[str, float]  # seconds of an all-reduce by the schedule's name
 
 
-def slowest(run: Callable[[], None]) -> float:
-    """Seconds of a call that all ranks begin together, of the last that is through."""
+def slowest(lane: ExtraLane, call: Call, rounds: int) -> float:
+    """Seconds of a call, a mean over rounds, from when the last rank has computed, as it has before a collective of a
+    step, until the last one is through. All ranks have this machine's clock."""
+    moments = torch.zeros(2, rounds, dtype=torch.float64)
     dist.barrier()
-    before = time.perf_counter()
-    run()
-    spent = torch.tensor([time.perf_counter() - before], dtype=torch.float64)
-    dist.all_reduce(spent, dist.ReduceOp.MAX)
-    return float(spent)
+    for n in range(rounds):
+        computed(AHEAD)
+        moments[0, n] = time.perf_counter()
+        lane.carry_out(call)
+        moments[1, n] = time.perf_counter()
+    dist.all_reduce(moments, dist.ReduceOp.MAX)
+    return float((moments[1] - moments[0]).mean())
 
 
-def reduce_by(name: str, transport: Processes, tensor: torch.Tensor) -> None:
-    """An all-reduce by gloo itself, or by one of our schedules, message by message."""
+def all_reduced(name: str, transport: Processes, tensor: torch.Tensor) -> Pending | Steps:
+    """An all-reduce by gloo itself, or by one of our schedules, message by message, started."""
     group = tuple(range(dist.get_world_size()))
     if name == BACKEND:
-        dist.all_reduce(tensor)
-        return
+        return started(transport, Kind.ALL_REDUCE, tensor, group, even_edges(tensor.numel(), len(group)))
     schedule = all_reduce(name, len(group))
     edges = even_edges(tensor.numel(), schedule.parts)
     if name == "ring":
         schedule, edges = in_halves(schedule, edges, longest(edges) * tensor.element_size())
-    for pending in by_schedule(transport, schedule, tensor, group, name, 0, edges=edges):
-        pending.block(60.0)
+    return by_schedule(transport, schedule, tensor, group, name, 0, edges=edges)
 
 
 def on_a_device(names: Sequence[str], sizes: Sequence[int], turns: int) -> None:
     """A rank's part; rank 0 prints a line of JSON a size: the median of each schedule's seconds."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    transport = Processes(dist.get_rank())
+    group = tuple(range(dist.get_world_size()))
+    transport, lane = Processes(dist.get_rank(), {("probe", group): dist.group.WORLD}), ExtraLane()
     transport.join([], 60.0, messages=True)
     for size in sizes:
         tensor, found = torch.zeros(size // 4), {name: list[float]() for name in names}
@@ -77,7 +87,8 @@ def on_a_device(names: Sequence[str], sizes: Sequence[int], turns: int) -> None:
             best = min((min(times) for times in found.values() if times), default=math.inf)
             for name, times in found.items():
                 if turn < 2 or min(times) <= HOPELESS * best:
-                    times.append(slowest(lambda n=name, t=tensor: reduce_by(n, transport, t)))  # type: ignore[misc]
+                    call = partial(all_reduced, name, transport, tensor)
+                    times.append(slowest(lane, call, ROUNDS if size <= SHORT else 1))
         if transport.rank == 0:
             print(json.dumps([size, {name: median(times[1:]) for name, times in found.items()}]), flush=True)
     dist.destroy_process_group()

@@ -44,7 +44,7 @@ from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.cluster.parts import part_table, parts
 from partita.cluster.quantity import Reader
 from partita.cluster.shipped import catalogue_names, catalogue_text, local_cluster
-from partita.errors import ClusterError, did_you_mean
+from partita.errors import ClusterError, check_schema, did_you_mean
 
 SCHEMA: Final = 1
 MISSING: Final = {  # what is said of a key that is not there
@@ -176,8 +176,7 @@ def read_cluster(text: str, name: str, nodes: int = 0) -> Cluster:
 
 
 def _cluster(raw: dict[str, Any], name: str, nodes: int) -> Cluster:
-    if raw.get("schema", SCHEMA) != SCHEMA:
-        raise ClusterError(f"schema is {raw['schema']!r}; this version of partita reads schema {SCHEMA}")
+    check_schema(raw.get("schema", SCHEMA), SCHEMA, "the file", "write it as that has it", ClusterError)
     file = fields(raw, "the file", FILE, ("schema", "network"))
     emulated = file.get("emulated", False)
     kinds = {kind: _device(kind, table(each, f"device {kind!r}")) for kind, each in file.get("device", {}).items()}

@@ -21,7 +21,7 @@ from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from partita.errors import InputError
+from partita.errors import InputError, check_schema
 from partita.graph.graph import TANGENT, Buffer, Constant, Graph, Optimizer, Parameter, Repeat
 from partita.graph.operator import Argument, Operator, Phase, Ref, Symbol
 from partita.graph.tensor import Affine, Ratio, Tensor
@@ -75,11 +75,7 @@ def read_graph(path: Path | str) -> Graph:
         raise InputError(f"the graph file {path} is not valid JSON ({error}); {REMEDY}") from None
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise InputError(f"the file {path} holds no graph; {REMEDY}")
-    if record.get("schema") != SCHEMA:
-        raise InputError(
-            f"the graph file {path} has schema {record.get('schema')!r}; this version reads schema {SCHEMA}, "
-            f"so capture it anew or update Partita"
-        )
+    check_schema(record.get("schema"), SCHEMA, f"the graph file {path}", "capture it anew or update Partita")
     digest = record.pop("sha256", None)  # a file by another hand has none
     try:
         graph = _whole(_graph(record))

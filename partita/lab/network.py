@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from partita.cluster.cluster import Cluster, Group
+from partita.cluster.interfaces import check_interface
 from partita.errors import ClusterError
 from partita.lab.keeper_client import KeeperClient, NamespacesRefused, start_keeper
 from partita.lab.lab import Lab, find_tool
@@ -69,11 +70,8 @@ def check_here(cluster: Cluster) -> None:
             f"cluster {cluster.name} is emulated, and its cuda devices would be one card here; mark them ghost = true, "
             "or take emulated = false"
         )
-    known = [name for _, name in socket.if_nameindex()]
-    if cluster.interface and not cluster.emulated and cluster.interface not in known:
-        raise ClusterError(
-            f"cluster {cluster.name} names interface {cluster.interface!r}; this machine has {', '.join(known)}"
-        )
+    if cluster.interface and not cluster.emulated:
+        check_interface(cluster.interface, f"cluster {cluster.name}", ClusterError)
 
 
 def _emulate(cluster: Cluster, memory_limits: bool) -> Lab:

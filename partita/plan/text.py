@@ -11,7 +11,7 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 import tomli_w
 
-from partita.errors import PlanError, did_you_mean
+from partita.errors import PlanError, check_schema, did_you_mean
 from partita.plan.plan import Plan
 from partita.plan.sync import Sync, Topology
 
@@ -33,9 +33,7 @@ def read_plan(text: str) -> Plan:
         raise PlanError(
             f"the plan is not valid TOML: {error}; correct it there or write it anew with `partita plan -o`"
         ) from None
-    schema = table.pop("schema", None)
-    if type(schema) is not int or schema != SCHEMA:
-        raise PlanError(f"the plan has schema {schema!r}; this version reads schema {SCHEMA}, so write the plan anew")
+    check_schema(table.pop("schema", None), SCHEMA, "the plan", "write it anew with `partita plan -o`", PlanError)
     plan = _value(Plan, table, "plan")
     assert isinstance(plan, Plan)
     if not plan.name.strip():

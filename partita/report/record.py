@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from partita.cluster.text import read_cluster
 from partita.cluster.writing import write_cluster
-from partita.errors import OptionError, PartitaError
+from partita.errors import OptionError, PartitaError, check_schema
 from partita.graph.text import digest_of
 from partita.report.comparison import Comparison, Row
 from partita.report.environment import Environment
@@ -67,8 +67,7 @@ def read_record(run: Path) -> Comparison:
             f"there is no readable {path}; give a folder that `partita train --out` or `partita compare --out` wrote"
         ) from None
     record = _record(text)
-    if (schema := record.get("schema", SCHEMA)) != SCHEMA:
-        raise OptionError(f"{path} has schema {schema}; this version reads schema {SCHEMA}, so write it anew")
+    check_schema(record.get("schema", SCHEMA), SCHEMA, str(path), "write it anew", OptionError)
     digest = record.pop("sha256", None)  # a file by another hand has none
     if digest not in (None, digest_of(record)):
         raise OptionError(f"{path} is damaged (its sha256 is not that of its contents); write it anew with --out")

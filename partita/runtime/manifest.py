@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import torch
 
-from partita.errors import InputError
+from partita.errors import InputError, check_schema
 from partita.graph.graph import Buffer, Graph, Parameter
 from partita.plan.plan import Plan
 from partita.plan.plan import Update as Rules
@@ -139,11 +139,8 @@ def read_manifest(directory: Path) -> Manifest:
 def _manifest(path: Path, body: dict[str, Any]) -> Manifest:
     if body.pop("format", None) != FORMAT or type(schema := body.pop("schema", None)) is not int:
         raise InputError(f"{path} is no manifest of a checkpoint; take another --out")
-    if schema != SCHEMA:
-        raise InputError(
-            f"{path} has schema {schema}, as {'older' if schema < SCHEMA else 'newer'} versions write, and this one "
-            f"reads schema {SCHEMA}; finish that run with the version that began it, or give another --out"
-        )
+    remedy = "finish that run with the version that began it, or give another --out"
+    check_schema(schema, SCHEMA, str(path), remedy)
     try:
         files = tuple(File(**file) for file in body.pop("files"))
         found = Manifest(**body | {"identity": Identity(**body["identity"])}, files=files)

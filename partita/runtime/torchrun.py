@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch.distributed as dist
 
 from partita.cluster.cluster import Cluster
+from partita.cluster.interfaces import check_interface
 from partita.errors import InputError, OptionError, RunStopped
 from partita.runtime.checkpoint import SavedCheckpoint, stopped_at
 from partita.runtime.device import GLOO, backend_of, device_of
@@ -67,10 +68,9 @@ def talk_over(cluster: Cluster, note: Tell) -> None:
     meet there. Says in one line that what passes over any other is neither encrypted nor asked for a password.
     Raises OptionError for an interface that this machine lacks."""
     chosen, host = os.environ.get(INTERFACE, "") or cluster.interface, os.environ.get("MASTER_ADDR", "")
-    known = [name for _, name in socket.if_nameindex()]
-    if chosen and chosen not in known:
+    if chosen:
         who = INTERFACE if os.environ.get(INTERFACE) else f"cluster {cluster.name}"
-        raise OptionError(f"{who} names interface {chosen!r}; this machine has {', '.join(known)}")
+        check_interface(chosen, who, OptionError)
     if not chosen and _leads_here(host):
         chosen = LOOP
     if chosen:

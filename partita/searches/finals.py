@@ -18,8 +18,8 @@ from partita.plan.plan import Plan
 from partita.recipes.fastest import ALIKE
 from partita.searches.exhaustive import Candidate, Search, exhaustive, plainness, recipe_of
 from partita.searches.explaining import bottleneck
-from partita.searches.fit import ERROR
 from partita.searches.objective import LEADS, objective_value
+from partita.searches.peaks import ERROR
 from partita.telling import Tell
 from partita.units import show_bytes
 

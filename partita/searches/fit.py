@@ -17,13 +17,9 @@ from partita.recipes.catalogue import call
 from partita.searches.auto import shortlist_of
 from partita.searches.footprint import rooms_of
 from partita.searches.memory_bound import MemoryBound, memory_bound_of
-from partita.searches.peaks import peaks_of
+from partita.searches.peaks import ERROR, peaks_of
 from partita.units import Bytes, show_bytes
 
-# The largest miss of predicted live bytes against torch's allocator on models without convolutions, over all recipes
-# that run on four devices (`tests/cost/test_memory.py` holds predictions to it). What a device needs besides tensors
-# (a CUDA context, what the allocator keeps for later) is not in it.
-ERROR: Final = 0.05
 HALVINGS: Final = 2
 # Times its memory that a device may need by a formula corrected by what the clock said of the plans before, for a plan
 # to be tried, and for the smallest one.

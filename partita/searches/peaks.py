@@ -20,9 +20,13 @@ from partita.plan.schedule import Order
 from partita.program.instruction import Load
 from partita.program.program import Program, Role
 from partita.program.timeline import PURPOSES, Timeline
-from partita.simulator.simulate import peaks, setting_of, simulate
+from partita.simulator.simulate import LAST, peaks, setting_of, simulate
 from partita.units import Bytes
 
+# The largest miss of predicted live bytes against torch's allocator on models without convolutions, over all recipes
+# that run on four devices (`tests/cost/test_memory.py` holds predictions to it). What a device needs besides tensors
+# (a CUDA context, what the allocator keeps for later) is not in it.
+ERROR: Final = 0.05
 PACES: Final = (0.2, 5.0)  # of computing beside messages: by how much data sheets may misjudge one of the two
 # Lengths of a pipe after which no more microbatches come under way, and for each chunk where they go round in it.
 AHEAD: Final = 2
@@ -33,7 +37,7 @@ CLOSE: Final = 0.7  # of the fullest rank's peak: whose peaks are looked at on o
 @dataclass(frozen=True)
 class Peaks:
     """Of each rank `used` by data sheets' times, `parts` what that is for, `most` on any of the other times, which are
-    looked at where the plan fits by the first."""
+    looked at where the plan surely fits by the first."""
 
     used: tuple[Bytes, ...]
     parts: tuple[dict[str, Bytes], ...]
@@ -74,11 +78,11 @@ def _costs(program: Program, plan: Plan, graph: Graph, cluster: Cluster) -> Cost
 
 def _of_program(program: Program, graph: Graph, costs: Costs, cut: int) -> Peaks:
     setting, devices = setting_of(program, costs), costs.cluster.devices
-    timeline = simulate(program, costs, setting=setting)
+    timeline = simulate(program, costs, rounds=LAST, setting=setting)
     loaded = {rank: cut * _samples(program, graph, role) for role in program.roles for rank in role.ranks}
     used = tuple(peak + loaded[rank] for rank, peak in enumerate(timeline.memory))
     most = list(used)
-    if all(peak <= device.memory for peak, device in zip(used, devices, strict=False)):
+    if all((1 + ERROR) * peak <= device.memory for peak, device in zip(used, devices, strict=False)):
         fullest = max(used)
         close = {role.name for role in program.roles if used[role.ranks[0]] > CLOSE * fullest}
         paces = [replace(costs, operators={k: s * p for k, s in costs.operators.items()}, _sums={}) for p in PACES]

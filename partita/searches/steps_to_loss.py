@@ -24,7 +24,7 @@ from typing import Final
 
 import tomli_w
 
-from partita.errors import OptionError
+from partita.errors import OptionError, check_schema
 from partita.plan.text import read_record, table_of
 
 SCHEMA: Final = 1
@@ -122,9 +122,7 @@ def read_steps(path: Path) -> StepsToLoss:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # what is no UTF-8 and what is no TOML are ValueErrors
         raise OptionError(f"--steps-to-loss {path} cannot be read ({error}); give a TOML file: {HINT}") from None
-    schema = table.pop("schema", None)
-    if schema != SCHEMA:
-        raise OptionError(f"--steps-to-loss {path} has schema {schema!r}; this version reads schema {SCHEMA}: {HINT}")
+    check_schema(table.pop("schema", None), SCHEMA, f"--steps-to-loss {path}", f"write it anew: {HINT}", OptionError)
     found = read_record(StepsToLoss, table, str(path))
     assert isinstance(found, StepsToLoss)
     return found

@@ -129,7 +129,7 @@ WRONG = [
     (TWO_BOXES.replace("[device.gpu]", f"[device.gpu]\ncores = 1{'0' * 400}"), "give a finite number zero or more"),
     ('schema = 1\nname = "x" y', "line 2, column 12"),
     (TWO_BOXES.replace("memory", "memroy"), "did you mean 'memory'?"),
-    (TWO_BOXES.replace("schema = 1", "schema = 2"), "schema is 2"),
+    (TWO_BOXES.replace("schema = 1", "schema = 2"), "the file has schema 2; this version reads schema 1, so"),
     (TWO_BOXES.replace("schema = 1", ""), "lacks 'schema'"),
     (TWO_BOXES.replace("40 GiB", "0 GiB"), "'0 GiB'; give a finite number above zero"),
     (TWO_BOXES.replace('"10 Gbit/s"', '"-10 Gbit/s"'), "'-10 Gbit/s'; give a finite number above zero"),

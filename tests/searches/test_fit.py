@@ -18,9 +18,9 @@ from partita.recipes.balance import blocks_of
 from partita.recipes.catalogue import call
 from partita.report.answers import bound_words
 from partita.searches.auto import shortlist_of
-from partita.searches.fit import ERROR, fit, fit_of
+from partita.searches.fit import fit, fit_of
 from partita.searches.memory_bound import memory_bound_of
-from partita.searches.peaks import shortened
+from partita.searches.peaks import ERROR, shortened
 from partita.simulator.simulate import simulate
 from tests.captures import capture
 from tests.searches.accelerators import deep, machines
