@@ -265,7 +265,7 @@ class Costs:
         elements, item = program.extent(act, ranks)
         laps, share = 2 if act.kind is Kind.ALL_REDUCE else 1, (ranks - 1) / ranks * elements * item
         added, messages = w.reduced * (laps == 2), laps * (ranks - 1)
-        core = 2 * messages * w.start + share * (laps * (w.sent + w.received) + added)
+        core = 2 * messages * w.hopping_start + share * (laps * (w.sent + w.received) + added)
         return Demand(core, messages * (w.hop(elements * item / ranks) + circle.way))
 
     def hop_cores(self, program: Program, act: Collective, ranks: int) -> list[Seconds]:
@@ -287,7 +287,7 @@ class Costs:
         w, (schedule, edges) = self.wiring, course(program, act, ranks)
         ahead, back = self.codec(act.codec) if act.codec else (NOTHING, NOTHING)
         for load in loads_of(schedule, elements, item, act.codec, act.density, edges):
-            start, added = w.start * load.messages, w.reduced * load.added * item
+            start, added = w.hopping_start * load.messages, w.reduced * load.added * item
             merged = self.copy.element * MERGING * load.merged
             yield load, (
                 ahead.of(load.encoded, bool(load.encoded)), start + w.sent * load.size,

@@ -73,9 +73,10 @@ class Wiring:
     `start` is core-seconds for each call, `sent`, `received` and `reduced` core-seconds for each byte; `message` is the
     latency of a message between lanes, `value` that of one from computing to computing, which wakes no lane, and
     `value_start` core-seconds of its calls (None: the same), `hops` by size that of each of a chain of messages (none:
-    the same); `curves` has the costs of collectives; `efficiency` is the fraction of a link's bandwidth that payload
-    gets, `inside` that of links within a machine (None: the same). `overlap` has, by ascending size, the factor by
-    which a collective takes longer while its ranks compute (none: it does not), `message_overlap` that of a message,
+    the same) and `hop_start` core-seconds of its calls at either end (None: the same); `curves` has the costs of
+    collectives; `efficiency` is the fraction of a link's bandwidth that payload gets, `inside` that of links within a
+    machine (None: the same). `overlap` has, by ascending size, the factor by which a collective takes longer while its
+    ranks compute (none: it does not), `message_overlap` that of a message,
     `hop_overlap` that of a hop; `disturbance` core-seconds by which computing takes longer for each byte that its rank
     sends or receives meanwhile; `congestion` the factor by which messages take more of the ports of a rank that hears
     from several others while it speaks to them, such as a server's: their queues overflow; `crowding` the same between
@@ -102,6 +103,7 @@ class Wiring:
     value_start: Seconds | None = None
     hops: tuple[tuple[Bytes, Seconds], ...] = ()
     hop_overlap: tuple[tuple[Bytes, float], ...] = ()
+    hop_start: Seconds | None = None
 
     @property
     def crossing(self) -> Seconds:
@@ -111,6 +113,11 @@ class Wiring:
     def starting(self, *, value: bool) -> Seconds:
         """Core-seconds of the call of a message, of values from stage to stage or of anything else."""
         return self.start if self.value_start is None or not value else self.value_start
+
+    @property
+    def hopping_start(self) -> Seconds:
+        """Core-seconds of the call of a hop's message, at either end."""
+        return self.start if self.hop_start is None else self.hop_start
 
     def hop(self, size: float) -> Seconds:
         """Latency of a hop of a collective, a message of `size` bytes: linear in the logarithm of the size."""

@@ -86,17 +86,19 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """A message of `size` bytes in a chain: wall seconds, and those in the quickest of the chains."""
+    """A message of `size` bytes in a chain: wall seconds, those in the quickest of the chains, and core-seconds of a
+    rank, which sends one and receives one."""
 
     size: Bytes
     wall: Seconds
     quickest: Seconds
+    core: Seconds
 
 
 def _hops(replies: list[dict[str, Any]]) -> list[Hop]:
     """By size, medians over the ranks."""
     rows = zip(*(reply["hops"] for reply in replies), strict=True)
-    return [Hop(int(each[0][0]), *(median(row[k] for row in each) for k in (1, 2))) for each in rows]
+    return [Hop(int(each[0][0]), *(median(row[k] for row in each) for k in (1, 2, 3))) for each in rows]
 
 
 def _efficiency(hops: Sequence[Hop], slowest: BytesPerSecond, each: Seconds) -> float:
@@ -116,6 +118,7 @@ def _crowded(
     """The costs of links where messages are not `alone`, but in chains (`hops`), in crowds or beside computing: on
     ports that let `width` bytes a second of payload through, with a `quota` of a core that `spread` ranks share."""
     circle, share, rate = Circle(len(replies)), 2 * (len(replies) - 1) / len(replies), min(quota, 1 / spread)
+    hop_start = max(hops[0].core / 2, alone.start)  # who waits for each message wakes up for each
 
     def summed(size: Bytes) -> Seconds:
         """What an all-reduce takes by the clock beside computing."""
@@ -127,14 +130,15 @@ def _crowded(
         core = alone.start + max(alone.sent, alone.received) * size
         return alone.message + max(size / width, core / (rate / 2))
 
-    def swapped(size: Bytes, rate: float) -> Seconds:
+    def swapped(size: Bytes, rate: float, start: Seconds = alone.start) -> Seconds:
         """What a message each way takes by the clock at once, at so many core-seconds a second, beyond latency."""
-        return max(size / width, (2 * alone.start + (alone.sent + alone.received) * size) / rate)
+        return max(size / width, (2 * start + (alone.sent + alone.received) * size) / rate)
 
-    found = replace(alone, hops=tuple((hop.size, max(hop.wall - swapped(hop.size, rate), 1e-6)) for hop in hops))
+    waits = tuple((hop.size, max(hop.wall - swapped(hop.size, rate, hop_start), 1e-6)) for hop in hops)
+    found = replace(alone, hops=waits, hop_start=hop_start)
     return replace(
         found, overlap=_overlap(replies, "collective", summed), message_overlap=_overlap(replies, "message", moved),
-        hop_overlap=_overlap(replies, "message", lambda size: found.hop(size) + swapped(size, rate)),
+        hop_overlap=_overlap(replies, "message", lambda size: found.hop(size) + swapped(size, rate, hop_start)),
         disturbance=median(reply.get("disturbing", 0.0) for reply in replies),
         congestion=_congestion(replies[-1].get("congested", ()), lambda size: swapped(size, quota)),
         crowding=tuple(

@@ -189,20 +189,22 @@ def row_seconds(rank: int, many: int = 8, turns: int = 8) -> Seconds:
     return median(found[1:]) if rank < 2 else 0.0
 
 
-def hop_seconds(largest: Bytes, turns: int = 8) -> list[tuple[Bytes, Seconds, Seconds]]:
-    """(bytes, seconds, those in the quickest chain) of each step of a chain in which every rank sends a message to the
-    next one and has one from the one before: means; the slowest chain is left out, as in `wire_seconds`."""
+def hop_seconds(largest: Bytes, turns: int = 8) -> list[tuple[Bytes, Seconds, Seconds, Seconds]]:
+    """(bytes, seconds, those in the quickest chain, this process's core-seconds) of each step of a chain in which every
+    rank sends a message to the next one and has one from the one before: means; the slowest chain is left out, as in
+    `wire_seconds`."""
     rank, world, lane = dist.get_rank(), dist.get_world_size(), ExtraLane()
-    found: list[tuple[Bytes, Seconds, Seconds]] = []
+    found: list[tuple[Bytes, Seconds, Seconds, Seconds]] = []
     for size in (4, *(size for size in CHAINED if size < largest)):
-        many, walls = 24 if size <= CHAINED[0] else 6, []
+        many, walls, cores = 24 if size <= CHAINED[0] else 6, [], []
         chain = partial(round_about, Processes(rank), many, (rank - 1) % world, (rank + 1) % world, size)
         for _ in range(turns + 1):
             dist.barrier()
-            begun = time.perf_counter()
+            begun, core = time.perf_counter(), time.process_time()
             lane.carry_out(chain)
             walls.append((time.perf_counter() - begun) / many)
-        found.append((size, fmean(sorted(walls[1:])[:-1]), min(walls[1:])))
+            cores.append((time.process_time() - core) / many)
+        found.append((size, fmean(sorted(walls[1:])[:-1]), min(walls[1:]), median(cores[1:])))
     return found
 
 

@@ -31,7 +31,7 @@ def made_up(congestion: float, ranks: int = 4) -> list[dict[str, Any]]:
     }
     reply["message"] = [(n, 3 * START + EACH * n) for n in SIZES]  # lone ones
     hops = [(n, 2e-4 + max(n / RATE, 2 * START + 2 * EACH * n)) for n in SIZES]
-    reply["row"], reply["hops"] = START, [(n, wall, wall) for n, wall in hops]
+    reply["row"], reply["hops"] = START, [(n, wall, wall, 2 * START) for n, wall in hops]
     reply["value"], reply["lone"], reply["handed"] = (5 * START, 2 * START), (START + 7e-4, 3 * START), 4 * START
     reply["overlapped"] = {}
     reply["congested"] = [(n, 8, 8 * n * (congestion if n == SIZES[-1] else 0.98) / RATE) for n in SIZES[1:]]
@@ -57,11 +57,22 @@ def test_the_laws_are_found_again(congestion: float) -> None:
     assert [bytes_ / size for size, bytes_ in found.queue] == pytest.approx([2.0] * 3)
 
 
+def test_messages_of_a_chain_cost_their_wake_ups() -> None:
+    """What a chain takes is the same; what of it is the processor's is three times as much as a row's messages say."""
+    machines = Cluster("four", Group("root", (Device(cores=1.0),) * 4, (Link(RATE, 0.0),) * 4))
+    replies = made_up(1.0)
+    replies[0]["hops"][0] = (4, 8 * START, 8 * START, 6 * START)
+    found = wiring_of(replies, machines)
+    assert (found.start, found.hop_start, found.hopping_start) == pytest.approx((START, 3 * START, 3 * START))
+    assert found.hop(4) == pytest.approx(2 * START, rel=1e-3)
+    assert Wiring().hopping_start == Wiring().start
+
+
 def test_a_host_that_holds_most_chains_up_takes_nothing_from_the_link() -> None:
     machines = Cluster("four", Group("root", (Device(cores=1.0),) * 4, (Link(RATE, 0.0),) * 4))
     replies = made_up(1.0)
     hops = replies[0]["hops"]
-    hops[-1] = (SIZES[-1], 1.3 * hops[-1][1], hops[-1][2])
+    hops[-1] = (SIZES[-1], 1.3 * hops[-1][1], *hops[-1][2:])
     found = wiring_of(replies, machines)
     assert found.efficiency == pytest.approx(1.0, abs=0.01)
     assert found.hop(SIZES[-1]) == pytest.approx(0.3 * SIZES[-1] / RATE, rel=0.05)
