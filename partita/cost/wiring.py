@@ -76,13 +76,12 @@ class Wiring:
     the same) and `hop_start` core-seconds of its calls at either end (None: the same); `curves` has the costs of
     collectives; `efficiency` is the fraction of a link's bandwidth that payload gets, `inside` that of links within a
     machine (None: the same). `overlap` has, by ascending size, the factor by which a collective takes longer while its
-    ranks compute (none: it does not), `message_overlap` that of a message,
-    `hop_overlap` that of a hop; `disturbance` core-seconds by which computing takes longer for each byte that its rank
-    sends or receives meanwhile; `congestion` the factor by which messages take more of the ports of a rank that hears
-    from several others while it speaks to them, such as a server's: their queues overflow; `crowding` the same between
-    two such ranks, by the number of others with which each has messages at once (none: as `congestion`). `queue` has,
-    by size of messages, how many bytes of those that one rank sends to several at once leave in the order in which they
-    were posted, before the others share.
+    ranks compute (none: it does not), `message_overlap` that of a message, `hop_overlap` that of a hop; `disturbance`
+    core-seconds by which computing takes longer for each byte that its rank sends or receives meanwhile; `congestion`
+    the factor by which messages take more of the ports of a rank that hears from several others while it speaks to
+    them, such as a server's: their queues overflow; `crowding` the same between two such ranks, by the number of others
+    with which each has messages at once (none: as `congestion`). `queue` has, by size of messages, how many bytes of
+    those that one rank sends to several at once leave in the order in which they were posted, before the others share.
     """
 
     start: Seconds = 100e-6

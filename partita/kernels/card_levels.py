@@ -27,6 +27,7 @@ from partita.kernels.card_bits import (
     launch,
     put,
     quotient,
+    read_as,
     signed,
 )
 from partita.kernels.levels import HEAD, LEAST, MOST
@@ -122,7 +123,7 @@ def headed(
         form.encode(values, message[HEAD:], settings, key, back, head, table(values))
 
     def decode(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
-        head = message[:HEAD].clone().view(dtype)
+        head = read_as(message[:HEAD], dtype)
         form.decode(message[HEAD:], values, settings, add, head, table(values))
 
     return encode, decode
@@ -221,7 +222,7 @@ def encode_onebit(values: torch.Tensor, message: torch.Tensor, settings: Setting
 def decode_onebit(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
     """What a message of `encode_onebit` says, put into `values` or added."""
     size = -(-values.numel() // 8)
-    means = message[size:].clone().view(torch.float32)
+    means = read_as(message[size:], torch.float32)
     ONEBIT.decode(message[:size], values, settings, add, values, means)
 
 
