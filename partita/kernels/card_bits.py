@@ -7,7 +7,8 @@ reason quotients are rounded as IEEE wants it, and no factor is computed on the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import gcd
 from typing import Any, Final
 
@@ -44,14 +45,28 @@ def signed(key: int) -> int:
 def cells(body: torch.Tensor, width: int) -> torch.Tensor:
     """The bytes of codes as numbers of `width` bits, where these are whole and lie at their multiples."""
     dtype = {16: torch.uint16, 32: torch.uint32}.get(width, torch.uint8)
-    fits = body.storage_offset() % dtype.itemsize == 0 and body.numel() % dtype.itemsize == 0
-    return body.view(dtype) if fits else body
+    whole = body.storage_offset() % dtype.itemsize == 0 and body.numel() % dtype.itemsize == 0
+    return body.view(dtype) if whole else body
+
+
+def fits(message: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether bytes lie at a multiple of the size of numbers of this dtype."""
+    return message.storage_offset() % dtype.itemsize == 0 and message.data_ptr() % dtype.itemsize == 0
+
+
+@contextmanager
+def fillable(message: torch.Tensor, dtype: torch.dtype) -> Iterator[torch.Tensor]:
+    """Bytes as numbers to be filled: others, copied there at the end, where they lie at no multiple of their size."""
+    here = fits(message, dtype)
+    numbers = message.view(dtype) if here else message.clone().view(dtype)
+    yield numbers
+    if not here:
+        message.copy_(numbers.view(torch.uint8))
 
 
 def read_as(message: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Bytes as numbers: a copy of them unless they lie at a multiple of the numbers' size."""
-    fits = message.storage_offset() % dtype.itemsize == 0 and message.data_ptr() % dtype.itemsize == 0
-    return (message if fits else message.clone()).view(dtype)
+    return (message if fits(message, dtype) else message.clone()).view(dtype)
 
 
 def alignment(body: torch.Tensor) -> int:

@@ -1,5 +1,8 @@
-"""Codecs on a card that choose a few numbers. Those beyond a bound are counted block by block, then each block writes
-its own behind those of the blocks before, so that places stand in order. The host waits once, for how many there are.
+"""Codecs on a card that choose a few numbers, those beyond a bound. The host waits once, at the end, for how many these
+are.
+
+    threshold   words of a message are filled block by block: how many are beyond the bound is counted before
+    topk, dgc   candidates, those beyond a bound from a sample, of which `card_largest` finds the edge and the places
 """
 
 from __future__ import annotations
@@ -10,8 +13,9 @@ import torch
 import triton.language as tl
 from triton.language import constexpr, tensor
 
-from partita.kernels.card_bits import BLOCK, blocks, kernel, launch, read_as
-from partita.kernels.chosen import sampled
+from partita.kernels.card_bits import BLOCK, blocks, fillable, kernel, launch, read_as
+from partita.kernels.card_largest import candidates_of, write_largest
+from partita.kernels.chosen import SAMPLE, sampled
 from partita.wire.codec import Settings, kept
 
 PLACE: Final = 0x7FFFFFFF
@@ -19,58 +23,26 @@ FEW: Final = 512  # places for a program: each is a cell of its own far from the
 
 
 @kernel
-def beyond(v: tensor, bound: tensor, inside: tensor, STRICT: constexpr) -> tensor:
-    """Which numbers have a magnitude of at least the bound, or above it if STRICT."""
-    if STRICT:
-        return inside & (tl.abs(v) > bound)
-    else:
-        return inside & (tl.abs(v) >= bound)
-
-
-@kernel
-def count_blocks(values: tensor, bound: tensor, counts: tensor, n: tensor, STRICT: constexpr, BLOCK: constexpr) -> None:
-    """How many of BLOCK numbers are beyond the bound."""
+def count_blocks(values: tensor, bound: tensor, counts: tensor, n: tensor, BLOCK: constexpr) -> None:
+    """How many of BLOCK numbers have a magnitude above the bound."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = i < n
-    found = beyond(tl.load(values + i, inside, other=0), tl.load(bound), inside, STRICT)
-    tl.store(counts + tl.program_id(0), tl.sum(found.to(tl.int32), 0))
+    found = tl.abs(tl.load(values + i, i < n, other=0)) > tl.load(bound)
+    tl.store(counts + tl.program_id(0), tl.sum((found & (i < n)).to(tl.int32), 0))
 
 
 @kernel
 def write_blocks(
-    values: tensor, bound: tensor, ends: tensor, words: tensor, n: tensor,
-    STRICT: constexpr, SIGNS: constexpr, BACK: constexpr, BLOCK: constexpr,
+    values: tensor, bound: tensor, ends: tensor, words: tensor, n: tensor, BACK: constexpr, BLOCK: constexpr
 ) -> None:  # fmt: skip
-    """The places of those, with SIGNS their sign in the highest bit; with BACK the bound is taken off each."""
+    """The places of those with their sign in the highest bit; with BACK the bound is taken off each."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = i < n
-    v, edge = tl.load(values + i, inside, other=0), tl.load(bound)
-    found = beyond(v, edge, inside, STRICT)
+    v, edge = tl.load(values + i, i < n, other=0), tl.load(bound)
+    found = (tl.abs(v) > edge) & (i < n)
     rank = tl.cumsum(found.to(tl.int32), 0)
     at = tl.load(ends + tl.program_id(0)) - tl.sum(found.to(tl.int32), 0) + rank - 1
-    word = i
-    if SIGNS:
-        word = tl.where(v < 0, i | -2147483648, i)
-    tl.store(words + at, word, found)
+    tl.store(words + at, tl.where(v < 0, i | -2147483648, i), found)
     if BACK:
         tl.store(values + i, tl.where(v < 0, v + edge, v - edge), found)
-
-
-def counted(values: torch.Tensor, bound: torch.Tensor, strict: bool) -> torch.Tensor:
-    """How many of the numbers are beyond the bound up to the end of each block."""
-    counts = torch.empty(blocks(values.numel()), dtype=torch.int32, device=values.device)
-    launch(count_blocks, len(counts), values, bound, counts, values.numel(), STRICT=strict, BLOCK=BLOCK)
-    return counts.cumsum(0)
-
-
-def written(
-    values: torch.Tensor, bound: torch.Tensor, ends: torch.Tensor, words: torch.Tensor, strict: bool, back: bool
-) -> None:
-    """Fill `words`; those of a strict bound have signs."""
-    launch(
-        write_blocks, len(ends), values, bound, ends, words, values.numel(),
-        STRICT=strict, SIGNS=strict, BACK=back, BLOCK=BLOCK,
-    )  # fmt: skip
 
 
 @kernel
@@ -98,39 +70,31 @@ def added(values: torch.Tensor, words: torch.Tensor, said: torch.Tensor, signs: 
         launch(add_blocks, -(-len(words) // FEW), values, words, said, len(words), PLACE=PLACE, SIGNS=signs, BLOCK=FEW)
 
 
-def largest(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """`chosen.largest_places`: where the `k` largest magnitudes are, in order, of equal ones the first; the numbers."""
-    step, rank = sampled(len(values), k)
-    sample, places = values[::step].abs(), None
-    if rank < len(sample):
-        bound = sample.kthvalue(len(sample) - rank + 1, keepdim=True).values
-        ends = counted(values, bound, False)
-        if int(ends[-1]) >= k:
-            places = torch.empty(int(ends[-1]), dtype=torch.int32, device=values.device)
-            written(values, bound, ends, places, False, False)
-    if places is None:
-        places = torch.arange(len(values), dtype=torch.int32, device=values.device)
-    numbers = values[places]
-    magnitude = numbers.abs()
-    edge = magnitude.sort().values[-k]
-    above, ties = magnitude > edge, magnitude == edge
-    chosen = (above | (ties & (ties.cumsum(0) <= k - above.sum()))).nonzero()[:, 0]
-    return places[chosen], numbers[chosen]
-
-
 def encode_topk(values: torch.Tensor, message: torch.Tensor, settings: Settings, key: int, back: bool) -> None:
     """`chosen.encode_topk` on a card: the k places in int32, then their numbers; at ratio 1 all numbers as they are."""
-    k = kept(values.numel(), settings)
-    if k == values.numel():
+    n, k = values.numel(), kept(values.numel(), settings)
+    if k == n:
         message.copy_(values.view(torch.uint8))
         if back:
             values.zero_()
         return
-    places, numbers = largest(values, k)
-    message[: 4 * k] = places.view(torch.uint8)
-    message[4 * k :] = numbers.view(torch.uint8)
-    if back:
-        values[places] = 0
+    with fillable(message[: 4 * k], torch.int32) as places, fillable(message[4 * k :], values.dtype) as numbers:
+        if not _largest(values, k, places, numbers, back):
+            candidates = candidates_of(values, values.new_zeros(1), n)
+            write_largest(values, candidates, k, places, numbers, back)
+
+
+def _largest(values: torch.Tensor, k: int, places: torch.Tensor, numbers: torch.Tensor, back: bool) -> bool:
+    """Whether the bound of a sample left as many as are wanted, and no more than there is room for; if so they are
+    written."""
+    step, rank = sampled(len(values), k)
+    sample = values[::step].abs()
+    if rank >= len(sample):
+        return False
+    bound = sample.kthvalue(len(sample) - rank + 1, keepdim=True).values
+    candidates = candidates_of(values, bound, min(len(values), 4 * k + SAMPLE))
+    write_largest(values, candidates, k, places, numbers, back)
+    return k <= int(candidates.found) <= len(candidates.places)
 
 
 def decode_topk(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:
@@ -150,12 +114,13 @@ def threshold(values: torch.Tensor, settings: Settings) -> torch.Tensor:
 
 def encode_threshold(values: torch.Tensor, message: torch.Tensor, settings: Settings, key: int, back: bool) -> int:
     """`chosen.encode_threshold` on a card: a word for each |v| above the threshold. Returns the bytes of all words."""
-    bound = threshold(values, settings)
-    ends = counted(values, bound, True)
-    words = torch.empty(int(ends[-1]), dtype=torch.int32, device=values.device)
-    written(values, bound, ends, words, True, back)
-    message[: words.nbytes] = words.view(torch.uint8)
-    return words.nbytes
+    n, bound = values.numel(), threshold(values, settings)
+    counts = torch.empty(blocks(n), dtype=torch.int32, device=values.device)
+    launch(count_blocks, len(counts), values, bound, counts, n, BLOCK=BLOCK)
+    ends = counts.cumsum(0)
+    with fillable(message[: message.numel() // 4 * 4], torch.int32) as words:
+        launch(write_blocks, len(counts), values, bound, ends, words, n, BACK=back, BLOCK=BLOCK)
+    return 4 * int(ends[-1])
 
 
 def decode_threshold(message: torch.Tensor, values: torch.Tensor, settings: Settings, add: bool) -> None:

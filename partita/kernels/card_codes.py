@@ -4,7 +4,7 @@
     value(code, i, head, table, OF, KIND)    what that says, in KIND
 
 head    what the message begins with, one number of four bytes: a scale or an exponent
-table   numbers that are looked up: the tree's edges and book, onebit's means
+table   numbers that are looked up: the tree's edges, book and cells, onebit's means
 OF      what the codec is set to: bits of a level, numbers of a group
 """
 
@@ -14,6 +14,9 @@ import triton.language as tl
 from triton.language import constexpr, tensor
 
 from partita.kernels.card_bits import kernel, power, quotient, scaled, uniform
+from partita.kernels.tree import CELL as TREE_CELL
+
+CELL: constexpr = constexpr(TREE_CELL)
 
 
 @kernel
@@ -102,12 +105,14 @@ def dorefa_value(code: tensor, i: tensor, head: tensor, table: tensor, OF: const
 
 @kernel
 def tree_code(v: tensor, i: tensor, head: tensor, table: tensor, key: tensor, OF: constexpr) -> tensor:
-    """How many of the 127 edges are below |v| / m, by halves; the sign."""
+    """How many of the 127 edges are below |v| / m: those below its cell, in which two more are at most; the sign."""
     number = tl.abs(v) * quotient(tl.full((), 1, v.dtype), tl.load(head).to(v.dtype))
-    code = tl.zeros(v.shape, tl.int32)
-    for halving in tl.static_range(7):
-        below = tl.load(table + code + ((64 >> halving) - 1)) < number
-        code += tl.where(below, 64 >> halving, 0)
+    cell = number.to(tl.float32).to(tl.int32, bitcast=True) >> CELL
+    code = tl.load(table + 255 + cell).to(tl.int32)
+    if v.dtype == tl.float64:  # in fp32 it may have come to the next cell
+        code -= ((code > 0) & (tl.load(table + tl.maximum(code - 1, 0)) >= number)).to(tl.int32)
+    for _ in tl.static_range(2):
+        code += ((code < 127) & (tl.load(table + tl.minimum(code, 126)) < number)).to(tl.int32)
     return tl.where((v < 0) & (code > 0), code + 128, code).to(tl.uint32)
 
 

@@ -31,7 +31,7 @@ from partita.kernels.card_bits import (
     signed,
 )
 from partita.kernels.levels import HEAD, LEAST, MOST
-from partita.kernels.tree import BOOK, EDGES
+from partita.kernels.tree import BOOK, CELLS, EDGES
 from partita.wire.codec import Settings
 
 WHOLE: Final = 2**31 - 1  # a group of all numbers
@@ -131,8 +131,8 @@ def headed(
 
 @cache
 def tree_table(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """The 127 edges, then the 128 numbers between them."""
-    return torch.cat([torch.from_numpy(EDGES), torch.from_numpy(BOOK)]).to(device, dtype)
+    """The 127 edges, the 128 numbers between them, and how many edges are below each cell."""
+    return torch.cat([torch.from_numpy(part) for part in (EDGES, BOOK, CELLS)]).to(device, dtype)
 
 
 def largest(values: torch.Tensor, settings: Settings) -> torch.Tensor:
@@ -143,13 +143,26 @@ def largest(values: torch.Tensor, settings: Settings) -> torch.Tensor:
 
 def scale_exponent(values: torch.Tensor, settings: Settings) -> torch.Tensor:
     """`levels.scale_exponent`, in int32."""
-    most = torch.full((), (1 << (int(settings["bits"]) - 1)) - 1, dtype=torch.float64, device=values.device)
+    levels = (1 << (int(settings["bits"]) - 1)) - 1
     if not settings["overflow"]:
-        return exponents(torch.linalg.vector_norm(values, torch.inf).reshape(1), most)
+        exponent = torch.empty(1, dtype=torch.int32, device=values.device)
+        launch(exponent_block, 1, torch.linalg.vector_norm(values, torch.inf), exponent, LEVELS=levels, ZERO=LEAST)
+        return exponent
+    most = torch.full((), levels, dtype=torch.float64, device=values.device)
     found = (exponents(values, most) - LEAST).clamp_(min=0)
     beyond = torch.bincount(found, minlength=MOST - LEAST + 1).flip(0).cumsum(0).flip(0)
     allowed = beyond[1:].double() <= settings["overflow"] * values.numel()
     return (allowed.to(torch.int8).argmax(0, keepdim=True) + LEAST).to(torch.int32)
+
+
+@kernel
+def exponent_block(most: tensor, exponent: tensor, LEVELS: constexpr, ZERO: constexpr) -> None:
+    """`levels.exponent_of` of one number / LEVELS."""
+    number = tl.load(most).to(tl.float64) / tl.full((), LEVELS, tl.float64)
+    tiny = number < 2.2250738585072014e-308  # 2^-1022, below which an fp64 has fewer bits
+    bits = tl.where(tiny, number * 18014398509481984.0, number).to(tl.int64, bitcast=True)  # 2^54
+    found = (bits >> 52) - 1023 + ((bits & 0xFFFFFFFFFFFFF) != 0).to(tl.int64) - tl.where(tiny, 54, 0)
+    tl.store(exponent, tl.where(number == 0, ZERO, found).to(tl.int32))
 
 
 def exponents(values: torch.Tensor, most: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import torch
@@ -82,9 +83,15 @@ def _places(values: torch.Tensor, settings: Settings, site: Site) -> Iterator[Pl
 
 def started(basis: torch.Tensor, seed: int) -> torch.Tensor:
     """Rows of length 1 to begin with: those of the last Q, random ones for those that are zero."""
-    fresh = torch.randn(basis.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    rows = torch.where(basis.any(1, keepdim=True), basis, fresh.to(basis))
+    fresh = random_rows(tuple(basis.shape), seed, basis.dtype, basis.device)
+    rows = torch.where(basis.any(1, keepdim=True), basis, fresh)
     return rows.div_(torch.linalg.vector_norm(rows, dim=1, keepdim=True))
+
+
+@lru_cache(maxsize=1024)
+def random_rows(shape: tuple[int, ...], seed: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Normal numbers of a seed, the same on all devices; kept, as no step should wait for them."""
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(device, dtype)
 
 
 def orthonormal(p: torch.Tensor) -> torch.Tensor:
@@ -93,7 +100,7 @@ def orthonormal(p: torch.Tensor) -> torch.Tensor:
     least = LEAST * torch.linalg.vector_norm(p, dim=0).max()
     for column in range(p.shape[1]):
         rest, before = p[:, column], p[:, :column]
-        for _ in range(2):
+        for _ in range(2 if column else 0):
             rest.sub_(before @ (before.T @ rest))
         added = torch.linalg.vector_norm(rest)
         rest.mul_(torch.where(added > least, 1 / added, 0.0))

@@ -100,7 +100,7 @@ def site_of(rank: Rank, coding: Coding, round: int, fresh: torch.Tensor | None =
         tuple(tuple(view.shape) for view in rank.state.whole(coding.bucket)),
         tuple(row(rank, rank.program.coding[name], rank.rank, round) for name in coding.before),
         rank.state.kept.get((Space.BASIS, coding.bucket)),
-        coding_key(rank.feed.seed, rank.step(round, 0), EVERYBODY, coding.bucket),
+        coding_key(rank.feed.seed, 0, EVERYBODY, coding.bucket),
         fresh,
     )
 

@@ -190,7 +190,7 @@ class Lossy:
             held = self.residual.get((worker, bucket.name), torch.zeros_like(gradient))
             values.append(ahead + held if codec.error_feedback else ahead)
         before = self.basis.get(bucket.name, torch.zeros_like(values[0]))
-        seed = coding_key(self.seed, step, EVERYBODY, bucket.name)
+        seed = coding_key(self.seed, 0, EVERYBODY, bucket.name)
         said, self.basis[bucket.name] = low_rank(
             values, [self.shapes[piece] for piece in bucket.pieces], settings_of(codec), before, seed
         )

@@ -117,6 +117,23 @@ def test_the_first_of_equals_are_chosen() -> None:
         assert not of_all(named("topk", ratio=ratio), [ones, few, torch.cat([few, ones])])
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_what_a_sample_misjudges_is_chosen_from_all(dtype: torch.dtype) -> None:
+    """More are beyond its bound than there is room for; or fewer than are wanted, as only it has large ones."""
+    few = torch.full((40000,), 1e-9, dtype=dtype)
+    few[::1000] = torch.arange(1, 41, dtype=dtype)
+    assert not of_all(named("topk", ratio=0.001), [torch.ones(40000, dtype=dtype), few])
+
+
+@pytest.mark.parametrize("bits", [2.0, 8.0, 16.0])
+def test_exponents_of_numbers_of_any_size(bits: float) -> None:
+    """At a power of two times the highest level, and on either side of it."""
+    for size in (2.0**-140, 2.0**-126, 1.0, 2.0**100):
+        edge = torch.tensor([(2.0 ** (bits - 1) - 1) * size])
+        near = [edge, edge.nextafter(torch.tensor(0.0)), edge.nextafter(torch.tensor(3e38))]
+        assert not of_all(named("fixed", bits=bits), [torch.cat([one, -one / 3]) for one in near])
+
+
 class Card(torch.Tensor):
     """A tensor that says that it is on a card."""
 
