@@ -92,8 +92,8 @@ def dorefa_code(v: tensor, i: tensor, head: tensor, table: tensor, key: tensor, 
     """v of [-m, m] rounded at random to one of 2^OF levels, where the head is m; 0 where m is 0."""
     levels, wide = tl.full((), (1 << OF) - 1, tl.float64), tl.load(head).to(tl.float64)
     noisy = v.to(tl.float64) * quotient(levels, 2.0 * wide) + levels * 0.5 + uniform(i, key).to(tl.float64)
-    code = tl.minimum(tl.maximum(noisy, 0.0), levels).to(tl.int64 if OF > 31 else tl.int32).to(tl.uint32)
-    return tl.where(wide == 0, 0, code)
+    code = noisy.to(tl.int64 if OF > 30 else tl.int32)
+    return tl.where(wide == 0, 0, tl.minimum(tl.maximum(code, 0), (1 << OF) - 1).to(tl.uint32))
 
 
 @kernel

@@ -48,7 +48,7 @@ def gather_blocks(
     v = tl.load(values + i, i < n, other=0)
     beyond = ((tl.abs(v) < tl.load(bound)) == 0) & (i < n)
     many = tl.sum(beyond.to(tl.int32), 0)
-    start = tl.atomic_add(found, many)
+    start = tl.atomic_add(found, many, sem="relaxed")
     tl.store(starts + tl.program_id(0), start)
     tl.store(counts + tl.program_id(0), many)
     at = start + tl.cumsum(beyond.to(tl.int32), 0) - 1
@@ -68,7 +68,7 @@ def magnitude(v: tensor) -> tensor:
 @kernel
 def edge_of(tallies: tensor, k: tensor, ROUNDS: constexpr, DIGIT: constexpr) -> tuple[tensor, tensor]:
     """The first ROUNDS digits of the k-th largest, and of how many of those that have them it is the smallest."""
-    high, need = tl.zeros((), tl.int64), k.to(tl.int64)
+    high, need = tl.zeros((), tl.int64), tl.zeros((), tl.int64) + k
     digit = tl.arange(0, 1 << DIGIT)
     for round in tl.static_range(ROUNDS):
         tally = tl.load(tallies + (round << DIGIT) + digit).to(tl.int64)
@@ -90,10 +90,11 @@ def count_digits(
         j = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
         bits, alike = magnitude(tl.load(numbers + j, j < many, other=0)), j < many
         if ROUND > 0:
-            alike &= bits >> (DIGIT * (ROUNDS - ROUND)) == edge_of(tallies, k, ROUND, DIGIT)[0]
+            high, need = edge_of(tallies, k, ROUND, DIGIT)
+            alike &= bits >> (DIGIT * (ROUNDS - ROUND)) == high
         digit = (bits >> (DIGIT * (ROUNDS - 1 - ROUND))) & ((1 << DIGIT) - 1)
         tally = tl.histogram(digit.to(tl.int32), 1 << DIGIT, mask=alike)
-        tl.atomic_add(tallies + (ROUND << DIGIT) + tl.arange(0, 1 << DIGIT), tally, tally > 0)
+        tl.atomic_add(tallies + (ROUND << DIGIT) + tl.arange(0, 1 << DIGIT), tally, tally > 0, sem="relaxed")
 
 
 @kernel
@@ -109,7 +110,7 @@ def count_kept(
     found: tensor, numbers: tensor, starts: tensor, counts: tensor, edge: tensor, kept: tensor, room: tensor,
     SOME: constexpr,
 ) -> None:  # fmt: skip
-    """How many of a block's candidates are above the edge, and behind those of all blocks how many are equal to it."""
+    """How many of a block's candidates are above the edge; behind those of all blocks, how many are equal to it."""
     block, above, ties = tl.program_id(0), tl.zeros((), tl.int32), tl.zeros((), tl.int32)
     if tl.load(found) <= room:
         start, many = tl.load(starts + block), tl.load(counts + block)
@@ -133,7 +134,7 @@ def write_kept(
     if (tl.load(found) <= room) & (tl.load(found) >= k):
         start, many = tl.load(starts + block), tl.load(counts + block)
         above = tl.load(ends + block) - tl.load(kept + block)
-        ties = tl.load(ends + all + block) - tl.load(kept + all + block)
+        ties = tl.load(ends + all + block) - tl.load(kept + all + block) - tl.load(ends + all - 1)
         least, need = tl.load(edge), tl.load(edge + 1).to(tl.int32)
         for at in range(0, many, SOME):
             inside, j = at + tl.arange(0, SOME) < many, start + at + tl.arange(0, SOME)
@@ -180,7 +181,7 @@ def write_largest(
     launch(find_edge, 1, tallies, edge, k, ROUNDS=rounds, DIGIT=DIGIT)
     kept = torch.empty((2, blocks), dtype=torch.int32, device=where)
     launch(count_kept, blocks, of.found, of.numbers, of.starts, of.counts, edge, kept, room, SOME=SOME)
-    ends = kept.cumsum(1, dtype=torch.int32)
+    ends = kept.view(-1).cumsum(0, dtype=torch.int32)
     launch(
         write_kept, blocks, values, of.found, of.numbers, of.places, of.starts, of.counts, edge, kept, ends, places,
         numbers, room, k, BACK=back, SOME=SOME,

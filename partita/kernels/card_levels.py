@@ -35,6 +35,7 @@ from partita.kernels.tree import BOOK, CELLS, EDGES
 from partita.wire.codec import Settings
 
 WHOLE: Final = 2**31 - 1  # a group of all numbers
+PART: Final = 4 * BLOCK  # numbers of a program that only looks at them
 
 
 @kernel
@@ -173,14 +174,37 @@ def exponents(values: torch.Tensor, most: torch.Tensor) -> torch.Tensor:
 
 
 @kernel
-def extent_blocks(values: tensor, parts: tensor, n: tensor, BLOCK: constexpr) -> None:
-    """Of BLOCK numbers the largest magnitude, the sum and the sum of squares, in fp64."""
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    wide = tl.load(values + i, i < n, other=0).to(tl.float64)
+def extent_blocks(values: tensor, parts: tensor, n: tensor, BLOCK: constexpr, PART: constexpr) -> None:
+    """Of PART numbers the largest magnitude, the sum and the sum of squares, in fp64."""
+    most, total = tl.zeros((BLOCK,), values.dtype.element_ty), tl.zeros((BLOCK,), tl.float64)
+    squares = tl.zeros((BLOCK,), tl.float64)
+    for start in range(0, PART, BLOCK):
+        i = tl.program_id(0) * PART + start + tl.arange(0, BLOCK)
+        v = tl.load(values + i, i < n, other=0)
+        wide = v.to(tl.float64)
+        most = tl.maximum(most, tl.abs(v))
+        total += wide
+        squares += wide * wide
     at = parts + tl.program_id(0)
-    tl.store(at, tl.max(tl.abs(wide), 0))
-    tl.store(at + tl.num_programs(0), tl.sum(wide, 0))
-    tl.store(at + 2 * tl.num_programs(0), tl.sum(wide * wide, 0))
+    tl.store(at, tl.max(most, 0).to(tl.float64))
+    tl.store(at + tl.num_programs(0), tl.sum(total, 0))
+    tl.store(at + 2 * tl.num_programs(0), tl.sum(squares, 0))
+
+
+@kernel
+def scale_of_parts(parts: tensor, clip: tensor, scale: tensor, programs: tensor, n: tensor, BLOCK: constexpr) -> None:
+    """The largest magnitude of all, at most `clip` deviations."""
+    most, total = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
+    squares = tl.zeros((BLOCK,), tl.float64)
+    for start in range(0, programs, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        most = tl.maximum(most, tl.load(parts + i, i < programs, other=0))
+        total += tl.load(parts + programs + i, i < programs, other=0)
+        squares += tl.load(parts + 2 * programs + i, i < programs, other=0)
+    count = tl.zeros((), tl.float64) + n
+    mean = tl.sum(total, 0) / count
+    deviation = tl.sqrt(tl.maximum(tl.sum(squares, 0) / count - mean * mean, 0.0))
+    tl.store(scale, tl.minimum(tl.max(most, 0), tl.load(clip) * deviation).to(tl.float32))
 
 
 def ternary_scale(values: torch.Tensor, settings: Settings) -> torch.Tensor:
@@ -188,10 +212,13 @@ def ternary_scale(values: torch.Tensor, settings: Settings) -> torch.Tensor:
     clip, n = settings["clip"], values.numel()
     if not clip:
         return largest(values, settings)
-    parts = torch.empty((3, blocks(n)), dtype=torch.float64, device=values.device)
-    launch(extent_blocks, blocks(n), values, parts, n, BLOCK=BLOCK)
-    total, squares = parts[1:].sum(1) / torch.full((), n, dtype=torch.float64, device=values.device)
-    return torch.minimum(parts[0].max(), clip * (squares - total**2).clamp(min=0).sqrt()).float().reshape(1)
+    programs = -(-n // PART)
+    parts = torch.empty((3, programs), dtype=torch.float64, device=values.device)
+    launch(extent_blocks, programs, values, parts, n, BLOCK=BLOCK, PART=PART)
+    scale = torch.empty(1, dtype=torch.float32, device=values.device)
+    bound = torch.full((), clip, dtype=torch.float64, device=values.device)
+    launch(scale_of_parts, 1, parts, bound, scale, programs, n, BLOCK=BLOCK)
+    return scale
 
 
 @kernel

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from math import inf
 from typing import Final
 
 import torch
@@ -101,7 +102,7 @@ def orthonormal(p: torch.Tensor) -> torch.Tensor:
     for column in range(p.shape[1]):
         rest, before = p[:, column], p[:, :column]
         for _ in range(2 if column else 0):
-            rest.sub_(before @ (before.T @ rest))
+            rest.addmv_(before, before.T @ rest, alpha=-1)
         added = torch.linalg.vector_norm(rest)
-        rest.mul_(torch.where(added > least, 1 / added, 0.0))
+        rest.div_(added.masked_fill_(added <= least, inf))
     return p

@@ -23,7 +23,7 @@ TYPES: Final = {
 LARGEST: Final = {"gather_blocks", "count_digits", "find_edge", "count_kept", "write_kept", "add_blocks"}
 OTHERS: Final = {
     "fixed": {"exponent_block", "encode_blocks", "decode_blocks"},
-    "terngrad": {"extent_blocks", "encode_blocks", "decode_blocks"},
+    "terngrad": {"extent_blocks", "scale_of_parts", "encode_blocks", "decode_blocks"},
     "onebit": {"class_means", "encode_blocks", "decode_blocks"},
     "threshold": {"count_blocks", "write_blocks", "add_blocks"},
     "topk": LARGEST,
