@@ -1,7 +1,7 @@
 """Codecs on a card that choose a few numbers, those beyond a bound. The host waits once, at the end, for how many these
 are.
 
-    threshold   words of a message are filled block by block: how many are beyond the bound is counted before
+    threshold   those beyond the bound are the message's words
     topk, dgc   candidates, those beyond a bound from a sample, of which `card_largest` finds the edge and the places
 """
 
@@ -13,36 +13,14 @@ import torch
 import triton.language as tl
 from triton.language import constexpr, tensor
 
-from partita.kernels.card_bits import BLOCK, blocks, fillable, kernel, launch, read_as
+from partita.kernels.card_beyond import ends_of, write_words
+from partita.kernels.card_bits import BLOCK, fillable, kernel, launch, read_as
 from partita.kernels.card_largest import candidates_of, write_largest
 from partita.kernels.chosen import SAMPLE, sampled
 from partita.wire.codec import Settings, kept
 
 PLACE: Final = 0x7FFFFFFF
-FEW: Final = 512  # places for a program: each is a cell of its own far from the others
-
-
-@kernel
-def count_blocks(values: tensor, bound: tensor, counts: tensor, n: tensor, BLOCK: constexpr) -> None:
-    """How many of BLOCK numbers have a magnitude above the bound."""
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    found = tl.abs(tl.load(values + i, i < n, other=0)) > tl.load(bound)
-    tl.store(counts + tl.program_id(0), tl.sum((found & (i < n)).to(tl.int32), 0))
-
-
-@kernel
-def write_blocks(
-    values: tensor, bound: tensor, ends: tensor, words: tensor, n: tensor, BACK: constexpr, BLOCK: constexpr
-) -> None:  # fmt: skip
-    """The places of those with their sign in the highest bit; with BACK the bound is taken off each."""
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    v, edge = tl.load(values + i, i < n, other=0), tl.load(bound)
-    found = (tl.abs(v) > edge) & (i < n)
-    rank = tl.cumsum(found.to(tl.int32), 0)
-    at = tl.load(ends + tl.program_id(0)) - tl.sum(found.to(tl.int32), 0) + rank - 1
-    tl.store(words + at, tl.where(v < 0, i | -2147483648, i), found)
-    if BACK:
-        tl.store(values + i, tl.where(v < 0, v + edge, v - edge), found)
+FEW: Final = 128  # places for a program: each is a cell of its own far from the others
 
 
 @kernel
@@ -115,11 +93,9 @@ def threshold(values: torch.Tensor, settings: Settings) -> torch.Tensor:
 def encode_threshold(values: torch.Tensor, message: torch.Tensor, settings: Settings, key: int, back: bool) -> int:
     """`chosen.encode_threshold` on a card: a word for each |v| above the threshold. Returns the bytes of all words."""
     n, bound = values.numel(), threshold(values, settings)
-    counts = torch.empty(blocks(n), dtype=torch.int32, device=values.device)
-    launch(count_blocks, len(counts), values, bound, counts, n, BLOCK=BLOCK)
-    ends = counts.cumsum(0)
+    ends = ends_of(values, bound, True)
     with fillable(message[: message.numel() // 4 * 4], torch.int32) as words:
-        launch(write_blocks, len(counts), values, bound, ends, words, n, BACK=back, BLOCK=BLOCK)
+        launch(write_words, len(ends), values, bound, ends, words, n, BACK=back, BLOCK=BLOCK)
     return 4 * int(ends[-1])
 
 

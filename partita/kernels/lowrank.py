@@ -98,11 +98,12 @@ def random_rows(shape: tuple[int, ...], seed: int, dtype: torch.dtype, device: t
 def orthonormal(p: torch.Tensor) -> torch.Tensor:
     """The columns of P made orthonormal where they lie, each by two projections; those that add nothing become zero,
     at once, so that none is freed of a direction that is only round-off."""
-    least = LEAST * torch.linalg.vector_norm(p, dim=0).max()
-    for column in range(p.shape[1]):
-        rest, before = p[:, column], p[:, :column]
-        for _ in range(2 if column else 0):
-            rest.addmv_(before, before.T @ rest, alpha=-1)
+    columns = p.T.contiguous()
+    least = LEAST * torch.linalg.vector_norm(columns, dim=1).max()
+    for number, rest in enumerate(columns):
+        before = columns[:number]
+        for _ in range(2 if number else 0):
+            rest.addmv_(before.T, before @ rest, alpha=-1)
         added = torch.linalg.vector_norm(rest)
         rest.div_(added.masked_fill_(added <= least, inf))
-    return p
+    return p.copy_(columns.T)

@@ -11,7 +11,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from partita.kernels import card_chosen, card_largest, card_levels, cards
+from partita.kernels import card_beyond, card_chosen, card_largest, card_levels, cards
 from partita.plan.wire import Codec
 from partita.wire.codec import room, settings_of
 
@@ -20,12 +20,14 @@ TYPES: Final = {
     torch.float32: "*fp32", torch.float64: "*fp64", torch.uint8: "*u8", torch.uint16: "*u16", torch.uint32: "*u32",
     torch.int32: "*i32", torch.int64: "*i64",
 }  # fmt: skip
-LARGEST: Final = {"gather_blocks", "count_digits", "find_edge", "count_kept", "write_kept", "add_blocks"}
+LARGEST: Final = {
+    "count_blocks", "write_numbers", "count_digits", "find_edge", "count_kept", "write_kept", "add_blocks"
+}  # fmt: skip
 OTHERS: Final = {
     "fixed": {"exponent_block", "encode_blocks", "decode_blocks"},
     "terngrad": {"extent_blocks", "scale_of_parts", "encode_blocks", "decode_blocks"},
     "onebit": {"class_means", "encode_blocks", "decode_blocks"},
-    "threshold": {"count_blocks", "write_blocks", "add_blocks"},
+    "threshold": {"count_blocks", "write_words", "add_blocks"},
     "topk": LARGEST,
     "dgc": LARGEST,
 }
@@ -53,7 +55,7 @@ def test_every_kernel_can_be_translated_and_fuses_nothing(
         here = kernel.fn.__name__, str(constants)
         texts[here] = texts.get(here) or assembled(kernel, given, {**constants, "enable_fp_fusion": False})
 
-    for module in (card_levels, card_chosen, card_largest):
+    for module in (card_levels, card_beyond, card_chosen, card_largest):
         monkeypatch.setattr(module, "launch", launch)
     monkeypatch.setattr(torch, "empty", torch.ones)  # of what is not counted one is found, in a place that is there
     codec, values = Codec(name), torch.ones(64, dtype=dtype)
