@@ -28,37 +28,23 @@ def count_blocks(values: tensor, bound: tensor, counts: tensor, n: tensor, STRIC
 
 
 @kernel
-def places_of(found: tensor, ends: tensor) -> tensor:
-    """Where what is `found` in this block goes."""
-    number = found.to(tl.int32)
-    return tl.load(ends + tl.program_id(0)) - tl.sum(number, 0) + tl.cumsum(number, 0) - 1
-
-
-@kernel
-def write_words(
-    values: tensor, bound: tensor, ends: tensor, words: tensor, n: tensor, BACK: constexpr, BLOCK: constexpr
+def write_blocks(
+    values: tensor, bound: tensor, ends: tensor, words: tensor, n: tensor, room: tensor,
+    STRICT: constexpr, BACK: constexpr, BLOCK: constexpr,
 ) -> None:  # fmt: skip
-    """The places of those above the bound with their sign in the highest bit; with BACK the bound is taken off each."""
+    """The places of those, as many as there is room for; if STRICT with their sign in the highest bit, and with BACK
+    the bound is taken off each."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     v, edge = tl.load(values + i, i < n, other=0), tl.load(bound)
-    found = beyond(v, edge, i < n, True)
-    tl.store(words + places_of(found, ends), tl.where(v < 0, i | -2147483648, i), found)
+    found = beyond(v, edge, i < n, STRICT)
+    rank = tl.cumsum(found.to(tl.int32), 0)
+    at = tl.load(ends + tl.program_id(0)) - tl.sum(found.to(tl.int32), 0) + rank - 1
+    word = i
+    if STRICT:
+        word = tl.where(v < 0, i | -2147483648, i)
+    tl.store(words + at, word, found & (at < room))
     if BACK:
         tl.store(values + i, tl.where(v < 0, v + edge, v - edge), found)
-
-
-@kernel
-def write_numbers(
-    values: tensor, bound: tensor, ends: tensor, numbers: tensor, places: tensor, n: tensor, room: tensor,
-    BLOCK: constexpr,
-) -> None:  # fmt: skip
-    """Those not below the bound and their places, as many as there is room for."""
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    v = tl.load(values + i, i < n, other=0)
-    found = beyond(v, tl.load(bound), i < n, False)
-    at = places_of(found, ends)
-    tl.store(numbers + at, v, found & (at < room))
-    tl.store(places + at, i, found & (at < room))
 
 
 def ends_of(values: torch.Tensor, bound: torch.Tensor, strict: bool) -> torch.Tensor:
@@ -66,3 +52,13 @@ def ends_of(values: torch.Tensor, bound: torch.Tensor, strict: bool) -> torch.Te
     counts = torch.empty(blocks(values.numel()), dtype=torch.int32, device=values.device)
     launch(count_blocks, len(counts), values, bound, counts, values.numel(), STRICT=strict, BLOCK=BLOCK)
     return counts.cumsum(0, dtype=torch.int32)
+
+
+def write_words(
+    values: torch.Tensor, bound: torch.Tensor, ends: torch.Tensor, words: torch.Tensor, strict: bool, back: bool
+) -> None:
+    """Fill `words` with the places of those; of a strict bound they have signs, and with `back` it is taken off."""
+    launch(
+        write_blocks, len(ends), values, bound, ends, words, values.numel(), len(words),
+        STRICT=strict, BACK=back, BLOCK=BLOCK,
+    )  # fmt: skip

@@ -14,13 +14,13 @@ import triton.language as tl
 from triton.language import constexpr, tensor
 
 from partita.kernels.card_beyond import ends_of, write_words
-from partita.kernels.card_bits import BLOCK, fillable, kernel, launch, read_as
+from partita.kernels.card_bits import fillable, kernel, launch, read_as
 from partita.kernels.card_largest import candidates_of, write_largest
 from partita.kernels.chosen import SAMPLE, sampled
 from partita.wire.codec import Settings, kept
 
 PLACE: Final = 0x7FFFFFFF
-FEW: Final = 128  # places for a program: each is a cell of its own far from the others
+FEW: Final = 512  # places for a program: each is a cell of its own far from the others
 
 
 @kernel
@@ -92,10 +92,10 @@ def threshold(values: torch.Tensor, settings: Settings) -> torch.Tensor:
 
 def encode_threshold(values: torch.Tensor, message: torch.Tensor, settings: Settings, key: int, back: bool) -> int:
     """`chosen.encode_threshold` on a card: a word for each |v| above the threshold. Returns the bytes of all words."""
-    n, bound = values.numel(), threshold(values, settings)
+    bound = threshold(values, settings)
     ends = ends_of(values, bound, True)
     with fillable(message[: message.numel() // 4 * 4], torch.int32) as words:
-        launch(write_words, len(ends), values, bound, ends, words, n, BACK=back, BLOCK=BLOCK)
+        write_words(values, bound, ends, words, True, back)
     return 4 * int(ends[-1])
 
 

@@ -1,7 +1,7 @@
 """The k largest magnitudes of those beyond a bound, on a card and without the host: no kernel's size follows from how
 many there are.
 
-    write_numbers   candidates: the numbers not below the bound and their places, in order (`card_beyond`)
+    write_blocks    candidates: the places of the numbers that are not below the bound, in order (`card_beyond`)
     count_digits    how many of them have each digit of DIGIT bits, first of the highest, then of what that leaves
     find_edge       the k-th largest magnitude's bits, and how many equal ones belong to the k
     count_kept      how many of each SOME candidates are above the edge, and how many are equal to it
@@ -19,8 +19,8 @@ import torch
 import triton.language as tl
 from triton.language import constexpr, tensor
 
-from partita.kernels.card_beyond import ends_of, write_numbers
-from partita.kernels.card_bits import BLOCK, kernel, launch
+from partita.kernels.card_beyond import ends_of, write_words
+from partita.kernels.card_bits import kernel, launch
 
 SOME: Final = 1024  # candidates of a program
 DIGIT: Final = 8  # bits
@@ -28,7 +28,7 @@ DIGIT: Final = 8  # bits
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """`numbers` and their `places`, of which the first `found` count."""
+    """Some `numbers` and their `places`, of which the first `found` count; the numbers are there once they are read."""
 
     found: torch.Tensor
     numbers: torch.Tensor
@@ -60,14 +60,20 @@ def edge_of(tallies: tensor, k: tensor, ROUNDS: constexpr, DIGIT: constexpr) -> 
 
 @kernel
 def count_digits(
-    found: tensor, numbers: tensor, tallies: tensor, room: tensor, k: tensor,
+    values: tensor, found: tensor, places: tensor, numbers: tensor, tallies: tensor, room: tensor, k: tensor,
     ROUND: constexpr, ROUNDS: constexpr, DIGIT: constexpr, SOME: constexpr,
 ) -> None:  # fmt: skip
-    """How many of SOME candidates that have the edge's first ROUND digits have each digit behind these."""
+    """How many of SOME candidates that have the edge's first ROUND digits have each digit behind these. The first round
+    reads them."""
     many = tl.minimum(tl.load(found), room)
     if tl.program_id(0) * SOME < many:
         j = tl.program_id(0) * SOME + tl.arange(0, SOME)
-        bits, alike = magnitude(tl.load(numbers + j, j < many, other=0)), j < many
+        if ROUND > 0:
+            v = tl.load(numbers + j, j < many, other=0)
+        else:
+            v = tl.load(values + tl.load(places + j, j < many, other=0), j < many, other=0)
+            tl.store(numbers + j, v, j < many)
+        bits, alike = magnitude(v), j < many
         if ROUND > 0:
             high, _ = edge_of(tallies, k, ROUND, DIGIT)
             alike &= bits >> (DIGIT * (ROUNDS - ROUND)) == high
@@ -119,11 +125,9 @@ def write_kept(
 
 def candidates_of(values: torch.Tensor, bound: torch.Tensor, room: int) -> Candidates:
     """The numbers of flat `values` that are not below `bound`, one of them; there is `room` for so many."""
-    n, ends = values.numel(), ends_of(values, bound, False)
-    numbers = torch.empty(room, dtype=values.dtype, device=values.device)
-    places = torch.empty(room, dtype=torch.int32, device=values.device)
-    launch(write_numbers, len(ends), values, bound, ends, numbers, places, n, room, BLOCK=BLOCK)
-    return Candidates(ends[-1:], numbers, places)
+    ends, places = ends_of(values, bound, False), torch.empty(room, dtype=torch.int32, device=values.device)
+    write_words(values, bound, ends, places, False, False)
+    return Candidates(ends[-1:], torch.empty(room, dtype=values.dtype, device=values.device), places)
 
 
 def write_largest(
@@ -136,7 +140,7 @@ def write_largest(
     tallies = torch.zeros(rounds << DIGIT, dtype=torch.int32, device=where)
     for round in range(rounds):
         launch(
-            count_digits, programs, of.found, of.numbers, tallies, room, k,
+            count_digits, programs, values, of.found, of.places, of.numbers, tallies, room, k,
             ROUND=round, ROUNDS=rounds, DIGIT=DIGIT, SOME=SOME,
         )  # fmt: skip
     edge = torch.empty(2, dtype=torch.int64, device=where)

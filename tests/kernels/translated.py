@@ -21,13 +21,13 @@ TYPES: Final = {
     torch.int32: "*i32", torch.int64: "*i64",
 }  # fmt: skip
 LARGEST: Final = {
-    "count_blocks", "write_numbers", "count_digits", "find_edge", "count_kept", "write_kept", "add_blocks"
+    "count_blocks", "write_blocks", "count_digits", "find_edge", "count_kept", "write_kept", "add_blocks"
 }  # fmt: skip
 OTHERS: Final = {
     "fixed": {"exponent_block", "encode_blocks", "decode_blocks"},
     "terngrad": {"extent_blocks", "scale_of_parts", "encode_blocks", "decode_blocks"},
     "onebit": {"class_means", "encode_blocks", "decode_blocks"},
-    "threshold": {"count_blocks", "write_words", "add_blocks"},
+    "threshold": {"count_blocks", "write_blocks", "add_blocks"},
     "topk": LARGEST,
     "dgc": LARGEST,
 }
