@@ -21,6 +21,7 @@ from partita.lowering.chain import chain_gaps
 from partita.lowering.coding import ahead_gaps, check_streams, coded_twice, divided_gaps, server_gaps
 from partita.lowering.factors import Factors, base_of, factor_gaps, factors_of
 from partita.lowering.final_round import final_round
+from partita.lowering.half_sums import half_sums
 from partita.lowering.local_updates import corrections_gap, local_gaps, local_updates, steps_alone
 from partita.lowering.ordering import ordered, ordering_gaps
 from partita.lowering.owners import check_servers
@@ -89,7 +90,7 @@ def lower_phase(graph: Graph, plan: Plan, cluster: Cluster, steps: int = 0, *, c
     plan = unsliced(base_of(plan))
     step = in_precision(ruling, plan.memory)
     program = sharded(deferred(step, plan, _replicated(step, plan, cluster, steps, factors)), step, plan.memory)
-    done = verify(mastered(program, ruling, plan.memory), clocked=clocked)
+    done = verify(half_sums(mastered(program, ruling, plan.memory), cluster), clocked=clocked)
     return replace(done, update=plan.update, compiled=COMPILED in plan.kernels)
 
 
