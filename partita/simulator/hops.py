@@ -42,7 +42,7 @@ def scheduled(
     busiest = max(float((amount / rate[passed]).max(initial=0.0)), float((work / rate[members]).max()))
     messages = np.array([one.messages for one in loads], np.float64)
     each = costs.wiring.hopping(size / messages)
-    pace = speed * rate[: len(speed)]
+    pace = speed * np.minimum(ports.resources.peak[: len(speed)], 1.0)  # of a thread; what a quota takes is demand
     moving, busy = sending / pace[source] + receiving / pace[target], np.zeros(len(loads))
     np.maximum.at(busy, message, (size[message] / rate[resource]))
     wait = (way + each) * messages + before / pace[source] + np.maximum(moving - busy, 0.0) + after / pace[target]
