@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import pairwise
 from statistics import fmean, median
 from typing import Any, Final
 
@@ -25,6 +24,7 @@ from partita.program.instruction import Kind
 from partita.runtime.device import CPU
 from partita.runtime.processes import Processes, clock_offset
 from partita.runtime.transport import Pending, Steps
+from partita.simulator.ports import QUOTA_PERIOD
 from partita.units import Bytes, Seconds
 
 OVERLAPPED: Final[tuple[Bytes, ...]] = (2**16, 2**18, 2**20)  # beside computing
@@ -36,13 +36,13 @@ BETWEEN: Final[Seconds] = 3e-4  # of computing, from one message of a row to the
 
 def wire_seconds(
     kind: Kind, sizes: tuple[Bytes, ...], largest: int = 5, device: str = CPU
-) -> list[tuple[Bytes, Seconds, Seconds, Seconds]]:
-    """(bytes, wall seconds of a round, this process's core-seconds in it, those of its computing) of a collective among
-    all ranks, means: a round is `AHEAD` of computing and the collective, in a lane.
+) -> list[tuple[Bytes, Seconds, Seconds]]:
+    """(bytes, wall seconds, this process's core-seconds) of a collective among all ranks, in a lane and behind `AHEAD`
+    of computing, means: from when the last rank has computed, which waits for nobody.
 
     gloo's thread now and then spins through a time slice, so small sizes are repeated more often than the `largest`; a
     step meets the mean, not the median. The slowest tenth is left out, which may have waited for other work on the
-    machine.
+    machine. Ranks rest after each: a round in which a quota ran out would tell what it takes to fill up.
     """
     rank, group, found = dist.get_rank(), tuple(range(dist.get_world_size())), []
     transport, lane = Processes(rank, {("probe", group): dist.group.WORLD}), ExtraLane()
@@ -52,17 +52,26 @@ def wire_seconds(
         tensor = torch.zeros(elements, device=device)
         repeats = min(max(largest * sizes[-1] // size, largest), MOST)
         once = partial(started, transport, kind, tensor, group, edges)
-        ends: list[tuple[Seconds, Seconds, Seconds]] = []
-        for _ in range(repeats + 3):
-            ahead = computed(AHEAD)
+        walls, cores = list[Seconds](), list[Seconds]()
+        for _ in range(repeats + 2):
+            core = time.process_time()
+            core += computed(AHEAD)
+            begun = time.perf_counter()
             lane.carry_out(once)
-            ends.append((time.perf_counter(), time.process_time(), ahead))
-        rounds = [
-            (end - start, after - before, ahead) for (start, before, _), (end, after, ahead) in pairwise(ends[2:])
-        ]
-        wall, core, ahead = (fmean(column) for column in zip(*sorted(rounds)[: -len(rounds) // 10], strict=True))
-        found.append((size, wall, core, ahead))
+            walls.append(time.perf_counter() - begun)
+            cores.append(time.process_time() - core)
+            time.sleep(min(walls[-1] + AHEAD, QUOTA_PERIOD))
+        found.append((size, *_of_last(walls[2:], cores[2:], device)))
     return found
+
+
+def _of_last(walls: list[Seconds], cores: list[Seconds], device: str) -> tuple[Seconds, Seconds]:
+    """Means of what each round took of the rank that came last, and of core-seconds, without the slowest tenth."""
+    least = torch.tensor(walls, dtype=torch.float64, device=device)
+    dist.all_reduce(least, dist.ReduceOp.MIN)
+    kept = sorted(zip(least.tolist(), cores, strict=True))[: -len(walls) // 10]
+    wall, core = (fmean(column) for column in zip(*kept, strict=True))
+    return wall, core
 
 
 def overlapped_seconds(largest: Bytes, repeats: int = 12) -> dict[str, list[tuple[Bytes, Seconds]]]:
