@@ -8,7 +8,7 @@ core-seconds where ranks have rested; and a message beside computing waits for a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from statistics import fmean, median
 from typing import Any, Final
@@ -38,7 +38,7 @@ def wire_seconds(
     kind: Kind, sizes: tuple[Bytes, ...], largest: int = 5, device: str = CPU
 ) -> list[tuple[Bytes, Seconds, Seconds]]:
     """(bytes, wall seconds, this process's core-seconds) of a collective among all ranks, in a lane and behind `AHEAD`
-    of computing, means: from when the last rank has computed, which waits for nobody.
+    of computing, means: from when the last rank has computed until they are through, in the mean of them.
 
     gloo's thread now and then spins through a time slice, so small sizes are repeated more often than the `largest`; a
     step meets the mean, not the median. The slowest tenth is left out, which may have waited for other work on the
@@ -46,32 +46,37 @@ def wire_seconds(
     """
     rank, group, found = dist.get_rank(), tuple(range(dist.get_world_size())), []
     transport, lane = Processes(rank, {("probe", group): dist.group.WORLD}), ExtraLane()
+    offset = clock_offset(rank)
     for size in sizes:
         elements = max(size // 4, 1)
         edges = tuple(elements * k // len(group) for k in range(len(group) + 1))
         tensor = torch.zeros(elements, device=device)
         repeats = min(max(largest * sizes[-1] // size, largest), MOST)
         once = partial(started, transport, kind, tensor, group, edges)
-        walls, cores = list[Seconds](), list[Seconds]()
+        begun, ended, cores = list[Seconds](), list[Seconds](), list[Seconds]()
         for _ in range(repeats + 2):
             core = time.process_time()
             core += computed(AHEAD)
-            begun = time.perf_counter()
+            begun.append(time.perf_counter() + offset)
             lane.carry_out(once)
-            walls.append(time.perf_counter() - begun)
+            ended.append(time.perf_counter() + offset)
             cores.append(time.process_time() - core)
-            time.sleep(min(walls[-1] + AHEAD, QUOTA_PERIOD))
-        found.append((size, *_of_last(walls[2:], cores[2:], device)))
+            time.sleep(min(ended[-1] - begun[-1] + AHEAD, QUOTA_PERIOD))
+        walls = since_the_last(begun[2:], ended[2:], device)
+        kept = sorted(zip(walls, cores[2:], strict=True))[: -len(walls) // 10]
+        wall, core = (fmean(column) for column in zip(*kept, strict=True))
+        found.append((size, wall, core))
     return found
 
 
-def _of_last(walls: list[Seconds], cores: list[Seconds], device: str) -> tuple[Seconds, Seconds]:
-    """Means of what each round took of the rank that came last, and of core-seconds, without the slowest tenth."""
-    least = torch.tensor(walls, dtype=torch.float64, device=device)
-    dist.all_reduce(least, dist.ReduceOp.MIN)
-    kept = sorted(zip(least.tolist(), cores, strict=True))[: -len(walls) // 10]
-    wall, core = (fmean(column) for column in zip(*kept, strict=True))
-    return wall, core
+def since_the_last(begun: Sequence[Seconds], ended: Sequence[Seconds], device: str) -> list[Seconds]:
+    """Seconds from when the last rank has begun until ranks have ended, in the mean of them, of each of some rounds;
+    this rank's moments are by rank 0's clock."""
+    last, end = (torch.tensor(moments, dtype=torch.float64, device=device) for moments in (begun, ended))
+    dist.all_reduce(last, dist.ReduceOp.MAX)
+    dist.all_reduce(end)
+    seconds: list[Seconds] = (end / dist.get_world_size() - last).clamp(min=0.0).tolist()
+    return seconds
 
 
 def overlapped_seconds(largest: Bytes, repeats: int = 12) -> dict[str, list[tuple[Bytes, Seconds]]]:
