@@ -76,12 +76,13 @@ class Wiring:
     the same) and `hop_start` core-seconds of its calls at either end (None: the same); `curves` has the costs of
     collectives; `efficiency` is the fraction of a link's bandwidth that payload gets, `inside` that of links within a
     machine (None: the same). `overlap` has, by ascending size, the factor by which a collective takes longer while its
-    ranks compute (none: it does not), `message_overlap` that of a message, `hop_overlap` that of a hop; `disturbance`
-    core-seconds by which computing takes longer for each byte that its rank sends or receives meanwhile; `congestion`
-    the factor by which messages take more of the ports of a rank that hears from several others while it speaks to
-    them, such as a server's: their queues overflow; `crowding` the same between two such ranks, by the number of others
-    with which each has messages at once (none: as `congestion`). `queue` has, by size of messages, how many bytes of
-    those that one rank sends to several at once leave in the order in which they were posted, before the others share.
+    ranks compute (none: it does not), `gather_overlap` that of a gather or scatter (none: the same), `message_overlap`
+    that of a message, `hop_overlap` that of a hop; `disturbance` core-seconds by which computing takes longer for each
+    byte that its rank sends or receives meanwhile; `congestion` the factor by which messages take more of the ports of
+    a rank that hears from several others while it speaks to them, such as a server's: their queues overflow; `crowding`
+    the same between two such ranks, by the number of others with which each has messages at once (none: as
+    `congestion`). `queue` has, by size of messages, how many bytes of those that one rank sends to several at once
+    leave in the order in which they were posted, before the others share.
     """
 
     start: Seconds = 100e-6
@@ -102,6 +103,7 @@ class Wiring:
     value_start: Seconds | None = None
     hops: tuple[tuple[Bytes, Seconds], ...] = ()
     hop_overlap: tuple[tuple[Bytes, float], ...] = ()
+    gather_overlap: tuple[tuple[Bytes, float], ...] = ()
     hop_start: Seconds | None = None
 
     @property
@@ -160,9 +162,11 @@ class Wiring:
         return found
 
     def slowdown(self, size: Bytes, of: str = "sum") -> float:
-        """The factor by which a "sum", "message" or "hop" of `size` bytes takes longer while its ranks compute: linear
-        in the logarithm of the size; beyond the last one the seconds that it adds stay."""
-        rows = {"sum": self.overlap, "message": self.message_overlap, "hop": self.hop_overlap}[of]
+        """The factor by which a "sum", "gather" (a scatter as well), "message" or "hop" of `size` bytes takes longer
+        while its ranks compute: linear in the logarithm of the size; beyond the last one the seconds that it adds stay.
+        """
+        gathers = self.gather_overlap or self.overlap
+        rows = {"sum": self.overlap, "gather": gathers, "message": self.message_overlap, "hop": self.hop_overlap}[of]
         if not rows:
             return 1.0
         beyond = min(1.0, rows[-1][0] / max(size, 1))

@@ -120,10 +120,14 @@ def _crowded(
     circle, share, rate = Circle(len(replies)), 2 * (len(replies) - 1) / len(replies), min(quota, 1 / spread)
     hop_start = max(hops[0].core / 2, alone.start)  # who waits for each message wakes up for each
 
-    def summed(size: Bytes) -> Seconds:
-        """What an all-reduce takes by the clock beside computing."""
-        bytes_ = alone.carried(size, circle) * share * size
-        return alone.waiting(size, circle) + max(bytes_ / width, alone.reducing(size, circle) / (rate / 2))
+    def summed(size: Bytes, kind: Kind = Kind.ALL_REDUCE, share: float = share) -> Seconds:
+        """What a collective takes by the clock beside computing."""
+        bytes_ = alone.carried(size, circle, kind) * share * size
+        return alone.waiting(size, circle, kind) + max(bytes_ / width, alone.reducing(size, circle, kind) / (rate / 2))
+
+    def gathered(size: Bytes) -> Seconds:
+        """What a gather takes by the clock beside computing."""
+        return summed(size, Kind.ALL_GATHER, share / 2)
 
     def moved(size: Bytes) -> Seconds:
         """What a message takes by the clock beside computing."""
@@ -137,7 +141,8 @@ def _crowded(
     waits = tuple((hop.size, max(hop.wall - swapped(hop.size, rate, hop_start), 1e-6)) for hop in hops)
     found = replace(alone, hops=waits, hop_start=hop_start)
     return replace(
-        found, overlap=_overlap(replies, "collective", summed), message_overlap=_overlap(replies, "message", moved),
+        found, overlap=_overlap(replies, Kind.ALL_REDUCE, summed), message_overlap=_overlap(replies, "message", moved),
+        gather_overlap=_overlap(replies, Kind.ALL_GATHER, gathered),
         hop_overlap=_overlap(replies, "message", lambda size: found.hop(size) + swapped(size, rate, hop_start)),
         disturbance=median(reply.get("disturbing", 0.0) for reply in replies),
         congestion=_congestion(replies[-1].get("congested", ()), lambda size: swapped(size, quota)),

@@ -8,7 +8,7 @@ core-seconds where ranks have rested; and a message beside computing waits for a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from statistics import fmean, median
 from typing import Any, Final
@@ -79,18 +79,23 @@ def since_the_last(begun: Sequence[Seconds], ended: Sequence[Seconds], device: s
     return seconds
 
 
-def overlapped_seconds(largest: Bytes, repeats: int = 12) -> dict[str, list[tuple[Bytes, Seconds]]]:
-    """(bytes, wall seconds) up to the `largest` size of an all-reduce among all ranks, and of a message between two
-    neighbours, means, while each rank multiplies matrices until its own is done."""
+def overlapped_seconds(
+    largest: Bytes, kinds: Collection[str], repeats: int = 12
+) -> dict[str, list[tuple[Bytes, Seconds]]]:
+    """(bytes, wall seconds) up to the `largest` size of an all-reduce among all ranks, of a gather if that is among the
+    `kinds`, and of a message between two neighbours, means, while each rank multiplies matrices until its own is done.
+    """
     rank, group = dist.get_rank(), tuple(range(dist.get_world_size()))
     transport, lane, mate = Processes(rank, {("probe", group): dist.group.WORLD}), ExtraLane(), rank ^ 1
-    found: dict[str, list[tuple[Bytes, Seconds]]] = {"collective": [], "message": []}
+    asked = [kind for kind in (Kind.ALL_REDUCE, Kind.ALL_GATHER) if kind in kinds]
+    found: dict[str, list[tuple[Bytes, Seconds]]] = {name: [] for name in (*asked, "message")}
     for size in (*(size for size in OVERLAPPED if size < largest), largest):
         tensor = torch.zeros(max(size // 4, 1))
         edges = tuple(len(tensor) * k // len(group) for k in range(len(group) + 1))
         turns = repeats if size < largest else repeats // 2
-        summed = partial(started, transport, Kind.ALL_REDUCE, tensor, group, edges)
-        found["collective"].append((size, beside_computing(lane, summed, turns)))
+        for kind in asked:
+            call = partial(started, transport, kind, tensor, group, edges)
+            found[kind].append((size, beside_computing(lane, call, turns)))
         if mate < len(group):
             there_and_back = partial(exchanged, transport, tensor, mate, rank < mate)
             found["message"].append((size, beside_computing(lane, there_and_back, turns) / 2))
@@ -251,14 +256,14 @@ def lone_seconds(rank: int, lane: ExtraLane | None = None, turns: int = 40) -> t
 
 
 def rank_wires(
-    rank: int, world: int, sizes: tuple[Bytes, ...], kinds: Iterable[str], device: str = CPU
+    rank: int, world: int, sizes: tuple[Bytes, ...], kinds: Collection[str], device: str = CPU
 ) -> dict[str, Any]:
     """Curves of the collectives in `kinds`, once before all else and once behind it, and of messages from rank 0 to
     rank 1."""
     if world == 1:
         return {kind: [] for kind in (*kinds, "message")}
     found: dict[str, Any] = {kind: wire_seconds(Kind(kind), sizes, device=device) for kind in kinds}
-    found["overlapped"] = overlapped_seconds(sizes[-1]) if device == CPU else {}
+    found["overlapped"] = overlapped_seconds(sizes[-1], kinds) if device == CPU else {}
     found["disturbing"] = disturbing_seconds(sizes[-1]) if device == CPU else 0.0
     served = range(world - 1) if rank == world - 1 else (world - 1,)
     crowds = crowds_of(rank, world) if device == CPU else ()

@@ -21,7 +21,7 @@ import numpy as np
 from partita.arrays import Reals
 from partita.cost.costs import Costs
 from partita.cost.wiring import PASSES
-from partita.program.instruction import Collective, Receive, Send, Space
+from partita.program.instruction import Collective, Kind, Receive, Send, Space
 from partita.program.program import Program
 from partita.simulator.expand import Layout
 from partita.simulator.transfers import speeds
@@ -88,7 +88,8 @@ def _slowdown(program: Program, act: Collective | Send | Receive, costs: Costs) 
     size = program.payload(act)
     if isinstance(act, Collective):
         if not by_messages(act):
-            return costs.wiring.slowdown(size)
+            parts = act.kind in (Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
+            return costs.wiring.slowdown(size, "gather" if parts else "sum")
         ranks = len(act.groups[0])
         schedule, edges = course(program, act, ranks)
         hops = loads_of(schedule, *program.extent(act, ranks), act.codec, act.density, edges)
