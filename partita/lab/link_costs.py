@@ -47,11 +47,11 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
     `start` is the mean of what small ones in a row take at their two ends. What an all-reduce takes beyond those of its
     2 (p-1)/p n bytes is its additions. By how much longer the largest messages of a chain take than smaller ones tells
     the fraction of the bandwidth that payload gets, and the largest all-reduce by how much more of it such a sum takes
-    than its bytes would, unless the processor limits them. What a collective takes beyond the seconds of its bytes and
-    of its core-seconds is latency.
+    than its bytes would, unless the processor limits them. A collective is timed in rounds of computing and the
+    collective: what a round takes beyond the seconds of its computing, of its bytes and of its core-seconds is latency.
     """
     share = 2 * (cluster.size - 1) / cluster.size
-    curve, scatter, gather = (_taken(replies, kind) for kind in CURVED)
+    curve, scatter, gather = (_rounds(replies, kind) for kind in CURVED)
     tiny, last = curve[0], curve[-1]
     size, wall, core = last.size, last.wall, last.core
     sent, received = (_each_byte(reply["message"]) for reply in replies[:2])
@@ -65,13 +65,13 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
     achieved = max(share * size - burst, 1.0) / max(wall - tiny.wall, 1e-6) / slowest
     part = 1.0 if core / quota > wall / 2 else max(efficiency / max(achieved, 0.5), 1.0)
 
-    def waits(timed: Sequence[Taken], share: float) -> Curve:
-        def latency(one: Taken) -> Seconds:
-            """Beyond what ports take for its bytes, or else shared cores for its core-seconds."""
+    def waits(rounds: Sequence[Round], share: float) -> Curve:
+        def latency(one: Round) -> Seconds:
+            """Beyond what the quota takes for a round's core-seconds, or else shared cores and ports for its parts."""
             bytes_ = part * (share * one.size - burst) / (slowest * efficiency)
-            return one.wall - max(bytes_, one.core * spread)
+            return one.wall - max((one.ahead + one.core) / quota, one.ahead * spread + max(bytes_, one.core * spread))
 
-        return tuple((one.size, max(latency(one), 1e-6), one.core, part) for one in timed)
+        return tuple((one.size, max(latency(one), 1e-6), one.core, part) for one in rounds)
 
     start = (replies[0]["row"] + replies[1]["row"]) / 2
     called = (replies[0]["value"][1] + replies[1]["value"][1]) / 2
@@ -194,25 +194,27 @@ def queue_of(size: Bytes, ends: Sequence[Seconds]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """What a collective of `size` bytes took: wall seconds, core-seconds of each rank. All of a ring's bytes go over
-    the ports."""
+class Round:
+    """A round of computing and a collective of `size` bytes: wall seconds, core-seconds of the collective on each rank,
+    those of computing. All of a ring's bytes go over the ports."""
 
     size: Bytes
     wall: Seconds
     core: Seconds
+    ahead: Seconds
 
 
-def _taken(replies: list[dict[str, Any]], name: str) -> list[Taken]:
+def _rounds(replies: list[dict[str, Any]], name: str) -> list[Round]:
     """By size, medians over the ranks, of what was timed twice the quicker: a host's neighbours may work for some
     seconds. None takes longer than a larger one: if it seemed to, something else on the machine was in its way."""
-    timed, found = dict[Bytes, tuple[Seconds, ...]](), list[Taken]()
+    timed, found = dict[Bytes, tuple[Seconds, ...]](), list[Round]()
     for rows in zip(*(reply.get(name, []) for reply in replies), strict=True):
-        size, *once = (median(row[k] for row in rows) for k in range(3))
+        size, *once = (median(row[k] for row in rows) for k in range(4))
         timed[int(size)] = min(tuple(once), timed.get(int(size), (inf,)))
-    for size, (wall, core) in sorted(timed.items(), reverse=True):
-        larger = found[-1] if found else Taken(0, inf, inf)
-        found.append(Taken(size, min(wall, larger.wall), min(max(core, 0.0), larger.core)))
+    for size, (wall, core, ahead) in sorted(timed.items(), reverse=True):
+        larger = found[-1] if found else Round(0, inf, inf, 0.0)
+        wall, core = min(wall, larger.wall - larger.ahead + ahead), min(max(core - ahead, 0.0), larger.core)
+        found.append(Round(size, wall, core, ahead))
     return found[::-1]
 
 

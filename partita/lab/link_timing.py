@@ -8,8 +8,9 @@ core-seconds where ranks have rested; and a message beside computing waits for a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
+from itertools import pairwise
 from statistics import fmean, median
 from typing import Any, Final
 
@@ -24,7 +25,6 @@ from partita.program.instruction import Kind
 from partita.runtime.device import CPU
 from partita.runtime.processes import Processes, clock_offset
 from partita.runtime.transport import Pending, Steps
-from partita.simulator.ports import QUOTA_PERIOD
 from partita.units import Bytes, Seconds
 
 OVERLAPPED: Final[tuple[Bytes, ...]] = (2**16, 2**18, 2**20)  # beside computing
@@ -36,47 +36,32 @@ BETWEEN: Final[Seconds] = 3e-4  # of computing, from one message of a row to the
 
 def wire_seconds(
     kind: Kind, sizes: tuple[Bytes, ...], largest: int = 5, device: str = CPU
-) -> list[tuple[Bytes, Seconds, Seconds]]:
-    """(bytes, wall seconds, this process's core-seconds) of a collective among all ranks, in a lane and behind `AHEAD`
-    of computing, means: from when the last rank has computed until they are through, in the mean of them.
+) -> list[tuple[Bytes, Seconds, Seconds, Seconds]]:
+    """(bytes, wall seconds of a round, this process's core-seconds in it, those of its computing) of a collective among
+    all ranks, means: a round is `AHEAD` of computing and the collective, in a lane.
 
     gloo's thread now and then spins through a time slice, so small sizes are repeated more often than the `largest`; a
-    step meets the mean, not the median. The slowest tenth is left out, which may have waited for other work on the
-    machine. Ranks rest after each: a round in which a quota ran out would tell what it takes to fill up.
+    step meets the mean, not the median. No round is left out: in the slowest ones a quota has run out.
     """
     rank, group, found = dist.get_rank(), tuple(range(dist.get_world_size())), []
     transport, lane = Processes(rank, {("probe", group): dist.group.WORLD}), ExtraLane()
-    offset = clock_offset(rank)
     for size in sizes:
         elements = max(size // 4, 1)
         edges = tuple(elements * k // len(group) for k in range(len(group) + 1))
         tensor = torch.zeros(elements, device=device)
         repeats = min(max(largest * sizes[-1] // size, largest), MOST)
         once = partial(started, transport, kind, tensor, group, edges)
-        begun, ended, cores = list[Seconds](), list[Seconds](), list[Seconds]()
-        for _ in range(repeats + 2):
-            core = time.process_time()
-            core += computed(AHEAD)
-            begun.append(time.perf_counter() + offset)
+        ends: list[tuple[Seconds, Seconds, Seconds]] = []
+        for _ in range(repeats + 3):
+            ahead = computed(AHEAD)
             lane.carry_out(once)
-            ended.append(time.perf_counter() + offset)
-            cores.append(time.process_time() - core)
-            time.sleep(min(ended[-1] - begun[-1] + AHEAD, QUOTA_PERIOD))
-        walls = since_the_last(begun[2:], ended[2:], device)
-        kept = sorted(zip(walls, cores[2:], strict=True))[: -len(walls) // 10]
-        wall, core = (fmean(column) for column in zip(*kept, strict=True))
-        found.append((size, wall, core))
+            ends.append((time.perf_counter(), time.process_time(), ahead))
+        rounds = [
+            (end - start, after - before, ahead) for (start, before, _), (end, after, ahead) in pairwise(ends[2:])
+        ]
+        wall, core, ahead = (fmean(column) for column in zip(*rounds, strict=True))
+        found.append((size, wall, core, ahead))
     return found
-
-
-def since_the_last(begun: Sequence[Seconds], ended: Sequence[Seconds], device: str) -> list[Seconds]:
-    """Seconds from when the last rank has begun until ranks have ended, in the mean of them, of each of some rounds;
-    this rank's moments are by rank 0's clock."""
-    last, end = (torch.tensor(moments, dtype=torch.float64, device=device) for moments in (begun, ended))
-    dist.all_reduce(last, dist.ReduceOp.MAX)
-    dist.all_reduce(end)
-    seconds: list[Seconds] = (end / dist.get_world_size() - last).clamp(min=0.0).tolist()
-    return seconds
 
 
 def overlapped_seconds(

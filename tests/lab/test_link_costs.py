@@ -19,7 +19,7 @@ from partita.simulator.clock import advance
 from tests.programs import program_by
 from tests.small import layers
 
-RATE, LATENCY, START, EACH = 1e8, 2e-3, 1e-4, 1e-10
+RATE, LATENCY, AHEAD, START, EACH = 1e8, 2e-3, 1e-3, 1e-4, 1e-10
 SIZES = (4, 2**16, 2**20, 2**22)
 
 
@@ -27,7 +27,7 @@ def made_up(congestion: float, ranks: int = 4) -> list[dict[str, Any]]:
     """What ranks of a whole core each say, on ports of RATE without bursts, where processors are never the limit."""
     share = {kind: (2 if kind is Kind.ALL_REDUCE else 1) * (ranks - 1) / ranks for kind in CURVED}
     reply: dict[str, Any] = {
-        kind: [(n, LATENCY + share[kind] * n / RATE, 0.0) for n in SIZES] for kind in CURVED
+        kind: [(n, AHEAD + LATENCY + share[kind] * n / RATE, AHEAD, AHEAD) for n in SIZES] for kind in CURVED
     }
     reply["message"] = [(n, 3 * START + EACH * n) for n in SIZES]  # lone ones
     hops = [(n, 2e-4 + max(n / RATE, 2 * START + 2 * EACH * n)) for n in SIZES]
@@ -81,7 +81,7 @@ def test_a_host_that_holds_most_chains_up_takes_nothing_from_the_link() -> None:
 def test_a_sum_that_wastes_a_link_leaves_it_to_messages() -> None:
     machines = Cluster("four", Group("root", (Device(cores=1.0),) * 4, (Link(RATE, 0.0),) * 4))
     replies = made_up(1.0)
-    replies[0]["all_reduce"] = [(n, LATENCY + 1.5 * n * 1.2 / RATE, 0.0) for n in SIZES]
+    replies[0]["all_reduce"] = [(n, AHEAD + LATENCY + 1.5 * n * 1.2 / RATE, AHEAD, AHEAD) for n in SIZES]
     found, circle = wiring_of(replies, machines), Circle(4)
     assert (found.efficiency, found.carried(SIZES[-1], circle)) == pytest.approx((1.0, 1.2), rel=1e-3)
     assert found.waiting(SIZES[-1], circle) == pytest.approx(LATENCY, rel=0.01)
@@ -114,7 +114,7 @@ def test_a_small_sum_that_something_held_up_takes_no_longer_than_a_larger_one() 
     replies = made_up(1.0)
     rows = replies[0]["all_reduce"]
     before = list(rows)
-    rows[1] = (rows[1][0], rows[2][1] + 0.02, rows[2][2] + 0.01)
+    rows[1] = (rows[1][0], rows[2][1] + 0.02, rows[2][2] + 0.01, AHEAD)
     _, held, larger, _ = wiring_of(replies, machines).curves.of(Kind.ALL_REDUCE, ALONE)
     assert held[2] == larger[2]
     assert held[1] < 0.02
