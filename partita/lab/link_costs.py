@@ -47,8 +47,8 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
     `start` is the mean of what small ones in a row take at their two ends. What an all-reduce takes beyond those of its
     2 (p-1)/p n bytes is its additions. By how much longer the largest messages of a chain take than smaller ones tells
     the fraction of the bandwidth that payload gets, and the largest all-reduce by how much more of it such a sum takes
-    than its bytes would, unless the processor limits them. A collective is timed in rounds of computing and the
-    collective: what a round takes beyond the seconds of its computing, of its bytes and of its core-seconds is latency.
+    than its bytes would, unless the processor limits them. What a round of computing and a collective, or this alone,
+    takes beyond the seconds of its computing, of its bytes and of its core-seconds is latency.
     """
     share = 2 * (cluster.size - 1) / cluster.size
     curve, scatter, gather = (_rounds(replies, kind) for kind in CURVED)
@@ -196,7 +196,7 @@ def queue_of(size: Bytes, ends: Sequence[Seconds]) -> float:
 @dataclass(frozen=True, slots=True)
 class Round:
     """A round of computing and a collective of `size` bytes: wall seconds, core-seconds of the collective on each rank,
-    those of computing. All of a ring's bytes go over the ports."""
+    those of computing, 0 where it was timed alone. All of a ring's bytes go over the ports."""
 
     size: Bytes
     wall: Seconds

@@ -25,6 +25,7 @@ from partita.program.instruction import Kind
 from partita.runtime.device import CPU
 from partita.runtime.processes import Processes, clock_offset
 from partita.runtime.transport import Pending, Steps
+from partita.simulator.ports import QUOTA_PERIOD
 from partita.units import Bytes, Seconds
 
 OVERLAPPED: Final[tuple[Bytes, ...]] = (2**16, 2**18, 2**20)  # beside computing
@@ -37,31 +38,62 @@ BETWEEN: Final[Seconds] = 3e-4  # of computing, from one message of a row to the
 def wire_seconds(
     kind: Kind, sizes: tuple[Bytes, ...], largest: int = 5, device: str = CPU
 ) -> list[tuple[Bytes, Seconds, Seconds, Seconds]]:
-    """(bytes, wall seconds of a round, this process's core-seconds in it, those of its computing) of a collective among
-    all ranks, means: a round is `AHEAD` of computing and the collective, in a lane.
+    """(bytes, wall seconds, this process's core-seconds, those of computing in both) of a collective among all ranks,
+    in a lane and behind `AHEAD` of computing, means.
 
     gloo's thread now and then spins through a time slice, so small sizes are repeated more often than the `largest`; a
-    step meets the mean, not the median. No round is left out: in the slowest ones a quota has run out.
+    step meets the mean, not the median. An all-reduce, which that thread carries out, is timed between rests, without
+    its computing: where a quota ran out, in one round of three, others spin. What goes by messages of our own is
+    timed in a row, computing included: that quotas run out at different moments is part of what its hops take.
     """
     rank, group, found = dist.get_rank(), tuple(range(dist.get_world_size())), []
     transport, lane = Processes(rank, {("probe", group): dist.group.WORLD}), ExtraLane()
+    offset = clock_offset(rank)
     for size in sizes:
         elements = max(size // 4, 1)
         edges = tuple(elements * k // len(group) for k in range(len(group) + 1))
-        tensor = torch.zeros(elements, device=device)
-        repeats = min(max(largest * sizes[-1] // size, largest), MOST)
-        once = partial(started, transport, kind, tensor, group, edges)
-        ends: list[tuple[Seconds, Seconds, Seconds]] = []
-        for _ in range(repeats + 3):
-            ahead = computed(AHEAD)
-            lane.carry_out(once)
-            ends.append((time.perf_counter(), time.process_time(), ahead))
-        rounds = [
-            (end - start, after - before, ahead) for (start, before, _), (end, after, ahead) in pairwise(ends[2:])
-        ]
-        wall, core, ahead = (fmean(column) for column in zip(*rounds, strict=True))
-        found.append((size, wall, core, ahead))
+        repeats = min(max(largest * sizes[-1] // size, largest), MOST) + 2
+        once = partial(started, transport, kind, torch.zeros(elements, device=device), group, edges)
+        if kind is Kind.ALL_REDUCE:
+            found.append((size, *_between_rests(lane, once, repeats, offset, device), 0.0))
+        else:
+            found.append((size, *_in_a_row(lane, once, repeats)))
     return found
+
+
+def _in_a_row(lane: ExtraLane, once: Call, repeats: int) -> tuple[Seconds, Seconds, Seconds]:
+    """Wall seconds and core-seconds of rounds of computing and a call, and core-seconds of computing, means."""
+    ends: list[tuple[Seconds, Seconds, Seconds]] = []
+    for _ in range(repeats + 1):
+        ahead = computed(AHEAD)
+        lane.carry_out(once)
+        ends.append((time.perf_counter(), time.process_time(), ahead))
+    rounds = [(end - start, after - before, ahead) for (start, before, _), (end, after, ahead) in pairwise(ends[2:])]
+    wall, core, ahead = (fmean(column) for column in zip(*rounds, strict=True))
+    return wall, core, ahead
+
+
+def _between_rests(
+    lane: ExtraLane, once: Call, repeats: int, offset: Seconds, device: str
+) -> tuple[Seconds, Seconds]:  # fmt: skip
+    """Wall seconds of a call, from when the last rank has computed until ranks are through in the mean of them, and
+    core-seconds, means. The slowest tenth is left out, which may have waited for other work on the machine. `offset`
+    brings this clock to rank 0's."""
+    begun, ended, cores = list[Seconds](), list[Seconds](), list[Seconds]()
+    for _ in range(repeats):
+        core = time.process_time() + computed(AHEAD)
+        begun.append(time.perf_counter() + offset)
+        lane.carry_out(once)
+        ended.append(time.perf_counter() + offset)
+        cores.append(time.process_time() - core)
+        time.sleep(min(ended[-1] - begun[-1] + AHEAD, QUOTA_PERIOD))
+    last, end = (torch.tensor(moments[2:], dtype=torch.float64, device=device) for moments in (begun, ended))
+    dist.all_reduce(last, dist.ReduceOp.MAX)
+    dist.all_reduce(end)
+    walls = (end / dist.get_world_size() - last).clamp(min=0.0).tolist()
+    kept = sorted(zip(walls, cores[2:], strict=True))[: -len(walls) // 10]
+    wall, core = (fmean(column) for column in zip(*kept, strict=True))
+    return wall, core
 
 
 def overlapped_seconds(
