@@ -65,8 +65,8 @@ def count_digits(
 ) -> None:  # fmt: skip
     """How many of SOME candidates that have the edge's first ROUND digits have each digit behind these. The first round
     reads them."""
-    many = tl.minimum(tl.load(found), room)
-    if tl.program_id(0) * SOME < many:
+    many = tl.load(found)
+    if (many <= room) & (tl.program_id(0) * SOME < many):  # else not all places are there
         j = tl.program_id(0) * SOME + tl.arange(0, SOME)
         if ROUND > 0:
             v = tl.load(numbers + j, j < many, other=0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from partita.kernels import cards
+from partita.kernels import card_largest, cards
 from partita.kernels.codecs import Kernel, kernel_of
 from partita.kernels.compiled import uniform
 from partita.kernels.tree import BOOK, EDGES
@@ -123,6 +123,18 @@ def test_what_a_sample_misjudges_is_chosen_from_all(dtype: torch.dtype) -> None:
     few = torch.full((40000,), 1e-9, dtype=dtype)
     few[::1000] = torch.arange(1, 41, dtype=dtype)
     assert not of_all(named("topk", ratio=0.001), [torch.ones(40000, dtype=dtype), few])
+
+
+def test_more_than_there_is_room_for_touches_nothing() -> None:
+    """Places that nobody has written are no places."""
+    values, room = torch.ones(5000), 3000
+    places = torch.full((room,), 2**31 - 1, dtype=torch.int32)
+    found = torch.tensor([5000], dtype=torch.int32)
+    of = card_largest.Candidates(found, torch.zeros(room), places)
+    into = torch.zeros(100, dtype=torch.int32), torch.zeros(100)
+    card_largest.write_largest(values, of, 100, *into, True)
+    assert bool((values == 1).all())
+    assert not bool(into[0].any())
 
 
 @pytest.mark.parametrize("bits", [2.0, 8.0, 16.0])
