@@ -32,18 +32,17 @@ def write_blocks(
     values: tensor, bound: tensor, ends: tensor, words: tensor, n: tensor, room: tensor,
     STRICT: constexpr, BACK: constexpr, BLOCK: constexpr,
 ) -> None:  # fmt: skip
-    """The places of those, unless the block's end is beyond the room; if STRICT with their sign in the highest bit, and
-    with BACK the bound is taken off each."""
+    """The places of those, as many as there is room for; if STRICT with their sign in the highest bit, and with BACK
+    the bound is taken off each."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     v, edge = tl.load(values + i, i < n, other=0), tl.load(bound)
     found = beyond(v, edge, i < n, STRICT)
     rank = tl.cumsum(found.to(tl.int32), 0)
-    end = tl.load(ends + tl.program_id(0))
-    at = end - tl.sum(found.to(tl.int32), 0) + rank - 1
+    at = tl.load(ends + tl.program_id(0)) - tl.sum(found.to(tl.int32), 0) + rank - 1
     word = i
     if STRICT:
         word = tl.where(v < 0, i | -2147483648, i)
-    tl.store(words + at, word, found & (end <= room))
+    tl.store(words + at, word, found & (at < room))
     if BACK:
         tl.store(values + i, tl.where(v < 0, v + edge, v - edge), found)
 

@@ -66,7 +66,7 @@ def count_digits(
     """How many of SOME candidates that have the edge's first ROUND digits have each digit behind these. The first round
     reads them."""
     many = tl.load(found)
-    if (many <= room) & (tl.program_id(0) * SOME < many):  # else not all places are there
+    if (many <= room) & (tl.program_id(0) * SOME < many):  # else there is nothing to find
         j = tl.program_id(0) * SOME + tl.arange(0, SOME)
         if ROUND > 0:
             v = tl.load(numbers + j, j < many, other=0)
