@@ -227,8 +227,8 @@ def row_seconds(rank: int, many: int = 8, turns: int = 8) -> Seconds:
 
 def hop_seconds(largest: Bytes, turns: int = 8) -> list[tuple[Bytes, Seconds, Seconds, Seconds]]:
     """(bytes, seconds, those in the quickest chain, this process's core-seconds) of each step of a chain in which every
-    rank sends a message to the next one and has one from the one before: means; the slowest chain is left out, as in
-    `wire_seconds`."""
+    rank sends a message to the next one and has one from the one before: means; the slowest chain is left out, which
+    may have waited for other work on the machine."""
     rank, world, lane = dist.get_rank(), dist.get_world_size(), ExtraLane()
     found: list[tuple[Bytes, Seconds, Seconds, Seconds]] = []
     for size in (4, *(size for size in CHAINED if size < largest)):

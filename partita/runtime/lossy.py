@@ -93,7 +93,7 @@ class Lossy:
     ) -> torch.Tensor:
         codings = [coding for coding in program.codings if coding.bucket == bucket.name]
         if codings and spec_of(codings[0].codec).counts:
-            return self._in_rounds(program, codings[0].codec, bucket, own, step)
+            return self._in_rounds(program, codings[0].codec, bucket, own)
         if codings:
             return self._at_end(program, codings[0], bucket, own, step, turn)
         sums = _sums(program, bucket.name)
@@ -181,9 +181,7 @@ class Lossy:
         said = partial(self._said, name, act, workers, step)
         return torch.cat(carried_out(results, [parts for _ in workers], said)[0])
 
-    def _in_rounds(
-        self, program: Program, codec: Codec, bucket: Bucket, own: dict[int, torch.Tensor], step: int
-    ) -> torch.Tensor:
+    def _in_rounds(self, program: Program, codec: Codec, bucket: Bucket, own: dict[int, torch.Tensor]) -> torch.Tensor:
         values = []
         for worker, gradient in own.items():
             ahead = self._ahead(program, (worker, bucket.name), gradient)
