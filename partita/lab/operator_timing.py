@@ -27,7 +27,7 @@ from partita.runtime.segment import Environment, Leaves, compile_segment, key, l
 from partita.units import Bytes, Seconds
 
 TOTAL: Final[Seconds] = 1.5
-PASSES: Final = (5, 40)
+PASSES: Final = (5, 400)
 SETS: Final = 16
 ROOM: Final[Bytes] = 2**27
 

@@ -34,7 +34,7 @@ from partita.lab.operator_timing import TOTAL
 from partita.lab.processor import processor_here
 from partita.lab.record import scratch
 from partita.lab.replies import coding_of, touch_of, workspaces_of
-from partita.lab.slowdowns import means, pooled
+from partita.lab.slowdowns import drifted, means, pooled
 from partita.lab.spares import Spares
 from partita.lab.worker_group import WorkerGroup
 from partita.lowering.lower import last_program, lower
@@ -57,7 +57,7 @@ STALL: Final = 0.75  # of --timeout, after which a rank or a link is named that 
 PATIENCE: Final = 100  # times --timeout, for which workers wait by themselves: a message may take long on a slow link
 GLANCE: Final[Seconds] = 0.3  # of a core, for timing operators again between runs
 RARE: Final = 8  # from one such time to the next: so many times as long as it takes, at least
-LATELY: Final = 3  # such times that count
+LATELY: Final = 5  # such times that count; the first ones, which are longer, twice
 RECENT: Final[Seconds] = 180.0  # for which costs of links are those of another task too
 RETURNS: Final = 3  # times that a worker is started again in a run
 _TIMED: Final[dict[Cluster, TimedLinks]] = {}
@@ -82,7 +82,7 @@ class Rehearsal:
         self.beside: list[str] = []
         self.runs, self.launches, self.workspaces = 0, dict[str, Seconds](), NONE
         self._links: TimedLinks | None = None
-        self._drifts = deque[float]([1.0], maxlen=LATELY)
+        self._drifts = deque([self._even] * 2, maxlen=LATELY)  # of each rank's slowdown, since costs were measured
         self._unevenness = list[float]()
         self._due: Seconds = -inf  # when operators are to be timed again
         self.monitor: Monitor | None = None
@@ -163,7 +163,7 @@ class Rehearsal:
                 f"other work used {cores:.1f} cores of this machine while costs were measured: predictions are as much "
                 "too slow; repeat on a quiet machine"
             ]
-        self._drifts = deque([1.0], maxlen=LATELY)
+        self._drifts = deque([self._even] * 2, maxlen=LATELY)
         costs = Costs(
             self.graph, self.cluster, operators, copy=touch_of(touches, "copy"), add=touch_of(touches, "add"),
             update=touch_of(touches, "update"), update_unpacked=touch_of(touches, "update_unpacked"),
@@ -184,16 +184,16 @@ class Rehearsal:
 
     def as_now(self, costs: Costs, plans: Sequence[Plan]) -> Costs:
         """Costs that `probe` measured for these plans, as the host is now: now and then some operators are timed
-        again, for a host's speed drifts by a tenth within minutes. The median of the last few times counts, for a
-        neighbour may work for a second. A model that is one operator keeps its costs."""
+        again, for the speed of a host, or of one of its cores, drifts by a tenth within minutes. The median of the last
+        few times counts, for a neighbour may work for a second. A model that is one operator keeps its costs."""
         if self.graph.rung == "opaque":
             return costs
         if time.monotonic() >= self._due:
             lonely, busy = self._batches(plans)
             ranks, steps = self.cluster.size if busy else 1, ["", *precisions_of(plans)]
             slowdowns = self._slowdowns(busy or lonely, ranks, steps, costs.operators, GLANCE)
-            self._drifts.append(median(a / b for a, b in zip(slowdowns[:ranks], costs.slowdowns, strict=False)))
-        return replace(costs, slowdowns=tuple(slowdown * median(self._drifts) for slowdown in costs.slowdowns))
+            self._drifts.append(tuple(a / b for a, b in zip(slowdowns, costs.slowdowns, strict=True)))
+        return replace(costs, slowdowns=drifted(costs.slowdowns, self._drifts))
 
     def _operators(
         self, batches: Sequence[int], ranks: int, steps: Sequence[str]

@@ -6,7 +6,7 @@ some of a core's cache and memory bandwidth, and a minute later some of another 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 from partita.units import Seconds
@@ -36,3 +36,8 @@ def pooled(
 def means(first: Sequence[float], second: Sequence[float]) -> tuple[float, ...]:
     """The means of each rank's two slowdowns, measured one after the other."""
     return tuple((a + b) / 2 for a, b in zip(first, second, strict=True))
+
+
+def drifted(slowdowns: Sequence[float], drifts: Iterable[Sequence[float]]) -> tuple[float, ...]:
+    """Each rank's slowdown times the median of its drifts since."""
+    return tuple(slowdown * median(own) for slowdown, *own in zip(slowdowns, *drifts, strict=True))
