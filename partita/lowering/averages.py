@@ -1,12 +1,14 @@
 """Agreement on weights now and then: all step alone for a period, then what they came to is combined.
 
-compute  F B U | F B U | F B U D0 D1 X0 X1 |     D: what this worker has changed since the weights agreed on last
+compute  F B U | F B U | F B U C0 C1 X0 X1 |     C: what this worker has changed since the weights agreed on last
 wire                              A0 A1          X: one step of the outer optimizer with the mean change, by all alike
 
 In fragments, with a lag of one step, so that messages hide behind the next step's computing:
 
-compute  F B U | X1 F B U D0 | F B U X0 | F B U D1 |
+compute  F B U | X1 F B U C0 | F B U X0 | F B U C1 |
 wire     A1----'             A0------'             A1---- (merged in the next round)
+
+Changes may be encoded as gradients are: C0 E0 A0 D0 X0 (`coding`).
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from partita.lowering.agreement import COMPUTE, DATA, WIRE, program_of, updates
+from partita.lowering.agreement import COMPUTE, DATA, lanes_of, program_of, updates
+from partita.lowering.coding import Agreement, summed, summing
 from partita.lowering.samples import Draft, ReplicaGroup, packed, passes
 from partita.plan.sync import AllReduce, Frequency, Outer, Payload, Sync
-from partita.program.instruction import After, Collective, Instruction, Kind, Mix, Scale, Space, Term, Update
+from partita.program.instruction import After, Instruction, Mix, Scale, Space, Term, Update
 from partita.program.program import Bucket, Program, Role
 
 
@@ -91,22 +94,27 @@ def _averaging(draft: Draft, group: ReplicaGroup, steps: int, agrees: bool) -> R
         body += [one for f in leaving for one in _leaving(draft, fragments[f], named)]
         if not sync.consistency.lag:
             body += [one for f in entering for one in _entering(draft, fragments[f], False)]
-    return Role(group.name, group.ranks, tuple(body), (COMPUTE, DATA, WIRE) if fragments else (COMPUTE, DATA))
+    return Role(group.name, group.ranks, tuple(body), tuple(dict.fromkeys((COMPUTE, DATA, *lanes_of(body)))))
+
+
+def _agreement(draft: Draft, i: int, ready: str = "") -> Agreement:
+    """How bucket `i` of the weights, or what has changed of it, is summed over all, when `ready` is done."""
+    return summed(summing(draft), str(i), draft.buckets[i], "wire", ready)
 
 
 def _leaving(draft: Draft, fragment: tuple[int, ...], updated: dict[str, After]) -> list[Instruction]:
     """A fragment's weights, or what has changed of them, summed over all."""
     taken, sums = list[Instruction](), list[Instruction]()
-    space = Space.DELTA if draft.sync.payload is Payload.DELTA else Space.PARAMETER
     for i in fragment:
         name = draft.buckets[i].name
         ready = updated[name]
-        if space is Space.DELTA:
+        if draft.sync.payload is Payload.DELTA:
             change = Mix(name, Space.DELTA, (Term(Space.ANCHOR), Term(Space.PARAMETER, (-1.0,))))
-            taken.append(Instruction(f"D{i}", change, "compute", (ready,)))
-            ready = After(f"D{i}")
-        whole = Collective(Kind.ALL_REDUCE, name, (draft.workers,), space, draft.algorithm(name))
-        sums.append(Instruction(f"A{i}", whole, "wire", (ready,)))
+            taken.append(Instruction(f"C{i}", change, "compute", (ready,)))
+            ready = After(f"C{i}")
+        agreement = _agreement(draft, i, ready.name)
+        taken += agreement.first
+        sums += agreement.then
     return taken + sums
 
 
@@ -114,7 +122,7 @@ def _entering(draft: Draft, fragment: tuple[int, ...], later: bool) -> list[Inst
     """What was summed enters the weights, where it is `later` in the next round."""
     found, sync, count = list[Instruction](), draft.sync, len(draft.workers)
     for i in fragment:
-        name, ready = draft.buckets[i].name, (After(f"A{i}", int(later)),)
+        name, ready = draft.buckets[i].name, (After(_agreement(draft, i).last, int(later)),)
         if sync.payload is Payload.PARAMETER:
             found.append(Instruction(f"X{i}", Scale(name, 1 / count), "compute", ready))
             continue

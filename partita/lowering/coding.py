@@ -68,6 +68,7 @@ from partita.wire.codec import (
 )
 
 DECODE: Final = "decode"
+SUMMED: Final = {Payload.DELTA: Space.DELTA, Payload.PARAMETER: Space.PARAMETER}  # of other payloads, gradients
 
 
 def at(wire: Wire, where: str) -> Codec | None:
@@ -140,62 +141,66 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Summing:
-    """Who sums up gradients of a step, and how: `group` by the `wire`, what `update` puts ahead of a codec included;
-    those of `slots` rounds may be under way."""
+    """Who sums up what is in a `space` of each, and how: `group` by the `wire`, what `update` puts ahead of a codec
+    included; what is of `slots` rounds may be under way."""
 
     graph: Graph
     wire: Wire
     group: tuple[int, ...]
     update: Update = Update()
     slots: int = 1
+    space: Space = Space.GRADIENT
 
 
 def summing(draft: Draft) -> Summing:
-    """All workers, as the plan's wire has it."""
-    return Summing(draft.graph, draft.sync.wire, draft.workers, draft.plan.update, draft.sync.consistency.lag + 1)
+    """All workers, as the plan's wire has it. Of what workers agree on every few steps no two rounds are under way."""
+    sync, space = draft.sync, SUMMED.get(draft.sync.payload, Space.GRADIENT)
+    slots = sync.consistency.lag + 1 if space is Space.GRADIENT else 1
+    return Summing(draft.graph, sync.wire, draft.workers, draft.plan.update, slots, space)
 
 
 def summed(how: Summing, label: str, bucket: Bucket, lane: str, pack: str = "") -> Agreement:
-    """The all-reduce of a bucket, whose last Pack is named `pack` (P and the label)."""
-    wire, groups = how.wire, (how.group,)
+    """The all-reduce of a bucket, which is ready after `pack` (its last Pack, P and the label)."""
+    wire, groups, space = how.wire, (how.group,), how.space
     made, packed, last = codings(how, bucket), After(pack or f"P{label}"), f"A{label}"
     if not made:
         hop = None if bucket.name == WEIGHT else at(wire, "hop")
         algorithm = algorithm_for(all_numbers(wire), bucket.size)
         algorithm = "ring" if hop and algorithm == BACKEND else algorithm
-        whole = Collective(Kind.ALL_REDUCE, bucket.name, groups, Space.GRADIENT, algorithm, hop and check_codec(hop))
+        whole = Collective(Kind.ALL_REDUCE, bucket.name, groups, space, algorithm, hop and check_codec(hop))
         return Agreement((), (Instruction(last, whole, lane, (packed,)),), last)
     sums = made[0].dtype != "uint8"
-    *ahead, encode = encoding(how.update, label, bucket, made[0], (packed, After(f"D{label}", made[0].slots)))
+    free = packed, After(f"D{label}", made[0].slots)
+    *ahead, encode = encoding(how.update, label, bucket, made[0], free, space)
     if of_streams(algorithm_for(wire, bucket.size)):
-        own = Instruction(f"D{label}", Decode(bucket.name, made[0].name, ()), DECODE, (After(encode.name),))
+        own = Instruction(f"D{label}", Decode(bucket.name, made[0].name, (), space), DECODE, (After(encode.name),))
         algorithm, density = algorithm_for(wire, bucket.size), density_of(made[0].codec, bucket.elements)
         hop = at(wire, "hop")
-        chosen = Collective(
-            Kind.ALL_REDUCE, bucket.name, groups, Space.GRADIENT, algorithm, hop and check_codec(hop), density
-        )
+        chosen = Collective(Kind.ALL_REDUCE, bucket.name, groups, space, algorithm, hop and check_codec(hop), density)
         return Agreement((*ahead, encode), (own, Instruction(last, chosen, lane, (After(own.name),))), last)
-    space = encode.act.space if isinstance(encode.act, Encode) else Space.GRADIENT
+    held = encode.act.space if isinstance(encode.act, Encode) else space
     kind = Kind.ALL_REDUCE if sums else Kind.ALL_GATHER
     then: list[Instruction] = []
     for i, coding in enumerate(made):
         again = f".{i}" if i else ""
         if i:
-            more = Encode(bucket.name, coding.name, space)
+            more = Encode(bucket.name, coding.name, held)
             then.append(Instruction(f"E{label}{again}", more, "encode", (After(then[-1].name),)))
         algorithm, ready = algorithm_for(wire, coding.size) if sums else BACKEND, After(f"E{label}{again}")
         whole = Collective(kind, coding.name, groups, Space.CODED, algorithm)
         then.append(Instruction(f"A{label}{again}", whole, f"{lane}{again}", (ready,)))
-    decode = Decode(bucket.name, made[-1].name, () if sums else how.group)
+    decode = Decode(bucket.name, made[-1].name, () if sums else how.group, space)
     then.append(Instruction(f"D{label}", decode, DECODE, (After(then[-1].name),)))
     return Agreement((*ahead, encode), tuple(then), f"D{label}")
 
 
-def encoding(update: Update, label: str, bucket: Bucket, coding: Coding, after: tuple[After, ...]) -> list[Instruction]:
+def encoding(
+    update: Update, label: str, bucket: Bucket, coding: Coding, after: tuple[After, ...], space: Space = Space.GRADIENT
+) -> list[Instruction]:
     """The Encode of a bucket, after the momentum that goes ahead of it."""
     factor, nesterov = momentum_ahead(update)
     if not factor:
-        return [Instruction(f"E{label}", Encode(bucket.name, coding.name), "compute", after)]
+        return [Instruction(f"E{label}", Encode(bucket.name, coding.name, space), "compute", after)]
     velocity = Term(Space.VELOCITY)
     own = (Term(Space.VELOCITY, (factor,)), Term(Space.GRADIENT, (factor if nesterov else 1.0,)))
     ahead = [Instruction(f"V{label}", Mix(bucket.name, Space.VELOCITY, own), "compute", after)]
@@ -248,12 +253,13 @@ def ahead_gaps(plan: Plan, weighted: bool) -> tuple[tuple[bool, str], ...]:
 
 def divided_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
     """(whether a plan asks for it, what) of codecs that look at all of a worker's gradient, where stages or owners have
-    parts of it."""
-    divided = "between stages" if plan.stages else "with sharded state"
+    parts of it, or changes of weights are encoded."""
+    changes = bool(plan.sync) and plan.sync[0].payload is Payload.DELTA
+    where = "between stages" if plan.stages else "of changes" if changes else "with sharded state"
     codec = sender(plan.sync[0].wire) if plan.sync else None
-    yield momentum_ahead(plan.update)[0] > 0, f"momentum ahead of a codec {divided}"
+    yield momentum_ahead(plan.update)[0] > 0, f"momentum ahead of a codec {where}"
     bounded = codec is not None and codec.name in SPECS and bound_of(codec, 1) > 0
-    yield bounded, f"a bound on each worker's own gradient ahead of a codec {divided}"
+    yield bounded, f"a bound on each worker's own gradient ahead of a codec {where}"
     in_rounds = codec is not None and codec.name in SPECS and spec_of(codec).counts is not None
     yield in_rounds and plan.memory.shard is not Shard.NONE, "codecs in rounds with sharded state"
 

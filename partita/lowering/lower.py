@@ -214,9 +214,12 @@ def _gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
     serves = isinstance(through, Servers)
     bounded = bool(graph.clip_norm) or graph.weight is not None
     yield fans_out(through) and bounded, "weighted losses or a bound on the norm of gradients under servers in levels"
-    plain = isinstance(through, AllReduce) and sync.payload is Payload.GRADIENT and alike
+    changes = sync.payload is Payload.DELTA
+    plain = isinstance(through, AllReduce) and (changes or (sync.payload is Payload.GRADIENT and alike))
     pushed = plain or _sums_at_servers(plan) or (serves and not waits_for_all(plan))
-    yield bool(wire.codecs) and not pushed, "codecs where no gradients are all-reduced"
+    yield bool(wire.codecs) and not pushed, "codecs where no gradients or changes of weights are all-reduced"
+    if wire.codecs and plain and changes:
+        yield from divided_gaps(plan)
     unknown = [codec.name for codec in wire.codecs if codec.name not in SPECS]
     yield bool(unknown), f"the codec {unknown[0]}" if unknown else ""
     if serves:

@@ -145,9 +145,9 @@ class Encode:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """Gradient of the bucket, or of the rank's own part where codings are of parts, or the INBOX of a source, = sum of
-    the decoded codings of `sources`, in this order. Without sources, it is what the rank's own coding says, which a
-    collective may have summed, together with the codings before it."""
+    """Gradient of the bucket, or of the rank's own part where codings are of parts, the INBOX of a source, or what has
+    changed of the weights, = sum of the decoded codings of `sources`, in this order. Without sources, it is what the
+    rank's own coding says, which a collective may have summed, together with the codings before it."""
 
     bucket: str
     coding: str

@@ -54,6 +54,8 @@ def _left(act: Act, same: set[Space], joint: bool) -> tuple[Space, bool] | None:
         return act.space, True
     if sums_gradients(act):
         return Space.GRADIENT, True
+    if isinstance(act, Decode) and act.into is Space.DELTA:
+        return Space.DELTA, True
     if isinstance(act, Pack):
         return act.space, joint
     if isinstance(act, Receive):

@@ -82,7 +82,7 @@ def decode(rank: Rank, act: Decode, name: str, round: int) -> None:
     if act.into is Space.INBOX:
         flat = rank.state.inbox_of(act.bucket, act.sources[0])
     else:
-        flat = rank.state.gradient[act.bucket][rank.slot(round)]
+        flat = rank.state.flat(act.into, act.bucket, rank.slot(round))
     kernel, site = kernel_of(coding.codec), site_of(rank, coding, round)
     if coding.edges:
         own = rank.state.owned[act.bucket]
@@ -238,7 +238,7 @@ class HopCode:
     def __init__(self, act: Collective, name: str, rank: Rank, round: int) -> None:
         assert act.codec is not None
         self.codec, self.kernel = act.codec, kernel_of(act.codec)
-        self.item = rank.state.gradient[act.bucket][0].element_size()
+        self.item = rank.state.flat(act.space, act.bucket, 0).element_size()
         self.seed, self.step, self.rank = rank.feed.seed, rank.step(round, 0), rank.rank
         self.place = drawn_for(act.bucket, name)
 

@@ -70,6 +70,16 @@ class Lossy:
             _spread(bucket, whole, found)
         return found
 
+    def agreed(
+        self, program: Program, bucket: Bucket, own: Mapping[int, Sequence[torch.Tensor]], step: int
+    ) -> list[torch.Tensor]:
+        """The sum that all workers decode, of what each has `own` for the pieces of a bucket."""
+        pieces = next(iter(own.values()))
+        self.shapes |= {piece: mine.shape for piece, mine in zip(bucket.pieces, pieces, strict=True)}
+        flats = {worker: torch.cat([part.reshape(-1) for part in mine]) for worker, mine in sorted(own.items())}
+        whole = torch.split(self._agreed(program, bucket, flats, step, 0), [mine.numel() for mine in pieces])
+        return [part.view(mine.shape) for part, mine in zip(whole, pieces, strict=True)]
+
     def pushed(self, program: Program, step: int, worker: int, brought: Named) -> dict[str, torch.Tensor]:
         """What a server that does not wait decodes from a contribution of a worker; buckets without a codec are
         returned as they are."""
@@ -232,10 +242,11 @@ def _spread(bucket: Bucket, flat: torch.Tensor, found: Named) -> None:
 
 
 def _sums(program: Program, cargo: str) -> list[tuple[str, Collective]]:
-    """The collectives by name on a bucket's gradient or on a coding, in a round of the first role that has any."""
+    """The collectives by name on a bucket's gradient, on what has changed of it or on a coding, in a round of the first
+    role that has any."""
     for role in program.roles:
         acts = [(i.name, i.act) for i in role.instructions if isinstance(i.act, Collective) and i.act.bucket == cargo]
-        if found := [one for one in acts if one[1].space in (Space.GRADIENT, Space.CODED)]:
+        if found := [one for one in acts if one[1].space in (Space.GRADIENT, Space.DELTA, Space.CODED)]:
             return found
     return []
 

@@ -13,11 +13,13 @@ import torch
 
 from partita.cluster.cluster import Cluster
 from partita.lowering.averages import fragments_of, taken_at
+from partita.plan.plan import Plan
 from partita.plan.sync import Gossip, Neighbours, Payload
 from partita.plan.text import write_plan
 from partita.program.program import Bucket
 from partita.runtime.coupling import Centre, Coupling, Mixing
 from partita.runtime.leg import Leg
+from partita.runtime.lossy import Lossy
 from partita.runtime.reference import Replica, shares_of
 from partita.runtime.state import rows
 
@@ -63,10 +65,15 @@ class ReplicaTraining:
 
 
 class Averages(Coupling):
-    """Fragments' means taken, and those of `lag` steps ago merged."""
+    """Fragments' means taken, and those of `lag` steps ago merged; of changes that are encoded, what codecs leave."""
+
+    def __init__(self, plan: Plan, replicas: dict[int, Replica]) -> None:
+        super().__init__(plan, replicas)
+        self.codecs = Lossy(self.first.own.seed)
 
     def begin(self, leg: Leg) -> None:
         """See Coupling."""
+        self.leg = leg
         often, self.buckets, self.steps = self.sync.frequency, leg.program.trained, max(leg.program.steps, 1)
         self.flying: list[tuple[int, Bucket, Rows]] = []
         agrees = often.period and (leg.whole or (often.fragments == 1 and not self.sync.consistency.lag))
@@ -83,11 +90,22 @@ class Averages(Coupling):
         for f, place in self.places.items():
             if t % self.steps == place:
                 taken = [self.buckets[i] for i in self.fragments[f]]
-                self.flying += [(t + self.sync.consistency.lag, bucket, means(replicas, bucket)) for bucket in taken]
+                self.flying += [(t + self.sync.consistency.lag, one, self._mean(replicas, one, t)) for one in taken]
         due = [one for one in self.flying if one[0] <= t]
         self.flying = [one for one in self.flying if one[0] > t]
         for _, bucket, mean in due:
             self._merge(replicas, bucket, mean)
+
+    def _mean(self, replicas: dict[int, Replica], bucket: Bucket, t: int) -> Rows:
+        """The mean of a bucket's weights after step `t`, as the sum of their changes tells it."""
+        if not self.sync.wire.codecs:
+            return means(replicas, bucket)
+        anchor, step = self.kept["anchor", bucket.name], self.leg.step + t // self.steps * self.steps
+        changes = {
+            w: [a - now for a, now in zip(anchor, rows_of(one, bucket), strict=True)] for w, one in replicas.items()
+        }
+        total = self.codecs.agreed(self.leg.program, bucket, changes, step)
+        return [a - change / len(replicas) for a, change in zip(anchor, total, strict=True)]
 
     def end(self, replicas: dict[int, Replica]) -> None:
         """See Coupling."""

@@ -21,6 +21,7 @@ TASK = "tests/small.py:perceptron"
 STEPS = 9
 PLANS = (
     "diloco(period=4,fragments=2,lag=1,keep=0.5)", "eamsgd(period=2)", "d_psgd", "gossip(direction=push,draws=2)",
+    "diloco(period=2,codec=onebit)",
 )  # fmt: skip
 SLOW = (
     "local_sgd(period=2)", "post_local_sgd(switch=3,period=2)", "parallel_sgd", "diloco(period=2)", "easgd(period=2)",

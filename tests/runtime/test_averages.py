@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from partita.errors import LoweringError
 from partita.graph.graph import Graph
 from partita.lowering.averages import fragments_of
 from partita.lowering.lower import lower
@@ -117,6 +118,22 @@ def test_the_inner_optimizer_is_never_sent(graph: Graph) -> None:
     acts = [i.act for i in program.roles[0].instructions]
     assert {act.space for act in acts if isinstance(act, Collective)} == {Space.DELTA}
     assert sum(isinstance(act, Mix) and act.into is Space.ANCHOR for act in acts) == len(program.trained)
+
+
+def test_changes_may_be_encoded(graph: Graph) -> None:
+    """EX-01: quantised, fp64 takes a quarter of the bytes in fp16; a codec that bounds gradients finds none."""
+    whole, halves = (sent(graph, f"diloco(period=4,codec={codec})") for codec in ("none", "fp16"))
+    assert halves == tuple(size // 4 for size in whole)
+    with pytest.raises(LoweringError, match="a bound on each worker's own gradient ahead of a codec of changes"):
+        program_of(graph, "diloco(period=4,codec=dgc(clip=1))")
+
+
+def test_what_a_codec_holds_back_comes_later(task: Task, graph: Graph) -> None:
+    """EX-01 with the largest tenth of the changes: with error feedback weights end closer to those of the whole."""
+    whole = ended(task, graph, "diloco(period=2,momentum=0)", steps=40)
+    texts = (f"diloco(period=2,momentum=0,codec=topk(ratio=0.1,feedback={back}))" for back in ("true", "false"))
+    kept, lost = (ended(task, graph, text, steps=40) for text in texts)
+    assert gap(kept, whole) < 0.7 * gap(lost, whole)
 
 
 def test_fragments_hold_every_bucket_once() -> None:
