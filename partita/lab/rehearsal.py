@@ -34,7 +34,7 @@ from partita.lab.operator_timing import TOTAL
 from partita.lab.processor import processor_here
 from partita.lab.record import scratch
 from partita.lab.replies import coding_of, touch_of, workspaces_of
-from partita.lab.slowdowns import drifted, means, pooled
+from partita.lab.slowdowns import of_all, pooled, steady
 from partita.lab.spares import Spares
 from partita.lab.worker_group import WorkerGroup
 from partita.lowering.lower import last_program, lower
@@ -57,7 +57,7 @@ STALL: Final = 0.75  # of --timeout, after which a rank or a link is named that 
 PATIENCE: Final = 100  # times --timeout, for which workers wait by themselves: a message may take long on a slow link
 GLANCE: Final[Seconds] = 0.3  # of a core, for timing operators again between runs
 RARE: Final = 8  # from one such time to the next: so many times as long as it takes, at least
-LATELY: Final = 5  # such times that count; the first ones, which are longer, twice
+LATELY: Final = 7  # times that count, the two when costs were measured among them
 RECENT: Final[Seconds] = 180.0  # for which costs of links are those of another task too
 RETURNS: Final = 3  # times that a worker is started again in a run
 _TIMED: Final[dict[Cluster, TimedLinks]] = {}
@@ -82,7 +82,7 @@ class Rehearsal:
         self.beside: list[str] = []
         self.runs, self.launches, self.workspaces = 0, dict[str, Seconds](), NONE
         self._links: TimedLinks | None = None
-        self._drifts = deque([self._even] * 2, maxlen=LATELY)  # of each rank's slowdown, since costs were measured
+        self._times = deque[tuple[float, ...]](maxlen=LATELY)  # each with every rank's slowdown
         self._unevenness = list[float]()
         self._due: Seconds = -inf  # when operators are to be timed again
         self.monitor: Monitor | None = None
@@ -152,8 +152,9 @@ class Rehearsal:
         wiring = self._wiring(kinds) if self.cluster.size > 1 else Wiring()
         self.tell("timing some operators again")
         late = self._slowdowns(lonely, 1, steps, lone)
-        slowdowns = means(sooner, self._slowdowns(busy, self.cluster.size, steps, operators))
-        ahead = means(early, late)[0] / slowdowns[0]
+        self._times = deque((sooner, self._slowdowns(busy, self.cluster.size, steps, operators)), maxlen=LATELY)
+        slowdowns = steady(self._times)
+        ahead = (early[0] + late[0]) / 2 / slowdowns[0]
         operators = {name: value * ahead for name, value in lone.items()} | operators
         if (cores := background.cores()) > HEAVY:
             self._links = None
@@ -163,7 +164,6 @@ class Rehearsal:
                 f"other work used {cores:.1f} cores of this machine while costs were measured: predictions are as much "
                 "too slow; repeat on a quiet machine"
             ]
-        self._drifts = deque([self._even] * 2, maxlen=LATELY)
         costs = Costs(
             self.graph, self.cluster, operators, copy=touch_of(touches, "copy"), add=touch_of(touches, "add"),
             update=touch_of(touches, "update"), update_unpacked=touch_of(touches, "update_unpacked"),
@@ -184,16 +184,16 @@ class Rehearsal:
 
     def as_now(self, costs: Costs, plans: Sequence[Plan]) -> Costs:
         """Costs that `probe` measured for these plans, as the host is now: now and then some operators are timed
-        again, for the speed of a host, or of one of its cores, drifts by a tenth within minutes. The median of the last
-        few times counts, for a neighbour may work for a second. A model that is one operator keeps its costs."""
+        again, for a host's speed drifts by a tenth within minutes. The last few times count. A model that is one
+        operator keeps its costs."""
         if self.graph.rung == "opaque":
             return costs
         if time.monotonic() >= self._due:
             lonely, busy = self._batches(plans)
             ranks, steps = self.cluster.size if busy else 1, ["", *precisions_of(plans)]
             slowdowns = self._slowdowns(busy or lonely, ranks, steps, costs.operators, GLANCE)
-            self._drifts.append(tuple(a / b for a, b in zip(slowdowns, costs.slowdowns, strict=True)))
-        return replace(costs, slowdowns=drifted(costs.slowdowns, self._drifts))
+            self._times.append(slowdowns)
+        return replace(costs, slowdowns=steady(self._times))
 
     def _operators(
         self, batches: Sequence[int], ranks: int, steps: Sequence[str]
@@ -214,7 +214,7 @@ class Rehearsal:
         fresh, slowdowns = pooled([reply["operators"] for reply in replies], known)
         if kept and background.cores() <= BEARABLE:
             write_cache(place, fresh, reference)
-        return known | fresh, (*slowdowns, *self._even[ranks:])
+        return known | fresh, of_all(slowdowns, self.cluster.size)
 
     def _slowdowns(
         self, batches: Sequence[int], ranks: int, steps: Sequence[str], known: Mapping[str, Seconds],
@@ -226,7 +226,7 @@ class Rehearsal:
         begun = time.monotonic()
         replies = self._timed(batches, ranks, steps, known, total)
         self._due = time.monotonic() + RARE * (time.monotonic() - begun)
-        return (*pooled([reply["operators"] for reply in replies], known)[1], *self._even[ranks:])
+        return of_all(pooled([reply["operators"] for reply in replies], known)[1], self.cluster.size)
 
     def _timed(
         self, batches: Sequence[int], ranks: int, steps: Sequence[str], known: Iterable[str], total: Seconds = TOTAL

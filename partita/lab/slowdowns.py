@@ -6,8 +6,8 @@ some of a core's cache and memory bandwidth, and a minute later some of another 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median
 
 from partita.units import Seconds
 
@@ -33,11 +33,22 @@ def pooled(
     return {name: median(reply[name] for reply in even if name in reply) for name in names}, slowdowns
 
 
-def means(first: Sequence[float], second: Sequence[float]) -> tuple[float, ...]:
-    """The means of each rank's two slowdowns, measured one after the other."""
-    return tuple((a + b) / 2 for a, b in zip(first, second, strict=True))
+def of_all(slowdowns: Sequence[float], size: int) -> tuple[float, ...]:
+    """Of so many ranks; those that were not timed are as slow as the others."""
+    return (*slowdowns, *[fmean(slowdowns)] * (size - len(slowdowns)))
 
 
-def drifted(slowdowns: Sequence[float], drifts: Iterable[Sequence[float]]) -> tuple[float, ...]:
-    """Each rank's slowdown times the median of its drifts since."""
-    return tuple(slowdown * median(own) for slowdown, *own in zip(slowdowns, *drifts, strict=True))
+def steady(times: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """Each rank's slowdown, from those measured at several `times`: the median of what all ranks are slower by, as a
+    neighbour may work for a second, and of a rank's own difference from the others what all times agree on.
+
+    A host's cores are unevenly fast for seconds, one and then another; a plan runs for longer.
+    """
+    levels = [fmean(ranks) for ranks in times]
+    ratios = ([own / level for own, level in zip(rank, levels, strict=True)] for rank in zip(*times, strict=True))
+    return tuple(median(levels) * _common(own) for own in ratios)
+
+
+def _common(ratios: Sequence[float]) -> float:
+    """The one nearest to 1, if all are on one side of it."""
+    return max(min(ratios), 1.0) * min(max(ratios), 1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from partita.lab.slowdowns import pooled
+from partita.lab.slowdowns import of_all, pooled, steady
 
 
 def test_shares_are_rid_of_their_ranks_slowdown() -> None:
@@ -23,3 +23,18 @@ def test_what_is_known_is_kept_and_the_slowdown_is_of_today() -> None:
     found, slowdowns = pooled([{"a": 1.2, "b": 6.0}, {"a": 2.4}], {"a": 1.0})
     assert found == pytest.approx({"b": 5.0})
     assert slowdowns == pytest.approx((1.2, 2.4))
+
+
+def test_only_what_all_times_agree_on_tells_ranks_apart() -> None:
+    """A core that is slower each time is; one that was slow once, and another one the next time, are not."""
+    always = steady([(0.9, 1.1), (0.8, 1.2), (0.95, 1.05)])
+    assert always == pytest.approx((0.95, 1.05))
+    assert steady([(0.9, 1.1), (1.1, 0.9)]) == pytest.approx((1.0, 1.0))
+
+
+def test_a_moment_in_which_all_were_slow_does_not_count() -> None:
+    assert steady([(1.0, 1.0), (1.1, 1.1), (2.0, 2.0)]) == pytest.approx((1.1, 1.1))
+
+
+def test_ranks_that_were_not_timed_are_as_slow_as_the_others() -> None:
+    assert of_all((1.2,), 3) == (1.2, 1.2, 1.2)
