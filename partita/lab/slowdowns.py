@@ -39,16 +39,9 @@ def of_all(slowdowns: Sequence[float], size: int) -> tuple[float, ...]:
 
 
 def steady(times: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """Each rank's slowdown, from those measured at several `times`: the median of what all ranks are slower by, as a
-    neighbour may work for a second, and of a rank's own difference from the others what all times agree on.
-
-    A host's cores are unevenly fast for seconds, one and then another; a plan runs for longer.
-    """
+    """Each rank's slowdown, from those measured at several `times`: the median of what all ranks are slower by, since a
+    neighbour may work for a second, times that of what the rank is slower by than the others: for seconds now one core
+    is quicker and now another, and all ranks together tell the host's speed better than one of them."""
     levels = [fmean(ranks) for ranks in times]
     ratios = ([own / level for own, level in zip(rank, levels, strict=True)] for rank in zip(*times, strict=True))
-    return tuple(median(levels) * _common(own) for own in ratios)
-
-
-def _common(ratios: Sequence[float]) -> float:
-    """The one nearest to 1, if all are on one side of it."""
-    return max(min(ratios), 1.0) * min(max(ratios), 1.0)
+    return tuple(median(levels) * median(own) for own in ratios)
