@@ -1,4 +1,4 @@
-"""What a plan's codecs add to an all-reduce of gradients.
+"""What a plan's codecs add to an all-reduce of gradients, or of what has changed of weights (C0 in place of P0).
 
 end, sums    compute  P0 E0        E0 encodes, with what the codec held back; A0 sums codings as they are
              wire           A0--
@@ -251,7 +251,7 @@ def ahead_gaps(plan: Plan, weighted: bool) -> tuple[tuple[bool, str], ...]:
     )
 
 
-def divided_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
+def own_gradient_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
     """(whether a plan asks for it, what) of codecs that look at all of a worker's gradient, where stages or owners have
     parts of it, or changes of weights are encoded."""
     changes = bool(plan.sync) and plan.sync[0].payload is Payload.DELTA

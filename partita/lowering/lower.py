@@ -18,7 +18,7 @@ from partita.graph.graph import Graph
 from partita.lowering.agreement import all_reduced, unsynchronised
 from partita.lowering.async_servers import loose_gaps, waits_for_all
 from partita.lowering.chain import chain_gaps
-from partita.lowering.coding import ahead_gaps, check_streams, coded_twice, divided_gaps, server_gaps
+from partita.lowering.coding import ahead_gaps, check_streams, coded_twice, own_gradient_gaps, server_gaps
 from partita.lowering.factors import Factors, base_of, factor_gaps, factors_of
 from partita.lowering.final_round import final_round
 from partita.lowering.half_sums import half_sums
@@ -176,7 +176,7 @@ def _shard_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
     scheduled = sync.wire.collective != BACKEND or sync.wire.by_size != ()
     yield shards and scheduled, f"sharded state with the collective {sync.wire.collective!r}"
     if shards and not plan.stages:
-        yield from divided_gaps(plan)
+        yield from own_gradient_gaps(plan)
     unlike = any(stage.ranks for stage in plan.stages) and plan.memory.shard is not Shard.OPTIMIZER
     yield shards and unlike, "sharded gradients of replicas that take turns"
     yield shards and over != "data", f"state sharded over the axis {over!r}"
@@ -196,7 +196,7 @@ def _pipeline_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
     yield sync.consistency.lag > 0, "late gradients between stages"
     several = plan.mesh.length("data") > 1 or any(len(stage.ranks) > 1 for stage in plan.stages)
     yield not plan.sync and several, "replicas of stages that never agree"
-    yield from divided_gaps(plan)
+    yield from own_gradient_gaps(plan)
     scheduled = sync.wire.collective != BACKEND or sync.wire.by_size != ()
     yield scheduled, f"the collective {sync.wire.collective!r} between stages"
 
@@ -219,7 +219,7 @@ def _gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
     pushed = plain or _sums_at_servers(plan) or (serves and not waits_for_all(plan))
     yield bool(wire.codecs) and not pushed, "codecs where no gradients or changes of weights are all-reduced"
     if wire.codecs and plain and changes:
-        yield from divided_gaps(plan)
+        yield from own_gradient_gaps(plan)
     unknown = [codec.name for codec in wire.codecs if codec.name not in SPECS]
     yield bool(unknown), f"the codec {unknown[0]}" if unknown else ""
     if serves:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeGuard
 
 from partita.program.instruction import Act, Collective, Combine, Decode, Encode, Mix, Pack, Receive, Space, Update
 from partita.program.program import Program
@@ -43,19 +42,19 @@ def _after(acts: Sequence[Act], before: frozenset[Space], joint: bool) -> frozen
     return frozenset(same)
 
 
-def sums_gradients(act: Act) -> TypeGuard[Combine | Decode]:
-    """Whether an act makes one gradient of those of all."""
-    return isinstance(act, Combine) or (isinstance(act, Decode) and act.into is Space.GRADIENT)
+def sums_into(act: Combine | Decode) -> Space | None:
+    """The space in which an act makes one of what all have; None for one peer's in an inbox."""
+    into = Space.GRADIENT if isinstance(act, Combine) else act.into
+    return into if into is not Space.INBOX else None
 
 
 def _left(act: Act, same: set[Space], joint: bool) -> tuple[Space, bool] | None:
     """The space that an act writes, and whether it is alike then; None if it writes none."""
     if isinstance(act, Collective):
         return act.space, True
-    if sums_gradients(act):
-        return Space.GRADIENT, True
-    if isinstance(act, Decode) and act.into is Space.DELTA:
-        return Space.DELTA, True
+    if isinstance(act, Combine | Decode):
+        space = sums_into(act)
+        return (space, True) if space else None
     if isinstance(act, Pack):
         return act.space, joint
     if isinstance(act, Receive):

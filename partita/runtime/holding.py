@@ -6,14 +6,14 @@ State that is equal on several ranks is written once: each bucket by one of the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from partita.program.instruction import Apply, Collective, Receive, Space, Update
+from partita.program.instruction import Apply, Collective, Combine, Decode, Receive, Space, Update
 from partita.program.program import WEIGHT, Program
-from partita.runtime.alike import alike, sums_gradients
+from partita.runtime.alike import alike, sums_into
 from partita.runtime.contributions import save_contributions
 from partita.runtime.entry import ALIKE, Entry, of_piece
 from partita.runtime.gather import owners_of
@@ -57,8 +57,8 @@ def copies_of(program: Program) -> dict[str, Copies]:
             updating[act.bucket] |= set(role.ranks)
         elif isinstance(act, Collective) and act.space is not Space.CODED:
             agreed[act.bucket].add(act.space)
-        elif sums_gradients(act):
-            agreed[act.bucket].add(Space.GRADIENT)
+        elif isinstance(act, Combine | Decode) and (space := sums_into(act)):
+            agreed[act.bucket].add(space)
     holding = updating | {bucket: set(role.ranks) for role in program.roles for bucket in role.serves}
     served = [i.act for role, i in program.instructions() if role.keeps == "server"]
     copied = {act.bucket for act in served if isinstance(act, Update)}
@@ -76,7 +76,17 @@ def copies_of(program: Program) -> dict[str, Copies]:
         found[name] = Copies(
             tuple(sorted(ranks)), alone or equal, tuple(sorted(steppers)), state, tuple(sorted(own))
         )  # fmt: skip
-    return found
+    return _whole(program, found)
+
+
+def _whole(program: Program, found: dict[str, Copies]) -> dict[str, Copies]:
+    """The same, where a parameter that lies in several buckets is equal on all ranks in all of them or in none: it is
+    read whole."""
+    uneven = {name for name, copies in found.items() if not copies.weights}
+    pieces = {bucket.name: {piece.parameter for piece in bucket.pieces} for bucket in program.trained}
+    while more := {a for a in found if a not in uneven and any(pieces[a] & pieces[b] for b in uneven)}:
+        uneven |= more
+    return {name: replace(copies, weights=name not in uneven) for name, copies in found.items()}
 
 
 def keepers_of(program: Program) -> dict[tuple[Space, str], tuple[int, ...]]:

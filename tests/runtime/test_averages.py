@@ -18,6 +18,7 @@ from partita.program.program import Bucket, Program
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import train_in_process
 from partita.runtime.checkpoint import SavePolicy
+from partita.runtime.holding import copies_of
 from partita.runtime.restore import open_checkpoint
 from partita.simulator.simulate import simulate
 from partita.task import Task
@@ -126,6 +127,14 @@ def test_changes_may_be_encoded(graph: Graph) -> None:
     assert halves == tuple(size // 4 for size in whole)
     with pytest.raises(LoweringError, match="a bound on each worker's own gradient ahead of a codec of changes"):
         program_of(graph, "diloco(period=4,codec=dgc(clip=1))")
+
+
+@pytest.mark.parametrize("codec", ["q8", "onebit", "fp16"])
+def test_weights_agree_at_the_end_of_a_round_however_changes_travel(graph: Graph, codec: str) -> None:
+    """So a checkpoint has them once."""
+    plain, coded = (copies_of(program_of(graph, f"diloco(period=4,codec={name})")) for name in ("none", codec))
+    assert coded == plain
+    assert all(one.weights for one in coded.values())
 
 
 def test_what_a_codec_holds_back_comes_later(task: Task, graph: Graph) -> None:

@@ -38,7 +38,7 @@ PLANS = (
     "local_sgd(period=3)", "diloco(period=3,fragments=2,lag=1,keep=0.5)", "zero1(bucket_bytes=200)",
     "zero3(bucket_bytes=100)", "pipe_sgd(codec=onebit,bucket_bytes=300)", "ddp(codec=topk(ratio=0.1))",
     "ddp(codec=powersgd(rank=1),bucket_bytes=300)", "zero2(codec=onebit,bucket_bytes=100)",
-    "diloco(period=3,fragments=2,lag=1,codec=onebit)",
+    "diloco(period=3,fragments=2,lag=1,codec=onebit)", "diloco(period=3,fragments=2,lag=1)",
 )  # fmt: skip
 STEPS = 9
 Run = tuple[dict[int, State], dict[int, float]]
