@@ -17,13 +17,14 @@ from partita.graph.pattern import Pattern
 
 Maker: TypeAlias = Callable[[Call], Pattern | None]
 ATTENTIONS: Final = tuple(
-    f"aten._scaled_dot_product_{kind}attention{on}"
-    for kind, on in (
-        ("flash_", ""),
-        ("flash_", "_for_cpu"),
-        ("efficient_", ""),
-        ("cudnn_", ""),
-        ("fused_", "_overrideable"),
+    f"{room}._scaled_dot_product_{kind}_attention{on}"
+    for room, kind, on in (
+        ("aten", "flash", ""),
+        ("aten", "flash", "_for_cpu"),
+        ("aten", "efficient", ""),
+        ("aten", "cudnn", ""),
+        ("aten", "fused", "_overrideable"),
+        ("partita", "dropout", ""),
     )
 )
 LOSSES: Final = ("mse_loss", "huber_loss", "smooth_l1_loss", "binary_cross_entropy")

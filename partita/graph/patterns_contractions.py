@@ -8,6 +8,7 @@ from partita.graph.formula import Call, Inputs, formula
 from partita.graph.pattern import Monoid, Pattern, Role, Window
 
 SPACE: Final = ("z", "y", "x")
+BIASED: Final = ("efficient_attention", "dropout_attention")  # that take a mask as an argument behind the values
 
 
 def product(call: Call) -> Pattern | None:
@@ -116,11 +117,11 @@ def _scores(call: Call, query: int, key: int, causal: bool) -> tuple[str, str, d
     return "h", "s t" if causal else "", {}
 
 
-def _masks(call: Call, heads: str) -> Inputs:
-    """Axes of an additive mask [n, h, s, t] any of whose dimensions may be 1."""
+def _masks(call: Call, heads: str, place: int | None) -> Inputs:
+    """Axes of an additive mask [n, h, s, t] any of whose dimensions may be 1: a keyword, or the argument at `place`."""
     found: Inputs = {}
     for path, ref in call.reads():
-        if path[-1] in ("attn_mask", "attn_bias"):
+        if path[-1] in ("attn_mask", "attn_bias") or path == (place,):
             shape = call.graph.tensor(ref).shape
             names = ["n", heads, "s", "t"][-len(shape) :]
             found[path] = " ".join("." if size == 1 else name for name, size in zip(names, shape, strict=True))
@@ -132,10 +133,7 @@ def attention(call: Call) -> Pattern | None:
     causal = any(argument is True for argument in call.operator.arguments[3:6])
     heads, locked, sizes = _scores(call, 0, 1, causal)
     inputs: Inputs = {0: f"n {heads} s d", 1: "n h t d", 2: "n h t v"}
-    inputs |= _masks(call, heads)
-    if "efficient" in call.kind and (bias := call.tensor(3)):
-        names = zip(("n", heads, "s", "t"), bias.shape, strict=True)
-        inputs[3] = " ".join("." if size == 1 else name for name, size in names)
+    inputs |= _masks(call, heads, 3 if call.kind.endswith(BIASED) else None)
     group = "r " if sizes else ""
     others: list[str | None] = [
         None if t is None else " ".join("." for _ in t.shape) for t in call.operator.outputs[2:]
@@ -151,11 +149,12 @@ def attention(call: Call) -> Pattern | None:
 
 def attention_backward(call: Call) -> Pattern | None:
     """(gradient, query, key, value, [bias,] out, logsumexp, ...); the scores are computed anew."""
-    after = 5 if "efficient" in call.kind else 4
+    bias = 4 if call.kind.removesuffix("_backward").endswith(BIASED) else None
+    after = 5 if bias else 4
     causal = any(argument is True for argument in call.operator.arguments[after + 2 :])
     heads, locked, sizes = _scores(call, 1, 2, causal)
     inputs: Inputs = {0: f"n {heads} s v", 1: f"n {heads} s d", 2: "n h t d", 3: "n h t v"}
-    inputs |= _masks(call, heads)
+    inputs |= _masks(call, heads, bias)
     inputs |= {after: f"n {heads} s v", after + 1: f"n {heads} s"}
     group = "r " if sizes else ""
     outputs = [f"n {heads} s d", "n h t d", "n h t v"]

@@ -13,7 +13,11 @@ from partita.graph.operator import Argument, Operator, Ref
 
 PERIODS: Final = 12  # candidate lengths tried, the most frequent distances between like operators
 SHORTEST: Final = 2  # operators in a block
-DRAW: Final = {"partita.dropout": 2, "partita.random": 0}  # place of the key that tells random draws apart, a name
+DROPPING: Final = "partita._scaled_dot_product_dropout_attention.default"
+DROPPING_BACKWARD: Final = "partita._scaled_dot_product_dropout_attention_backward.default"
+DRAW: Final = {  # place of the key that tells random draws apart, a name
+    "partita.dropout": 2, "partita.random": 0, DROPPING: 7,
+}  # fmt: skip
 
 
 def find_repeats(graph: Graph) -> tuple[Repeat, ...]:

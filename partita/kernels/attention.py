@@ -3,7 +3,7 @@
 captured   out, logsumexp = flash_for_cpu(q, k, v)       there   torch's own choice among flash and efficient ones
            d_q, d_k, d_v  = flash_for_cpu_backward       the same choice once more: it looks at shapes and dtypes alone
 
-Captured calls have no dropout (it is an operator of its own), so that nothing random has to be kept for backward.
+Attention with dropout is an operator of its own, which keeps where the kernel's generator stood for backward.
 """
 
 from __future__ import annotations
@@ -13,14 +13,25 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-FLASH: Final = 1  # what torch calls it (SDPBackend)
+NONE: Final = 0  # what torch calls its choices (SDPBackend)
+FLASH: Final = 1
 LINE: Final = 32  # what a row of its sums begins at multiples of
-WIDTH: Final = 8  # what a mask's rows begin at multiples of, where the efficient kernel reads it
+WIDTH: Final = 8  # what a mask's rows begin at multiples of where the efficient kernel reads it, and heads for flash
 
 
-def _flash(q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Tensor | None, scale: float | None) -> bool:
-    return bool(torch._fused_sdp_choice(q, k, v, mask, 0.0, causal, scale=scale) == FLASH)
+def takes(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, probability: float, causal: bool, scale: float | None
+) -> bool:
+    """Whether a card has a kernel for this."""
+    return q.device.type == "cuda" and _choice(q, k, v, mask, probability, causal, scale) != NONE
+
+
+def _choice(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, probability: float, causal: bool, scale: float | None
+) -> int:
+    return int(torch._fused_sdp_choice(q, k, v, mask, probability, causal, scale=scale))
 
 
 def _bias(mask: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
@@ -28,15 +39,28 @@ def _bias(mask: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
     if mask is None:
         return None
     shape, width = (*q.shape[:3], k.shape[2]), -(-k.shape[2] // WIDTH) * WIDTH
-    return torch.nn.functional.pad(mask.to(q.dtype), (0, width - k.shape[2])).narrow(-1, 0, k.shape[2]).expand(shape)
+    return pad(mask.to(q.dtype), (0, width - k.shape[2])).narrow(-1, 0, k.shape[2]).expand(shape)
 
 
 def _sums(logsumexp: Tensor) -> Tensor:
     """In rows that begin where the efficient kernel reads them; its own do already."""
     if logsumexp.stride(1) % LINE == 0 and logsumexp.stride(2) == 1:
         return logsumexp
-    length = logsumexp.shape[2]
-    return torch.nn.functional.pad(logsumexp, (0, -length % LINE)).contiguous()
+    return pad(logsumexp, (0, -logsumexp.shape[2] % LINE)).contiguous()
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """With heads as wide as flash takes them."""
+    return pad(tensor, (0, -tensor.shape[-1] % WIDTH)) if tensor.shape[-1] % WIDTH else tensor
+
+
+def dropped(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, probability: float, causal: bool, scale: float | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of (B, H, L, D) each; the output, the logarithms of the sums, and two numbers that say where the kernel's
+    generator stood: on the card with flash, on the host with the efficient kernel."""
+    flash, made = _called(q, k, v, mask, probability, causal, scale)
+    return made[0], made[1], made[6].view(torch.int64) if flash else torch.stack(made[2:4])
 
 
 def forward(
@@ -44,14 +68,23 @@ def forward(
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Of (B, H, L, D) each; the output and the logarithms of the sums."""
-    if _flash(q, k, v, causal, attn_mask, scale):
-        made = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, probability, causal, False, scale=scale)
-    else:
-        bias = _bias(attn_mask, q, k)
-        made = torch.ops.aten._scaled_dot_product_efficient_attention(
-            q, k, v, bias, True, probability, causal, scale=scale
-        )
+    _, made = _called(q, k, v, attn_mask, probability, causal, scale)
     return made[0], made[1]
+
+
+def _called(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, probability: float, causal: bool, scale: float | None
+) -> tuple[bool, tuple[Tensor, ...]]:
+    """(Whether it is flash, all that the kernel returns)."""
+    if _choice(q, k, v, mask, probability, causal, scale) == FLASH:
+        times = q.shape[-1] ** -0.5 if scale is None else scale
+        out, *rest = torch.ops.aten._scaled_dot_product_flash_attention(
+            *map(_wide, (q, k, v)), probability, causal, False, scale=times
+        )
+        return True, (out.narrow(-1, 0, v.shape[-1]), *rest)
+    return False, torch.ops.aten._scaled_dot_product_efficient_attention(
+        q, k, v, _bias(mask, q, k), True, probability, causal, scale=scale
+    )
 
 
 def backward(
@@ -59,18 +92,36 @@ def backward(
     *, attn_mask: Tensor | None = None, scale: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The derivatives of q, k and v."""
-    if _flash(q, k, v, causal, attn_mask, scale):
-        nothing = torch.empty(2, dtype=torch.uint64, device=q.device)  # where a generator stood, had it been asked
+    nothing = torch.empty(2, dtype=torch.int64, device=q.device)  # where a generator stood, had it been asked
+    return _called_back(d_out, q, k, v, attn_mask, out, logsumexp, nothing, probability, causal, scale)
+
+
+def dropped_backward(
+    d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, out: Tensor, sums: Tensor, state: Tensor,
+    probability: float, causal: bool, scale: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The derivatives of q, k and v, with what was dropped in forward."""
+    flash = _choice(q, k, v, mask, probability, causal, scale) == FLASH
+    there = state.to(q.device) if flash else state.cpu()  # where each kernel reads it
+    return _called_back(d_out, q, k, v, mask, out, sums, there, probability, causal, scale)
+
+
+def _called_back(
+    d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, out: Tensor, sums: Tensor, state: Tensor,
+    probability: float, causal: bool, scale: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    if _choice(q, k, v, mask, probability, causal, scale) == FLASH:
+        times, begun = q.shape[-1] ** -0.5 if scale is None else scale, state.view(torch.uint64)
         made = torch.ops.aten._scaled_dot_product_flash_attention_backward(
-            d_out, q, k, v, out, logsumexp.contiguous(), None, None, q.shape[2], k.shape[2], probability, causal,
-            nothing, nothing, scale=scale,
+            *map(_wide, (d_out, q, k, v, out)), sums.contiguous(), None, None, q.shape[2], k.shape[2], probability,
+            causal, begun, begun, scale=times,
         )  # fmt: skip
-    else:
-        nothing = torch.empty((), dtype=torch.int64, device=q.device)
-        made = torch.ops.aten._scaled_dot_product_efficient_attention_backward(
-            d_out, q, k, v, _bias(attn_mask, q, k), out, _sums(logsumexp), nothing, nothing, probability,
-            [True, True, True, False], causal, scale=scale,
-        )  # fmt: skip
+        d_q, d_k, d_v = (d.narrow(-1, 0, t.shape[-1]) for d, t in zip(made, (q, k, v), strict=True))
+        return d_q, d_k, d_v
+    made = torch.ops.aten._scaled_dot_product_efficient_attention_backward(
+        d_out, q, k, v, _bias(mask, q, k), out, _sums(sums), *state.unbind(), probability,
+        [True, True, True, False], causal, scale=scale,
+    )  # fmt: skip
     return made[0], made[1], made[2]
 
 

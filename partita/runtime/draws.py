@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 
+from partita.graph.repeats import DROPPING, DROPPING_BACKWARD
+from partita.kernels import attention
+from partita.kernels.dropping import hashed
 from partita.runtime.generators import ALONE
+from partita.tracing import dropped_attention
 from partita.tracing.draws import check_keyed, keyed_dropout, keyed_random, keyed_uniform
 
 DRAWS: Final = "draws"
@@ -23,7 +27,7 @@ class Draws:
     step: int
     samples: tuple[int, ...]
 
-    def uniform(self, shape: torch.Size, key: int, along: int) -> torch.Tensor:
+    def uniform(self, shape: Sequence[int], key: int, along: int) -> torch.Tensor:
         """Uniform random numbers of a shape whose dimension `along` is that of the samples."""
         return keyed_uniform(shape, self.seed, self.step, key, self.samples, along=along)
 
@@ -60,6 +64,36 @@ def random(
     return keyed_random(target, arguments, made, draws.uniform(made.shape, key, along))
 
 
+def attention_forward(
+    env: dict[str, Any], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
+    probability: float, causal: bool, scale: float | None, key: int, *, along: int = 0, kept: bool = False,
+    again: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """(output, logarithms of sums, state) of attention that drops weights, by a kernel of the card where one takes it;
+    or keyed. `kept` and `again`: as in `drawn_again`."""
+    told, draws = (q, k, v, mask, probability, causal, scale), env[DRAWS]
+    if draws is not None:
+        state = torch.tensor([key, along])
+        return dropped_attention.forward(dropped_attention.keyed(draws.uniform), state, *told)
+    with drawn_again(env, key, q.device, kept, again):
+        if attention.takes(q, k, v, mask, probability, causal, scale):
+            return attention.dropped(*told)
+        return dropped_attention.forward(hashed, dropped_attention.new_state(), *told)
+
+
+def attention_backward(
+    env: dict[str, Any], d_out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+    mask: torch.Tensor | None, out: torch.Tensor, sums: torch.Tensor, state: torch.Tensor, probability: float,
+    causal: bool, scale: float | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """The derivatives of q, k and v."""
+    told, draws = (d_out, q, k, v, mask, out, sums, state, probability, causal, scale), env[DRAWS]
+    if draws is None and attention.takes(q, k, v, mask, probability, causal, scale):
+        return attention.dropped_backward(*told)
+    source = hashed if draws is None else dropped_attention.keyed(draws.uniform)
+    return dropped_attention.backward(source, *told)
+
+
 @contextmanager
 def drawn_again(env: dict[str, Any], key: int, device: torch.device, kept: bool, again: bool) -> Iterator[None]:
     """A context for random numbers that recomputation draws a second time. If `kept`, torch's generator state is
@@ -76,4 +110,7 @@ def drawn_again(env: dict[str, Any], key: int, device: torch.device, kept: bool,
             random.set_rng_state(now)
 
 
-DRAWING: Final[dict[str, Callable[..., Any]]] = {"partita.dropout": dropout, "partita.random": random}
+DRAWING: Final[dict[str, Callable[..., Any]]] = {
+    "partita.dropout": dropout, "partita.random": random, DROPPING: attention_forward,
+    DROPPING_BACKWARD: attention_backward,
+}  # fmt: skip

@@ -24,9 +24,11 @@ from partita.tracing.boxes import Box, Value
 from partita.tracing.convert import tidy
 from partita.tracing.values import Boxes, TooLarge, made
 
-FORWARD: Final = "aten._scaled_dot_product_flash_attention_for_cpu"
-PLACES: Final = {FORWARD: 3, f"{FORWARD}_backward": 6}  # of the probability of dropout, behind which `is_causal` stands
-MASK: Final = "attn_mask"
+FLASH: Final = "aten._scaled_dot_product_flash_attention_for_cpu"
+DROPPED: Final = "partita._scaled_dot_product_dropout_attention"
+PLACES: Final[dict[str, tuple[int | str, int]]] = {  # of the mask (or its name) and of `is_causal`
+    FLASH: ("attn_mask", 4), f"{FLASH}_backward": ("attn_mask", 7), DROPPED: (3, 5), f"{DROPPED}_backward": (4, 9),
+}  # fmt: skip
 SAMPLES: Final = 2
 
 
@@ -42,7 +44,8 @@ def told_causal(graph: Graph) -> Graph:
 
 
 def _mask_of(operator: Operator) -> Ref | None:
-    mask = dict(operator.keywords).get(MASK) if kind_of(operator.target) in PLACES else None
+    place, _ = PLACES.get(kind_of(operator.target), ("", 0))
+    mask = dict(operator.keywords).get(place) if isinstance(place, str) else operator.arguments[place]
     return mask if isinstance(mask, Ref) else None
 
 
@@ -51,10 +54,13 @@ def _told(operator: Operator, values: _Values) -> Operator:
     hidden = values.hidden(mask) if mask else ""
     if not hidden:
         return operator
-    place = PLACES[kind_of(operator.target)]
-    known = operator.arguments[: place + 1]
-    arguments = (*known, *(0.0,) * (place + 1 - len(known)), hidden == "later")
-    return replace(operator, arguments=arguments, keywords=tuple(k for k in operator.keywords if k[0] != MASK))
+    place, causal = PLACES[kind_of(operator.target)]
+    arguments = [*operator.arguments, *(0.0,) * (causal - len(operator.arguments))]  # dropout's probability, left out
+    arguments[causal : causal + 1] = [hidden == "later"]
+    if isinstance(place, int):
+        arguments[place] = None
+    keywords = tuple(pair for pair in operator.keywords if pair[0] != place)
+    return replace(operator, arguments=tuple(arguments), keywords=keywords)
 
 
 @dataclass

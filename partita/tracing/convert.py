@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from partita.errors import CaptureError
 from partita.graph.graph import TANGENT, Buffer, Constant, Graph, Optimizer, Parameter
 from partita.graph.operator import Argument, Operator, Phase, Ref, Symbol, references
+from partita.graph.repeats import DRAW
 from partita.graph.tensor import Tensor
 from partita.task import Task
 from partita.tracing.calls import AtenCall
@@ -200,6 +201,8 @@ def _call(call: AtenCall, names: Names, key: int) -> tuple[str, tuple[Argument, 
         return target, arguments, keywords
     if target == "aten.native_dropout.default":
         return "partita.dropout", (*arguments[:2], key), ()
+    if target in DRAW:
+        return target, (*arguments, key), ()
     return "partita.random", (key, target, *arguments), keywords
 
 

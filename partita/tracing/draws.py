@@ -1,8 +1,9 @@
 """Random numbers that depend on (seed, step, operator, sample) only, so that every plan draws the same.
 
 In a Graph, the k-th random operator of the forward pass has target `partita.dropout` (arguments: value, probability, k;
-results: the value with dropped elements zeroed and the rest scaled by 1 / (1 - probability), and the mask of kept ones)
-or `partita.random` (arguments: k, the ATen operator, its own arguments). The keyword `along` names the dim of the
+results: the value with dropped elements zeroed and the rest scaled by 1 / (1 - probability), and the mask of kept
+ones), `partita.random` (arguments: k, the ATen operator, its own arguments) or that of attention with dropout (its own
+arguments, then k). The keyword `along` names the dim of the
 result that the samples lie along, -1 for none, where that is not the first.
 """
 
@@ -20,8 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from partita.errors import CaptureError
 from partita.graph.graph import Graph
 from partita.graph.operator import Operator
-from partita.graph.repeats import DRAW
+from partita.graph.repeats import DRAW, DROPPING, DROPPING_BACKWARD
 from partita.graph.tensor import Affine
+from partita.tracing import dropped_attention
 
 NOTHING: Mapping[int, int] = {}
 EVERYONE = -1
@@ -130,8 +132,9 @@ def _unkeyed(target: str) -> CaptureError:
 
 
 def is_random(function: Any) -> bool:
-    """Whether an ATen operator draws; the attention kernels are tagged so, but a traced one has no dropout."""
-    return torch.Tag.nondeterministic_seeded in function.tags and "attention" not in str(function)
+    """Whether an operator draws; torch's attention kernels are tagged so, but a traced one has no dropout."""
+    draws = torch.Tag.nondeterministic_seeded in function.tags
+    return draws and ("attention" not in str(function) or str(function) == DROPPING)
 
 
 class KeyedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -144,6 +147,10 @@ class KeyedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if str(func) in (DROPPING, DROPPING_BACKWARD):
+            state = self._next() if str(func) == DROPPING else None
+            with dropped_attention.drawing(dropped_attention.keyed(self._keyed), state):
+                return func(*args)
         if not is_random(func):
             return func(*args, **kwargs)
         if func is torch.ops.aten.native_dropout.default:
@@ -154,6 +161,12 @@ class KeyedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return empty.copy_(drawn) if func._schema.is_mutable else drawn
 
     def _uniform(self, shape: Sequence[int]) -> Tensor:
+        return self._keyed(shape, *self._next().tolist())
+
+    def _next(self) -> Tensor:
+        """The key of the next random operator, and the dim of its samples."""
         self.key += 1
-        along = self.dims.get(self.key - 1, 0)
-        return keyed_uniform(shape, self.seed, self.step, self.key - 1, self.samples, along=along)
+        return torch.tensor([self.key - 1, self.dims.get(self.key - 1, 0)])
+
+    def _keyed(self, shape: Sequence[int], key: int, along: int) -> Tensor:
+        return keyed_uniform(shape, self.seed, self.step, key, self.samples, along=along)

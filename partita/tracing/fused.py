@@ -1,21 +1,28 @@
-"""Operators that are kept whole: torch.lstm and torch.gru.
+"""Operators that are kept whole: torch.lstm, torch.gru, and attention with dropout.
 
-Traced into their time steps they would be three times slower than a fused kernel; `recurrent` computes each layer.
+Traced into time steps a recurrent layer would be three times slower than a fused kernel; `recurrent` computes each.
+Attention that drops weights would be traced into products of all scores, which a card has one kernel for.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
+from unittest import mock
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 import partita.tracing.recurrent  # noqa: F401  registers the layers
+from partita.tracing.dropped_attention import NAME
+
+ATTENTION: Final = functional.scaled_dot_product_attention
+RANK: Final = 4  # (B, H, L, D)
 
 
 class Fused(TorchFunctionMode):
-    """Inside, torch.lstm, torch.gru and dropout make calls that stay one operator when traced."""
+    """Inside, torch.lstm, torch.gru, dropout and attention that drops weights are one operator each when traced."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -23,8 +30,13 @@ class Fused(TorchFunctionMode):
             return recurrent(torch.ops.partita.lstm_layer, *args)
         if func is torch.gru and not kwargs and len(args) == 9 and isinstance(args[1], Tensor):
             return recurrent(torch.ops.partita.gru_layer, args[0], (args[1],), *args[2:])
-        if func is torch.nn.functional.dropout:
+        if func is functional.dropout:
             return _dropout(func, *args, **kwargs)
+        if func is ATTENTION:
+            return _attention(*args, **kwargs)
+        if func is functional.multi_head_attention_forward:  # whose own calls no mode sees
+            with mock.patch.object(functional, ATTENTION.__name__, _attention):
+                return func(*args, **kwargs)
         return func(*args, **kwargs)
 
 
@@ -33,6 +45,25 @@ def _dropout(eager: Any, input: Tensor, p: float = 0.5, training: bool = True, i
         result: Tensor = eager(input, p, training, inplace)
         return result
     return torch.native_dropout(input, p, True)[0]
+
+
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    """torch's, as one operator where weights are dropped and nothing is broadcast or learned but q, k and v."""
+    alike = query.dim() == key.dim() == value.dim() == RANK and query.dtype == key.dtype == value.dtype
+    if enable_gqa and alike:
+        key, value = (t.repeat_interleave(query.shape[1] // t.shape[1], 1) for t in (key, value))
+    alike = alike and query.shape[:2] == key.shape[:2] == value.shape[:2] and not query.is_nested
+    learned = attn_mask is not None and (attn_mask.requires_grad or is_causal)
+    if not 0.0 < dropout_p < 1.0 or not alike or learned:
+        ours: Tensor = ATTENTION(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        return ours
+    if attn_mask is not None and attn_mask.dtype is torch.bool:
+        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, float("-inf"))
+    made = getattr(torch.ops.partita, NAME)(query, key, value, attn_mask, dropout_p, is_causal, scale)
+    return made[0]  # type: ignore[no-any-return]
 
 
 def _plain(value: Tensor, states: Any, weights: Any, biases: bool, layers: int, *rest: Any) -> bool:

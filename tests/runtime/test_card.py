@@ -20,10 +20,12 @@ from partita.plan.wire import Codec
 from partita.program.instruction import Kind
 from partita.runtime.assembly import train_in_process
 from partita.runtime.device import backend_of
+from partita.runtime.draws import DRAWS, attention_backward, attention_forward
 from partita.runtime.execution import run
 from partita.runtime.processes import Processes
 from partita.runtime.session import Job, Session, join_world
 from partita.task import Task
+from partita.tracing import dropped_attention
 from partita.tracing.capture import capture
 from partita.tracing.recurrent import CELLS, _backward, _forward
 from tests.kernels.agreement import LENGTHS, disagreements, numbers
@@ -108,10 +110,14 @@ def test_a_group_of_one_moves_nothing_and_ends() -> None:
             torch.distributed.destroy_process_group()
 
 
+MASKS = [(False, False), (True, False), (False, True)]  # torch takes one mask
+
+
+@pytest.mark.parametrize("width", [32, 20])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(("causal", "masked"), [(False, False), (True, False), (False, True)])  # torch takes one mask
-def test_attention_is_that_of_the_processor(dtype: torch.dtype, causal: bool, masked: bool) -> None:
-    q, k, v, d = (torch.randn(2, 3, 40, 32) for _ in range(4))
+@pytest.mark.parametrize(("causal", "masked"), MASKS)
+def test_attention_is_that_of_the_processor(dtype: torch.dtype, causal: bool, masked: bool, width: int) -> None:
+    q, k, v, d = (torch.randn(2, 3, 40, width) for _ in range(4))
     mask = torch.randn(40, 40) if masked else None
     aten = torch.ops.aten
     out, sums = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, attn_mask=mask)
@@ -125,6 +131,30 @@ def test_attention_is_that_of_the_processor(dtype: torch.dtype, causal: bool, ma
     wide = 1e-4 if dtype is torch.float32 else 6e-2
     for mine, theirs in zip((made, *found), (out, *wanted), strict=True):
         torch.testing.assert_close(mine.float().cpu(), theirs, rtol=wide, atol=wide)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize(("causal", "masked"), MASKS)
+def test_attention_that_drops_weights_is_that_of_the_processor(dtype: torch.dtype, causal: bool, masked: bool) -> None:
+    """What was kept shows in the output of unit values, and is kept again where the generator begins there again."""
+    q, k, v, d = (torch.randn(2, 3, 40, 40).to(dtype) for _ in range(4))
+    mask, told = torch.randn(40, 40).to(dtype) if masked else None, (0.25, causal, None)
+    env: dict[str, Any] = {DRAWS: None}
+    there, bias = [x.to(CARD) for x in (q, k, v, d)], None if mask is None else mask.to(CARD)
+    torch.manual_seed(4)
+    shown, _, _ = attention_forward(env, *there[:2], torch.eye(40).expand(2, 3, 40, 40).to(there[0]), bias, *told, 0)
+    torch.manual_seed(4)
+    made, sums, state = attention_forward(env, *there[:3], bias, *told, 0)
+    found = attention_backward(env, there[3], *there[:3], bias, made, sums, state, *told)
+    kept = shown.cpu() != 0
+    possible = torch.ones(40, 40).tril() if causal else torch.ones(40, 40)
+    assert float(kept.sum() / (6 * possible.sum())) == pytest.approx(0.75, abs=0.03)
+    source = dropped_attention.keyed(lambda *_: 1.0 - kept.float())
+    out, sums, state = dropped_attention.forward(source, torch.zeros(2, dtype=torch.int64), q, k, v, mask, *told)
+    wanted = dropped_attention.backward(source, d, q, k, v, mask, out, sums, state, *told)
+    wide = {torch.float64: 1e-9, torch.float32: 1e-4}.get(dtype, 6e-2)
+    for mine, theirs in zip((made, *found), (out, *wanted), strict=True):
+        torch.testing.assert_close(mine.double().cpu(), theirs.double(), rtol=wide, atol=wide)
 
 
 @pytest.mark.parametrize("shape", [(8, 5, 7, 9), (4, 3, 2, 6, 5), (16, 6)], ids=str)

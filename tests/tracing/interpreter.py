@@ -10,7 +10,8 @@ import partita.tracing.recurrent  # noqa: F401  (registers partita::lstm_layer)
 from partita.graph.batch import substitute
 from partita.graph.graph import Graph
 from partita.graph.operator import Ref, Symbol
-from partita.tracing.draws import keyed_dropout, keyed_random, keyed_uniform
+from partita.graph.repeats import DROPPING
+from partita.tracing.draws import KeyedDraws, keyed_dropout, keyed_random, keyed_uniform
 from partita.tracing.prepare import flatten
 
 
@@ -46,7 +47,12 @@ def interpret(graph: Graph, model: torch.nn.Module, batch: Any, *, seed: int = 0
             continue
         package, name, *overload = o.target.split(".")
         function = getattr(getattr(getattr(torch.ops, package), name), *overload)
-        values[o.name] = function(*arguments, **keywords)
+        draws = KeyedDraws(seed, step, range(size))
+        if o.target == DROPPING:
+            draws.key = arguments.pop()
+            draws.dims = {draws.key: keywords.pop("along", 0)}
+        with draws:
+            values[o.name] = function(*arguments, **keywords)
         made = values[o.name] if o.several else [values[o.name]]
         for spec, tensor in zip(o.outputs, made, strict=True):
             if spec is not None and spec.dtype != "uint8":
