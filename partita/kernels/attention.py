@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 NONE: Final = 0  # what torch calls its choices (SDPBackend)
 FLASH: Final = 1
 LINE: Final = 32  # what a row of its sums begins at multiples of
-WIDTH: Final = 8  # what a mask's rows begin at multiples of where the efficient kernel reads it, and heads for flash
+WIDTH: Final = 8  # what heads' widths are multiples of, and what a mask's rows begin at multiples of
 
 
 def takes(
@@ -50,8 +50,16 @@ def _sums(logsumexp: Tensor) -> Tensor:
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    """With heads as wide as flash takes them."""
+    """With heads as wide as kernels take them."""
     return pad(tensor, (0, -tensor.shape[-1] % WIDTH)) if tensor.shape[-1] % WIDTH else tensor
+
+
+def _narrow(tensor: Tensor, like: Tensor) -> Tensor:
+    """With heads as wide as those of another tensor again, laid as torch's kernels lay them."""
+    if tensor.shape[-1] == like.shape[-1]:
+        return tensor
+    narrowed = tensor.transpose(1, 2).narrow(-1, 0, like.shape[-1])
+    return narrowed.clone(memory_format=torch.contiguous_format).transpose(1, 2)
 
 
 def dropped(
@@ -76,15 +84,15 @@ def _called(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, probability: float, causal: bool, scale: float | None
 ) -> tuple[bool, tuple[Tensor, ...]]:
     """(Whether it is flash, all that the kernel returns)."""
-    if _choice(q, k, v, mask, probability, causal, scale) == FLASH:
-        times = q.shape[-1] ** -0.5 if scale is None else scale
-        out, *rest = torch.ops.aten._scaled_dot_product_flash_attention(
-            *map(_wide, (q, k, v)), probability, causal, False, scale=times
+    flash = _choice(q, k, v, mask, probability, causal, scale) == FLASH
+    times, given = q.shape[-1] ** -0.5 if scale is None else scale, map(_wide, (q, k, v))
+    if flash:
+        made = torch.ops.aten._scaled_dot_product_flash_attention(*given, probability, causal, False, scale=times)
+    else:
+        made = torch.ops.aten._scaled_dot_product_efficient_attention(
+            *given, _bias(mask, q, k), True, probability, causal, scale=times
         )
-        return True, (out.narrow(-1, 0, v.shape[-1]), *rest)
-    return False, torch.ops.aten._scaled_dot_product_efficient_attention(
-        q, k, v, _bias(mask, q, k), True, probability, causal, scale=scale
-    )
+    return flash, (_narrow(made[0], v), *made[1:])
 
 
 def backward(
@@ -102,7 +110,7 @@ def dropped_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The derivatives of q, k and v, with what was dropped in forward."""
     flash = _choice(q, k, v, mask, probability, causal, scale) == FLASH
-    there = state.to(q.device) if flash else state.cpu()  # where each kernel reads it
+    there = state.to(q.device, non_blocking=True) if flash else state.cpu()  # where each kernel reads it
     return _called_back(d_out, q, k, v, mask, out, sums, there, probability, causal, scale)
 
 
@@ -110,19 +118,20 @@ def _called_back(
     d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, out: Tensor, sums: Tensor, state: Tensor,
     probability: float, causal: bool, scale: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    times = q.shape[-1] ** -0.5 if scale is None else scale
+    gradient, *given, made = map(_wide, (d_out, q, k, v, out))
     if _choice(q, k, v, mask, probability, causal, scale) == FLASH:
-        times, begun = q.shape[-1] ** -0.5 if scale is None else scale, state.view(torch.uint64)
-        made = torch.ops.aten._scaled_dot_product_flash_attention_backward(
-            *map(_wide, (d_out, q, k, v, out)), sums.contiguous(), None, None, q.shape[2], k.shape[2], probability,
-            causal, begun, begun, scale=times,
+        begun = state.view(torch.uint64)
+        found = torch.ops.aten._scaled_dot_product_flash_attention_backward(
+            gradient, *given, made, sums.contiguous(), None, None, q.shape[2], k.shape[2], probability, causal,
+            begun, begun, scale=times,
         )  # fmt: skip
-        d_q, d_k, d_v = (d.narrow(-1, 0, t.shape[-1]) for d, t in zip(made, (q, k, v), strict=True))
-        return d_q, d_k, d_v
-    made = torch.ops.aten._scaled_dot_product_efficient_attention_backward(
-        d_out, q, k, v, _bias(mask, q, k), out, _sums(sums), *state.unbind(), probability,
-        [True, True, True, False], causal, scale=scale,
-    )  # fmt: skip
-    return made[0], made[1], made[2]
+    else:
+        found = torch.ops.aten._scaled_dot_product_efficient_attention_backward(
+            gradient, *given, _bias(mask, q, k), made, _sums(sums), *state.unbind(), probability,
+            [True, True, True, False], causal, scale=times,
+        )  # fmt: skip
+    return _narrow(found[0], q), _narrow(found[1], k), _narrow(found[2], v)
 
 
 TWINS: Final[Mapping[str, Callable[..., Any]]] = {

@@ -27,6 +27,7 @@ CLOCK: Final = 2.0e9  # ticks a second of a card that is busy, about
 SPARE: Final[Seconds] = 1e-3  # that it sleeps longer than launching is thought to take
 CHUNK: Final = 64  # calls that are launched in one sleep: no queue is full of them
 TRIES: Final = 4
+LONGEST: Final[Seconds] = 1e-3  # that launching a call takes; one that waits for the card takes as long as it sleeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class AcceleratorTimer:
             spent = time.perf_counter() - begun
             torch.cuda.synchronize(self.device)
             gaps = [a.elapsed_time(b) * 1e-3 for a, b in pairwise(marks)]
-            self.pace = spent / len(calls)
+            self.pace = min(spent / len(calls), LONGEST)
             if spent < held:  # it did not wake up too early
                 break
         return gaps

@@ -8,8 +8,11 @@ import torch
 
 from partita.graph.graph import Graph
 from partita.graph.operator import Operator, Ref
+from partita.graph.repeats import DROPPING_BACKWARD
 from partita.graph.tensor import dim_at
+from partita.runtime.device import CPU
 
+STATE: Final = 7  # argument of an attention's backward pass: where a generator stood
 BAG: Final = "aten._embedding_bag."
 
 
@@ -22,6 +25,8 @@ def made(ref: Ref, operator: Operator, graph: Graph, device: str = "cpu", *, tam
     tensor = graph.tensor(ref)
     shape = [dim_at(d, 1) for d in tensor.shape]
     dtype = getattr(torch, tensor.dtype)
+    if operator.target == DROPPING_BACKWARD and ref == operator.arguments[STATE]:
+        device = CPU  # waiting for a copy from the card would be timed
     if dtype.is_floating_point and (tame or operator.target.startswith(UNIT)):
         value = torch.rand(shape, device=device).to(dtype)
     elif dtype.is_floating_point or dtype.is_complex:

@@ -37,6 +37,27 @@ def test_attention_on_a_card_has_the_shapes_of_the_captured_one(
     assert [d.shape for d in found] == [q.shape, k.shape, v.shape]
 
 
+@pytest.mark.parametrize("choice", [attention.FLASH, EFFICIENT])
+@pytest.mark.parametrize(("masked", "width"), [(False, 16), (True, 16), (False, 20)])
+def test_attention_that_drops_weights_on_a_card_has_the_shapes_of_the_captured_one(
+    choice: int, masked: bool, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of heads whose width no kernel takes."""
+    monkeypatch.setattr(torch, "_fused_sdp_choice", lambda *given, **named: choice)
+    captured = torch.ops.partita._scaled_dot_product_dropout_attention
+    with FakeTensorMode():
+        q, k, v = (torch.empty(2, length, 3, width, device=CARD).transpose(1, 2) for length in (10, 12, 12))
+        mask = torch.empty(10, 12, device=CARD) if masked else None
+        wanted = captured(*(t.to("meta") for t in (q, k, v)), mask, 0.25, False, None)
+        assert attention.takes(q, k, v, mask, 0.25, False, None)
+        made, sums, state = attention.dropped(q, k, v, mask, 0.25, False, None)
+        begun = torch.empty(2, dtype=torch.int64)
+        found = attention.dropped_backward(made, q, k, v, mask, made, sums, begun, 0.25, False, None)
+    assert [t.shape for t in (made, state)] == [wanted[0].shape, wanted[2].shape]
+    assert made.stride() == wanted[0].stride()
+    assert [d.shape for d in found] == [q.shape, k.shape, v.shape]
+
+
 def test_the_operator_is_chosen_by_the_device() -> None:
     for target, twin in attention.TWINS.items():
         assert resolve(target, CARD) is twin

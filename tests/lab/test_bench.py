@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from partita.cost.costs import Touch
 from partita.cost.workspaces import NONE
 from partita.lab import workspace_bytes
-from partita.lab.bench import HOST, AcceleratorTimer, benches_of
+from partita.lab.bench import HOST, LONGEST, SPARE, AcceleratorTimer, benches_of
 from partita.lab.launching import launches_of, with_launching
 from partita.lab.operator_timing import OperatorCase
 from partita.lab.replies import workspaces_of
@@ -32,10 +33,11 @@ class Stream:
     """The time of a stream; what is launched while it sleeps follows without a gap."""
 
     def __init__(self) -> None:
-        self.now, self.launched, self.slept = 0.0, 0, 0
+        self.now, self.launched, self.slept, self.last = 0.0, 0, 0, 0.0
 
     def sleep(self, ticks: int) -> None:
-        self.now, self.slept = self.now + ticks / 2e9, self.slept + 1
+        self.last = ticks / 2e9
+        self.now, self.slept = self.now + self.last, self.slept + 1
 
     def call(self, seconds: float) -> Callable[[], None]:
         def run() -> None:
@@ -71,6 +73,16 @@ def test_a_card_tells_what_its_stream_took(stream: Stream) -> None:
     assert card.each([stream.call(seconds) for seconds in spent]) == pytest.approx(spent, abs=1e-9)
     assert stream.launched == 150
     assert stream.slept >= 4  # once for the gap, then for 64, 64 and 22 calls
+
+
+def test_calls_that_wait_for_the_card_do_not_make_it_sleep_ever_longer(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card, asked = AcceleratorTimer("cuda:0"), count()
+    monkeypatch.setattr("time.perf_counter", lambda: stream.last if next(asked) % 2 else 0.0)
+    for _ in range(20):
+        card.each([stream.call(1e-5)] * 64)
+    assert stream.last <= 1.5 * LONGEST * 64 + SPARE
 
 
 def test_launching_is_of_the_host_alone(stream: Stream) -> None:
