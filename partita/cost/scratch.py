@@ -8,6 +8,8 @@ from typing import Final
 
 from partita.graph.graph import Graph
 from partita.graph.operator import Operator, Ref
+from partita.graph.precision import ACCUMULATED
+from partita.graph.repeats import DROPPING, DROPPING_BACKWARD
 from partita.graph.tensor import ITEMSIZE, Tensor
 from partita.program.program import Bucket, Piece
 from partita.program.update_units import units_of
@@ -19,9 +21,12 @@ BACKWARD: Final = "aten.convolution_backward"
 UNFOLDED_SUMS: Final = 4
 CONVOLUTIONS: Final = ("aten.convolution.", BACKWARD)
 LSTM: Final = "partita.lstm_layer"
+ROOM: Final = 2**17  # scores of a block of an attention that drops weights
+SCORES: Final = {DROPPING: 2, DROPPING_BACKWARD: 4}  # tensors like a block's scores that are there at once
+MASKING: Final = 2.25  # more of them where some are hidden
 # Tensors like its output that cuDNN (9.x) keeps of a layer for backward, and bytes besides.
 KEPT: Final = {"partita.lstm_layer.default": 5, "partita.gru_layer.default": 6}
-ROOM: Final[Bytes] = 256
+KEPT_BESIDES: Final[Bytes] = 256
 LINE: Final = 16  # fp32 elements of a line of the cache
 CONFLICT: Final = 256  # elements; rows that are a multiple of these fall into the same sets of the cache
 
@@ -61,8 +66,11 @@ def working_bytes(graph: Graph, operator: Operator, batch: int, on: Processor = 
     layout. Forward has those of input and weight, and later that of the output, beside the output; backward those of
     the input and of the output's gradient beside the input's gradient, and later that of the weight's gradient. With
     narrow vectors (jit:avx2) a kernel larger than the image has its gradient by products of matrices: of unfolded
-    samples, summed in four times the weight's room. Its LSTM layer: `recurrent_bytes`.
+    samples, summed in four times the weight's room. Its LSTM layer: `recurrent_bytes`. Attention that drops weights:
+    `blockwise_bytes`.
     """
+    if on is not Processor.CARD and operator.target in SCORES:
+        return blockwise_bytes(graph, operator, batch)
     if on is not Processor.CARD and operator.target.startswith(LSTM):
         value, _, w_hidden = (graph.tensor(ref).at(batch) for ref in operator.arguments[:3] if isinstance(ref, Ref))
         return recurrent_bytes(value, w_hidden, backward="_backward" in operator.target)
@@ -102,6 +110,26 @@ def recurrent_bytes(value: Tensor, w_hidden: Tensor, *, backward: bool) -> Bytes
     )
 
 
+def blockwise_bytes(graph: Graph, operator: Operator, batch: int) -> Bytes:
+    """Bytes of the blocks of attention that drops weights; and of its gradients, which are summed up in fp32."""
+    backward = operator.target == DROPPING_BACKWARD
+    q, k, v = (graph.tensor(ref).at(batch) for ref in operator.arguments[backward : 3 + backward])  # type: ignore[arg-type]
+    samples, heads, queries, keys = (int(size) for size in (*q.shape[:3], k.shape[2]))  # type: ignore[arg-type]
+    item, short = max(ITEMSIZE[q.dtype], ITEMSIZE[ACCUMULATED]), ITEMSIZE[q.dtype] < ITEMSIZE[ACCUMULATED]
+    block = prod(block_extents(samples, heads, queries, keys, ROOM)) * keys * item
+    causal = any(argument is True for argument in operator.arguments)
+    hides = operator.arguments[3 + backward] is not None or (causal and queries * keys > ROOM)
+    sums = sum(t.elements() for t in (q, k, v)) * item if backward and short else 0
+    return int(block * (SCORES[operator.target] + MASKING * hides)) + sums
+
+
+def block_extents(samples: int, heads: int, queries: int, keys: int, room: int) -> tuple[int, int, int]:
+    """Samples, heads and queries of a block: as many queries as have room for scores, then heads, then samples."""
+    places = min(queries, max(1, room // max(keys, 1)))
+    several = min(heads, max(1, room // max(keys * queries, 1)))
+    return min(samples, max(1, room // max(keys * queries * heads, 1))), several, places
+
+
 def card_size(graph: Graph, ref: Ref, batch: int, size: Bytes) -> Bytes:
     """The bytes of a value on a card that has `size` where it was captured: what recurrent layers keep for backward."""
     at = graph.index.get(ref.name)
@@ -109,7 +137,7 @@ def card_size(graph: Graph, ref: Ref, batch: int, size: Bytes) -> Bytes:
     if operator is None or operator.target not in KEPT or ref.index != len(operator.outputs) - 1:
         return size
     out = operator.outputs[0]
-    return KEPT[operator.target] * out.size(batch) + ROOM if out else size
+    return KEPT[operator.target] * out.size(batch) + KEPT_BESIDES if out else size
 
 
 def row_stride(extent: int) -> int:

@@ -1,6 +1,6 @@
 """Attention on an accelerator: captures name the processor's operator, which has no kernel there.
 
-captured   out, logsumexp = flash_for_cpu(q, k, v)       there   torch's own choice among flash and efficient ones
+captured   out, logsumexp = flash_for_cpu(q, k, v)       there   torch's own choice: flash, efficient, or in blocks
            d_q, d_k, d_v  = flash_for_cpu_backward       the same choice once more: it looks at shapes and dtypes alone
 
 Attention with dropout is an operator of its own, which keeps where the kernel's generator stood for backward.
@@ -15,10 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from partita.tracing import dropped_attention as in_blocks
+
 NONE: Final = 0  # what torch calls its choices (SDPBackend)
 FLASH: Final = 1
+NOWHERE: Final = torch.empty(2, dtype=torch.int64)  # a state that nobody reads
 LINE: Final = 32  # what a row of its sums begins at multiples of
-WIDTH: Final = 8  # what heads' widths are multiples of, and what a mask's rows begin at multiples of
+WIDTH: Final = 8  # what a mask's rows begin at multiples of where the efficient kernel reads it, and heads for flash
 
 
 def takes(
@@ -50,7 +53,7 @@ def _sums(logsumexp: Tensor) -> Tensor:
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    """With heads as wide as kernels take them."""
+    """With heads as wide as flash takes them."""
     return pad(tensor, (0, -tensor.shape[-1] % WIDTH)) if tensor.shape[-1] % WIDTH else tensor
 
 
@@ -76,6 +79,8 @@ def forward(
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Of (B, H, L, D) each; the output and the logarithms of the sums."""
+    if _choice(q, k, v, attn_mask, probability, causal, scale) == NONE:
+        return in_blocks.forward(in_blocks.everything, NOWHERE, q, k, v, attn_mask, probability, causal, scale)[:2]
     _, made = _called(q, k, v, attn_mask, probability, causal, scale)
     return made[0], made[1]
 
@@ -84,15 +89,15 @@ def _called(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, probability: float, causal: bool, scale: float | None
 ) -> tuple[bool, tuple[Tensor, ...]]:
     """(Whether it is flash, all that the kernel returns)."""
-    flash = _choice(q, k, v, mask, probability, causal, scale) == FLASH
-    times, given = q.shape[-1] ** -0.5 if scale is None else scale, map(_wide, (q, k, v))
-    if flash:
-        made = torch.ops.aten._scaled_dot_product_flash_attention(*given, probability, causal, False, scale=times)
-    else:
-        made = torch.ops.aten._scaled_dot_product_efficient_attention(
-            *given, _bias(mask, q, k), True, probability, causal, scale=times
+    if _choice(q, k, v, mask, probability, causal, scale) == FLASH:
+        times = q.shape[-1] ** -0.5 if scale is None else scale
+        out, *rest = torch.ops.aten._scaled_dot_product_flash_attention(
+            *map(_wide, (q, k, v)), probability, causal, False, scale=times
         )
-    return flash, (_narrow(made[0], v), *made[1:])
+        return True, (_narrow(out, v), *rest)
+    return False, torch.ops.aten._scaled_dot_product_efficient_attention(
+        q, k, v, _bias(mask, q, k), True, probability, causal, scale=scale
+    )
 
 
 def backward(
@@ -100,6 +105,10 @@ def backward(
     *, attn_mask: Tensor | None = None, scale: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The derivatives of q, k and v."""
+    if _choice(q, k, v, attn_mask, probability, causal, scale) == NONE:
+        return in_blocks.backward(
+            in_blocks.everything, d_out, q, k, v, attn_mask, out, logsumexp, NOWHERE, probability, causal, scale
+        )
     nothing = torch.empty(2, dtype=torch.int64, device=q.device)  # where a generator stood, had it been asked
     return _called_back(d_out, q, k, v, attn_mask, out, logsumexp, nothing, probability, causal, scale)
 
@@ -118,20 +127,18 @@ def _called_back(
     d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, out: Tensor, sums: Tensor, state: Tensor,
     probability: float, causal: bool, scale: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    times = q.shape[-1] ** -0.5 if scale is None else scale
-    gradient, *given, made = map(_wide, (d_out, q, k, v, out))
     if _choice(q, k, v, mask, probability, causal, scale) == FLASH:
-        begun = state.view(torch.uint64)
-        found = torch.ops.aten._scaled_dot_product_flash_attention_backward(
-            gradient, *given, made, sums.contiguous(), None, None, q.shape[2], k.shape[2], probability, causal,
-            begun, begun, scale=times,
+        times, begun = q.shape[-1] ** -0.5 if scale is None else scale, state.view(torch.uint64)
+        d_q, d_k, d_v = torch.ops.aten._scaled_dot_product_flash_attention_backward(
+            *map(_wide, (d_out, q, k, v, out)), sums.contiguous(), None, None, q.shape[2], k.shape[2], probability,
+            causal, begun, begun, scale=times,
         )  # fmt: skip
-    else:
-        found = torch.ops.aten._scaled_dot_product_efficient_attention_backward(
-            gradient, *given, _bias(mask, q, k), made, _sums(sums), *state.unbind(), probability,
-            [True, True, True, False], causal, scale=times,
-        )  # fmt: skip
-    return _narrow(found[0], q), _narrow(found[1], k), _narrow(found[2], v)
+        return _narrow(d_q, q), _narrow(d_k, k), _narrow(d_v, v)
+    made = torch.ops.aten._scaled_dot_product_efficient_attention_backward(
+        d_out, q, k, v, _bias(mask, q, k), out, _sums(sums), *state.unbind(), probability,
+        [True, True, True, False], causal, scale=scale,
+    )  # fmt: skip
+    return made[0], made[1], made[2]
 
 
 TWINS: Final[Mapping[str, Callable[..., Any]]] = {

@@ -21,7 +21,8 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch import Tensor, library
 
-ROOM: Final = 2**17  # scores of a block
+from partita.cost.scratch import ROOM, block_extents
+
 LOWEST: Final = -80.0  # of which the exponential is 2e-35
 HIDDEN: Final = float("-inf")
 NAME: Final = "_scaled_dot_product_dropout_attention"
@@ -71,6 +72,11 @@ def drawing(source: Source, state: Tensor | None) -> Iterator[None]:
         EAGER.reset(token)
 
 
+def everything(_: Tensor, __: tuple[int, ...], probability: float) -> Drops:
+    """Nothing is dropped."""
+    return lambda _, weights: torch.ones_like(weights)
+
+
 def new_state() -> Tensor:
     """Where a generator begins, drawn from torch's own."""
     return torch.randint(2**62, (2,))
@@ -82,7 +88,7 @@ def forward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The output, the logarithms of the sums, and the state; rows that are masked altogether are 0."""
     drops = source(state, (*q.shape[:3], k.shape[2]), probability)
-    out, sums = _like(q, v.shape[3]), _wide(q).new_empty(q.shape[:3])
+    out, sums = _like(q, v.shape[3], q.dtype), q.new_empty(q.shape[:3], dtype=_accumulated(q))
     for block, keys, scores, seen in _scored(q, k, mask, causal, scale):
         most = scores.amax(-1, keepdim=True)
         most.masked_fill_(most == HIDDEN, 0.0)
@@ -100,7 +106,7 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The derivatives of q, k and v."""
     drops = source(state, (*q.shape[:3], k.shape[2]), probability)
-    d_q, d_k, d_v = (_like(_wide(t), t.shape[3]).zero_() for t in (q, k, v))
+    d_q, d_k, d_v = (_like(t, t.shape[3], _accumulated(q)).zero_() for t in (q, k, v))
     for block, keys, scores, seen in _scored(q, k, mask, causal, scale):
         weights, gradient = _weights(scores, sums[block].unsqueeze(-1), seen), _wide(d_out[block])
         dropped = drops(block, weights)
@@ -140,28 +146,28 @@ def _weights(scores: Tensor, most: Tensor, seen: Tensor | None) -> Tensor:
 
 
 def _blocks(q: Tensor, k: Tensor) -> Iterator[Block]:
-    """As many queries as have room, then heads, then samples."""
-    steps, size = [], k.shape[2]
-    for extent in reversed(q.shape[:3]):
-        steps.append(min(extent, max(1, ROOM // max(size, 1))))
-        size *= extent
-    cuts = zip(q.shape[:3], reversed(steps), strict=True)
-    samples, heads, places = ([slice(i, i + step) for i in range(0, extent, step)] for extent, step in cuts)
-    yield from product(samples, heads, places)
+    several, heads, queries, _ = q.shape
+    cuts = zip(q.shape, block_extents(several, heads, queries, k.shape[2], ROOM), strict=False)
+    a, b, c = ([slice(i, i + step) for i in range(0, extent, step)] for extent, step in cuts)
+    yield from product(a, b, c)
 
 
 def _times(q: Tensor, scale: float | None) -> float:
     return float(q.shape[-1] ** -0.5) if scale is None else scale
 
 
+def _accumulated(tensor: Tensor) -> torch.dtype:
+    return torch.float64 if tensor.dtype is torch.float64 else torch.float32
+
+
 def _wide(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype is torch.float64 else tensor.float()
+    return tensor.to(_accumulated(tensor))
 
 
-def _like(tensor: Tensor, width: int) -> Tensor:
+def _like(tensor: Tensor, width: int, dtype: torch.dtype) -> Tensor:
     """Room for (B, H, S, width), heads behind places, as torch's kernels leave it."""
     b, h, s, _ = tensor.shape
-    return tensor.new_empty(b, s, h, width).transpose(1, 2)
+    return tensor.new_empty(b, s, h, width, dtype=dtype).transpose(1, 2)
 
 
 def _eager(
@@ -179,11 +185,12 @@ def _eager_backward(
 
 
 def _shapes(q: Tensor, _: Tensor, v: Tensor, *__: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return _like(q, v.shape[3]), _wide(q).new_empty(q.shape[:3]), q.new_empty(2, dtype=torch.int64)
+    sums = q.new_empty(q.shape[:3], dtype=_accumulated(q))
+    return _like(q, v.shape[3], q.dtype), sums, q.new_empty(2, dtype=torch.int64)
 
 
 def _backward_shapes(_: Tensor, q: Tensor, k: Tensor, v: Tensor, *__: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return _like(q, q.shape[3]), _like(k, k.shape[3]), _like(v, v.shape[3])
+    return _like(q, q.shape[3], q.dtype), _like(k, k.shape[3], q.dtype), _like(v, v.shape[3], q.dtype)
 
 
 def _save(ctx: Any, inputs: Any, output: Any) -> None:

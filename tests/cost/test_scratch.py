@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,12 +11,13 @@ import torch
 from torch.nn import LSTM, Conv2d, Flatten, Linear, MaxPool2d, Sequential
 from torch.profiler import ProfilerActivity, profile
 
-from partita.cost.scratch import CONVOLUTIONS, unfolded_bytes, working_bytes
+from partita.cost.scratch import CONVOLUTIONS, SCORES, unfolded_bytes, working_bytes
 from partita.graph.batch import substitute
 from partita.graph.graph import Graph
 from partita.graph.operator import Operator, Ref
 from partita.graph.tensor import Tensor
 from partita.lab.processor import processor_here
+from partita.runtime.draws import DRAWING, DRAWS
 from partita.runtime.segment import resolve
 from partita.zoo.convolutional import digits_cnn
 from partita.zoo.tasks import on_digits
@@ -34,8 +36,8 @@ def filled(graph: Graph, argument: Any) -> Any:
     if not isinstance(argument, Ref):
         return argument
     tensor = graph.tensor(argument)
-    if tensor.dtype == "uint8":
-        return torch.zeros(tensor.size() * 2, dtype=torch.uint8)
+    if not tensor.dtype.startswith("float"):
+        return torch.zeros(tensor.size() * 2, dtype=torch.uint8).view(getattr(torch, tensor.dtype))
     return torch.randn(tensor.shape)  # type: ignore[arg-type]
 
 
@@ -99,6 +101,36 @@ def test_other_operators_take_nothing() -> None:
     graph = capture(on_digits("digits-cnn", digits_cnn, 0.1))
     others = [each for each in graph.operators if not each.target.startswith(CONVOLUTIONS)]
     assert not any(working_bytes(graph, each, BATCH) for each in others)
+
+
+class Attending(torch.nn.Module):
+    """Attention that drops weights: 4 heads, `length` places; nothing hidden, what comes later, or by a mask."""
+
+    def __init__(self, length: int, hides: str) -> None:
+        super().__init__()
+        self.length, self.hides, self.rows, self.head = length, hides, Linear(1, 64), Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        places = x.flatten(1).repeat(1, self.length // 64).unsqueeze(-1)
+        rows = self.rows(places).unflatten(-1, (4, 16)).transpose(1, 2)
+        mask = x.new_zeros(self.length, self.length) - places[0].abs() if self.hides == "mask" else None
+        made = torch.nn.functional.scaled_dot_product_attention(
+            rows, rows, rows, mask, 0.1, is_causal=self.hides == "later"
+        )
+        return self.head(made.transpose(1, 2).flatten(2).mean(1))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("hides", ["", "later", "mask"])
+@pytest.mark.parametrize("length", [64, 512])
+def test_attention_that_drops_weights_takes_its_blocks(length: int, hides: str, one_thread: None) -> None:
+    graph = substitute(capture(on_digits("attending", partial(Attending, length, hides), 0.1)), BATCH)
+    found = [each for each in graph.operators if each.target in SCORES]
+    assert len(found) == 2
+    for operator in found:
+        expected = working_bytes(graph, operator, BATCH, processor_here())
+        given = [filled(graph, each) for each in operator.arguments]
+        got = taken_by(partial(DRAWING[operator.target], {DRAWS: None}), given)
+        assert expected == pytest.approx(got, rel=0.3), operator.name
 
 
 class Recurrent(torch.nn.Module):

@@ -37,12 +37,14 @@ def test_attention_on_a_card_has_the_shapes_of_the_captured_one(
     assert [d.shape for d in found] == [q.shape, k.shape, v.shape]
 
 
-@pytest.mark.parametrize("choice", [attention.FLASH, EFFICIENT])
-@pytest.mark.parametrize(("masked", "width"), [(False, 16), (True, 16), (False, 20)])
+@pytest.mark.parametrize(
+    ("choice", "masked", "width"),
+    [(attention.FLASH, False, 16), (attention.FLASH, False, 20), (EFFICIENT, False, 16), (EFFICIENT, True, 16)],
+)
 def test_attention_that_drops_weights_on_a_card_has_the_shapes_of_the_captured_one(
     choice: int, masked: bool, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also of heads whose width no kernel takes."""
+    """Also of heads that are not as wide as flash takes them."""
     monkeypatch.setattr(torch, "_fused_sdp_choice", lambda *given, **named: choice)
     captured = torch.ops.partita._scaled_dot_product_dropout_attention
     with FakeTensorMode():
@@ -56,6 +58,21 @@ def test_attention_that_drops_weights_on_a_card_has_the_shapes_of_the_captured_o
     assert [t.shape for t in (made, state)] == [wanted[0].shape, wanted[2].shape]
     assert made.stride() == wanted[0].stride()
     assert [d.shape for d in found] == [q.shape, k.shape, v.shape]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_where_a_card_has_no_kernel_attention_goes_by_blocks(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In half precision under a mask no kernel takes heads 20 wide."""
+    monkeypatch.setattr(torch, "_fused_sdp_choice", lambda *given, **named: attention.NONE)
+    q, k, v, gradient = (torch.randn(2, 3, length, 20) for length in (10, 12, 12, 10))
+    mask = torch.randn(10, 12) if masked else None
+    leaves = [t.clone().requires_grad_() for t in (q, k, v)]
+    wanted = torch.nn.functional.scaled_dot_product_attention(*leaves, attn_mask=mask)
+    wanted.backward(gradient)
+    out, sums = attention.forward(q, k, v, attn_mask=mask)
+    found = attention.backward(gradient, q, k, v, out, sums, 0.0, False, attn_mask=mask)
+    for mine, theirs in zip((out, *found), (wanted, *(leaf.grad for leaf in leaves)), strict=True):
+        torch.testing.assert_close(mine, theirs)
 
 
 def test_the_operator_is_chosen_by_the_device() -> None:
