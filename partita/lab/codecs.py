@@ -2,28 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isqrt
 from typing import Any, Final
 
 import torch
 
+from partita.cluster.cluster import Cluster
+from partita.graph.graph import Graph
 from partita.kernels.codecs import kernel_of
 from partita.kernels.site import Site
 from partita.lab.timing import cold_seconds
+from partita.lowering.lower import lower
+from partita.plan.plan import Plan
 from partita.plan.wire import Codec
+from partita.program.instruction import Act, Collective, Encode
+from partita.program.program import Program
 from partita.units import Bytes, Seconds
-from partita.wire.codec import message_dtype, read_codecs, room, settings_of, spec_of
+from partita.wire.algorithms import course
+from partita.wire.codec import message_dtype, read_codecs, room, settings_of, spec_of, text_of
+from partita.wire.loads import loads_of
 
-SIZES: Final = (256, 2**20)
+FEW: Final = 256
+MANY: Final = (2**16, 2**24)
+UNKNOWN: Final = 2**20
 
 
-def codec_seconds(texts: Iterable[str]) -> dict[str, list[tuple[Seconds, Seconds]]]:
-    """For each codec (seconds for a call, seconds for an element) of encoding and of decoding, from a bucket of a few
-    elements and one of a million, both square matrices. With error feedback, encoding includes adding the gradient to
-    the residual, as in a step; a codec that makes several codings counts with their mean."""
-    return {text: [_line(points) for points in zip(*map(_timed(text), SIZES), strict=True)] for text in texts}
+def coded_elements(graph: Graph, plans: Sequence[Plan], cluster: Cluster) -> dict[str, int]:
+    """Codec -> the most elements that one call of it encodes in these plans."""
+    texts = {text_of(codec) for plan in plans for sync in plan.sync for codec in sync.wire.codecs}
+    found = dict.fromkeys(sorted(texts), 0)
+    for program in (phase.program for plan in plans for phase in lower(graph, plan, cluster)):
+        for codec, elements in (pair for _, i in program.instructions() for pair in _encoded(program, i.act)):
+            found[text_of(codec)] = max(elements, found.get(text_of(codec), 0))
+    return {text: elements or UNKNOWN for text, elements in found.items()}
+
+
+def _encoded(program: Program, act: Act) -> Iterator[tuple[Codec, int]]:
+    """The codec of an act, and the elements of each call of it that encodes."""
+    if isinstance(act, Encode):
+        coding = program.coding[act.coding]
+        yield coding.codec, program.bucket[coding.bucket].elements // max(len(coding.parts), 1)
+    elif isinstance(act, Collective) and act.codec:
+        ranks = len(act.groups[0])
+        schedule, edges = course(program, act, ranks)
+        for load in loads_of(schedule, *program.extent(act, ranks), act.codec, act.density, edges):
+            yield act.codec, load.encoded // max(load.messages, 1)
+
+
+def codec_seconds(elements: Mapping[str, int]) -> dict[str, list[tuple[Seconds, Seconds]]]:
+    """For each codec (seconds for a call, seconds for an element) of encoding and of decoding, from a few elements and
+    from about as many `elements` as are encoded at once, both square matrices: what fits into a cache is quicker. With
+    error feedback, encoding includes adding the gradient to the residual, as in a step; a codec that makes several
+    codings counts with their mean."""
+    found = {}
+    for text, most in elements.items():
+        many = isqrt(min(max(most, MANY[0]), MANY[1])) ** 2
+        found[text] = [_line(points, many) for points in zip(*map(_timed(text), (FEW, many)), strict=True)]
+    return found
 
 
 def _timed(text: str) -> Callable[[int], tuple[Seconds, Seconds]]:
@@ -68,7 +105,7 @@ def trial_of(codec: Codec, values: torch.Tensor) -> CodecTrial:
     return CodecTrial(encode, lambda: kernel.decode(own, into, add=True, site=sites[-1]), len(messages), size)
 
 
-def _line(points: tuple[Seconds, ...]) -> tuple[Seconds, Seconds]:
+def _line(points: tuple[Seconds, ...], elements: int) -> tuple[Seconds, Seconds]:
     few, many = points
-    each = max(many - few, 0.0) / (SIZES[1] - SIZES[0])
-    return max(few - each * SIZES[0], 1e-7), each
+    each = max(many - few, 0.0) / (elements - FEW)
+    return max(few - each * FEW, 1e-7), each

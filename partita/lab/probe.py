@@ -7,7 +7,7 @@ divided out: every operator is stored relative to a reference kernel that is tim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from math import gcd
 from typing import Any, Final
@@ -177,10 +177,10 @@ def rank_operators(
 
 
 def rank_touches(
-    task: Task, count: int, elements: int, codecs: Iterable[str] = (), device: str = CPU
+    task: Task, count: int, elements: int, codecs: Mapping[str, int] | None = None, device: str = CPU
 ) -> dict[str, Any]:
     """Costs of passing through the tensors of a model of `elements`, of loading `count` samples, of an instruction, and
-    of `codecs`; and on a card those of launching all that."""
+    of `codecs`, which encode so many elements at once; and on a card those of launching all that."""
     torch.manual_seed(0)
     largest, dtype = min(max(elements, LARGEST[0]), LARGEST[1]), floats_of(task)
     bench, *launching = benches_of(device)
@@ -188,7 +188,7 @@ def rank_touches(
         found: dict[str, Any] = {
             **copies(largest, bench, dtype), **updates(task, largest, bench),
             "load": load_seconds(task, count, device), "instruction": instruction_seconds(),
-            "codecs": codec_seconds(codecs), "at_hand": Feed(task, 0).at_hand,
+            "codecs": codec_seconds(codecs or {}), "at_hand": Feed(task, 0).at_hand,
         }  # fmt: skip
         host = {name: found[name] for name in ("load", "instruction")}
         beside = [{**copies(largest, one, dtype), **updates(task, largest, one), **host} for one in launching]

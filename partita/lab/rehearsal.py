@@ -24,6 +24,7 @@ from partita.errors import RunError, RunHung, RunStopped
 from partita.graph.graph import Graph
 from partita.graph.text import write_graph
 from partita.lab.background_load import BEARABLE, HEAVY, BackgroundLoad
+from partita.lab.codecs import coded_elements
 from partita.lab.costing import precisions_of
 from partita.lab.failures import stalled
 from partita.lab.forward import forwarding
@@ -50,7 +51,6 @@ from partita.runtime.weights import write_first
 from partita.task import Task, load_task, spec_of
 from partita.telling import Tell, quiet
 from partita.units import Seconds
-from partita.wire.codec import text_of
 from partita.zoo.tasks import built_in
 
 STALL: Final = 0.75  # of --timeout, after which a rank or a link is named that holds up a run that stands still
@@ -147,7 +147,7 @@ class Rehearsal:
         lone, early = self._operators(lonely, 1, steps)
         operators, sooner = self._operators(busy, self.cluster.size, steps)
         self.tell("timing copies, updates and links")
-        codecs = sorted({text_of(codec) for plan in plans for sync in plan.sync for codec in sync.wire.codecs})
+        codecs = coded_elements(self.graph, plans, self.cluster)
         touches = self._ask("touches", 120.0, count=max(batches), codecs=codecs)
         wiring = self._wiring(kinds) if self.cluster.size > 1 else Wiring()
         self.tell("timing some operators again")

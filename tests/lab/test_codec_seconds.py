@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from partita.cost.costs import Touch
-from partita.lab.codecs import codec_seconds
+from partita.lab.codecs import codec_seconds, coded_elements
 from partita.program.instruction import Decode, Encode
+from partita.recipes.catalogue import call
 from partita.wire.codec import read_codecs, text_of
 from tests.priced import priced, whole_cores
 from tests.programs import program_by
@@ -12,9 +13,19 @@ from tests.small import two_layers
 
 
 def test_every_way_of_a_codec_has_its_price() -> None:
-    found = codec_seconds(["threshold", "powersgd(rank=2.0)"])
+    found = codec_seconds({"threshold": 2**20, "powersgd(rank=2.0)": 2**20})
     assert found.keys() == {"threshold", "powersgd(rank=2.0)"}
     assert all(each > 0 and number > 0 for ways in found.values() for each, number in ways)
+
+
+def test_a_codec_is_timed_on_as_many_numbers_as_it_encodes_at_once() -> None:
+    """At the ends, and where a backend sums codes, a whole bucket; in hops a part of it; the most of all plans."""
+    graph, machines = two_layers(), whole_cores(4, 1e6)
+    plans = [call(text, graph, machines) for text in ("ddp(codec=onebit)", "ddp(codec=q8)", "ddp(codec=fp16)", "ddp")]
+    assert coded_elements(graph, plans, machines) == {"onebit": 36, "q8": 9, "fp16": 36}
+    assert coded_elements(graph, [], machines) == {}
+    plans.append(call("ddp(codec=q8(where=end))", graph, machines))
+    assert coded_elements(graph, plans, machines)["q8"] == 36
 
 
 def test_a_program_is_charged_for_its_codec() -> None:
