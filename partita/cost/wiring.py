@@ -78,11 +78,12 @@ class Wiring:
     machine (None: the same). `overlap` has, by ascending size, the factor by which a collective takes longer while its
     ranks compute (none: it does not), `gather_overlap` that of a gather or scatter (none: the same), `message_overlap`
     that of a message, `hop_overlap` that of a hop; `disturbance` core-seconds by which computing takes longer for each
-    byte that its rank sends or receives meanwhile; `congestion` the factor by which messages take more of the ports of
-    a rank that hears from several others while it speaks to them, such as a server's: their queues overflow; `crowding`
-    the same between two such ranks, by the number of others with which each has messages at once (none: as
-    `congestion`). `queue` has, by size of messages, how many bytes of those that one rank sends to several at once
-    leave in the order in which they were posted, before the others share.
+    byte that its rank sends or receives meanwhile, `coding` for each core-second in which another lane codes;
+    `congestion` the factor by which messages take more of the ports of a rank that hears from several others while it
+    speaks to them, such as a server's: their queues overflow; `crowding` the same between two such ranks, by the number
+    of others with which each has messages at once (none: as `congestion`). `queue` has, by size of messages, how many
+    bytes of those that one rank sends to several at once leave in the order in which they were posted, before the
+    others share.
     """
 
     start: Seconds = 100e-6
@@ -96,6 +97,7 @@ class Wiring:
     overlap: tuple[tuple[Bytes, float], ...] = ()
     message_overlap: tuple[tuple[Bytes, float], ...] = ()
     disturbance: Seconds = 0.0
+    coding: float = 0.0
     congestion: tuple[tuple[Bytes, float], ...] = ()
     crowding: tuple[tuple[int, tuple[tuple[Bytes, float], ...]], ...] = ()
     queue: tuple[tuple[Bytes, float], ...] = ()

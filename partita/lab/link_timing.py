@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from partita.lab.crowd_timing import congested_seconds, crowds_of, queued_seconds
 from partita.lab.extra_lane import PATIENCE, Call, ExtraLane
-from partita.lab.timing import AHEAD, computed
+from partita.lab.timing import AHEAD, computed, slowed_by
 from partita.lab.worker_timing import value_seconds
 from partita.program.instruction import Kind
 from partita.runtime.device import CPU
@@ -119,32 +119,18 @@ def overlapped_seconds(
     return found
 
 
-def disturbing_seconds(largest: Bytes, least: Seconds = 0.1) -> Seconds:
+def disturbing_seconds(largest: Bytes) -> Seconds:
     """Core-seconds by which computing takes longer for each byte that its rank sends or receives meanwhile: matrix
     products while messages go round from neighbour to neighbour, beside the same before and after."""
     rank, world = dist.get_rank(), dist.get_world_size()
     many, factor = max(4 * largest // DISTURBING, 8), torch.randn(128, 128)
 
-    def product_seconds(going_on: Callable[[], bool]) -> tuple[Seconds, int]:
-        begun, products = time.thread_time(), 0
-        while going_on():
-            torch.mm(factor, factor)
-            products += 1
-        return time.thread_time() - begun, products
+    def begin() -> Callable[[], bool]:
+        lane = ExtraLane()
+        lane.begin(partial(round_about, Processes(rank), many, (rank - 1) % world, (rank + 1) % world, DISTURBING))
+        return lambda: lane.busy
 
-    def alone() -> Seconds:
-        dist.barrier()
-        until = time.thread_time() + least
-        spent, products = product_seconds(lambda: time.thread_time() < until)
-        dist.barrier()
-        return spent / products
-
-    before = alone()
-    lane = ExtraLane()
-    lane.begin(partial(round_about, Processes(rank), many, (rank - 1) % world, (rank + 1) % world, DISTURBING))
-    spent, products = product_seconds(lambda: lane.busy)
-    own = products * (before + alone()) / 2
-    return max(spent - own, 0.0) / (2 * many * DISTURBING)
+    return slowed_by(begin, partial(torch.mm, factor, factor), dist.barrier) / (2 * many * DISTURBING)
 
 
 def round_about(transport: Processes, many: int, source: int, target: int, size: Bytes) -> Steps:

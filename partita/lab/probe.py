@@ -19,7 +19,7 @@ from partita.graph.graph import Graph
 from partita.graph.precision import shortened
 from partita.graph.signature import signature
 from partita.lab.bench import HOST, Bench, benches_of
-from partita.lab.codecs import codec_seconds
+from partita.lab.codecs import codec_seconds, coding_disturbance
 from partita.lab.opaque_timing import whole_seconds
 from partita.lab.operator_timing import TOTAL, seconds_in_turn
 from partita.lab.timing import cold_seconds, forget, thread_seconds
@@ -189,6 +189,7 @@ def rank_touches(
             **copies(largest, bench, dtype), **updates(task, largest, bench),
             "load": load_seconds(task, count, device), "instruction": instruction_seconds(),
             "codecs": codec_seconds(codecs or {}), "at_hand": Feed(task, 0).at_hand,
+            "coding": coding_disturbance() if codecs and device == CPU else 0.0,
         }  # fmt: skip
         host = {name: found[name] for name in ("load", "instruction")}
         beside = [{**copies(largest, one, dtype), **updates(task, largest, one), **host} for one in launching]

@@ -34,7 +34,7 @@ from partita.lab.monitor import Monitor
 from partita.lab.operator_timing import TOTAL
 from partita.lab.processor import processor_here
 from partita.lab.record import scratch
-from partita.lab.replies import coding_of, touch_of, workspaces_of
+from partita.lab.replies import coding_of, touch_of, with_coding, workspaces_of
 from partita.lab.slowdowns import of_all, pooled, steady
 from partita.lab.spares import Spares
 from partita.lab.worker_group import WorkerGroup
@@ -167,7 +167,7 @@ class Rehearsal:
         costs = Costs(
             self.graph, self.cluster, operators, copy=touch_of(touches, "copy"), add=touch_of(touches, "add"),
             update=touch_of(touches, "update"), update_unpacked=touch_of(touches, "update_unpacked"),
-            load=touch_of(touches, "load"), sizes=tuple(batches), wiring=wiring,
+            load=touch_of(touches, "load"), sizes=tuple(batches), wiring=with_coding(wiring, touches),
             hosts=self.group.lab.hosts, instruction=median(reply["instruction"] for reply in touches),
             codecs={name: coding_of(touches, name) for name in codecs}, slowdowns=slowdowns,
             unevenness=fmean(self._unevenness), processor=processor_here(), workspaces=self.workspaces,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
 from partita.cost.costs import Touch
+from partita.cost.wiring import Wiring
 from partita.cost.workspaces import Workspaces
 
 
@@ -21,6 +23,11 @@ def coding_of(replies: Sequence[Mapping[str, Any]], name: str) -> tuple[Touch, T
         Touch(*(median(reply["codecs"][name][way][part] for reply in replies) for part in (0, 1))) for way in (0, 1)
     )
     return ahead, back
+
+
+def with_coding(wiring: Wiring, replies: Sequence[Mapping[str, Any]]) -> Wiring:
+    """The wiring with what coding costs computing, the median over ranks."""
+    return replace(wiring, coding=median(reply["coding"] for reply in replies))
 
 
 def workspaces_of(replies: Sequence[Mapping[str, Any]], known: Workspaces) -> Workspaces:

@@ -62,10 +62,11 @@ def disturb(device: str = CPU) -> None:
     a dozen operators."""
     for block in _disturbance(device)[0]:
         block.add_(1.0)
-    _operators(device)
+    segment(device)
 
 
-def _operators(device: str) -> None:
+def segment(device: str = CPU) -> None:
+    """A dozen operators, such as a segment of a small step has."""
     _, image, kernel, matrix = _disturbance(device)
     torch.max_pool2d(torch.relu(torch.conv2d(image, kernel)), 2)
     torch.cat([torch.softmax(torch.mm(matrix, matrix), 0), matrix.t().contiguous()]).sum()
@@ -83,10 +84,36 @@ def _disturbance(device: str) -> tuple[list[torch.Tensor], torch.Tensor, torch.T
     return memory, image, kernel, torch.randn(128, 128, device=device)
 
 
+def slowed_by(
+    begin: Callable[[], Callable[[], bool]], work: Callable[[], Any], together: Callable[[], Any] = lambda: None,
+    least: Seconds = 0.1,
+) -> Seconds:  # fmt: skip
+    """Core-seconds by which `work`, again and again, takes longer while what `begin` begins goes on, which the function
+    that it returns tells; beside the same before and after, when all ranks have come `together`."""
+
+    def spent_while(going_on: Callable[[], bool]) -> tuple[Seconds, int]:
+        begun, turns = time.thread_time(), 0
+        while going_on():
+            work()
+            turns += 1
+        return time.thread_time() - begun, turns
+
+    def alone() -> Seconds:
+        together()
+        until = time.thread_time() + least
+        spent, turns = spent_while(lambda: time.thread_time() < until)
+        together()
+        return spent / turns
+
+    before = alone()
+    spent, turns = spent_while(begin())
+    return max(spent - turns * (before + alone()) / 2, 0.0)
+
+
 def computed(least: Seconds) -> Seconds:
     """Computes for at least so many core-seconds of this thread what a segment of a small step does; returns how many
     they were."""
     begun = time.thread_time()
     while (spent := time.thread_time() - begun) < least:
-        _operators(CPU)
+        segment()
     return spent

@@ -4,9 +4,11 @@ A hop waits until the thread that serves it is given a time slice, or until a qu
 again; and what the kernel does for a message is charged to whatever computes just then, which finds less of its own in
 the caches afterwards.
 
-computing         |BBBBBBBB|                B, beside A       |BBBBBBBBbb|       b: the message's disturbance
+computing         |BBBBBBBB|                B, beside A       |BBBBBBBBbb|       b: A's disturbance
 A, alone          |======|
 A, beside B       |-----------==|           at 1 / factor of its speed while B runs
+
+So does coding in another lane: it goes through memory, and what computes has to fetch its own again.
 
 The clock shares out core-seconds, of which a hop needs few, and knows of no slices. So it runs a few times: each run
 shows what goes on beside each of them, and gives the next run what that one takes beyond its own seconds.
@@ -21,7 +23,7 @@ import numpy as np
 from partita.arrays import Reals
 from partita.cost.costs import Costs
 from partita.cost.wiring import PASSES
-from partita.program.instruction import Collective, Kind, Receive, Send, Space
+from partita.program.instruction import Act, Collective, Decode, Encode, Kind, Receive, Send, Space
 from partita.program.program import Program
 from partita.simulator.expand import Layout
 from partita.simulator.transfers import speeds
@@ -32,28 +34,42 @@ from partita.wire.loads import loads_of
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The instruction at a `place` of a role that moves something: the `factor` by which it takes longer beside
-    computing, and the core-seconds that this takes longer beside all of it."""
+    """The instruction at a `place` of a role that moves something, or codes in a lane of its own: the `factor` by which
+    it takes longer beside computing, and the core-seconds that this takes longer beside all of it, what is sent and
+    received and what is coded."""
 
     place: int
     factor: float
     disturbance: Seconds
+    coding: Seconds = 0.0
 
 
 Moves = dict[str, list[Move]]
 
 
 def moves_of(program: Program, costs: Costs) -> Moves:
-    """By role, what moves something and has to do with what computes beside it."""
+    """By role, what moves something or codes, and has to do with what computes beside it."""
     found: Moves = {}
     for role in program.roles:
         for place, i in enumerate(role.instructions):
+            coding = costs.wiring.coding * (_coded(program, i.act, costs) if i.lane != role.leading else 0.0)
+            disturbance, factor = 0.0, 1.0
             if isinstance(i.act, Collective | Send | Receive):
                 disturbance = costs.wiring.disturbance * program.payload(i.act) * _passes(i.act)
                 factor = _slowdown(program, i.act, costs)
-                if factor > 1 or disturbance > 0:
-                    found.setdefault(role.name, []).append(Move(place, factor, disturbance))
+            if factor > 1 or disturbance > 0 or coding > 0:
+                found.setdefault(role.name, []).append(Move(place, factor, disturbance, coding))
     return found
+
+
+def _coded(program: Program, act: Act, costs: Costs) -> Seconds:
+    """Core-seconds that a rank codes for an act."""
+    if isinstance(act, Encode | Decode):
+        return costs.demand(program, act).core
+    if not isinstance(act, Collective) or act.codec is None:
+        return 0.0
+    ranks = len(act.groups[0])
+    return sum(before + after for _, (before, _, _, after) in costs.hop_parts(program, act, ranks)) / ranks
 
 
 def extra_seconds(
@@ -66,20 +82,24 @@ def extra_seconds(
     for role in layout.program.roles:
         at, moved = layout.at(role), moves.get(role.name, [])
         computes = np.flatnonzero(role.computing)
+        leads = np.array([k for k in computes.tolist() if role.instructions[k].lane == role.leading], np.int64)
         for kind in range(at.shape[2]) if moved else ():
             busy = at[:, computes, kind].ravel()
             moments, computed = _busy(start[busy], end[busy])
             for move in moved:
+                if move.factor == 1.0:
+                    continue
                 mine = at[:, move.place, kind]
                 own = end[mine] - start[mine] - extra[mine]
                 progress = moments - (1 - 1 / move.factor) * computed
                 done = np.interp(np.interp(start[mine], moments, progress) + own, progress, moments)
                 found[mine] = np.maximum(found[mine], done - start[mine] - own)
             places = at[:, [move.place for move in moved], kind]
-            amounts = np.tile([move.disturbance for move in moved], len(places))
-            spent = _poured(start[places.ravel()], end[places.ravel()], amounts)
-            met = np.interp(end[busy], *spent) - np.interp(start[busy], *spent)
-            more[busy] = met / fast[layout.kinds[role.name][kind]]
+            for met_by, each in ((computes, [m.disturbance for m in moved]), (leads, [m.coding for m in moved])):
+                busy = at[:, met_by, kind].ravel()
+                spent = _poured(start[places.ravel()], end[places.ravel()], np.tile(each, len(places)))
+                met = np.interp(end[busy], *spent) - np.interp(start[busy], *spent)
+                more[busy] += met / fast[layout.kinds[role.name][kind]]
     return found, more
 
 

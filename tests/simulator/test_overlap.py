@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.cost.costs import Costs
+from partita.cost.costs import Costs, Touch
 from partita.cost.wiring import Wiring
 from partita.graph.graph import Graph
 from partita.program.program import Program
-from partita.simulator.overlap import _busy, moves_of
+from partita.simulator.overlap import _busy, _coded, moves_of
 from partita.simulator.simulate import simulate
 from tests.priced import priced, whole_cores
 from tests.programs import program_by
@@ -58,6 +58,23 @@ def test_computing_takes_longer_for_what_moves_meanwhile(ratio: float) -> None:
     disturbed = replace(costs, wiring=replace(costs.wiring, disturbance=each))
     alone, found = (simulate(program, one, rounds=ROUNDS).step_seconds for one in (costs, disturbed))
     assert found == pytest.approx(alone, rel=1e-9)
+
+
+@pytest.mark.parametrize("codec", ["q8", "onebit"])  # in hops, at the ends
+def test_computing_takes_longer_while_another_lane_codes(codec: str) -> None:
+    """By a quarter of what is coded beside it; behind computing, or where nobody computes, by nothing."""
+    found = {}
+    for name in ("pipe_sgd", "ddp"):
+        program, costs = prepared(f"{name}(codec={codec})", 0.01, 1.0)
+        costs = replace(costs, codecs={codec: (Touch(0.0, COMPUTE / 400), Touch(0.0, COMPUTE / 800))})
+        alone = simulate(program, costs, rounds=ROUNDS)
+        beside = simulate(program, replace(costs, wiring=replace(costs.wiring, coding=0.25)), rounds=ROUNDS)
+        coded = sum(_coded(program, i.act, costs) for i in program.roles[0].instructions if i.lane != "compute")
+        found[name] = beside.step_seconds - alone.step_seconds, coded
+    more, coded = found["pipe_sgd"]
+    assert 0.05 * COMPUTE < coded < COMPUTE
+    assert more == pytest.approx(0.25 * coded, rel=0.05)
+    assert found["ddp"][0] == pytest.approx(0.0, abs=1e-9)
 
 
 @pytest.mark.parametrize("ratio", [0.5, 3.0])
