@@ -78,7 +78,7 @@ def attention_forward(
     with drawn_again(env, key, q.device, kept, again):
         if attention.takes(q, k, v, mask, probability, causal, scale):
             return attention.dropped(*told)
-        return dropped_attention.forward(hashed, dropped_attention.new_state(), *told)
+        return dropped_attention.forward(hashed, dropped_attention.new_state(q.device), *told)
 
 
 def attention_backward(

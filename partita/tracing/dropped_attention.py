@@ -77,9 +77,9 @@ def everything(_: Tensor, __: tuple[int, ...], probability: float) -> Drops:
     return lambda _, weights: torch.ones_like(weights)
 
 
-def new_state() -> Tensor:
-    """Where a generator begins, drawn from torch's own."""
-    return torch.randint(2**62, (2,))
+def new_state(device: torch.device) -> Tensor:
+    """Where a generator begins, drawn from torch's own of a device, which recomputation sets back."""
+    return torch.randint(2**62, (2,), device=device).cpu()
 
 
 def forward(
@@ -174,7 +174,8 @@ def _eager(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, probability: float, causal: bool, scale: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     source, state = EAGER.get()
-    return forward(source, new_state() if state is None else state, q, k, v, mask, probability, causal, scale)
+    state = new_state(q.device) if state is None else state
+    return forward(source, state, q, k, v, mask, probability, causal, scale)
 
 
 def _eager_backward(

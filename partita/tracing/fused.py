@@ -6,6 +6,8 @@ Attention that drops weights would be traced into products of all scores, which 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 from unittest import mock
 
@@ -52,14 +54,17 @@ def _attention(
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
     """torch's, as one operator where weights are dropped and nothing is broadcast or learned but q, k and v."""
-    alike = query.dim() == key.dim() == value.dim() == RANK and query.dtype == key.dtype == value.dtype
-    if enable_gqa and alike:
-        key, value = (t.repeat_interleave(query.shape[1] // t.shape[1], 1) for t in (key, value))
-    alike = alike and query.shape[:2] == key.shape[:2] == value.shape[:2] and not query.is_nested
+    plain: Callable[[], Tensor] = partial(
+        ATTENTION, query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )
+    alike = not query.is_nested and query.dim() == key.dim() == value.dim() == RANK
     learned = attn_mask is not None and (attn_mask.requires_grad or is_causal)
     if not 0.0 < dropout_p < 1.0 or not alike or learned:
-        ours: Tensor = ATTENTION(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-        return ours
+        return plain()
+    if enable_gqa:
+        key, value = (t.repeat_interleave(query.shape[1] // t.shape[1], 1) for t in (key, value))
+    if not query.shape[:2] == key.shape[:2] == value.shape[:2] or not query.dtype == key.dtype == value.dtype:
+        return plain()
     if attn_mask is not None and attn_mask.dtype is torch.bool:
         attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, float("-inf"))
     made = getattr(torch.ops.partita, NAME)(query, key, value, attn_mask, dropout_p, is_causal, scale)

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from partita.kernels.dropping import hashed
 from partita.runtime.draws import DRAWS, Draws, attention_backward, attention_forward
-from partita.tracing import dropped_attention
+from partita.tracing import dropped_attention, fused
 from partita.tracing.draws import KeyedDraws
 from partita.tracing.fused import Fused
 
@@ -134,6 +134,14 @@ def test_it_is_one_operator_of_a_trace(way: str, monkeypatch: pytest.MonkeyPatch
             out = functional.scaled_dot_product_attention(q, q, q, attn_mask=seen, dropout_p=P)
     out.sum().backward()
     assert len(asked) == 2  # forward and backward
+
+
+def test_grouped_heads_stay_grouped_where_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(fused, "ATTENTION", lambda q, k, v, *_, **__: (seen.append(k.shape[1]), q)[1])
+    q, k = torch.randn(2, 4, 6, 8), torch.randn(2, 2, 6, 8)
+    fused._attention(q, k, k, enable_gqa=True)
+    assert seen == [2]
 
 
 class _Asked:
