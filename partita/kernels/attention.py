@@ -70,7 +70,8 @@ def dropped(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of (B, H, L, D) each; the output, the logarithms of the sums, and two numbers that say where the kernel's
     generator stood: on the card with flash, on the host with the efficient kernel."""
-    flash, made = _called(q, k, v, mask, probability, causal, scale)
+    flash = _choice(q, k, v, mask, probability, causal, scale) == FLASH
+    made = _called(flash, q, k, v, mask, probability, causal, scale)
     return made[0], made[1], made[6].view(torch.int64) if flash else torch.stack(made[2:4])
 
 
@@ -79,25 +80,28 @@ def forward(
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Of (B, H, L, D) each; the output and the logarithms of the sums."""
-    if _choice(q, k, v, attn_mask, probability, causal, scale) == NONE:
-        return in_blocks.forward(in_blocks.everything, NOWHERE, q, k, v, attn_mask, probability, causal, scale)[:2]
-    _, made = _called(q, k, v, attn_mask, probability, causal, scale)
+    choice, told = _choice(q, k, v, attn_mask, probability, causal, scale), (probability, causal, scale)
+    if choice == NONE:
+        return in_blocks.forward(in_blocks.everything, NOWHERE, q, k, v, attn_mask, *told)[:2]
+    made = _called(choice == FLASH, q, k, v, attn_mask, *told)
     return made[0], made[1]
 
 
 def _called(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, probability: float, causal: bool, scale: float | None
-) -> tuple[bool, tuple[Tensor, ...]]:
-    """(Whether it is flash, all that the kernel returns)."""
-    if _choice(q, k, v, mask, probability, causal, scale) == FLASH:
+    flash: bool, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, probability: float, causal: bool,
+    scale: float | None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """All that flash, or the efficient kernel, returns."""
+    if flash:
         times = q.shape[-1] ** -0.5 if scale is None else scale
         out, *rest = torch.ops.aten._scaled_dot_product_flash_attention(
             *map(_wide, (q, k, v)), probability, causal, False, scale=times
         )
-        return True, (_narrow(out, v), *rest)
-    return False, torch.ops.aten._scaled_dot_product_efficient_attention(
+        return _narrow(out, v), *rest
+    made: tuple[Tensor, ...] = torch.ops.aten._scaled_dot_product_efficient_attention(
         q, k, v, _bias(mask, q, k), True, probability, causal, scale=scale
     )
+    return made
 
 
 def backward(
@@ -105,12 +109,12 @@ def backward(
     *, attn_mask: Tensor | None = None, scale: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The derivatives of q, k and v."""
-    if _choice(q, k, v, attn_mask, probability, causal, scale) == NONE:
-        return in_blocks.backward(
-            in_blocks.everything, d_out, q, k, v, attn_mask, out, logsumexp, NOWHERE, probability, causal, scale
-        )
+    choice, told = _choice(q, k, v, attn_mask, probability, causal, scale), (probability, causal, scale)
+    given = d_out, q, k, v, attn_mask, out, logsumexp
+    if choice == NONE:
+        return in_blocks.backward(in_blocks.everything, *given, NOWHERE, *told)
     nothing = torch.empty(2, dtype=torch.int64, device=q.device)  # where a generator stood, had it been asked
-    return _called_back(d_out, q, k, v, attn_mask, out, logsumexp, nothing, probability, causal, scale)
+    return _called_back(choice == FLASH, *given, nothing, *told)
 
 
 def dropped_backward(
@@ -120,14 +124,14 @@ def dropped_backward(
     """The derivatives of q, k and v, with what was dropped in forward."""
     flash = _choice(q, k, v, mask, probability, causal, scale) == FLASH
     there = state.to(q.device, non_blocking=True) if flash else state.cpu()  # where each kernel reads it
-    return _called_back(d_out, q, k, v, mask, out, sums, there, probability, causal, scale)
+    return _called_back(flash, d_out, q, k, v, mask, out, sums, there, probability, causal, scale)
 
 
 def _called_back(
-    d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, out: Tensor, sums: Tensor, state: Tensor,
-    probability: float, causal: bool, scale: float | None,
+    flash: bool, d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, out: Tensor, sums: Tensor,
+    state: Tensor, probability: float, causal: bool, scale: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    if _choice(q, k, v, mask, probability, causal, scale) == FLASH:
+    if flash:
         times, begun = q.shape[-1] ** -0.5 if scale is None else scale, state.view(torch.uint64)
         d_q, d_k, d_v = torch.ops.aten._scaled_dot_product_flash_attention_backward(
             *map(_wide, (d_out, q, k, v, out)), sums.contiguous(), None, None, q.shape[2], k.shape[2], probability,

@@ -20,12 +20,13 @@ from partita.graph.batch import substitute
 from partita.graph.formula import kind_of
 from partita.graph.graph import TANGENT, Graph
 from partita.graph.operator import Argument, Operator, Ref, Symbol, reading
+from partita.graph.repeats import DROPPING
 from partita.tracing.boxes import Box, Value
 from partita.tracing.convert import tidy
 from partita.tracing.values import Boxes, TooLarge, made
 
 FLASH: Final = "aten._scaled_dot_product_flash_attention_for_cpu"
-DROPPED: Final = "partita._scaled_dot_product_dropout_attention"
+DROPPED: Final = kind_of(DROPPING)
 PLACES: Final[dict[str, tuple[int | str, int]]] = {  # of the mask (or its name) and of `is_causal`
     FLASH: ("attn_mask", 4), f"{FLASH}_backward": ("attn_mask", 7), DROPPED: (3, 5), f"{DROPPED}_backward": (4, 9),
 }  # fmt: skip

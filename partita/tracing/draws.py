@@ -3,8 +3,8 @@
 In a Graph, the k-th random operator of the forward pass has target `partita.dropout` (arguments: value, probability, k;
 results: the value with dropped elements zeroed and the rest scaled by 1 / (1 - probability), and the mask of kept
 ones), `partita.random` (arguments: k, the ATen operator, its own arguments) or that of attention with dropout (its own
-arguments, then k). The keyword `along` names the dim of the
-result that the samples lie along, -1 for none, where that is not the first.
+arguments, then k). The keyword `along` names the dim of the result that the samples lie along, -1 for none, where that
+is not the first.
 """
 
 from __future__ import annotations

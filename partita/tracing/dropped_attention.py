@@ -22,10 +22,11 @@ import torch
 from torch import Tensor, library
 
 from partita.cost.scratch import ROOM, block_extents
+from partita.graph.repeats import DROPPING
 
 LOWEST: Final = -80.0  # of which the exponential is 2e-35
 HIDDEN: Final = float("-inf")
-NAME: Final = "_scaled_dot_product_dropout_attention"
+NAME: Final = DROPPING.split(".")[1]
 TOLD: Final = "float probability, bool causal, float? scale"
 Block: TypeAlias = tuple[slice, slice, slice]  # of samples, heads and queries
 Drops: TypeAlias = Callable[[Block, Tensor], Tensor]  # what a block's weights are multiplied by: 0, or 1 / (1 - p)
