@@ -23,6 +23,8 @@ CONVOLUTIONS: Final = ("aten.convolution.", BACKWARD)
 LSTM: Final = "partita.lstm_layer"
 ROOM: Final = 2**17  # scores of a block of an attention that drops weights
 SCORES: Final = {DROPPING: 2, DROPPING_BACKWARD: 4}  # tensors like a block's scores that are there at once
+# Tensors like the rows that norms of short ones have in fp32.
+WIDENED: Final = {"aten.native_layer_norm.default": 2, "aten.native_layer_norm_backward.default": 3}
 MASKING: Final = 2.25  # more of them where some are hidden
 # Tensors like its output that cuDNN (9.x) keeps of a layer for backward, and bytes besides.
 KEPT: Final = {"partita.lstm_layer.default": 5, "partita.gru_layer.default": 6}
@@ -67,13 +69,15 @@ def working_bytes(graph: Graph, operator: Operator, batch: int, on: Processor = 
     the input and of the output's gradient beside the input's gradient, and later that of the weight's gradient. With
     narrow vectors (jit:avx2) a kernel larger than the image has its gradient by products of matrices: of unfolded
     samples, summed in four times the weight's room. Its LSTM layer: `recurrent_bytes`. Attention that drops weights:
-    `blockwise_bytes`.
+    `blockwise_bytes`. Norms of short rows: these, and what is made of them, in fp32.
     """
     if on is not Processor.CARD and operator.target in SCORES:
         return blockwise_bytes(graph, operator, batch)
     if on is not Processor.CARD and operator.target.startswith(LSTM):
         value, _, w_hidden = (graph.tensor(ref).at(batch) for ref in operator.arguments[:3] if isinstance(ref, Ref))
         return recurrent_bytes(value, w_hidden, backward="_backward" in operator.target)
+    if on is not Processor.CARD and operator.target in WIDENED:
+        return widened_bytes(graph, operator, batch)
     if on is Processor.CARD or not operator.target.startswith(CONVOLUTIONS):
         return 0
     backward = operator.target.startswith(BACKWARD)
@@ -121,6 +125,13 @@ def blockwise_bytes(graph: Graph, operator: Operator, batch: int) -> Bytes:
     hides = operator.arguments[3 + backward] is not None or (causal and queries * keys > ROOM)
     sums = sum(t.elements() for t in (q, k, v)) * item if backward and short else 0
     return int(block * (SCORES[operator.target] + MASKING * hides)) + sums
+
+
+def widened_bytes(graph: Graph, operator: Operator, batch: int) -> Bytes:
+    """Bytes of a norm's rows, and of what is like them, in fp32, before its result is; 0 where rows come in fp32."""
+    rows = graph.tensor(next(operator.reads()))
+    item, wide = ITEMSIZE[rows.dtype], ITEMSIZE[ACCUMULATED]
+    return (WIDENED[operator.target] * wide - item) * rows.elements(batch) if item < wide else 0
 
 
 def block_extents(samples: int, heads: int, queries: int, keys: int, room: int) -> tuple[int, int, int]:

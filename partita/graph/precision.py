@@ -2,7 +2,8 @@
 
 parameters   short, copies of masters that the optimizer keeps wide          buffers, samples   wide
 contractions in the short dtype                                              x ~w> (mm) ~~~~    ~ short, - wide
-norms, softmax, recurrent layers inside in the wide one, results rounded     ~(softmax)~
+softmax, recurrent layers inside in the wide one, results rounded            -(softmax)-~
+norms of rows of what is short, which kernels sum up in fp32                 ~(layer_norm)~
 BatchNorm takes activations as they come, weights and statistics wide        ~(batch_norm)~
 losses, powers, exponentials, sums of forward in the wide one                ~(log_softmax)---(nll_loss)---
 what chooses, such as a router, by values before they are rounded            ~(softmax)-(topk)~
@@ -32,19 +33,20 @@ CONTRACTIONS: Final = frozenset((
     "mm", "bmm", "addmm", "baddbmm", "addbmm", "addmv", "mv", "dot", "linear", "convolution", "convolution_backward",
 ))  # fmt: skip
 ATTENTION: Final = "_scaled_dot_product"
+ROWS: Final = "native_layer_norm"
 INSIDE: Final = frozenset((
-    "native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit_functional",
-    "_native_batch_norm_legit", "_fused_rms_norm", "_softmax", "lstm_layer", "gru_layer",
+    ROWS, "_fused_rms_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit_functional",
+    "_native_batch_norm_legit", "_softmax", "lstm_layer", "gru_layer",
 ))  # fmt: skip
 WIDE: Final = frozenset((
-    "native_layer_norm_backward", "native_group_norm_backward", "native_batch_norm_backward",
-    "_fused_rms_norm_backward", "lstm_layer_backward", "gru_layer_backward", "_softmax_backward_data", "_log_softmax",
+    f"{ROWS}_backward", "_fused_rms_norm_backward", "native_group_norm_backward", "native_batch_norm_backward",
+    "lstm_layer_backward", "gru_layer_backward", "_softmax_backward_data", "_log_softmax",
     "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward",
-    "nll_loss2d_backward", "mse_loss", "mse_loss_backward", "smooth_l1_loss", "smooth_l1_loss_backward", "huber_loss",
-    "huber_loss_backward", "binary_cross_entropy", "binary_cross_entropy_backward",
+    "nll_loss2d_backward", "mse_loss", "mse_loss_backward", "smooth_l1_loss", "smooth_l1_loss_backward",
+    "huber_loss", "huber_loss_backward", "binary_cross_entropy", "binary_cross_entropy_backward",
     "binary_cross_entropy_with_logits", "soft_margin_loss", "exp", "expm1", "log", "log10", "log1p", "log2", "pow",
-    "reciprocal", "rsqrt", "sinh", "cosh", "tan", "acos", "asin", "erfinv", "softplus", "logsumexp",
-    "norm", "view_as_complex", "view_as_real", "complex", "polar",
+    "reciprocal", "rsqrt", "sinh", "cosh", "tan", "acos", "asin", "erfinv", "softplus", "logsumexp", "norm",
+    "view_as_complex", "view_as_real", "complex", "polar",
 ))  # fmt: skip
 WIDE_KINDS: Final = ("linalg_", "_linalg_", "_fft_", "_cdist_")  # which no kernel computes in a short dtype
 CHOICES: Final = frozenset(
@@ -140,7 +142,9 @@ class _Writer:
         read = reading(operator, lambda ref: self.rounded.get(ref, ref))
         rule, floats = dtype_rule(operator.target, False, self.wide), self._floats(read)
         before = self.spec(floats[0]).dtype if floats else self.wide
-        if read is not operator and operator.target.split(".")[1] in CHOICES:
+        if _name(operator) == ROWS and self._sums_inside(before):
+            rule = "short"
+        if read is not operator and _name(operator) in CHOICES:
             rule, read, floats = "inside", operator, self._floats(operator)
         self._emit(read, rule, floats)
         first = operator.result(0)
@@ -153,7 +157,10 @@ class _Writer:
         read = reading(operator, partial(self._taken, group))
         if adds(operator) and {self.groups.get(ref) for ref in operator.reads()} != {operator.twin}:
             read = self._summed(read)
-        self._emit(read, dtype_rule(operator.target, True, self.wide), self._floats(read))
+        rule = dtype_rule(operator.target, True, self.wide)
+        if _name(operator) == f"{ROWS}_backward" and self._sums_inside(self.spec(_second(read)).dtype):
+            rule = "short"
+        self._emit(read, rule, self._floats(read))
         for index, tensor in enumerate(operator.outputs):
             ref = operator.result(index)
             if tensor is None or tensor.dtype != self.wide:
@@ -164,6 +171,10 @@ class _Writer:
             goal = self.spec(Ref(wanted[ref])).dtype if ref in wanted else self._goal(ref, group, others)
             if leaves and goal and goal != self.spec(ref).dtype:
                 self.rounded[ref] = self._cast(ref, goal, operator)
+
+    def _sums_inside(self, rows: str) -> bool:
+        """Whether kernels take a norm's rows of that dtype as they come, and sum them up in the wide one."""
+        return rows == self.short and self.wide == ACCUMULATED
 
     def _taken(self, group: str, ref: Ref) -> Ref:
         """What a derivative of `group` reads for a value."""
@@ -210,17 +221,17 @@ class _Writer:
         outputs = []
         for index, tensor in enumerate(operator.outputs):
             if tensor is not None and tensor.dtype == self.wide:
-                statistic = ATTENTION in operator.target and "backward" not in operator.target and index
-                tensor = replace(tensor, dtype="float32" if statistic else self.wide if apart and index else dtype)
+                statistic = rule == "short" and index and _leaves_statistics(operator)
+                tensor = replace(tensor, dtype=ACCUMULATED if statistic else self.wide if apart and index else dtype)
             if tensor is not None:
                 self.specs[operator.result(index)] = tensor
             outputs.append(tensor)
         self.body.append(replace(reading(operator, lambda ref: cast.get(ref, ref)), outputs=tuple(outputs)))
 
     def _statistic(self, ref: Ref) -> bool:
-        """What attention leaves for its backward is of the dtype that it accumulates in."""
+        """What attention, or a norm, leaves for its backward is of the dtype that it accumulates in."""
         place = self.graph.index.get(ref.name, -1)
-        return place >= 0 and ref.index > 0 and ATTENTION in self.graph.operators[place].target
+        return place >= 0 and ref.index > 0 and _leaves_statistics(self.graph.operators[place])
 
     def _cast(self, ref: Ref, dtype: str, near: Operator) -> Ref:
         """The value in a dtype, by an operator that stands here; what was rounded in forward is not rounded again, nor
@@ -251,6 +262,21 @@ class _Writer:
         if place < 0 or operator.phase is not Phase.FORWARD or not shares_memory(operator, self.graph):
             return ref
         return self.views.setdefault((operator.target, operator.arguments, operator.keywords, ref.index), ref)
+
+
+def _name(operator: Operator) -> str:
+    """`aten.mm.default` -> `mm`."""
+    return operator.target.split(".")[1]
+
+
+def _second(operator: Operator) -> Ref:
+    """The second value that an operator reads: what a norm has normalized."""
+    return [*operator.reads()][1]
+
+
+def _leaves_statistics(operator: Operator) -> bool:
+    forward = ATTENTION in operator.target and "backward" not in operator.target
+    return forward or _name(operator) == ROWS
 
 
 def _literals(operator: Operator) -> Iterator[object]:

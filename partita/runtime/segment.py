@@ -31,7 +31,7 @@ from partita.errors import CaptureError
 from partita.graph.graph import TANGENT, Graph
 from partita.graph.operator import Argument, Operator, Ref, Symbol
 from partita.graph.tensor import Affine, Ratio
-from partita.kernels import attention, batch_norm
+from partita.kernels import attention, batch_norm, layer_norm
 from partita.runtime.device import CPU
 from partita.runtime.draws import DRAWING
 from partita.runtime.whole import OPAQUE
@@ -40,16 +40,19 @@ Environment = dict[str, Any]
 Leaves = dict[str, torch.Tensor]
 TWINS: Final = {**attention.TWINS, **batch_norm.TWINS}  # on accelerators
 WITHIN: Final = DRAWING | OPAQUE  # what is called with the environment
+SHORT: Final = frozenset(("bfloat16", "float16"))
 COMPILER: Final = "inductor"  # of torch.compile
 
 
-def resolve(target: str, device: str = CPU) -> Callable[..., Any]:
-    """`'aten.mm.default'` -> the torch operator, or its replacement on a device that lacks it. Raises CaptureError
-    where this torch has no such operator."""
+def resolve(target: str, device: str = CPU, mixed: bool = False) -> Callable[..., Any]:
+    """`'aten.mm.default'` -> the torch operator, or its replacement on a device that lacks it, as a processor does some
+    whose values are `mixed` of short and fp32. Raises CaptureError where this torch has no such operator."""
     import partita.tracing.recurrent  # noqa: F401  registers the operators that are kept whole
 
     if device != CPU and target in TWINS:
         return TWINS[target]
+    if device == CPU and mixed and target in layer_norm.TWINS:
+        return layer_norm.TWINS[target]
     if target == "aten.view_as_complex.default":
         return as_complex
     found: Any = torch.ops
@@ -60,6 +63,12 @@ def resolve(target: str, device: str = CPU) -> Callable[..., Any]:
                 f"this torch has no operator {target}; capture the task again with the torch that runs it"
             )
     return found  # type: ignore[no-any-return]
+
+
+def mixed(graph: Graph, operator: Operator) -> bool:
+    """Whether an operator reads or makes fp32 beside what is short."""
+    dtypes = {graph.tensor(ref).dtype for ref in operator.reads()} | {out.dtype for out in operator.outputs if out}
+    return "float32" in dtypes and not dtypes.isdisjoint(SHORT)
 
 
 def as_complex(pairs: torch.Tensor) -> torch.Tensor:
@@ -150,7 +159,7 @@ class _Writer:
         """Put what an operator calls into the scope; the arguments ahead of its own."""
         drawing, found = WITHIN.get(operator.target), None
         if drawing is None:
-            found = resolve(operator.target, self.device)
+            found = resolve(operator.target, self.device, mixed(self.graph, operator))
         if not self.compiled or isinstance(found, torch._ops.OpOverload):
             self.scope[f"_{i}"] = drawing or found
             return ["env"] if drawing else []

@@ -19,6 +19,7 @@ from partita.graph.gc_pause import without_gc
 from partita.graph.graph import Graph, Optimizer
 from partita.graph.repeats import find_repeats
 from partita.task import PRECISIONS, Task
+from partita.tracing.activations import told_activations
 from partita.tracing.causal import told_causal
 from partita.tracing.convert import to_graph
 from partita.tracing.draws import with_sample_dims
@@ -105,16 +106,17 @@ def _traced(task: Task, batch: int, precision: str, optimizer: Optimizer, symbol
         return to_graph(task, trace_step(task, size, precision, real=real), size, optimizer)
 
     if not symbolic:
-        return _folded(told_causal(at(batch)))
+        return _told(at(batch))
     try:
-        return _folded(told_causal(with_sample_dims(unify(at, _sizes(task, precision), batch))))
+        return _told(with_sample_dims(unify(at, _sizes(task, precision), batch)))
     except Unlike as error:
         reason = f"it is not one step for any number of samples ({error})"
-        return _folded(told_causal(replace(at(batch), blind=reason)))
+        return _told(replace(at(batch), blind=reason))
 
 
-def _folded(graph: Graph) -> Graph:
-    """The graph with its repeated blocks known."""
+def _told(graph: Graph) -> Graph:
+    """The graph with what has a kernel of its own told as such, and its repeated blocks known."""
+    graph = told_activations(told_causal(graph))
     return replace(graph, repeats=find_repeats(graph))
 
 

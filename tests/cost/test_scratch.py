@@ -11,14 +11,15 @@ import torch
 from torch.nn import LSTM, Conv2d, Flatten, Linear, MaxPool2d, Sequential
 from torch.profiler import ProfilerActivity, profile
 
-from partita.cost.scratch import CONVOLUTIONS, SCORES, unfolded_bytes, working_bytes
+from partita.cost.scratch import CONVOLUTIONS, SCORES, WIDENED, unfolded_bytes, working_bytes
 from partita.graph.batch import substitute
 from partita.graph.graph import Graph
 from partita.graph.operator import Operator, Ref
+from partita.graph.precision import shortened
 from partita.graph.tensor import Tensor
 from partita.lab.processor import processor_here
 from partita.runtime.draws import DRAWING, DRAWS
-from partita.runtime.segment import resolve
+from partita.runtime.segment import mixed, resolve
 from partita.zoo.convolutional import digits_cnn
 from partita.zoo.tasks import on_digits
 from tests.captures import capture
@@ -157,3 +158,23 @@ def test_an_lstm_takes_its_weights_and_gates_once_more() -> None:
         assert expected == pytest.approx(taken_by(call, given), rel=0.05), operator.name
         for made, said in zip(call(*given), operator.outputs, strict=True):
             assert said is None or made.nbytes == pytest.approx(said.size(), rel=0.01, abs=3 * PAGE)
+
+
+def test_norms_of_short_rows_take_them_in_fp32() -> None:
+    def model() -> Sequential:
+        return Sequential(Flatten(), Linear(64, 4096), torch.nn.LayerNorm(4096), Linear(4096, 10))
+
+    graph = shortened(substitute(capture(on_digits("rows", model, 0.1)), 8 * BATCH), "bfloat16")
+    found = [operator for operator in graph.operators if operator.target in WIDENED]
+    assert len(found) == 2
+    for operator in found:
+        call = resolve(operator.target, mixed=mixed(graph, operator))
+        given = [_short(graph, each) for each in operator.arguments]
+        assert working_bytes(graph, operator, 8 * BATCH) == pytest.approx(taken_by(call, given), rel=0.1), operator.name
+
+
+def _short(graph: Graph, argument: Any) -> Any:
+    if not isinstance(argument, Ref):
+        return argument
+    tensor = graph.tensor(argument)
+    return torch.randn(tensor.shape).to(getattr(torch, tensor.dtype))  # type: ignore[arg-type]

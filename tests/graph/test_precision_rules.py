@@ -70,7 +70,7 @@ def differences(task: Task, graph: Graph, short: torch.dtype) -> dict[str, float
     return {name: float((wanted[name].double() - seen[name].double()).abs().max()) for name in wanted}
 
 
-@pytest.mark.parametrize("name", ["perceptron", "convnet", pytest.param("gpt2", marks=pytest.mark.slow), "resnet"])
+@pytest.mark.parametrize("name", ["perceptron", "convnet", pytest.param("bert", marks=pytest.mark.slow), "resnet"])
 @pytest.mark.parametrize("short", [torch.bfloat16, torch.float16])
 def test_a_step_is_plain_pytorchs_to_the_bit(name: str, short: torch.dtype) -> None:
     task = TASKS[name]() if name in TASKS else perceptron()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from partita.kernels import attention
+from partita.kernels import attention, layer_norm
 from partita.kernels.cards import ANYWHERE
 from partita.kernels.codecs import Kernel, kernel_of
 from partita.kernels.site import Site
@@ -80,6 +80,9 @@ def test_the_operator_is_chosen_by_the_device() -> None:
         assert resolve(target, CARD) is twin
         assert isinstance(resolve(target), torch._ops.OpOverload)
     assert resolve("aten.mm.default", CARD) is torch.ops.aten.mm.default
+    for target, twin in layer_norm.TWINS.items():
+        assert resolve(target, mixed=True) is twin
+        assert resolve(target, CARD, mixed=True) is resolve(target)
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=[cell.name for cell in CELLS])

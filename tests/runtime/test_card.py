@@ -13,7 +13,7 @@ import torch
 from partita import api
 from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.cluster.text import load_cluster
-from partita.kernels import attention, batch_norm, cards
+from partita.kernels import attention, batch_norm, cards, layer_norm
 from partita.lowering.lower import last_program
 from partita.plan.plan import Plan
 from partita.plan.wire import Codec
@@ -155,6 +155,21 @@ def test_attention_that_drops_weights_is_that_of_the_processor(dtype: torch.dtyp
     wide = {torch.float64: 1e-9, torch.float32: 1e-4}.get(dtype, 6e-2)
     for mine, theirs in zip((made, *found), (out, *wanted), strict=True):
         torch.testing.assert_close(mine.double().cpu(), theirs.double(), rtol=wide, atol=wide)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_norms_of_short_rows_are_those_of_the_processor(dtype: torch.dtype) -> None:
+    """Statistics stay fp32, and results are rounded once."""
+    x, d, weight, bias = (torch.randn(*size).to(dtype) for size in ((40, 96), (40, 96), (96,), (96,)))
+    name, backward, aten = "aten.native_layer_norm.default", "aten.native_layer_norm_backward.default", torch.ops.aten
+    out, *kept = layer_norm.TWINS[name](x, [96], weight, bias, 1e-5)
+    wanted = layer_norm.TWINS[backward](d, x, [96], *kept, weight, bias, [True, True, True])
+    there = [t.to(CARD) for t in (x, d, weight, bias)]
+    made, *own = aten.native_layer_norm(there[0], [96], *there[2:], 1e-5)
+    found = aten.native_layer_norm_backward(there[1], there[0], [96], *own, *there[2:], [True, True, True])
+    assert [t.dtype for t in (*own, made, *found)] == [torch.float32] * 2 + [dtype] * 4
+    for mine, theirs in zip((*own, made, *found), (*kept, out, *wanted), strict=True):
+        torch.testing.assert_close(mine.cpu(), theirs, rtol=torch.finfo(theirs.dtype).eps * 2, atol=1e-3)
 
 
 @pytest.mark.parametrize("shape", [(8, 5, 7, 9), (4, 3, 2, 6, 5), (16, 6)], ids=str)

@@ -11,6 +11,7 @@ from partita.graph.batch import substitute
 from partita.graph.graph import Graph
 from partita.graph.operator import Ref, Symbol
 from partita.graph.repeats import DROPPING
+from partita.runtime.segment import mixed, resolve
 from partita.tracing.draws import KeyedDraws, keyed_dropout, keyed_random, keyed_uniform
 from partita.tracing.prepare import flatten
 
@@ -45,8 +46,7 @@ def interpret(graph: Graph, model: torch.nn.Module, batch: Any, *, seed: int = 0
             empty = torch.empty(o.outputs[0].shape, dtype=getattr(torch, o.outputs[0].dtype))
             values[o.name] = keyed_random(arguments[0], arguments[1:], empty, uniform)
             continue
-        package, name, *overload = o.target.split(".")
-        function = getattr(getattr(getattr(torch.ops, package), name), *overload)
+        function = resolve(o.target, mixed=mixed(fixed, o))
         draws = KeyedDraws(seed, step, range(size))
         if o.target == DROPPING:
             draws.key = arguments.pop()
