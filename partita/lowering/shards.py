@@ -42,6 +42,7 @@ from partita.program.program import NORM, WEIGHT, Bucket, Lane, Program, Role, S
 from partita.wire.algorithms import PAIRWISE
 
 Groups = tuple[tuple[int, ...], ...]
+Holders = dict[str, set[int]]  # of each bucket the stages that hold a parameter of it
 WHOLE: Final = {
     Shard.OPTIMIZER: (Space.PARAMETER, Space.GRADIENT),
     Shard.GRADIENTS: (Space.PARAMETER,),
@@ -92,7 +93,7 @@ def even(elements: int, parts: int) -> tuple[int, ...]:
 
 
 def _shared(
-    program: Program, graph: Graph, memory: Memory, agreed: dict[str, Groups], held: dict[str, int]
+    program: Program, graph: Graph, memory: Memory, agreed: dict[str, Groups], held: Holders
 ) -> tuple[Bucket, ...]:
     found, load = [], dict.fromkeys(range(max(len(g) for groups in agreed.values() for g in groups)), 0)
     for bucket in program.buckets:
@@ -104,19 +105,18 @@ def _shared(
                 owner = min(range(size), key=lambda place: load[place])
                 load[owner] += bucket.size
                 edges = (0,) * (owner + 1) + (bucket.elements,) * (size - owner)
-            whole = WHOLE[memory.shard if held[bucket.name] < 2 else Shard.OPTIMIZER]
+            whole = WHOLE[memory.shard if len(held[bucket.name]) < 2 else Shard.OPTIMIZER]
             bucket = replace(bucket, shares=Shares(groups, edges, whole))
         found.append(bucket)
     return tuple(found)
 
 
-def _holders(program: Program) -> dict[str, int]:
-    """How many stages hold a parameter of each bucket."""
+def _holders(program: Program) -> Holders:
     stages: dict[str, set[int]] = {}
     for number, stage in enumerate(program.stages):
         for parameter in stage.parameters:
             stages.setdefault(parameter.name, set()).add(number)
-    return {b.name: len({n for piece in b.pieces for n in stages.get(piece.parameter, ())}) for b in program.buckets}
+    return {b.name: {n for piece in b.pieces for n in stages.get(piece.parameter, ())} for b in program.buckets}
 
 
 class _Writer:
@@ -124,10 +124,11 @@ class _Writer:
 
     `line` is what the compute lane does, `at` the place of each name in it; `wire`, `shard` and `updates` hold
     instructions by the place after which they can go on, which is the order in which their lanes take them: so nothing
-    waits for what comes behind it. What other stages come to as well is last: their places are not known here.
+    waits for what comes behind it. What other stages come to as well is last: their places are not known here; where
+    an earlier stage comes to it, whose backward pass ends later, also behind the gathers of what is this rank's alone.
     """
 
-    def __init__(self, program: Program, graph: Graph, memory: Memory, role: Role, held: dict[str, int]) -> None:
+    def __init__(self, program: Program, graph: Graph, memory: Memory, role: Role, held: Holders) -> None:
         self.program, self.graph, self.role = program, graph, role
         work = [i for i in role.on("compute") if isinstance(i.act, Compute | Pack)]
         self.held, self.acts = held, dict[str, Collective]()  # of each bucket one sum, in every microbatch
@@ -178,7 +179,7 @@ class _Writer:
             self.ready[act.bucket] = pack.name
             if not bucket.shares or (lasts[act.bucket] != pack.name and not divided):
                 continue
-            place = n if self.held[act.bucket] < 2 else len(self.line)
+            place = self._behind(act.bucket) if self._tied(act.bucket) else n
             self.ready[act.bucket] = self._sum(bucket, tag, pack.name, n, place, own.get(act.bucket, ""))
             if divided:
                 before = away[(len(room) - ROOM) % len(away)]
@@ -225,6 +226,7 @@ class _Writer:
             read = self.line[max(self.reads_at(bucket), default=0)].name
             waits = (After(self.ready[bucket.name]), *((After(read),) if bucket.keeps(Space.PARAMETER) else ()))
             place = max([packs[bucket.name], *(self.at[a.name] for a in waits if a.name in self.at)])
+            place = end if self._tied(bucket.name) else place
             name = bucket.name[1:]
             if summed:
                 scale = Scale(bucket.name, space=Space.GRADIENT, by=WEIGHT)
@@ -237,6 +239,16 @@ class _Writer:
             for one in bounded(bounded_by, shares, (everybody,), every, lane="update", wire="wire"):
                 (self.wire if one.lane == "wire" else self.updates).append((end, one))
 
+    def _tied(self, bucket: str) -> bool:
+        """Whether several stages hold a bucket."""
+        return len(self.held[bucket]) > 1
+
+    def _behind(self, bucket: str) -> int:
+        """Where the sum of a tied bucket stands. A bound on the norm waits for all sums before anything is updated."""
+        stage = min(i.act.stage for i in self.line if isinstance(i.act, Pack) and i.act.bucket == bucket)
+        waits = stage > min(self.held[bucket]) and not self.graph.clip_norm
+        return len(self.line) + 2 * waits
+
     def reads_at(self, bucket: Bucket) -> list[int]:
         """The places in the line of what reads a bucket's weights."""
         return [self.at[name] for name in self.reads[bucket.name]]
@@ -248,6 +260,7 @@ class _Writer:
             assert bucket.shares
             name = bucket.name[1:]
             act = Collective(Kind.ALL_GATHER, bucket.name, bucket.shares.groups, Space.PARAMETER)
-            self.wire.append((len(self.line) + 1, Instruction(f"G{name}", act, "wire", (After(f"U{name}"),))))
+            place = self._behind(bucket.name) + 1 if self._tied(bucket.name) else len(self.line) + 1
+            self.wire.append((place, Instruction(f"G{name}", act, "wire", (After(f"U{name}"),))))
             first = min(self.reads_at(bucket), default=0)
             self.line[first] = replace(self.line[first], after=(*self.line[first].after, After(f"G{name}", 1)))

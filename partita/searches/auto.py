@@ -195,7 +195,7 @@ def auto(
     whole = costs.source == shortlist.costs.source and objective in ("time", "time-to-loss")
     bounds = LowerBounds(graph, cluster, shortlist.measured)
     if whole and cluster.size > FEW_DEVICES:  # each plan takes the clock a while: those first that bounds point to
-        rest = best_first(estimates, bounds, costs, min(shortlist.seconds, default=inf), (), tell)
+        rest = best_first(estimates, bounds, costs, min(shortlist.seconds, default=inf) * (1 + SLACK), (), tell)
         recipes = {recipe_of(one) for one in rest.candidates}
         if any(one.fits for one in rest.candidates):  # and what is ranked beside it is of another recipe, or has codecs
             other = tuple(p for p in plans if p.name.split("(")[0] not in recipes)[: len(recipes) < 2]

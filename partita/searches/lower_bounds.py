@@ -9,30 +9,25 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import pairwise, product
-from typing import Final
 
 import numpy as np
 
 from partita.arrays import Ints, Reals
 from partita.cluster.cluster import Cluster
-from partita.cost.costs import NOTHING, Costs
+from partita.cost.costs import NOTHING, Costs, Touch
 from partita.graph.graph import Graph
 from partita.lowering.schedules import ROWS, under_way
 from partita.plan.memory import Recompute, Shard
 from partita.plan.schedule import Order
 from partita.recipes.catalogue import call
 from partita.searches.backward_memory import BackwardMemory, alone
+from partita.searches.circulation import GRADIENTS, ONCE, OPTIMIZER, PARAMETERS, every_pass, times
 from partita.searches.gathering import Gathers
 from partita.searches.pipes import ORDERS, Pipes
 from partita.searches.rounds import StageTimes, round_of
 from partita.searches.space import RECOMPUTES, SHARDS, Space
 from partita.searches.stage_costs import StageCosts
 from partita.units import Seconds
-
-# How often a minibatch's bytes go round at the least, whatever is kept from pass to pass: of all gradients or weights.
-PARAMETERS, GRADIENTS, OPTIMIZER = Shard.PARAMETERS, Shard.GRADIENTS, Shard.OPTIMIZER
-ONCE: Final = {Shard.NONE: 2, Shard.OPTIMIZER: 2, Shard.GRADIENTS: 1, Shard.PARAMETERS: 0}
-EVERY: Final = {Shard.NONE: 0, Shard.OPTIMIZER: 0, Shard.GRADIENTS: 1, Shard.PARAMETERS: 2}
 
 
 class LowerBounds:
@@ -74,7 +69,7 @@ class LowerBounds:
         price, chained, urgent = self._priced(space)
         even, chained = price * m / pipe, np.where(put_off, urgent, chained)
         total = np.where((pipe > 1) & ~round_, np.maximum(chained / (1 - (1 - 1 / m) ** pipe), even), even)
-        sent = (data - 1) / data * self.places.state.own.sum() / pipe * (_times(ONCE, shard) + m * _every(space))
+        sent = (data - 1) / data * self.places.state.own.sum() / pipe * (times(ONCE, shard) + m * every_pass(space))
         counts, at = np.unique(data, return_inverse=True)
         light = np.array([self.places.link_speeds.least_part(int(n)) for n in counts])[at]
         sent = sent * np.where(shard == 0, light, 1.0) / self.places.link_speeds.widest
@@ -117,17 +112,17 @@ class LowerBounds:
         """Seconds that no step of a point takes less than; if `closer`, also by way of all passes in their order, point
         by point."""
         found, shard, bucket = np.zeros(len(space)), space.column("shard"), space.column("bucket")
-        every = _every(space)
+        every = every_pass(space)
         for some, at, pipes in self.places.pipes(space):
             kinds = shard[some]
             # Of a place's state, and of what no other place has, what a rank sends to its like in one round of a ring.
             once = ((pipes.data - 1) / pipes.data)[:, None] / pipes.width
             part, own = (once * one.sum(axis=1) for one in (pipes.state, pipes.own))
-            times = _times(ONCE, kinds) + space.column("microbatches")[some] * every[some]
+            often = times(ONCE, kinds) + space.column("microbatches")[some] * every[some]
             passes = np.array([self._passes(pipes, part, updates) for updates in (False, True)])
             whole = (kinds == 0).astype(np.int64)
             sent = np.array([own.max(axis=1), (pipes.light * own).max(axis=1)])
-            found[some] = np.maximum(passes[whole, at], times * sent[whole, at])
+            found[some] = np.maximum(passes[whole, at], often * sent[whole, at])
             if closer and pipes.pipe > 1:
                 found[some] = np.maximum(found[some], self._in_order(pipes.each(at), part[at], kinds, bucket[some]))
         return found
@@ -167,11 +162,13 @@ class LowerBounds:
     def _in_order(self, pipes: Pipes, part: Reals, shard: Ints, bucket: Ints) -> Reals:
         """A round of each point's first place, by way of all passes in their order, and what follows them."""
         found = np.zeros(len(shard))
-        packs, steps = self._packs(pipes), self._steps(pipes) / pipes.peaks
+        copy, add = self.places.costs(1).copy, self.places.costs(1).add
+        packs = np.array([self._packed(pipes, copy.least(add)), self._packed(pipes, add)])
+        steps = self._steps(pipes) / pipes.peaks
         rounds = [self._rounds(pipes, part, whole) for whole in (False, True)]
         for i, (kind, most) in enumerate(zip(shard.tolist(), bucket.tolist(), strict=True)):
             first, update, tail, sent = int(pipes.first[i]), 0.0 if kind else steps[i, pipes.first[i]], 0.0, 0.0
-            begun, over = self._round(pipes, i, packs[i], SHARDS[kind], most)
+            begun, over = self._round(pipes, i, packs[:, i], SHARDS[kind], most)
             if pipes.data[i] > 1:
                 tail = self._tail(pipes, i, SHARDS[kind], most)
                 sent = begun + rounds[not kind][i, first] if pipes.chunks == 1 else 0.0
@@ -189,8 +186,13 @@ class LowerBounds:
             waits = self.gathers.crowded(pipes, i, rows, bucket, self.places.count, costs.wiring, costs.copy, packed)
         took = {"F": pipes.forward[i], "B": pipes.backward[i], "W": pipes.late[i]}
         seconds = {kind: (one / pipes.peaks[i]).ravel().tolist() for kind, one in took.items()}
-        behind = {kind: ((kind == packed) * packs / pipes.peaks[i]).ravel().tolist() for kind in took}
-        return round_of(rows, waits, StageTimes(seconds, behind, *self.places.transfers(pipes, i)), int(pipes.first[i]))
+        added = packs[1] if shard in (Shard.NONE, OPTIMIZER) else packs[0]  # else each is gone when the next is packed
+        first, others = (
+            {kind: ((kind == packed) * each / pipes.peaks[i]).ravel().tolist() for kind in took}
+            for each in (packs[0], added)
+        )
+        taken = StageTimes(seconds, first, others, *self.places.transfers(pipes, i))
+        return round_of(rows, waits, taken, int(pipes.first[i]))
 
     def _tail(self, pipes: Pipes, i: int, shard: Shard, bucket: int) -> Seconds:
         """Of the first place of the i-th point, between what it packs last and its next forward pass."""
@@ -201,9 +203,12 @@ class LowerBounds:
 
     def _packs(self, pipes: Pipes) -> Reals:
         """Core-seconds of packing the gradients of each stage, shape [points, chunks, places]."""
-        costs, several = self.places.costs(1), pipes.data * pipes.pipe > 1
-        pack = costs.copy.least(costs.add)
-        return (pack.element * pipes.state / self.graph.item + pack.tensor * pipes.tensors) * several[:, None, None]
+        costs = self.places.costs(1)
+        return self._packed(pipes, costs.copy.least(costs.add))
+
+    def _packed(self, pipes: Pipes, pack: Touch) -> Reals:
+        several, elements = pipes.data * pipes.pipe > 1, pipes.state / self.graph.item
+        return (pack.element * elements + pack.tensor * pipes.tensors) * several[:, None, None]
 
     def _steps(self, pipes: Pipes) -> Reals:
         """Core-seconds of updating all that each place has, shape [points, places]."""
@@ -303,16 +308,3 @@ def _after(pipe: int, m: int, chunks: int) -> Ints:
 def _many(order: Order, pipe: int, m: int, chunks: int) -> Ints:
     """Microbatches under way when the first backward pass begins, shape [chunks, places]."""
     return np.array([under_way(order, pipe, rank, m, chunks) for rank in range(pipe)]).T
-
-
-def _every(space: Space) -> Reals:
-    """How often a microbatch's bytes go round; where W computes again, weights may stay from its B on, and all the
-    while others come."""
-    off = np.array([order is Order.ZERO_BUBBLE for order in ORDERS])[space.column("schedule")]
-    stay = off & (space.column("recompute") > 0) & (space.column("shard") == SHARDS.index(PARAMETERS))
-    found: Reals = _times(EVERY, space.column("shard")) - stay
-    return found
-
-
-def _times(often: dict[Shard, int], shard: Ints) -> Reals:
-    return np.array([float(often[kind]) for kind in SHARDS])[shard]

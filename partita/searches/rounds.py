@@ -19,12 +19,13 @@ Each = Sequence[Seconds]
 
 @dataclass(frozen=True)
 class StageTimes:
-    """What the stages of one point take: seconds of their passes `took` and of packing what these complete (`packs`),
-    by kind of pass; of messages `there` from each stage to the next one, and `back`, -inf where nobody waits for
-    them."""
+    """What the stages of one point take: seconds of their passes `took`, of packing what these complete of the first
+    microbatch (`packs`) and of the others (`adds`), by kind of pass; of messages `there` from each stage to the next
+    one, and `back`, -inf where nobody waits for them."""
 
     took: dict[str, Each]
     packs: dict[str, Each]
+    adds: dict[str, Each]
     there: Each
     back: Each
 
@@ -52,7 +53,8 @@ def round_of(rows: Sequence[Row], waits: Sequence[Each], times: StageTimes, firs
                 ready = source + transfers[edge]
             start = max(free[place] + waits[place][at[place]], ready)
             ends[kind, stage, one.microbatch] = start + times.took[kind][stage]
-            free[place] = start + times.took[kind][stage] + times.packs[kind][stage]
+            behind = times.adds if one.microbatch else times.packs
+            free[place] = start + times.took[kind][stage] + behind[kind][stage]
             if place == first and kind == "B":
                 begun = start
             if step:

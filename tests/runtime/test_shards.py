@@ -10,11 +10,14 @@ import pytest
 import torch
 from torch import nn
 
+from partita.program.instruction import Collective, Kind, Update
+from partita.program.program import NORM
 from partita.recipes.catalogue import call
 from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, checked
 from partita.task import Task
 from tests.captures import capture
+from tests.programs import program_by
 from tests.runtime.padded import padded
 from tests.small import cluster_of, perceptron
 from tests.tracing.models import TASKS
@@ -176,3 +179,20 @@ def test_no_order_of_weighted_stages_gets_stuck(recipe: str, shard: str) -> None
         for rank, state in again.items():
             held = [p.name for p in graph.parameters if p.name in state.leaves]
             assert all(torch.equal(state.leaves[name], first[rank].leaves[name]) for name in held)
+
+
+@pytest.mark.parametrize("bound", [0.0, 0.05])
+def test_the_last_stage_gathers_its_own_weights_before_it_waits_for_the_first(bound: float) -> None:
+    """Of a tied weight the first stage's gradient comes last; a bound on the norm waits for it in any case."""
+    task = replace(TASKS["gpt2"](), name="gpt2-tied", clip_norm=bound or None)
+    machines, text = cluster_of(4), "one_f_one_b(stages=2,data=2,microbatches=2,shard=optimizer,bucket_bytes=3000)"
+    program = program_by(text, capture(task), machines)
+    for rank, first in ((0, True), (3, False)):
+        role = next(role for role in program.roles if rank in role.ranks)
+        wire = [i.act for i in role.on("wire") if isinstance(i.act, Collective) and i.act.bucket != NORM]
+        tied = next(n for n, act in enumerate(wire) if len(act.groups[0]) == 4 and act.kind is Kind.REDUCE_SCATTER)
+        own = [n for n, act in enumerate(wire) if len(act.groups[0]) == 2 and act.kind is Kind.ALL_GATHER]
+        assert (max(own) < tied) is not (first or bool(bound))
+        updates = [i.act.bucket for i in role.on("update") if isinstance(i.act, Update)]
+        assert updates[-1] == wire[tied].bucket
+    assert checked(task, lambda graph: call(text, graph, machines), machines)["max_difference"] <= TOLERANCE
