@@ -27,7 +27,7 @@ CORES: Final = frozenset(f"aten.{name}" for name in ("tanh", "erf", "sigmoid")) 
 LONGEST: Final = 16  # operators of a chain
 NUMBERS: Final = torch.linspace(-12.0, 12.0, 769, dtype=torch.float64)
 SLOPES: Final = (3.0 * NUMBERS).cos()
-CLOSE: Final = 1e-9  # constants may be written with ten digits
+CLOSE: Final = 1e-11  # constants may be written with ten digits
 
 
 @dataclass(frozen=True, slots=True)
