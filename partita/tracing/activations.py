@@ -21,12 +21,15 @@ from partita.graph.formula import kind_of
 from partita.graph.graph import Graph
 from partita.graph.operator import Argument, Operator, Ref
 from partita.graph.patterns_pointwise import POINTWISE
+from partita.graph.tensor import PRECISION_OF
 from partita.tracing.convert import tidy
 
 CORES: Final = frozenset(f"aten.{name}" for name in ("tanh", "erf", "sigmoid"))  # one of which each chain has
 LONGEST: Final = 16  # operators of a chain
-NUMBERS: Final = torch.linspace(-12.0, 12.0, 769, dtype=torch.float64)
-SLOPES: Final = (3.0 * NUMBERS).cos()
+NEAR: Final = torch.linspace(-12.0, 12.0, 769, dtype=torch.float64)
+FAR: Final = torch.logspace(1.1, 30.0, 128, dtype=torch.float64)  # what is clamped shows there
+NUMBERS: Final = torch.cat([-FAR.flip(0), NEAR, FAR])
+SLOPES: Final = torch.linspace(0.0, 72.0, len(NUMBERS), dtype=torch.float64).cos()
 CLOSE: Final = 1e-11  # constants may be written with ten digits
 
 
@@ -124,10 +127,11 @@ class _Teller:
     def told(self, given: Ref, chain: list[Operator]) -> dict[str, Operator]:
         """By the names of what they stand for, the operators of the activation that a chain is; none where it is none,
         or where somebody looks inside."""
-        last, names = chain[-1], {o.name for o in chain}
+        last, names, spec = chain[-1], {o.name for o in chain}, self.graph.tensor(given)
         places = sorted(place for name in names for place in self.behind.get(name, ()))
         back = [self.graph.operators[place] for place in places]
-        if any(self.leaves(o, {*names, *(b.name for b in back)}) for o in chain[:-1]):
+        seen = any(self.leaves(o, {*names, *(b.name for b in back)}) for o in chain[:-1])
+        if seen or spec.dtype not in PRECISION_OF or spec != self.graph.tensor(last.result(0)):
             return {}
         values: dict[Argument, Any] = {given: NUMBERS}
         _work_out(chain, values)

@@ -69,6 +69,12 @@ def test_it_may_stand_among_others() -> None:
     assert kinds_of(lambda x: KNOWN["sigmoid"][1](x * 2)) == ["mul", "silu", "silu_backward", "mul"]
 
 
+@pytest.mark.parametrize("most", [10.0, 1e9])
+def test_what_clamps_it_far_away_stays(most: float) -> None:
+    kinds = kinds_of(lambda x: KNOWN["sigmoid"][1](x).clamp(max=most))
+    assert {"silu", "clamp", "silu_backward"} <= {*kinds}
+
+
 OTHERS: dict[str, Formula] = {
     "another function": lambda x: x * torch.sigmoid(1.702 * x),
     "another constant": lambda x: 0.5 * x * (1.0 + torch.tanh(ROOT * (x + 0.0447 * torch.pow(x, 3.0)))),
