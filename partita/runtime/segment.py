@@ -30,17 +30,19 @@ import torch
 from partita.errors import CaptureError
 from partita.graph.graph import TANGENT, Graph
 from partita.graph.operator import Argument, Operator, Ref, Symbol
+from partita.graph.precision import ACCUMULATED
 from partita.graph.tensor import Affine, Ratio
 from partita.kernels import attention, batch_norm, layer_norm
+from partita.lowering.precision import SHORT
 from partita.runtime.device import CPU
 from partita.runtime.draws import DRAWING
 from partita.runtime.whole import OPAQUE
+from partita.tracing.calls import call_of
 
 Environment = dict[str, Any]
 Leaves = dict[str, torch.Tensor]
 TWINS: Final = {**attention.TWINS, **batch_norm.TWINS}  # on accelerators
 WITHIN: Final = DRAWING | OPAQUE  # what is called with the environment
-SHORT: Final = frozenset(("bfloat16", "float16"))
 COMPILER: Final = "inductor"  # of torch.compile
 
 
@@ -55,20 +57,16 @@ def resolve(target: str, device: str = CPU, mixed: bool = False) -> Callable[...
         return layer_norm.TWINS[target]
     if target == "aten.view_as_complex.default":
         return as_complex
-    found: Any = torch.ops
-    for part in target.split("."):
-        found = getattr(found, part, None)
-        if found is None:
-            raise CaptureError(
-                f"this torch has no operator {target}; capture the task again with the torch that runs it"
-            )
+    found = call_of(target)
+    if found is None:
+        raise CaptureError(f"this torch has no operator {target}; capture the task again with the torch that runs it")
     return found  # type: ignore[no-any-return]
 
 
 def mixed(graph: Graph, operator: Operator) -> bool:
     """Whether an operator reads or makes fp32 beside what is short."""
     dtypes = {graph.tensor(ref).dtype for ref in operator.reads()} | {out.dtype for out in operator.outputs if out}
-    return "float32" in dtypes and not dtypes.isdisjoint(SHORT)
+    return ACCUMULATED in dtypes and not dtypes.isdisjoint(SHORT.values())
 
 
 def as_complex(pairs: torch.Tensor) -> torch.Tensor:

@@ -37,6 +37,7 @@ from partita.units import Bytes, Seconds
 from partita.wire.codec import SPECS
 
 SLACK: Final = 0.15  # by which the formula may overrate a peak
+UNDERRATED: Final = 0.15  # by which it may underrate a step, so that none is as fast as it says
 OTHER_RECIPES: Final = ("ps_sync", "pipe_sgd", "local_sgd")  # what the grid has no column for
 # What joins them where `allow` lets it through: recipes as they are, and codecs of gradients that are all-reduced.
 DELAYED: Final = ("ps_async", "downpour", "ssp", "softsync", "dynsgd", "dc_asgd")
@@ -195,7 +196,8 @@ def auto(
     whole = costs.source == shortlist.costs.source and objective in ("time", "time-to-loss")
     bounds = LowerBounds(graph, cluster, shortlist.measured)
     if whole and cluster.size > FEW_DEVICES:  # each plan takes the clock a while: those first that bounds point to
-        rest = best_first(estimates, bounds, costs, min(shortlist.seconds, default=inf) * (1 + SLACK), (), tell)
+        least = min(shortlist.seconds, default=inf)
+        rest = best_first(estimates, bounds, costs, least * (1 + UNDERRATED), (), tell)
         recipes = {recipe_of(one) for one in rest.candidates}
         if any(one.fits for one in rest.candidates):  # and what is ranked beside it is of another recipe, or has codecs
             other = tuple(p for p in plans if p.name.split("(")[0] not in recipes)[: len(recipes) < 2]

@@ -19,9 +19,11 @@ from torch.nn import functional
 
 from partita.graph.formula import kind_of
 from partita.graph.graph import Graph
+from partita.graph.homes import homes_of
 from partita.graph.operator import Argument, Operator, Ref
 from partita.graph.patterns_pointwise import POINTWISE
 from partita.graph.tensor import PRECISION_OF
+from partita.tracing.calls import call_of
 from partita.tracing.convert import tidy
 
 CORES: Final = frozenset(f"aten.{name}" for name in ("tanh", "erf", "sigmoid"))  # one of which each chain has
@@ -66,13 +68,9 @@ class _Teller:
     graph: Graph
 
     @cached_property
-    def readers(self) -> dict[str, list[Operator]]:
-        """Of each maker or leaf the operators that read it, in order."""
-        found: dict[str, list[Operator]] = {}
-        for operator in self.graph.operators:
-            for name in dict.fromkeys(ref.name for ref in operator.reads()):
-                found.setdefault(name, []).append(operator)
-        return found
+    def readers(self) -> dict[str, list[int]]:
+        """Of each maker or leaf the places of the operators that read it."""
+        return homes_of(self.graph).readers
 
     @cached_property
     def behind(self) -> dict[str, list[int]]:
@@ -112,8 +110,8 @@ class _Teller:
 
     def of_one(self, given: Ref) -> list[Operator]:
         """Forward operators that read nothing but a value and what each other make of it."""
-        index, made, found = self.graph.index, {given}, list[Operator]()
-        waiting = {index[o.name] for o in self.readers.get(given.name, ())}
+        made, found = {given}, list[Operator]()
+        waiting = {*self.readers.get(given.name, ())}
         while waiting and len(found) < LONGEST:
             place = min(waiting)
             waiting.discard(place)
@@ -121,7 +119,7 @@ class _Teller:
             if place < self.graph.forward_length and _plain(operator) and made.issuperset(operator.reads()):
                 found.append(operator)
                 made.add(operator.result(0))
-                waiting |= {index[o.name] for o in self.readers.get(operator.name, ())}
+                waiting.update(self.readers.get(operator.name, ()))
         return found
 
     def told(self, given: Ref, chain: list[Operator]) -> dict[str, Operator]:
@@ -162,7 +160,8 @@ class _Teller:
 
     def leaves(self, operator: Operator, names: Container[str]) -> bool:
         """Whether anybody but `names` has a use for what an operator makes."""
-        return operator.name in self.results or any(r.name not in names for r in self.readers.get(operator.name, ()))
+        readers = (self.graph.operators[place] for place in self.readers.get(operator.name, ()))
+        return operator.name in self.results or any(reader.name not in names for reader in readers)
 
 
 def _plain(operator: Operator) -> bool:
@@ -175,12 +174,8 @@ def _plain(operator: Operator) -> bool:
 def _work_out(chain: list[Operator], values: dict[Argument, Any]) -> None:
     """Add what operators make of numbers to `values`."""
     for operator in chain:
-        function: Any = torch.ops
-        for part in operator.target.split("."):
-            function = getattr(function, part)
-        values[operator.result(0)] = function(
-            *(values.get(a, a) for a in operator.arguments), **dict(operator.keywords)
-        )
+        given = (values.get(argument, argument) for argument in operator.arguments)
+        values[operator.result(0)] = call_of(operator.target)(*given, **dict(operator.keywords))
 
 
 def _alike(found: torch.Tensor, wanted: torch.Tensor) -> bool:

@@ -1,9 +1,11 @@
-"""A call of an ATen operator, as it is recorded."""
+"""Calls of torch operators: as they are recorded, and by name."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,3 +20,11 @@ class AtenCall:
     sequence: int
     module: str
     source: str
+
+
+def call_of(target: str) -> Any:
+    """`'aten.mm.default'` -> the torch operator; None where this torch has no such one."""
+    found: Any = torch.ops
+    for part in target.split("."):
+        found = getattr(found, part, None)
+    return found

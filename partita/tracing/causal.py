@@ -22,6 +22,7 @@ from partita.graph.graph import TANGENT, Graph
 from partita.graph.operator import Argument, Operator, Ref, Symbol, reading
 from partita.graph.repeats import DROPPING
 from partita.tracing.boxes import Box, Value
+from partita.tracing.calls import call_of
 from partita.tracing.convert import tidy
 from partita.tracing.values import Boxes, TooLarge, made
 
@@ -130,13 +131,10 @@ class _Values:
                 flat = torch.frombuffer(bytearray(constant.data), dtype=getattr(torch, constant.tensor.dtype))
                 return flat.reshape(constant.tensor.shape)  # type: ignore[arg-type]
         operator = self.graph.operators[self.graph.index[name]]
-        function: Any = torch.ops
-        for part in operator.target.split("."):
-            function = getattr(function, part)
         like = [torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta") for t in operator.outputs if t]  # type: ignore[arg-type]
         told = {name: self._given(value) for name, value in operator.keywords}
         arguments = [self._given(argument) for argument in operator.arguments]
-        return made(function, arguments, told, None if operator.several else like[0])
+        return made(call_of(operator.target), arguments, told, None if operator.several else like[0])
 
     def _given(self, argument: Argument) -> Any:
         if isinstance(argument, Ref):
