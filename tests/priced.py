@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
-from partita.cost.costs import Costs, Touch
+from partita.cost.costs import Costs
+from partita.cost.touch import Touch
 from partita.cost.wiring import Wiring
 from partita.graph.batch import substitute
 from partita.graph.graph import Graph

@@ -7,13 +7,14 @@ quota. The bytes that messages put on links are not here: `simulator/transfers` 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, final
 
 from partita.cluster.cluster import Cluster, Port
 from partita.cost.scratch import Processor
-from partita.cost.wiring import ALONE, Circle, Wiring
+from partita.cost.touch import NOTHING, Calls, Touch
+from partita.cost.wiring import ALONE, RARELY, Circle, Post, Wiring
 from partita.cost.workspaces import NONE, Workspaces
 from partita.errors import CostError
 from partita.graph.fusing import Part, parts_of
@@ -61,24 +62,6 @@ class Demand:
     latency: Seconds = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Touch:
-    """Core-seconds of one pass over some tensors: those for each `tensor`, each `element`, and once for the `call`."""
-
-    tensor: Seconds
-    element: Seconds
-    call: Seconds = 0.0
-
-    def of(self, elements: float, tensors: float = 1.0) -> Seconds:
-        """Core-seconds of a pass over `elements` elements in `tensors` tensors."""
-        return self.call + self.tensor * tensors + self.element * elements
-
-    def least(self, other: Touch) -> Touch:
-        """What no pass of either takes less than."""
-        return Touch(min(self.tensor, other.tensor), min(self.element, other.element), min(self.call, other.call))
-
-
-NOTHING: Final = Touch(0.0, 0.0)
 CORRECTING: Final = 4  # additions that a server's correction of a gradient takes as long as
 CASTS: Final = 1.5  # copies: a short gradient to a long one and back for the weight, 6 of a copy's 8 bytes each
 MERGING: Final = 60.0  # copies of an element that merging an entry of a sparse stream takes as long as
@@ -102,6 +85,7 @@ class Costs:
     `copy`, `add`, `update` (an optimizer's step), `update_unpacked` (a step with gradients that were not packed, piece
     by piece; None: as `update`), `load` (an element is a sample; samples `at_hand` are not read ahead), `codecs` (codec
     as text -> encoding, decoding). Messages: `wiring`. Every instruction takes `instruction` core-seconds besides.
+    `again` has what instructions and passes take right behind other short ones (None: the same).
     Devices: `slowdowns` has for each rank how many times as long it takes, since two cores of one machine are not
     always equally fast (empty: 1); `unevenness` is the standard deviation over the mean of what one and the same work
     takes on a device; `hosts` says which emulated devices share cores, `processor` of what kind these are, `workspaces`
@@ -130,9 +114,21 @@ class Costs:
     at_hand: bool = False
     launching: Costs | None = None
     update_unpacked: Touch | None = None
+    again: Calls | None = None
     _sums: dict[tuple[int, int, int, int, bool], tuple[Graph, Seconds]] = field(
         default_factory=dict, repr=False, compare=False
     )
+
+    @cached_property
+    def behind(self) -> Costs:
+        """The costs of instructions that come right behind other short ones; none takes less."""
+        again = self.again
+        if again is None:
+            return self
+        return replace(
+            self, instruction=again.instruction, copy=again.copy, add=again.add, update=again.update,
+            update_unpacked=again.update_unpacked, again=None,
+        )  # fmt: skip
 
     def speed(self, rank: int) -> float:
         """The speed of a rank's device; 1 is that of the device on which core-seconds were measured."""
@@ -183,9 +179,9 @@ class Costs:
             raise CostError(f"no cost is known for {key}; probe the task on this cluster first")
         return self.operators[key]
 
-    def demand(self, program: Program, act: Act, circle: Circle = ALONE) -> Demand:
-        """What an act needs of each rank that carries it out, apart from links; `circle` is the group of a
-        collective."""
+    def demand(self, program: Program, act: Act, circle: Circle = ALONE, post: Post = RARELY) -> Demand:
+        """What an act needs of each rank that carries it out, apart from links; `circle` is the group of a collective,
+        and `post` tells how a rank has messages."""
         own = self.instruction
         match act:
             case Load():
@@ -223,7 +219,7 @@ class Costs:
             case Snapshot():
                 return Demand(own + self.copy.of(program.bucket[act.bucket].elements))
             case Collective() | Send() | Receive():
-                return self._transport(program, act, circle)
+                return self._transport(program, act, circle, post)
 
     def _coding(self, program: Program, name: str, way: int) -> Seconds:
         """Core-seconds of encoding a bucket (`way` 0) or of decoding one coding of it (1). If ranks own parts of the
@@ -251,13 +247,14 @@ class Costs:
         spent = (act.need > 1 or act.drop) * _over(bucket, self.add) + CORRECTING * len(act.corrections) * added
         return spent + (0.0 if act.drop else _over(bucket, self.update) / act.need)
 
-    def _transport(self, program: Program, act: Collective | Send | Receive, circle: Circle) -> Demand:
+    def _transport(self, program: Program, act: Collective | Send | Receive, circle: Circle, post: Post) -> Demand:
         w, size, ranks = self.wiring, program.payload(act), circle.ranks
-        if isinstance(act, Send):
-            return Demand(w.starting(value=act.space is Space.VALUE) + w.sent * size)
-        if isinstance(act, Receive):
+        if isinstance(act, Send | Receive):
             value = act.space is Space.VALUE
-            return Demand(w.starting(value=value) + w.received * size, w.crossing if value else w.message)
+            start = w.starting(size, post, value=value)
+            if isinstance(act, Send):
+                return Demand(start + w.sent * size)
+            return Demand(start + w.received * size, w.crossing if value else w.message)
         if not by_messages(act):
             return Demand(w.reducing(size, circle, act.kind), w.waiting(size, circle, act.kind))
         if by_hops(act):

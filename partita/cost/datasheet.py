@@ -9,9 +9,10 @@ from statistics import median
 from typing import Final
 
 from partita.cluster.cluster import Cluster, Device
-from partita.cost.costs import Costs, Touch
+from partita.cost.costs import Costs
 from partita.cost.fabric import of_hosts, wired
 from partita.cost.kernels import BANDWIDTH, KERNEL, MEMORY, exponentials, issue_of, multiplying, peak_of, streaming
+from partita.cost.touch import Touch
 from partita.cost.winograd import minimal_filtering
 from partita.cost.wiring import Wiring
 from partita.graph.contraction import contractions_of, scores_of

@@ -4,11 +4,15 @@ and again."""
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import Final
 
 from partita.cost.costs import Costs, Demand
-from partita.cost.wiring import ALONE, circle_of
+from partita.cost.wiring import ALONE, RARELY, Post, circle_of
 from partita.program.instruction import Act, Collective, Compute, Load, Pack, Receive, Send
-from partita.program.program import Program
+from partita.program.program import Policy, Program, Role
+from partita.units import Seconds
+
+SHORT: Final[Seconds] = 2.5e-4  # after which caches still have the worker's code, and what it touched
 
 
 class Prices:
@@ -18,13 +22,40 @@ class Prices:
         self.costs, self.program = costs, program
         self.known: dict[Hashable, Demand] = {}
 
-    def of(self, act: Act) -> Demand:
-        """What an act needs of each rank, of a collective in its first group. Raises CostError as `Costs.demand`."""
-        key = _priced_by(act)
+    def of(self, act: Act, *, behind: bool = False, post: Post = RARELY) -> Demand:
+        """What an act needs of each rank, of a collective in its first group, or right `behind` another short act that
+        moves nothing, or of a rank with such a `post`. Raises CostError as `Costs.demand`."""
+        key = behind, post, _priced_by(act)
         if key not in self.known:
             among = circle_of(act.groups[0], self.costs.cluster) if isinstance(act, Collective) else ALONE
-            self.known[key] = self.costs.demand(self.program, act, among)
+            costs = self.costs.behind if behind else self.costs
+            self.known[key] = costs.demand(self.program, act, among, post)
         return self.known[key]
+
+    def of_role(self, role: Role) -> list[Demand]:
+        """What each instruction of a role needs. In a lane that goes in order one that waits for no other lane finds
+        what a short one before it, or one of the same bucket, has left in the caches.
+
+            compute   F.................. | P | A |        P behind a long act, A right behind P
+        """
+        found, post = dict[str, Demand](), post_of(self.program, role)
+        for lane in role.lanes:
+            body, short, bucket = role.on(lane.name), False, ""
+            names = {i.name for i in body}
+            for i in body:
+                moves, mine = isinstance(i.act, Collective | Send | Receive), getattr(i.act, "bucket", "")
+                waits = moves or any(after.name not in names for after in i.after)
+                behind = not waits and (short or mine == bucket != "")
+                found[i.name] = self.of(i.act, behind=behind, post=post)
+                bucket = "" if moves or lane.policy is not Policy.ORDER else mine
+                short = lane.policy is Policy.ORDER and not moves and found[i.name].core < SHORT
+        return [found[i.name] for i in role.instructions]
+
+
+def post_of(program: Program, role: Role) -> Post:
+    """How a rank of the role has messages."""
+    many = sum(isinstance(i.act, Send | Receive) for i in role.instructions) / max(program.steps, 1)
+    return Post(max(many, 1.0), any(isinstance(i.act, Compute) for i in role.instructions))
 
 
 def _priced_by(act: Act) -> Hashable:

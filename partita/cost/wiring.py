@@ -67,23 +67,36 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
+class Post:
+    """How a rank has messages: so `many` in a step, and whether it `computes` meanwhile."""
+
+    many: float = 1.0
+    computes: bool = True
+
+
+RARELY: Final = Post()
+
+
+@dataclass(frozen=True, slots=True)
 class Wiring:
     """The costs of a transport.
 
-    `start` is core-seconds for each call, `sent`, `received` and `reduced` core-seconds for each byte; `message` is the
+    `start` is core-seconds for each call, `starts` those by how many messages a rank has in a step (none: the
+    same), `serving` the same of one that computes nothing (none: as `starts`), `waking` by size what one takes more
+    at either end (none: nothing), `sent`, `received` and `reduced` core-seconds for each byte; `message` is the
     latency of a message between lanes, `value` that of one from computing to computing, which wakes no lane, and
-    `value_start` core-seconds of its calls (None: the same), `hops` by size that of each of a chain of messages (none:
-    the same) and `hop_start` core-seconds of its calls at either end (None: the same); `curves` has the costs of
-    collectives; `efficiency` is the fraction of a link's bandwidth that payload gets, `inside` that of links within a
-    machine (None: the same). `overlap` has, by ascending size, the factor by which a collective takes longer while its
-    ranks compute (none: it does not), `gather_overlap` that of a gather or scatter (none: the same), `message_overlap`
-    that of a message, `hop_overlap` that of a hop; `disturbance` core-seconds by which computing takes longer for each
-    byte that its rank sends or receives meanwhile, `coding` for each core-second in which another lane codes;
-    `congestion` the factor by which messages take more of the ports of a rank that hears from several others while it
-    speaks to them, such as a server's: their queues overflow; `crowding` the same between two such ranks, by the number
-    of others with which each has messages at once (none: as `congestion`). `queue` has, by size of messages, how many
-    bytes of those that one rank sends to several at once leave in the order in which they were posted, before the
-    others share.
+    `value_start` core- seconds of its calls (None: the same), `hops` by size that of each of a chain of messages
+    (none: the same) and `hop_start` core-seconds of its calls at either end (None: the same); `curves` has the
+    costs of collectives; `efficiency` is the fraction of a link's bandwidth that payload gets, `inside` that of
+    links within a machine (None: the same). `overlap` has, by ascending size, the factor by which a collective
+    takes longer while its ranks compute (none: it does not), `gather_overlap` that of a gather or scatter (none:
+    the same), `message_overlap` that of a message, `hop_overlap` that of a hop; `disturbance` core-seconds by which
+    computing takes longer for each byte that its rank sends or receives meanwhile, `coding` for each core-second in
+    which another lane codes; `congestion` the factor by which messages take more of the ports of a rank that hears
+    from several others while it speaks to them, such as a server's: their queues overflow; `crowding` the same
+    between two such ranks, by the number of others with which each has messages at once (none: as `congestion`).
+    `queue` has, by size of messages, how many bytes of those that one rank sends to several at once leave in the
+    order in which they were posted, before the others share.
     """
 
     start: Seconds = 100e-6
@@ -107,15 +120,23 @@ class Wiring:
     hop_overlap: tuple[tuple[Bytes, float], ...] = ()
     gather_overlap: tuple[tuple[Bytes, float], ...] = ()
     hop_start: Seconds | None = None
+    starts: tuple[tuple[float, Seconds], ...] = ()
+    serving: tuple[tuple[float, Seconds], ...] = ()
+    waking: tuple[tuple[float, Seconds], ...] = ()
 
     @property
     def crossing(self) -> Seconds:
         """Latency of a message of values from stage to stage."""
         return self.message if self.value is None else self.value
 
-    def starting(self, *, value: bool) -> Seconds:
-        """Core-seconds of the call of a message, of values from stage to stage or of anything else."""
-        return self.start if self.value_start is None or not value else self.value_start
+    def starting(self, size: Bytes, post: Post = RARELY, *, value: bool = False) -> Seconds:
+        """Core-seconds of the call of a message of `size` bytes, of values from stage to stage or of anything else:
+        linear in the logarithms of the size and of how many the rank has."""
+        rows = self.serving if self.serving and not post.computes else self.starts
+        start = float(_between(rows, np.array([post.many], np.float64))[0]) if rows else self.start
+        if value:  # who waits for it is awake
+            return start if self.value_start is None else min(start, self.value_start)
+        return start + (float(_between(self.waking, np.array([size], np.float64))[0]) if self.waking else 0.0)
 
     @property
     def hopping_start(self) -> Seconds:
@@ -219,8 +240,8 @@ class Wiring:
         return port.link.bandwidth * (inside if port.path in cluster.inside else self.efficiency)
 
 
-def _between(rows: Sequence[tuple[Bytes, float]], sizes: Reals) -> Reals:
-    """What rows (bytes, value), by ascending size, say of these sizes: linear in the logarithm of the size."""
+def _between(rows: Sequence[tuple[float, float]], sizes: Reals) -> Reals:
+    """What rows (size, value), by ascending size, say of these sizes: linear in the logarithm of the size."""
     known, values = np.array(rows, np.float64).T
     found: Reals = np.interp(np.log(np.maximum(sizes, 1.0)), np.log(known), values)
     return found

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import Any, Final
+from typing import Any
 
 from partita.cost.costs import Costs
-from partita.lab.replies import touch_of
+from partita.lab.replies import touch_of, touches_of
 from partita.units import Seconds
-
-TOUCHES: Final = ("copy", "add", "update", "update_unpacked", "load")
 
 
 def launches_of(replies: Sequence[Mapping[str, Any]]) -> dict[str, Seconds]:
@@ -26,6 +24,6 @@ def with_launching(costs: Costs, launches: Mapping[str, Seconds], touches: Seque
     sides = [each for reply in touches for each in reply["launching"]]
     if not sides:
         return costs
-    found: dict[str, Any] = {name: touch_of(sides, name) for name in TOUCHES}
+    found: dict[str, Any] = {**touches_of(sides), "load": touch_of(sides, "load"), "operators": launches}
     instruction = median(each["instruction"] for each in sides)
-    return replace(costs, launching=replace(costs, operators=launches, instruction=instruction, _sums={}, **found))
+    return replace(costs, launching=replace(costs, instruction=instruction, _sums={}, **found))

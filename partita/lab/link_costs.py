@@ -20,6 +20,7 @@ from partita.telling import Tell
 from partita.units import Bytes, BytesPerSecond, Seconds
 
 BUCKET: Final[Bytes] = 2**22
+SMALL: Final[Bytes] = 2**14  # of a message that comes as a whole
 USUAL: Final = 0.95  # of a link's bandwidth is left for payload, where the processor is what limits a collective
 
 
@@ -44,11 +45,12 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
     `hosts`.
 
     A message of n bytes takes the sender `start + sent n` and the receiver `start + received n` core-seconds, where
-    `start` is the mean of what small ones in a row take at their two ends. What an all-reduce takes beyond those of its
-    2 (p-1)/p n bytes is its additions. By how much longer the largest messages of a chain take than smaller ones tells
-    the fraction of the bandwidth that payload gets, and the largest all-reduce by how much more of it such a sum takes
-    than its bytes would, unless the processor limits them. What a round of computing and a collective, or this alone,
-    takes beyond the seconds of its computing, of its bytes and of its core-seconds is latency.
+    `start` is what small ones to ranks that compute take at either end, of a few in a step. What an all-reduce
+    takes beyond those of its 2 (p-1)/p n bytes is its additions. By how much longer the largest messages of a chain
+    take than smaller ones tells the fraction of the bandwidth that payload gets, and the largest all-reduce by how
+    much more of it such a sum takes than its bytes would, unless the processor limits them. What a round of
+    computing and a collective, or this alone, takes beyond the seconds of its computing, of its bytes and of its
+    core-seconds is latency.
     """
     share = 2 * (cluster.size - 1) / cluster.size
     curve, scatter, gather = (_rounds(replies, kind) for kind in CURVED)
@@ -73,15 +75,32 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
 
         return tuple((one.size, max(latency(one), 1e-6), one.core, part) for one in rounds)
 
-    start = (replies[0]["row"] + replies[1]["row"]) / 2
+    calls = _starts(replies, (sent + received) / 2)
     called = (replies[0]["value"][1] + replies[1]["value"][1]) / 2
     alone = Wiring(
-        start, max(replies[1]["lone"][0] - start, 1e-6),
-        Measured(waits(curve, share), waits(scatter, share / 2), waits(gather, share / 2)),
-        sent, received, reduced, efficiency, value=max(replies[1]["value"][0] - called, 1e-6),
-        value_start=median(reply["handed"] for reply in replies if reply["handed"]),
+        message=max(replies[1]["lone"][0] - calls["start"], 1e-6),
+        curves=Measured(waits(curve, share), waits(scatter, share / 2), waits(gather, share / 2)),
+        sent=sent, received=received, reduced=reduced, efficiency=efficiency,
+        value=max(replies[1]["value"][0] - called, 1e-6),
+        value_start=median(reply["handed"] for reply in replies if reply["handed"]), **calls,
     )  # fmt: skip
     return _crowded(alone, replies, hops, slowest * efficiency, quota, spread)
+
+
+def _starts(replies: list[dict[str, Any]], each: Seconds) -> dict[str, Any]:
+    """What of a Wiring is about the calls of messages, where a byte takes `each` core-seconds at an end: medians over
+    the ranks."""
+
+    def rows(kind: str) -> list[tuple[int, Bytes, Seconds]]:
+        timed = zip(*(reply["posted"][kind] for reply in replies if reply["posted"][kind]), strict=True)
+        return [(*ranks[0][:2], median(row[2] for row in ranks)) for ranks in timed]
+
+    *busy, (_, size, whole) = rows("busy")
+    waking = max(whole - busy[0][2] - each * size, 0.0)
+    starts, serving = (tuple((many, seconds) for many, _, seconds in kind) for kind in (busy, rows("idle")))
+    start = median(seconds for _, seconds in starts)
+    edge = min(SMALL, size // 2)
+    return {"start": start, "starts": starts, "serving": serving, "waking": ((edge, 0.0), (size, waking))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +137,7 @@ def _crowded(
     """The costs of links where messages are not `alone`, but in chains (`hops`), in crowds or beside computing: on
     ports that let `width` bytes a second of payload through, with a `quota` of a core that `spread` ranks share."""
     circle, share, rate = Circle(len(replies)), 2 * (len(replies) - 1) / len(replies), min(quota, 1 / spread)
-    hop_start = max(hops[0].core / 2, alone.start)  # who waits for each message wakes up for each
+    hop_start = hops[0].core / 2  # who waits for each message wakes up for each
 
     def summed(size: Bytes, kind: Kind = Kind.ALL_REDUCE, share: float = share) -> Seconds:
         """What a collective takes by the clock beside computing."""

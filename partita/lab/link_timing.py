@@ -8,7 +8,7 @@ core-seconds where ranks have rested; and a message beside computing waits for a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from functools import partial
 from itertools import pairwise
 from statistics import fmean, median
@@ -20,7 +20,7 @@ import torch.distributed as dist
 from partita.lab.crowd_timing import congested_seconds, crowds_of, queued_seconds
 from partita.lab.extra_lane import PATIENCE, Call, ExtraLane
 from partita.lab.timing import AHEAD, computed, slowed_by
-from partita.lab.worker_timing import value_seconds
+from partita.lab.worker_timing import posted_seconds, value_seconds
 from partita.program.instruction import Kind
 from partita.runtime.device import CPU
 from partita.runtime.processes import Processes, clock_offset
@@ -32,7 +32,6 @@ OVERLAPPED: Final[tuple[Bytes, ...]] = (2**16, 2**18, 2**20)  # beside computing
 CHAINED: Final[tuple[Bytes, ...]] = (*OVERLAPPED, 2**22)
 DISTURBING: Final[Bytes] = 2**20
 MOST: Final = 20  # rounds of a small collective
-BETWEEN: Final[Seconds] = 3e-4  # of computing, from one message of a row to the next
 
 
 def wire_seconds(
@@ -187,30 +186,6 @@ def message_seconds(rank: int, sizes: tuple[Bytes, ...], repeats: int = 12) -> l
     return found
 
 
-def row_seconds(rank: int, many: int = 8, turns: int = 8) -> Seconds:
-    """Core-seconds of each of a row of small messages, from rank 0, where the computing thread starts one now and then,
-    to a lane of rank 1, which computes too: a median; 0 on other ranks. A lone one wakes a thread at each end; where
-    there are many, who is to wake up often is awake."""
-    lane, transport, found = ExtraLane(), Processes(rank), []
-    numbers = [torch.zeros(1) for _ in range(many)]
-    for _ in range(turns + 1):
-        dist.barrier()
-        computed(AHEAD)
-        begun, spent, going = time.process_time(), 0.0, list[Pending]()
-        if rank == 1:
-            going = [transport.receive(number, 0, "probe", 0) for number in numbers]
-            lane.begin(partial(awaited, going))
-        for number in numbers if rank < 2 else ():
-            spent += computed(BETWEEN)
-            if rank == 0:
-                going.append(transport.send(number, 1, "probe", 0))
-        if rank == 0:
-            lane.begin(partial(awaited, going))
-        lane.wait()
-        found.append((time.process_time() - begun - spent) / many)
-    return median(found[1:]) if rank < 2 else 0.0
-
-
 def hop_seconds(largest: Bytes, turns: int = 8) -> list[tuple[Bytes, Seconds, Seconds, Seconds]]:
     """(bytes, seconds, those in the quickest chain, this process's core-seconds) of each step of a chain in which every
     rank sends a message to the next one and has one from the one before: means; the slowest chain is left out, which
@@ -228,11 +203,6 @@ def hop_seconds(largest: Bytes, turns: int = 8) -> list[tuple[Bytes, Seconds, Se
             cores.append((time.process_time() - core) / many)
         found.append((size, fmean(sorted(walls[1:])[:-1]), min(walls[1:]), median(cores[1:])))
     return found
-
-
-def awaited(going: Iterable[Pending]) -> Steps:
-    """The ends of messages that are under way."""
-    yield from going
 
 
 def lone_seconds(rank: int, lane: ExtraLane | None = None, turns: int = 40) -> tuple[Seconds, Seconds]:
@@ -279,5 +249,5 @@ def rank_wires(
         "handed": value_seconds(rank, world),
         "lone": lone_seconds(rank, ExtraLane()),
     }
-    found |= {"row": row_seconds(rank), "hops": hop_seconds(sizes[-1])}
+    found |= {"posted": posted_seconds(rank, world, sizes[-1]), "hops": hop_seconds(sizes[-1])}
     return found | {kind: found[kind] + wire_seconds(Kind(kind), sizes, device=device) for kind in kinds}

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from math import gcd
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 
+from partita.cost.touch import NEAR
 from partita.graph.batch import substitute
 from partita.graph.graph import Graph
 from partita.graph.precision import shortened
@@ -23,7 +24,7 @@ from partita.lab.codecs import codec_seconds, coding_disturbance
 from partita.lab.opaque_timing import whole_seconds
 from partita.lab.operator_timing import TOTAL, seconds_in_turn
 from partita.lab.timing import cold_seconds, forget, thread_seconds
-from partita.lab.worker_timing import instruction_seconds
+from partita.lab.worker_timing import following_seconds, instruction_seconds
 from partita.lab.workspace_bytes import workspace_bytes
 from partita.runtime.device import CPU
 from partita.runtime.feed import Feed, floats_of
@@ -60,43 +61,36 @@ def reference_seconds(bench: Bench = HOST) -> Seconds:
     return min(cold_seconds(kernel, bench) if bench.each else thread_seconds(kernel) for _ in range(4))
 
 
+Passing: TypeAlias = Callable[[list[torch.Tensor]], Callable[[], Any]]  # what a pass makes of a list of tensors
+
+
 def touch_seconds(
-    passing: Callable[[list[torch.Tensor]], Callable[[], Any]], largest: int, bench: Bench = HOST,
-    dtype: torch.dtype = torch.float32,
-) -> tuple[Seconds, Seconds, Seconds]:  # fmt: skip
-    """(seconds a tensor, seconds an element, seconds a call) of what `passing` makes of a list of tensors of a dtype,
-    called again and again: of eight small ones, of 64, and of one with `largest` elements. A model's tensors together
-    are larger than a cache, so `largest` is as well."""
-    sizes = ([64] * 8, [64] * 64, [largest])
-    few, many, one = (
-        cold_seconds(passing([torch.randn(n, device=bench.device, dtype=dtype) for n in each]), bench) for each in sizes
-    )
+    passing: Passing, largest: int, bench: Bench = HOST, dtype: torch.dtype = torch.float32, *, again: bool = False
+) -> tuple[Seconds, Seconds, Seconds]:
+    """(seconds a tensor, seconds an element, seconds a call) of a pass over tensors of a dtype, called again and again,
+    after other work or right behind itself (`again`): over eight small ones, 64, and one with `largest` elements. A
+    model's tensors together are larger than a cache, so `largest` is as well, unless it is to be found in one."""
+
+    def seconds(sizes: list[int]) -> Seconds:
+        run = passing([torch.randn(n, device=bench.device, dtype=dtype) for n in sizes])
+        return cold_seconds(run, bench, again=again)
+
+    few, many, one = seconds([64] * 8), seconds([64] * 64), seconds([largest])
     tensor = max((many - few) / 56, 1e-7)
     call = max(few - 8 * tensor, 0.0)
     return tensor, max(one - call - tensor, 0.0) / largest, call
 
 
-def copies(
-    largest: int, bench: Bench = HOST, dtype: torch.dtype = torch.float32
-) -> dict[str, tuple[Seconds, Seconds, Seconds]]:
-    """Copying into and adding to a bucket of a dtype."""
-    found = {}
-    for name, function in (("copy", torch._foreach_copy_), ("add", torch._foreach_add_)):
+def passes_of(task: Task) -> dict[str, Passing]:
+    """Copying into and adding to a bucket, and a step of the task's optimizer where gradients lie beside each other
+    ("update") and where backward left them ("update_unpacked")."""
+    flat_rule = elementwise(task)
 
-        def passing(tensors: list[torch.Tensor], function: Any = function) -> Callable[[], Any]:
-            return partial(function, [torch.zeros_like(t) for t in tensors], tensors)
+    def through(function: Any) -> Passing:
+        return lambda tensors: partial(function, [torch.zeros_like(t) for t in tensors], tensors)
 
-        found[name] = touch_seconds(passing, largest, bench, dtype)
-    return found
-
-
-def updates(task: Task, largest: int, bench: Bench = HOST) -> dict[str, tuple[Seconds, Seconds, Seconds]]:
-    """(seconds a tensor, seconds an element, seconds a call) of the task's optimizer, where gradients lie beside each
-    other ("update") and where backward left them ("update_unpacked")."""
-    found, flat_rule = {}, elementwise(task)
-    for name, join in (("update", joins(task)), ("update_unpacked", False)):
-
-        def passing(tensors: list[torch.Tensor], join: bool = join) -> Callable[[], Any]:
+    def stepping(join: bool) -> Passing:
+        def passing(tensors: list[torch.Tensor]) -> Callable[[], Any]:
             flat, sizes = torch.cat(tensors), [len(t) for t in tensors]
             pieces = [piece if flat_rule else squarish(piece) for piece in torch.split(flat, sizes)]
             optimizer = task.optimizer(pieces)
@@ -104,8 +98,20 @@ def updates(task: Task, largest: int, bench: Bench = HOST) -> dict[str, tuple[Se
                 unit.tensor.grad = torch.randn_like(unit.tensor) * 1e-6
             return optimizer.step
 
-        found[name] = touch_seconds(passing, largest, bench, floats_of(task))
-    return found
+        return passing
+
+    return {
+        "copy": through(torch._foreach_copy_), "add": through(torch._foreach_add_),
+        "update": stepping(joins(task)), "update_unpacked": stepping(False),
+    }  # fmt: skip
+
+
+def touches(
+    task: Task, largest: int, bench: Bench = HOST, *, again: bool = False
+) -> dict[str, tuple[Seconds, Seconds, Seconds]]:
+    """`touch_seconds` of the passes over a model's own tensors."""
+    dtype, passes = floats_of(task), passes_of(task)
+    return {name: touch_seconds(passing, largest, bench, dtype, again=again) for name, passing in passes.items()}
 
 
 def squarish(vector: torch.Tensor) -> torch.Tensor:
@@ -182,18 +188,19 @@ def rank_touches(
     """Costs of passing through the tensors of a model of `elements`, of loading `count` samples, of an instruction, and
     of `codecs`, which encode so many elements at once; and on a card those of launching all that."""
     torch.manual_seed(0)
-    largest, dtype = min(max(elements, LARGEST[0]), LARGEST[1]), floats_of(task)
+    largest = min(max(elements, LARGEST[0]), LARGEST[1])
     bench, *launching = benches_of(device)
     with torch.no_grad():
         found: dict[str, Any] = {
-            **copies(largest, bench, dtype), **updates(task, largest, bench),
+            **touches(task, largest, bench),
             "load": load_seconds(task, count, device), "instruction": instruction_seconds(),
             "codecs": codec_seconds(codecs or {}), "at_hand": Feed(task, 0).at_hand,
             "coding": coding_disturbance() if codecs and device == CPU else 0.0,
         }  # fmt: skip
         host = {name: found[name] for name in ("load", "instruction")}
-        beside = [{**copies(largest, one, dtype), **updates(task, largest, one), **host} for one in launching]
+        beside = [{**touches(task, largest, one), **host} for one in launching]
         if launching:
             found |= {"load": bringing_seconds(task, count, bench), "instruction": NEVER}
+        again = {} if launching else touches(task, NEAR // 2, again=True)
         forget()
-        return found | {"launching": beside}
+        return found | {"launching": beside, "again": again, "following": following_seconds()}

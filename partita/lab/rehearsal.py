@@ -34,7 +34,7 @@ from partita.lab.monitor import Monitor
 from partita.lab.operator_timing import TOTAL
 from partita.lab.processor import processor_here
 from partita.lab.record import scratch
-from partita.lab.replies import coding_of, touch_of, with_coding, workspaces_of
+from partita.lab.replies import again_of, coding_of, touch_of, touches_of, with_coding, workspaces_of
 from partita.lab.slowdowns import of_all, pooled, steady
 from partita.lab.spares import Spares
 from partita.lab.worker_group import WorkerGroup
@@ -165,15 +165,14 @@ class Rehearsal:
                 "too slow; repeat on a quiet machine"
             ]
         costs = Costs(
-            self.graph, self.cluster, operators, copy=touch_of(touches, "copy"), add=touch_of(touches, "add"),
-            update=touch_of(touches, "update"), update_unpacked=touch_of(touches, "update_unpacked"),
-            load=touch_of(touches, "load"), sizes=tuple(batches), wiring=with_coding(wiring, touches),
+            self.graph, self.cluster, operators, **touches_of(touches), load=touch_of(touches, "load"),
+            sizes=tuple(batches), wiring=with_coding(wiring, touches),
             hosts=self.group.lab.hosts, instruction=median(reply["instruction"] for reply in touches),
             codecs={name: coding_of(touches, name) for name in codecs}, slowdowns=slowdowns,
             unevenness=fmean(self._unevenness), processor=processor_here(), workspaces=self.workspaces,
             at_hand=touches[0]["at_hand"],
         )  # fmt: skip
-        return with_launching(costs, self.launches, touches)
+        return with_launching(replace(costs, again=again_of(touches, costs)), self.launches, touches)
 
     def _batches(self, plans: Sequence[Plan]) -> tuple[list[int], list[int]]:
         """(batch sizes of plans for one device alone, those of plans for several)."""

@@ -5,16 +5,41 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
-from partita.cost.costs import Touch
+from partita.cost.costs import Costs
+from partita.cost.touch import Calls, Touch
 from partita.cost.wiring import Wiring
 from partita.cost.workspaces import Workspaces
+
+TOUCHES: Final = ("copy", "add", "update", "update_unpacked")  # passes over a model's own tensors
 
 
 def touch_of(replies: Sequence[Mapping[str, Any]], name: str) -> Touch:
     """A measured Touch, of each part the median over ranks."""
     return Touch(*(median(column) for column in zip(*(reply[name] for reply in replies), strict=True)))
+
+
+def touches_of(replies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The measured Touches over a model's own tensors, by their names in Costs."""
+    return {name: touch_of(replies, name) for name in TOUCHES}
+
+
+def again_of(replies: Sequence[Mapping[str, Any]], usual: Costs) -> Calls | None:
+    """What instructions take right behind short ones, of each part the median over ranks and no more than the `usual`
+    costs; None where it was not timed. What a cache does not hold takes what it usually takes."""
+
+    def again(name: str, usual: Touch) -> Touch:
+        found = touch_of([reply["again"] for reply in replies], name).least(usual)
+        return replace(found, far=usual.element - found.element)
+
+    if not replies[0]["again"]:
+        return None
+    assert usual.update_unpacked
+    return Calls(
+        min(median(reply["following"] for reply in replies), usual.instruction), again("copy", usual.copy),
+        again("add", usual.add), again("update", usual.update), again("update_unpacked", usual.update_unpacked),
+    )  # fmt: skip
 
 
 def coding_of(replies: Sequence[Mapping[str, Any]], name: str) -> tuple[Touch, Touch]:

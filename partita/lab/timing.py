@@ -42,15 +42,17 @@ def thread_seconds(run: Callable[[], Any], least: Seconds = LEAST) -> Seconds:
     return median(batches)
 
 
-def cold_seconds(run: Callable[[], Any], bench: Bench = HOST) -> Seconds:
+def cold_seconds(run: Callable[[], Any], bench: Bench = HOST, *, again: bool = False) -> Seconds:
     """Core-seconds of one `run` after other work, or seconds by the bench's clock: the median of 9 to 17 runs, fewer
-    if they take long."""
+    if they take long. `again`: of a second one right behind it, on a processor."""
     run()
     if bench.each:
         return median(bench.each([partial(disturb, bench.device), run] * TURNS[0])[1::2])
     turns: list[Seconds] = []
     while len(turns) < TURNS[0] or (len(turns) < TURNS[1] and sum(turns) < PATIENCE):
         disturb()
+        if again:
+            run()
         before = time.thread_time()
         run()
         turns.append(time.thread_time() - before)

@@ -6,12 +6,18 @@ a loop, but in the rounds of a little pipeline in which each rank is a stage, an
 
 rank 0   F F F F . . . . . . . . B B B B      F, B: the same piece of computing
 rank 1   . F F F F . . . . . . B B B B .      a message each way for each microbatch between neighbours
+
+And messages to a rank that waits for none of them before a round's end, one behind each piece, or several at once.
+
+rank 0   F F F F F F F F                      a message of each piece, or several
+rank 1   F F F F F F F F F                    the last one behind all messages
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import cache
 from statistics import median
 from typing import Final
 
@@ -34,19 +40,31 @@ from partita.runtime.segment import Environment, Leaves
 from partita.runtime.state import State
 from partita.runtime.worker import drive
 from partita.task import Task
-from partita.units import Seconds
+from partita.units import Bytes, Seconds
 
 MICROBATCHES: Final = 4
 PIECE: Final[Seconds] = 4e-4  # of computing
 ROUNDS: Final = 8
+FEW: Final = 3  # rounds, of many pieces
+ROW: Final = 8
+PIECES: Final = 8  # of a round with many messages
+TOGETHER: Final = 3  # messages that are posted at once, in a lane each
+LONG: Final[Bytes] = 2**18  # of a message that wakes threads as often as longer ones do
 TURNS: Final = 5
-NUMBER: Final = "number"
+NUMBERS: Final = tuple(f"number {n}" for n in range(TOGETHER))  # that a piece leaves
+NUMBER: Final = NUMBERS[0]
 
 
 def instruction_seconds() -> Seconds:
     """Core-seconds of the worker around an act that moves nothing, a median; a rank needs no other."""
     alone = pipeline(1)
     return max(_overhead(alone, 0) / len(alone.roles[0].instructions), 1e-6)
+
+
+def following_seconds() -> Seconds:
+    """The same of an act right behind one that took little, in its lane."""
+    one, many = (_overhead(pipeline(1, row), 0) for row in (1, ROW))
+    return max((many - one) / (2 * MICROBATCHES * (ROW - 1)), 1e-6)
 
 
 def value_seconds(rank: int, world: int) -> Seconds:
@@ -58,14 +76,59 @@ def value_seconds(rank: int, world: int) -> Seconds:
     return max((_overhead(whole, rank) - sum(computing) * own) / messages, 1e-6)
 
 
-def pipeline(world: int) -> Program:
-    """A Program of so many stages, one on each rank, whose only segment is a piece of computing."""
-    roles = [_stage(place, world) for place in range(world)]
+def posted_seconds(rank: int, world: int, largest: Bytes) -> dict[str, list[tuple[int, Bytes, Seconds]]]:
+    """(messages that a rank has in a round, bytes of each, core-seconds of each and of the worker around it), medians,
+    of messages to or from a rank that computes meanwhile ("busy"), and to one that does not ("idle"); none on a rank
+    without a partner. Where there are many, who is to wake up often is awake; one of many bytes wakes threads more than
+    once."""
+    rows = [("busy", *row) for row in ((1, 1, 4), (PIECES, 1, 4), (PIECES, TOGETHER, 4), (1, 1, min(LONG, largest)))]
+    rows += [("idle", 1, 1, 4), ("idle", PIECES, TOGETHER, 4)]
+
+    @cache
+    def spent(kind: str, pieces: int, each: int, size: Bytes) -> Seconds:
+        rounds = ROUNDS if pieces == 1 else FEW
+        return _overhead(couples(world, pieces, each, size, idle=kind == "idle"), rank, rounds)
+
+    found: dict[str, list[tuple[int, Bytes, Seconds]]] = {"busy": [], "idle": []}
+    for kind, pieces, each, size in rows:
+        beyond = spent(kind, pieces, each, size) - spent(kind, pieces, 0, 4)
+        if (kind == "busy" or rank % 2) and rank ^ 1 < world:
+            found[kind].append((pieces * each, size, max(beyond / (pieces * each), 1e-6)))
+    return found
+
+
+def couples(world: int, pieces: int, each: int, size: Bytes, *, idle: bool = False) -> Program:
+    """A Program in which every even rank sends so many messages of `size` bytes behind `each` of the pieces of
+    computing to the next rank, which computes as many, or is `idle`."""
+    roles = [_half(rank, pieces, each, idle) for rank in range(world // 2 * 2)]
+    parcels = tuple(Parcel(name, ((name, Tensor((size // 4,), "float32")),), 1) for name in NUMBERS)
+    return Program("worker", tuple(roles), (Segment("piece", 0, 0, 1, 1.0),), (), 1, parcels=parcels)
+
+
+def _half(rank: int, pieces: int, each: int, idle: bool) -> Role:
+    """One of a couple; both compute one piece more, the receiver behind all messages."""
+    found, mate, sends, end = list[Instruction](), rank ^ 1, rank % 2 == 0, str(pieces)
+    for k in map(str, range(pieces + 1)):
+        found.append(Instruction(f"L{k}", Load((0,), 0, k, 1.0, fetch=False), "data"))
+        taken = tuple(After(i.name) for i in found if isinstance(i.act, Receive)) if k == end else ()
+        if sends or k == end or not idle:
+            found.append(Instruction(f"F{k}", Compute("piece", k), "compute", (After(f"L{k}"), *taken)))
+        for name in NUMBERS[:each] if k != end else ():
+            key, act = f"{rank // 2}.{k}.{name}", Send if sends else Receive
+            after, lane = (f"F{k}", f"to {name}") if sends else (f"L{k}", f"from {name}")
+            found.append(Instruction(f"M{k}.{name}", act(name, (mate,), key, Space.VALUE, k), lane, (After(after),)))
+    return Role(f"half {rank}", (rank,), tuple(found), tuple(map(Lane, dict.fromkeys(i.lane for i in found))))
+
+
+def pipeline(world: int, row: int = 0) -> Program:
+    """A Program of so many stages, one on each rank, whose only segment is a piece of computing; a `row` of acts that
+    do nothing follows each."""
+    roles = [_stage(place, world, row) for place in range(world)]
     parcel = Parcel(NUMBER, ((NUMBER, Tensor((1,), "float32")),), 1)
     return Program("worker", tuple(roles), (Segment("piece", 0, 0, 1, 1.0),), (), 1, parcels=(parcel,))
 
 
-def _stage(place: int, world: int) -> Role:
+def _stage(place: int, world: int, row: int) -> Role:
     """Forward waits for the stage before it, backward for the one behind it."""
     found = list[Instruction]()
     for step, source, target in (("F", place - 1, place + 1), ("B", place + 1, place - 1)):
@@ -79,6 +142,8 @@ def _stage(place: int, world: int) -> Role:
                 found.append(Instruction(f"R{step}{k}", taken, f"from {source}"))
                 before.append(After(f"R{step}{k}"))
             found.append(Instruction(f"{step}{k}", Compute("piece", k), "compute", tuple(before)))
+            for part in (f"{k}.{n}" for n in range(row)):
+                found.append(Instruction(f"{step}{part}", Load((0,), 0, part, 1.0, fetch=False), "compute"))
             if 0 <= target < world:
                 given = Send(NUMBER, (target,), f"{step}{k}>{target}", Space.VALUE, k)
                 found.append(Instruction(f"S{step}{k}", given, f"to {target}", (After(f"{step}{k}"),)))
@@ -86,27 +151,31 @@ def _stage(place: int, world: int) -> Role:
     return Role(f"stage {place}", (place,), tuple(found), tuple(lanes))
 
 
-def _overhead(program: Program, rank: int) -> Seconds:
-    """Core-seconds of this process in a round, beyond those of computing: a median. The ranks of the program begin each
-    turn together."""
+def _overhead(program: Program, rank: int, rounds: int = ROUNDS) -> Seconds:
+    """Core-seconds of this process in a round, beyond those of computing: a median. All ranks begin each turn together;
+    one that the program has no role for has none."""
     pieces, found = list[Seconds](), list[Seconds]()
+    if rank >= program.size:
+        for _ in range(TURNS + 1):
+            dist.barrier()
+        return 0.0
     driven = _rank(program, rank, pieces)
     for turn in range(TURNS + 1):
         if program.size > 1:
             dist.barrier()
         pieces.clear()
         begun = time.process_time()
-        drive(driven, Interval((turn + 1) * ROUNDS, turn * ROUNDS, drain=False), lambda round: False, PATIENCE)
-        found.append((time.process_time() - begun - sum(pieces)) / ROUNDS)
+        drive(driven, Interval((turn + 1) * rounds, turn * rounds, drain=False), lambda round: False, PATIENCE)
+        found.append((time.process_time() - begun - sum(pieces)) / rounds)
     return median(found[1:])
 
 
 def _rank(program: Program, rank: int, pieces: list[Seconds]) -> Rank:
-    """A rank that has one number and no graph; its segment notes how long it has computed."""
-    number = torch.zeros(1)
+    """A rank that has a few numbers and no graph; its segment notes how long it has computed."""
+    number = torch.zeros(program.parcels[0].size // 4)
 
     def piece(environment: Environment, leaves: Leaves) -> None:
-        environment[NUMBER] = number
+        environment.update(dict.fromkeys(NUMBERS, number))
         pieces.append(computed(PIECE))
 
     graph = Graph("worker", 1, (), (), (), (), (), Ref("none"), None, ())

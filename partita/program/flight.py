@@ -1,4 +1,4 @@
-"""The bytes that an instruction has in flight while it holds its lane."""
+"""What an instruction has in flight while it holds its lane: with whom, and how many bytes."""
 
 from __future__ import annotations
 
@@ -11,3 +11,8 @@ def in_flight(program: Program, role: Role, one: Instruction) -> Bytes:
     """Bytes of the instruction's own message, or of the message whose end it waits for (`until`)."""
     act = role.on_name[one.until].act if one.until else one.act
     return program.payload(act) if isinstance(act, Collective | Send | Receive) else 0
+
+
+def peers_of(act: Send | Receive) -> tuple[int, ...]:
+    """To whom, or from whom, each rank of a role has a message; one rank for all, or one for each."""
+    return act.to if isinstance(act, Send) else act.source

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from partita.program.flight import peers_of
 from partita.program.instruction import Collective, Instruction, Receive, Send
 from partita.program.program import Program
 from partita.units import Seconds
@@ -111,7 +112,7 @@ def _peers(program: Program, rank: int, instruction: Instruction) -> list[tuple[
         group = next(group for group in act.groups if rank in group)
         return [(peer, instruction.name) for peer in group if peer != rank]
     if isinstance(act, Send | Receive):
-        peer = role.mine(act.to if isinstance(act, Send) else act.source, rank)
+        peer = role.mine(peers_of(act), rank)
         other = Receive if isinstance(act, Send) else Send
         theirs: Sequence[Instruction] = program.role_of[peer].instructions
         return [(peer, i.name) for i in theirs if isinstance(i.act, other) and i.act.key == act.key]

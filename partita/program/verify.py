@@ -13,6 +13,7 @@ import numpy as np
 
 from partita.arrays import Ints
 from partita.errors import ProgramError
+from partita.program.flight import peers_of
 from partita.program.gate import opens
 from partita.program.instruction import After, Collective, Gate, Instruction, Receive, Send
 from partita.program.program import Policy, Program, Role
@@ -65,7 +66,7 @@ def _ends(program: Program, numbers: dict[str, int]) -> Iterator[Ints]:
         for role, i in program.instructions():
             if isinstance(i.act, kind):
                 first = numbers.setdefault(i.act.key, len(numbers)) * size
-                ranks, peers = array(role.ranks), array(i.act.to if isinstance(i.act, Send) else i.act.source)
+                ranks, peers = array(role.ranks), array(peers_of(i.act))
                 source, target = (ranks, peers) if kind is Send else (peers, ranks)
                 found.append((first + source) * size + target)
         yield np.sort(np.concatenate(found))

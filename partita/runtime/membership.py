@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from partita.program.absence import entered, left_out
+from partita.program.flight import peers_of
 from partita.program.instruction import Act, Apply, Instruction, Receive, Send
 from partita.runtime.rank import Rank
 from partita.runtime.transport import PeerGone, Pending, Steps
@@ -94,7 +95,7 @@ def other_end(rank: Rank, act: Act) -> int:
     """The rank at the other end of a message if the run can do without it; otherwise -1."""
     if not rank.spare or not isinstance(act, Send | Receive):
         return -1
-    peer = rank.role.mine(act.to if isinstance(act, Send) else act.source, rank.rank)
+    peer = rank.role.mine(peers_of(act), rank.rank)
     return peer if peer in rank.spare else -1
 
 

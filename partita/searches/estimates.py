@@ -198,7 +198,7 @@ class StepTerms:
         bandwidth, latency = (column[self.space.column("data")] for column in link_speeds.apart)
         size = self.place["crossing"] * self.samples
         wire = size / (self.width * bandwidth)
-        core = (wiring.starting(value=True) + max(wiring.sent, wiring.received) * size) / self.speed
+        core = (wiring.starting(4, value=True) + max(wiring.sent, wiring.received) * size) / self.speed
         there = self.pipe > 1
         return (wiring.crossing + latency + np.maximum(core, wire)) * there, core * there, wire * there
 

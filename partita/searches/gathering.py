@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
-from partita.cost.costs import Touch
+from partita.cost.touch import Touch
 from partita.cost.wiring import Circle, Wiring
 from partita.graph.graph import Graph
 from partita.graph.homes import homes_of

@@ -14,7 +14,8 @@ import numpy as np
 
 from partita.arrays import Ints, Reals
 from partita.cluster.cluster import Cluster
-from partita.cost.costs import NOTHING, Costs, Touch
+from partita.cost.costs import Costs
+from partita.cost.touch import NOTHING, Touch
 from partita.graph.graph import Graph
 from partita.lowering.schedules import ROWS, under_way
 from partita.plan.memory import Recompute, Shard

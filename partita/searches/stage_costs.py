@@ -62,10 +62,12 @@ class StageCosts:
         self.starts = cache(self._starts)
 
     def _costs(self, size: int) -> Costs:
-        """Of the side, device or host, that is slower where every device has its part of a minibatch."""
+        """Of the side, device or host, that is slower where every device has its part of a minibatch: what no
+        instruction takes less than."""
         usual = max(self.batch // self.cluster.size, 1) if self.graph.symbolic else self.graph.batch
         host = self.sheet(size).launching
-        return host if host and slower(self.sheet(usual), usual) is not self.sheet(usual) else self.sheet(size)
+        found = host if host and slower(self.sheet(usual), usual) is not self.sheet(usual) else self.sheet(size)
+        return found.behind
 
     def pipes(self, space: Space) -> Iterator[tuple[Ints, Ints, Pipes]]:
         """(points, the entry of each one in the pipes, the pipes) by the length of pipes and their chunks."""

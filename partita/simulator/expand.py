@@ -105,7 +105,7 @@ def _work(draft: Draft, layout: Layout, role: Role, prices: Prices, ports: Ports
     """What each instruction asks of its own processor and of the cores that this shares with others."""
     seats, ranks = layout.seats(role), layout.kinds[role.name]
     alone = list(role.computing)
-    priced = [prices.of(i.act) if own else Demand() for i, own in zip(role.instructions, alone, strict=True)]
+    priced = [demand if own else Demand() for demand, own in zip(prices.of_role(role), alone, strict=True)]
     core, latency = np.array([(demand.core, demand.latency) for demand in priced], np.float64).reshape(-1, 2).T
     work = core[:, None] / speeds(prices.costs, layout.program)[ranks]
     draft.latency[seats], draft.least[seats] = latency[:, None], work

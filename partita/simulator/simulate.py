@@ -170,9 +170,7 @@ def core_seconds(program: Program, costs: Costs) -> tuple[Seconds, ...]:
     """Core-seconds that each rank's instructions take in one step, on its own device."""
     spent, prices = [0.0] * program.size, Prices(costs, program)
     for role in program.roles:
-        total = 0.0
-        for i in role.instructions:
-            total += prices.of(i.act).core
+        total = sum(demand.core for demand in prices.of_role(role))
         for rank in role.ranks:
             spent[rank] = total / costs.speed(rank) / max(program.steps, 1)
     return tuple(spent)

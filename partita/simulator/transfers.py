@@ -15,7 +15,10 @@ import numpy as np
 
 from partita.arrays import Flags, Ints, Reals
 from partita.cost.costs import Costs
+from partita.cost.prices import post_of
+from partita.cost.wiring import Post
 from partita.errors import ProgramError
+from partita.program.flight import peers_of
 from partita.program.instruction import Instruction, Receive, Send, Space
 from partita.program.program import Program, Role
 from partita.simulator.collectives import collectives, flowing
@@ -135,15 +138,16 @@ def _ends(
     ranks = {role.name: np.array(role.ranks, np.int64) for role in program.roles}
     width, ranked = [len(role.ranks) for role, _ in found], cache(_ranked)
     peers, numbers, prices = [np.zeros(0, np.int64)], [], []
-    known: dict[tuple[type, Space, str], tuple[Seconds, Seconds, Bytes]] = {}  # of what is moved, whoever does it
+    known: dict[tuple[type, Space, str, Post], tuple[Seconds, Seconds, Bytes]] = {}  # of what is moved
+    posts = {role.name: post_of(program, role) for role in program.roles}
     for role, i in found:
-        act = i.act
+        act, post = i.act, posts[role.name]
         assert isinstance(act, Send | Receive)
-        moved = (type(act), act.space, act.bucket)
+        moved = (type(act), act.space, act.bucket, post)
         if moved not in known:
-            demand = costs.demand(program, act)
+            demand = costs.demand(program, act, post=post)
             known[moved] = (demand.core, demand.latency, program.payload(act))
-        peers.append(ranked(act.to if isinstance(act, Send) else act.source, len(role.ranks)))
+        peers.append(ranked(peers_of(act), len(role.ranks)))
         numbers.append((keys.setdefault(act.key, len(keys)), slots[role.name][i.name]))
         prices.append(known[moved])
     key, slot = np.repeat(np.array(numbers, np.int64).reshape(-1, 2), width, axis=0).T

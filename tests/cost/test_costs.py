@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.cost.costs import Touch
 from partita.cost.datasheet import datasheet_costs
 from partita.cost.memory import peak_memory
 from partita.cost.naive import naive
 from partita.cost.prices import Prices
 from partita.cost.rings import bytes_sent
+from partita.cost.touch import Touch
 from partita.cost.wiring import ALONE, circle_of
 from partita.errors import CostError
 from partita.graph.graph import Graph, Optimizer

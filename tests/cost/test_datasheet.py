@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.cluster.cluster import Cluster, Device
-from partita.cost.costs import Costs, Touch
+from partita.cost.costs import Costs
 from partita.cost.datasheet import LAUNCH, VIEW, datasheet_costs, operator_seconds, passes_of, roofline
 from partita.cost.kernels import (
     ISSUE,
@@ -25,6 +25,7 @@ from partita.cost.kernels import (
     streaming,
 )  # fmt: skip
 from partita.cost.launching import joined, sides, slower
+from partita.cost.touch import Touch
 from partita.cost.winograd import filtering, minimal_filtering
 from partita.graph.contraction import Contraction, contractions_of
 from partita.graph.graph import Graph, Optimizer, Parameter

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from partita.cost.costs import Touch
+from partita.cost.touch import Touch
 from partita.cost.workspaces import NONE
 from partita.lab import workspace_bytes
 from partita.lab.bench import HOST, LONGEST, SPARE, AcceleratorTimer, benches_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partita.cost.costs import Touch
+from partita.cost.touch import Touch
 from partita.lab.codecs import codec_seconds, coded_elements
 from partita.program.instruction import Decode, Encode
 from partita.recipes.catalogue import call

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
-from partita.cost.wiring import ALONE, CURVED, Circle, Wiring
+from partita.cost.wiring import ALONE, CURVED, Circle, Post, Wiring
 from partita.lab.crowd_timing import crowds_of
 from partita.lab.link_costs import kinds_of, queue_of, wiring_of
 from partita.program.instruction import Kind
@@ -20,6 +20,8 @@ from tests.programs import program_by
 from tests.small import layers
 
 RATE, LATENCY, AHEAD, START, EACH = 1e8, 2e-3, 1e-3, 1e-4, 1e-10
+BUSY = [(1, 4, 2 * START), (8, 4, START), (24, 4, START / 2), (1, 2**18, 5 * START + EACH * 2**18)]
+POSTED = {"busy": BUSY, "idle": [(1, 4, START), (24, 4, START / 4)]}
 SIZES = (4, 2**16, 2**20, 2**22)
 
 
@@ -31,7 +33,7 @@ def made_up(congestion: float, ranks: int = 4) -> list[dict[str, Any]]:
     }
     reply["message"] = [(n, 3 * START + EACH * n) for n in SIZES]  # lone ones
     hops = [(n, 2e-4 + max(n / RATE, 2 * START + 2 * EACH * n)) for n in SIZES]
-    reply["row"], reply["hops"] = START, [(n, wall, wall, 2 * START) for n, wall in hops]
+    reply["posted"], reply["hops"] = POSTED, [(n, wall, wall, 2 * START) for n, wall in hops]
     reply["value"], reply["lone"], reply["handed"] = (5 * START, 2 * START), (START + 7e-4, 3 * START), 4 * START
     reply["overlapped"] = {}
     reply["congested"] = [(n, 8, 8 * n * (congestion if n == SIZES[-1] else 0.98) / RATE) for n in SIZES[1:]]
@@ -47,6 +49,11 @@ def test_the_laws_are_found_again(congestion: float) -> None:
     assert found.efficiency == pytest.approx(1.0, abs=1e-3)
     assert [row[1] for row in found.curves.of(Kind.ALL_REDUCE, ALONE)] == pytest.approx([LATENCY] * 4, rel=0.01)
     assert (found.start, found.message) == pytest.approx((START, 7e-4), rel=0.01)
+    starts = [found.starting(4, Post(n)) for n in (1, 8, 24, 72)]
+    assert starts == pytest.approx([2 * START, START, START / 2, START / 2])
+    assert [found.starting(4, Post(n, computes=False)) for n in (1, 24)] == pytest.approx([START, START / 4])
+    waking = [found.starting(size, Post(8)) - START for size in (2**10, 2**14, 2**16, 2**18, 2**22)]
+    assert waking == pytest.approx([0.0, 0.0, 1.5 * START, 3 * START, 3 * START])
     assert (found.value, found.value_start) == pytest.approx((3 * START, 4 * START))
     assert found.hops == tuple((n, pytest.approx(2e-4, rel=0.01)) for n in SIZES)
     assert (found.sent, found.received) == pytest.approx((EACH, EACH))

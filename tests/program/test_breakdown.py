@@ -6,7 +6,7 @@ from dataclasses import astuple, replace
 
 import pytest
 
-from partita.cost.costs import Touch
+from partita.cost.touch import Touch
 from partita.program.breakdown import breakdown
 from partita.program.timeline import Breakdown
 from partita.simulator.simulate import simulate

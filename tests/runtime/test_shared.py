@@ -12,7 +12,7 @@ import torch
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.cluster.text import load_cluster
-from partita.cost.costs import Touch
+from partita.cost.touch import Touch
 from partita.errors import PlanError, RunError
 from partita.graph.graph import Graph
 from partita.kernels.shared import add_racing, added_plainly

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from partita.cost.costs import Costs, Touch
+from partita.cost.costs import Costs
+from partita.cost.touch import Touch
 from partita.lowering.lower import last_program
 from partita.plan.plan import Plan
 from partita.recipes.catalogue import call

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
-from partita.cost.costs import Costs, Host, Touch
+from partita.cost.costs import Costs, Host
 from partita.cost.datasheet import datasheet_costs
+from partita.cost.touch import Touch
 from partita.graph.graph import Graph, Optimizer
 from partita.graph.operator import Operator, Phase, Ref, reading
 from partita.graph.tensor import Tensor

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from partita.__main__ import main
-from partita.cost.costs import Touch
+from partita.cost.touch import Touch
 from partita.errors import OptionError
 from partita.graph.text import write_graph
 from partita.recipes.catalogue import call

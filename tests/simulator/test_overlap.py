@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.cost.costs import Costs, Touch
+from partita.cost.costs import Costs
+from partita.cost.touch import Touch
 from partita.cost.wiring import Wiring
 from partita.graph.graph import Graph
 from partita.program.program import Program

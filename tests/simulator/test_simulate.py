@@ -7,8 +7,9 @@ from itertools import pairwise
 import pytest
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
-from partita.cost.costs import Costs, Touch
+from partita.cost.costs import Costs
 from partita.cost.rings import bytes_sent
+from partita.cost.touch import Touch
 from partita.graph.graph import Graph
 from partita.lowering.lower import last_program
 from partita.plan.mesh import Mesh

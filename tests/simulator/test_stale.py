@@ -7,7 +7,7 @@ from itertools import groupby
 import pytest
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
-from partita.cost.costs import Touch
+from partita.cost.touch import Touch
 from partita.program.ledger import Merge, staleness_of, steady, step_of
 from partita.program.timeline import Timeline
 from partita.simulator.simulate import simulate

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
-from partita.cost.costs import Costs, Touch
+from partita.cost.costs import Costs
+from partita.cost.touch import Touch
 from partita.cost.wiring import Wiring
 from partita.program.instruction import After, Collective, Instruction, Kind, Receive, Send, Update
 from partita.program.program import Bucket, Lane, Policy, Program, Role

@@ -1,0 +1,44 @@
+"""What a pass over tensors costs a core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from partita.units import Seconds
+
+NEAR: Final = 2**17  # elements that a core's own cache still holds when they are touched again
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """Core-seconds of one pass over some tensors: those for each `tensor`, each `element`, and once for the `call`; and
+    `far`, what each element beyond the first NEAR takes more, where these were in a cache."""
+
+    tensor: Seconds
+    element: Seconds
+    call: Seconds = 0.0
+    far: Seconds = 0.0
+
+    def of(self, elements: float, tensors: float = 1.0) -> Seconds:
+        """Core-seconds of a pass over `elements` elements in `tensors` tensors."""
+        return self.call + self.tensor * tensors + self.element * elements + self.far * max(elements - NEAR, 0.0)
+
+    def least(self, other: Touch) -> Touch:
+        """What no pass of either takes less than."""
+        return Touch(min(self.tensor, other.tensor), min(self.element, other.element), min(self.call, other.call))
+
+
+NOTHING: Final = Touch(0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What short instructions take: core-seconds of the worker around each `instruction`, and passes over tensors, as
+    in Costs."""
+
+    instruction: Seconds
+    copy: Touch
+    add: Touch
+    update: Touch
+    update_unpacked: Touch | None = None

@@ -1,0 +1,70 @@
+"""What comes right behind a short act of its lane, or one of the same bucket, finds it in the caches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from partita.cost.costs import Costs
+from partita.cost.prices import SHORT, Prices, post_of
+from partita.cost.touch import NEAR, Calls, Touch
+from partita.program.instruction import Compute, Pack, Send, Update
+from partita.program.program import Program
+from tests.priced import FREE, priced, whole_cores
+from tests.programs import program_by
+from tests.small import two_layers
+
+COLD, WARM = 1e-4, 1e-5
+
+
+def given(recipe: str, *, operator: float) -> tuple[Program, Costs]:
+    graph, machines = two_layers(), whole_cores(3 if recipe.startswith("ps") else 2, 1e8)
+    program = program_by(recipe, graph, machines)
+    costs = priced(graph, machines, sorted({s.batch for s in program.segments}), operator=operator)
+    return program, replace(costs, instruction=COLD, again=Calls(WARM, FREE, FREE, FREE))
+
+
+@pytest.mark.parametrize(("operator", "own"), [(1e-7, WARM), (SHORT, COLD)])
+def test_an_act_behind_a_short_one_is_cheaper(operator: float, own: float) -> None:
+    program, costs = given("ddp", operator=operator)
+    role = program.roles[0]
+    lane = role.on(role.leading)
+    prices = dict(zip((i.name for i in role.instructions), Prices(costs, program).of_role(role), strict=True))
+    packs = [i for i in lane if isinstance(i.act, Pack)]
+    assert packs
+    assert {prices[i.name].core for i in packs} == {own}
+
+
+def test_who_waits_for_another_lane_begins_anew() -> None:
+    program, costs = given("ddp", operator=1e-7)
+    role = program.roles[0]
+    prices = dict(zip((i.name for i in role.instructions), Prices(costs, program).of_role(role), strict=True))
+    lane = role.on(role.leading)
+    inside = {i.name for i in lane}
+    waiting = [i for i in lane if any(after.name not in inside for after in i.after)]
+    assert {type(i.act) for i in waiting} == {Compute, Update}
+    assert all(prices[i.name].core >= COLD for i in waiting)
+
+
+def test_none_is_dearer_than_without_what_was_timed_behind_others() -> None:
+    program, costs = given("ps_sync", operator=1e-7)
+    for role in program.roles:
+        found = Prices(costs, program).of_role(role)
+        plain = Prices(replace(costs, again=None), program).of_role(role)
+        assert all(one.core <= other.core for one, other in zip(found, plain, strict=True))
+
+
+def test_what_a_cache_does_not_hold_is_as_far_away_as_ever() -> None:
+    near = Touch(0.0, 1e-10, 0.0, far=2e-10)
+    assert near.of(NEAR) == pytest.approx(NEAR * 1e-10)
+    assert near.of(3 * NEAR) == pytest.approx(NEAR * 1e-10 + 2 * NEAR * 3e-10)
+
+
+def test_a_server_does_not_compute_and_has_all_messages() -> None:
+    program, _ = given("ps_sync(servers=1)", operator=1e-7)
+    posts = {role.name: post_of(program, role) for role in program.roles}
+    sends = {role.name: sum(isinstance(i.act, Send) for i in role.instructions) for role in program.roles}
+    idle = [name for name, post in posts.items() if not post.computes]
+    assert len(idle) == 1
+    assert posts[idle[0]].many == 2 * sends[idle[0]]
