@@ -97,7 +97,9 @@ def _starts(replies: list[dict[str, Any]], each: Seconds) -> dict[str, Any]:
 
     *busy, (_, size, whole) = rows("busy")
     waking = max(whole - busy[0][2] - each * size, 0.0)
-    starts, serving = (tuple((many, seconds) for many, _, seconds in kind) for kind in (busy, rows("idle")))
+    starts = tuple((many, seconds) for many, _, seconds in busy)
+    (many, _, start), *_ = rows("serving")
+    serving = (starts[0], (many, min(start, starts[-1][1])))
     start = median(seconds for _, seconds in starts)
     edge = min(SMALL, size // 2)
     return {"start": start, "starts": starts, "serving": serving, "waking": ((edge, 0.0), (size, waking))}

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from functools import cache
+from itertools import product
 from statistics import median
 from typing import Final
 
@@ -78,46 +78,59 @@ def value_seconds(rank: int, world: int) -> Seconds:
 
 def posted_seconds(rank: int, world: int, largest: Bytes) -> dict[str, list[tuple[int, Bytes, Seconds]]]:
     """(messages that a rank has in a round, bytes of each, core-seconds of each and of the worker around it), medians,
-    of messages to or from a rank that computes meanwhile ("busy"), and to one that does not ("idle"); none on a rank
-    without a partner. Where there are many, who is to wake up often is awake; one of many bytes wakes threads more than
-    once."""
-    rows = [("busy", *row) for row in ((1, 1, 4), (PIECES, 1, 4), (PIECES, TOGETHER, 4), (1, 1, min(LONG, largest)))]
-    rows += [("idle", 1, 1, 4), ("idle", PIECES, TOGETHER, 4)]
-
-    @cache
-    def spent(kind: str, pieces: int, each: int, size: Bytes) -> Seconds:
-        rounds = ROUNDS if pieces == 1 else FEW
-        return _overhead(couples(world, pieces, each, size, idle=kind == "idle"), rank, rounds)
-
-    found: dict[str, list[tuple[int, Bytes, Seconds]]] = {"busy": [], "idle": []}
-    for kind, pieces, each, size in rows:
-        beyond = spent(kind, pieces, each, size) - spent(kind, pieces, 0, 4)
-        if (kind == "busy" or rank % 2) and rank ^ 1 < world:
-            found[kind].append((pieces * each, size, max(beyond / (pieces * each), 1e-6)))
+    of messages to or from a rank that computes meanwhile ("busy"; none on a rank without a partner), and of those to a
+    server ("serving"). Where there are many, who is to wake up often is awake; one of many bytes wakes threads more
+    than once."""
+    found: dict[str, list[tuple[int, Bytes, Seconds]]] = {"busy": [], "serving": []}
+    none = {pieces: _overhead(couples(world, pieces, 0, 4), rank, _rounds(pieces)) for pieces in (1, PIECES)}
+    for pieces, each, size in ((1, 1, 4), (PIECES, 1, 4), (PIECES, TOGETHER, 4), (1, 1, min(LONG, largest))):
+        whole = _overhead(couples(world, pieces, each, size), rank, _rounds(pieces))
+        if rank ^ 1 < world:
+            found["busy"].append((pieces * each, size, max((whole - none[pieces]) / (pieces * each), 1e-6)))
+    idle, whole = (_overhead(star(world, PIECES, each), rank, FEW) for each in (0, TOGETHER))
+    if rank == world - 1:
+        many = PIECES * TOGETHER * (world - 1)
+        found["serving"].append((many, 4, max((whole - idle) / many, 1e-6)))
     return found
 
 
-def couples(world: int, pieces: int, each: int, size: Bytes, *, idle: bool = False) -> Program:
+def _rounds(pieces: int) -> int:
+    return ROUNDS if pieces == 1 else FEW
+
+
+def couples(world: int, pieces: int, each: int, size: Bytes) -> Program:
     """A Program in which every even rank sends so many messages of `size` bytes behind `each` of the pieces of
-    computing to the next rank, which computes as many, or is `idle`."""
-    roles = [_half(rank, pieces, each, idle) for rank in range(world // 2 * 2)]
+    computing to the next rank, which computes as many."""
+    return _exchange([_talker(rank, (rank ^ 1,), rank % 2 == 0, pieces, each) for rank in range(world // 2 * 2)], size)
+
+
+def star(world: int, pieces: int, each: int) -> Program:
+    """A Program in which all ranks send so many numbers behind `each` of the pieces of computing to the last one, which
+    computes nothing else."""
+    server = world - 1
+    workers = [_talker(rank, (server,), True, pieces, each) for rank in range(server)]
+    return _exchange([*workers, _talker(server, tuple(range(server)), False, pieces, each, idle=True)], 4)
+
+
+def _exchange(roles: list[Role], size: Bytes) -> Program:
     parcels = tuple(Parcel(name, ((name, Tensor((size // 4,), "float32")),), 1) for name in NUMBERS)
     return Program("worker", tuple(roles), (Segment("piece", 0, 0, 1, 1.0),), (), 1, parcels=parcels)
 
 
-def _half(rank: int, pieces: int, each: int, idle: bool) -> Role:
-    """One of a couple; both compute one piece more, the receiver behind all messages."""
-    found, mate, sends, end = list[Instruction](), rank ^ 1, rank % 2 == 0, str(pieces)
+def _talker(rank: int, mates: tuple[int, ...], sends: bool, pieces: int, each: int, *, idle: bool = False) -> Role:
+    """All compute one piece more than has messages, a receiver behind them; an `idle` one that alone."""
+    found, end = list[Instruction](), str(pieces)
     for k in map(str, range(pieces + 1)):
         found.append(Instruction(f"L{k}", Load((0,), 0, k, 1.0, fetch=False), "data"))
         taken = tuple(After(i.name) for i in found if isinstance(i.act, Receive)) if k == end else ()
-        if sends or k == end or not idle:
+        if k == end or not idle:
             found.append(Instruction(f"F{k}", Compute("piece", k), "compute", (After(f"L{k}"), *taken)))
-        for name in NUMBERS[:each] if k != end else ():
-            key, act = f"{rank // 2}.{k}.{name}", Send if sends else Receive
-            after, lane = (f"F{k}", f"to {name}") if sends else (f"L{k}", f"from {name}")
-            found.append(Instruction(f"M{k}.{name}", act(name, (mate,), key, Space.VALUE, k), lane, (After(after),)))
-    return Role(f"half {rank}", (rank,), tuple(found), tuple(map(Lane, dict.fromkeys(i.lane for i in found))))
+        for mate, name in product(mates, NUMBERS[:each] if k != end else ()):
+            key, way = f"{rank if sends else mate}.{k}.{name}", f"{mate} {name}"
+            act = (Send if sends else Receive)(name, (mate,), key, Space.VALUE, k if sends else f"{k} {mate}")
+            after = After(f"F{k}" if sends else f"L{k}")
+            found.append(Instruction(f"M{k}.{way}", act, f"{'to' if sends else 'from'} {way}", (after,)))
+    return Role(f"talker {rank}", (rank,), tuple(found), tuple(map(Lane, dict.fromkeys(i.lane for i in found))))
 
 
 def pipeline(world: int, row: int = 0) -> Program:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from partita.lab import worker_timing
-from partita.lab.worker_timing import couples, pipeline
+from partita.lab.worker_timing import couples, pipeline, star
 from partita.program.instruction import Compute, Load, Receive, Send
 from partita.program.verify import verify
 
@@ -21,16 +21,24 @@ def test_every_message_of_the_little_pipeline_has_its_other_end(world: int) -> N
     assert sum(isinstance(act, Compute) for act in acts) == 8 * world
 
 
-@pytest.mark.parametrize("idle", [False, True])
 @pytest.mark.parametrize("world", [2, 3, 4])
-def test_couples_exchange_what_they_are_asked_to(world: int, idle: bool) -> None:
-    program = verify(couples(world, 4, 2, 2**10, idle=idle))
+def test_couples_exchange_what_they_are_asked_to(world: int) -> None:
+    program = verify(couples(world, 4, 2, 2**10))
     assert program.size == world // 2 * 2
     for rank in range(program.size):
         acts = [i.act for i in program.role_of[rank].instructions]
         sent = [act for act in acts if isinstance(act, Receive if rank % 2 else Send)]
         assert (len(sent), {program.payload(act) for act in sent}) == (8, {2**10})
-        assert sum(isinstance(act, Compute) for act in acts) == (1 if idle and rank % 2 else 5)
+        assert sum(isinstance(act, Compute) for act in acts) == 5
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_a_server_takes_what_all_others_send(world: int) -> None:
+    program = verify(star(world, 4, 2))
+    *workers, server = ([i.act for i in program.role_of[rank].instructions] for rank in range(world))
+    assert [sum(isinstance(act, Send) for act in acts) for acts in workers] == [8] * (world - 1)
+    assert sum(isinstance(act, Receive) for act in server) == 8 * (world - 1)
+    assert sum(isinstance(act, Compute) for act in server) == 1
 
 
 def test_a_row_of_acts_follows_each_piece() -> None:
