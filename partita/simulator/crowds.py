@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from partita.arrays import Ints
-from partita.program.instruction import Instruction, Send
+from partita.program.instruction import After, Instruction, Send, Snapshot
 from partita.program.program import Program, Role
 
 
@@ -36,11 +36,33 @@ def peers_at_once(
     return fewest
 
 
-def posted(source: Ints, target: Ints, size: int) -> tuple[Ints, Ints]:
-    """Of every message the place of its receiver among those to which its sender speaks, in the order of its Program,
-    and how many these are."""
-    pairs, first, inverse = np.unique(source * size + target, return_index=True, return_inverse=True)
-    spoken = np.bincount(pairs // size, minlength=size)
+def releases(sends: Sequence[tuple[Role, Instruction]]) -> Ints:
+    """Of each message, in the order of the ends of `sends`, a number for what it waits for: those of one rank that have
+    it alike are posted at once. What was copied for a message counts as that for which the copy waits.
+
+        ps_sync    U0 -> D0.0, D0.1, D0.2              at once
+        ps_async   U0.0 -> D0.0, U0.1 -> D0.1, ...     each when its worker's gradient has come
+    """
+    names: dict[tuple[str, frozenset[After]], int] = {}
+    found = [names.setdefault((role.name, frozenset(_waited(role, i))), len(names)) for role, i in sends]
+    return np.repeat(np.array(found, np.int64), [len(role.ranks) for role, _ in sends])
+
+
+def _waited(role: Role, one: Instruction) -> Iterator[After]:
+    for after in one.after:
+        before = role.on_name[after.name]
+        if isinstance(before.act, Snapshot):
+            yield from (cause for cause in before.after if cause.rounds == 0)
+        else:
+            yield after
+
+
+def posted(source: Ints, target: Ints, release: Ints, size: int) -> tuple[Ints, Ints]:
+    """Of every message the place of its receiver among those to which its sender speaks at once, in the order of its
+    Program, and how many these are. Messages with one number in `release` are posted at once."""
+    together = release * size + source
+    pairs, first, inverse = np.unique(together * size + target, return_index=True, return_inverse=True)
+    _, begins, spoken = np.unique(pairs // size, return_index=True, return_counts=True)
     place = np.empty(len(pairs), np.int64)
-    place[np.lexsort((first, pairs // size))] = np.arange(len(pairs)) - np.repeat(np.cumsum(spoken) - spoken, spoken)
-    return place[inverse], spoken[source]
+    place[np.lexsort((first, pairs // size))] = np.arange(len(pairs)) - np.repeat(begins, spoken)
+    return place[inverse], np.repeat(spoken, spoken)[inverse]

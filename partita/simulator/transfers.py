@@ -22,7 +22,7 @@ from partita.program.flight import peers_of
 from partita.program.instruction import Instruction, Receive, Send, Space
 from partita.program.program import Program, Role
 from partita.simulator.collectives import collectives, flowing
-from partita.simulator.crowds import peers_at_once, posted
+from partita.simulator.crowds import peers_at_once, posted, releases
 from partita.simulator.hops import Columns
 from partita.simulator.ports import Ports
 from partita.units import Bytes, Seconds
@@ -118,7 +118,7 @@ def _messages(program: Program, costs: Costs, ports: Ports, slots: dict[str, dic
     crowds = np.minimum(peers[source], peers[target])
     ends = (peers[source] > 1).astype(int) + (peers[target] > 1)
     weight = np.choose(ends, (np.ones(len(size)), w.congested(size), w.crowded(size, crowds))) * size
-    users = w.precedence(size, *posted(source, target, p))
+    users = w.precedence(size, *posted(source, target, releases(sends), p))
     return {
         "latency": latency + latency2[match] + way, "least": np.maximum(work, work2),
         "who": np.concatenate([who, who]), "rank": np.concatenate([source, target]),
