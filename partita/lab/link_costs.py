@@ -89,11 +89,13 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
 
 def _starts(replies: list[dict[str, Any]], each: Seconds) -> dict[str, Any]:
     """What of a Wiring is about the calls of messages, where a byte takes `each` core-seconds at an end: medians over
-    the ranks."""
+    the ranks, of the spells in which they were timed the quickest: a host's neighbours may work for some seconds."""
 
     def rows(kind: str) -> list[tuple[int, Bytes, Seconds]]:
-        timed = zip(*(reply["posted"][kind] for reply in replies if reply["posted"][kind]), strict=True)
-        return [(*ranks[0][:2], median(row[2] for row in ranks)) for ranks in timed]
+        spells = zip(*(reply["posted"] for reply in replies), strict=True)
+        timed = [zip(*(one[kind] for one in spell if one[kind]), strict=True) for spell in spells]
+        middle = ([(*ranks[0][:2], median(row[2] for row in ranks)) for ranks in spell] for spell in timed)
+        return [min(row) for row in zip(*middle, strict=True)]
 
     *busy, (_, size, whole) = rows("busy")
     waking = max(whole - busy[0][2] - each * size, 0.0)

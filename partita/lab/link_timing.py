@@ -231,11 +231,12 @@ def lone_seconds(rank: int, lane: ExtraLane | None = None, turns: int = 40) -> t
 def rank_wires(
     rank: int, world: int, sizes: tuple[Bytes, ...], kinds: Collection[str], device: str = CPU
 ) -> dict[str, Any]:
-    """Curves of the collectives in `kinds`, once before all else and once behind it, and of messages from rank 0 to
-    rank 1."""
+    """Curves of the collectives in `kinds` and what small messages cost, once before all else and once behind it, and
+    curves of messages from rank 0 to rank 1."""
     if world == 1:
         return {kind: [] for kind in (*kinds, "message")}
     found: dict[str, Any] = {kind: wire_seconds(Kind(kind), sizes, device=device) for kind in kinds}
+    posted = posted_seconds(rank, world, sizes[-1])
     found["overlapped"] = overlapped_seconds(sizes[-1], kinds) if device == CPU else {}
     found["disturbing"] = disturbing_seconds(sizes[-1]) if device == CPU else 0.0
     served = range(world - 1) if rank == world - 1 else (world - 1,)
@@ -249,5 +250,5 @@ def rank_wires(
         "handed": value_seconds(rank, world),
         "lone": lone_seconds(rank, ExtraLane()),
     }
-    found |= {"posted": posted_seconds(rank, world, sizes[-1]), "hops": hop_seconds(sizes[-1])}
+    found |= {"posted": [posted, posted_seconds(rank, world, sizes[-1])], "hops": hop_seconds(sizes[-1])}
     return found | {kind: found[kind] + wire_seconds(Kind(kind), sizes, device=device) for kind in kinds}

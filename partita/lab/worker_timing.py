@@ -45,7 +45,7 @@ from partita.units import Bytes, Seconds
 MICROBATCHES: Final = 4
 PIECE: Final[Seconds] = 4e-4  # of computing
 ROUNDS: Final = 8
-FEW: Final = 3  # rounds, of many pieces
+FEW: Final = 3  # rounds of many pieces, and turns
 ROW: Final = 8
 PIECES: Final = 8  # of a round with many messages
 TOGETHER: Final = 3  # messages that are posted at once, in a lane each
@@ -82,20 +82,21 @@ def posted_seconds(rank: int, world: int, largest: Bytes) -> dict[str, list[tupl
     server ("serving"). Where there are many, who is to wake up often is awake; one of many bytes wakes threads more
     than once."""
     found: dict[str, list[tuple[int, Bytes, Seconds]]] = {"busy": [], "serving": []}
-    none = {pieces: _overhead(couples(world, pieces, 0, 4), rank, _rounds(pieces)) for pieces in (1, PIECES)}
+    none = {pieces: _briefly(couples(world, pieces, 0, 4), rank, pieces) for pieces in (1, PIECES)}
     for pieces, each, size in ((1, 1, 4), (PIECES, 1, 4), (PIECES, TOGETHER, 4), (1, 1, min(LONG, largest))):
-        whole = _overhead(couples(world, pieces, each, size), rank, _rounds(pieces))
+        whole = _briefly(couples(world, pieces, each, size), rank, pieces)
         if rank ^ 1 < world:
             found["busy"].append((pieces * each, size, max((whole - none[pieces]) / (pieces * each), 1e-6)))
-    idle, whole = (_overhead(star(world, PIECES, each), rank, FEW) for each in (0, TOGETHER))
+    idle, whole = (_briefly(star(world, PIECES, each), rank, PIECES) for each in (0, TOGETHER))
     if rank == world - 1:
         many = PIECES * TOGETHER * (world - 1)
         found["serving"].append((many, 4, max((whole - idle) / many, 1e-6)))
     return found
 
 
-def _rounds(pieces: int) -> int:
-    return ROUNDS if pieces == 1 else FEW
+def _briefly(program: Program, rank: int, pieces: int) -> Seconds:
+    """`_overhead` in a few rounds: whoever asks asks more than once."""
+    return _overhead(program, rank, ROUNDS if pieces == 1 else FEW, FEW)
 
 
 def couples(world: int, pieces: int, each: int, size: Bytes) -> Program:
@@ -164,16 +165,16 @@ def _stage(place: int, world: int, row: int) -> Role:
     return Role(f"stage {place}", (place,), tuple(found), tuple(lanes))
 
 
-def _overhead(program: Program, rank: int, rounds: int = ROUNDS) -> Seconds:
+def _overhead(program: Program, rank: int, rounds: int = ROUNDS, turns: int = TURNS) -> Seconds:
     """Core-seconds of this process in a round, beyond those of computing: a median. All ranks begin each turn together;
     one that the program has no role for has none."""
     pieces, found = list[Seconds](), list[Seconds]()
     if rank >= program.size:
-        for _ in range(TURNS + 1):
+        for _ in range(turns + 1):
             dist.barrier()
         return 0.0
     driven = _rank(program, rank, pieces)
-    for turn in range(TURNS + 1):
+    for turn in range(turns + 1):
         if program.size > 1:
             dist.barrier()
         pieces.clear()

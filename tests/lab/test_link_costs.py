@@ -21,7 +21,8 @@ from tests.small import layers
 
 RATE, LATENCY, AHEAD, START, EACH = 1e8, 2e-3, 1e-3, 1e-4, 1e-10
 BUSY = [(1, 4, 2 * START), (8, 4, START), (24, 4, START / 2), (1, 2**18, 5 * START + EACH * 2**18)]
-POSTED = {"busy": BUSY, "serving": [(72, 4, START / 4)]}
+QUICK = {"busy": BUSY, "serving": [(72, 4, START / 4)]}
+POSTED = [{kind: [(n, size, 2 * seconds) for n, size, seconds in rows] for kind, rows in QUICK.items()}, QUICK]
 SIZES = (4, 2**16, 2**20, 2**22)
 
 
