@@ -85,7 +85,7 @@ class Wiring:
     same), `serving` the same of one that computes nothing (none: as `starts`), `waking` by size what one takes more
     at either end (none: nothing), `sent`, `received` and `reduced` core-seconds for each byte; `message` is the
     latency of a message between lanes, `value` that of one from computing to computing, which wakes no lane, and
-    `value_start` core- seconds of its calls (None: the same), `hops` by size that of each of a chain of messages
+    `value_start` core-seconds of its calls (None: the same), `hops` by size that of each of a chain of messages
     (none: the same) and `hop_start` core-seconds of its calls at either end (None: the same); `curves` has the
     costs of collectives; `efficiency` is the fraction of a link's bandwidth that payload gets, `inside` that of
     links within a machine (None: the same). `overlap` has, by ascending size, the factor by which a collective
