@@ -162,18 +162,24 @@ def _crowded(
         return max(size / width, (2 * start + (alone.sent + alone.received) * size) / rate)
 
     waits = tuple((hop.size, max(hop.wall - swapped(hop.size, rate, hop_start), 1e-6)) for hop in hops)
-    found = replace(alone, hops=waits, hop_start=hop_start)
+    found, crowds = replace(alone, hops=waits, hop_start=hop_start), _crowds(replies[-1]["crowds"])
     return replace(
         found, overlap=_overlap(replies, Kind.ALL_REDUCE, summed), message_overlap=_overlap(replies, "message", moved),
         gather_overlap=_overlap(replies, Kind.ALL_GATHER, gathered),
         hop_overlap=_overlap(replies, "message", lambda size: found.hop(size) + swapped(size, rate, hop_start)),
         disturbance=median(reply.get("disturbing", 0.0) for reply in replies),
-        congestion=_congestion(replies[-1].get("congested", ()), lambda size: swapped(size, quota)),
-        crowding=tuple(
-            (many, _congestion(rows, lambda size: swapped(size, rate))) for many, rows in replies[-1].get("crowded", ())
-        ),
+        congestion=_congestion(crowds.pop(0, ()), lambda size: swapped(size, quota)),
+        crowding=tuple((many, _congestion(rows, lambda size: swapped(size, rate))) for many, rows in crowds.items()),
         queue=tuple((size, queue_of(size, ends)) for size, ends in replies[-1].get("queued", ())),
     )  # fmt: skip
+
+
+def _crowds(spells: Sequence[Sequence[tuple[int, Sequence[Congested]]]]) -> dict[int, list[Congested]]:
+    """By the number of peers the rows of the spells in which they were timed the quickest."""
+    return {
+        both[0][0]: [min(rows) for rows in zip(*(rows for _, rows in both), strict=True)]
+        for both in zip(*spells, strict=True)
+    }
 
 
 def _each_byte(end: list[tuple[Bytes, Seconds]]) -> float:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from partita.lab.crowd_timing import congested_seconds, crowds_of, queued_seconds
+from partita.lab.crowd_timing import Congested, congested_seconds, crowds_of, queued_seconds
 from partita.lab.extra_lane import PATIENCE, Call, ExtraLane
 from partita.lab.timing import AHEAD, computed, slowed_by
 from partita.lab.worker_timing import posted_seconds, value_seconds
@@ -231,18 +231,14 @@ def lone_seconds(rank: int, lane: ExtraLane | None = None, turns: int = 40) -> t
 def rank_wires(
     rank: int, world: int, sizes: tuple[Bytes, ...], kinds: Collection[str], device: str = CPU
 ) -> dict[str, Any]:
-    """Curves of the collectives in `kinds` and what small messages cost, once before all else and once behind it, and
-    curves of messages from rank 0 to rank 1."""
+    """Curves of the collectives in `kinds`, and what small messages and messages in crowds cost, once before all else
+    and once behind it; and curves of messages from rank 0 to rank 1."""
     if world == 1:
         return {kind: [] for kind in (*kinds, "message")}
     found: dict[str, Any] = {kind: wire_seconds(Kind(kind), sizes, device=device) for kind in kinds}
-    posted = posted_seconds(rank, world, sizes[-1])
+    posted, crowded = posted_seconds(rank, world, sizes[-1]), _crowds(rank, world, sizes[-1], device)
     found["overlapped"] = overlapped_seconds(sizes[-1], kinds) if device == CPU else {}
     found["disturbing"] = disturbing_seconds(sizes[-1]) if device == CPU else 0.0
-    served = range(world - 1) if rank == world - 1 else (world - 1,)
-    crowds = crowds_of(rank, world) if device == CPU else ()
-    found["congested"] = congested_seconds(served, world - 1, sizes[-1]) if crowds else []
-    found["crowded"] = [(many, congested_seconds(peers, many, sizes[-1])) for many, peers in crowds]
     found["queued"] = queued_seconds(sizes[-1]) if device == CPU else []
     found |= {
         "message": message_seconds(rank, sizes),
@@ -250,5 +246,15 @@ def rank_wires(
         "handed": value_seconds(rank, world),
         "lone": lone_seconds(rank, ExtraLane()),
     }
+    found["crowds"] = [crowded, _crowds(rank, world, sizes[-1], device)]
     found |= {"posted": [posted, posted_seconds(rank, world, sizes[-1])], "hops": hop_seconds(sizes[-1])}
     return found | {kind: found[kind] + wire_seconds(Kind(kind), sizes, device=device) for kind in kinds}
+
+
+def _crowds(rank: int, world: int, largest: Bytes, device: str) -> list[tuple[int, list[Congested]]]:
+    """(0, `congested_seconds` of a server, the last rank, and all others), and by the number of peers those of ranks
+    among which each has so many; nothing on a card, and among two."""
+    served = range(world - 1) if rank == world - 1 else (world - 1,)
+    crowds = crowds_of(rank, world) if device == CPU else ()
+    rows = [(0, congested_seconds(served, world - 1, largest))] if crowds else []
+    return rows + [(many, congested_seconds(peers, many, largest)) for many, peers in crowds]

@@ -37,8 +37,10 @@ def made_up(congestion: float, ranks: int = 4) -> list[dict[str, Any]]:
     reply["posted"], reply["hops"] = POSTED, [(n, wall, wall, 2 * START) for n, wall in hops]
     reply["value"], reply["lone"], reply["handed"] = (5 * START, 2 * START), (START + 7e-4, 3 * START), 4 * START
     reply["overlapped"] = {}
-    reply["congested"] = [(n, 8, 8 * n * (congestion if n == SIZES[-1] else 0.98) / RATE) for n in SIZES[1:]]
-    reply["crowded"] = [(many, [(n, 8, 8 * n * congestion**many / RATE) for n in SIZES[1:]]) for many in (2, 3)]
+    alone = [(n, 8, 8 * n * (congestion if n == SIZES[-1] else 0.98) / RATE) for n in SIZES[1:]]
+    crowds = [(many, [(n, 8, 8 * n * congestion**many / RATE) for n in SIZES[1:]]) for many in (2, 3)]
+    slowed = [(many, [(n, 8, 2 * seconds) for n, _, seconds in rows]) for many, rows in ((0, alone), *crowds)]
+    reply["crowds"] = [slowed, [(0, alone), *crowds]]
     reply["queued"] = [(n, [n / RATE, 2 * n / RATE, 3 * n / RATE]) for n in SIZES[1:]]
     return [reply] * ranks
 
