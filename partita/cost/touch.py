@@ -1,4 +1,4 @@
-"""What a pass over tensors costs a core."""
+"""What passes over tensors cost a core, and those of instructions that follow one another."""
 
 from __future__ import annotations
 

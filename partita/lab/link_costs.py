@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Host
@@ -22,6 +22,7 @@ from partita.units import Bytes, BytesPerSecond, Seconds
 BUCKET: Final[Bytes] = 2**22
 SMALL: Final[Bytes] = 2**14  # of a message that comes as a whole
 USUAL: Final = 0.95  # of a link's bandwidth is left for payload, where the processor is what limits a collective
+Row = TypeVar("Row", bound=tuple[Any, ...])
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +90,13 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
 
 def _starts(replies: list[dict[str, Any]], each: Seconds) -> dict[str, Any]:
     """What of a Wiring is about the calls of messages, where a byte takes `each` core-seconds at an end: medians over
-    the ranks, of the spells in which they were timed the quickest: a host's neighbours may work for some seconds."""
+    the ranks."""
 
     def rows(kind: str) -> list[tuple[int, Bytes, Seconds]]:
         spells = zip(*(reply["posted"] for reply in replies), strict=True)
         timed = [zip(*(one[kind] for one in spell if one[kind]), strict=True) for spell in spells]
         middle = ([(*ranks[0][:2], median(row[2] for row in ranks)) for ranks in spell] for spell in timed)
-        return [min(row) for row in zip(*middle, strict=True)]
+        return _quicker(middle)
 
     *busy, (_, size, whole) = rows("busy")
     waking = max(whole - busy[0][2] - each * size, 0.0)
@@ -175,11 +176,14 @@ def _crowded(
 
 
 def _crowds(spells: Sequence[Sequence[tuple[int, Sequence[Congested]]]]) -> dict[int, list[Congested]]:
-    """By the number of peers the rows of the spells in which they were timed the quickest."""
-    return {
-        both[0][0]: [min(rows) for rows in zip(*(rows for _, rows in both), strict=True)]
-        for both in zip(*spells, strict=True)
-    }
+    """By the number of peers, rows by size."""
+    return {both[0][0]: _quicker(rows for _, rows in both) for both in zip(*spells, strict=True)}
+
+
+def _quicker(spells: Iterable[Sequence[Row]]) -> list[Row]:
+    """Each row, whose seconds are its last entry, of the spell in which it was timed the quickest: a host's neighbours
+    may work for some seconds."""
+    return [min(rows) for rows in zip(*spells, strict=True)]
 
 
 def _each_byte(end: list[tuple[Bytes, Seconds]]) -> float:
