@@ -21,6 +21,7 @@ class Prices:
     def __init__(self, costs: Costs, program: Program) -> None:
         self.costs, self.program = costs, program
         self.known: dict[Hashable, Demand] = {}
+        self.roles: dict[str, list[Demand]] = {}
 
     def of(self, act: Act, *, behind: bool = False, post: Post = RARELY) -> Demand:
         """What an act needs of each rank, of a collective in its first group, or right `behind` another short act that
@@ -38,6 +39,11 @@ class Prices:
 
             compute   F.................. | P | A |        P behind a long act, A right behind P
         """
+        if role.name not in self.roles:
+            self.roles[role.name] = self._of_role(role)
+        return self.roles[role.name]
+
+    def _of_role(self, role: Role) -> list[Demand]:
         found, post = dict[str, Demand](), post_of(self.program, role)
         for lane in role.lanes:
             body, short, bucket = role.on(lane.name), False, ""

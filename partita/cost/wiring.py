@@ -125,6 +125,12 @@ class Wiring:
     waking: tuple[tuple[float, Seconds], ...] = ()
 
     @property
+    def undisturbed(self) -> bool:
+        """Whether what moves or is coded takes no longer beside computing, nor computing beside that."""
+        slower = self.overlap or self.gather_overlap or self.message_overlap or self.hop_overlap
+        return not slower and self.disturbance <= 0 and self.coding <= 0
+
+    @property
     def crossing(self) -> Seconds:
         """Latency of a message of values from stage to stage."""
         return self.message if self.value is None else self.value

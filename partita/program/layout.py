@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import prod
 
@@ -123,7 +123,7 @@ class Coding:
         return self.elements * ITEMSIZE[self.dtype]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Parcel:
     """Values of `batch` samples that cross between stages in one message, under the names that the receiver uses."""
 
@@ -131,7 +131,7 @@ class Parcel:
     values: tuple[tuple[str, Tensor], ...]
     batch: int
 
-    @property
+    @cached_property
     def size(self) -> Bytes:
         """Bytes of a message."""
         return sum(dense_elements(tensor, self.batch) * ITEMSIZE[tensor.dtype] for _, tensor in self.values)

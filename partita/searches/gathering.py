@@ -91,6 +91,15 @@ class Gathers:
                 found[-1] = found[-1][0] + size, found[-1][1] + 1
         return tuple(found)
 
+    def early(self, first: int, stop: int, most: Bytes) -> Bytes:
+        """Bytes of the stage of these blocks that are packed before its last backward pass ends, at the least."""
+        parts = [size for low, high, size in self.parameters if first <= low and high < stop]
+        if not parts:
+            return 0
+        if max(parts) > most:  # large tensors are cut: what is in a bucket with a part of the last one is late
+            return max(sum(parts[:-1]) - most, 0)
+        return sum(parts) - self.buckets(first, stop, most)[-1][0]
+
     def waits(
         self, pipes: Pipes, i: int, rows: Sequence[Row], most: Bytes, blocks: int, wiring: Wiring, copy: Touch
     ) -> list[list[Seconds]]:  # fmt: skip

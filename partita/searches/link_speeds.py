@@ -72,18 +72,25 @@ class LinkSpeeds:
         """Bytes a second and latency of messages from the first n ranks to the next n, from these to the next, and so
         on, a rank to the n-th after it: on equal devices whose messages all go alike, where they set out together and
         share the ports that they have in common; else of the first one alone."""
-        edges = range(0, self.cluster.size - 2 * n + 1, n)
-        together = [self._together(edge, n) for edge in edges] if self.alike else [()]
+        return self._messages([(edge, edge + n) for edge in range(0, self.cluster.size - 2 * n + 1, n)], n)
+
+    def rounds(self, n: int) -> tuple[Reals, Reals]:
+        """The same from the second n ranks to the first, from the third, and so on."""
+        return self._messages([(edge, 0) for edge in range(n, self.cluster.size - n + 1, n)], n)
+
+    def _messages(self, ways: list[tuple[int, int]], n: int) -> tuple[Reals, Reals]:
+        """Of messages that each of n ranks from the first of a pair on sends to its like among n from the other on."""
+        together = [self._together(*way, n) for way in ways] if self.alike else [()]
         if all(len(set(each)) == 1 for each in together):
             found = [each[0] for each in together]
         else:
-            found = [self.between(edge, edge + n) for edge in edges]
+            found = [self.between(*way) for way in ways]
         bandwidth, latency = np.array(found).reshape(-1, 2).T
         return bandwidth, latency
 
-    def _together(self, first: int, n: int) -> tuple[tuple[float, float], ...]:
-        """Of each message between n ranks and the next n its part of the port that is narrowest then, and latency."""
-        routes = [self.cluster.route(rank, rank + n) for rank in range(first, first + n)]
+    def _together(self, source: int, target: int, n: int) -> tuple[tuple[float, float], ...]:
+        """Of each of these messages its part of the port that is narrowest then, and latency."""
+        routes = [self.cluster.route(source + k, target + k) for k in range(n)]
         ways = [[*((port, 1) for port in climb), *((port, -1) for port in descent)] for climb, descent in routes]
         users = Counter((port.path, way) for each in ways for port, way in each)
         return tuple(

@@ -99,7 +99,7 @@ class LowerBounds:
         """Core-seconds a sample, those from block `first` on, and those of them that another block waits for."""
         sections, costs = self.places.sections(rule, staged), self.places.costs(size)
         forward, backward = sections.seconds(costs, size)
-        both, urgent = forward + backward, forward + sections.input_gradient_seconds(costs, size)
+        both, urgent = forward + backward, forward + sections.seconds_of(sections.input_gradient, costs, size)
         return both.sum() / size, both[first:].sum() / size, urgent[first:].sum() / size
 
     def _each(self, data: Reals, pipe: Reals, shard: Ints) -> Reals:
@@ -178,8 +178,8 @@ class LowerBounds:
 
     def _round(self, pipes: Pipes, i: int, packs: Reals, shard: Shard, bucket: int) -> tuple[Seconds, Seconds]:
         """`round_of` the i-th point."""
-        order, pipe, costs = ORDERS[pipes.schedule[i]], pipes.pipe, self.places.costs(1)
-        rows = [self.row(order, pipe, place, int(pipes.m[i]), pipes.chunks) for place in range(pipe)]
+        order, pipe, m, costs = ORDERS[pipes.schedule[i]], pipes.pipe, int(pipes.m[i]), self.places.costs(1)
+        rows = [self.row(order, pipe, place, m, pipes.chunks) for place in range(pipe)]
         waits, packed = [[0.0] * len(row) for row in rows], "W" if order is Order.ZERO_BUBBLE else "B"
         if shard is PARAMETERS and packed == "B":
             waits = self.gathers.waits(pipes, i, rows, bucket, self.places.count, costs.wiring, costs.copy)
@@ -187,12 +187,19 @@ class LowerBounds:
             waits = self.gathers.crowded(pipes, i, rows, bucket, self.places.count, costs.wiring, costs.copy, packed)
         took = {"F": pipes.forward[i], "B": pipes.backward[i], "W": pipes.late[i]}
         seconds = {kind: (one / pipes.peaks[i]).ravel().tolist() for kind, one in took.items()}
-        added = packs[1] if shard in (Shard.NONE, OPTIMIZER) else packs[0]  # else each is gone when the next is packed
+        kept = shard in (Shard.NONE, OPTIMIZER)  # else each bucket is gone when the next is packed
+        added, pack = packs[int(kept)], costs.add if kept and m > 1 else costs.copy.least(costs.add)
         first, others = (
             {kind: ((kind == packed) * each / pipes.peaks[i]).ravel().tolist() for kind in took}
             for each in (packs[0], added)
         )
-        taken = StageTimes(seconds, first, others, *self.places.transfers(pipes, i))
+        edges, byte = [*pipes.starts[i].ravel().tolist(), self.places.count], pack.element / self.graph.item
+        peaks = np.tile(pipes.peaks[i], pipes.chunks).tolist()
+        early = [
+            (packed == "B") * byte * self.gathers.early(*stage, bucket) / peak
+            for stage, peak in zip(pairwise(edges), peaks, strict=True)
+        ]
+        taken = StageTimes(seconds, first, others, early, m - 1, *self.places.transfers(pipes, i))
         return round_of(rows, waits, taken, int(pipes.first[i]))
 
     def _tail(self, pipes: Pipes, i: int, shard: Shard, bucket: int) -> Seconds:
@@ -208,8 +215,9 @@ class LowerBounds:
         return self._packed(pipes, costs.copy.least(costs.add))
 
     def _packed(self, pipes: Pipes, pack: Touch) -> Reals:
-        several, elements = pipes.data * pipes.pipe > 1, pipes.state / self.graph.item
-        return (pack.element * elements + pack.tensor * pipes.tensors) * several[:, None, None]
+        several, (_, again) = pipes.data * pipes.pipe > 1, self.places.tied(pipes)
+        elements, tensors = (pipes.state + again) / self.graph.item, pipes.tensors + (again > 0)
+        return (pack.element * elements + pack.tensor * tensors) * several[:, None, None]
 
     def _steps(self, pipes: Pipes) -> Reals:
         """Core-seconds of updating all that each place has, shape [points, places]."""

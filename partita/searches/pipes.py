@@ -30,12 +30,14 @@ class BlockState:
 @dataclass(frozen=True, eq=False)
 class BlockWork:
     """Of each block: seconds of `forward`, `backward`, of what of that is `returning`, and of what every stage makes
-    for itself (`remade`); bytes of messages to the next block (`there`) and from it (`back`)."""
+    for itself (`remade`), and of what a stage computes again where the next block is in it as well (`again`); bytes of
+    messages to the next block (`there`) and from it (`back`)."""
 
     forward: Reals
     backward: Reals
     returning: Reals
     remade: Reals
+    again: Reals
     there: Reals
     back: Reals
 
@@ -56,14 +58,17 @@ class BlockBytes:
 class Neighbours:
     """Of each place that pipes may have: the `speeds` of the fastest replicas, and the `peaks` of those that have
     rested; seconds before the first byte of a `message` to the next place and its bytes a second (`bandwidth`; from the
-    last one none); between replicas that are next to each other bytes a second (`width`) and seconds of `way`, the
-    `machines` that they are on, the least seconds that a sum of theirs waits, `whole` or as its two `halves`, and the
-    least part of a ring's bytes that it carries (`light`)."""
+    last one none), and the same of one to the first place (`round_message`, `round_bandwidth`); between replicas that
+    are next to each other bytes a second (`width`) and seconds of `way`, the `machines` that they are on, the least
+    seconds that a sum of theirs waits, `whole` or as its two `halves`, and the least part of a ring's bytes that it
+    carries (`light`)."""
 
     speeds: Reals
     peaks: Reals
     message: Reals
     bandwidth: Reals
+    round_message: Reals
+    round_bandwidth: Reals
     width: Reals
     way: Reals
     machines: Reals

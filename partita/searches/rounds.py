@@ -2,7 +2,8 @@
 
 place 0   F0 F1 .......... B0 P B1 P     a pass begins when what its rank does before it is over, gradients are packed
              \\         /                 (P) and weights are gathered; and when the message from the stage before, or
-place 1       F0 B0 P F1 B1 P            on the way back from the stage behind, is there
+place 1       F0 B0 P F1 BPB P           on the way back from the stage behind, is there. The last microbatch's backward
+                                         is cut where buckets are complete, and what is behind that waits for packs too
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ Each = Sequence[Seconds]
 @dataclass(frozen=True)
 class StageTimes:
     """What the stages of one point take: seconds of their passes `took`, of packing what these complete of the first
-    microbatch (`packs`) and of the others (`adds`), by kind of pass; of messages `there` from each stage to the next
-    one, and `back`, -inf where nobody waits for them."""
+    microbatch (`packs`) and of the others (`adds`), by kind of pass, and what of that backward of the `last` microbatch
+    does before it ends (`early`); of messages `there` from each stage to the next one, and `back`, -inf where nobody
+    waits for them."""
 
     took: dict[str, Each]
     packs: dict[str, Each]
     adds: dict[str, Each]
+    early: Each
+    last: int
     there: Each
     back: Each
 
@@ -52,7 +56,8 @@ def round_of(rows: Sequence[Row], waits: Sequence[Each], times: StageTimes, firs
                     break
                 ready = source + transfers[edge]
             start = max(free[place] + waits[place][at[place]], ready)
-            ends[kind, stage, one.microbatch] = start + times.took[kind][stage]
+            early = times.early[stage] if kind == "B" and one.microbatch == times.last else 0.0
+            ends[kind, stage, one.microbatch] = start + times.took[kind][stage] + early
             behind = times.adds if one.microbatch else times.packs
             free[place] = start + times.took[kind][stage] + behind[kind][stage]
             if place == first and kind == "B":

@@ -75,6 +75,17 @@ class Sections:
         return np.array(found[::-1], np.bool_)
 
     @cached_property
+    def for_next(self) -> Flags:
+        """Copies that backward of their own block does not need, but that of the next one, if one stage has both."""
+        step, block = self.step, self.block.tolist()
+        needed, found = set[tuple[str, int]](), list[bool]()
+        for operator, at, there in zip(*map(reversed, (step.operators, block, self.in_any_cut.tolist())), strict=True):
+            found.append(not there and operator.name.endswith(AGAIN) and (operator.name, at) in needed)
+            if there or found[-1]:
+                needed.update((ref.name, at if found[-1] else at - 1) for ref in operator.reads())
+        return np.array(found[::-1], np.bool_)
+
+    @cached_property
     def crossing(self) -> tuple[tuple[tuple[float, float], ...], tuple[tuple[float, float], ...]]:
         """Bytes, a sample's and the rest, that each block's forward reads of the block before, and that its backward
         reads of the one behind."""
@@ -143,9 +154,9 @@ class Sections:
                     out.add(ref.name)
         return found
 
-    def input_gradient_seconds(self, costs: Costs, size: int) -> Reals:
-        """Seconds of each block's backward that the block before waits for."""
-        return _summed(self.block, self._prices(costs, size) * self.input_gradient, self.count)
+    def seconds_of(self, some: Flags, costs: Costs, size: int) -> Reals:
+        """Seconds of each block's operators of these."""
+        return _summed(self.block, self._prices(costs, size) * some, self.count)
 
     def remade_seconds(self, costs: Costs, size: int) -> Reals:
         """Seconds of what each block reads that every stage makes for itself in its forward pass."""

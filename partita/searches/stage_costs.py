@@ -91,14 +91,16 @@ class StageCosts:
         )
         work, edges = self._blocks(self.work, sizes, rule, staged, starts)
         of = [np.broadcast_to(one, work.forward.shape) for one in (self.state.size, self.state.tensors, self.state.own)]
-        forward, backward, returning, state, tensors, own = (
+        forward, backward, returning, again, state, tensors, own = (
             np.add.reduceat(one.ravel(), edges).reshape(len(data), chunks, pipe)
-            for one in (work.forward, work.backward, work.returning, *of)
+            for one in (work.forward, work.backward, work.returning, work.again, *of)
         )
         forward += np.maximum.reduceat(work.remade.ravel(), edges).reshape(forward.shape)
         for passes in (forward, backward, returning):
             passes += self.costs(1).instruction
         put_off = np.array([order is Order.ZERO_BUBBLE for order in ORDERS])[schedule]
+        again -= work.again.ravel()[np.append(edges[1:], work.again.size) - 1].reshape(again.shape)
+        backward += again * ~put_off[:, None, None]  # else some of it may be late
         returning[put_off, 0, 0] = 0.0
         returns = np.where(put_off[:, None, None], returning, backward)
         cuts = starts[:, 1:pipe] - 1
@@ -127,8 +129,8 @@ class StageCosts:
         data, pipe, rule = int(pipes.data[i]), pipes.pipe, RECOMPUTES[pipes.rule[i]]
         work = self.work(rule, pipe > 1, self.batch // (data * int(pipes.m[i])))
         near = self.neighbours(data)
-        message = np.append(near.message[: pipe - 1], self.costs(1).wiring.crossing)  # the last one goes round
-        width = np.append(near.bandwidth[: pipe - 1], self.links(data)[2][pipe - 1])
+        message = np.append(near.message[: pipe - 1], near.round_message[pipe - 1])  # the last one goes round
+        width = np.append(near.bandwidth[: pipe - 1], near.round_bandwidth[pipe - 1])
         cuts = pipes.starts[i].ravel()[1:] - 1
         place, waited = np.arange(len(cuts)) % pipe, self.sections(rule, pipe > 1).linked[cuts]
         there, back = (
@@ -181,9 +183,11 @@ class StageCosts:
         sections, costs = self.sections(rule, staged), self.costs(size)
         forward, backward = sections.seconds(costs, size)
         there, back = sections.links(size)
+        some = sections.input_gradient, sections.for_next
+        returning, again = (sections.seconds_of(each, costs, size) for each in some)
         return BlockWork(
-            forward=forward, backward=backward, returning=sections.input_gradient_seconds(costs, size),
-            remade=sections.remade_seconds(costs, size), there=there, back=back,
+            forward=forward, backward=backward, returning=returning, remade=sections.remade_seconds(costs, size),
+            again=again, there=there, back=back,
         )  # fmt: skip
 
     def _bytes(self, rule: Recompute, staged: bool, size: int) -> BlockBytes:
@@ -236,10 +240,9 @@ class StageCosts:
         stop = len(edges) * data
         speeds, peaks = (np.maximum.reduceat(each[:stop], edges) for each in (self.speeds, self.peaks))
         wiring = self.costs(1).wiring
-        bandwidth, latency = (
-            np.append(column[: len(edges) - 1], last)
-            for column, last in zip(self.link_speeds.hops(data), (np.inf, 0.0), strict=True)
-        )
+        hops, rounds, none = self.link_speeds.hops(data), self.link_speeds.rounds(data), (np.inf, 0.0)
+        bandwidth, latency = (np.append(some[: len(edges) - 1], one) for some, one in zip(hops, none, strict=True))
+        wide, late = (np.append(one, some[: len(edges) - 1]) for some, one in zip(rounds, none, strict=True))
         inside = self.link_speeds.rings(data)[0][: len(edges)]
         circles = [self.link_speeds.circle(data, edge) for edge in edges.tolist()]
         waits, parts = np.array([[wiring.least(circle, kind) for circle in circles] for kind in CURVED]).transpose(
@@ -247,8 +250,9 @@ class StageCosts:
         )
         way, machines = np.array([(circle.way, circle.machines) for circle in circles], np.float64).T
         return Neighbours(
-            speeds=speeds, peaks=peaks, message=wiring.crossing + latency, bandwidth=bandwidth, width=inside, way=way,
-            machines=machines, whole=waits[0], halves=waits[1] + waits[2], light=np.minimum(parts[0], 1.0),
+            speeds=speeds, peaks=peaks, message=wiring.crossing + latency, bandwidth=bandwidth,
+            round_message=wiring.crossing + late, round_bandwidth=wide, width=inside, way=way, machines=machines,
+            whole=waits[0], halves=waits[1] + waits[2], light=np.minimum(parts[0], 1.0),
         )  # fmt: skip
 
     def most(self, data: int) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from partita.arrays import Array, Flags, Ints, Reals
-from partita.cost.costs import Costs, Demand
+from partita.cost.costs import Demand
 from partita.cost.prices import Prices
 from partita.program.flight import in_flight
 from partita.program.program import Policy, Program, Role
@@ -84,14 +84,13 @@ class Draft:
 
 
 def expand(
-    program: Program, costs: Costs, ports: Ports, transfers: Transfers, symmetry: Symmetry, rounds: int
+    program: Program, prices: Prices, ports: Ports, transfers: Transfers, symmetry: Symmetry, rounds: int
 ) -> tuple[Layout, Activities]:
-    """`rounds` rounds of a program, of which the first rank of each kind is moved for all."""
+    """`rounds` rounds of a program at these prices, of which the first rank of each kind is moved for all."""
     seats = sum(len(role.instructions) * len(np.unique(symmetry.rank[list(role.ranks)])) for role in program.roles)
     layout = Layout(program, rounds, symmetry, np.arange(seats), seats)
     zeros = np.zeros(seats, np.int64)
     draft = Draft(np.zeros(seats), np.zeros(seats), zeros, zeros.copy(), zeros - 1)
-    prices = Prices(costs, program)
     for role in program.roles:
         _work(draft, layout, role, prices, ports)
         _waits(draft, layout, role)

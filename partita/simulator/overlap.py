@@ -50,6 +50,8 @@ Moves = dict[str, list[Move]]
 def moves_of(program: Program, costs: Costs) -> Moves:
     """By role, what moves something or codes, and has to do with what computes beside it."""
     found: Moves = {}
+    if costs.wiring.undisturbed:
+        return found
     for role in program.roles:
         for place, i in enumerate(role.instructions):
             coding = costs.wiring.coding * (_coded(program, i.act, costs) if i.lane != role.leading else 0.0)

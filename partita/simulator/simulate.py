@@ -61,7 +61,8 @@ class Setting:
     def clocked(self, costs: Costs, rounds: int, warmup: int = WARMUP) -> Clocked:
         """`rounds` rounds in the steady state, after `warmup` rounds that fill it."""
         transfers = self.binding_transfers
-        layout, activities = expand(self.program, costs, self.ports, transfers, self.symmetry, warmup + rounds)
+        prices = Prices(costs, self.program)
+        layout, activities = expand(self.program, prices, self.ports, transfers, self.symmetry, warmup + rounds)
         if costs.unevenness and not lockstep(self.program):
             activities = activities.longer(np.zeros(activities.size), uneven(layout, costs, activities.least))
         start, end = advance(activities, self.ports.resources)
@@ -69,7 +70,7 @@ class Setting:
         for _ in range(TURNS if moves else 0):
             extra, more = extra_seconds(layout, costs, moves, start, end, extra)
             start, end = advance(activities.longer(extra, more), self.ports.resources)
-        return Clocked(self, costs, layout, start, end, warmup)
+        return Clocked(self, prices, layout, start, end, warmup)
 
     def steady(self, costs: Costs, rounds: int) -> Clocked:
         """The same, after so many rounds that quotas, full at the start, have no more than a step leaves in them."""
@@ -82,11 +83,11 @@ class Setting:
 
 @dataclass(frozen=True, eq=False)
 class Clocked:
-    """What the clock says of a program by these costs: the `start` and `end` of each activity of a layout, in seconds,
+    """What the clock says of a program at these prices: the `start` and `end` of each activity of a layout, in seconds,
     the first `warmup` rounds before the steady state. All else is worked out when it is asked for."""
 
     setting: Setting
-    costs: Costs
+    prices: Prices
     layout: Layout
     start: Reals
     end: Reals
@@ -111,7 +112,7 @@ class Clocked:
 
     def timeline(self) -> Timeline:
         """All that there is to tell, with the spans of the last rounds."""
-        here, costs = self.setting, self.costs
+        here, costs = self.setting, self.prices.costs
         program, times = here.program, [self.times(role) for role in here.program.roles]
         spans, worker = Spans(times), next((r for r in program.roles if r.keeps == "model"), program.roles[0])
         here.changes = {each.role.name: _changes(program, costs, each) for each in times}
@@ -121,7 +122,7 @@ class Clocked:
             program.name, "simulated", self.seconds, program.batch, spans,
             memory=tuple(peak for peak, _, _ in live), wire_sent=sent_by(program, here.transfers),
             memory_over_time=tuple(over for _, over, _ in live), memory_parts=tuple(parts for _, _, parts in live),
-            cores=core_seconds(program, costs), traffic=traffic_of(program, here.transfers),
+            cores=core_seconds(self.prices), traffic=traffic_of(program, here.transfers),
             breakdown=breakdown(program, spans.of(worker.ranks[0]), self.seconds, LAST),
             ledger=merges_of(program, self.layout, self.start), dtype=program.dtype,
         )  # fmt: skip
@@ -166,9 +167,10 @@ def peaks(setting: Setting, costs: Sequence[Costs], roles: Collection[str]) -> l
     return found
 
 
-def core_seconds(program: Program, costs: Costs) -> tuple[Seconds, ...]:
+def core_seconds(prices: Prices) -> tuple[Seconds, ...]:
     """Core-seconds that each rank's instructions take in one step, on its own device."""
-    spent, prices = [0.0] * program.size, Prices(costs, program)
+    program, costs = prices.program, prices.costs
+    spent = [0.0] * program.size
     for role in program.roles:
         total = sum(demand.core for demand in prices.of_role(role))
         for rank in role.ranks:

@@ -114,11 +114,14 @@ def _messages(program: Program, costs: Costs, ports: Ports, slots: dict[str, dic
     who = np.arange(len(source))
     message, resource, way = ports.routes(source, target)
     work, work2 = core / speed[source], core2[match] / speed[target]
-    peers, w = peers_at_once(sends, source, target, program), costs.wiring
-    crowds = np.minimum(peers[source], peers[target])
-    ends = (peers[source] > 1).astype(int) + (peers[target] > 1)
-    weight = np.choose(ends, (np.ones(len(size)), w.congested(size), w.crowded(size, crowds))) * size
-    users = w.precedence(size, *posted(source, target, releases(sends), p))
+    w, weight, users = costs.wiring, size, np.ones(len(size))
+    if w.congestion or w.crowding:
+        peers = peers_at_once(sends, source, target, program)
+        crowds = np.minimum(peers[source], peers[target])
+        ends = (peers[source] > 1).astype(int) + (peers[target] > 1)
+        weight = np.choose(ends, (users, w.congested(size), w.crowded(size, crowds))) * size
+    if w.queue:
+        users = w.precedence(size, *posted(source, target, releases(sends), p))
     return {
         "latency": latency + latency2[match] + way, "least": np.maximum(work, work2),
         "who": np.concatenate([who, who]), "rank": np.concatenate([source, target]),

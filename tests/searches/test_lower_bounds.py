@@ -20,8 +20,11 @@ from partita.lowering.schedules import ROWS, under_way
 from partita.plan.schedule import Order
 from partita.searches import gathering
 from partita.searches.auto import auto, shortlist_of
+from partita.searches.link_speeds import LinkSpeeds
 from partita.searches.lower_bounds import LowerBounds
+from partita.searches.sections import Sections
 from partita.searches.space import Space, space_of
+from partita.searches.stage_costs import StageCosts
 from partita.searches.stage_cuts import cuts_of
 from partita.simulator.simulate import simulate
 from tests.programs import program_by
@@ -132,11 +135,41 @@ def test_packs_of_divided_gradients_wait_for_room(name: str, monkeypatch: pytest
     assert np.less(roomy, found).sum() > len(rows) // 2
 
 
+FORGETS: dict[str, tuple[type, str, object]] = {
+    "packs before the last pass ends": (gathering.Gathers, "early", lambda *_: 0),
+    "messages round the pipe": (LinkSpeeds, "rounds", lambda speeds, n: (speeds.hops(n)[0] * 1e6, speeds.hops(n)[1])),
+    "packs of a tied weight": (StageCosts, "tied", lambda _, pipes: (pipes.state * 0, pipes.state * 0)),
+    "copies for the next block": (Sections, "for_next", property(lambda one: one.in_any_cut & False)),
+}
+
+
+@pytest.mark.parametrize("what", FORGETS)
+def test_what_the_closer_bound_knows_of_passes_in_their_order(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of some points it is lower without that, of none it is above the clock with it."""
+    graph, cluster = tied(deep(16)), CLUSTERS["nodes"]
+    space, draw = space_on(graph, cluster), np.random.default_rng(7)
+    chunked = space.column("schedule") >= 4
+    kinds = [space.column(name) == value for name, value in (("shard", 0), ("shard", 1), ("recompute", 1))]
+    drawn = [draw.choice(np.flatnonzero(chunked & kind & (space.column("data") > 1)), 6).tolist() for kind in kinds]
+    rows = space.rows[list(chain(*drawn))]
+    rows[:, -1] = np.where(np.arange(len(rows)) % 2, graph.trained_bytes // 24, rows[:, -1])
+    found = [LowerBounds(graph, cluster).seconds(Space(row[None]), closer=True)[0] for row in rows]
+    assert all(s <= clocked(graph, cluster, Space(rows).call(i))[0] * (1 + 1e-9) for i, s in enumerate(found))
+    monkeypatch.setattr(*FORGETS[what])
+    less = [LowerBounds(graph, cluster).seconds(Space(row[None]), closer=True)[0] for row in rows]
+    assert np.less_equal(less, np.multiply(found, 1 + 1e-12)).all()
+    assert np.less(less, np.multiply(found, 1 - 1e-9)).any()
+
+
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_floors_are_those_of_the_dtype(dtype: str) -> None:
     """Adam's state is twice the bytes of parameters, however many bytes these have."""
     near = nearness(adam_of(deep(16), dtype), CLUSTERS["fast wires"], 10, 5)
     assert np.median(near, axis=0)[1] > 0.7
+
+
+def test_no_point_of_a_model_with_a_tied_weight_is_below_its_floor() -> None:
+    nearness(tied(deep(16)), CLUSTERS["nodes"], 8, 6)
 
 
 def nearness(

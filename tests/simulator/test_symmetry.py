@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
 from partita.cost.costs import Costs
+from partita.cost.prices import Prices
 from partita.cost.touch import Touch
 from partita.cost.wiring import Wiring
 from partita.program.instruction import After, Collective, Instruction, Kind, Receive, Send, Update
@@ -58,7 +59,7 @@ def times(program: Program, costs: Costs, *, alike: bool, every: bool) -> tuple[
     transfers = transfers_of(program, costs, ports)
     transfers = transfers if every else without_idle_ports(transfers, ports)
     symmetry = symmetry_of(program, costs, ports, transfers) if alike else no_symmetry(program, ports, transfers)
-    layout, activities = expand(program, costs, ports, transfers, symmetry, ROUNDS)
+    layout, activities = expand(program, Prices(costs, program), ports, transfers, symmetry, ROUNDS)
     found = np.array(advance(activities, ports.resources))
     told = {}
     for role in program.roles:
@@ -186,5 +187,5 @@ def test_a_thousand_ranks_take_as_many_activities_as_four() -> None:
         costs, ports = costs_of(program, machines), Ports(machines, Wiring(efficiency=1.0))
         transfers = without_idle_ports(transfers_of(program, costs, ports), ports)
         symmetry = symmetry_of(program, costs, ports, transfers)
-        sizes.append(size_of(expand(program, costs, ports, transfers, symmetry, ROUNDS)))
+        sizes.append(size_of(expand(program, Prices(costs, program), ports, transfers, symmetry, ROUNDS)))
     assert sizes[0] == sizes[1]
