@@ -4,13 +4,16 @@ and again."""
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import cached_property
+from math import inf
 from typing import Final
 
 from partita.cost.costs import Costs, Demand
 from partita.cost.wiring import ALONE, RARELY, Post, circle_of
-from partita.program.instruction import Act, Collective, Compute, Load, Pack, Receive, Send
+from partita.program.instruction import Act, Collective, Compute, Kind, Load, Pack, Receive, Send
 from partita.program.program import Policy, Program, Role
 from partita.units import Seconds
+from partita.wire.algorithms import by_messages
 
 SHORT: Final[Seconds] = 2.5e-4  # after which caches still have the worker's code, and what it touched
 
@@ -33,35 +36,50 @@ class Prices:
             self.known[key] = costs.demand(self.program, act, among, post)
         return self.known[key]
 
+    def post(self, role: Role) -> Post:
+        """How a rank of the role has messages and sums; of no rank where that does not matter."""
+        if not self.costs.wiring.posted:
+            return RARELY
+        own, acts = self.computing[role.name], [i.act for i in role.instructions]
+        many = max(sum(isinstance(act, Send | Receive) for act in acts), 1)
+        sums = sum(isinstance(act, Collective) and act.kind is Kind.ALL_REDUCE and not by_messages(act) for act in acts)
+        apart = None if own else max(self.computing.values()) / many
+        return Post(max(many / max(self.program.steps, 1), 1.0), apart, own / sums if sums else inf)
+
+    @cached_property
+    def computing(self) -> dict[str, Seconds]:
+        """Core-seconds that a rank of each role computes in a round."""
+        return {
+            role.name: sum(self.of(i.act).core for i in role.instructions if isinstance(i.act, Compute))
+            for role in self.program.roles
+        }
+
     def of_role(self, role: Role) -> list[Demand]:
         """What each instruction of a role needs. In a lane that goes in order one that waits for no other lane finds
         what a short one before it, or one of the same bucket, has left in the caches.
 
             compute   F.................. | P | A |        P behind a long act, A right behind P
+
+        A rank that computes nothing, such as a server, has all of it there all the time.
         """
         if role.name not in self.roles:
             self.roles[role.name] = self._of_role(role)
         return self.roles[role.name]
 
     def _of_role(self, role: Role) -> list[Demand]:
-        found, post = dict[str, Demand](), post_of(self.program, role)
+        found, post = dict[str, Demand](), self.post(role)
+        serves = self.costs.again is not None and not self.computing[role.name]
         for lane in role.lanes:
             body, short, bucket = role.on(lane.name), False, ""
             names = {i.name for i in body}
             for i in body:
                 moves, mine = isinstance(i.act, Collective | Send | Receive), getattr(i.act, "bucket", "")
                 waits = moves or any(after.name not in names for after in i.after)
-                behind = not waits and (short or mine == bucket != "")
+                behind = not moves if serves else not waits and (short or mine == bucket != "")
                 found[i.name] = self.of(i.act, behind=behind, post=post)
                 bucket = "" if moves or lane.policy is not Policy.ORDER else mine
                 short = lane.policy is Policy.ORDER and not moves and found[i.name].core < SHORT
         return [found[i.name] for i in role.instructions]
-
-
-def post_of(program: Program, role: Role) -> Post:
-    """How a rank of the role has messages."""
-    many = sum(isinstance(i.act, Send | Receive) for i in role.instructions) / max(program.steps, 1)
-    return Post(max(many, 1.0), any(isinstance(i.act, Compute) for i in role.instructions))
 
 
 def _priced_by(act: Act) -> Hashable:

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import inf, log
 from operator import itemgetter
 from typing import Final, Protocol, TypeAlias
 
@@ -68,13 +69,17 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """How a rank has messages: so `many` in a step, and whether it `computes` meanwhile."""
+    """How a rank has messages: so `many` in a step, or, if it computes nothing, so far `apart`: core-seconds that those
+    which it serves compute for each of its messages. It computes so many for each of its all-reduces by the backend
+    (`between`)."""
 
     many: float = 1.0
-    computes: bool = True
+    apart: Seconds | None = None
+    between: Seconds = inf
 
 
 RARELY: Final = Post()
+CHAIN: Final = 4  # all-reduces behind each computing; more of them cost about the same each
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +87,23 @@ class Wiring:
     """The costs of a transport.
 
     `start` is core-seconds for each call, `starts` those by how many messages a rank has in a step (none: the
-    same), `serving` the same of one that computes nothing (none: as `starts`), `waking` by size what one takes more
-    at either end (none: nothing), `sent`, `received` and `reduced` core-seconds for each byte; `message` is the
-    latency of a message between lanes, `value` that of one from computing to computing, which wakes no lane, and
-    `value_start` core-seconds of its calls (None: the same), `hops` by size that of each of a chain of messages
-    (none: the same) and `hop_start` core-seconds of its calls at either end (None: the same); `curves` has the
-    costs of collectives; `efficiency` is the fraction of a link's bandwidth that payload gets, `inside` that of
-    links within a machine (None: the same). `overlap` has, by ascending size, the factor by which a collective
-    takes longer while its ranks compute (none: it does not), `gather_overlap` that of a gather or scatter (none:
-    the same), `message_overlap` that of a message, `hop_overlap` that of a hop; `disturbance` core-seconds by which
-    computing takes longer for each byte that its rank sends or receives meanwhile, `coding` for each core-second in
-    which another lane codes; `congestion` the factor by which messages take more of the ports of a rank that hears
-    from several others while it speaks to them, such as a server's: their queues overflow; `crowding` the same
-    between two such ranks, by the number of others with which each has messages at once (none: as `congestion`).
-    `queue` has, by size of messages, how many bytes of those that one rank sends to several at once leave in the
-    order in which they were posted, before the others share.
+    same), `serving` those of one that computes nothing by how far apart they are (with `starts` only), `waking` by
+    size what one takes more at either end (none: nothing), `sent`, `received` and `reduced` core-seconds for each
+    byte; `message` is the latency of a message between lanes, `value` that of one from computing to computing,
+    which wakes no lane, and `value_start` core-seconds of its calls (None: the same), `hops` by size that of each
+    of a chain of messages (none: the same) and `hop_start` core-seconds of its calls at either end (None: the
+    same); `curves` has the costs of collectives, and `row` that of an all-reduce among CHAIN or more for each
+    `rested` core-seconds of computing, where those of `curves` are apart so far (none: the same); `efficiency` is
+    the fraction of a link's bandwidth that payload gets, `inside` that of links within a machine (None: the same).
+    `overlap` has, by ascending size, the factor by which a collective takes longer while its ranks compute (none:
+    it does not), `gather_overlap` that of a gather or scatter (none: the same), `message_overlap` that of a
+    message, `hop_overlap` that of a hop; `disturbance` core-seconds by which computing takes longer for each byte
+    that its rank sends or receives meanwhile, `coding` for each core-second in which another lane codes;
+    `congestion` the factor by which messages take more of the ports of a rank that hears from several others while
+    it speaks to them, such as a server's: their queues overflow; `crowding` the same between two such ranks, by the
+    number of others with which each has messages at once (none: as `congestion`). `queue` has, by size of messages,
+    how many bytes of those that one rank sends to several at once leave in the order in which they were posted,
+    before the others share.
     """
 
     start: Seconds = 100e-6
@@ -123,6 +130,8 @@ class Wiring:
     starts: tuple[tuple[float, Seconds], ...] = ()
     serving: tuple[tuple[float, Seconds], ...] = ()
     waking: tuple[tuple[float, Seconds], ...] = ()
+    row: Curve = ()
+    rested: Seconds = 0.0
 
     @property
     def undisturbed(self) -> bool:
@@ -135,11 +144,16 @@ class Wiring:
         """Latency of a message of values from stage to stage."""
         return self.message if self.value is None else self.value
 
+    @property
+    def posted(self) -> bool:
+        """Whether it matters how ranks have messages."""
+        return bool(self.starts or self.row)
+
     def starting(self, size: Bytes, post: Post = RARELY, *, value: bool = False) -> Seconds:
         """Core-seconds of the call of a message of `size` bytes, of values from stage to stage or of anything else:
-        linear in the logarithms of the size and of how many the rank has."""
-        rows = self.serving if self.serving and not post.computes else self.starts
-        start = float(_between(rows, np.array([post.many], np.float64))[0]) if rows else self.start
+        linear in the logarithms of the size and of how many they are, or how far apart."""
+        rows, at = (self.starts, post.many) if post.apart is None else (self.serving, post.apart)
+        start = float(_between(rows, np.array([at], np.float64))[0]) if rows else self.start
         if value:  # who waits for it is awake
             return start if self.value_start is None else min(start, self.value_start)
         return start + (float(_between(self.waking, np.array([size], np.float64))[0]) if self.waking else 0.0)
@@ -201,10 +215,19 @@ class Wiring:
         beyond = min(1.0, rows[-1][0] / max(size, 1))
         return 1.0 + beyond * (float(_between(rows, np.array([size], np.float64))[0]) - 1.0)
 
-    def waiting(self, size: Bytes, circle: Circle, kind: Kind = Kind.ALL_REDUCE) -> Seconds:
-        """Latency of a collective of `size` bytes: its curve's; without a curve that of p - 1 messages one after the
-        other, for an all-reduce of 2 (p - 1) (CO-02)."""
-        return float(self.waits(np.array([size], np.float64), circle, kind)[0][0])
+    def waiting(self, size: Bytes, circle: Circle, kind: Kind = Kind.ALL_REDUCE, between: Seconds = inf) -> Seconds:
+        """Latency of a collective of `size` bytes, of which a rank has one for so many core-seconds of computing
+        `between`: its curve's; without a curve that of p - 1 messages one after the other, for an all-reduce of
+        2 (p - 1) (CO-02)."""
+        sizes, part = np.array([size], np.float64), self._in_row(kind, between)
+        alone = float(self.waits(sizes, circle, kind)[0][0])
+        return (1 - part) * alone + part * float(_of_curve(self.row, sizes)[0][0]) if part else alone
+
+    def _in_row(self, kind: Kind, between: Seconds) -> float:
+        """How far a collective is on the way from one by itself to one of a `row`."""
+        if not self.row or kind is not Kind.ALL_REDUCE or between >= self.rested:
+            return 0.0
+        return min(log(self.rested / max(between, 1e-9), CHAIN), 1.0)
 
     def carried(self, size: Bytes, circle: Circle, kind: Kind = Kind.ALL_REDUCE) -> float:
         """For how many times a ring's bytes a collective takes the ports."""
@@ -216,8 +239,7 @@ class Wiring:
         if not curve:
             hops = PASSES.get(kind, 2) * (circle.ranks - 1)
             return hops * (self.hopping(sizes / circle.ranks) + circle.way), np.ones(len(sizes))
-        at, (known, waiting, part) = np.log(np.maximum(sizes, 1.0)), _columns(curve)
-        return np.interp(at, known, waiting), np.interp(at, known, part)
+        return _of_curve(curve, sizes)
 
     def least(self, circle: Circle, kind: Kind = Kind.ALL_REDUCE) -> tuple[Seconds, float]:
         """Lower bounds of (`waiting`, `carried`) over all sizes."""
@@ -226,19 +248,17 @@ class Wiring:
         sizes = np.array([size * circle.ranks for size, _ in self.hops] or [1], np.float64)
         return float(self.waits(sizes, circle, kind)[0].min()), 1.0
 
-    def reducing(self, size: Bytes, circle: Circle, kind: Kind = Kind.ALL_REDUCE) -> Seconds:
-        """Core-seconds of a collective of `size` bytes on each rank: its curve's, in proportion to the size beyond the
-        curve's end; without a curve those of each byte that is sent, received and summed."""
-        curve, ranks = self.curves.of(kind, circle), circle.ranks
+    def reducing(self, size: Bytes, circle: Circle, kind: Kind = Kind.ALL_REDUCE, between: Seconds = inf) -> Seconds:
+        """Core-seconds of a collective of `size` bytes on each rank, of which it has one for so many of computing
+        `between`: its curve's, in proportion to the size beyond the curve's end; without a curve those of each byte
+        that is sent, received and summed."""
+        curve, ranks, part = self.curves.of(kind, circle), circle.ranks, self._in_row(kind, between)
         if not curve:
             summed = 0.0 if kind is Kind.ALL_GATHER else self.reduced
             each = PASSES.get(kind, 2) * (self.sent + self.received) + summed
             return self.start + (ranks - 1) / ranks * size * each
-        above = bisect_left(curve, size, key=itemgetter(0))
-        if above == len(curve):
-            return curve[-1][2] * size / curve[-1][0]
-        (low, _, first, _), (high, _, last, _) = curve[max(above - 1, 0)], curve[above]
-        return first + (last - first) * (size - low) / max(high - low, 1)
+        alone = _core_of(curve, size)
+        return (1 - part) * alone + part * _core_of(self.row, size) if part else alone
 
     def payload(self, cluster: Cluster, port: Port) -> BytesPerSecond:
         """The bandwidth of a port that is left for payload."""
@@ -247,10 +267,25 @@ class Wiring:
 
 
 def _between(rows: Sequence[tuple[float, float]], sizes: Reals) -> Reals:
-    """What rows (size, value), by ascending size, say of these sizes: linear in the logarithm of the size."""
+    """What rows (size, value), by ascending size, say of these sizes: linear in the logarithm of the size, in bytes or
+    in seconds."""
     known, values = np.array(rows, np.float64).T
-    found: Reals = np.interp(np.log(np.maximum(sizes, 1.0)), np.log(known), values)
+    found: Reals = np.interp(np.log(np.maximum(sizes, 1e-9)), np.log(known), values)
     return found
+
+
+def _of_curve(curve: Curve, sizes: Reals) -> tuple[Reals, Reals]:
+    """Latencies and parts of a ring's bytes."""
+    at, (known, waiting, part) = np.log(np.maximum(sizes, 1.0)), _columns(curve)
+    return np.interp(at, known, waiting), np.interp(at, known, part)
+
+
+def _core_of(curve: Curve, size: Bytes) -> Seconds:
+    above = bisect_left(curve, size, key=itemgetter(0))
+    if above == len(curve):
+        return curve[-1][2] * size / curve[-1][0]
+    (low, _, first, _), (high, _, last, _) = curve[max(above - 1, 0)], curve[above]
+    return first + (last - first) * (size - low) / max(high - low, 1)
 
 
 @cache

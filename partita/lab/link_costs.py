@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import inf
+from operator import itemgetter
 from statistics import median
 from typing import Any, Final, TypeVar
 
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Host
-from partita.cost.wiring import CURVED, Circle, Curve, Measured, Wiring
+from partita.cost.wiring import CHAIN, CURVED, Circle, Curve, Measured, Wiring
 from partita.lab.crowd_timing import Congested
 from partita.lab.worker_group import WorkerGroup
 from partita.program.instruction import Collective, Kind
@@ -21,6 +22,7 @@ from partita.units import Bytes, BytesPerSecond, Seconds
 
 BUCKET: Final[Bytes] = 2**22
 SMALL: Final[Bytes] = 2**14  # of a message that comes as a whole
+RARE: Final[Seconds] = 4e-3  # of computing for each message: who serves one as seldom has slept
 USUAL: Final = 0.95  # of a link's bandwidth is left for payload, where the processor is what limits a collective
 Row = TypeVar("Row", bound=tuple[Any, ...])
 
@@ -68,44 +70,58 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
     achieved = max(share * size - burst, 1.0) / max(wall - tiny.wall, 1e-6) / slowest
     part = 1.0 if core / quota > wall / 2 else max(efficiency / max(achieved, 0.5), 1.0)
 
-    def waits(rounds: Sequence[Round], share: float) -> Curve:
+    def waits(rounds: Sequence[Round], share: float, many: int = 1) -> Curve:
         def latency(one: Round) -> Seconds:
             """Beyond what the quota takes for a round's core-seconds, or else shared cores and ports for its parts."""
-            bytes_ = part * (share * one.size - burst) / (slowest * efficiency)
+            bytes_ = part * (share * one.size * many - burst) / (slowest * efficiency)
             return one.wall - max((one.ahead + one.core) / quota, one.ahead * spread + max(bytes_, one.core * spread))
 
-        return tuple((one.size, max(latency(one), 1e-6), one.core, part) for one in rounds)
+        return tuple((one.size, max(latency(one), 1e-6) / many, one.core / many, part) for one in rounds)
 
+    sums, row = waits(curve, share), waits(_rounds(replies, "row"), share, CHAIN)
     calls = _starts(replies, (sent + received) / 2)
     called = (replies[0]["value"][1] + replies[1]["value"][1]) / 2
     alone = Wiring(
         message=max(replies[1]["lone"][0] - calls["start"], 1e-6),
-        curves=Measured(waits(curve, share), waits(scatter, share / 2), waits(gather, share / 2)),
+        curves=Measured(sums, waits(scatter, share / 2), waits(gather, share / 2)),
         sent=sent, received=received, reduced=reduced, efficiency=efficiency,
         value=max(replies[1]["value"][0] - called, 1e-6),
-        value_start=median(reply["handed"] for reply in replies if reply["handed"]), **calls,
+        value_start=median(reply["handed"] for reply in replies if reply["handed"]), row=_in_row(sums, row),
+        rested=median(one.ahead for one in curve), **calls,
     )  # fmt: skip
     return _crowded(alone, replies, hops, slowest * efficiency, quota, spread)
+
+
+def _in_row(alone: Curve, row: Curve) -> Curve:
+    """The curve of sums that follow each other, which wait no less than one by itself; beyond their sizes the same."""
+    known = {size: waiting for size, waiting, _, _ in alone}
+    longer = ((size, max(waiting, known[size]), core, part) for size, waiting, core, part in row)
+    return (*longer, *alone[len(row) :])
 
 
 def _starts(replies: list[dict[str, Any]], each: Seconds) -> dict[str, Any]:
     """What of a Wiring is about the calls of messages, where a byte takes `each` core-seconds at an end: medians over
     the ranks."""
 
-    def rows(kind: str) -> list[tuple[int, Bytes, Seconds]]:
+    def rows(kind: str) -> list[tuple[float, Bytes, Seconds]]:
         spells = zip(*(reply["posted"] for reply in replies), strict=True)
         timed = [zip(*(one[kind] for one in spell if one[kind]), strict=True) for spell in spells]
-        middle = ([(*ranks[0][:2], median(row[2] for row in ranks)) for ranks in spell] for spell in timed)
-        return _quicker(middle)
+        return _quicker([_middle(ranks) for ranks in spell] for spell in timed)
 
     *busy, (_, size, whole) = rows("busy")
     waking = max(whole - busy[0][2] - each * size, 0.0)
-    starts = tuple((many, seconds) for many, _, seconds in busy)
-    (many, _, start), *_ = rows("serving")
-    serving = (starts[0], (many, min(start, starts[-1][1])))
+    starts = tuple((busy[k][0], max(seconds for *_, seconds in busy[k:])) for k in range(len(busy)))
+    ((apart, _, start),) = rows("serving")
+    serving = (apart, min(start, starts[-1][1])), (max(RARE, 2 * apart), starts[0][1])
     start = median(seconds for _, seconds in starts)
     edge = min(SMALL, size // 2)
     return {"start": start, "starts": starts, "serving": serving, "waking": ((edge, 0.0), (size, waking))}
+
+
+def _middle(rows: Sequence[tuple[float, Bytes, Seconds]]) -> tuple[float, Bytes, Seconds]:
+    """Medians of rows about messages of one size."""
+    many, own = (median(row[k] for row in rows) for k in (0, 2))
+    return many, rows[0][1], own
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +163,8 @@ def _crowded(
     def summed(size: Bytes, kind: Kind = Kind.ALL_REDUCE, share: float = share) -> Seconds:
         """What a collective takes by the clock beside computing."""
         bytes_ = alone.carried(size, circle, kind) * share * size
-        return alone.waiting(size, circle, kind) + max(bytes_ / width, alone.reducing(size, circle, kind) / (rate / 2))
+        core = alone.reducing(size, circle, kind, 0.0)
+        return alone.waiting(size, circle, kind, 0.0) + max(bytes_ / width, core / (rate / 2))
 
     def gathered(size: Bytes) -> Seconds:
         """What a gather takes by the clock beside computing."""
@@ -183,7 +200,7 @@ def _crowds(spells: Sequence[Sequence[tuple[int, Sequence[Congested]]]]) -> dict
 def _quicker(spells: Iterable[Sequence[Row]]) -> list[Row]:
     """Each row, whose seconds are its last entry, of the spell in which it was timed the quickest: a host's neighbours
     may work for some seconds."""
-    return [min(rows) for rows in zip(*spells, strict=True)]
+    return [min(rows, key=itemgetter(-1)) for rows in zip(*spells, strict=True)]
 
 
 def _each_byte(end: list[tuple[Bytes, Seconds]]) -> float:

@@ -8,7 +8,7 @@ core-seconds where ranks have rested; and a message beside computing waits for a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator
 from functools import partial
 from itertools import pairwise
 from statistics import fmean, median
@@ -17,6 +17,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
+from partita.cost.wiring import CHAIN
 from partita.lab.crowd_timing import Congested, congested_seconds, crowds_of, queued_seconds
 from partita.lab.extra_lane import PATIENCE, Call, ExtraLane
 from partita.lab.timing import AHEAD, computed, slowed_by
@@ -25,38 +26,35 @@ from partita.program.instruction import Kind
 from partita.runtime.device import CPU
 from partita.runtime.processes import Processes, clock_offset
 from partita.runtime.transport import Pending, Steps
-from partita.simulator.ports import QUOTA_PERIOD
 from partita.units import Bytes, Seconds
 
 OVERLAPPED: Final[tuple[Bytes, ...]] = (2**16, 2**18, 2**20)  # beside computing
 CHAINED: Final[tuple[Bytes, ...]] = (*OVERLAPPED, 2**22)
 DISTURBING: Final[Bytes] = 2**20
 MOST: Final = 20  # rounds of a small collective
+CHAINED_SUMS: Final[Bytes] = 2**18  # larger ones cost the same in a row
 
 
 def wire_seconds(
-    kind: Kind, sizes: tuple[Bytes, ...], largest: int = 5, device: str = CPU
+    kind: Kind, sizes: tuple[Bytes, ...], largest: int = 5, device: str = CPU, many: int = 1
 ) -> list[tuple[Bytes, Seconds, Seconds, Seconds]]:
-    """(bytes, wall seconds, this process's core-seconds, those of computing in both) of a collective among all ranks,
-    in a lane and behind `AHEAD` of computing, means.
+    """(bytes, wall seconds, this process's core-seconds, those of computing in both) of so `many` collectives among all
+    ranks, in a lane and behind `AHEAD` of computing, means of rounds in a row, computing included.
 
     gloo's thread now and then spins through a time slice, so small sizes are repeated more often than the `largest`; a
-    step meets the mean, not the median. An all-reduce, which that thread carries out, is timed between rests, without
-    its computing: where a quota ran out, in one round of three, others spin. What goes by messages of our own is
-    timed in a row, computing included: that quotas run out at different moments is part of what its hops take.
+    step meets the mean, not the median. That quotas run out at different moments is part of what ranks wait for each
+    other. Among ranks that rest or do nothing else, that thread spins twice as long, and longer also where one small
+    collective follows the other.
     """
     rank, group, found = dist.get_rank(), tuple(range(dist.get_world_size())), []
     transport, lane = Processes(rank, {("probe", group): dist.group.WORLD}), ExtraLane()
-    offset = clock_offset(rank)
     for size in sizes:
         elements = max(size // 4, 1)
         edges = tuple(elements * k // len(group) for k in range(len(group) + 1))
         repeats = min(max(largest * sizes[-1] // size, largest), MOST) + 2
-        once = partial(started, transport, kind, torch.zeros(elements, device=device), group, edges)
-        if kind is Kind.ALL_REDUCE:
-            found.append((size, *_between_rests(lane, once, repeats, offset, device), 0.0))
-        else:
-            found.append((size, *_in_a_row(lane, once, repeats)))
+        call = partial(started, transport, kind, torch.zeros(elements, device=device), group, edges)
+        once = partial(several, many, call)
+        found.append((size, *_in_a_row(lane, once, repeats)))
     return found
 
 
@@ -70,29 +68,6 @@ def _in_a_row(lane: ExtraLane, once: Call, repeats: int) -> tuple[Seconds, Secon
     rounds = [(end - start, after - before, ahead) for (start, before, _), (end, after, ahead) in pairwise(ends[2:])]
     wall, core, ahead = (fmean(column) for column in zip(*rounds, strict=True))
     return wall, core, ahead
-
-
-def _between_rests(
-    lane: ExtraLane, once: Call, repeats: int, offset: Seconds, device: str
-) -> tuple[Seconds, Seconds]:  # fmt: skip
-    """Wall seconds of a call, from when the last rank has computed until ranks are through in the mean of them, and
-    core-seconds, means. The slowest tenth is left out, which may have waited for other work on the machine. `offset`
-    brings this clock to rank 0's."""
-    begun, ended, cores = list[Seconds](), list[Seconds](), list[Seconds]()
-    for _ in range(repeats):
-        core = time.process_time() + computed(AHEAD)
-        begun.append(time.perf_counter() + offset)
-        lane.carry_out(once)
-        ended.append(time.perf_counter() + offset)
-        cores.append(time.process_time() - core)
-        time.sleep(min(ended[-1] - begun[-1] + AHEAD, QUOTA_PERIOD))
-    last, end = (torch.tensor(moments[2:], dtype=torch.float64, device=device) for moments in (begun, ended))
-    dist.all_reduce(last, dist.ReduceOp.MAX)
-    dist.all_reduce(end)
-    walls = (end / dist.get_world_size() - last).clamp(min=0.0).tolist()
-    kept = sorted(zip(walls, cores[2:], strict=True))[: -len(walls) // 10]
-    wall, core = (fmean(column) for column in zip(*kept, strict=True))
-    return wall, core
 
 
 def overlapped_seconds(
@@ -156,6 +131,16 @@ def exchanged(transport: Processes, tensor: torch.Tensor, mate: int, first: bool
     """A message to another rank and one back, or, not `first`, the other way round."""
     for sends in (first, not first):
         yield transport.send(tensor, mate, "probe", 0) if sends else transport.receive(tensor, mate, "probe", 0)
+
+
+def several(many: int, call: Callable[[], Pending | Steps]) -> Steps:
+    """What a call starts, so many times, one after the other."""
+    for _ in range(many):
+        begun = call()
+        if isinstance(begun, Generator):
+            yield from begun
+        else:
+            yield begun
 
 
 def started(
@@ -235,7 +220,9 @@ def rank_wires(
     and once behind it; and curves of messages from rank 0 to rank 1."""
     if world == 1:
         return {kind: [] for kind in (*kinds, "message")}
+    short, chained = tuple(size for size in sizes if size <= CHAINED_SUMS), partial(wire_seconds, Kind.ALL_REDUCE)
     found: dict[str, Any] = {kind: wire_seconds(Kind(kind), sizes, device=device) for kind in kinds}
+    found["row"] = chained(short, device=device, many=CHAIN)
     posted, crowded = posted_seconds(rank, world, sizes[-1]), _crowds(rank, world, sizes[-1], device)
     found["overlapped"] = overlapped_seconds(sizes[-1], kinds) if device == CPU else {}
     found["disturbing"] = disturbing_seconds(sizes[-1]) if device == CPU else 0.0
@@ -248,6 +235,7 @@ def rank_wires(
     }
     found["crowds"] = [crowded, _crowds(rank, world, sizes[-1], device)]
     found |= {"posted": [posted, posted_seconds(rank, world, sizes[-1])], "hops": hop_seconds(sizes[-1])}
+    found["row"] += chained(short, device=device, many=CHAIN)
     return found | {kind: found[kind] + wire_seconds(Kind(kind), sizes, device=device) for kind in kinds}
 
 

@@ -76,21 +76,22 @@ def value_seconds(rank: int, world: int) -> Seconds:
     return max((_overhead(whole, rank) - sum(computing) * own) / messages, 1e-6)
 
 
-def posted_seconds(rank: int, world: int, largest: Bytes) -> dict[str, list[tuple[int, Bytes, Seconds]]]:
+def posted_seconds(rank: int, world: int, largest: Bytes) -> dict[str, list[tuple[float, Bytes, Seconds]]]:
     """(messages that a rank has in a round, bytes of each, core-seconds of each and of the worker around it), medians,
-    of messages to or from a rank that computes meanwhile ("busy"; none on a rank without a partner), and of those to a
-    server ("serving"). Where there are many, who is to wake up often is awake; one of many bytes wakes threads more
-    than once."""
-    found: dict[str, list[tuple[int, Bytes, Seconds]]] = {"busy": [], "serving": []}
+    of messages to or from a rank that computes meanwhile ("busy"; none on a rank without a partner); and of those to a
+    server, instead of how many they are, core-seconds that others compute for each ("serving"). Where there are many,
+    who is to wake up often is awake; one of many bytes wakes threads more than once."""
+    found: dict[str, list[tuple[float, Bytes, Seconds]]] = {"busy": [], "serving": []}
     none = {pieces: _briefly(couples(world, pieces, 0, 4), rank, pieces) for pieces in (1, PIECES)}
     for pieces, each, size in ((1, 1, 4), (PIECES, 1, 4), (PIECES, TOGETHER, 4), (1, 1, min(LONG, largest))):
         whole = _briefly(couples(world, pieces, each, size), rank, pieces)
         if rank ^ 1 < world:
             found["busy"].append((pieces * each, size, max((whole - none[pieces]) / (pieces * each), 1e-6)))
     idle, whole = (_briefly(star(world, PIECES, each), rank, PIECES) for each in (0, TOGETHER))
+    piece = median(computed(PIECE) for _ in range(PIECES))
     if rank == world - 1:
         many = PIECES * TOGETHER * (world - 1)
-        found["serving"].append((many, 4, max((whole - idle) / many, 1e-6)))
+        found["serving"].append(((PIECES + 1) * piece / many, 4, max((whole - idle) / many, 1e-6)))
     return found
 
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
 from partita.arrays import Ints, Reals
 from partita.cost.costs import Costs
+from partita.cost.prices import Prices
 from partita.cost.rings import collective_bytes
-from partita.cost.wiring import Circle, circle_of
+from partita.cost.wiring import Circle, Post, circle_of
 from partita.program.instruction import Collective
 from partita.program.program import Program, Role
 from partita.simulator.hops import Columns, scheduled
@@ -23,7 +24,7 @@ from partita.simulator.ports import Ports
 from partita.wire.algorithms import by_hops
 
 Groups = tuple[tuple[int, ...], ...]
-Key = tuple[tuple[Groups, ...], Collective]
+Key = tuple[tuple[Groups, ...], Collective, Post]
 
 
 @dataclass(frozen=True)
@@ -112,11 +113,11 @@ class Alike:
 
 
 def collectives(
-    program: Program, costs: Costs, ports: Ports, slots: dict[str, dict[str, int]], speed: Reals, role: Ints
+    prices: Prices, ports: Ports, slots: dict[str, dict[str, int]], speed: Reals, role: Ints
 ) -> Iterator[Columns]:
     """The collectives of a round as columns of Transfers, none if there are none. `slots` are the slots of each role's
     instructions by name, `speed` and `role` are by rank."""
-    found = list(_alike(program, costs, ports, slots, speed, role))
+    found = list(_alike(prices, ports, slots, speed, role))
     if not found:
         return
     each = [one.columns() for one in found]
@@ -125,10 +126,10 @@ def collectives(
     yield columns | {name: columns[name][order] for name in ("latency", "least")}
 
 
-def _alike(
-    program: Program, costs: Costs, ports: Ports, slots: dict[str, dict[str, int]], speed: Reals, role: Ints
-) -> Iterator[Alike]:
+def _alike(prices: Prices, ports: Ports, slots: dict[str, dict[str, int]], speed: Reals, role: Ints) -> Iterator[Alike]:
+    program, costs = prices.program, prices.costs
     numbers = {role.name: number for number, role in enumerate(program.roles)}
+    posts = {role.name: prices.post(role) for role in program.roles}
     by_name: dict[str, list[tuple[Role, Collective]]] = {}
     for one, i in program.instructions():
         if isinstance(i.act, Collective):
@@ -143,10 +144,11 @@ def _alike(
             key, act = tuple(dict.fromkeys(act.groups for _, act in acts)), acts[0][1]
             if key not in known:
                 known[key] = Rings(tuple(dict.fromkeys(group for groups in key for group in groups)), ports, role)
-            if (key, act) not in alike:
-                took = _in_hops if by_hops(act) else _in_rings
-                alike[key, act] = Alike(known[key], flowing(took(program, act, costs, ports, speed, known[key])))
-            met[same] = alike[key, act]
+            post = posts[acts[0][0].name]
+            if (key, act, post) not in alike:
+                took = _in_hops if by_hops(act) else partial(_in_rings, post=post)
+                alike[key, act, post] = Alike(known[key], flowing(took(program, act, costs, ports, speed, known[key])))
+            met[same] = alike[key, act, post]
         slot = np.full(len(program.roles), -1, np.int64)
         for one, _ in acts:
             slot[numbers[one.name]] = slots[one.name][name]
@@ -156,11 +158,13 @@ def _alike(
     yield from alike.values()
 
 
-def _in_rings(program: Program, act: Collective, costs: Costs, ports: Ports, speed: Reals, rings: Rings) -> Columns:
+def _in_rings(
+    program: Program, act: Collective, costs: Costs, ports: Ports, speed: Reals, rings: Rings, *, post: Post
+) -> Columns:  # fmt: skip
     """What a ring takes in each group: as a whole, for it may have thousands of ranks."""
     ring, rank, place, target = rings.members
     at, resource, member, entry = rings.loads
-    demands = {circle: costs.demand(program, act, circle) for circle in set(rings.circles)}
+    demands = {circle: costs.demand(program, act, circle, post) for circle in set(rings.circles)}
     parts = {circle: costs.carried(program, act, circle) for circle in demands}
     sent = np.zeros(len(rank))
     for p in np.unique(rings.sizes).tolist():

@@ -15,7 +15,7 @@ import numpy as np
 
 from partita.arrays import Flags, Ints, Reals
 from partita.cost.costs import Costs
-from partita.cost.prices import post_of
+from partita.cost.prices import Prices
 from partita.cost.wiring import Post
 from partita.errors import ProgramError
 from partita.program.flight import peers_of
@@ -60,9 +60,9 @@ def transfers_of(program: Program, costs: Costs, ports: Ports) -> Transfers:
     for role in program.roles:
         slots[role.name] = {i.name: first + j for j, i in enumerate(role.instructions)}
         first += len(role.instructions)
-    parts, count = [], 0
-    together = collectives(program, costs, ports, slots, speeds(costs, program), role_of(program))
-    for part in (*together, flowing(_messages(program, costs, ports, slots))):
+    parts, count, prices = [], 0, Prices(costs, program)
+    together = collectives(prices, ports, slots, speeds(costs, program), role_of(program))
+    for part in (*together, flowing(_messages(prices, ports, slots))):
         parts.append(part | {"who": part["who"] + count, "at": part["at"] + count})
         count += len(part["latency"])
     columns = {
@@ -96,14 +96,15 @@ def _on_hosts(columns: Columns, ports: Ports) -> Columns:
     }  # fmt: skip
 
 
-def _messages(program: Program, costs: Costs, ports: Ports, slots: dict[str, dict[str, int]]) -> Columns:
+def _messages(prices: Prices, ports: Ports, slots: dict[str, dict[str, int]]) -> Columns:
     """A send and its receive are one activity of both processors and of every port between them."""
+    program, costs = prices.program, prices.costs
     speed = speeds(costs, program)
     keys: dict[str, int] = {}
     sends, receives = ([(role, i) for role, i in program.instructions() if isinstance(i.act, kind)]
                        for kind in (Send, Receive))  # fmt: skip
-    key, source, target, slot, core, latency, size = _ends(program, costs, sends, slots, keys)
-    key2, target2, source2, slot2, core2, latency2, _ = _ends(program, costs, receives, slots, keys)
+    key, source, target, slot, core, latency, size = _ends(prices, sends, slots, keys)
+    key2, target2, source2, slot2, core2, latency2, _ = _ends(prices, receives, slots, keys)
     p = program.size
     one, other = (key * p + source) * p + target, (key2 * p + source2) * p + target2
     mine, yours = np.argsort(one, kind="stable"), np.argsort(other, kind="stable")
@@ -134,15 +135,15 @@ def _messages(program: Program, costs: Costs, ports: Ports, slots: dict[str, dic
 
 
 def _ends(
-    program: Program, costs: Costs, found: Sequence[tuple[Role, Instruction]], slots: dict[str, dict[str, int]],
-    keys: dict[str, int],
+    prices: Prices, found: Sequence[tuple[Role, Instruction]], slots: dict[str, dict[str, int]], keys: dict[str, int]
 ) -> tuple[Ints, Ints, Ints, Ints, Reals, Reals, Reals]:  # fmt: skip
     """Of one end of every message: key, its rank, the other's, slot, core-seconds, latency, bytes."""
+    program, costs = prices.program, prices.costs
     ranks = {role.name: np.array(role.ranks, np.int64) for role in program.roles}
     width, ranked = [len(role.ranks) for role, _ in found], cache(_ranked)
-    peers, numbers, prices = [np.zeros(0, np.int64)], [], []
+    peers, numbers, rows = [np.zeros(0, np.int64)], [], []
     known: dict[tuple[type, Space, str, Post], tuple[Seconds, Seconds, Bytes]] = {}  # of what is moved
-    posts = {role.name: post_of(program, role) for role in program.roles}
+    posts = {role.name: prices.post(role) for role in program.roles}
     for role, i in found:
         act, post = i.act, posts[role.name]
         assert isinstance(act, Send | Receive)
@@ -152,9 +153,9 @@ def _ends(
             known[moved] = (demand.core, demand.latency, program.payload(act))
         peers.append(ranked(peers_of(act), len(role.ranks)))
         numbers.append((keys.setdefault(act.key, len(keys)), slots[role.name][i.name]))
-        prices.append(known[moved])
+        rows.append(known[moved])
     key, slot = np.repeat(np.array(numbers, np.int64).reshape(-1, 2), width, axis=0).T
-    core, latency, size = np.repeat(np.array(prices, np.float64).reshape(-1, 3), width, axis=0).T
+    core, latency, size = np.repeat(np.array(rows, np.float64).reshape(-1, 3), width, axis=0).T
     mine = np.concatenate([np.zeros(0, np.int64), *(ranks[role.name] for role, _ in found)])
     return key, mine, np.concatenate(peers), slot, core, latency, size
 

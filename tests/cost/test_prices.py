@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from partita.cost.costs import Costs
-from partita.cost.prices import SHORT, Prices, post_of
+from partita.cost.prices import SHORT, Prices
 from partita.cost.touch import NEAR, Calls, Touch
-from partita.program.instruction import Compute, Pack, Send, Update
+from partita.cost.wiring import RARELY
+from partita.program.instruction import Apply, Collective, Compute, Pack, Send, Update
 from partita.program.program import Program
 from tests.priced import FREE, priced, whole_cores
 from tests.programs import program_by
@@ -62,9 +63,31 @@ def test_what_a_cache_does_not_hold_is_as_far_away_as_ever() -> None:
 
 
 def test_a_server_does_not_compute_and_has_all_messages() -> None:
-    program, _ = given("ps_sync(servers=1)", operator=1e-7)
-    posts = {role.name: post_of(program, role) for role in program.roles}
+    program, costs = given("ps_sync(servers=1)", operator=1e-3)
+    assert {Prices(costs, program).post(role) for role in program.roles} == {RARELY}
+    prices = Prices(replace(costs, wiring=replace(costs.wiring, starts=((1e-3, 1e-4),))), program)
+    posts = {role.name: prices.post(role) for role in program.roles}
     sends = {role.name: sum(isinstance(i.act, Send) for i in role.instructions) for role in program.roles}
-    idle = [name for name, post in posts.items() if not post.computes]
+    idle = [name for name, post in posts.items() if post.apart is not None]
     assert len(idle) == 1
     assert posts[idle[0]].many == 2 * sends[idle[0]]
+    assert posts[idle[0]].apart == pytest.approx(max(prices.computing.values()) / (2 * sends[idle[0]]))
+
+
+def test_sums_are_as_far_apart_as_computing_lies_between_them() -> None:
+    for recipe, sums in (("ddp", 1), ("ddp(bucket_bytes=0,first_bucket_bytes=0)", 2)):
+        program, costs = given(recipe, operator=1e-3)
+        prices = Prices(replace(costs, wiring=replace(costs.wiring, row=((4, 1e-3, 1e-3, 1.0),))), program)
+        role = program.roles[0]
+        assert sum(isinstance(i.act, Collective) for i in role.instructions) == sums
+        assert prices.post(role).between == pytest.approx(prices.computing[role.name] / sums)
+
+
+def test_a_server_finds_all_that_it_touches_in_its_caches() -> None:
+    program, costs = given("ps_async(servers=1)", operator=1e-3)
+    prices = Prices(costs, program)
+    role = next(role for role in program.roles if not prices.computing[role.name])
+    priced_acts = zip(role.instructions, prices.of_role(role), strict=True)
+    applies = [own.core for i, own in priced_acts if isinstance(i.act, Apply)]
+    assert applies
+    assert all(WARM <= own < COLD for own in applies)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
-from partita.cost.wiring import ALONE, CURVED, Circle, Post, Wiring
+from partita.cost.wiring import ALONE, CHAIN, CURVED, Circle, Post, Wiring
 from partita.lab.crowd_timing import crowds_of
-from partita.lab.link_costs import kinds_of, queue_of, wiring_of
+from partita.lab.link_costs import RARE, kinds_of, queue_of, wiring_of
 from partita.program.instruction import Kind
 from partita.simulator.activities import Activity, activities_of, resources_of
 from partita.simulator.clock import advance
@@ -20,8 +21,9 @@ from tests.programs import program_by
 from tests.small import layers
 
 RATE, LATENCY, AHEAD, START, EACH = 1e8, 2e-3, 1e-3, 1e-4, 1e-10
+APART = 2e-4  # seconds of computing a message
 BUSY = [(1, 4, 2 * START), (8, 4, START), (24, 4, START / 2), (1, 2**18, 5 * START + EACH * 2**18)]
-QUICK = {"busy": BUSY, "serving": [(72, 4, START / 4)]}
+QUICK = {"busy": BUSY, "serving": [(APART, 4, START / 4)]}
 POSTED = [{kind: [(n, size, 2 * seconds) for n, size, seconds in rows] for kind, rows in QUICK.items()}, QUICK]
 SIZES = (4, 2**16, 2**20, 2**22)
 
@@ -32,6 +34,8 @@ def made_up(congestion: float, ranks: int = 4) -> list[dict[str, Any]]:
     reply: dict[str, Any] = {
         kind: [(n, AHEAD + LATENCY + share[kind] * n / RATE, AHEAD, AHEAD) for n in SIZES] for kind in CURVED
     }
+    row = CHAIN * (2 * LATENCY), CHAIN * share[Kind.ALL_REDUCE] / RATE
+    reply["row"] = [(n, AHEAD + row[0] + row[1] * n, AHEAD, AHEAD) for n in SIZES[:2]]
     reply["message"] = [(n, 3 * START + EACH * n) for n in SIZES]  # lone ones
     hops = [(n, 2e-4 + max(n / RATE, 2 * START + 2 * EACH * n)) for n in SIZES]
     reply["posted"], reply["hops"] = POSTED, [(n, wall, wall, 2 * START) for n, wall in hops]
@@ -51,10 +55,15 @@ def test_the_laws_are_found_again(congestion: float) -> None:
     found = wiring_of(made_up(congestion), machines)
     assert found.efficiency == pytest.approx(1.0, abs=1e-3)
     assert [row[1] for row in found.curves.of(Kind.ALL_REDUCE, ALONE)] == pytest.approx([LATENCY] * 4, rel=0.01)
+    rows = [[found.waiting(n, ALONE, between=apart) for n in SIZES] for apart in (inf, AHEAD, AHEAD / 2, 0.0)]
+    assert rows[0] == rows[1] == pytest.approx([LATENCY] * 4, rel=0.01)
+    assert rows[2] == pytest.approx([1.5 * LATENCY] * 2 + [LATENCY] * 2, rel=0.01)
+    assert rows[3] == pytest.approx([2 * LATENCY] * 2 + [LATENCY] * 2, rel=0.01)
     assert (found.start, found.message) == pytest.approx((START, 7e-4), rel=0.01)
     starts = [found.starting(4, Post(n)) for n in (1, 8, 24, 72)]
     assert starts == pytest.approx([2 * START, START, START / 2, START / 2])
-    assert [found.starting(4, Post(n, computes=False)) for n in (1, 72)] == pytest.approx([2 * START, START / 4])
+    serving = [found.starting(4, Post(apart=apart)) for apart in (RARE, APART, 0.0)]
+    assert serving == pytest.approx([2 * START, START / 4, START / 4])
     waking = [found.starting(size, Post(8)) - START for size in (2**10, 2**14, 2**16, 2**18, 2**22)]
     assert waking == pytest.approx([0.0, 0.0, 1.5 * START, 3 * START, 3 * START])
     assert (found.value, found.value_start) == pytest.approx((3 * START, 4 * START))
