@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isqrt
+from math import isqrt, pi, sqrt
 from typing import Any, Final
 
 import torch
@@ -89,11 +89,22 @@ def _timed(text: str) -> Callable[[int], tuple[Seconds, Seconds]]:
     (codec,) = read_codecs(text)
 
     def at(count: int) -> tuple[Seconds, Seconds]:
-        coder = trial_of(codec, torch.randn(count) * 0.01)
+        coder = trial_of(codec, *numbers_for(codec, count))
         decoding = cold_seconds(coder.decode)
         return cold_seconds(coder.encode) / coder.codings, decoding
 
     return at
+
+
+def numbers_for(codec: Codec, count: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """A gradient, and what is held back before it, of which a codec with a fixed threshold t sends the `density` that
+    it expects, again and again: a number v every t / |v| times. For any other codec a gradient of deviation 0.01."""
+    settings = settings_of(codec)
+    if "threshold" not in settings:
+        return torch.randn(count) * 0.01, None
+    most = settings["threshold"]
+    values = torch.randn(count) * most * settings["density"] * sqrt(pi / 2)
+    return values, torch.rand(count) * most * values.sign()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +118,11 @@ class CodecTrial:
     bytes: Bytes
 
 
-def trial_of(codec: Codec, values: torch.Tensor) -> CodecTrial:
-    """A codec that has encoded the values once, on the device on which they lie."""
+def trial_of(codec: Codec, values: torch.Tensor, held: torch.Tensor | None = None) -> CodecTrial:
+    """A codec that has encoded the values once, on the device on which they lie, and `held` back some before."""
     kernel, spec, count = kernel_of(codec), spec_of(codec), values.numel()
-    held, into, shapes = torch.zeros_like(values), torch.empty_like(values), ((isqrt(count),) * 2,)
+    held = torch.zeros_like(values) if held is None else held
+    into, shapes = torch.empty_like(values), ((isqrt(count),) * 2,)
     dtype, most = getattr(torch, message_dtype(codec)), room(codec, count, 4)
     counts = spec.counts(shapes, settings_of(codec)) if spec.counts else (most // dtype.itemsize,)
     messages = [torch.zeros(each, dtype=dtype, device=values.device) for each in counts]

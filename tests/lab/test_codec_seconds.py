@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+import torch
+
 from partita.cost.touch import Touch
-from partita.lab.codecs import codec_seconds, coded_elements
+from partita.lab.codecs import codec_seconds, coded_elements, numbers_for, trial_of
 from partita.program.instruction import Decode, Encode
 from partita.recipes.catalogue import call
 from partita.wire.codec import read_codecs, text_of
@@ -16,6 +19,16 @@ def test_every_way_of_a_codec_has_its_price() -> None:
     found = codec_seconds({"threshold": 2**20, "powersgd(rank=2.0)": 2**20})
     assert found.keys() == {"threshold", "powersgd(rank=2.0)"}
     assert all(each > 0 and number > 0 for ways in found.values() for each, number in ways)
+
+
+def test_a_threshold_is_timed_on_numbers_of_which_it_sends_what_it_says() -> None:
+    """Also in later steps, with what it held back: four bytes each."""
+    torch.manual_seed(3)
+    for text, density in (("threshold", 0.01), ("threshold(threshold=0.5,density=0.1)", 0.1)):
+        (codec,) = read_codecs(text)
+        values, held = numbers_for(codec, 512**2)
+        sent = [trial_of(codec, values, held).bytes / 4 / values.numel() for _ in range(20)]
+        assert sent == pytest.approx([density] * 20, rel=0.1)
 
 
 def test_a_codec_is_timed_on_as_many_numbers_as_it_encodes_at_once() -> None:
