@@ -100,7 +100,7 @@ def numbers_for(codec: Codec, count: int) -> tuple[torch.Tensor, torch.Tensor | 
     """A gradient, and what is held back before it, of which a codec with a fixed threshold t sends the `density` that
     it expects, again and again: a number v every t / |v| times. For any other codec a gradient of deviation 0.01."""
     settings = settings_of(codec)
-    if "threshold" not in settings:
+    if not {"threshold", "density"} <= settings.keys():
         return torch.randn(count) * 0.01, None
     most = settings["threshold"]
     values = torch.randn(count) * most * settings["density"] * sqrt(pi / 2)
