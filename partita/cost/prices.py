@@ -4,6 +4,7 @@ and again."""
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 from functools import cached_property
 from math import inf
 from typing import Final
@@ -26,13 +27,14 @@ class Prices:
         self.known: dict[Hashable, Demand] = {}
         self.roles: dict[str, list[Demand]] = {}
 
-    def of(self, act: Act, *, behind: bool = False, post: Post = RARELY) -> Demand:
+    def of(self, act: Act, *, behind: bool = False, wakes: bool = False, post: Post = RARELY) -> Demand:
         """What an act needs of each rank, of a collective in its first group, or right `behind` another short act that
-        moves nothing, or of a rank with such a `post`. Raises CostError as `Costs.demand`."""
-        key = behind, post, _priced_by(act)
+        moves nothing, though its lane `wakes` up for it, or of a rank with such a `post`. Raises CostError as
+        `Costs.demand`."""
+        key = behind, wakes, post, _priced_by(act)
         if key not in self.known:
             among = circle_of(act.groups[0], self.costs.cluster) if isinstance(act, Collective) else ALONE
-            costs = self.costs.behind if behind else self.costs
+            costs = (self.woken if wakes else self.costs.behind) if behind else self.costs
             self.known[key] = costs.demand(self.program, act, among, post)
         return self.known[key]
 
@@ -54,13 +56,18 @@ class Prices:
             for role in self.program.roles
         }
 
+    @cached_property
+    def woken(self) -> Costs:
+        """Those of acts that find all in the caches, once their lane has woken up."""
+        return replace(self.costs.behind, instruction=self.costs.instruction)
+
     def of_role(self, role: Role) -> list[Demand]:
         """What each instruction of a role needs. In a lane that goes in order one that waits for no other lane finds
         what a short one before it, or one of the same bucket, has left in the caches.
 
             compute   F.................. | P | A |        P behind a long act, A right behind P
 
-        A rank that computes nothing, such as a server, has all of it there all the time.
+        A rank that computes nothing, such as a server, has all that it touches there all the time.
         """
         if role.name not in self.roles:
             self.roles[role.name] = self._of_role(role)
@@ -76,7 +83,7 @@ class Prices:
                 moves, mine = isinstance(i.act, Collective | Send | Receive), getattr(i.act, "bucket", "")
                 waits = moves or any(after.name not in names for after in i.after)
                 behind = not moves if serves else not waits and (short or mine == bucket != "")
-                found[i.name] = self.of(i.act, behind=behind, post=post)
+                found[i.name] = self.of(i.act, behind=behind, wakes=waits, post=post)
                 bucket = "" if moves or lane.policy is not Policy.ORDER else mine
                 short = lane.policy is Policy.ORDER and not moves and found[i.name].core < SHORT
         return [found[i.name] for i in role.instructions]

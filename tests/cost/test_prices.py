@@ -83,11 +83,15 @@ def test_sums_are_as_far_apart_as_computing_lies_between_them() -> None:
         assert prices.post(role).between == pytest.approx(prices.computing[role.name] / sums)
 
 
-def test_a_server_finds_all_that_it_touches_in_its_caches() -> None:
+def test_a_server_wakes_up_for_a_gradient_and_finds_all_else_in_its_caches() -> None:
     program, costs = given("ps_async(servers=1)", operator=1e-3)
-    prices = Prices(costs, program)
+    far = Touch(0.0, 0.0, COLD)
+    prices = Prices(replace(costs, add=far, copy=far, update=far), program)
     role = next(role for role in program.roles if not prices.computing[role.name])
-    priced_acts = zip(role.instructions, prices.of_role(role), strict=True)
-    applies = [own.core for i, own in priced_acts if isinstance(i.act, Apply)]
+    lane = {i.name for i in role.on(role.leading)}
+    found = dict(zip((i.name for i in role.instructions), prices.of_role(role), strict=True))
+    applies = [i for i in role.instructions if isinstance(i.act, Apply)]
     assert applies
-    assert all(WARM <= own < COLD for own in applies)
+    assert all(any(after.name not in lane for after in i.after) for i in applies)
+    assert [found[i.name].core for i in applies] == pytest.approx([COLD] * len(applies))
+    assert all(prices.of(i.act).core > 1.5 * COLD for i in applies)
