@@ -16,16 +16,15 @@ import numpy as np
 from partita.arrays import Flags, Ints, Reals
 from partita.cost.costs import Costs
 from partita.cost.prices import Prices
-from partita.cost.wiring import Post
 from partita.errors import ProgramError
 from partita.program.flight import peers_of
-from partita.program.instruction import Instruction, Receive, Send, Space
+from partita.program.instruction import Instruction, Receive, Send
 from partita.program.program import Program, Role
 from partita.simulator.collectives import collectives, flowing
 from partita.simulator.crowds import peers_at_once, posted, releases
 from partita.simulator.hops import Columns
 from partita.simulator.ports import Ports
-from partita.units import Bytes, Seconds
+from partita.units import Bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,22 +137,18 @@ def _ends(
     prices: Prices, found: Sequence[tuple[Role, Instruction]], slots: dict[str, dict[str, int]], keys: dict[str, int]
 ) -> tuple[Ints, Ints, Ints, Ints, Reals, Reals, Reals]:  # fmt: skip
     """Of one end of every message: key, its rank, the other's, slot, core-seconds, latency, bytes."""
-    program, costs = prices.program, prices.costs
+    program = prices.program
     ranks = {role.name: np.array(role.ranks, np.int64) for role in program.roles}
     width, ranked = [len(role.ranks) for role, _ in found], cache(_ranked)
     peers, numbers, rows = [np.zeros(0, np.int64)], [], []
-    known: dict[tuple[type, Space, str, Post], tuple[Seconds, Seconds, Bytes]] = {}  # of what is moved
     posts = {role.name: prices.post(role) for role in program.roles}
     for role, i in found:
-        act, post = i.act, posts[role.name]
+        act = i.act
         assert isinstance(act, Send | Receive)
-        moved = (type(act), act.space, act.bucket, post)
-        if moved not in known:
-            demand = costs.demand(program, act, post=post)
-            known[moved] = (demand.core, demand.latency, program.payload(act))
+        demand = prices.of(act, post=posts[role.name])
         peers.append(ranked(peers_of(act), len(role.ranks)))
         numbers.append((keys.setdefault(act.key, len(keys)), slots[role.name][i.name]))
-        rows.append(known[moved])
+        rows.append((demand.core, demand.latency, program.payload(act)))
     key, slot = np.repeat(np.array(numbers, np.int64).reshape(-1, 2), width, axis=0).T
     core, latency, size = np.repeat(np.array(rows, np.float64).reshape(-1, 3), width, axis=0).T
     mine = np.concatenate([np.zeros(0, np.int64), *(ranks[role.name] for role, _ in found)])
