@@ -9,9 +9,10 @@ An instruction is recorded once, whatever the times of the instructions are; `co
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -48,8 +49,7 @@ INTERVALS: Final = 12  # of one segment: the operator at which most bytes are al
 _Names = tuple[tuple[str, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Instance:
+class Instance(NamedTuple):
     """One instruction of a role in one round: instruction i of n in round r has the `number` r * n + i."""
 
     number: int
@@ -77,7 +77,7 @@ class AllocationLog:
 
     Entry k: when instance `number[k]` has gone through `share[k]` of its time, some key holds row `held[k + 1]` of
     `rows`, where it held row `held[before[k]]`. A row has one number of bytes for each of PURPOSES; microbatches that
-    do the same share rows. Entries of `final` happen with the last of several instances to start: (entries, instances).
+    do the same share rows.
     """
 
     def __init__(self, program: Program, graph: Graph, role: Role, on: Processor, spaces: Workspaces) -> None:
@@ -90,9 +90,6 @@ class AllocationLog:
         self.before: list[int] = []
         self.now: dict[tuple[int, str, object], int] = {}
         self.progress: dict[tuple[int, str, int], _Progress] = {}
-        self.uses = Counter(part for i in role.instructions if (part := part_of(i.act)))
-        self.used: dict[tuple[int, str], list[int]] = {}
-        self.final: list[tuple[range, list[int]]] = []
         self.merged: Counter[tuple[str, int]] = Counter()
         sends = [i.act for i in role.instructions if isinstance(i.act, Send) and i.act.space is Space.VALUE]
         self.sent = {(act.part, name) for act in sends for name, _ in program.parcel[act.bucket].values}
@@ -108,14 +105,12 @@ class AllocationLog:
         self.values = cache(self._values)
         self.loaded = cache(self._loaded)
 
-    def record(self, one: Instance, act: Act) -> None:
-        """Record what an instance allocates and frees. Instances are to be recorded in the order of their starts."""
+    def record_shared(self, one: Instance, act: Act) -> None:
+        """Record what an instance allocates and frees that belongs to no environment, but to the rank. Instances are to
+        be recorded in the order of their starts."""
         match act:
-            case Compute():
-                self._compute(one, act)
             case Pack():
                 self._whole(one, act.bucket, Space.GRADIENT)
-                self._pack(one, act.bucket, act.part, act.stage)
             case Free():
                 self._set(one, END, (0, "", (act.bucket, act.space)), NOTHING)
             case Collective(kind=Kind.ALL_GATHER):
@@ -123,24 +118,37 @@ class AllocationLog:
             case Collective() if room := self.hops(act):
                 self._set(one, START, (one.round, "", ("room", act.bucket)), self.bytes_row("messages", room))
                 self._set(one, END, (one.round, "", ("room", act.bucket)), NOTHING)
-            case Receive(space=Space.VALUE):
-                stage, batch, names = self.values(act.bucket)
-                self._arrive(one, START, act.part, stage, batch, names)
-            case Send(space=Space.VALUE, keeps=False):
-                for name in self.values(act.bucket)[2]:
-                    self._set(one, END, (one.round, act.part, name), NOTHING)
-            case Load(fetch=True):
-                self._arrive(one, START, act.part, act.stage, act.count, self.loaded(act.stage), message=False)
             case Apply(delta=False):
                 self._apply(one, act)
             case Update():
                 scratch = scratch_bytes(self.graph, self.program.bucket[act.bucket], self.on, not act.part)
                 self._set(one, START, (one.round, "", act.bucket), self.bytes_row("workspace", scratch))
                 self._set(one, END, (one.round, "", act.bucket), NOTHING)
-                if act.part:
+
+    def record_environment(self, instances: Sequence[tuple[Instance, Act]]) -> int:
+        """Record what all instances that use one environment, in the order of their starts, allocate and free there.
+        Returns the first entry that drops the environment, after the last of them."""
+        for one, act in instances:
+            match act:
+                case Compute():
+                    self._compute(one, act)
+                case Pack():
+                    self._pack(one, act.bucket, act.part, act.stage)
+                case Receive(space=Space.VALUE):
+                    stage, batch, names = self.values(act.bucket)
+                    self._arrive(one, START, act.part, stage, batch, names)
+                case Send(space=Space.VALUE, keeps=False):
+                    for name in self.values(act.bucket)[2]:
+                        self._set(one, END, (one.round, act.part, name), NOTHING)
+                case Load(fetch=True):
+                    self._arrive(one, START, act.part, act.stage, act.count, self.loaded(act.stage), message=False)
+                case Update():
                     self._pack(one, act.bucket, act.part, -1)
-        if part := part_of(act):
-            self._count_use(one, part)
+        first, (last, act) = len(self.number), instances[-1]
+        for key in [key for key in self.progress if key[:2] == (last.round, part_of(act))]:
+            self._set(last, END, key, NOTHING)
+            del self.progress[key]
+        return first
 
     def _apply(self, one: Instance, act: Apply) -> None:
         """The temporaries of a server's step and its corrections; DynSGD's mean over the workers of a clock is kept
@@ -199,7 +207,10 @@ class AllocationLog:
             self._set(one, START, (0, "", (bucket, space)), self.bytes_row(part, whole.elements * whole.item(space)))
 
     def _progress(self, round: int, part: str, stage: int, batch: int) -> _Progress:
-        return self.progress.setdefault((round, part, stage), _Progress(self.lifetimes(stage, batch)))
+        key = round, part, stage
+        if key not in self.progress:
+            self.progress[key] = _Progress(self.lifetimes(stage, batch))
+        return self.progress[key]
 
     def _arrive(
         self, one: Instance, share: float, part: str, stage: int, batch: int, names: tuple[str, ...],
@@ -287,17 +298,6 @@ class AllocationLog:
         """Bytes of gradients that are free once a bucket is packed."""
         last = [piece.parameter for piece in self.program.bucket[bucket].pieces if piece.last]
         return sum(self.lifetimes(stage, batch).released(parameter) for parameter in last)
-
-    def _count_use(self, one: Instance, part: str) -> None:
-        """An environment is dropped after the last instruction that uses it."""
-        used = self.used.setdefault((one.round, part), [])
-        used.append(one.number)
-        if len(used) == self.uses[part]:
-            first = len(self.number)
-            for key in [key for key in self.progress if key[:2] == (one.round, part)]:
-                self._set(one, END, key, NOTHING)
-                del self.progress[key]
-            self.final.append((range(first, len(self.number)), used))
 
 
 def part_of(act: Act) -> str:

@@ -15,8 +15,9 @@ from math import inf
 import numpy as np
 
 from partita.arrays import Ints, Reals
-from partita.cost.allocations import END, AllocationLog, Instance
+from partita.cost.allocations import END, AllocationLog
 from partita.cost.memory_curve import ByteSeries, MemoryCurve, unit
+from partita.cost.recording import recorded
 from partita.cost.scratch import Processor
 from partita.cost.workspaces import NONE, Workspaces
 from partita.graph.graph import Graph
@@ -89,18 +90,15 @@ def changes_of(
     spaces: Workspaces = NONE,
 ) -> Changes:  # fmt: skip
     """What a rank of `role` allocates and frees; arguments as in `memory_curve`."""
-    log, body = AllocationLog(program, graph, role, on, spaces), role.instructions
-    begun = posted(role, start, end).ravel()
-    for number in np.lexsort((np.arange(len(begun)), begun)).tolist():
-        log.record(Instance(number, number // len(body)), body[number % len(body)].act)
-    found = log.changes
-    moved = found.any(axis=1)
-    place = np.concatenate([[0], np.cumsum(moved)]).tolist()
+    log, begun = AllocationLog(program, graph, role, on, spaces), posted(role, start, end).ravel()
+    found = recorded(log, [i.act for i in role.instructions], np.lexsort((np.arange(len(begun)), begun)))
+    parts = log.changes[found.entry]
+    moved = parts.any(axis=1)
+    place = np.concatenate([[0], np.cumsum(moved)])
     held = resident(program, graph, role) + unit("workspace") * spaces.kept
     changes = Changes(
-        role, held, np.array(log.number, np.int64)[moved], np.array(log.share)[moved],
-        found[moved], tuple(range(place[some.start], place[some.stop]) for some, _ in log.final),
-        tuple(users for _, users in log.final),
+        role, held, found.number[moved], np.array(log.share)[found.entry][moved], parts[moved],
+        tuple(range(first, stop) for first, stop in place[found.drops].tolist()), found.users,
     )  # fmt: skip
     vars(log).clear()  # its caches refer to it: break the cycle, since the garbage collector may run much later
     return changes
@@ -124,17 +122,21 @@ def loaded_late(role: Role, start: Reals, end: Reals) -> tuple[Reals, Reals]:
 def posted(role: Role, start: Reals, end: Reals) -> Reals:
     """`start`, but for a Receive the time at which it is posted, and its memory allocated: as soon as its lane is free
     and what it waits for is done, however late the message arrives."""
-    found, body, last = start.copy(), role.instructions, dict[str, int]()
-    place, shifted = {i.name: j for j, i in enumerate(body)}, cache(partial(_earlier, end))
-    ends = {i.lane: j for j, i in enumerate(body)}
+    body, last = role.instructions, dict[str, int]()
+    place, ends = {i.name: j for j, i in enumerate(body)}, {i.lane: j for j, i in enumerate(body)}
+    here, before = list[int](), list[int]()  # receives, and what their lanes do before: in the round before, from -n on
     for j, i in enumerate(body):
         if isinstance(i.act, Receive):
-            before = end[:, last[i.lane]] if i.lane in last else shifted(1)[:, ends[i.lane]]
-            waits = [shifted(after.rounds)[:, place[after.name]] for after in i.after]
-            free = np.isfinite(before)
-            ready = np.maximum.reduce([np.where(free, before, start[:, j]), *waits])
-            found[:, j] = np.minimum(ready, start[:, j])
+            here.append(j)
+            before.append(last.get(i.lane, ends[i.lane] - len(body)))
         last[i.lane] = j
+    found, shifted = start.copy(), cache(partial(_earlier, end))
+    free = np.where(np.array(before, np.int64) < 0, shifted(1)[:, before], end[:, before])
+    ready = np.where(np.isfinite(free), free, start[:, here])
+    for k, j in enumerate(here):
+        for after in body[j].after:
+            ready[:, k] = np.maximum(ready[:, k], shifted(after.rounds)[:, place[after.name]])
+    found[:, here] = np.minimum(ready, start[:, here])
     return found
 
 

@@ -11,7 +11,8 @@ from typing import Final
 
 from partita.cost.costs import Costs, Demand
 from partita.cost.wiring import ALONE, RARELY, Post, circle_of
-from partita.program.instruction import Act, Collective, Compute, Kind, Load, Pack, Receive, Send
+from partita.program.alike import doing_of
+from partita.program.instruction import Act, Collective, Compute, Kind, Receive, Send
 from partita.program.program import Policy, Program, Role
 from partita.units import Seconds
 from partita.wire.algorithms import by_messages
@@ -31,7 +32,7 @@ class Prices:
         """What an act needs of each rank, of a collective in its first group, or right `behind` another short act that
         moves nothing, though its lane `wakes` up for it, or of a rank with such a `post`. Raises CostError as
         `Costs.demand`."""
-        key = behind, wakes, post, _priced_by(act)
+        key = behind, wakes, post, doing_of(act)
         if key not in self.known:
             among = circle_of(act.groups[0], self.costs.cluster) if isinstance(act, Collective) else ALONE
             costs = (self.woken if wakes else self.costs.behind) if behind else self.costs
@@ -74,7 +75,7 @@ class Prices:
         return self.roles[role.name]
 
     def _of_role(self, role: Role) -> list[Demand]:
-        found, post = dict[str, Demand](), self.post(role)
+        found, known, post = dict[str, Demand](), dict[Hashable, Demand](), self.post(role)
         serves = self.costs.again is not None and not self.computing[role.name]
         for lane in role.lanes:
             body, short, bucket = role.on(lane.name), False, ""
@@ -83,19 +84,10 @@ class Prices:
                 moves, mine = isinstance(i.act, Collective | Send | Receive), getattr(i.act, "bucket", "")
                 waits = moves or any(after.name not in names for after in i.after)
                 behind = not moves if serves else not waits and (short or mine == bucket != "")
-                found[i.name] = self.of(i.act, behind=behind, wakes=waits, post=post)
+                key = behind, waits, id(i.act) if isinstance(i.act, Collective) else doing_of(i.act)
+                if key not in known:  # without the post, and what is long in a collective, hashed again and again
+                    known[key] = self.of(i.act, behind=behind, wakes=waits, post=post)
+                found[i.name] = known[key]
                 bucket = "" if moves or lane.policy is not Policy.ORDER else mine
                 short = lane.policy is Policy.ORDER and not moves and found[i.name].core < SHORT
         return [found[i.name] for i in role.instructions]
-
-
-def _priced_by(act: Act) -> Hashable:
-    """What an act's price depends on, without its place in the round, and whom it goes to."""
-    kind = type(act)
-    if isinstance(act, Compute):
-        return kind, act.segment
-    if isinstance(act, Load):
-        return kind, act.count, act.fetch
-    if isinstance(act, Pack):
-        return kind, act.bucket, act.add
-    return (kind, act.bucket, act.space) if isinstance(act, Send | Receive) else act

@@ -10,7 +10,7 @@ from partita.graph import patterns_lookups as lookups
 from partita.graph import patterns_norms as norms
 from partita.graph import patterns_pointwise as points
 from partita.graph import patterns_views as views
-from partita.graph.formula import Call
+from partita.graph.formula import Call, kind_of
 from partita.graph.graph import Graph
 from partita.graph.operator import Operator
 from partita.graph.pattern import Pattern
@@ -92,4 +92,5 @@ def pattern_of(operator: Operator, graph: Graph) -> Pattern | None:
 
 def shares_memory(operator: Operator, graph: Graph) -> bool:
     """Whether the operator only looks at its first input's memory in another way."""
-    return views.is_alias(Call(operator, graph))
+    kind = kind_of(operator.target)
+    return kind in views.SAME_MEMORY or (kind in views.MAYBE_SAME and views.is_alias(Call(operator, graph)))

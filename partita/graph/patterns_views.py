@@ -14,6 +14,7 @@ SPLITS: Final = frozenset({"aten.split", "aten.split_with_sizes", "aten.chunk", 
 MOVED: Final = frozenset(
     f"aten.{name}" for name in ("flip", "roll", "triu", "tril", "constant_pad_nd", "cumsum", "cumprod")
 )
+MAYBE_SAME: Final = frozenset({"aten.reshape", "aten.flatten"})  # where their input is contiguous
 SAME_MEMORY: Final = (
     SPLITS
     | RESHAPES
@@ -33,7 +34,7 @@ SAME_MEMORY: Final = (
             "unfold",
         )
     )
-) - {"aten.reshape", "aten.flatten"}
+) - MAYBE_SAME
 
 
 def _quotient(a: Dim, b: Dim) -> Dim | None:
@@ -92,7 +93,7 @@ def is_alias(call: Call) -> bool:
     if call.kind in SAME_MEMORY:
         return True
     read = call.tensor(0)
-    return call.kind in ("aten.reshape", "aten.flatten") and read is not None and not read.strides
+    return call.kind in MAYBE_SAME and read is not None and not read.strides
 
 
 def permuted(call: Call) -> Pattern | None:

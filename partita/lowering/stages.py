@@ -55,7 +55,7 @@ def staged(graph: Graph, plan: Plan) -> Program:
     places = range(len(pipe.ranks))
     writers = [_Writer(pipe, place, replicas) for place in places for replicas in pipe.replica_sets(place)]
     roles = tuple(writer.role() for writer in writers)
-    segments = {s.name: s for writer in writers for s in writer.segments}
+    segments = {name: s for writer in writers for name, s in writer.segments.items()}
     counts = sorted({count for writer in writers for count in writer.replicas.counts})
     named = {i.act.bucket for role in roles for i in role.instructions if isinstance(i.act, Collective)}
     numbers = (bucket for bucket in (of_one_number(WEIGHT), SQUARES) if bucket.name in named)
@@ -89,7 +89,7 @@ class _Writer:
         self.pipe, self.place, self.replicas = pipe, place, replicas
         self.counts = dict(zip(replicas.numbers, replicas.counts, strict=True))
         self.starts = dict(zip(replicas.numbers, replicas.starts, strict=True))
-        self.segments: list[Segment] = []
+        self.segments: dict[str, Segment] = {}
         self.body: list[Instruction] = []
         self.packed: dict[str, str] = {}
         self.runs, self.peers = cache(pipe.runs), cache(partial(pipe.peers, replicas))
@@ -115,7 +115,8 @@ class _Writer:
         for n, (start, stop, complete) in enumerate(runs):
             name = f"{one.kind}{mark}" if n == len(runs) - 1 else f"{one.kind}{mark}.{n}"
             kind = f"{one.kind}{stage}/{count}" if len(runs) == 1 else f"{one.kind}{stage}.{n}/{count}"
-            self.segments.append(Segment(kind, start, stop, count, self.pipe.share(count), stage))
+            if kind not in self.segments:
+                self.segments[kind] = Segment(kind, start, stop, count, self.pipe.share(count), stage)
             self._add(name, Compute(kind, part), "compute", *waits)
             waits = []
             for bucket in complete:

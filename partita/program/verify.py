@@ -60,16 +60,22 @@ def _names(program: Program, role: Role) -> None:
 def _ends(program: Program, numbers: dict[str, int]) -> Iterator[Ints]:
     """Two arrays: all sends, then all receives, sorted, each message as one number made of its key, source and
     target."""
-    size, array = program.size, cache(partial(np.array, dtype=np.int64))
+    size = program.size
     for kind in (Send, Receive):
-        found = [np.zeros(0, np.int64)]
-        for role, i in program.instructions():
-            if isinstance(i.act, kind):
-                first = numbers.setdefault(i.act.key, len(numbers)) * size
-                ranks, peers = array(role.ranks), array(peers_of(i.act))
-                source, target = (ranks, peers) if kind is Send else (peers, ranks)
-                found.append((first + source) * size + target)
-        yield np.sort(np.concatenate(found))
+        pair, first, pairs, width = cache(partial(_pairs, size, kind)), [], [np.zeros(0, np.int64)], []
+        for role in program.roles:
+            for act in (i.act for i in role.instructions if isinstance(i.act, kind)):
+                first.append(numbers.setdefault(act.key, len(numbers)))
+                pairs.append(pair(role.ranks, peers_of(act)))
+                width.append(len(pairs[-1]))
+        yield np.sort(np.repeat(np.array(first, np.int64), width) * size * size + np.concatenate(pairs))
+
+
+def _pairs(size: int, kind: type[Send] | type[Receive], ranks: tuple[int, ...], peers: tuple[int, ...]) -> Ints:
+    """source * size + target of what ranks send to their peers, or receive from them."""
+    mine, other = np.broadcast_arrays(np.array(ranks, np.int64), np.array(peers, np.int64))
+    found: Ints = mine * size + other if kind is Send else other * size + mine
+    return found
 
 
 def _messages(program: Program) -> None:

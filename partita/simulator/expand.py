@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from partita.simulator.activities import Activities, GateSpec, assemble
 from partita.simulator.ports import Ports
 from partita.simulator.symmetry import Symmetry, folded
 from partita.simulator.transfers import Transfers, speeds
+
+NOTHING: Final = Demand()
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +106,7 @@ def _work(draft: Draft, layout: Layout, role: Role, prices: Prices, ports: Ports
     """What each instruction asks of its own processor and of the cores that this shares with others."""
     seats, ranks = layout.seats(role), layout.kinds[role.name]
     alone = list(role.computing)
-    priced = [demand if own else Demand() for demand, own in zip(prices.of_role(role), alone, strict=True)]
+    priced = [demand if own else NOTHING for demand, own in zip(prices.of_role(role), alone, strict=True)]
     core, latency = np.array([(demand.core, demand.latency) for demand in priced], np.float64).reshape(-1, 2).T
     work = core[:, None] / speeds(prices.costs, layout.program)[ranks]
     draft.latency[seats], draft.least[seats] = latency[:, None], work

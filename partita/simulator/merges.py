@@ -9,6 +9,7 @@ from partita.arrays import Reals
 from partita.program.instruction import Apply, Snapshot, Update
 from partita.program.ledger import Merge
 from partita.program.program import Program, Role
+from partita.program.shares import lockstep
 from partita.simulator.expand import Layout
 
 
@@ -16,7 +17,7 @@ def merges_of(program: Program, layout: Layout, start: Reals) -> tuple[Merge, ..
     """Every merge of every server; none where no server goes ahead of its workers. Workers that share memory have one
     ledger."""
     ledgers = [program.roles] if program.semantics == "racy" else [(role,) for role in program.roles]
-    return tuple(merge for roles in ledgers for merge in _of(program, roles, layout, start))
+    return () if lockstep(program) else tuple(one for roles in ledgers for one in _of(program, roles, layout, start))
 
 
 def _of(program: Program, roles: Sequence[Role], layout: Layout, start: Reals) -> Iterator[Merge]:

@@ -132,15 +132,19 @@ def _counted(at: Ints, resource: Ints, amount: Reals) -> tuple[Ints, Reals]:
 
 
 def _mix(*columns: NDArray[np.generic]) -> Colours:
-    """A 64-bit hash of each row (the finalizer of splitmix64, Steele et al. 2014)."""
+    """A 64-bit hash of each row: a multiplication and a shift for each column, then the finalizer of splitmix64 (Steele
+    et al. 2014)."""
     found = np.full(len(columns[0]), 0x9E3779B97F4A7C15, np.uint64)
+    shifted = np.empty_like(found)
     for column in columns:
         whole = column if column.dtype.kind in "fu" else column.astype(np.int64)
-        bits: Colours = whole.view(np.uint64)
-        found = found * np.uint64(0xD1342543DE82EF95) + bits
-        found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        found = found ^ (found >> np.uint64(31))
+        found ^= whole.view(np.uint64)
+        found *= np.uint64(0xD1342543DE82EF95)
+        found ^= np.right_shift(found, np.uint64(32), out=shifted)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        found ^= np.right_shift(found, np.uint64(shift), out=shifted)
+        found *= np.uint64(factor)
+    found ^= np.right_shift(found, np.uint64(31), out=shifted)
     return found
 
 
@@ -153,5 +157,9 @@ def _sum(place: Ints, colours: Colours, size: int) -> Colours:
 
 def _first(colours: Colours) -> Ints:
     """For each colour the place of the first one that has it."""
-    _, first, inverse = np.unique(colours, return_index=True, return_inverse=True)
-    return first[inverse]
+    order = np.argsort(colours)
+    start = np.flatnonzero(np.diff(colours[order], prepend=colours[order[:1]] + np.uint64(1)))
+    first = np.minimum.reduceat(order, start)
+    found = np.empty(len(colours), np.int64)
+    found[order] = np.repeat(first, np.diff(start, append=len(order)))
+    return found

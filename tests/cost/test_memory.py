@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,10 +10,13 @@ import pytest
 from torch import nn
 
 from partita.arrays import Reals
+from partita.cost import recording
+from partita.cost.allocations import AllocationLog, Instance
 from partita.cost.memory import changes_of, memory_curve, peak_memory, resident
 from partita.graph.graph import Optimizer
 from partita.lab.rehearsal import Rehearsal
 from partita.lowering.lower import last_program
+from partita.program.instruction import Act
 from partita.program.program import Program, Role
 from partita.program.timeline import PURPOSES, Span, Timeline
 from partita.recipes.catalogue import call
@@ -108,6 +111,28 @@ def clocked(spans: Iterable[Span], role: Role) -> list[Reals]:
     when = {(s.name, s.round): (s.start, s.end) for s in spans if s.rank == role.ranks[0]}
     rounds, names = sorted({round for _, round in when}), [i.name for i in role.instructions]
     return [np.array([[when[name, round][k] for name in names] for round in rounds]) for k in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    "text", ["gpipe(microbatches=8)", "one_f_one_b(stages=2,data=2,shard=gradients)", "zero_bubble"]
+)
+def test_microbatches_that_go_through_the_same_are_written_once(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, timeline = simulated(text)
+    written: list[int] = []
+    record = AllocationLog.record_environment
+
+    def counted(log: AllocationLog, instances: Sequence[tuple[Instance, Act]]) -> int:
+        written.append(len(instances))
+        return record(log, instances)
+
+    monkeypatch.setattr(AllocationLog, "record_environment", counted)
+    simulated(text)
+    once = len(written)
+    monkeypatch.setattr(recording, "doing_of", lambda act: object())  # nothing does the same as anything else
+    _, apart = simulated(text)
+    assert len(written) - once > 2 * once
+    assert apart.memory_over_time == timeline.memory_over_time
+    assert apart.memory_parts == timeline.memory_parts
 
 
 def test_a_watched_curve_is_laid_on_the_clock_of_another_run() -> None:
