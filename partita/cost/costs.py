@@ -256,9 +256,7 @@ class Costs:
                 return Demand(start + w.sent * size)
             return Demand(start + w.received * size, w.crossing if value else w.message)
         if not by_messages(act):
-            return Demand(
-                w.reducing(size, circle, act.kind, post.between), w.waiting(size, circle, act.kind, post.between)
-            )  # fmt: skip
+            return Demand(w.reducing(size, circle, act.kind), w.waiting(size, circle, act.kind))
         if by_hops(act):
             return Demand(max(self.hop_cores(program, act, ranks)))
         elements, item = program.extent(act, ranks)

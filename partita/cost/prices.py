@@ -6,16 +6,14 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import replace
 from functools import cached_property
-from math import inf
 from typing import Final
 
 from partita.cost.costs import Costs, Demand
 from partita.cost.wiring import ALONE, RARELY, Post, circle_of
 from partita.program.alike import doing_of
-from partita.program.instruction import Act, Collective, Compute, Kind, Receive, Send
+from partita.program.instruction import Act, Collective, Compute, Receive, Send
 from partita.program.program import Policy, Program, Role
 from partita.units import Seconds
-from partita.wire.algorithms import by_messages
 
 SHORT: Final[Seconds] = 2.5e-4  # after which caches still have the worker's code, and what it touched
 
@@ -40,14 +38,13 @@ class Prices:
         return self.known[key]
 
     def post(self, role: Role) -> Post:
-        """How a rank of the role has messages and sums; of no rank where that does not matter."""
+        """How a rank of the role has messages; of no rank where that does not matter."""
         if not self.costs.wiring.posted:
             return RARELY
         own, acts = self.computing[role.name], [i.act for i in role.instructions]
         many = max(sum(isinstance(act, Send | Receive) for act in acts), 1)
-        sums = sum(isinstance(act, Collective) and act.kind is Kind.ALL_REDUCE and not by_messages(act) for act in acts)
         apart = None if own else max(self.computing.values()) / many
-        return Post(max(many / max(self.program.steps, 1), 1.0), apart, own / sums if sums else inf)
+        return Post(max(many / max(self.program.steps, 1), 1.0), apart)
 
     @cached_property
     def computing(self) -> dict[str, Seconds]:

@@ -6,7 +6,6 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import inf, log
 from operator import itemgetter
 from typing import Final, Protocol, TypeAlias
 
@@ -70,16 +69,13 @@ class Measured:
 @dataclass(frozen=True, slots=True)
 class Post:
     """How a rank has messages: so `many` in a step, or, if it computes nothing, so far `apart`: core-seconds that those
-    which it serves compute for each of its messages. It computes so many for each of its all-reduces by the backend
-    (`between`)."""
+    which it serves compute for each of its messages."""
 
     many: float = 1.0
     apart: Seconds | None = None
-    between: Seconds = inf
 
 
 RARELY: Final = Post()
-CHAIN: Final = 4  # all-reduces behind each computing; more of them cost about the same each
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +88,18 @@ class Wiring:
     byte; `message` is the latency of a message between lanes, `value` that of one from computing to computing,
     which wakes no lane, and `value_start` core-seconds of its calls (None: the same), `hops` by size that of each
     of a chain of messages (none: the same) and `hop_start` core-seconds of its calls at either end (None: the
-    same); `curves` has the costs of collectives, and `row` that of an all-reduce among CHAIN or more for each
-    `rested` core-seconds of computing, where those of `curves` are apart so far (none: the same); `efficiency` is
-    the fraction of a link's bandwidth that payload gets, `inside` that of links within a machine (None: the same).
-    `overlap` has, by ascending size, the factor by which a collective takes longer while its ranks compute (none:
-    it does not), `gather_overlap` that of a gather or scatter (none: the same), `message_overlap` that of a
-    message, `hop_overlap` that of a hop; `disturbance` core-seconds by which computing takes longer for each byte
-    that its rank sends or receives meanwhile, `coding` for each core-second in which another lane codes;
-    `congestion` the factor by which messages take more of the ports of a rank that hears from several others while
-    it speaks to them, such as a server's: their queues overflow; `crowding` the same between two such ranks, by the
-    number of others with which each has messages at once (none: as `congestion`). `queue` has, by size of messages,
-    how many bytes of those that one rank sends to several at once leave in the order in which they were posted,
-    before the others share.
+    same); `curves` has the costs of collectives, and `row` that of an all-reduce right behind another, where those
+    of `curves` have `rested` core-seconds of computing between them (none: the same); `efficiency` is the fraction
+    of a link's bandwidth that payload gets, `inside` that of links within a machine (None: the same). `overlap`
+    has, by ascending size, the factor by which a collective takes longer while its ranks compute (none: it does
+    not), `gather_overlap` that of a gather or scatter (none: the same), `message_overlap` that of a message,
+    `hop_overlap` that of a hop; `disturbance` core-seconds by which computing takes longer for each byte that its
+    rank sends or receives meanwhile, `coding` for each core-second in which another lane codes; `congestion` the
+    factor by which messages take more of the ports of a rank that hears from several others while it speaks to
+    them, such as a server's: their queues overflow; `crowding` the same between two such ranks, by the number of
+    others with which each has messages at once (none: as `congestion`). `queue` has, by size of messages, how many
+    bytes of those that one rank sends to several at once leave in the order in which they were posted, before the
+    others share.
     """
 
     start: Seconds = 100e-6
@@ -136,7 +132,7 @@ class Wiring:
     @property
     def undisturbed(self) -> bool:
         """Whether what moves or is coded takes no longer beside computing, nor computing beside that."""
-        slower = self.overlap or self.gather_overlap or self.message_overlap or self.hop_overlap
+        slower = self.overlap or self.gather_overlap or self.message_overlap or self.hop_overlap or self.row
         return not slower and self.disturbance <= 0 and self.coding <= 0
 
     @property
@@ -147,7 +143,7 @@ class Wiring:
     @property
     def posted(self) -> bool:
         """Whether it matters how ranks have messages."""
-        return bool(self.starts or self.row)
+        return bool(self.starts)
 
     def starting(self, size: Bytes, post: Post = RARELY, *, value: bool = False) -> Seconds:
         """Core-seconds of the call of a message of `size` bytes, of values from stage to stage or of anything else:
@@ -215,19 +211,17 @@ class Wiring:
         beyond = min(1.0, rows[-1][0] / max(size, 1))
         return 1.0 + beyond * (float(_between(rows, np.array([size], np.float64))[0]) - 1.0)
 
-    def waiting(self, size: Bytes, circle: Circle, kind: Kind = Kind.ALL_REDUCE, between: Seconds = inf) -> Seconds:
-        """Latency of a collective of `size` bytes, of which a rank has one for so many core-seconds of computing
-        `between`: its curve's; without a curve that of p - 1 messages one after the other, for an all-reduce of
-        2 (p - 1) (CO-02)."""
-        sizes, part = np.array([size], np.float64), self._in_row(kind, between)
-        alone = float(self.waits(sizes, circle, kind)[0][0])
-        return (1 - part) * alone + part * float(_of_curve(self.row, sizes)[0][0]) if part else alone
+    def waiting(self, size: Bytes, circle: Circle, kind: Kind = Kind.ALL_REDUCE) -> Seconds:
+        """Latency of a collective of `size` bytes: its curve's; without a curve that of p - 1 messages one after the
+        other, for an all-reduce of 2 (p - 1) (CO-02)."""
+        return float(self.waits(np.array([size], np.float64), circle, kind)[0][0])
 
-    def _in_row(self, kind: Kind, between: Seconds) -> float:
-        """How far a collective is on the way from one by itself to one of a `row`."""
-        if not self.row or kind is not Kind.ALL_REDUCE or between >= self.rested:
-            return 0.0
-        return min(log(self.rested / max(between, 1e-9), CHAIN), 1.0)
+    def behind(self, size: Bytes, circle: Circle) -> tuple[Seconds, Seconds]:
+        """(latency, core-seconds) that an all-reduce of `size` bytes takes more right behind another one."""
+        if not self.row:
+            return 0.0, 0.0
+        waiting, core = float(_of_curve(self.row, np.array([size], np.float64))[0][0]), _core_of(self.row, size)
+        return max(waiting - self.waiting(size, circle), 0.0), max(core - self.reducing(size, circle), 0.0)
 
     def carried(self, size: Bytes, circle: Circle, kind: Kind = Kind.ALL_REDUCE) -> float:
         """For how many times a ring's bytes a collective takes the ports."""
@@ -248,17 +242,15 @@ class Wiring:
         sizes = np.array([size * circle.ranks for size, _ in self.hops] or [1], np.float64)
         return float(self.waits(sizes, circle, kind)[0].min()), 1.0
 
-    def reducing(self, size: Bytes, circle: Circle, kind: Kind = Kind.ALL_REDUCE, between: Seconds = inf) -> Seconds:
-        """Core-seconds of a collective of `size` bytes on each rank, of which it has one for so many of computing
-        `between`: its curve's, in proportion to the size beyond the curve's end; without a curve those of each byte
-        that is sent, received and summed."""
-        curve, ranks, part = self.curves.of(kind, circle), circle.ranks, self._in_row(kind, between)
+    def reducing(self, size: Bytes, circle: Circle, kind: Kind = Kind.ALL_REDUCE) -> Seconds:
+        """Core-seconds of a collective of `size` bytes on each rank: its curve's, in proportion to the size beyond the
+        curve's end; without a curve those of each byte that is sent, received and summed."""
+        curve, ranks = self.curves.of(kind, circle), circle.ranks
         if not curve:
             summed = 0.0 if kind is Kind.ALL_GATHER else self.reduced
             each = PASSES.get(kind, 2) * (self.sent + self.received) + summed
             return self.start + (ranks - 1) / ranks * size * each
-        alone = _core_of(curve, size)
-        return (1 - part) * alone + part * _core_of(self.row, size) if part else alone
+        return _core_of(curve, size)
 
     def payload(self, cluster: Cluster, port: Port) -> BytesPerSecond:
         """The bandwidth of a port that is left for payload."""

@@ -12,8 +12,9 @@ from typing import Any, Final, TypeVar
 
 from partita.cluster.cluster import Cluster
 from partita.cost.costs import Host
-from partita.cost.wiring import CHAIN, CURVED, Circle, Curve, Measured, Wiring
+from partita.cost.wiring import CURVED, Circle, Curve, Measured, Wiring
 from partita.lab.crowd_timing import Congested
+from partita.lab.link_timing import CHAIN
 from partita.lab.worker_group import WorkerGroup
 from partita.program.instruction import Collective, Kind
 from partita.program.program import Program
@@ -93,10 +94,15 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
 
 
 def _in_row(alone: Curve, row: Curve) -> Curve:
-    """The curve of sums that follow each other, which wait no less than one by itself; beyond their sizes the same."""
-    known = {size: waiting for size, waiting, _, _ in alone}
-    longer = ((size, max(waiting, known[size]), core, part) for size, waiting, core, part in row)
-    return (*longer, *alone[len(row) :])
+    """The curve of sums right behind another, from means of CHAIN the first of which is by itself; they take no less
+    than that one, and the same beyond the sizes of the `row`."""
+
+    def follows(mean: Seconds, first: Seconds) -> Seconds:
+        return max((CHAIN * mean - first) / (CHAIN - 1), first)
+
+    pairs = zip(row, alone, strict=False)
+    found = ((a[0], follows(a[1], b[1]), follows(a[2], b[2]), a[3]) for a, b in pairs)
+    return (*found, *alone[len(row) :])
 
 
 def _starts(replies: list[dict[str, Any]], each: Seconds) -> dict[str, Any]:
@@ -163,8 +169,8 @@ def _crowded(
     def summed(size: Bytes, kind: Kind = Kind.ALL_REDUCE, share: float = share) -> Seconds:
         """What a collective takes by the clock beside computing."""
         bytes_ = alone.carried(size, circle, kind) * share * size
-        core = alone.reducing(size, circle, kind, 0.0)
-        return alone.waiting(size, circle, kind, 0.0) + max(bytes_ / width, core / (rate / 2))
+        core = alone.reducing(size, circle, kind)
+        return alone.waiting(size, circle, kind) + max(bytes_ / width, core / (rate / 2))
 
     def gathered(size: Bytes) -> Seconds:
         """What a gather takes by the clock beside computing."""

@@ -8,7 +8,7 @@ core-seconds where ranks have rested; and a message beside computing waits for a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import pairwise
 from statistics import fmean, median
@@ -17,7 +17,6 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from partita.cost.wiring import CHAIN
 from partita.lab.crowd_timing import Congested, congested_seconds, crowds_of, queued_seconds
 from partita.lab.extra_lane import PATIENCE, Call, ExtraLane
 from partita.lab.timing import AHEAD, computed, slowed_by
@@ -32,6 +31,7 @@ OVERLAPPED: Final[tuple[Bytes, ...]] = (2**16, 2**18, 2**20)  # beside computing
 CHAINED: Final[tuple[Bytes, ...]] = (*OVERLAPPED, 2**22)
 DISTURBING: Final[Bytes] = 2**20
 MOST: Final = 20  # rounds of a small collective
+CHAIN: Final = 8  # all-reduces right behind one another
 CHAINED_SUMS: Final[Bytes] = 2**18  # larger ones cost the same in a row
 
 
@@ -51,19 +51,20 @@ def wire_seconds(
     for size in sizes:
         elements = max(size // 4, 1)
         edges = tuple(elements * k // len(group) for k in range(len(group) + 1))
-        repeats = min(max(largest * sizes[-1] // size, largest), MOST) + 2
+        repeats = min(max(largest * sizes[-1] // size, largest), MOST if many == 1 else MOST // 2) + 2
         call = partial(started, transport, kind, torch.zeros(elements, device=device), group, edges)
-        once = partial(several, many, call)
-        found.append((size, *_in_a_row(lane, once, repeats)))
+        found.append((size, *_in_a_row(lane, [call] * many, repeats)))
     return found
 
 
-def _in_a_row(lane: ExtraLane, once: Call, repeats: int) -> tuple[Seconds, Seconds, Seconds]:
-    """Wall seconds and core-seconds of rounds of computing and a call, and core-seconds of computing, means."""
+def _in_a_row(lane: ExtraLane, calls: Sequence[Call], repeats: int) -> tuple[Seconds, Seconds, Seconds]:
+    """Wall seconds and core-seconds of rounds of computing and calls, and core-seconds of computing, means."""
     ends: list[tuple[Seconds, Seconds, Seconds]] = []
     for _ in range(repeats + 1):
         ahead = computed(AHEAD)
-        lane.carry_out(once)
+        for call in calls:
+            lane.begin(call)
+        lane.wait()
         ends.append((time.perf_counter(), time.process_time(), ahead))
     rounds = [(end - start, after - before, ahead) for (start, before, _), (end, after, ahead) in pairwise(ends[2:])]
     wall, core, ahead = (fmean(column) for column in zip(*rounds, strict=True))
@@ -131,16 +132,6 @@ def exchanged(transport: Processes, tensor: torch.Tensor, mate: int, first: bool
     """A message to another rank and one back, or, not `first`, the other way round."""
     for sends in (first, not first):
         yield transport.send(tensor, mate, "probe", 0) if sends else transport.receive(tensor, mate, "probe", 0)
-
-
-def several(many: int, call: Callable[[], Pending | Steps]) -> Steps:
-    """What a call starts, so many times, one after the other."""
-    for _ in range(many):
-        begun = call()
-        if isinstance(begun, Generator):
-            yield from begun
-        else:
-            yield begun
 
 
 def started(

@@ -10,6 +10,12 @@ A, beside B       |-----------==|           at 1 / factor of its speed while B r
 
 So does coding in another lane: it goes through memory, and what computes has to fetch its own again.
 
+A backend's sum right behind another, with nothing computed in between or beside it, finds its thread spinning, which
+takes of the core what the peers' threads need:
+
+computing         |BBBBBBBB|
+sums              |  A  |  A  |   A   |    A    |
+
 The clock shares out core-seconds, of which a hop needs few, and knows of no slices. So it runs a few times: each run
 shows what goes on beside each of them, and gives the next run what that one takes beyond its own seconds.
 """
@@ -17,12 +23,13 @@ shows what goes on beside each of them, and gives the next run what that one tak
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from partita.arrays import Reals
 from partita.cost.costs import Costs
-from partita.cost.wiring import PASSES
+from partita.cost.wiring import PASSES, circle_of
 from partita.program.instruction import Act, Collective, Decode, Encode, Kind, Receive, Send, Space
 from partita.program.program import Program
 from partita.simulator.expand import Layout
@@ -31,17 +38,20 @@ from partita.units import Seconds
 from partita.wire.algorithms import by_messages, course
 from partita.wire.loads import loads_of
 
+SOON: Final[Seconds] = 1e-9
+
 
 @dataclass(frozen=True, slots=True)
 class Move:
     """The instruction at a `place` of a role that moves something, or codes in a lane of its own: the `factor` by which
     it takes longer beside computing, and the core-seconds that this takes longer beside all of it, what is sent and
-    received and what is coded."""
+    received and what is coded; of a sum what it takes longer, and what core-seconds more, right `behind` another."""
 
     place: int
     factor: float
     disturbance: Seconds
     coding: Seconds = 0.0
+    behind: tuple[Seconds, Seconds] = (0.0, 0.0)
 
 
 Moves = dict[str, list[Move]]
@@ -55,12 +65,15 @@ def moves_of(program: Program, costs: Costs) -> Moves:
     for role in program.roles:
         for place, i in enumerate(role.instructions):
             coding = costs.wiring.coding * (_coded(program, i.act, costs) if i.lane != role.leading else 0.0)
-            disturbance, factor = 0.0, 1.0
+            disturbance, factor, behind = 0.0, 1.0, (0.0, 0.0)
             if isinstance(i.act, Collective | Send | Receive):
                 disturbance = costs.wiring.disturbance * program.payload(i.act) * _passes(i.act)
                 factor = _slowdown(program, i.act, costs)
-            if factor > 1 or disturbance > 0 or coding > 0:
-                found.setdefault(role.name, []).append(Move(place, factor, disturbance, coding))
+            if isinstance(i.act, Collective) and i.act.kind is Kind.ALL_REDUCE and not by_messages(i.act):
+                circle = circle_of(i.act.groups[0], costs.cluster)
+                behind = costs.wiring.behind(program.payload(i.act), circle)
+            if factor > 1 or disturbance > 0 or coding > 0 or any(behind):
+                found.setdefault(role.name, []).append(Move(place, factor, disturbance, coding, behind))
     return found
 
 
@@ -77,9 +90,9 @@ def _coded(program: Program, act: Act, costs: Costs) -> Seconds:
 def extra_seconds(
     layout: Layout, costs: Costs, moves: Moves, start: Reals, end: Reals, extra: Reals
 ) -> tuple[Reals, Reals]:
-    """(seconds that each activity which moves something takes beyond its own, core-seconds that each one which computes
-    takes beyond its own), given what goes on beside them, from times in which those that move took `extra` seconds
-    more. Who move something together wait for the slowest of them."""
+    """(seconds that each activity which moves something takes beyond its own, core-seconds that each one takes beyond
+    its own), given what goes on beside them, from times in which those that move took `extra` seconds more. Who move
+    something together wait for the slowest of them."""
     found, more, fast = np.zeros(len(start)), np.zeros(len(start)), speeds(costs, layout.program)
     for role in layout.program.roles:
         at, moved = layout.at(role), moves.get(role.name, [])
@@ -96,6 +109,13 @@ def extra_seconds(
                 progress = moments - (1 - 1 / move.factor) * computed
                 done = np.interp(np.interp(start[mine], moments, progress) + own, progress, moments)
                 found[mine] = np.maximum(found[mine], done - start[mine] - own)
+            if sums := [move for move in moved if any(move.behind)]:
+                mine = at[:, [move.place for move in sums], kind]
+                device = costs.cluster.devices[layout.kinds[role.name][kind]]
+                rested = costs.wiring.rested / (device.pace / device.speed)
+                part = np.maximum(1.0 - _computed_since(start[mine], end[mine], moments, computed) / rested, 0.0)
+                waits, spent = part[..., None].T * np.array([move.behind for move in sums]).T[:, :, None]
+                found[mine], more[mine] = np.maximum(found[mine], waits.T), np.maximum(more[mine], spent.T)
             places = at[:, [move.place for move in moved], kind]
             for met_by, each in ((computes, [m.disturbance for m in moved]), (leads, [m.coding for m in moved])):
                 busy = at[:, met_by, kind].ravel()
@@ -103,6 +123,15 @@ def extra_seconds(
                 met = np.interp(end[busy], *spent) - np.interp(start[busy], *spent)
                 more[busy] += met / fast[layout.kinds[role.name][kind]]
     return found, more
+
+
+def _computed_since(start: Reals, end: Reals, moments: Reals, computed: Reals) -> Reals:
+    """Seconds in which a rank computes between the end of its last sum before each of these and its own end; `computed`
+    has those before each of the `moments`. Infinite before the first."""
+    ends = np.sort(end.ravel())
+    last = np.append(-np.inf, ends)[np.searchsorted(ends, start + SOON, "right")]
+    found: Reals = np.interp(end, moments, computed) - np.interp(last, moments, computed)
+    return np.where(np.isfinite(last), found, np.inf)
 
 
 def _slowdown(program: Program, act: Collective | Send | Receive, costs: Costs) -> float:

@@ -66,11 +66,11 @@ class Setting:
         if costs.unevenness and not lockstep(self.program):
             activities = activities.longer(np.zeros(activities.size), uneven(layout, costs, activities.least))
         start, end = advance(activities, self.ports.resources)
-        extra, moves = np.zeros(len(start)), moves_of(self.program, costs)
+        extra, more, moves = np.zeros(len(start)), np.zeros(len(start)), moves_of(self.program, costs)
         for _ in range(TURNS if moves else 0):
             extra, more = extra_seconds(layout, costs, moves, start, end, extra)
             start, end = advance(activities.longer(extra, more), self.ports.resources)
-        return Clocked(self, prices, layout, start, end, warmup)
+        return Clocked(self, prices, layout, start, end, more, warmup)
 
     def steady(self, costs: Costs, rounds: int) -> Clocked:
         """The same, after so many rounds that quotas, full at the start, have no more than a step leaves in them."""
@@ -84,13 +84,15 @@ class Setting:
 @dataclass(frozen=True, eq=False)
 class Clocked:
     """What the clock says of a program at these prices: the `start` and `end` of each activity of a layout, in seconds,
-    the first `warmup` rounds before the steady state. All else is worked out when it is asked for."""
+    and the core-seconds that it takes `more` than by itself, the first `warmup` rounds before the steady state. All
+    else is worked out when it is asked for."""
 
     setting: Setting
     prices: Prices
     layout: Layout
     start: Reals
     end: Reals
+    more: Reals
     warmup: int
 
     @cached_property
@@ -110,6 +112,18 @@ class Clocked:
         at, layout = self.layout.at(role)[-LAST:], self.layout
         return Times(role, layout.rounds - LAST, self.start[at], self.end[at], layout.kind(role))
 
+    @property
+    def cores(self) -> tuple[Seconds, ...]:
+        """Core-seconds that each rank's instructions take in one step, on its own device."""
+        program, costs = self.prices.program, self.prices.costs
+        spent = [0.0] * program.size
+        for role in program.roles:
+            total = sum(demand.core for demand in self.prices.of_role(role))
+            more = self.more[self.layout.at(role)[-LAST:]].mean(axis=0).sum(axis=0)[self.layout.kind(role)]
+            for rank, beyond in zip(role.ranks, more.tolist(), strict=True):
+                spent[rank] = (total / costs.speed(rank) + beyond) / max(program.steps, 1)
+        return tuple(spent)
+
     def timeline(self) -> Timeline:
         """All that there is to tell, with the spans of the last rounds."""
         here, costs = self.setting, self.prices.costs
@@ -122,7 +136,7 @@ class Clocked:
             program.name, "simulated", self.seconds, program.batch, spans,
             memory=tuple(peak for peak, _, _ in live), wire_sent=sent_by(program, here.transfers),
             memory_over_time=tuple(over for _, over, _ in live), memory_parts=tuple(parts for _, _, parts in live),
-            cores=core_seconds(self.prices), traffic=traffic_of(program, here.transfers),
+            cores=self.cores, traffic=traffic_of(program, here.transfers),
             breakdown=breakdown(program, spans.of(worker.ranks[0]), self.seconds, LAST),
             ledger=merges_of(program, self.layout, self.start), dtype=program.dtype,
         )  # fmt: skip
@@ -165,17 +179,6 @@ def peaks(setting: Setting, costs: Sequence[Costs], roles: Collection[str]) -> l
         times = [run.times(role) for role in program.roles if role.name in roles]
         found.append({one.role.name: setting.changes[one.role.name].at(*_of_first(one, each)).peak for one in times})
     return found
-
-
-def core_seconds(prices: Prices) -> tuple[Seconds, ...]:
-    """Core-seconds that each rank's instructions take in one step, on its own device."""
-    program, costs = prices.program, prices.costs
-    spent = [0.0] * program.size
-    for role in program.roles:
-        total = sum(demand.core for demand in prices.of_role(role))
-        for rank in role.ranks:
-            spent[rank] = total / costs.speed(rank) / max(program.steps, 1)
-    return tuple(spent)
 
 
 def _round_ends(layout: Layout, role: Role, end: Reals) -> Reals:

@@ -10,7 +10,7 @@ from partita.cost.costs import Costs
 from partita.cost.prices import SHORT, Prices
 from partita.cost.touch import NEAR, Calls, Touch
 from partita.cost.wiring import RARELY
-from partita.program.instruction import Apply, Collective, Compute, Pack, Send, Update
+from partita.program.instruction import Apply, Compute, Pack, Send, Update
 from partita.program.program import Program
 from tests.priced import FREE, priced, whole_cores
 from tests.programs import program_by
@@ -72,15 +72,6 @@ def test_a_server_does_not_compute_and_has_all_messages() -> None:
     assert len(idle) == 1
     assert posts[idle[0]].many == 2 * sends[idle[0]]
     assert posts[idle[0]].apart == pytest.approx(max(prices.computing.values()) / (2 * sends[idle[0]]))
-
-
-def test_sums_are_as_far_apart_as_computing_lies_between_them() -> None:
-    for recipe, sums in (("ddp", 1), ("ddp(bucket_bytes=0,first_bucket_bytes=0)", 2)):
-        program, costs = given(recipe, operator=1e-3)
-        prices = Prices(replace(costs, wiring=replace(costs.wiring, row=((4, 1e-3, 1e-3, 1.0),))), program)
-        role = program.roles[0]
-        assert sum(isinstance(i.act, Collective) for i in role.instructions) == sums
-        assert prices.post(role).between == pytest.approx(prices.computing[role.name] / sums)
 
 
 def test_a_server_wakes_up_for_a_gradient_and_finds_all_else_in_its_caches() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.cluster.cluster import Cluster, Device, Group, Link
-from partita.cost.wiring import ALONE, CHAIN, CURVED, Circle, Post, Wiring
+from partita.cost.wiring import ALONE, CURVED, Circle, Post, Wiring
 from partita.lab.crowd_timing import crowds_of
 from partita.lab.link_costs import RARE, kinds_of, queue_of, wiring_of
+from partita.lab.link_timing import CHAIN
 from partita.program.instruction import Kind
 from partita.simulator.activities import Activity, activities_of, resources_of
 from partita.simulator.clock import advance
@@ -55,10 +55,10 @@ def test_the_laws_are_found_again(congestion: float) -> None:
     found = wiring_of(made_up(congestion), machines)
     assert found.efficiency == pytest.approx(1.0, abs=1e-3)
     assert [row[1] for row in found.curves.of(Kind.ALL_REDUCE, ALONE)] == pytest.approx([LATENCY] * 4, rel=0.01)
-    rows = [[found.waiting(n, ALONE, between=apart) for n in SIZES] for apart in (inf, AHEAD, AHEAD / 2, 0.0)]
-    assert rows[0] == rows[1] == pytest.approx([LATENCY] * 4, rel=0.01)
-    assert rows[2] == pytest.approx([1.5 * LATENCY] * 2 + [LATENCY] * 2, rel=0.01)
-    assert rows[3] == pytest.approx([2 * LATENCY] * 2 + [LATENCY] * 2, rel=0.01)
+    each = CHAIN / (CHAIN - 1) * LATENCY  # the first of a row takes LATENCY, in the mean they take twice that
+    assert [found.behind(n, ALONE)[0] for n in SIZES] == pytest.approx([each] * 2 + [0.0] * 2, rel=0.01)
+    assert [found.behind(n, ALONE)[1] for n in SIZES] == pytest.approx([0.0] * 4)
+    assert found.rested == AHEAD
     assert (found.start, found.message) == pytest.approx((START, 7e-4), rel=0.01)
     starts = [found.starting(4, Post(n)) for n in (1, 8, 24, 72)]
     assert starts == pytest.approx([2 * START, START, START / 2, START / 2])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from partita.cost.costs import Costs
 from partita.cost.touch import Touch
-from partita.cost.wiring import Wiring
+from partita.cost.wiring import Circle, Wiring
 from partita.graph.graph import Graph
 from partita.program.program import Program
 from partita.simulator.overlap import _busy, _coded, moves_of
@@ -46,6 +46,27 @@ def test_a_pipelined_sum_goes_slower_while_its_ranks_compute(ratio: float, facto
     """Of the ring's m seconds c / f are done beside computing, the rest behind it: c + (m - c / f), or c."""
     behind = max(COMPUTE * ratio - COMPUTE / factor, 0.0)
     assert step("pipe_sgd", ratio, factor) == pytest.approx(COMPUTE + behind, rel=0.02)
+
+
+@pytest.mark.parametrize(("rested", "many"), [(COMPUTE / 10, 1), (1e3 * COMPUTE, 2)])
+def test_a_sum_right_behind_another_takes_longer(rested: float, many: int) -> None:
+    """Of two sums the second waits for the first, and nothing is computed between them; ten milliseconds of computing
+    before the first are enough for it to be by itself, or are not."""
+    program, costs = prepared("ddp(bucket_bytes=0,first_bucket_bytes=0)", 3.0, 1.0)
+    w, circle, more = costs.wiring, Circle(4), COMPUTE / 2
+    row = ((1, w.waiting(1, circle) + more, 0.0, 1.0), (10**6, w.waiting(10**6, circle) + more, 0.0, 1.0))
+    slow = replace(costs, wiring=replace(w, row=row, rested=rested))
+    alone, found = (simulate(program, each, rounds=ROUNDS) for each in (costs, slow))
+    assert found.step_seconds - alone.step_seconds == pytest.approx(many * more, rel=0.02)
+
+
+def test_what_a_sum_takes_more_of_the_core_is_told() -> None:
+    program, costs = prepared("ddp(bucket_bytes=0,first_bucket_bytes=0)", 3.0, 1.0)
+    w, circle = costs.wiring, Circle(4)
+    row = tuple((size, 0.0, w.reducing(size, circle) + 1e-3, 1.0) for size in (24, 48, 96, 10**6))
+    slow = replace(costs, wiring=replace(w, row=row, rested=COMPUTE / 10))
+    alone, found = (simulate(program, each, rounds=ROUNDS) for each in (costs, slow))
+    assert [b - a for a, b in zip(alone.cores, found.cores, strict=True)] == pytest.approx([1e-3] * 4, rel=0.02)
 
 
 @pytest.mark.parametrize("ratio", [0.2, 0.7])
