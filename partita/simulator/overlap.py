@@ -109,19 +109,20 @@ def extra_seconds(
                 progress = moments - (1 - 1 / move.factor) * computed
                 done = np.interp(np.interp(start[mine], moments, progress) + own, progress, moments)
                 found[mine] = np.maximum(found[mine], done - start[mine] - own)
+            first = layout.kinds[role.name][kind]
             if sums := [move for move in moved if any(move.behind)]:
-                mine = at[:, [move.place for move in sums], kind]
-                device = costs.cluster.devices[layout.kinds[role.name][kind]]
-                rested = costs.wiring.rested / (device.pace / device.speed)
+                mine, device = at[:, [move.place for move in sums], kind], costs.cluster.devices[first]
+                rested = costs.wiring.rested / (device.pace / device.speed)  # by the clock
                 part = np.maximum(1.0 - _computed_since(start[mine], end[mine], moments, computed) / rested, 0.0)
-                waits, spent = part[..., None].T * np.array([move.behind for move in sums]).T[:, :, None]
-                found[mine], more[mine] = np.maximum(found[mine], waits.T), np.maximum(more[mine], spent.T)
+                waits, cores = np.array([move.behind for move in sums]).T
+                found[mine] = np.maximum(found[mine], part * waits)
+                more[mine] = np.maximum(more[mine], part * cores / fast[first])
             places = at[:, [move.place for move in moved], kind]
             for met_by, each in ((computes, [m.disturbance for m in moved]), (leads, [m.coding for m in moved])):
                 busy = at[:, met_by, kind].ravel()
                 spent = _poured(start[places.ravel()], end[places.ravel()], np.tile(each, len(places)))
                 met = np.interp(end[busy], *spent) - np.interp(start[busy], *spent)
-                more[busy] += met / fast[layout.kinds[role.name][kind]]
+                more[busy] += met / fast[first]
     return found, more
 
 
