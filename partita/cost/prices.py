@@ -72,7 +72,7 @@ class Prices:
         return self.roles[role.name]
 
     def _of_role(self, role: Role) -> list[Demand]:
-        found, known, post = dict[str, Demand](), dict[Hashable, Demand](), self.post(role)
+        found, post = dict[str, Demand](), self.post(role)
         serves = self.costs.again is not None and not self.computing[role.name]
         for lane in role.lanes:
             body, short, bucket = role.on(lane.name), False, ""
@@ -81,10 +81,7 @@ class Prices:
                 moves, mine = isinstance(i.act, Collective | Send | Receive), getattr(i.act, "bucket", "")
                 waits = moves or any(after.name not in names for after in i.after)
                 behind = not moves if serves else not waits and (short or mine == bucket != "")
-                key = behind, waits, id(i.act) if isinstance(i.act, Collective) else doing_of(i.act)
-                if key not in known:  # without the post, and what is long in a collective, hashed again and again
-                    known[key] = self.of(i.act, behind=behind, wakes=waits, post=post)
-                found[i.name] = known[key]
+                found[i.name] = self.of(i.act, behind=behind, wakes=waits, post=post)
                 bucket = "" if moves or lane.policy is not Policy.ORDER else mine
                 short = lane.policy is Policy.ORDER and not moves and found[i.name].core < SHORT
         return [found[i.name] for i in role.instructions]

@@ -41,7 +41,7 @@ def recorded(log: AllocationLog, acts: Sequence[Act], order: Ints) -> Recorded:
             environments.setdefault((n // size, parts[n % size]), []).append(n)
     entries, numbers, drops, users = [np.arange(len(log.number))], [np.array(log.number, np.int64)], [], []
     kinds, written, count = dict[Hashable, int](), dict[tuple[int, ...], tuple[Ints, Ints, int]](), len(log.number)
-    doing = [kinds.setdefault(doing_of(act), len(kinds)) for act in acts]
+    doing = [kinds.setdefault(doing_of(act), len(kinds)) if part else -1 for act, part in zip(acts, parts, strict=True)]
     for ours in environments.values():
         alike = tuple(doing[n % size] for n in ours)
         if alike not in written:

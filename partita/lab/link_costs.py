@@ -87,13 +87,13 @@ def wiring_of(replies: list[dict[str, Any]], cluster: Cluster, hosts: Sequence[H
         curves=Measured(sums, waits(scatter, share / 2), waits(gather, share / 2)),
         sent=sent, received=received, reduced=reduced, efficiency=efficiency,
         value=max(replies[1]["value"][0] - called, 1e-6),
-        value_start=median(reply["handed"] for reply in replies if reply["handed"]), row=_in_row(sums, row),
+        value_start=median(reply["handed"] for reply in replies if reply["handed"]), row=_behind_others(sums, row),
         rested=median(one.ahead for one in curve), **calls,
     )  # fmt: skip
     return _crowded(alone, replies, hops, slowest * efficiency, quota, spread)
 
 
-def _in_row(alone: Curve, row: Curve) -> Curve:
+def _behind_others(alone: Curve, row: Curve) -> Curve:
     """The curve of sums right behind another, from means of CHAIN the first of which is by itself; they take no less
     than that one, and the same beyond the sizes of the `row`."""
 
