@@ -67,7 +67,7 @@ def _ahead(draft: Draft, step: int, own: list[Instruction]) -> list[Instruction]
             Mix(bucket.name, Space.PARAMETER, (x, v)),
             Mix(bucket.name, Space.VELOCITY, (v, Term(Space.PARAMETER, MINUS))),
         )
-        before += [Instruction(f"N{k}{i}.{step}", act, "compute") for k, act in enumerate(acts)]
+        before += [Instruction(f"N{i}.{step}.{k}", act, "compute") for k, act in enumerate(acts)]
         after.append(Instruction(f"N{i}.{step}", Mix(bucket.name, Space.VELOCITY, (v, x)), "compute"))
     return [*before, *own, *after]
 

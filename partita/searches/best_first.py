@@ -1,12 +1,14 @@
-"""Best-first search: points that could still be better than the best one known, simulated by their lower bounds.
+"""Best-first search: points that could still be better than the best one known are simulated, the most promising first.
 
-all points --rough bound--> open ones --bound of their own cuts--> fewer --clock--> best, and what none is below
-                                                                     the lowest: closer bound, then the clock
+all points --rough bound--> open ones --bound of their own cuts--> fewer --closer bound--> each --clock--> best, and
+                                                                                    what none is below
+What is simulated does not depend on the order, as long as what bounds rule out comes last: whatever is bound to take
+less than the best has to be. So first comes what the formula says is quick: all after it need not be worked out whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -55,9 +57,17 @@ def best_first(
     rows, found, points, clocked = estimates.space.rows, list[Candidate](), list[int](), 0
     few, seen, written = costs.cluster.size <= FEW_DEVICES, set[tuple[int, ...]](), 0
     room = max(device.memory or inf for device in costs.cluster.devices)
-    for least, i in _open(estimates, bounds, room, best):
-        if least >= best:
-            break
+    line = _open(estimates, bounds, room, best)
+    heapify(line)
+    while line:
+        one = heappop(line)
+        if one.bound >= best:
+            continue
+        i = one.point
+        if not one.closer:
+            bound = float(bounds.seconds(Space(rows[[i]]), closer=True)[0])
+            heappush(line, _Point(max(bound, one.formula), bound, one.formula, i, closer=True))
+            continue
         alike = bounds.like(rows[i])
         if estimates.space.call(i) in known or alike in seen:
             continue
@@ -65,6 +75,7 @@ def best_first(
         if bounds.memory(Space(rows[[i]]), closer=True)[0] > room:
             continue
         if clocked >= MOST_CLOCKED[few] and not (few and written < SMALL):
+            least = min(one.bound, best, *(other.bound for other in line))
             return BestFirst(_ordered(found), clocked, least, costs, tuple(points))
         clocked += 1
         tell(f"simulated {clocked} plans more that may be faster")
@@ -83,8 +94,20 @@ def _ordered(found: list[Candidate]) -> tuple[Candidate, ...]:
     return tuple(sorted(found, key=lambda one: one.fits))
 
 
-def _open(estimates: Estimates, bounds: LowerBounds, room: float, best: Seconds) -> Iterator[tuple[Seconds, int]]:
-    """The points with bounds below `best` that may fit devices of so much room, and these bounds, lowest first."""
+@dataclass(frozen=True, slots=True, order=True)
+class _Point:
+    """A point that may be better than the best one: at the soonest after `likely` seconds, which is what the `formula`
+    says, or its lower `bound`; whether that is the `closer` one."""
+
+    likely: Seconds
+    bound: Seconds
+    formula: Seconds
+    point: int
+    closer: bool = False
+
+
+def _open(estimates: Estimates, bounds: LowerBounds, room: float, best: Seconds) -> list[_Point]:
+    """The points with bounds below `best` that may fit devices of so much room."""
     rows = estimates.space.rows
     edges = np.r_[True, (rows[1:, :-1] != rows[:-1, :-1]).any(axis=1)]
     first = np.flatnonzero(edges)  # of points that differ in their buckets only, the smallest of which are last
@@ -99,16 +122,9 @@ def _open(estimates: Estimates, bounds: LowerBounds, room: float, best: Seconds)
     points, bound = np.repeat(last[left] + 1 - np.cumsum(many), many) + np.arange(many.sum()), np.repeat(bound, many)
     fits = bounds.memory(Space(rows[points])) <= room
     points, bound = points[fits], bound[fits]
-    line = [(float(bound[k]), float(estimates.seconds[i]), i) for k, i in enumerate(points.tolist())]
-    heapify(line)
-    closer = set[int]()
-    while line:  # a bound is looked at closer when it is the lowest
-        least, formula, i = heappop(line)
-        if i in closer:
-            yield least, i
-        else:
-            closer.add(i)
-            heappush(line, (float(bounds.seconds(Space(rows[[i]]), closer=True)[0]), formula, i))
+    formula = estimates.seconds[points]
+    columns = np.maximum(bound, formula), bound, formula, points
+    return [_Point(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
 def _better(text: str, costs: Costs, best: Seconds) -> tuple[Candidate | None, int]:

@@ -6,7 +6,7 @@ microbatch 0   Z0#0 ---- Z1#0 ----      what one of them takes is worked out onc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
@@ -92,41 +92,34 @@ def flowing(columns: Columns) -> Columns:
 
 @dataclass
 class Alike:
-    """Collectives that are alike in all but their names: what one of them `took` among its rings, the number of the
-    `first` transfer of each, and its `slots` by role. Lives for one call of `collectives`."""
+    """Collectives that are alike in all but their names: what one of them `took` among its rings, and the `slots` of
+    each by role. Lives for one call of `collectives`."""
 
     rings: Rings
     took: Columns
-    first: list[int] = field(default_factory=list)
     slots: list[Ints] = field(default_factory=list)
 
     def columns(self) -> Columns:
-        """Those of all; `transfer` are the numbers of the transfers, ring by ring."""
+        """Those of one, of which the others are copies."""
         ring, rank, role = self.rings.sorted_members
-        first, many = np.array(self.first, np.int64)[:, None], len(self.first)
-        same = {name: column for name, column in self.took.items() if name != "at"} | {"rank": rank}
-        return {name: np.tile(column, many) for name, column in same.items()} | {
-            "who": (first + ring).ravel(), "slot": np.array(self.slots)[:, role].ravel(),
-            "at": (first + self.took["at"].astype(np.int64)).ravel(),
-            "transfer": (first + np.arange(len(self.rings.groups))).ravel(),
+        many = len(self.slots)
+        return self.took | {
+            "copies": np.full(len(self.rings.groups), many), "size": self.took["size"] * many,
+            "who": ring, "rank": rank, "slot": role * many, "slots": np.array(self.slots).T.ravel(),
         }  # fmt: skip
 
 
 def collectives(
     prices: Prices, ports: Ports, slots: dict[str, dict[str, int]], speed: Reals, role: Ints
 ) -> Iterator[Columns]:
-    """The collectives of a round as columns of Transfers, none if there are none. `slots` are the slots of each role's
+    """The collectives of a round as columns of Transfers, a part for each kind. `slots` are the slots of each role's
     instructions by name, `speed` and `role` are by rank."""
-    found = list(_alike(prices, ports, slots, speed, role))
-    if not found:
-        return
-    each = [one.columns() for one in found]
-    columns = {name: np.concatenate([one[name] for one in each]) for name in each[0]}
-    order = np.argsort(columns.pop("transfer"))
-    yield columns | {name: columns[name][order] for name in ("latency", "least")}
+    yield from (one.columns() for one in _alike(prices, ports, slots, speed, role))
 
 
-def _alike(prices: Prices, ports: Ports, slots: dict[str, dict[str, int]], speed: Reals, role: Ints) -> Iterator[Alike]:
+def _alike(
+    prices: Prices, ports: Ports, slots: dict[str, dict[str, int]], speed: Reals, role: Ints
+) -> Collection[Alike]:  # fmt: skip
     program, costs = prices.program, prices.costs
     numbers = {role.name: number for number, role in enumerate(program.roles)}
     posts = {role.name: prices.post(role) for role in program.roles}
@@ -137,7 +130,6 @@ def _alike(prices: Prices, ports: Ports, slots: dict[str, dict[str, int]], speed
     known: dict[tuple[Groups, ...], Rings] = {}
     alike: dict[Key, Alike] = {}
     met: dict[tuple[int, ...], Alike] = {}  # by the acts themselves, which microbatches share: nothing large is hashed
-    count = 0
     for name, acts in by_name.items():
         same = tuple(id(act) for _, act in acts)
         if same not in met:
@@ -152,10 +144,8 @@ def _alike(prices: Prices, ports: Ports, slots: dict[str, dict[str, int]], speed
         slot = np.full(len(program.roles), -1, np.int64)
         for one, _ in acts:
             slot[numbers[one.name]] = slots[one.name][name]
-        met[same].first.append(count)
         met[same].slots.append(slot)
-        count += len(met[same].rings.groups)
-    yield from alike.values()
+    return alike.values()
 
 
 def _in_rings(

@@ -22,7 +22,7 @@ from partita.program.program import Policy, Program, Role
 from partita.simulator.activities import Activities, GateSpec, assemble
 from partita.simulator.ports import Ports
 from partita.simulator.symmetry import Symmetry, folded
-from partita.simulator.transfers import Transfers, speeds
+from partita.simulator.transfers import Transfers, speeds, unrolled
 
 NOTHING: Final = Demand()
 
@@ -162,12 +162,12 @@ def _gates(draft: Draft, layout: Layout, role: Role) -> None:
 def _together(draft: Draft, layout: Layout, transfers: Transfers) -> tuple[Ints, Ints]:
     """Add what transfers take. The seats that stand for all who take part, one for each activity; each seat's
     activity."""
-    program, moved = layout.program, folded(transfers, layout.symmetry)
+    program, moved = layout.program, unrolled(folded(transfers, layout.symmetry))
     ranks, slots = np.zeros(program.size, np.int64), []
     for role in program.roles:
         ranks[list(role.ranks)] = layout.kind(role)
         slots += layout.seats(role)[:, 0].tolist()
-    seat = np.array(slots, np.int64)[moved.slot] + ranks[moved.rank]
+    seat = np.array(slots, np.int64)[moved.slots[moved.slot]] + ranks[moved.rank]
     host = np.full(len(moved.latency), -1)
     host[moved.who[::-1]] = seat[::-1]
     held = np.flatnonzero(host >= 0)

@@ -7,8 +7,8 @@ Receive on rank 1 ---+                     its processors and ports   ----+
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -17,6 +17,7 @@ from partita.arrays import Flags, Ints, Reals
 from partita.cost.costs import Costs
 from partita.cost.prices import Prices
 from partita.errors import ProgramError
+from partita.program.alike import doing_of
 from partita.program.flight import peers_of
 from partita.program.instruction import Instruction, Receive, Send
 from partita.program.program import Program, Role
@@ -29,20 +30,23 @@ from partita.units import Bytes
 
 @dataclass(frozen=True, eq=False)
 class Transfers:
-    """`latency` and `least` seconds of every transfer, in one round.
+    """`latency` and `least` seconds of every transfer, in one round. What microbatches repeat among the same ranks is
+    one transfer here, which comes `copies` times.
 
-    Entry k of `who`, `rank`, `slot`: transfer who[k] is the instruction slot[k] of rank[k]; the first entry of a
-    transfer stands for it. Entry k of `at`, `resource`, `amount`, `times`, `again`: what transfer at[k] demands, as in
-    Activities; a message that goes before others counts as so many users of its ports as its share is larger. Entry k
-    of `source`, `target`, `size`: payload bytes that a rank sends to another. Slots number the instructions role by
-    role.
+    Entry k of `who`, `rank`, `slot`: transfer who[k] is an instruction of rank[k], and its copies are those of
+    `slots` from slot[k] on; the first entry of a transfer stands for it. Entry k of `at`, `resource`, `amount`,
+    `times`, `again`: what transfer at[k] demands, as in Activities; a message that goes before others counts as so many
+    users of its ports as its share is larger. Entry k of `source`, `target`, `size`: payload bytes that a rank sends to
+    another, in all copies. Slots number the instructions role by role.
     """
 
     latency: Reals
     least: Reals
+    copies: Ints
     who: Ints
     rank: Ints
     slot: Ints
+    slots: Ints
     at: Ints
     resource: Ints
     amount: Reals
@@ -59,11 +63,12 @@ def transfers_of(program: Program, costs: Costs, ports: Ports) -> Transfers:
     for role in program.roles:
         slots[role.name] = {i.name: first + j for j, i in enumerate(role.instructions)}
         first += len(role.instructions)
-    parts, count, prices = [], 0, Prices(costs, program)
+    parts, count, listed, prices = [], 0, 0, Prices(costs, program)
     together = collectives(prices, ports, slots, speeds(costs, program), role_of(program))
     for part in (*together, flowing(_messages(prices, ports, slots))):
-        parts.append(part | {"who": part["who"] + count, "at": part["at"] + count})
+        parts.append(part | {"who": part["who"] + count, "at": part["at"] + count, "slot": part["slot"] + listed})
         count += len(part["latency"])
+        listed += len(part["slots"])
     columns = {
         name: np.concatenate([part[name] for part in parts])
         for name in Transfers.__annotations__
@@ -75,6 +80,26 @@ def transfers_of(program: Program, costs: Costs, ports: Ports) -> Transfers:
     columns["times"] = np.pad(times, (0, count - len(times)), constant_values=1.0)
     columns["again"] = np.zeros(count, np.bool_)
     return Transfers(**columns)
+
+
+def unrolled(transfers: Transfers) -> Transfers:
+    """Each copy a transfer of its own."""
+    copies = transfers.copies
+    number = np.cumsum(copies) - copies
+    (taking, turn), (at, again) = _turns(copies[transfers.who]), _turns(copies[transfers.at])
+    slots = transfers.slots[transfers.slot[taking] + turn]
+    return replace(
+        transfers, latency=np.repeat(transfers.latency, copies), least=np.repeat(transfers.least, copies),
+        copies=np.ones(copies.sum(), np.int64), who=number[transfers.who[taking]] + turn, rank=transfers.rank[taking],
+        slot=np.arange(len(slots)), slots=slots, at=number[transfers.at[at]] + again,
+        **{name: getattr(transfers, name)[at] for name in ("resource", "amount", "times", "again")},
+    )  # fmt: skip
+
+
+def _turns(copies: Ints) -> tuple[Ints, Ints]:
+    """Each entry as often as it is copied, and which of its copies that is."""
+    entry = np.repeat(np.arange(len(copies)), copies)
+    return entry, np.arange(len(entry)) - np.repeat(np.cumsum(copies) - copies, copies)
 
 
 def _on_hosts(columns: Columns, ports: Ports) -> Columns:
@@ -95,15 +120,49 @@ def _on_hosts(columns: Columns, ports: Ports) -> Columns:
     }  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """The `sends` and `receives` of messages of which others are copies: `copies` of each by key, whose slots, end by
+    end, are `slots` from `start` of the end's own slot on."""
+
+    sends: Sequence[tuple[Role, Instruction]]
+    receives: Sequence[tuple[Role, Instruction]]
+    copies: Mapping[str, int]
+    start: Mapping[int, int]
+    slots: Ints
+
+
+def _told_once(program: Program, numbers: dict[str, dict[str, int]], *, apart: bool) -> _Ends:
+    """The messages of a program; unless each is to stand `apart`, those once that differ in their microbatch alone.
+    `numbers` are the slots of each role's instructions by name."""
+    ends, does = dict[str, list[tuple[Role, Instruction]]](), dict[str, list[Hashable]]()
+    for role, i in program.instructions():
+        if isinstance(i.act, Send | Receive):
+            ends.setdefault(i.act.key, []).append((role, i))
+            does.setdefault(i.act.key, []).append((role.name, doing_of(i.act), peers_of(i.act)))
+    alike: dict[Hashable, list[str]] = {}
+    for key, done in does.items():
+        alike.setdefault(key if apart else tuple(done), []).append(key)
+    start, slots = dict[int, int](), list[int]()
+    for keys in alike.values():
+        for copies in zip(*(ends[key] for key in keys), strict=True):
+            listed = [numbers[role.name][i.name] for role, i in copies]
+            start[listed[0]] = len(slots)
+            slots += listed
+    first = {keys[0]: len(keys) for keys in alike.values()}
+    told = [(role, i) for role, i in program.instructions() if getattr(i.act, "key", None) in first]
+    sends, receives = ([end for end in told if isinstance(end[1].act, kind)] for kind in (Send, Receive))
+    return _Ends(sends, receives, first, start, np.array(slots, np.int64))
+
+
 def _messages(prices: Prices, ports: Ports, slots: dict[str, dict[str, int]]) -> Columns:
     """A send and its receive are one activity of both processors and of every port between them."""
     program, costs = prices.program, prices.costs
-    speed = speeds(costs, program)
+    w, speed = costs.wiring, speeds(costs, program)
+    ends = _told_once(program, slots, apart=bool(w.congestion or w.crowding or w.queue))
     keys: dict[str, int] = {}
-    sends, receives = ([(role, i) for role, i in program.instructions() if isinstance(i.act, kind)]
-                       for kind in (Send, Receive))  # fmt: skip
-    key, source, target, slot, core, latency, size = _ends(prices, sends, slots, keys)
-    key2, target2, source2, slot2, core2, latency2, _ = _ends(prices, receives, slots, keys)
+    key, source, target, slot, core, latency, size = _columns(prices, ends.sends, slots, ends.start, keys)
+    key2, target2, source2, slot2, core2, latency2, _ = _columns(prices, ends.receives, slots, ends.start, keys)
     p = program.size
     one, other = (key * p + source) * p + target, (key2 * p + source2) * p + target2
     mine, yours = np.argsort(one, kind="stable"), np.argsort(other, kind="stable")
@@ -114,29 +173,31 @@ def _messages(prices: Prices, ports: Ports, slots: dict[str, dict[str, int]]) ->
     who = np.arange(len(source))
     message, resource, way = ports.routes(source, target)
     work, work2 = core / speed[source], core2[match] / speed[target]
-    w, weight, users = costs.wiring, size, np.ones(len(size))
+    weight, users = size, np.ones(len(size))
     if w.congestion or w.crowding:
-        peers = peers_at_once(sends, source, target, program)
+        peers = peers_at_once(ends.sends, source, target, program)
         crowds = np.minimum(peers[source], peers[target])
-        ends = (peers[source] > 1).astype(int) + (peers[target] > 1)
-        weight = np.choose(ends, (users, w.congested(size), w.crowded(size, crowds))) * size
+        crowded = (peers[source] > 1).astype(int) + (peers[target] > 1)
+        weight = np.choose(crowded, (users, w.congested(size), w.crowded(size, crowds))) * size
     if w.queue:
-        users = w.precedence(size, *posted(source, target, releases(sends), p))
+        users = w.precedence(size, *posted(source, target, releases(ends.sends), p))
+    copies = np.array([ends.copies[name] for name in keys], np.int64)[key]
     return {
-        "latency": latency + latency2[match] + way, "least": np.maximum(work, work2),
+        "latency": latency + latency2[match] + way, "least": np.maximum(work, work2), "copies": copies,
         "who": np.concatenate([who, who]), "rank": np.concatenate([source, target]),
-        "slot": np.concatenate([slot, slot2[match]]),
+        "slot": np.concatenate([slot, slot2[match]]), "slots": ends.slots,
         "at": np.concatenate([who, who, message]), "resource": np.concatenate([source, target, resource]),
         "amount": np.concatenate([work, work2, (weight / users)[message]]),
         "times": np.concatenate([np.ones(2 * len(who)), users[message]]),
-        "source": source, "target": target, "size": size,
+        "source": source, "target": target, "size": size * copies,
     }  # fmt: skip
 
 
-def _ends(
-    prices: Prices, found: Sequence[tuple[Role, Instruction]], slots: dict[str, dict[str, int]], keys: dict[str, int]
+def _columns(
+    prices: Prices, found: Sequence[tuple[Role, Instruction]], slots: dict[str, dict[str, int]],
+    start: Mapping[int, int], keys: dict[str, int],
 ) -> tuple[Ints, Ints, Ints, Ints, Reals, Reals, Reals]:  # fmt: skip
-    """Of one end of every message: key, its rank, the other's, slot, core-seconds, latency, bytes."""
+    """Of one end of every message: key, its rank, the other's, where its slots start, core-seconds, latency, bytes."""
     program = prices.program
     ranks = {role.name: np.array(role.ranks, np.int64) for role in program.roles}
     width, ranked = [len(role.ranks) for role, _ in found], cache(_ranked)
@@ -147,7 +208,7 @@ def _ends(
         assert isinstance(act, Send | Receive)
         demand = prices.of(act, post=posts[role.name])
         peers.append(ranked(peers_of(act), len(role.ranks)))
-        numbers.append((keys.setdefault(act.key, len(keys)), slots[role.name][i.name]))
+        numbers.append((keys.setdefault(act.key, len(keys)), start[slots[role.name][i.name]]))
         rows.append((demand.core, demand.latency, program.payload(act)))
     key, slot = np.repeat(np.array(numbers, np.int64).reshape(-1, 2), width, axis=0).T
     core, latency, size = np.repeat(np.array(rows, np.float64).reshape(-1, 3), width, axis=0).T

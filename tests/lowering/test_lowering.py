@@ -26,9 +26,10 @@ from partita.plan.sync import Consistency, Frequency, Gossip, Neighbours, Outer,
 from partita.plan.wire import Codec, Priority, Wire
 from partita.program.instruction import Load
 from partita.program.program import Program
-from partita.recipes.catalogue import call
+from partita.recipes.catalogue import RECIPES, call
+from tests.priced import machines_for
 from tests.programs import program_by
-from tests.small import cluster_of, two_layers
+from tests.small import cluster_of, layers, two_layers
 
 TOTAL = (4 * 6 + 6 * 2) * 4
 FOUR = Mesh((("data", 4),))
@@ -400,3 +401,11 @@ def test_the_last_program_is_that_of_the_phase_that_no_other_follows() -> None:
     assert lower(graph, after, machines)[0].program != last_program(graph, after, machines)
     with pytest.raises(LoweringError, match="first asks for"):
         last_program(graph, replace(late, before=(Phase(3, gossip),)), machines)
+
+
+@pytest.mark.parametrize("name", [name for name, recipe in RECIPES.items() if "bucket_bytes" in recipe.knobs])
+def test_many_buckets_have_names_of_their_own(name: str) -> None:
+    """Two numbers in one name need something between them: 1 and 0 are not 10."""
+    graph, text = replace(layers(24), global_batch=12), f"{name}(bucket_bytes=24)"
+    program = program_by(text, graph, machines_for(text, graph, cluster_of(4)))
+    assert len(program.buckets) > 20

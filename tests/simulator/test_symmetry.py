@@ -22,7 +22,7 @@ from partita.simulator.clock import advance
 from partita.simulator.expand import Layout, expand
 from partita.simulator.ports import Ports
 from partita.simulator.symmetry import Symmetry, no_symmetry, symmetry_of, without_idle_ports
-from partita.simulator.transfers import transfers_of
+from partita.simulator.transfers import transfers_of, unrolled
 from tests.priced import machines_for, priced
 from tests.programs import program_by
 from tests.small import layers, two_layers
@@ -189,3 +189,19 @@ def test_a_thousand_ranks_take_as_many_activities_as_four() -> None:
         symmetry = symmetry_of(program, costs, ports, transfers)
         sizes.append(size_of(expand(program, Prices(costs, program), ports, transfers, symmetry, ROUNDS)))
     assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize(
+    "text", ["gpipe(stages=3", "interleaved(stages=2,chunks=2", "one_f_one_b(stages=2,data=3,shard=parameters"]
+)
+def test_microbatches_are_told_once(text: str) -> None:
+    """Twice as many do not make one transfer more, and each of them is there when they are unrolled."""
+    graph, machines, told = replace(MANY, global_batch=24), CLUSTERS["equal"], []
+    for m in (4, 8):
+        program = program_by(f"{text},microbatches={m})", graph, machines)
+        costs = costs_of(program, machines)
+        transfers = transfers_of(program, costs, Ports(machines, costs.wiring))
+        taking = [role for role, i in program.instructions() if isinstance(i.act, Collective | Send | Receive)]
+        assert len(unrolled(transfers).who) == sum(len(role.ranks) for role in taking)
+        told.append(len(transfers.latency))
+    assert told[0] == told[1]
