@@ -49,7 +49,8 @@ def scratch_bytes(graph: Graph, bucket: Bucket, on: Processor, joined: bool = Tr
     half precision all gradients are converted to the master's dtype first.
     """
     rule, item = graph.optimizer, ITEMSIZE[bucket.master or bucket.dtype]
-    times = 0 if rule.fused else SCRATCH.get(rule.name, 1)
+    once = rule.fused or (rule.one_pass and on is not Processor.CARD)
+    times = 0 if once else SCRATCH.get(rule.name, 1)
     most = bucket.owned * item
     widened = most if bucket.master else 0
     if on is Processor.CARD or not bucket.pieces:

@@ -50,7 +50,7 @@ class Optimizer:
 
     `elementwise` is False where an update mixes elements (LAMB's norms), so that shards need more than their own part.
     `momentum` is that of SGD, and whether it is `nesterov`'s. `joins` says whether adjacent tensors have the same bits
-    where it steps them as one, `fused` whether a step is one kernel.
+    where it steps them as one, `fused` whether a step is one kernel; `one_pass` whether it is so on a processor.
     """
 
     name: str = "SGD"
@@ -60,6 +60,7 @@ class Optimizer:
     nesterov: bool = False
     joins: bool = True
     fused: bool = False
+    one_pass: bool = False
 
     def state_bytes(self, elements: int) -> int:
         """Bytes of the state that it keeps for so many elements of parameters."""

@@ -28,6 +28,7 @@ from partita.lab.worker_timing import following_seconds, instruction_seconds
 from partita.lab.workspace_bytes import workspace_bytes
 from partita.runtime.device import CPU
 from partita.runtime.feed import Feed, floats_of
+from partita.runtime.rules import made
 from partita.task import Task
 from partita.tracing.optimizer import elementwise, joins
 from partita.tracing.update_units import apart, joined
@@ -93,7 +94,7 @@ def passes_of(task: Task) -> dict[str, Passing]:
         def passing(tensors: list[torch.Tensor]) -> Callable[[], Any]:
             flat, sizes = torch.cat(tensors), [len(t) for t in tensors]
             pieces = [piece if flat_rule else squarish(piece) for piece in torch.split(flat, sizes)]
-            optimizer = task.optimizer(pieces)
+            optimizer = made(task, pieces)
             for unit in joined(optimizer, pieces, apart(pieces)) if join else apart(pieces):
                 unit.tensor.grad = torch.randn_like(unit.tensor) * 1e-6
             return optimizer.step

@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from partita.errors import TaskError, first_line
 from partita.graph.graph import Graph
 from partita.graph.tensor import dim_at
+from partita.kernels.adam import in_one_pass
 from partita.plan.plan import Rule, Update
 from partita.plan.rule import momentum_ahead, rate_factor
 from partita.task import Task
@@ -92,7 +93,7 @@ def optimizer_of(
     model's optimizer each one is, since a part may have other dimensions than its weight.
     """
     parts = list(parameters)
-    own = _made(task, parts)
+    own = made(task, parts)
     if groups:
         named = list(zip(parts, names, strict=True))
         own.param_groups[:] = [
@@ -125,9 +126,10 @@ def schedule_of(task: Task, optimizer: torch.optim.Optimizer) -> Any:
         ) from error
 
 
-def _made(task: Task, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+def made(task: Task, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+    """The task's optimizer of `parameters`, which takes its steps in one pass where it can. Raises TaskError."""
     try:
-        return task.optimizer(parameters)
+        return in_one_pass(task.optimizer(parameters))
     except Exception as error:
         raise TaskError(
             f"the optimizer of {task.name!r} could not be made for the model's parameters ({first_line(error)}); "
@@ -138,7 +140,7 @@ def _made(task: Task, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
 def groups_among(task: Task, weights: Mapping[str, torch.Tensor]) -> Groups:
     """The parameter groups that the task's optimizer makes of all weights of a model: settings, and names of
     weights. None if there is only one, or if settings are tensors."""
-    groups = _made(task, list(weights.values())).param_groups
+    groups = made(task, list(weights.values())).param_groups
     names = {id(weight): name for name, weight in weights.items()}
     settings = [{key: value for key, value in group.items() if key != "params"} for group in groups]
     if len(groups) < 2 or any(isinstance(value, torch.Tensor) for one in settings for value in one.values()):

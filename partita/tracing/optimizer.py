@@ -18,6 +18,8 @@ from partita.tracing.update_units import apart, joined, states_of
 SHAPES: Final = ((33, 7), (5, 9), (7,), (11,), (5, 3, 3), (2, 3, 3))  # groups often go by the number of dimensions
 SMALL: Final = (7, 11, 5, 3, 2, 13)
 STEPS: Final = 3
+OTHERWISE: Final = ("amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused")  # asked of torch's own
+WHOLE: Final = (torch.float32, torch.float64)
 Shape = tuple[int, ...]
 
 
@@ -46,8 +48,22 @@ def optimizer_spec(task: Task, precision: str) -> Optimizer:
     return Optimizer(
         name, state, elementwise(task),
         float(own.get("momentum", 0.0)), bool(own.get("nesterov", False)), joins(task),
-        bool(optimizer.defaults.get("fused")),
+        bool(optimizer.defaults.get("fused")), one_pass(optimizer),
     )  # fmt: skip
+
+
+def one_pass(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a processor takes its steps in one pass over memory (`kernels/adam`): torch's own Adam or AdamW, as they
+    come, of dense parameters in fp32 or fp64."""
+    if type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW):
+        return False
+    told = {name for group in optimizer.param_groups for name in OTHERWISE if group.get(name)}
+    numbers = (number for group in optimizer.param_groups for number in (group["lr"], *group["betas"]))
+    hooked = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    if told or hooked or not all(isinstance(number, float | int) for number in numbers):
+        return False
+    weights = (weight for group in optimizer.param_groups for weight in group["params"])
+    return all(w.device.type == "cpu" and w.dtype in WHOLE and w.is_contiguous() for w in weights)
 
 
 def state_of_shapes(task: Task, precision: str, shapes: Sequence[Shape]) -> tuple[tuple[str, float, str], ...]:
