@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,18 +12,29 @@ import torch
 from torch.nn import LSTM, Conv2d, Flatten, Linear, MaxPool2d, Sequential
 from torch.profiler import ProfilerActivity, profile
 
-from partita.cost.scratch import CONVOLUTIONS, SCORES, WIDENED, unfolded_bytes, working_bytes
+from partita.cost.scratch import (
+    CONVOLUTIONS,
+    SCORES,
+    WIDENED,
+    Processor,
+    scratch_bytes,
+    unfolded_bytes,
+    working_bytes,
+)
 from partita.graph.batch import substitute
-from partita.graph.graph import Graph
+from partita.graph.graph import Graph, Optimizer
 from partita.graph.operator import Operator, Ref
 from partita.graph.precision import shortened
 from partita.graph.tensor import Tensor
 from partita.lab.processor import processor_here
+from partita.lowering.layout import buckets_of
+from partita.plan.wire import Wire
 from partita.runtime.draws import DRAWING, DRAWS
 from partita.runtime.segment import mixed, resolve
 from partita.zoo.convolutional import digits_cnn
 from partita.zoo.tasks import on_digits
 from tests.captures import capture
+from tests.small import two_layers
 
 BATCH, PAGE = 16, 4096
 
@@ -178,3 +190,13 @@ def _short(graph: Graph, argument: Any) -> Any:
         return argument
     tensor = graph.tensor(argument)
     return torch.randn(tensor.shape).to(getattr(torch, tensor.dtype))  # type: ignore[arg-type]
+
+
+def test_a_step_in_one_pass_takes_nothing_on_a_processor() -> None:
+    adam = Optimizer("AdamW", (("exp_avg", 1.0, "float32"), ("exp_avg_sq", 1.0, "float32")))
+    graph = replace(two_layers(), optimizer=adam)
+    once = replace(graph, optimizer=replace(adam, one_pass=True))
+    (bucket,) = buckets_of(graph, Wire(bucket_bytes=2**20))
+    ten, one = (scratch_bytes(each, bucket, Processor.WIDE) for each in (graph, once))
+    assert (ten, one) == (2 * bucket.size, 0)
+    assert scratch_bytes(once, bucket, Processor.CARD) == scratch_bytes(graph, bucket, Processor.CARD) > 0
