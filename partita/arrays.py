@@ -10,4 +10,5 @@ from numpy.typing import NDArray
 Array: TypeAlias = NDArray[Any]
 Reals: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
+Indices: TypeAlias = NDArray[np.int32]
 Flags: TypeAlias = NDArray[np.bool_]

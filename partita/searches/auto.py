@@ -37,7 +37,7 @@ from partita.units import Bytes, Seconds
 from partita.wire.codec import SPECS
 
 SLACK: Final = 0.15  # by which the formula may overrate a peak
-UNDERRATED: Final = 0.15  # by which it may underrate a step, so that none is as fast as it says
+UNDERRATED: Final = (0.02, 0.15)  # by which it underrates a step, and may at the most: none is as fast as it says
 OTHER_RECIPES: Final = ("ps_sync", "pipe_sgd", "local_sgd")  # what the grid has no column for
 # What joins them where `allow` lets it through: recipes as they are, and codecs of gradients that are all-reduced.
 DELAYED: Final = ("ps_async", "downpour", "ssp", "softsync", "dynsgd", "dc_asgd")
@@ -171,7 +171,7 @@ def varied(space: Space, order: Ints, most: int) -> tuple[int, ...]:
     recipes: set[str] = set()
     shapes: set[tuple[int, ...]] = set()
     for i in order.tolist():
-        recipe, shape = space.call(i).split("(")[0], tuple(space.rows[i, :-1].tolist())
+        recipe, shape = space.call(i).split("(")[0], tuple(space.shapes[i].tolist())
         room = len(kept) < most - max(most // 4, 1) or recipe not in recipes
         if len(kept) < most and room and shape not in shapes:
             kept.append(i)
@@ -197,7 +197,8 @@ def auto(
     bounds = LowerBounds(graph, cluster, shortlist.measured)
     if whole and cluster.size > FEW_DEVICES:  # each plan takes the clock a while: those first that bounds point to
         least = min(shortlist.seconds, default=inf)
-        rest = best_first(estimates, bounds, costs, least * (1 + UNDERRATED), (), tell)
+        guess, most = (least * (1 + part) for part in UNDERRATED)
+        rest = best_first(estimates, bounds, costs, most, (), tell, guess)
         recipes = {recipe_of(one) for one in rest.candidates}
         if any(one.fits for one in rest.candidates):  # and what is ranked beside it is of another recipe, or has codecs
             other = tuple(p for p in plans if p.name.split("(")[0] not in recipes)[: len(recipes) < 2]
@@ -234,7 +235,7 @@ def _by_formula(estimates: Estimates, points: tuple[int, ...]) -> At:
     def of(candidate: Candidate) -> Callable[[float], Seconds] | None:
         if candidate.plan.name not in place:
             return None
-        some = replace(estimates.space, rows=estimates.space.rows[[place[candidate.plan.name]]])
+        some = estimates.space.some([place[candidate.plan.name]])
         here = candidate.timeline.step_seconds / float(estimates.step_seconds(some, 1.0)[0])
         return lambda factor: here * float(estimates.step_seconds(some, factor)[0])
 

@@ -24,7 +24,6 @@ from partita.recipes.catalogue import call
 from partita.searches.estimates import Estimates
 from partita.searches.exhaustive import Candidate, candidate_of
 from partita.searches.lower_bounds import LowerBounds
-from partita.searches.space import Space
 from partita.simulator.simulate import clocked
 from partita.telling import Tell
 from partita.units import Seconds
@@ -50,37 +49,40 @@ class BestFirst:
 
 def best_first(
     estimates: Estimates, bounds: LowerBounds, costs: Costs, best: Seconds, known: Collection[str],
-    tell: Tell,
+    tell: Tell, guess: Seconds = inf,
 ) -> BestFirst:  # fmt: skip
     """What is left of the space where plans that are `known` have been clocked, of which the fastest that fits takes
-    `best`."""
-    rows, found, points, clocked = estimates.space.rows, list[Candidate](), list[int](), 0
+    `best`. What is bound to take the `guess` or more is opened only where nothing takes less."""
+    space, found, points, clocked = estimates.space, list[Candidate](), list[int](), 0
     few, seen, written = costs.cluster.size <= FEW_DEVICES, set[tuple[int, ...]](), 0
     room = max(device.memory or inf for device in costs.cluster.devices)
-    line = _open(estimates, bounds, room, best)
-    heapify(line)
-    while line:
+    line, limit = list[_Point](), 0.0
+    while line or limit < best:
+        if not line:
+            limit = best if limit else min(guess, best)
+            heapify(line := _open(estimates, bounds, room, limit))
+            continue
         one = heappop(line)
         if one.bound >= best:
             continue
         i = one.point
         if not one.closer:
-            bound = float(bounds.seconds(Space(rows[[i]]), closer=True)[0])
+            bound = float(bounds.seconds(space.some([i]), closer=True)[0])
             heappush(line, _Point(max(bound, one.formula), bound, one.formula, i, closer=True))
             continue
-        alike = bounds.like(rows[i])
-        if estimates.space.call(i) in known or alike in seen:
+        alike = bounds.like(space.some([i]))
+        if space.call(i) in known or alike in seen:
             continue
         seen.add(alike)
-        if bounds.memory(Space(rows[[i]]), closer=True)[0] > room:
+        if bounds.memory(space.some([i]), closer=True)[0] > room:
             continue
         if clocked >= MOST_CLOCKED[few] and not (few and written < SMALL):
             least = min(one.bound, best, *(other.bound for other in line))
             return BestFirst(_ordered(found), clocked, least, costs, tuple(points))
         clocked += 1
         tell(f"simulated {clocked} plans more that may be faster")
-        costs = joined(costs, bounds.places.sheet(bounds.size(rows[i])))
-        better, length = _better(estimates.space.call(i), costs, best)
+        costs = joined(costs, bounds.places.sheet(bounds.size(space, i)))
+        better, length = _better(space.call(i), costs, best)
         written += length
         if better:
             found.append(better)
@@ -108,19 +110,19 @@ class _Point:
 
 def _open(estimates: Estimates, bounds: LowerBounds, room: float, best: Seconds) -> list[_Point]:
     """The points with bounds below `best` that may fit devices of so much room."""
-    rows = estimates.space.rows
-    edges = np.r_[True, (rows[1:, :-1] != rows[:-1, :-1]).any(axis=1)]
+    space = estimates.space
+    edges = np.r_[True, (space.shapes[1:] != space.shapes[:-1]).any(axis=1)]
     first = np.flatnonzero(edges)  # of points that differ in their buckets only, the smallest of which are last
-    last = np.append(first[1:], len(rows)) - 1
-    bound, held = bounds.rough(Space(rows[first]))
+    last = np.append(first[1:], len(space)) - 1
+    bound, held = bounds.rough(space.some(first))
     left = np.flatnonzero((bound < best) & (held <= room))
-    bound = bounds.seconds(Space(rows[first[left]]))
+    bound = bounds.seconds(space.some(first[left]))
     left, bound = left[bound < best], bound[bound < best]
-    fits = bounds.memory(Space(rows[last[left]])) <= room
+    fits = bounds.memory(space.some(last[left])) <= room
     left, bound = left[fits], bound[fits]
     many = last[left] - first[left] + 1
     points, bound = np.repeat(last[left] + 1 - np.cumsum(many), many) + np.arange(many.sum()), np.repeat(bound, many)
-    fits = bounds.memory(Space(rows[points])) <= room
+    fits = bounds.memory(space.some(points)) <= room
     points, bound = points[fits], bound[fits]
     formula = estimates.seconds[points]
     columns = np.maximum(bound, formula), bound, formula, points

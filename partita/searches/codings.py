@@ -17,11 +17,11 @@ from partita.graph.graph import Graph
 from partita.plan.memory import Shard
 from partita.searches.estimates import Estimates
 from partita.searches.lower_bounds import LowerBounds
-from partita.searches.space import COLUMNS, SHARDS, Space
+from partita.searches.space import SHAPE, SHARDS, Space
 from partita.units import Seconds
 from partita.wire.codec import SPECS, coded_size, read_codecs, room, spec_of
 
-KIND: Final = (COLUMNS.index("data"), COLUMNS.index("shard"))
+KIND: Final = (SHAPE.index("data"), SHAPE.index("shard"))
 AMONG: Final = 64  # points of divided state or stages whose steps are priced with a codec
 OWNERS: Final = 64  # of a bucket: 4,032 messages a sum, each of which the clock knows
 
@@ -46,7 +46,7 @@ def coded(estimates: Estimates, costs: Costs, capacity: Reals, most: int) -> tup
     found: list[tuple[Seconds, str]] = []
     for name in SPECS:
         some = _promising(estimates, codable(estimates.space, name), costs.graph, name, capacity)
-        kinds, seconds = estimates.space.rows[some][:, KIND], np.empty(len(some))
+        kinds, seconds = estimates.space.shapes[some][:, KIND], np.empty(len(some))
         for data, shard in np.unique(kinds, axis=0).tolist():
             here = (kinds == (data, shard)).all(axis=1)
             seconds[here] = _seconds(estimates, costs, name, some[here], data, shard)
@@ -72,7 +72,7 @@ def held_bytes(name: str, space: Space, graph: Graph) -> Reals:
 def _promising(estimates: Estimates, some: Ints, graph: Graph, name: str, capacity: Reals) -> Ints:
     """Those that fit by formula, if any do; of those with stages or divided state as many as are looked at, which are
     the quickest without a codec."""
-    held = estimates.memory[some] + held_bytes(name, Space(estimates.space.rows[some]), graph)
+    held = estimates.memory[some] + held_bytes(name, estimates.space.some(some), graph)
     some = some[fits] if (fits := held <= capacity[some]).any() else some
     divided = (estimates.space.column("pipe")[some] > 1) | (estimates.space.column("shard")[some] > 0)
     rest = some[divided]
@@ -92,10 +92,10 @@ def _seconds(estimates: Estimates, costs: Costs, name: str, some: Ints, data: in
     ahead, back = costs.codec(codec)
     speed = min(device.pace for device in costs.cluster.devices)
     over = (ahead.of(words) + back.of(words) * (1 if summed else data)) / speed
-    return estimates.step_seconds(Space(estimates.space.rows[some]), wider) + over
+    return estimates.step_seconds(estimates.space.some(some), wider) + over
 
 
 def lower_bound_of(space: Space, bounds: LowerBounds) -> Seconds:
     """What no point that takes a codec takes less than, whatever it sends."""
     some = np.flatnonzero(space.column("data") > 1)
-    return float(bounds.computing(Space(space.rows[some])).min()) if len(some) else np.inf
+    return float(bounds.computing(space.some(some)).min()) if len(some) else np.inf

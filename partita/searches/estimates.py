@@ -68,13 +68,12 @@ def estimates_of(graph: Graph, cluster: Cluster, costs: Costs, space: Space, cut
     def terms_of(some: Space, width: float = 1.0) -> StepTerms:
         return StepTerms(graph, cluster, costs, some, cuts, link_speeds, recomputed, width)
 
-    rows = np.array_split(space.rows, max(-(-len(space) // BLOCK), 1))
-    found = []
-    for some in rows:
-        steps = terms_of(Space(some))
-        held = footprint(graph, steps.space, cuts, steps.samples, steps.place["state"])
-        found.append((steps.seconds, held))
-    seconds, memory = (np.concatenate(column) for column in zip(*found, strict=True))
+    seconds, memory = np.empty((2, len(space)))
+    for begin in range(0, len(space), BLOCK):
+        at = slice(begin, begin + BLOCK)
+        steps = terms_of(space.some(at))
+        seconds[at] = steps.seconds
+        memory[at] = footprint(graph, steps.space, cuts, steps.samples, steps.place["state"])
     return Estimates(space, seconds, memory, lambda some, width: terms_of(some, width).seconds)
 
 
@@ -130,7 +129,7 @@ class StepTerms:
     @cached_property
     def place(self) -> dict[str, Reals]:
         """`StageCuts.places` of the points."""
-        return self.cuts.places(self.space.column("pipe"), self.chunks.astype(np.int64))
+        return self.cuts.places(self.space.column("pipe"), self.space.column("schedule"))
 
     @cached_property
     def speed(self) -> float:
@@ -205,7 +204,7 @@ class StepTerms:
     @cached_property
     def buckets(self) -> Reals:
         """That a rank's gradients fill: each stage's its own."""
-        return self.chunks * np.ceil(self.place["state"] / (self.chunks * self.space.column("bucket")))
+        return self.chunks * np.ceil(self.place["state"] / (self.chunks * self.space.buckets))
 
     @cached_property
     def half(self) -> tuple[Reals, Reals, Reals]:

@@ -18,25 +18,23 @@ def footprint(graph: Graph, space: Space, cuts: StageCuts, samples: Reals, train
     """Bytes of the fullest rank, which holds `trained` bytes of parameters and computes `samples` at once: state by
     what is sharded, frozen weights by stages, what backward waits for of the microbatches under way, and what a pass
     needs beyond that."""
-    data, pipe, shard = (space.column(name) for name in ("data", "pipe", "shard"))
-    chunks = np.array([chunks for _, _, chunks in SCHEDULES])[space.column("schedule")]
+    data, pipe, schedule, shard = (space.column(name) for name in ("data", "pipe", "schedule", "shard"))
+    chunks = np.array([chunks for _, _, chunks in SCHEDULES])[schedule]
     stages = np.minimum(pipe * chunks, cuts.most) - 1
     crossing = cuts.widest[stages]
     kinds = (Shard.PARAMETERS, Shard.GRADIENTS, Shard.OPTIMIZER)
     owners = [np.where(shard >= SHARDS.index(kind), data, 1) for kind in kinds]
     copies = np.where((data == 1) & (pipe == 1) & (space.column("microbatches") == 1), 0.0, 1.0)
     held = trained * (1 / owners[0] + copies / owners[1] + graph.state_factor / owners[2])
-    rooms = np.minimum(
-        2.0 * space.column("bucket"), trained
-    )  # whole buckets on their way; a stage gathers all of its own
+    rooms = np.minimum(2.0 * space.buckets, trained)  # whole buckets on their way; a stage gathers all of its own
     held = held + np.where(owners[1] > 1, rooms, 0.0)
     held = held + np.where(owners[0] > 1, np.where(pipe > 1, trained * np.minimum(2 / chunks, 1), rooms), 0.0)
-    in_flight = _in_flight(space, cuts)
+    in_flight = cuts.waiting(pipe, schedule, space.column("microbatches"), graph.minibatch)
     # A pass of a stage is one segment, so all of its gradients are there before the first is packed.
-    held = held + np.where(pipe > 1, trained / chunks, np.minimum(space.column("bucket"), trained) * copies)
+    held = held + np.where(pipe > 1, trained / chunks, np.minimum(space.buckets, trained) * copies)
     held = held + np.where(copies == 0, trained, 0.0) + graph.frozen_bytes / pipe
     beyond = max(graph.once("activations", lambda: _activations(graph)) - sum(cuts.saved[0]), 0.0)
-    put_off = np.array([order is Order.ZERO_BUBBLE for _, order, _ in SCHEDULES])[space.column("schedule")]
+    put_off = np.array([order is Order.ZERO_BUBBLE for _, order, _ in SCHEDULES])[schedule]
     full = (space.column("recompute") == RECOMPUTES.index(Recompute.FULL)) & ~put_off  # W has to find it all again
     widest = float(cuts.saved[-1].max())
     kept = np.where(full, chunks * crossing * _many(in_flight, cuts, stages) + widest, in_flight)
@@ -59,17 +57,3 @@ def _activations(graph: Graph) -> float:
 def _many(in_flight: Reals, cuts: StageCuts, stages: Ints) -> Reals:
     found: Reals = np.maximum(in_flight / cuts.fullest[stages], 1.0)
     return found
-
-
-def _in_flight(space: Space, cuts: StageCuts) -> Reals:
-    """Bytes a sample that backward waits for on the fullest rank."""
-    kinds, batch = len(SCHEDULES), int(space.column("microbatches").max(initial=1)) + 1
-    keys = (space.column("pipe") * kinds + space.column("schedule")) * batch + space.column("microbatches")
-    unique, place = np.unique(keys, return_inverse=True)
-    found = np.zeros(len(unique))
-    for i, key in enumerate(unique.tolist()):
-        (pipe, schedule), microbatches = divmod(key // batch, kinds), key % batch
-        _, order, chunks = SCHEDULES[schedule]
-        found[i] = cuts.waiting(pipe, order, chunks, microbatches)
-    result: Reals = found[place.ravel()]
-    return result

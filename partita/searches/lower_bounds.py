@@ -41,17 +41,18 @@ class LowerBounds:
         self.row = cache(lambda order, *place: ROWS[order](*place))
         self.moments = cache(lambda rule: BackwardMemory(self.places.sections(rule, True)))
 
-    def size(self, row: Ints) -> int:
-        """Samples of a microbatch of a row of a space."""
-        return int(self.batch // (row[0] * row[3]))
+    def size(self, space: Space, i: int) -> int:
+        """Samples of a microbatch of a point of a space."""
+        data, _, _, m, *_ = map(int, space.shapes[i])
+        return self.batch // (data * m)
 
-    def like(self, row: Ints) -> tuple[int, ...]:
-        """What is the same for rows that are lowered to the same: no bucket is larger than what a stage has alone, or
-        what stages share."""
-        pipes = next(found for _, _, found in self.places.pipes(Space(row[None])))
+    def like(self, one: Space) -> tuple[int, ...]:
+        """What is the same for points, each a space of its own, that are lowered to the same: no bucket is larger than
+        what a stage has alone, or what stages share."""
+        pipes = next(found for _, _, found in self.places.pipes(one))
         shared, _ = self.places.tied(pipes)
         most = max(float((pipes.state - shared).max()), float(shared.sum()))
-        return *row[:-1].tolist(), min(int(row[-1]), int(most))
+        return *one.shapes[0].tolist(), min(int(one.buckets[0]), int(most))
 
     # Wherever a point is cut.
 
@@ -112,7 +113,7 @@ class LowerBounds:
     def seconds(self, space: Space, *, closer: bool = False) -> Reals:
         """Seconds that no step of a point takes less than; if `closer`, also by way of all passes in their order, point
         by point."""
-        found, shard, bucket = np.zeros(len(space)), space.column("shard"), space.column("bucket")
+        found, shard, bucket = np.zeros(len(space)), space.column("shard"), space.buckets
         every = every_pass(space)
         for some, at, pipes in self.places.pipes(space):
             kinds = shard[some]
@@ -139,7 +140,7 @@ class LowerBounds:
     def memory(self, space: Space, *, closer: bool = False) -> Reals:
         """Bytes that some device of a point holds; if `closer`, also while each operator of a backward pass runs, point
         by point."""
-        found, shard, bucket = np.zeros(len(space)), space.column("shard"), space.column("bucket")
+        found, shard, bucket = np.zeros(len(space)), space.column("shard"), space.buckets
         for some, at, pipes in self.places.pipes(space):
             passes = np.zeros((1, 1))
             if closer:
@@ -151,7 +152,7 @@ class LowerBounds:
     def _pass(self, space: Space, i: int, pipes: Pipes, k: int) -> list[float]:
         """Of each place, what is there at the fullest moment of the first backward pass, but for what stays: of point
         `i` of a space, the k-th of the pipes."""
-        size, rule, m = self.size(space.rows[i]), RECOMPUTES[pipes.rule[k]], int(pipes.m[k])
+        size, rule, m = self.size(space, i), RECOMPUTES[pipes.rule[k]], int(pipes.m[k])
         if pipes.pipe == 1:
             plan = call(space.call(i), self.graph, self.cluster)
             return [alone(plan, self.places.sections(rule, False).step, size) if plan.sync else 0.0]

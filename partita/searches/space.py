@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from partita.arrays import Ints
+from partita.arrays import Indices, Ints
 from partita.cluster.cluster import Cluster
 from partita.errors import LoweringError
 from partita.graph.graph import Graph
@@ -28,32 +28,36 @@ SCHEDULES: Final = (
 )  # fmt: skip
 SHARDS: Final = tuple(Shard)
 RECOMPUTES: Final = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
-PARTS: Final = (1, 4, 16, 64)  # into which a rank's gradients are divided to travel
+PARTS: Final[tuple[int, ...]] = (1, 4, 16, 64)  # into which a rank's gradients are divided to travel
 LEAST_BUCKET: Final = 2**18
-COLUMNS: Final = ("data", "pipe", "schedule", "microbatches", "shard", "recompute", "bucket")
+SHAPE: Final = ("data", "pipe", "schedule", "microbatches", "shard", "recompute")
 
 
 @dataclass(frozen=True)
 class Space:
-    """A row a point, a column for each of COLUMNS: schedule, shard and recompute are places in SCHEDULES, SHARDS and
-    RECOMPUTES. `refused` says what of them is not proposed, and why."""
+    """Of each point its shape, a column for each of SHAPE, and the bytes of its buckets: schedule, shard and recompute
+    are places in SCHEDULES, SHARDS and RECOMPUTES. `refused` says what of them is not proposed, and why."""
 
-    rows: Ints
+    shapes: Indices
+    buckets: Ints
     refused: tuple[tuple[str, str], ...] = field(default=())
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.shapes)
 
     def column(self, name: str) -> Ints:
-        """A column of COLUMNS, shape [points]."""
-        found: Ints = self.rows[:, COLUMNS.index(name)]
-        return found
+        """A column of SHAPE, shape [points]."""
+        return self.shapes[:, SHAPE.index(name)].astype(np.int64)
+
+    def some(self, at: Ints | list[int] | slice) -> Space:
+        """The points of these places."""
+        return Space(self.shapes[at], self.buckets[at])
 
     def call(self, i: int) -> str:
         """The recipe call of a point."""
-        data, pipe, schedule, m, shard, recompute, bucket = (int(x) for x in self.rows[i])
+        data, pipe, schedule, m, shard, recompute = self.shapes[i].tolist()
         recipe, _, chunks = SCHEDULES[schedule]
-        knobs = [f"data={data}", f"microbatches={m}", f"bucket_bytes={bucket}"]
+        knobs = [f"data={data}", f"microbatches={m}", f"bucket_bytes={self.buckets[i]}"]
         if pipe == data == 1:
             recipe, knobs = "single", [f"microbatches={m}"] if m > 1 else []
         elif pipe > 1:
@@ -69,7 +73,7 @@ def space_of(graph: Graph, cluster: Cluster, blocks: int, trained: Bytes) -> Spa
     batch, size = graph.minibatch, cluster.size
     divisors = [d for d in range(1, batch + 1) if batch % d == 0]
     uneven = [size] if batch > size and batch % size else []  # all devices, some with a sample more
-    rows, refused = [np.zeros((0, len(COLUMNS)), np.int64)], []
+    groups, refused = list[_Group](), []
     for schedule, (name, order, chunks) in enumerate(SCHEDULES):
         kinds = []
         for shard, recompute, why in _kinds(graph, order, chunks):
@@ -81,8 +85,44 @@ def space_of(graph: Graph, cluster: Cluster, blocks: int, trained: Bytes) -> Spa
             for m in (m for m in divisors if (batch // data) % m == 0 and (m == 1 or data not in uneven)):
                 lengths = _lengths(order, size // data, blocks // chunks, m)
                 if kinds and len(lengths):
-                    rows.append(_rows(data, lengths, schedule, m, np.array(kinds), trained))
-    return Space(np.concatenate(rows), tuple(refused))
+                    groups.append(_Group(data, lengths, schedule, m, np.array(kinds)))
+    return _written(groups, trained, tuple(refused))
+
+
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """Points of one degree of data, one schedule and one number of microbatches: pipes of all these lengths, with all
+    these kinds of (shard, recompute)."""
+
+    data: int
+    lengths: Ints
+    schedule: int
+    m: int
+    kinds: Ints
+
+    def points(self, trained: Bytes) -> tuple[Indices, Ints]:
+        """Their shapes and buckets."""
+        kinds, parts = self.kinds, PARTS
+        if self.data == 1:  # nothing is agreed on, so nothing can be sharded, nor does it matter what travels together
+            kinds, parts = kinds[kinds[:, 0] == 0], (PARTS[0],)
+        sizes = bucket_of(-(-trained // (self.lengths[:, None] * parts)))
+        shapes = np.empty((len(self.lengths), len(kinds), len(parts), len(SHAPE)), np.int32)
+        shapes[...] = self.data, 0, self.schedule, self.m, 0, 0
+        shapes[..., 1], shapes[..., 4:6] = self.lengths[:, None, None], kinds[:, None]
+        buckets = np.broadcast_to(sizes[:, None], shapes.shape[:-1])
+        other = np.diff(buckets, axis=2, prepend=0) != 0
+        return shapes[other], buckets[other]
+
+
+def _written(groups: list[_Group], trained: Bytes, refused: tuple[tuple[str, str], ...]) -> Space:
+    """All of their points, written where they stay: of a large grid it is the memory that takes its time."""
+    most = sum(len(group.lengths) * len(group.kinds) for group in groups) * len(PARTS)
+    shapes, buckets, end = np.empty((most, len(SHAPE)), np.int32), np.empty(most, np.int64), 0
+    for group in groups:
+        some, sizes = group.points(trained)
+        begin, end = end, end + len(some)
+        shapes[begin:end], buckets[begin:end] = some, sizes
+    return Space(shapes[:end], buckets[:end], refused)
 
 
 def _lengths(order: Order, most: int, blocks: int, microbatches: int) -> Ints:
@@ -91,20 +131,6 @@ def _lengths(order: Order, most: int, blocks: int, microbatches: int) -> Ints:
         return np.ones(1, np.int64)
     found = np.arange(2, min(most, blocks) + 1, dtype=np.int64)
     return found[microbatches % found == 0] if order is Order.INTERLEAVED else found
-
-
-def _rows(data: int, lengths: Ints, schedule: int, m: int, kinds: Ints, trained: Bytes) -> Ints:
-    """All points of a degree of data, a schedule and a number of microbatches."""
-    parts: tuple[int, ...] = PARTS
-    if data == 1:  # nothing is agreed on, so nothing can be sharded, nor does it matter what travels together
-        kinds, parts = kinds[kinds[:, 0] == 0], PARTS[:1]
-    bucket = bucket_of(-(-trained // (lengths[:, None] * parts)))
-    other = np.diff(bucket, axis=1, prepend=0) != 0
-    found: Ints = np.empty((len(lengths), len(kinds), len(parts), len(COLUMNS)), np.int64)
-    found[...] = data, 0, schedule, m, 0, 0, 0
-    found[..., 1], found[..., 4:6], found[..., 6] = lengths[:, None, None], kinds[:, None], bucket[:, None]
-    chosen: Ints = found[np.broadcast_to(other[:, None], found.shape[:-1])]
-    return chosen
 
 
 def bucket_of(size: Ints) -> Ints:

@@ -15,8 +15,8 @@ from partita.cost.costs import Costs
 from partita.graph.graph import Graph
 from partita.plan.schedule import Order
 from partita.recipes.balance import blocks_of
+from partita.searches.space import SCHEDULES
 
-MOST_CHUNKS: Final = 64
 COLUMNS: Final = ("fixed", "each", "whole_fixed", "whole_each", "state", "crossing")
 
 
@@ -47,34 +47,52 @@ class StageCuts:
         """Of each partition the most that backward waits for in one of its stages, 1 byte or more."""
         return np.array([max(float(kept.max()), 1.0) for kept in self.saved])
 
-    def places(self, pipe: Ints, chunks: Ints) -> dict[str, Reals]:
-        """For each point the `fixed` and `each` of the slowest place along a pipe with `chunks` stages a place, the
-        `whole_` of all places, the fullest one's `state`, and the widest `crossing`."""
-        pairs, at = np.unique(pipe * MOST_CHUNKS + chunks, return_inverse=True)
-        rows = np.array([self.place(*divmod(pair, MOST_CHUNKS)) for pair in pairs.tolist()]).reshape(-1, len(COLUMNS))
-        return {name: rows[at.ravel(), k] for k, name in enumerate(COLUMNS)}
+    def places(self, pipe: Ints, schedule: Ints) -> dict[str, Reals]:
+        """For each point, whose schedule is a place in SCHEDULES, the `fixed` and `each` of the slowest place along the
+        pipe, the `whole_` of all places, the fullest one's `state`, and the widest `crossing`."""
+        at = schedule * (self.most + 1) + pipe
+        return {name: table.take(at) for name, table in zip(COLUMNS, self._places, strict=True)}
+
+    def waiting(self, pipe: Ints, schedule: Ints, microbatches: Ints, minibatch: int) -> Reals:
+        """For each point bytes a sample that backward waits for at the fullest place: of all microbatches where the
+        pipe fills first, of as many as places follow in the other orders."""
+        counts, table = self.table(minibatch)
+        found: Reals = table[schedule, pipe, np.searchsorted(counts, microbatches)]
+        return found
 
     @cached_property
-    def place(self) -> Callable[[int, int], tuple[float, ...]]:
-        """(pipe, chunks) -> the numbers of COLUMNS, each found once."""
-        return cache(self._place)
+    def _places(self) -> Reals:
+        """Shape [COLUMNS, schedules, lengths of a pipe]."""
+        found = np.zeros((len(COLUMNS), len(SCHEDULES), self.most + 1))
+        for schedule, (_, _, chunks) in enumerate(SCHEDULES):
+            for pipe in range(1, self.most // chunks + 1):
+                found[:, schedule, pipe] = self._place(pipe, chunks)
+        return found
 
     @cached_property
-    def waiting(self) -> Callable[[int, Order, int, int], float]:
-        """(pipe, order, chunks, microbatches) -> bytes a sample that backward waits for at the fullest place: of all
-        microbatches where the pipe fills first, of as many as places follow in the others. Each found once."""
-        return cache(self._waiting)
+    def table(self) -> Callable[[int], tuple[Ints, Reals]]:
+        """minibatch -> numbers of microbatches that divide it; what waits, shape [schedules, lengths of a pipe,
+        numbers of microbatches]. Each found once."""
+        return cache(self._table)
 
-    def _waiting(self, pipe: int, order: Order, chunks: int, microbatches: int) -> float:
-        kept = self.saved[min(pipe * chunks, self.most) - 1]
-        places = np.arange(len(kept)) % pipe
-        ahead = (chunks - 1) * pipe + 2 * (pipe - 1 - places) + 1 if chunks > 1 else pipe - places
-        many = np.minimum(microbatches * chunks, ahead) / chunks
+    def _table(self, minibatch: int) -> tuple[Ints, Reals]:
+        counts = np.array([m for m in range(1, minibatch + 1) if minibatch % m == 0])
+        found = np.zeros((len(SCHEDULES), self.most + 1, len(counts)))
+        for schedule, (_, order, chunks) in enumerate(SCHEDULES):
+            for pipe in range(1, self.most // chunks + 1):
+                found[schedule, pipe] = self._waiting(pipe, order, chunks, counts)
+        return counts, found
+
+    def _waiting(self, pipe: int, order: Order, chunks: int, microbatches: Ints) -> Reals:
+        stages = np.arange(pipe * chunks)
+        ahead = (chunks - 1) * pipe + 2 * (pipe - 1 - stages % pipe) + 1 if chunks > 1 else pipe - stages
+        many = np.minimum(microbatches[:, None] * chunks, ahead) / chunks
         if order is Order.FILL_DRAIN:
-            many = np.full(len(kept), microbatches)
+            many = microbatches[:, None].astype(np.float64)
         if order is Order.SEQUENTIAL:
-            many = np.ones(len(kept))
-        return float(np.bincount(places, kept * many).max())
+            many = np.ones((len(microbatches), 1))
+        found: Reals = (self.saved[len(stages) - 1] * many).reshape(-1, chunks, pipe).sum(axis=1).max(axis=1)
+        return found
 
     def _place(self, pipe: int, chunks: int) -> tuple[float, ...]:
         n = pipe * chunks - 1

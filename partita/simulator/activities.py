@@ -12,11 +12,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from partita.arrays import Flags, Ints, Reals
+from partita.arrays import Flags, Indices, Ints, Reals
 from partita.errors import ProgramError
 from partita.units import Seconds
 
-Indices: TypeAlias = NDArray[np.int32]
 Offsets: TypeAlias = Ints
 GateSpec: TypeAlias = tuple[int, int, int]  # members of a gate, how many it needs, and within how many times each
 

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from partita.arrays import Flags, Reals
+from partita.arrays import Flags, Indices, Reals
 from partita.errors import ProgramError
-from partita.simulator.activities import Activities, Indices, Offsets, Resources
+from partita.simulator.activities import Activities, Offsets, Resources
 
 NOBODY = -1
 AT_GATE, THROUGH, STARTED = 1, 2, 3  # at a gate, through it, and then started without a lane

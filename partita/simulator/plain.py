@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from partita.arrays import Flags, Reals
+from partita.arrays import Flags, Indices, Reals
 from partita.errors import ProgramError
 from partita.program.gate import Gate, opens
-from partita.simulator.activities import Activities, Indices, Offsets, Resources
+from partita.simulator.activities import Activities, Offsets, Resources
 from partita.simulator.clock_loop import MOMENT
 from partita.simulator.sharing import FREE, FULL, ROUNDS, SLACK, TIE
 from partita.units import Seconds

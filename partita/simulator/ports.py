@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from partita.arrays import Ints, Reals
+from partita.arrays import Indices, Ints, Reals
 from partita.cluster.cluster import Cluster, Device, Port
 from partita.cost.costs import Host
 from partita.cost.wiring import Wiring
@@ -70,7 +70,7 @@ class Ports:
         return found
 
     @cached_property
-    def climbs(self) -> tuple[NDArray[np.int32], NDArray[np.int32], Reals]:
+    def climbs(self) -> tuple[Indices, Indices, Reals]:
         """Per rank and level from the root down: its port's resources upwards and downwards (-1: none), seconds."""
         _, up, down = self.table
         climbs = self.cluster.climbs
@@ -83,7 +83,7 @@ class Ports:
             seconds[rank, : len(climb)] = [port.link.latency for port in climb]
         return upwards, downwards, seconds
 
-    def routes(self, source: Ints, target: Ints) -> tuple[NDArray[np.intp], NDArray[np.int32], Reals]:
+    def routes(self, source: Ints, target: Ints) -> tuple[NDArray[np.intp], Indices, Reals]:
         """(message, resource) pairs of all that the messages from `source` to `target` pass, and each one's latency."""
         upwards, downwards, seconds = self.climbs
         apart = ~np.logical_and.accumulate(upwards[source] == upwards[target], axis=1)

@@ -35,7 +35,7 @@ from partita.runtime.transport import Pending
 from partita.runtime.worker import lanes
 from partita.searches.codings import codable, held_bytes
 from partita.searches.fit import fit_of
-from partita.searches.space import Space, space_of
+from partita.searches.space import space_of
 from partita.searches.stage_cuts import cuts_of
 from partita.task import Task
 from partita.wire.codec import SPECS
@@ -174,13 +174,13 @@ def test_the_formula_of_a_search_counts_them(name: str) -> None:
     costs = datasheet_costs(graph, machines, (1, 4, 12))
     trained = graph.trained_elements
     space = space_of(graph, machines, cuts_of(graph, machines, costs, 4).most, 4 * trained)
-    wanted = (space.column("data") == WORKERS) & (space.column("bucket") >= 4 * trained)
+    wanted = (space.column("data") == WORKERS) & (space.buckets >= 4 * trained)
     for shard in (0, 1):
         some = np.intersect1d(np.flatnonzero(wanted & (space.column("shard") == shard)), codable(space, name))[:1]
         for i in some.tolist():
             point = space.call(i).removesuffix(")")
             more = [sum(held(text).values()) for text in (f"{point},codec={name})", f"{point})")]
-            (formula,) = held_bytes(name, Space(space.rows[[i]]), graph)
+            (formula,) = held_bytes(name, space.some([i]), graph)
             assert more[0] - more[1] == pytest.approx(formula, rel=0.1, abs=64)
 
 

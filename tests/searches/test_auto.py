@@ -24,7 +24,7 @@ from partita.searches.codings import codable, coded_points
 from partita.searches.estimates import Estimates, estimates_of
 from partita.searches.exhaustive import plainness
 from partita.searches.lower_bounds import LowerBounds
-from partita.searches.space import COLUMNS, SCHEDULES, Space, least_bucket, space_of
+from partita.searches.space import SCHEDULES, SHAPE, Space, least_bucket, space_of
 from partita.searches.stage_cuts import cuts_of, even_cuts
 from partita.simulator.simulate import simulate
 from partita.wire.codec import SPECS
@@ -205,7 +205,7 @@ def test_no_point_with_a_codec_is_below_its_floor() -> None:
     bounds, lowest = LowerBounds(graph, cluster), float("inf")
     for codec in ("fp16", "dgc", "powersgd"):
         some = codable(space, codec)
-        least = bounds.computing(Space(space.rows[some]))
+        least = bounds.computing(space.some(some))
         lowest = min(lowest, float(least.min()))
         for k in range(0, len(some), max(len(some) // 12, 1)):
             call_ = f"{space.call(int(some[k]))[:-1]},codec={codec})"
@@ -241,10 +241,10 @@ def test_the_grid_is_whole_and_lowers() -> None:
     """Every degree that divides the minibatch and fits the devices, every schedule; a point's call is what it says."""
     graph, cluster = deep(8), machines(4, 1e6)
     space, _ = grid_of(graph, cluster)
-    degrees = {(int(row[0]), int(row[1])) for row in space.rows}
+    degrees = {(int(row[0]), int(row[1])) for row in space.shapes}
     assert degrees == {(1, 1), (2, 1), (4, 1), (1, 2), (1, 3), (1, 4), (2, 2)}
-    assert len({tuple(row) for row in space.rows.tolist()}) == len(space)
-    orders = {SCHEDULES[int(row[COLUMNS.index("schedule")])][1] for row in space.rows}
+    assert len({*zip(map(tuple, space.shapes.tolist()), space.buckets.tolist(), strict=True)}) == len(space)
+    orders = {SCHEDULES[int(row[SHAPE.index("schedule")])][1] for row in space.shapes}
     assert orders == set(Order) - {Order.BIDIRECTIONAL, Order.MESSAGE}
     for i in range(0, len(space), 17):
         plan = call(space.call(i), graph, cluster)

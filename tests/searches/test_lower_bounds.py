@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain, product
 
@@ -44,6 +44,11 @@ def space_on(graph: Graph, cluster: Cluster) -> Space:
     costs = datasheet_costs(graph, cluster, (1, graph.global_batch))
     cuts = cuts_of(graph, cluster, costs, 16)
     return space_of(graph, cluster, cuts.most, graph.trained_bytes)
+
+
+def each(space: Space) -> Iterator[Space]:
+    """Every point as a space of its own."""
+    return (space.some([i]) for i in range(len(space)))
 
 
 def clocked(graph: Graph, cluster: Cluster, text: str, measured: Costs | None = None) -> tuple[float, int]:
@@ -125,12 +130,11 @@ def test_packs_of_divided_gradients_wait_for_room(name: str, monkeypatch: pytest
     space, draw = space_on(graph, cluster), np.random.default_rng(3)
     often = (space.column("microbatches") > 1) & (space.column("pipe") > 1) & (space.column("data") > 1)
     some = draw.choice(np.flatnonzero((space.column("shard") == 2) & often), 8, replace=False)
-    rows = space.rows[some]
-    rows[:, -1] = graph.trained_bytes // 24
-    found = [LowerBounds(graph, cluster).seconds(Space(row[None]), closer=True)[0] for row in rows]
-    assert all(s <= clocked(graph, cluster, Space(rows).call(i))[0] * (1 + 1e-9) for i, s in enumerate(found))
+    rows = replace(space.some(some), buckets=np.full(len(some), graph.trained_bytes // 24))
+    found = [LowerBounds(graph, cluster).seconds(one, closer=True)[0] for one in each(rows)]
+    assert all(s <= clocked(graph, cluster, rows.call(i))[0] * (1 + 1e-9) for i, s in enumerate(found))
     monkeypatch.setattr(gathering, "ROOM", 24)
-    roomy = [LowerBounds(graph, cluster).seconds(Space(row[None]), closer=True)[0] for row in rows]
+    roomy = [LowerBounds(graph, cluster).seconds(one, closer=True)[0] for one in each(rows)]
     assert np.all(np.less_equal(roomy, found))
     assert np.less(roomy, found).sum() > len(rows) // 2
 
@@ -151,12 +155,12 @@ def test_what_the_closer_bound_knows_of_passes_in_their_order(what: str, monkeyp
     chunked = space.column("schedule") >= 4
     kinds = [space.column(name) == value for name, value in (("shard", 0), ("shard", 1), ("recompute", 1))]
     drawn = [draw.choice(np.flatnonzero(chunked & kind & (space.column("data") > 1)), 6).tolist() for kind in kinds]
-    rows = space.rows[list(chain(*drawn))]
-    rows[:, -1] = np.where(np.arange(len(rows)) % 2, graph.trained_bytes // 24, rows[:, -1])
-    found = [LowerBounds(graph, cluster).seconds(Space(row[None]), closer=True)[0] for row in rows]
-    assert all(s <= clocked(graph, cluster, Space(rows).call(i))[0] * (1 + 1e-9) for i, s in enumerate(found))
+    rows = space.some(list(chain(*drawn)))
+    rows.buckets[1::2] = graph.trained_bytes // 24
+    found = [LowerBounds(graph, cluster).seconds(one, closer=True)[0] for one in each(rows)]
+    assert all(s <= clocked(graph, cluster, rows.call(i))[0] * (1 + 1e-9) for i, s in enumerate(found))
     monkeypatch.setattr(*FORGETS[what])
-    less = [LowerBounds(graph, cluster).seconds(Space(row[None]), closer=True)[0] for row in rows]
+    less = [LowerBounds(graph, cluster).seconds(one, closer=True)[0] for one in each(rows)]
     assert np.less_equal(less, np.multiply(found, 1 + 1e-12)).all()
     assert np.less(less, np.multiply(found, 1 - 1e-9)).any()
 
@@ -185,7 +189,7 @@ def nearness(
     drawn = [draw.choice(np.flatnonzero(kind), more).tolist() for kind in (gathering, alone, in_turns)]
     for i in (*draw.choice(len(space), some, replace=False).tolist(), *chain(*drawn)):
         seconds, memory = clocked(graph, cluster, space.call(i), measured)
-        one = Space(space.rows[[i]])
+        one = space.some([i])
         closer, held = bounds.seconds(one, closer=True)[0], bounds.memory(one, closer=True)[0]
         assert max(bound[i], rough[i], closer) <= seconds * (1 + 1e-9), space.call(i)
         assert max(fullest[i], state[i]) <= held <= memory, space.call(i)
@@ -215,10 +219,9 @@ def test_points_whose_buckets_are_never_full_are_alike(made: Callable[[int], Gra
     space, bounds, sizes = space_on(graph, cluster), LowerBounds(graph, cluster), (32, 64, 80, 112, 128, 144, 1024)
     some = np.flatnonzero((space.column("pipe") > 1) & (space.column("data") > 1))
     for i in np.random.default_rng(3).choice(some, 8, replace=False).tolist():
-        rows = np.repeat(space.rows[[i]], len(sizes), axis=0)
-        rows[:, -1] = sizes
-        buckets = [program_by(Space(rows).call(k), graph, cluster).buckets for k in range(len(sizes))]
-        kinds = [bounds.like(row) for row in rows]
+        rows = replace(space.some([i] * len(sizes)), buckets=np.array(sizes))
+        buckets = [program_by(rows.call(k), graph, cluster).buckets for k in range(len(sizes))]
+        kinds = [bounds.like(one) for one in each(rows)]
         assert all((a == b) <= (x == y) for (a, x), (b, y) in product(zip(kinds, buckets, strict=True), repeat=2))
         most = max(bucket.size for bucket in buckets[-1])
         assert len({kind for kind, size in zip(kinds, sizes, strict=True) if size >= most}) == 1
