@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import torch
 
+from partita.errors import TaskError, users_code
 from partita.graph.graph import TANGENT, Graph
 from partita.graph.operator import Ref
 from partita.program.instruction import (
@@ -291,7 +292,9 @@ def update(rank: Rank, act: Update, name: str, round: int) -> None:
         rank.state.ledger.step(act.bucket)
     rank.state.round(act.bucket)
     if act.bucket in rank.state.schedule:
-        rank.state.schedule[act.bucket].step()
+        advice = "give one that lasts as long as the run"
+        with users_code(f"the task's schedule at step {rank.step(round - act.lag, 0)}", advice, TaskError):
+            rank.state.schedule[act.bucket].step()
 
 
 ACTS: Final[dict[type, Carry]] = {

@@ -7,6 +7,7 @@ step       local_sgd: after every `period`-th step the weights are averaged
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -47,7 +48,7 @@ class Slices:
 
     def __iter__(self) -> Iterator[Any]:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed + self.epoch)
+            torch.default_generator.manual_seed(self.seed + self.epoch)  # no accelerator's: models draw from these
             batches = [list(batch) for batch in self.whole.batch_sampler or ()]
         self.epoch += 1
         batches = [batch for batch in batches if len(batch) >= self.world]
@@ -90,6 +91,7 @@ class Reducer:
         for i, bucket in enumerate(self.buckets):
             for parameter in bucket:
                 hooked: Any = parameter
+                hooked.register_hook(partial(self.check, parameter))
                 hooked.register_post_accumulate_grad_hook(partial(self.ready, i))
 
     def rest(self, *_: Any) -> None:
@@ -97,14 +99,18 @@ class Reducer:
         self.missing = [{id(p) for p in bucket} for bucket in self.buckets]
         self.sent, self.summed = [], {}
 
-    def ready(self, i: int, parameter: torch.Tensor) -> None:
-        """A gradient is complete: send complete buckets, as long as all buckets before them are sent. Raises RunError
-        if it was added to sums; after a step that was skipped (GradScaler's) it is a new one."""
-        if self.summed.get(id(parameter)) is parameter.grad:
+    def check(self, parameter: torch.Tensor, _: torch.Tensor) -> None:
+        """Before a gradient is added to `parameter.grad`. Raises RunError if that has sums; after a step that was
+        skipped (GradScaler's) it is gone, or zeros."""
+        held = self.summed.get(id(parameter))
+        if held is not None and held is parameter.grad and held.any():
             raise RunError(
                 "backward ran twice before step; partita.apply sums gradients over ranks at the end of each backward, "
                 "so call optimizer.step() after every backward"
             )
+
+    def ready(self, i: int, parameter: torch.Tensor) -> None:
+        """A gradient is complete: send complete buckets, as long as all buckets before them are sent."""
         if self.summed:
             self.rest()
         if not self.sent and all(len(m) == len(b) for m, b in zip(self.missing, self.buckets, strict=True)):
@@ -197,7 +203,14 @@ def _place() -> tuple[int, int]:
                 "partita.apply needs the ranks that torchrun starts; run torchrun --nproc-per-node=N FILE"
             )
         dist.init_process_group()
+        atexit.register(_leave)
     return dist.get_rank(), dist.get_world_size()
+
+
+def _leave() -> None:
+    """Ends the process group before the interpreter does, whose threads it would outlive."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _plan_of(plan: Plan | str, model: Any, world: int) -> Plan:

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from partita.errors import OptionError
+from partita.errors import InputError, OptionError, check_schema, first_line
 from partita.graph.graph import Graph
 from partita.graph.tensor import ITEMSIZE
 from partita.plan.plan import Plan
@@ -105,11 +105,12 @@ def write_result(out: str, finished: Finished) -> None:
 
 
 def read_result(out: str) -> Finished | None:
-    """The result of the run in `out`, None where it is not finished."""
+    """The result of the run in `out`, None where it is not finished. Raises InputError for a file that is no result, or
+    of another schema: a finished run is not to be taken for one that never began."""
+    path = Path(out) / RESULT
     try:
-        body = json.loads((Path(out) / RESULT).read_text())
-        if body["schema"] != SCHEMA:
-            return None
+        body = json.loads(path.read_text())
+        check_schema(body["schema"], SCHEMA, str(path), "give another --out, or remove it")
         result: dict[str, Any] = body["take"]
         timeline: dict[str, Any] = result["timeline"] | {"breakdown": Breakdown(**result["timeline"]["breakdown"])}
         timeline = {key: tuple(value) if isinstance(value, list) else value for key, value in timeline.items()}
@@ -118,8 +119,13 @@ def read_result(out: str) -> Finished | None:
         found = RunResult(Timeline(**timeline), loss, float(result["final_loss"]), weights)
         identity = Identity(**body["identity"]) if "identity" in body else None
         return Finished(read_plan(body["plan"]), int(body["steps"]), found, identity)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path} is not what a finished run wrote ({first_line(error)}); remove it to start anew, or give another "
+            "--out"
+        ) from error
 
 
 def place_to_start(asked: Training) -> SavedCheckpoint | Finished | None:
@@ -142,7 +148,8 @@ def place_to_start(asked: Training) -> SavedCheckpoint | Finished | None:
     if finished is not None and finished.steps == steps:
         for difference in differences(asked.identity, finished.identity or asked.identity):
             raise OptionError(f"the finished run in {out} {difference}; give another --out")
-        tell(f"the run in {out} is finished")
+        other = "" if finished.plan == asked.plan else f", by {finished.plan.name}"
+        tell(f"the run in {out} is finished{other}")
         return finished
     if found is None and finished is not None:
         raise OptionError(
@@ -158,6 +165,8 @@ def place_to_start(asked: Training) -> SavedCheckpoint | Finished | None:
             f"the run in {out} is at step {found.manifest.step} already, and --steps is {steps}; give more steps "
             "or another --out"
         )
+    if asked.init:
+        tell("--init is not used: the run goes on from its own weights")
     _say_where(found, asked)
     sweep(out, found.manifest.step)
     return found

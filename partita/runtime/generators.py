@@ -15,6 +15,9 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from partita.runtime.device import CPU
+from partita.tracing.draws import seed_for
+
 ALONE: Final = threading.RLock()
 
 
@@ -56,6 +59,17 @@ def seed_all(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)
+
+
+def begin_draws(seed: int, rank: int, step: int, device: str, built: torch.Tensor | None = None) -> None:
+    """Seed the generators of a rank whose run begins at `step`: each rank draws a dropout of its own. Rank 0 goes on
+    from where building the model left torch's, in the state `built` or (None) as it is: a loop on one process does."""
+    own, here = seed_for(seed, step, rank), torch.get_rng_state() if built is None else built
+    seed_all(own)
+    if rank == 0:
+        torch.set_rng_state(here)
+    if device != CPU:
+        torch.cuda.manual_seed(own if rank else seed)
 
 
 @contextmanager

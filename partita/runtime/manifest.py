@@ -131,8 +131,10 @@ def read_manifest(directory: Path) -> Manifest:
         digest = body.pop("digest")
         if _text({**body, "digest": digest}) != raw or hashlib.sha256(_text(body)).hexdigest() != digest:
             raise ValueError
-    except (ValueError, KeyError, TypeError, AttributeError, OSError):
-        raise DamagedCheckpoint(f"{path} is not what was written") from None
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedCheckpoint(f"{path} is not what was written") from error
     return _manifest(path, body)
 
 
@@ -155,6 +157,11 @@ def _manifest(path: Path, body: dict[str, Any]) -> Manifest:
     return found
 
 
+def unreadable(path: Path, error: OSError) -> InputError:
+    """For a file that the system does not let us read: it may be whole, and is not to be taken for damaged."""
+    return InputError(f"{path} cannot be read ({error.strerror}); make it readable, or give another --out")
+
+
 def check_files(directory: Path, manifest: Manifest) -> None:
     """Raises DamagedCheckpoint naming the first file that is missing, cut or changed; InputError for a symlink."""
     for file in manifest.files:
@@ -164,7 +171,11 @@ def check_files(directory: Path, manifest: Manifest) -> None:
             raise DamagedCheckpoint(f"{path} is missing")
         if (size := path.stat().st_size) != file.size:
             raise DamagedCheckpoint(f"{path} holds {size} bytes and was written with {file.size}")
-        if sha256_of(path) != file.sha256:
+        try:
+            digest = sha256_of(path)
+        except OSError as error:
+            raise unreadable(path, error) from error
+        if digest != file.sha256:
             raise DamagedCheckpoint(f"{path} has another SHA-256 than when it was written")
 
 

@@ -82,6 +82,9 @@ class Work:
 
     def block(self, timeout: Seconds) -> bool:
         """Wait until ready; False if `timeout` seconds passed before. Raises RunError if the connection broke."""
+        if self.waiter is not None:  # of two that wait for one operation of gloo, one never ends
+            self.waiter.join(timeout)
+            return self.ready()
         try:
             return waited(self.work, timeout)
         except RuntimeError as error:

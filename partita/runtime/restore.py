@@ -84,8 +84,8 @@ def restore(saved: Checkpoint, graph: Graph, program: Program, rank: int, state:
         if rank not in one.steppers and name in state.optimizer:
             state.optimizer[name].state.clear()
     if rank in contents.ranks("random", detail="torch"):
-        found = {d: contents.tensor(Entry("random", detail=d, rank=rank)) for d in contents.details("random", "")}
-        set_random_states(found, device)
+        own = (d for d in contents.details("random", "") if rank in contents.ranks("random", detail=d))
+        set_random_states({d: contents.tensor(Entry("random", detail=d, rank=rank)) for d in own}, device)
 
 
 def lost(saved: Checkpoint, program: Program) -> list[str]:

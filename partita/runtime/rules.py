@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -19,6 +19,7 @@ from partita.kernels.adam import in_one_pass
 from partita.plan.plan import Rule, Update
 from partita.plan.rule import momentum_ahead, rate_factor
 from partita.task import Task
+from partita.tracing.optimizer import optimizer_for
 
 
 class Lars(torch.optim.Optimizer):
@@ -80,6 +81,7 @@ class Lamb(torch.optim.Optimizer):
                 w.sub_(u.mul_(group["lr"] * torch.where((weight > 0) & (length > 0), weight / length, 1.0)))
 
 
+EPS: Final = 1e-6  # You et al. 2019, where the task's optimizer has none, or (Adafactor) several
 Groups = Sequence[tuple[Mapping[str, Any], Sequence[str]]]
 
 
@@ -109,7 +111,8 @@ def optimizer_of(
             ruled.append(settings | {"momentum": momentum, "trust": update.trust})
         else:
             betas = group.get("betas", (momentum or 0.9, 0.999))
-            ruled.append(settings | {"betas": betas, "eps": group.get("eps", 1e-6)})
+            eps = group.get("eps", EPS)
+            ruled.append(settings | {"betas": betas, "eps": eps if isinstance(eps, float) else EPS})
     return (Lars if update.rule is Rule.LARS else Lamb)(ruled)
 
 
@@ -129,17 +132,18 @@ def schedule_of(task: Task, optimizer: torch.optim.Optimizer) -> Any:
 def made(task: Task, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
     """The task's optimizer of `parameters`, which takes its steps in one pass where it can. Raises TaskError."""
     try:
-        return in_one_pass(task.optimizer(parameters))
+        found = optimizer_for(task, parameters)
     except Exception as error:
         raise TaskError(
             f"the optimizer of {task.name!r} could not be made for the model's parameters ({first_line(error)}); "
             "make task.optimizer(task.model().parameters()) work on its own first"
         ) from error
+    return in_one_pass(found)
 
 
 def groups_among(task: Task, weights: Mapping[str, torch.Tensor]) -> Groups:
     """The parameter groups that the task's optimizer makes of all weights of a model: settings, and names of
-    weights. None if there is only one, or if settings are tensors."""
+    weights. None of them if there is only one, or if settings are tensors."""
     groups = made(task, list(weights.values())).param_groups
     names = {id(weight): name for name, weight in weights.items()}
     settings = [{key: value for key, value in group.items() if key != "params"} for group in groups]
@@ -164,8 +168,8 @@ def _fake_groups(task: Task, graph: Graph) -> Groups:
 
 def step_at_rate(optimizer: torch.optim.Optimizer, update: Update, at: int = -1) -> None:
     """Step an optimizer with each group's rate times the plan's factor for that step, which is `at` unless each call
-    is one, and without momentum if the
-    plan applies momentum before the codec. The settings are restored, since the task's schedule changes them."""
+    is one, and without momentum if the plan applies momentum before the codec. The settings are restored, since the
+    task's schedule changes them."""
     ahead = momentum_ahead(update)[0] > 0
     if not update.warmup and update.scale == 1.0 and not ahead:
         optimizer.step()

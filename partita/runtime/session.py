@@ -31,6 +31,7 @@ from partita.runtime.assembly import Values, carry_over, initial, make_rank
 from partita.runtime.device import CPU, GLOO, taken_up
 from partita.runtime.feed import floats_of, place
 from partita.runtime.gather import gathered_leaves
+from partita.runtime.generators import begin_draws
 from partita.runtime.heap import limit, make_room
 from partita.runtime.leg import Interval
 from partita.runtime.memory_trace import MemoryTrace, allocations
@@ -81,7 +82,8 @@ class Job:
 @dataclass
 class Session:
     """One rank's process. Every run begins with the first weights: the mapped `values`, or those that the seed or
-    the file `init` gives, which are then made for each run."""
+    the file `init` gives, which are then made for each run; `built` is the state of torch's generator that making the
+    mapped ones left."""
 
     task: Task
     graph: Graph
@@ -95,6 +97,7 @@ class Session:
     values: Values = field(default_factory=dict)
     transport: Processes | None = None
     offset: Seconds = 0.0
+    built: torch.Tensor | None = None
     _meetings: int = 0
 
     def open(self, init: str = "", first: str = "", back: bool = False) -> None:
@@ -104,8 +107,7 @@ class Session:
         taken_up(self.device, self.seed)
         self.init = init
         if first:
-            self.values, state = map_first(Path(first))
-            torch.set_rng_state(state)
+            self.values, self.built = map_first(Path(first))
         self.transport = Processes(self.rank)
         if self.world > 1 and not back:
             self.offset = clock_offset(self.rank)
@@ -176,6 +178,8 @@ class Session:
             make_room(peak_memory(program, self.graph, self.rank))
         first = self.first(state) if values is None else values
         made = carry_over(self.graph, program, self.rank, self.task, first, state, self.device)
+        if state is None:
+            begin_draws(self.seed, self.rank, step, self.device, self.built)
         rank = make_rank(
             self.task, self.graph, program, self.rank, made, self.transport, seed=self.seed, first_step=step,
             device=self.device, keyed=keyed, saved=saved,

@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from partita.errors import InputError
+from partita.errors import InputError, first_line
 from partita.runtime.entry import ALIKE, Entry, read_entry
 from partita.runtime.plain import from_plain, to_plain
 from partita.units import Bytes
@@ -92,11 +92,13 @@ class Contents:
             try:
                 file: Any = safe_open(path, "pt")
                 values = json.loads((file.metadata() or {})[VALUES])
-            except (SafetensorError, KeyError, ValueError, OSError):
+            except OSError as error:
+                raise InputError(f"{path} cannot be read ({first_line(error)}); make it readable") from error
+            except (SafetensorError, KeyError, ValueError) as error:
                 raise InputError(
                     f"{path} is no shard of a checkpoint (safetensors with Partita's header); nothing in it was run "
                     "or read; remove that checkpoint"
-                ) from None
+                ) from error
             self.values |= {read_entry(key): from_plain(value) for key, value in values.items()}
             self._open |= {read_entry(key): file for key in file.keys()}  # noqa: SIM118
         for entry in sorted((*self._open, *self.values), key=lambda entry: entry.start):

@@ -53,7 +53,7 @@ class Whole:
     def of(cls, task: Task, graph: Graph, seed: int, precision: str) -> Whole:
         """The Whole for the two operators of `graph`. torch's random state is not changed."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
             module = build_model(task, precision or task.precision)
         return cls(task, module, tuple(name for name, _ in graph.mutations), (precision or task.precision) == "fp64")
 

@@ -110,6 +110,16 @@ def _check_schedule(task: Task, optimizer: torch.optim.Optimizer) -> None:
         ) from error
 
 
+def optimizer_for(task: Task, parts: list[torch.Tensor]) -> torch.optim.Optimizer:
+    """The task's optimizer of `parts` of weights, which count as trained while it is made: many filter by that."""
+    trained = [part.requires_grad for part in parts]
+    try:
+        return task.optimizer([part.requires_grad_() for part in parts])
+    finally:
+        for part, before in zip(parts, trained, strict=True):
+            part.requires_grad_(before)
+
+
 def elementwise(task: Task) -> bool:
     """Whether the optimizer does the same to each element, whatever tensor it is part of. A few steps on small tensors
     tell: all of them, the first alone, all joined into one."""
@@ -137,7 +147,7 @@ def _stepped(
     now = first.clone()
     parts = torch.split(now, sizes[:count])
     pieces = [part.view(shape) for part, shape in zip(parts, SHAPES, strict=False)]
-    optimizer = task.optimizer(pieces)
+    optimizer = optimizer_for(task, pieces)
     units = joined(optimizer, pieces, apart(pieces)) if join else apart(pieces)
     for flat in drawn:
         gradients = torch.split(flat, [unit.tensor.numel() for unit in units])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 from torch.utils.data import default_collate
 
 from partita import api
@@ -169,3 +170,15 @@ def assert_as_a_plain_loop(path: str, task: Task) -> None:
     assert ours.keys() == theirs.keys()
     for name, weight in theirs.items():
         assert torch.allclose(ours[name], weight, rtol=1e-4, atol=1e-6), name
+
+
+@pytest.mark.parametrize("plan", ["ddp", "zero1", "ddp(recompute=full)"])
+def test_each_rank_drops_numbers_of_its_own(crews: Crews, plan: str, tmp_path: Path) -> None:
+    """A weight that one of two samples drops moves half as far as one that none does."""
+    crew = crews("tests/processes/masks.py:masks", "local:2")
+    done = crew.train(call(plan, crew.graph, crew.cluster), steps=1, keep=SavePolicy(str(tmp_path)))
+    moved = -load_file(done.weights)["weight"]
+    assert set(moved.tolist()) == {0.0, 1.0, 2.0}
+    torch.manual_seed(SEED)
+    alone = nn.Dropout(0.5)(torch.ones(1, len(moved)))
+    assert (moved[alone[0] > 0] >= 1.0).all()  # the first rank's are a plain loop's

@@ -51,6 +51,8 @@ def main(rank: int, place: Path, plan: str, out: Path) -> None:
     torch.save(model.state_dict(), f"{out}.{rank}")
     model(torch.ones(1, 6).double()).sum().backward()
     optimizer.zero_grad()  # without a step, as after a GradScaler's that was skipped
+    model(torch.ones(1, 6).double()).sum().backward()
+    optimizer.zero_grad(set_to_none=False)
     try:
         for _ in range(2):
             model(torch.ones(1, 6).double()).sum().backward()

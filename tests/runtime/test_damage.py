@@ -10,6 +10,7 @@ import resource
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -110,6 +111,24 @@ def test_what_was_never_committed_is_ignored_and_swept(run: Path) -> None:
     assert heard_from(run) == (4, "")
     checkpoint.sweep(run, 4)
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-4"]
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "rank-0.safetensors"])
+def test_what_the_system_does_not_let_us_read_is_not_damaged(
+    run: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be whole: no checkpoint before it is taken in its stead."""
+
+    whole: Any = Path.open
+
+    def refused(path: Path, *args: Any, **more: Any) -> Any:
+        if path.name == name:
+            raise PermissionError(13, "Permission denied")
+        return whole(path, *args, **more)
+
+    monkeypatch.setattr(Path, "open", refused)
+    with pytest.raises(InputError, match=rf"step-6/{name} cannot be read \(Permission denied\)"):
+        heard_from(run)
 
 
 class Bomb:
@@ -229,6 +248,15 @@ def test_a_finished_run_without_checkpoints_does_not_begin_again(tmp_path: Path,
     with pytest.raises(OptionError, match=r"the finished run in .* was written with --seed 0"):
         start(keep, graph, plan, resume=True, steps=6, seed=1)
     assert (tmp_path / "result.json").exists()
+
+
+@pytest.mark.parametrize("said", ["", "[]", '{"schema": 99}'])
+def test_a_result_that_cannot_be_read_is_not_written_over(tmp_path: Path, graph: Graph, plan: Plan, said: str) -> None:
+    (tmp_path / "result.json").write_text(said)
+    asked = Training(graph, plan, MACHINES, 6, SavePolicy(str(tmp_path)), resume=True)
+    with pytest.raises(InputError, match=r"result\.json"), opened(asked):
+        pass
+    assert (tmp_path / "result.json").read_text() == said
 
 
 def test_a_finished_run_is_not_written_over(tmp_path: Path, graph: Graph, plan: Plan) -> None:

@@ -19,7 +19,7 @@ from partita.recipes.catalogue import call
 from partita.runtime.assembly import train_in_process
 from partita.runtime.check import TOLERANCE, difference, gathered
 from partita.runtime.checkpoint import SavePolicy
-from partita.runtime.generators import random_states, set_random_states
+from partita.runtime.generators import begin_draws, random_states, set_random_states
 from partita.runtime.restore import Checkpoint, open_checkpoint
 from partita.runtime.state import State
 from partita.task import Task
@@ -188,4 +188,24 @@ def test_every_generator_draws_on(name: str, odd: bool) -> None:
     draw()
     set_random_states(kept, "cpu")
     assert [draw() for _ in range(5)] == drawn
+    set_random_states(before, "cpu")
+
+
+def test_each_rank_begins_with_draws_of_its_own() -> None:
+    """The first goes on from where building the model left it, as in a loop on one process; all are the seed's."""
+    before = random_states("cpu")
+    torch.manual_seed(1)
+    built = torch.get_rng_state()
+
+    def drawn(seed: int, rank: int, step: int = 0) -> list[float]:
+        torch.set_rng_state(built)
+        begin_draws(seed, rank, step, "cpu")
+        return [draw() for draw in DRAWS.values()]
+
+    found = [drawn(0, rank) for rank in range(3)]
+    torch.set_rng_state(built)
+    assert found[0][0] == float(torch.rand(()))
+    for kinds in zip(*found, drawn(1, 1), drawn(0, 1, 5), strict=True):
+        assert len({*kinds}) == 5
+    assert drawn(0, 2) == found[2]
     set_random_states(before, "cpu")

@@ -284,3 +284,34 @@ def test_a_schedule_that_a_rule_cannot_have_is_named() -> None:
     sentence = r"schedule of .* could not be made for the optimizer Lars \(ValueError: no trust\); give"
     with pytest.raises(TaskError, match=sentence):
         checked(task, lambda graph: call("ddp(rule=lars)", graph, machines), machines)
+
+
+def test_a_rule_takes_settings_of_any_optimizer() -> None:
+    """Adafactor has two numbers for eps, of which none is LAMB's."""
+    task = replace(perceptron(), optimizer=lambda parameters: torch.optim.Adafactor(parameters))
+    weight = torch.ones(2, 3)
+    weight.grad = torch.ones(2, 3)
+    optimizer_of(task, Update(rule=Rule.LAMB), [weight]).step()
+    assert (weight < 1).all()
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_an_optimizer_may_ask_which_weights_are_trained(plan: str) -> None:
+    """The usual `filter(lambda p: p.requires_grad, parameters)` keeps all weights that are; and it is elementwise."""
+
+    def filtered(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(filter(lambda p: p.requires_grad, parameters), lr=0.01)
+
+    task, machines = replace(perceptron(), optimizer=filtered), cluster_of(4)
+    assert capture(task).optimizer.elementwise
+    assert checked(task, lambda graph: call(plan, graph, machines), machines)["equal"]
+
+
+def test_a_schedule_that_ends_too_soon_is_named_with_its_step() -> None:
+    def schedule(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=3)
+
+    task, machines = replace(perceptron(), schedule=schedule), cluster_of(2)
+    graph = capture(task)
+    with pytest.raises(TaskError, match=r"schedule at step 3 failed \(ValueError: Tried to step 4 times"):
+        train_in_process(task, graph, call("ddp", graph, machines), machines, 6)

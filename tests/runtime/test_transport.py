@@ -53,6 +53,27 @@ def test_who_waits_learns_whether_time_is_over_or_the_other_end() -> None:
         LinkedMessage(Started(CLOSED), 1).block(5.0)
 
 
+def test_who_waits_for_what_somebody_polls_does_not_wait_beside() -> None:
+    """Of two that wait for one operation of gloo, one may never end."""
+
+    class Once(Started):
+        waits = 0
+
+        def wait(self, timeout: timedelta | None = None) -> None:
+            self.waits += 1
+            super().wait(timeout)
+
+    work = Work(Once())
+    assert polled(work)
+    assert work.block(5.0)
+    assert work.work.waits == 1
+    broken = Work(Once(CLOSED))
+    with pytest.raises(RunError, match="look at which rank failed first"):
+        polled(broken)
+    with pytest.raises(RunError, match="look at which rank failed first"):
+        broken.block(5.0)
+
+
 def test_two_messages_of_a_pair_never_have_one_tag() -> None:
     """These two words have the same checksum. Messages to different ranks cannot be taken for each other."""
     tags = Tags()
