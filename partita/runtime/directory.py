@@ -1,5 +1,6 @@
 """The directory of a run, DIR of `--out`: one run at a time, what it needs, where it goes on.
 
+DIR/manifest.json       what the run is, written before it begins (`report/manifest.py`)
 DIR/.lock               held by the launcher (rank 0 under torchrun) while it lives
 DIR/checkpoints/        see manifest.py
 DIR/model.safetensors   the weights at the end
