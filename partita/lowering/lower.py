@@ -96,10 +96,20 @@ def lower_phase(graph: Graph, plan: Plan, cluster: Cluster, steps: int = 0, *, c
 
 def _replicated(graph: Graph, plan: Plan, cluster: Cluster, steps: int, factors: Factors) -> Program:
     if plan.stages:
-        return staged(graph, plan)
+        return _staged(graph, plan)
     step = factors.step if factors.layers else with_again(graph, plan)
     program = _agreed(step, plan, cluster, steps, factors)
     return program if step is graph else replace(program, whole=step)
+
+
+def _staged(graph: Graph, plan: Plan) -> Program:
+    """The stages of a plan before any state is divided. The last ones are known to the graph: a search goes on to plans
+    that divide theirs in another way."""
+    alike = replace(plan, name="", memory=replace(plan.memory, shard=Shard.NONE))
+    kept: tuple[Plan, Program] | None = graph.known.get(_staged)
+    if kept is None or kept[0] != alike:
+        graph.known[_staged] = kept = alike, staged(graph, alike)
+    return replace(kept[1], name=plan.name)
 
 
 def _agreed(graph: Graph, plan: Plan, cluster: Cluster, steps: int, factors: Factors) -> Program:
