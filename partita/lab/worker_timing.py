@@ -31,8 +31,8 @@ from partita.lab.extra_lane import PATIENCE
 from partita.lab.timing import computed
 from partita.program.instruction import After, Compute, Instruction, Load, Receive, Send, Space
 from partita.program.program import Lane, Parcel, Program, Role, Segment
+from partita.program.versions import Ledger
 from partita.runtime.assembly import make_rank
-from partita.runtime.ledger import Ledger
 from partita.runtime.leg import Interval
 from partita.runtime.processes import Processes
 from partita.runtime.rank import Rank

@@ -40,6 +40,7 @@ from partita.program.instruction import (
     Update,
 )
 from partita.program.program import MASS, WEIGHT, Segment
+from partita.program.versions import makes_version
 from partita.runtime.bounds import clip, norm
 from partita.runtime.coding import HopCode, collect, decode, encode, receive_coding, send_coding
 from partita.runtime.desync import check_collective
@@ -288,7 +289,7 @@ def update(rank: Rank, act: Update, name: str, round: int) -> None:
     rank.state.step(act.bucket, found, rank.program)
     if act.part and not scaler:
         check_update(rank, act.bucket, found, rank.step(round, 0))
-    if rank.role.keeps == "server" or (rank.program.drops and act.bucket in rank.role.serves):
+    if makes_version(rank.program, rank.role, act.bucket):
         rank.state.ledger.step(act.bucket)
     rank.state.round(act.bucket)
     if act.bucket in rank.state.schedule:

@@ -21,7 +21,7 @@ from partita.lowering.layout import ALIGNED
 from partita.plan.rule import ruled
 from partita.program.instruction import KEPT, Apply, Snapshot, Space, Update
 from partita.program.program import MASS, Bucket, Piece, Program, Role
-from partita.runtime.ledger import Ledger
+from partita.program.versions import Ledger
 from partita.runtime.neutral import left_out
 from partita.runtime.owned import Owned, Part, Shapes, Slice, owned_of, release
 from partita.runtime.rules import optimizer_of, schedule_of, step_at_rate, whole_groups

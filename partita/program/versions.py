@@ -1,4 +1,8 @@
-"""The versions of a server's buckets while it runs. Mutable, private to one rank of one run."""
+"""The versions of a server's buckets while it runs or is simulated, and the merges that make them.
+
+contribution        drop         a sum of `need`         delta
+makes a version     never        the last of the sum     always
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,18 @@ from dataclasses import dataclass, field
 
 from partita.program.instruction import Apply
 from partita.program.ledger import LOST, Merge
+from partita.program.program import Program, Role
+
+
+def makes_version(program: Program, role: Role, bucket: str) -> bool:
+    """Whether an Update of a bucket makes a version of it for others to read."""
+    return role.keeps == "server" or (program.drops and bucket in role.serves)
 
 
 @dataclass
 class Ledger:
-    """The `version` of each bucket, the version that each peer has `read`, the `turns` of each peer, and all
+    """Mutable, private to one rank of one run or to one simulation: the `version` of each bucket, the version that
+    each peer has `read`, the `turns` of each peer, how many contributions have `merged` into each bucket, and all
     `merges`, on rank `at`. It records no merges if it is `blind`: other processes then change the same weights
     without telling."""
 
