@@ -34,7 +34,7 @@ THIRD: Final = 1 / 3  # of a stage's seconds: forward, backward for inputs and f
 BLOCK: Final = 2**15  # points whose terms are worked out at once
 GATHERED: Final = 2  # times that a microbatch needs a stage's weights
 # Scatters and gathers of all of a rank's gradients or weights (ZeRO; Rajbhandari et al. 2020, section 7), for every
-# microbatch and once a step.
+# microbatch and once a step, as Programs have them; what no step can do without is less (`circulation`).
 EVERY: Final = {Shard.GRADIENTS: 1, Shard.PARAMETERS: 3}
 ONCE: Final = {Shard.NONE: 2, Shard.OPTIMIZER: 2, Shard.GRADIENTS: 1}
 LAST: Final = {Shard.GRADIENTS: 1, Shard.PARAMETERS: 1}  # of what every microbatch sends, after its passes
@@ -179,7 +179,7 @@ class StepTerms:
         """Instructions, and gradients added up where somebody else waits for them."""
         costs, words = self.costs, self.place["state"] / self.graph.item
         acts = self.chunks * (3 + self.ordered(Order.ZERO_BUBBLE)) + self.buckets
-        acts = acts + self.sharded({Shard.GRADIENTS: 1, Shard.PARAMETERS: 3}) * self.buckets
+        acts = acts + self.collectives
         packed = costs.add.of(0.0, 0.0) * self.buckets + costs.add.tensor * self.tensors + costs.add.element * words
         return (acts * costs.instruction + packed * (self.data * self.pipe * self.m > 1)) / self.speed
 

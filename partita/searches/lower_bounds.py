@@ -22,7 +22,7 @@ from partita.plan.memory import Recompute, Shard
 from partita.plan.schedule import Order
 from partita.recipes.catalogue import call
 from partita.searches.backward_memory import BackwardMemory, alone
-from partita.searches.circulation import GRADIENTS, ONCE, OPTIMIZER, PARAMETERS, every_pass, times
+from partita.searches.circulation import GRADIENTS, OPTIMIZER, PARAMETERS, rounds_of_bytes
 from partita.searches.gathering import Gathers
 from partita.searches.pipes import ORDERS, Pipes
 from partita.searches.rounds import StageTimes, round_of
@@ -71,7 +71,7 @@ class LowerBounds:
         price, chained, urgent = self._priced(space)
         even, chained = price * m / pipe, np.where(put_off, urgent, chained)
         total = np.where((pipe > 1) & ~round_, np.maximum(chained / (1 - (1 - 1 / m) ** pipe), even), even)
-        sent = (data - 1) / data * self.places.state.own.sum() / pipe * (times(ONCE, shard) + m * every_pass(space))
+        sent = (data - 1) / data * self.places.state.own.sum() / pipe * rounds_of_bytes(space)
         counts, at = np.unique(data, return_inverse=True)
         light = np.array([self.places.link_speeds.least_part(int(n)) for n in counts])[at]
         sent = sent * np.where(shard == 0, light, 1.0) / self.places.link_speeds.widest
@@ -114,17 +114,16 @@ class LowerBounds:
         """Seconds that no step of a point takes less than; if `closer`, also by way of all passes in their order, point
         by point."""
         found, shard, bucket = np.zeros(len(space)), space.column("shard"), space.buckets
-        every = every_pass(space)
+        often = rounds_of_bytes(space)
         for some, at, pipes in self.places.pipes(space):
             kinds = shard[some]
             # Of a place's state, and of what no other place has, what a rank sends to its like in one round of a ring.
             once = ((pipes.data - 1) / pipes.data)[:, None] / pipes.width
             part, own = (once * one.sum(axis=1) for one in (pipes.state, pipes.own))
-            often = times(ONCE, kinds) + space.column("microbatches")[some] * every[some]
             passes = np.array([self._passes(pipes, part, updates) for updates in (False, True)])
             whole = (kinds == 0).astype(np.int64)
             sent = np.array([own.max(axis=1), (pipes.light * own).max(axis=1)])
-            found[some] = np.maximum(passes[whole, at], often * sent[whole, at])
+            found[some] = np.maximum(passes[whole, at], often[some] * sent[whole, at])
             if closer and pipes.pipe > 1:
                 found[some] = np.maximum(found[some], self._in_order(pipes.each(at), part[at], kinds, bucket[some]))
         return found
