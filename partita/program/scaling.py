@@ -1,4 +1,4 @@
-"""Loss scaling for half precision."""
+"""Factors of gradients: loss scaling for half precision, and bounds on norms."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from typing import Final
 
 LARGEST: Final = 2.0**32
 SKIPPED: Final = 40  # steps in a row without a usable gradient after which a run is given up
+MARGIN: Final = 1e-6  # that torch.nn.utils.clip_grad_norm_ adds to a norm, which may be 0, before it divides by it
+
+
+def bounding(total: float, norm: float) -> float:
+    """The factor, at most 1, that brings the norm `total` down to `norm`; as `runtime/bounds` has it of tensors."""
+    return min(norm / (total + MARGIN), 1.0)
 
 
 @dataclass(frozen=True, slots=True)

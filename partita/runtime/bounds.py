@@ -6,6 +6,7 @@ import torch
 
 from partita.program.instruction import Clip, Norm, Space
 from partita.program.program import NORM
+from partita.program.scaling import MARGIN
 from partita.runtime.rank import Rank
 from partita.runtime.scaler import norm_of
 from partita.runtime.segment import key
@@ -60,5 +61,5 @@ def bound_factor(gradients: list[torch.Tensor], norm: float) -> torch.Tensor:
 
 
 def bounding(total: torch.Tensor, norm: float) -> torch.Tensor:
-    """The factor, at most 1, that brings the norm `total` down to `norm`."""
-    return torch.clamp(norm / (total + 1e-6), max=1.0)
+    """The factor, at most 1, that brings the norm `total` down to `norm`; it stays on the device."""
+    return torch.clamp(norm / (total + MARGIN), max=1.0)

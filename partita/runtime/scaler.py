@@ -16,7 +16,7 @@ from math import inf, isfinite
 import torch
 
 from partita.errors import RunError
-from partita.program.scaling import SKIPPED, Scaling
+from partita.program.scaling import SKIPPED, Scaling, bounding
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Scaler:
         if round >= lag:
             scale = self.at(round - lag)
             finite = isfinite(total) or self.scaling is None
-            bounded = 1.0 if norm == inf else min(norm / (total / scale + 1e-6), 1.0)
+            bounded = 1.0 if norm == inf else bounding(total / scale, norm)
             factor = bounded / scale if finite else None
             if self.scaling:
                 self.scale, self.good = self.scaling.after(self.scale, self.good, finite)
