@@ -15,7 +15,7 @@ from partita.cost.cache import processor_name
 
 def examine() -> dict[str, Any]:
     """Versions and abilities, with a sentence on each thing that is missing and what it costs."""
-    tools = {name: shutil.which(name) or shutil.which(f"/usr/sbin/{name}") or "" for name in ("ip", "tc", "unshare")}
+    tools = {name: shutil.which(name) or shutil.which(f"/usr/sbin/{name}") or "" for name in ("ip", "tc")}
     missing = []
     if not (tools["ip"] and tools["tc"]):
         missing.append("ip and tc are missing: the lab falls back to plain loopback processes; install iproute2")
