@@ -20,7 +20,9 @@ import traceback
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
-MARKED: Final = {"PARTITA_LAB": 8, "RANK": 6}  # variables that `ps` shows of each worker, and their room in bytes
+from partita.lab.keeper import MARK
+
+MARKED: Final = {MARK: 8, "RANK": 6}  # variables that `ps` shows of each worker, and their room in bytes
 LIMIT: Final = 1 << 16
 INPUT: Final = 3  # descriptors 0, 1 and 2 of a worker; one more is a socket that listens
 

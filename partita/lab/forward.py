@@ -16,10 +16,10 @@ from types import FrameType
 from typing import Final
 
 from partita.lab.worker import Worker
+from partita.runtime.brake import STOPPING
 from partita.units import Seconds
 
 LIMIT: Final[Seconds] = 20.0
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 @dataclass
@@ -37,7 +37,7 @@ def forwarding(workers: Sequence[Worker], wanted: bool = True, limit: Seconds = 
     if not wanted or threading.current_thread() is not threading.main_thread():
         yield heard
         return
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    before = {number: signal.getsignal(number) for number in STOPPING}
     timers: list[threading.Timer] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -57,7 +57,7 @@ def forwarding(workers: Sequence[Worker], wanted: bool = True, limit: Seconds = 
         for number, handler in before.items():
             signal.signal(number, handler)
 
-    for number in SIGNALS:
+    for number in STOPPING:
         signal.signal(number, stop)
     try:
         yield heard

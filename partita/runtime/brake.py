@@ -10,10 +10,14 @@ rank 1   #####|...|     begun 5, ends at 5
 
 from __future__ import annotations
 
+import signal
 import threading
 from dataclasses import dataclass, field
+from typing import Final
 
 from partita.units import Seconds
+
+STOPPING: Final = (signal.SIGTERM, signal.SIGINT)  # signals that stop a run
 
 
 @dataclass

@@ -15,10 +15,9 @@ from typing import Any, Final
 
 import torch.distributed as dist
 
-from partita.runtime.brake import Brake
+from partita.runtime.brake import STOPPING, Brake
 from partita.units import Seconds
 
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 PATIENCE: Final[Seconds] = 10.0
 POLL: Final[Seconds] = 0.01
 
@@ -33,7 +32,7 @@ class Halt:
     def __enter__(self) -> Halt:
         self.hears, self.speaks = os.pipe()
         os.set_blocking(self.speaks, False)
-        self.before = {number: signal.signal(number, lambda *_: None) for number in SIGNALS}
+        self.before = {number: signal.signal(number, lambda *_: None) for number in STOPPING}
         self.woken = signal.set_wakeup_fd(self.speaks)
         threading.Thread(target=self._listen, name="halt", daemon=True).start()
         return self
@@ -48,7 +47,7 @@ class Halt:
 
     def _listen(self) -> None:
         for number in iter(lambda: os.read(self.hears, 1), b""):
-            if number[0] not in SIGNALS:
+            if number[0] not in STOPPING:
                 continue
             if self.number:
                 os._exit(128 + number[0])
