@@ -246,9 +246,9 @@ class HopCode:
         """Bytes of the message that stands for so many numbers."""
         return coded_size(self.codec, elements, self.item)
 
-    def encode(self, values: torch.Tensor, message: torch.Tensor, part: int, step: int) -> None:
+    def encode(self, values: torch.Tensor, message: torch.Tensor, part: int) -> None:
         """Fill `message` with the code of `values`, which are part `part` of the bucket; the random numbers are the
-        same whatever the `step` of the schedule."""
+        same in all steps of the schedule."""
         key = coding_key(self.seed, self.step, self.rank, f"{self.place}/{part}")
         self.kernel.encode(values, self._typed(message), key)
 

@@ -23,8 +23,8 @@ class Code(Protocol):
     def size(self, elements: int) -> int:
         """Bytes of a message for `elements` elements."""
 
-    def encode(self, values: torch.Tensor, message: torch.Tensor, part: int, step: int) -> None:
-        """Encode `values` into `message`; `part` and `step` number the message among those of the collective."""
+    def encode(self, values: torch.Tensor, message: torch.Tensor, part: int) -> None:
+        """Encode `values`, which are part `part` of the vector, into `message`."""
 
     def decode(self, message: torch.Tensor, values: torch.Tensor, *, add: bool) -> None:
         """Decode a message into `values`, or add it to them."""
@@ -87,7 +87,7 @@ def _stepping(
             waits.append(asked(number, hop, message))
             landing.append((hop, land))
         for hop in going:
-            message = parts.outgoing(hop, number)
+            message = parts.outgoing(hop)
             in_flight.append((hop, transport.send(message, group[hop.target], f"{key}/{number}", round)))
         changed = {part for hop, _ in landing for part in range(hop.start, hop.stop)}
         held = [changed.isdisjoint(range(hop.start, hop.stop)) for hop, _ in in_flight]
@@ -134,21 +134,21 @@ class Parts:
         """Whether the parts of a hop have any elements."""
         return self.edges[hop.stop] > self.edges[hop.start]
 
-    def outgoing(self, hop: Hop, step: int) -> torch.Tensor:
-        """The message of a hop from this rank, encoded if there is a codec; `step` is the hop's step number."""
+    def outgoing(self, hop: Hop) -> torch.Tensor:
+        """The message of a hop from this rank, encoded if there is a codec."""
         if self.code is None:
             return self.part(hop.start, hop.stop)
-        messages = [self._encoded(part, hop.add, step) for part in range(hop.start, hop.stop)]
+        messages = [self._encoded(part, hop.add) for part in range(hop.start, hop.stop)]
         return messages[0] if len(messages) == 1 else torch.cat(messages)
 
-    def _encoded(self, part: int, add: bool, step: int) -> torch.Tensor:
+    def _encoded(self, part: int, add: bool) -> torch.Tensor:
         assert self.code is not None
         if not add and part in self.results:
             return self.results[part]
         values = self.part(part, part + 1)
         message = torch.empty(self.code.size(values.numel()), dtype=torch.uint8, device=values.device)
         if values.numel():
-            self.code.encode(values, message, part, step)
+            self.code.encode(values, message, part)
             if not add:
                 self.code.decode(message, values, add=False)
         if not add:

@@ -89,7 +89,7 @@ class StageCosts:
         starts = np.array(
             [self.starts(d, size, pipe, chunks) for d, size in zip(data.tolist(), sizes.tolist(), strict=True)]
         )
-        work, edges = self._blocks(self.work, sizes, rule, staged, starts)
+        work, edges = self._blocks(lambda kind, size: self.work(kind, staged, size), sizes, rule, starts)
         of = [np.broadcast_to(one, work.forward.shape) for one in (self.state.size, self.state.tensors, self.state.own)]
         forward, backward, returning, again, state, tensors, own = (
             np.add.reduceat(one.ravel(), edges).reshape(len(data), chunks, pipe)
@@ -141,7 +141,7 @@ class StageCosts:
     def held(self, pipes: Pipes) -> StageMemory:
         """What the points keep."""
         sizes, starts = self.batch // (pipes.data * pipes.m), pipes.starts.reshape(len(pipes.data), -1)
-        of, edges = self._blocks(self.bytes, sizes, pipes.rule, pipes.pipe > 1, starts)
+        of, edges = self._blocks(self.bytes, sizes, pipes.rule, starts)
         kept, deferred = (np.add.reduceat(one.ravel(), edges) for one in (of.kept, of.deferred))
         before = np.cumsum(of.kept, axis=1) - of.kept
         grown = np.cumsum(of.ready, axis=1)
@@ -166,13 +166,11 @@ class StageCosts:
             found[1, point, last] += np.where((last - first) % pipes.pipe == 0, 0.0, apart)
         return found[0].reshape(pipes.starts.shape), found[1].reshape(pipes.starts.shape)
 
-    def _blocks(
-        self, of: Callable[[Recompute, bool, int], T], sizes: Ints, rule: Ints, staged: bool, starts: Ints
-    ) -> tuple[T, Ints]:
+    def _blocks(self, of: Callable[[Recompute, int], T], sizes: Ints, rule: Ints, starts: Ints) -> tuple[T, Ints]:
         """What is known of each block, shapes [points, blocks], and where stages start in those of all points."""
         keys, at = np.unique(sizes * len(RECOMPUTES) + rule, return_inverse=True)
         pairs = [divmod(key, len(RECOMPUTES)) for key in keys.tolist()]
-        blocks = entries(stacked([of(RECOMPUTES[kind], staged, size) for size, kind in pairs]), at)
+        blocks = entries(stacked([of(RECOMPUTES[kind], size) for size, kind in pairs]), at)
         return blocks, (starts + self.count * np.arange(len(starts))[:, None]).ravel()
 
     def sections(self, rule: Recompute, staged: bool) -> Sections:
@@ -190,7 +188,7 @@ class StageCosts:
             again=again, there=there, back=back,
         )  # fmt: skip
 
-    def _bytes(self, rule: Recompute, staged: bool, size: int) -> BlockBytes:
+    def _bytes(self, rule: Recompute, size: int) -> BlockBytes:
         held = self.sections(rule, True)  # no rule keeps less without stages
         return BlockBytes(
             kept=held.kept(size), deferred=held.deferred(size), fullest=held.fullest(size),
