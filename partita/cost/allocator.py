@@ -3,7 +3,8 @@
 segment     |######|..free..|###|        a request takes the smallest free block that is large enough; the rest of the
                                          block stays free; neighbours that are free are merged
 
-Segments are never returned to the device, so all of them count, with the free blocks that no request fits into.
+Segments are never returned to the device, so all of them count, with the free blocks that no request fits into. Used
+by `benchmarks/truth` and `benchmarks/gpu`; no prediction asks it.
 """
 
 from __future__ import annotations

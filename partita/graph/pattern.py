@@ -78,7 +78,8 @@ class Label:
 
     `splits` is False where parts would need more than shards, such as the length of a sort. `exchange` says that the
     parts must join a statistic midway (a softmax its log-sum-exp, a norm its sums). `indexed` says that an integer
-    input names places of this dimension: a part must subtract its offset and mask what is not its own.
+    input names places of this dimension: a part must subtract its offset and mask what is not its own. No plan
+    reads `exchange`, `indexed` or `window` yet: they tell the tests of division which labels shards alone do not do.
     """
 
     name: str
@@ -167,7 +168,7 @@ class Replicate:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """Every part has a term; `monoid` joins them into the value."""
+    """Every part has a term; `monoid` joins them into the value; tests of division do it."""
 
     monoid: Monoid
 

@@ -1,4 +1,5 @@
-"""Plans on devices with a memory limit at which the kernel kills: whether plans that are said to fit do run."""
+"""Plans on devices with a memory limit at which the kernel kills: whether plans that are said to fit do run.
+Used by `benchmarks/limits`."""
 
 from __future__ import annotations
 

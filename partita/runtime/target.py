@@ -2,7 +2,8 @@
 
     K(B) = min over rates of the median over seeds of steps to the target       (Shallue et al. 2018)
 
-Training is the plain loop that `verify` compares with, so the count is a property of the task and of no plan.
+Training is the plain loop that `verify` compares with, so the count is a property of the task and of no plan. Used by
+`benchmarks/minibatch`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The plain twin of the clock: the laws of `clock.advance` written to be read, all computed anew at every moment."""
+"""The plain twin of the clock: the laws of `clock.advance` written to be read, all computed anew at every moment.
+Only tests run it."""
 
 from __future__ import annotations
 
