@@ -42,6 +42,6 @@ class Monitor:
         if len(told) < len([each for role in self.program.roles for each in role.ranks]):
             return
         self.weights = {later: sums for later, sums in self.weights.items() if later > step}
-        divergence = divergence_of(self.program, [told[each] for each in range(self.program.size)])
+        divergence = divergence_of(self.program, step, [told[each] for each in range(self.program.size)])
         if divergence:
-            raise RunError(f"{divergence.sentence} at step {step}", rank=divergence.rank, step=step)
+            raise RunError(divergence.sentence, rank=divergence.rank, step=step)

@@ -30,11 +30,11 @@ class Divergence:
     sentence: str
 
 
-def find_divergence(rank: Rank, number: int, world: int) -> Divergence | None:
+def find_divergence(rank: Rank, step: int, number: int, world: int) -> Divergence | None:
     """The rank whose weights differ, on all ranks, or None. Collective: every rank of the Program must call it at
-    the end of a round."""
+    the end of a round, at step `step`."""
     found: list[Mapping[str, int]] = gather(digests(rank), number, world)
-    divergence = divergence_of(rank.program, found) if found else None
+    divergence = divergence_of(rank.program, step, found) if found else None
     told = spread([divergence.rank, divergence.sentence] if divergence else None, number, world)
     return Divergence(*told) if told else None
 
@@ -58,9 +58,9 @@ def _weights(rank: Rank, bucket: str) -> torch.Tensor:
     return rank.state.parameter[bucket] if shared else rank.state.master.get(bucket, rank.state.parameter[bucket])
 
 
-def divergence_of(program: Program, found: Sequence[Mapping[str, int]]) -> Divergence | None:
-    """The rank that differs from most others, given the checksums of all ranks; the last one if there is no
-    majority."""
+def divergence_of(program: Program, step: int, found: Sequence[Mapping[str, int]]) -> Divergence | None:
+    """The rank that differs from most others, given the checksums of all ranks at a step; the last one if there is
+    no majority."""
     for name, copies in copies_of(program).items():
         by_sum: dict[int, list[int]] = {}
         for rank in copies.ranks:
@@ -77,6 +77,6 @@ def divergence_of(program: Program, found: Sequence[Mapping[str, int]]) -> Diver
                 f"the weights of {who} {', '.join(map(str, few))} differ from those of {', '.join(map(str, most))}"
                 f"{doubt}, in bucket {name} ({weights}, ...): a flipped bit, another seed, or code that changes "
                 "weights by itself; look at that rank's machine and go on from the last checkpoint with --resume; "
-                "found",
+                f"found at step {step}",
             )
     return None

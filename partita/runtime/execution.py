@@ -186,9 +186,9 @@ class Execution:
 
     def _hold_together(self, rank: Rank) -> None:
         """Raises RunError if ranks that must have equal weights do not."""
-        divergence = find_divergence(rank, self.session.rank, rank.program.size)
+        divergence = find_divergence(rank, self.step, self.session.rank, rank.program.size)
         if divergence is not None:
-            raise RunError(f"{divergence.sentence} at step {self.step}", rank=divergence.rank, step=self.step)
+            raise RunError(divergence.sentence, rank=divergence.rank, step=self.step)
 
     def _keep(self, rank: Rank, round: int, flying: int) -> None:
         """Write a checkpoint, unless the run has gone no further than the one that it goes on from."""
