@@ -25,8 +25,8 @@ class Device:
     `flops` maps dtype to peak FLOP/s; `memory` is in bytes, `memory_bandwidth` in bytes a second; `cores` is the share
     of host cores that the device may use (0.5 is half a core; 0: not limited); the computing of a `ghost` is a timed
     wait; `speed` is a factor on everything that it computes; `power` is in watts under load, `price` in dollars an
-    hour; `multiprocessors` counts those of an accelerator (0: unknown). `host_memory` is what its machine has for it, as
-    cluster files state it; nothing is predicted from it yet.
+    hour; `multiprocessors` counts those of an accelerator (0: unknown). `host_memory` is what its machine has for it,
+    as cluster files state it; nothing is predicted from it yet.
     """
 
     kind: str = "cpu"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from partita.lowering.agreement import COMPUTE, DATA, WIRE, program_of
 from partita.lowering.averages import local_step
 from partita.lowering.samples import Draft, ReplicaGroup
-from partita.plan.plan import Update as Rule
+from partita.plan.plan import Update
 from partita.plan.sync import Payload
 from partita.program.instruction import After, Collective, Instruction, Kind, Mix, Space, Term
 from partita.program.program import Program, Role
@@ -29,9 +29,9 @@ def centred(draft: Draft, steps: int) -> Program:
     return program_of(draft, roles, steps=steps, semantics="consensus")
 
 
-def momentum_of(rule: Rule) -> float:
+def momentum_of(update: Update) -> float:
     """Nesterov's momentum around the task's rule, if the plan asks for it."""
-    return next((dict(c.settings).get("momentum", 0.0) for c in rule.corrections if c.name == "nesterov"), 0.0)
+    return next((dict(c.settings).get("momentum", 0.0) for c in update.corrections if c.name == "nesterov"), 0.0)
 
 
 def own_steps(draft: Draft, group: ReplicaGroup, steps: int) -> list[Instruction]:

@@ -80,13 +80,13 @@ def settled(plan: Plan, graph: Graph, cluster: Cluster, costs: Costs | None = No
     roles = [role for role in program.roles if program.stages_of(role)]
     now = {role.name: passing(program, graph, role.ranks[0]) for role in roles}
     limits = {role.name: _allowed(plan, program, role, graph, cluster, max(now.values())) for role in roles}
-    consistency = {program.stages_of(r) for r in roles if now[r.name] > limits[r.name]}
-    if not consistency:
+    over_budget = {program.stages_of(r) for r in roles if now[r.name] > limits[r.name]}
+    if not over_budget:
         return plan
     step = in_precision(graph, plan.memory)
     blocks = block_starts(step)
     while True:
-        places = _places(program, (graph, step), cluster, costs, blocks, limits, consistency)
+        places = _places(program, (graph, step), cluster, costs, blocks, limits, over_budget)
         for stages, place in places.items():
             place.held = max(now[role.name] for role in roles if program.stages_of(role) == stages)
         chosen = _searched(plan, graph, cluster, places, blocks)
@@ -180,7 +180,7 @@ def _allowed(plan: Plan, program: Program, role: Role, graph: Graph, cluster: Cl
 
 def _places(
     program: Program, graphs: tuple[Graph, Graph], cluster: Cluster, costs: Costs | None, blocks: Sequence[int],
-    limits: Mapping[str, Bytes], consistency: set[tuple[int, ...]],
+    limits: Mapping[str, Bytes], over_budget: set[tuple[int, ...]],
 ) -> dict[tuple[int, ...], _Place]:  # fmt: skip
     """`graphs` are the captured step and the one in the plan's precision."""
     graph, whole = graphs
@@ -190,7 +190,7 @@ def _places(
     found: dict[tuple[int, ...], _Place] = {}
     for role in program.roles:
         stages = program.stages_of(role)
-        if stages not in consistency or not stages:
+        if stages not in over_budget or not stages:
             continue
         trades = {}
         for stage in stages:
