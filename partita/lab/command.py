@@ -14,8 +14,9 @@ from partita.cluster.cluster import Cluster
 from partita.errors import OptionError
 from partita.lab.lines import Lines
 from partita.lab.network import open_lab
+from partita.units import Seconds
 
-GRACE: Final = 2.0
+EXIT_TIMEOUT: Final[Seconds] = 2.0  # of the others, once a process has failed
 
 
 @runtime_checkable
@@ -92,7 +93,7 @@ def _attend(selector: selectors.BaseSelector, processes: Sequence[subprocess.Pop
             left.discard(key.data)
             ended = key.data.wait()
             if ended and not code:
-                code, end = ended if ended > 0 else 128 - ended, time.monotonic() + GRACE
+                code, end = ended if ended > 0 else 128 - ended, time.monotonic() + EXIT_TIMEOUT
     for key in selector.get_map().values():
         if isinstance(key.data, OutputPipe):
             key.data.forward()

@@ -20,7 +20,7 @@ from partita.runtime.transport import Pending, Steps
 from partita.runtime.worker import instance
 from partita.units import Seconds
 
-PATIENCE: Final[Seconds] = 60.0
+MESSAGE_TIMEOUT: Final[Seconds] = 60.0
 ASKED: Final = "asked"
 CARRIED: Final = Instruction("carried", Scale("bucket"), "extra", after=(After(ASKED),))
 Call: TypeAlias = Callable[[], Pending | Steps | None]
@@ -75,8 +75,8 @@ class ExtraLane:
 
     def _carried(self, round: int) -> None:
         for pending in instance(self.rank, CARRIED, round, lambda round: True, begin=self._begin):
-            if not pending.block(PATIENCE):
-                raise RunHung(f"a timed message did not come within {PATIENCE:.0f} s; look which rank is gone")
+            if not pending.block(MESSAGE_TIMEOUT):
+                raise RunHung(f"a timed message did not come within {MESSAGE_TIMEOUT:.0f} s; look which rank is gone")
 
     def _begin(self, rank: Rank, instruction: Instruction, round: int) -> Pending | Steps | None:
         found = self.calls[round]()

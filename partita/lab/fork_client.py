@@ -92,7 +92,7 @@ class ForkServer:
             self.process.wait()
             raise
         if not answer:
-            said = os.pread(self.log, fork_server.LIMIT, 0).decode(errors="replace").strip().splitlines()[-20:]
+            said = os.pread(self.log, fork_server.READ_BYTES, 0).decode(errors="replace").strip().splitlines()[-20:]
             raise RunError("\n".join(["workers cannot be started: the process that forks them ended", *said]))
         pid: int = json.loads(answer)["pid"]
         return pid
@@ -101,7 +101,7 @@ class ForkServer:
         try:
             sent = socket.send_fds(self.channel, [text], handles)
             self.channel.sendall(text[sent:])
-            return self.channel.recv(fork_server.LIMIT)
+            return self.channel.recv(fork_server.READ_BYTES)
         except (BrokenPipeError, ConnectionResetError):
             return b""
 

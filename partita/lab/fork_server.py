@@ -23,7 +23,7 @@ from typing import Any, Final, NoReturn
 from partita.lab.keeper import MARK
 
 MARKED: Final = {MARK: 8, "RANK": 6}  # variables that `ps` shows of each worker, and their room in bytes
-LIMIT: Final = 1 << 16
+READ_BYTES: Final = 1 << 16  # at most, at a time
 INPUT: Final = 3  # descriptors 0, 1 and 2 of a worker; one more is a socket that listens
 
 
@@ -57,9 +57,9 @@ def attend(channel: socket.socket) -> None:
     for handle in (channel.fileno(), launcher):
         poll.register(handle, select.POLLIN)
     while launcher not in dict(poll.poll()):
-        text, handles, _, _ = socket.recv_fds(channel, LIMIT, INPUT + 1)
+        text, handles, _, _ = socket.recv_fds(channel, READ_BYTES, INPUT + 1)
         while not text.endswith(b"\n"):
-            if not (more := channel.recv(LIMIT) if text else b""):
+            if not (more := channel.recv(READ_BYTES) if text else b""):
                 return
             text += more
         pid = _fork(json.loads(text), handles, marks)
@@ -99,7 +99,7 @@ def _fork(request: Mapping[str, Any], handles: list[int], marks: Marks) -> int:
     theirs.close()
     os.waitpid(between, 0)
     with ours:
-        return int(ours.recv(LIMIT))
+        return int(ours.recv(READ_BYTES))
 
 
 def _become(request: Mapping[str, Any], handles: list[int]) -> NoReturn:

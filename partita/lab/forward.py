@@ -1,7 +1,7 @@
 """SIGTERM and SIGINT at the launcher of a run that can be stopped: the workers hear of the first, the second ends all.
 
 launcher   TERM ──> workers   agree on a step, write a checkpoint, answer
-           TERM again, or LIMIT seconds later: as without this
+           TERM again, or STOP_TIMEOUT seconds later: as without this
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from partita.lab.worker import Worker
 from partita.runtime.brake import STOPPING
 from partita.units import Seconds
 
-LIMIT: Final[Seconds] = 20.0
+STOP_TIMEOUT: Final[Seconds] = 20.0  # for workers that were asked to stop
 
 
 @dataclass
@@ -30,7 +30,9 @@ class ForwardedSignal:
 
 
 @contextmanager
-def forwarding(workers: Sequence[Worker], wanted: bool = True, limit: Seconds = LIMIT) -> Iterator[ForwardedSignal]:
+def forwarding(
+    workers: Sequence[Worker], wanted: bool = True, limit: Seconds = STOP_TIMEOUT
+) -> Iterator[ForwardedSignal]:
     """Pass the first signal on; a second one, or `limit` seconds, end this process as without it. Does nothing unless
     `wanted`, nor outside the main thread, since other threads have no signals."""
     heard = ForwardedSignal()

@@ -30,9 +30,9 @@ from partita.lab.quota import (
     reset_memory_peak,
     set_cores,
 )
-from partita.units import Bytes, BytesPerSecond
+from partita.units import Bytes, BytesPerSecond, Seconds
 
-GRACE: Final = 5.0
+EXIT_TIMEOUT: Final[Seconds] = 5.0  # of a process that was killed
 LISTENER: Final = "PARTITA_LISTEN_FD"
 TOOLS: Final = os.pathsep.join((os.defpath, "/usr/sbin", "/sbin"))
 
@@ -206,7 +206,7 @@ class Lab:
             _kill(process)
         for process in self.processes:
             with suppress(subprocess.TimeoutExpired):
-                process.wait(GRACE)
+                process.wait(EXIT_TIMEOUT)
         while self.watches:
             os.close(self.watches.pop())
         self.free_port()

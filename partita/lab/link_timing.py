@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from partita.lab.crowd_timing import Congested, congested_seconds, crowds_of, queued_seconds
-from partita.lab.extra_lane import PATIENCE, Call, ExtraLane
+from partita.lab.extra_lane import MESSAGE_TIMEOUT, Call, ExtraLane
 from partita.lab.timing import AHEAD, computed, slowed_by
 from partita.lab.worker_timing import posted_seconds, value_seconds
 from partita.program.instruction import Kind
@@ -193,12 +193,12 @@ def lone_seconds(rank: int, lane: ExtraLane | None = None, turns: int = 40) -> t
         if rank == 0:
             spent = computed(AHEAD)
             moment[0] = time.perf_counter() + offset
-            transport.send(moment, 1, "probe", 0).block(PATIENCE)
+            transport.send(moment, 1, "probe", 0).block(MESSAGE_TIMEOUT)
         elif rank == 1:
             if lane:
                 lane.carry_out(partial(transport.receive, moment, 0, "probe", 0))
             else:
-                transport.receive(moment, 0, "probe", 0).block(PATIENCE)
+                transport.receive(moment, 0, "probe", 0).block(MESSAGE_TIMEOUT)
             walls.append(time.perf_counter() + offset - float(moment))
         cores.append(time.process_time() - begun - spent)
     return median(walls[-turns:]), median(cores[1:])

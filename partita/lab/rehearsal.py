@@ -53,8 +53,8 @@ from partita.telling import Tell, quiet
 from partita.units import Seconds
 from partita.zoo.tasks import built_in
 
-STALL: Final = 0.75  # of --timeout, after which a rank or a link is named that holds up a run that stands still
-PATIENCE: Final = 100  # times --timeout, for which workers wait by themselves: a message may take long on a slow link
+STALL_SHARE: Final = 0.75  # of --timeout, after which a rank or a link is named that holds up a run that stands still
+TIMEOUT_FACTOR: Final = 100  # times --timeout, for which workers wait alone: a message may take long on a slow link
 GLANCE: Final[Seconds] = 0.3  # of a core, for timing operators again between runs
 RARE: Final = 8  # from one such time to the next: so many times as long as it takes, at least
 LATELY: Final = 7  # times that count, the two when costs were measured among them
@@ -100,7 +100,7 @@ class Rehearsal:
             self.tell(f"starting {self.cluster.size} workers on {self.cluster.name}")
             stack.enter_context(self.group)
             paths = {"graph": str(graph), "cluster": str(cluster), "first": str(first)}
-            self.opening = dict[str, Any](paths, task=self.task, seed=self.seed, timeout=self.timeout * PATIENCE)
+            self.opening = dict[str, Any](paths, task=self.task, seed=self.seed, timeout=self.timeout * TIMEOUT_FACTOR)
             with self.group.lab.lifted():
                 self._ask("open", **self.opening)
             self._stack = stack.pop_all()
@@ -306,7 +306,7 @@ class Rehearsal:
         again, chains = all(returns(program, r) for r in spare), {chain_of(program, r) for r in spare} - {()}
         spares = Spares(spare, back if again else (), RETURNS, chains)
         try:
-            replies = self.group.ask_all("run", order, 2 * self.timeout, self._hear, STALL * self.timeout, spares)
+            replies = self.group.ask_all("run", order, 2 * self.timeout, self._hear, STALL_SHARE * self.timeout, spares)
         except RunHung as hung:
             raise stalled(program, self.group.workers, self.group.links, hung) from None
         return result_of(program, replies, discard)

@@ -34,7 +34,7 @@ from partita.units import Seconds
 
 Request = dict[str, Any]
 Tell = Callable[[dict[str, Any]], None]
-PATIENCE: Final[Seconds] = 60.0  # for others to be there, who are asked at the same time
+WAYS_TIMEOUT: Final[Seconds] = 60.0  # for others to be there, who are asked at the same time
 
 
 class Service:
@@ -123,7 +123,7 @@ class Service:
         """Micro-benchmarks of messages and all-reduces."""
         device = self.session.device if self.session else CPU
         if self.world > 1:
-            open_ways(PATIENCE)
+            open_ways(WAYS_TIMEOUT)
         return rank_wires(self.rank, self.world, tuple(request["sizes"]), request["kinds"], device)
 
 

@@ -22,7 +22,7 @@ from partita.units import Seconds
 
 LEAST: Final[Seconds] = 0.006
 TURNS: Final = (9, 17)
-PATIENCE: Final[Seconds] = 0.1
+COLD_SECONDS: Final[Seconds] = 0.1  # of runs, after which no more are made than must be
 AHEAD: Final[Seconds] = 1e-3  # of computing before each message, collective and instruction
 
 
@@ -49,7 +49,7 @@ def cold_seconds(run: Callable[[], Any], bench: Bench = HOST, *, again: bool = F
     if bench.each:
         return median(bench.each([partial(disturb, bench.device), run] * TURNS[0])[1::2])
     turns: list[Seconds] = []
-    while len(turns) < TURNS[0] or (len(turns) < TURNS[1] and sum(turns) < PATIENCE):
+    while len(turns) < TURNS[0] or (len(turns) < TURNS[1] and sum(turns) < COLD_SECONDS):
         disturb()
         if again:
             run()

@@ -31,7 +31,7 @@ from partita.lab.spares import NOBODY, Spares
 from partita.lab.worker import Worker, start_worker
 from partita.units import Seconds
 
-GRACE: Final = 0.5
+DEATH_DELAY: Final[Seconds] = 0.5  # of what says so, behind the reports of those who lost a connection by it
 OnEvent = Callable[[int, dict[str, Any]], None]
 
 
@@ -148,7 +148,7 @@ class WorkerGroup:
                         failures.append(death_of(self.lab, worker))
             if failures:
                 # A peer's report of a lost connection may arrive before the death that caused it.
-                end = min(end, failures[0].heard + GRACE)
+                end = min(end, failures[0].heard + DEATH_DELAY)
                 if any(failure.died for failure in failures):
                     break
             if moved == heard and time.monotonic() >= min(limit, end):

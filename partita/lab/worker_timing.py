@@ -27,7 +27,7 @@ import torch.distributed as dist
 from partita.graph.graph import Graph
 from partita.graph.operator import Ref
 from partita.graph.tensor import Tensor
-from partita.lab.extra_lane import PATIENCE
+from partita.lab.extra_lane import MESSAGE_TIMEOUT
 from partita.lab.timing import computed
 from partita.program.instruction import After, Compute, Instruction, Load, Receive, Send, Space
 from partita.program.program import Lane, Parcel, Program, Role, Segment
@@ -180,7 +180,7 @@ def _overhead(program: Program, rank: int, rounds: int = ROUNDS, turns: int = TU
             dist.barrier()
         pieces.clear()
         begun = time.process_time()
-        drive(driven, Interval((turn + 1) * rounds, turn * rounds, drain=False), lambda round: False, PATIENCE)
+        drive(driven, Interval((turn + 1) * rounds, turn * rounds, drain=False), lambda round: False, MESSAGE_TIMEOUT)
         found.append((time.process_time() - begun - sum(pieces)) / rounds)
     return median(found[1:])
 

@@ -19,15 +19,15 @@ from partita.runtime.divergence import digests
 from partita.runtime.rank import Rank
 from partita.units import Seconds
 
-WHILE: Final[Seconds] = 15.0
-COST: Final = 0.003  # of the time at most
+COMPARISON_INTERVAL: Final[Seconds] = 15.0
+COMPARISON_SHARE: Final = 0.003  # of the time at most
 FIRST: Final = 8  # rounds
 
 
 @dataclass
 class ChecksumReporter:
     """Called at each end of a round of a rank's leading lane; reports `{"weights": {bucket: checksum}, "after": step}`
-    about every WHILE seconds, more rarely where that would take more than COST of the time."""
+    about every COMPARISON_INTERVAL, more rarely where that would take more than COMPARISON_SHARE of the time."""
 
     rank: Rank
     report: Callable[[dict[str, Any]], None]
@@ -43,7 +43,7 @@ class ChecksumReporter:
         now = time.perf_counter()
         if self.begun:
             each = max((now - self.begun) / (round + 1 - self.since), 1e-6)
-            self.every = 2 ** ceil(log2(max(WHILE, (now - before) / COST) / each + 1))
+            self.every = 2 ** ceil(log2(max(COMPARISON_INTERVAL, (now - before) / COMPARISON_SHARE) / each + 1))
         self.begun, self.since = now, round + 1
 
     @cached_property

@@ -31,9 +31,10 @@ from partita.runtime.store import line_to_store, prefixed
 from partita.runtime.takeover import CompletedRounds, asked, copied, ends_of, take_over
 from partita.runtime.ways import link
 from partita.runtime.worker import drive
+from partita.units import Seconds
 
-EVERY: Final = 0.1  # seconds
-POLL: Final = 0.01
+WATCH_INTERVAL: Final[Seconds] = 0.1  # between looks whether a server has died
+POLL_INTERVAL: Final[Seconds] = 0.01
 
 
 @dataclass
@@ -79,7 +80,7 @@ class Failover:
         while me in self.kept and kind is None and not store.check(workers):
             if self.failure is not None:
                 raise self.failure
-            time.sleep(POLL)
+            time.sleep(POLL_INTERVAL)
         self.done.set()
 
     def begins(self, rank: Rank, leg: int) -> None:
@@ -113,7 +114,7 @@ class Failover:
 
     def _look(self) -> None:
         store, before = self._client(), 0
-        while not self.done.wait(EVERY):
+        while not self.done.wait(WATCH_INTERVAL):
             if (now := store.add("deaths", 0)) == before:
                 continue
             before = now
@@ -150,7 +151,7 @@ class Failover:
                 if store.check([over]) and not store.check([theirs]):
                     channel.hear(route, {})
                     return
-                time.sleep(POLL)
+                time.sleep(POLL_INTERVAL)
             channel.hear(route, json.loads(store.get(theirs)))
             self._lead(store, channel, route)
 
@@ -161,7 +162,7 @@ class Failover:
             if self.done.is_set() or time.monotonic() > end:
                 over = "when its run was over" if self.done.is_set() else f"after {self.session.timeout:g} s"
                 raise RunError(f"rank {self.session.rank} still waited {over} for {what}", rank=self.session.rank)
-            time.sleep(POLL)
+            time.sleep(POLL_INTERVAL)
 
     def _lead(self, store: Any, channel: Channel, route: Route) -> None:
         place = prefixed(store, f"link/{_name(channel, route)}")

@@ -18,8 +18,8 @@ import torch.distributed as dist
 from partita.runtime.brake import STOPPING, Brake
 from partita.units import Seconds
 
-PATIENCE: Final[Seconds] = 10.0
-POLL: Final[Seconds] = 0.01
+AGREEMENT_TIMEOUT: Final[Seconds] = 10.0
+POLL_INTERVAL: Final[Seconds] = 0.01
 
 
 class Halt:
@@ -68,9 +68,9 @@ def agreed(begun: int, rank: int, world: int) -> int:
         return begun
     store: Any = dist.distributed_c10d._get_default_store()
     store.set(f"halt/{rank}", str(begun))
-    keys, end = [f"halt/{each}" for each in range(world)], time.monotonic() + PATIENCE
+    keys, end = [f"halt/{each}" for each in range(world)], time.monotonic() + AGREEMENT_TIMEOUT
     while not store.check(keys):
         if time.monotonic() > end:
             return -1
-        time.sleep(POLL)
+        time.sleep(POLL_INTERVAL)
     return max(int(store.get(key)) for key in keys)

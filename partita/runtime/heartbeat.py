@@ -17,7 +17,7 @@ from partita.runtime.flows import flows_of
 from partita.runtime.rank import Rank
 from partita.units import Seconds
 
-EVERY: Final[Seconds] = 1.0
+REPORT_INTERVAL: Final[Seconds] = 1.0
 
 
 class Heartbeat:
@@ -38,7 +38,7 @@ class Heartbeat:
 
     def _beat(self) -> None:
         before, port, failure = -1, int(os.environ.get("MASTER_PORT", "0")), None
-        while not self.over.wait(EVERY):
+        while not self.over.wait(REPORT_INTERVAL):
             if failure is not None:
                 self.report({"failed": reported(failure)})
             done, failure = sum(self.rank.board.done.copy().values()), self.rank.board.failure

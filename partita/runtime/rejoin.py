@@ -29,9 +29,9 @@ from partita.runtime.store import line_to_store, prefixed
 from partita.runtime.transport import PeerGone
 from partita.units import Seconds
 
-EVERY: Final[Seconds] = 0.2
-POLL: Final[Seconds] = 0.02
-PATIENCE: Final[Seconds] = 20.0  # with a rank that may have gone again
+WATCH_INTERVAL: Final[Seconds] = 0.2  # between looks whether a peer is back
+POLL_INTERVAL: Final[Seconds] = 0.02
+REJOIN_TIMEOUT: Final[Seconds] = 20.0  # with a rank that may have gone again
 LATE: Final = "late"
 
 
@@ -132,12 +132,12 @@ class Rejoin:
     def _link(self, store: Any, peer: int, times: int) -> None:
         """Open the link to a peer; one of the two has come back so many times."""
         a, b = sorted((self.session.rank, peer))
-        patience = min(self.session.timeout, PATIENCE) if times else self.session.timeout
+        patience = min(self.session.timeout, REJOIN_TIMEOUT) if times else self.session.timeout
         self._transport.link(peer, prefixed(store, f"link/{a}-{b}/{times}"), patience)
 
     def _look(self) -> None:
         store, before, known = self._client(), 0, dict[int, int]()
-        while not self.done.wait(EVERY):
+        while not self.done.wait(WATCH_INTERVAL):
             if (now := store.add("returns", 0)) == before:
                 continue
             before = now
@@ -187,11 +187,11 @@ class Rejoin:
 
 def _answer(store: Any, key: str, over: str) -> str:
     """A rank's answer, for all who ask the same; LATE if it ended before it was asked, or is gone too."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + REJOIN_TIMEOUT
     while not store.check([key]):
         if store.check([over]) or time.monotonic() > end:
             store.compare_set(key, "", LATE)
         else:
-            time.sleep(POLL)
+            time.sleep(POLL_INTERVAL)
     answer: str = store.get(key).decode()
     return answer

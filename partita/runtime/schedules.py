@@ -18,7 +18,7 @@ from partita.runtime.transport import Pending
 from partita.runtime.worker import Record, lanes
 from partita.units import Seconds
 
-POLL: Final[Seconds] = 0.0005
+POLL_INTERVAL: Final[Seconds] = 0.0005
 InjectFaults = Callable[[dict[tuple[int, str], LaneRun]], None]
 
 
@@ -46,7 +46,7 @@ def advance(
             inject(runs)
             ready = [place for place, run in runs.items() if run not in waits or waits[run].ready()]
             if not ready and time.monotonic() - moved < patience:
-                time.sleep(POLL)
+                time.sleep(POLL_INTERVAL)
                 continue
             if not ready:
                 _raise_failure(ranks)

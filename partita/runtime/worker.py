@@ -34,7 +34,7 @@ from partita.units import Seconds
 
 Record = Callable[[int], bool]
 Begin = Callable[[Rank, Instruction, int], Pending | Steps | None]
-WAKE: Final[Seconds] = 0.05
+FAILURE_INTERVAL: Final[Seconds] = 0.05  # between looks whether a lane has failed
 
 
 def lanes(rank: Rank, interval: Interval, record: Record) -> dict[str, LaneRun]:
@@ -193,7 +193,7 @@ def drive(rank: Rank, interval: Interval, record: Record, timeout: Seconds) -> N
     _carry(rank, mine, runs[mine], timeout)
     for thread in threads:
         while thread.is_alive() and rank.board.failure is None:  # who has failed says so, though others still wait
-            thread.join(WAKE)
+            thread.join(FAILURE_INTERVAL)
     if rank.board.failure is not None:
         raise rank.board.failure
     rank.clock.settle(rank.spans, rank.ends)

@@ -22,7 +22,7 @@ def test_one_that_has_ended_is_too_late() -> None:
 
 def test_for_one_that_is_gone_whoever_asks_first_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """And if it was only slow, it finds that answer, too."""
-    monkeypatch.setattr(rejoin, "PATIENCE", 0.1)
+    monkeypatch.setattr(rejoin, "REJOIN_TIMEOUT", 0.1)
     store = dist.HashStore()
     assert rejoin._answer(store, "clock/2/1/0", "over/0") == rejoin.LATE
     store.compare_set("clock/2/1/0", "", "0:7")
