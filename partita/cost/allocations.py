@@ -269,7 +269,8 @@ class AllocationLog:
         return shares, [self._row(row) for row in held]
 
     def _course(self, name: str, read: _Names) -> tuple[list[float], ByteSeries]:
-        """The same in bytes, before anything was packed; shape [intervals, PURPOSES]."""
+        """(shares of a segment's time, bytes held from then on before anything was packed), the latter of shape
+        [intervals, PURPOSES]."""
         segment = self.program.segment[name]
         start, stop = segment.start, segment.stop
         held = np.zeros((stop - start, len(PURPOSES)), np.int64)

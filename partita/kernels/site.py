@@ -20,7 +20,7 @@ class Site:
     fresh: torch.Tensor | None = None
 
     def on_host(self) -> Site:
-        """The same in the host's memory."""
+        """The site with its tensors in the host's memory."""
         basis, fresh = (None if tensor is None else tensor.cpu() for tensor in (self.basis, self.fresh))
         return Site(self.shapes, tuple(one.cpu() for one in self.sums), basis, self.seed, fresh)
 

@@ -45,7 +45,7 @@ class StragglerDetector:
             self.quickest, self.rounds = {}, {}
 
     def at_end(self, timeline: Timeline) -> Iterator[str]:
-        """The same from the last rounds of a run."""
+        """Yields a sentence for each straggler of the last rounds of a run."""
         quickest: FastestTimes = {}
         for span in timeline.spans:
             place = span.rank, span.name

@@ -62,7 +62,7 @@ def instruction_seconds() -> Seconds:
 
 
 def following_seconds() -> Seconds:
-    """The same of an act right behind one that took little, in its lane."""
+    """Core-seconds of the worker around an act right behind one that took little, in its lane."""
     one, many = (_overhead(pipeline(1, row), 0) for row in (1, ROW))
     return max((many - one) / (2 * MICROBATCHES * (ROW - 1)), 1e-6)
 

@@ -197,7 +197,7 @@ def _order_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
 
 
 def _pipeline_gaps(plan: Plan) -> Iterator[tuple[bool, str]]:
-    """The same of a plan with stages."""
+    """(whether the plan asks for it, what) of all of a plan with stages that cannot be lowered."""
     schedule, sync = plan.schedule, agreement_of(plan)
     yield schedule.order not in ROWS, f"stages in the order {schedule.order}"
     yield not schedule.flush or schedule.versions is not Versions.LATEST, "pipelines without a flush every step"
@@ -243,7 +243,7 @@ def _gaps(graph: Graph, plan: Plan) -> Iterator[tuple[bool, str]]:
 
 
 def _step_gaps(sync: Sync) -> Iterator[tuple[bool, str]]:
-    """The same of an agreement on every step's gradients."""
+    """(whether the plan asks for it, what) of all of an agreement on every step's gradients that cannot be lowered."""
     through, serves = sync.through, isinstance(sync.through, Servers)
     consistency, frequency = sync.consistency, sync.frequency
     yield not isinstance(through, AllReduce | Servers), f"agreement through {type(through).__name__}"

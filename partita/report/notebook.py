@@ -26,7 +26,7 @@ class Shown(Timeline):
 
 
 def shown(timeline: Timeline) -> Shown:
-    """The same Timeline with its picture."""
+    """A Timeline with its picture."""
     return Shown(**{field.name: getattr(timeline, field.name) for field in fields(timeline)})
 
 

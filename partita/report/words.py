@@ -43,7 +43,7 @@ def findings(comparison: Comparison) -> tuple[Finding, ...]:
 
 
 def naive_ratio(row: Row, name: str) -> float | None:
-    """The same of a simpler predictor."""
+    """ln(guess / measured) of a step, as a simpler predictor guesses it; None where either is missing."""
     guess, measured = row.naive.get(name, 0.0), row.measured.step_seconds if row.measured else 0.0
     return log(guess / measured) if guess > 0 and measured > 0 else None
 

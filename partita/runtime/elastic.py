@@ -65,7 +65,7 @@ class ElasticWorkers:
 
 @dataclass
 class AdmmWorkers:
-    """The same for workers with multipliers y: x descends f + y (x - z) + penalty / 2 (x - z)^2 for a period, and
+    """Workers tied to a centre z by multipliers y: x descends f + y (x - z) + penalty / 2 (x - z)^2 for a period, and
     contributes the change of x + y / penalty. A worker has its replica, its y and its last contribution."""
 
     first: Replica

@@ -65,7 +65,8 @@ class Feed:
     def read(
         self, positions: Sequence[int], device: str, floating: torch.dtype | None = None
     ) -> tuple[list[torch.Tensor], Rest]:
-        """The same, and the rest of the batch. Raises TaskError if the data set or the collation raises."""
+        """The tensors of the collated samples, as `leaves` has them, and the rest of the batch. Raises TaskError
+        if the data set or the collation raises."""
         try:
             with ALONE if floating is torch.float64 else nullcontext():
                 batch = self.batch(positions)

@@ -80,8 +80,8 @@ def copies_of(program: Program) -> dict[str, Copies]:
 
 
 def _whole(program: Program, found: dict[str, Copies]) -> dict[str, Copies]:
-    """The same, where a parameter that lies in several buckets is equal on all ranks in all of them or in none: it is
-    read whole."""
+    """The Copies of `found`, where a parameter that lies in several buckets is equal on all ranks in all of them or in
+    none: it is read whole."""
     uneven = {name for name, copies in found.items() if not copies.weights}
     pieces = {bucket.name: {piece.parameter for piece in bucket.pieces} for bucket in program.trained}
     while more := {a for a in found if a not in uneven and any(pieces[a] & pieces[b] for b in uneven)}:

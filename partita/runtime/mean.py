@@ -38,7 +38,8 @@ def unlike_its_parts(task: Task, batch: int, seed: int = 0) -> str:
 
 
 def unlike_its_shares(task: Task, program: Program, steps: int, seed: int = 0) -> str:
-    """The same of the minibatches of the first steps, each in a part that the program makes of it and the rest."""
+    """A sentence if the loss of a minibatch of the first steps is not the mean of the losses of a part that the program
+    makes of it and of the rest; else ""."""
     shares, feed = [share for share in shares_of(program) if not share.step], Feed(task, seed)
     divided = ((step, share) for step in range(steps) for share in shares)
     return _unlike(

@@ -90,8 +90,8 @@ def compile_segment(
     """Operators `start` to `stop` of a graph whose sizes are numbers, as a function of (environment, leaves).
 
     Values that a later segment or the caller reads are left in the environment, values that are used up are removed
-    from it, and values for other stages are stored under the names that these use. With
-    `compiled` torch.compile makes one function of them.
+    from it, and values for other stages are stored under the names that these use. With `compiled` torch.compile makes
+    one function of them.
     """
     last = last_reads(graph) if last is None else last
     writer = _Writer(graph, start, stop, device, last, compiled)

@@ -41,8 +41,8 @@ def in_common(ranks: Sequence[Rank]) -> None:
 
 
 def mapped(rank: Rank) -> None:
-    """The same for ranks in processes; all must call it. There are no versions then, and no ledger. Raises RunError on
-    rank 0 where memory has no room for the file."""
+    """Let ranks in processes use the same tensors, in a file in memory; all must call it. There are no versions then,
+    and no ledger. Raises RunError on rank 0 where memory has no room for the file."""
     state, places, world = rank.state, places_of(rank.state), rank.program.size
     if not places:
         return

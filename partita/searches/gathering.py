@@ -112,8 +112,9 @@ class Gathers:
         self, pipes: Pipes, i: int, rows: Sequence[Row], most: Bytes, blocks: int, wiring: Wiring, copy: Touch,
         packed: str,
     ) -> list[list[Seconds]]:  # fmt: skip
-        """The same where only gradients are divided, which are `packed` after that kind of pass: none are counted after
-        the last one of a stage, which is cut where its buckets are complete."""
+        """Seconds before each pass of each place of the i-th point, where only gradients are divided, which are
+        `packed` after that kind of pass: none are counted after the last one of a stage, which is cut where its buckets
+        are complete."""
         each = self._of_places(pipes, i, rows, most, blocks, wiring, copy)
         return [_crowded([_stall(collectives, stage) for stage in stages], row, packed)
                 for row, collectives, stages in each]  # fmt: skip

@@ -64,7 +64,7 @@ class LinkSpeeds:
         return np.array([*(self.between(i, i + 1) for i in range(self.cluster.size - 1)), (np.inf, 0.0)])
 
     def rings(self, n: int) -> tuple[Reals, Reals]:
-        """The same as `ring` of the first n ranks, the next n, and so on."""
+        """Bytes a second and latency of the slowest step along the first n ranks, along the next n, and so on."""
         each = self.steps[: len(self.steps) // n * n].reshape(-1, n, 2)[:, :-1]
         return each[:, :, 0].min(axis=1, initial=np.inf), each[:, :, 1].max(axis=1, initial=0.0)
 
@@ -75,7 +75,8 @@ class LinkSpeeds:
         return self._messages([(edge, edge + n) for edge in range(0, self.cluster.size - 2 * n + 1, n)], n)
 
     def rounds(self, n: int) -> tuple[Reals, Reals]:
-        """The same from the second n ranks to the first, from the third, and so on."""
+        """Bytes a second and latency of messages from the second n ranks to the first n, from the third, and so on, as
+        `hops` has them."""
         return self._messages([(edge, 0) for edge in range(n, self.cluster.size - n + 1, n)], n)
 
     def _messages(self, ways: list[tuple[int, int]], n: int) -> tuple[Reals, Reals]:

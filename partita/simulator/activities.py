@@ -95,7 +95,7 @@ class Activities:
         return len(self.need)
 
     def longer(self, latency: Reals, amount: Reals) -> Activities:
-        """The same, each with so many more seconds of latency, and so much more of each thing that it demands."""
+        """These activities, each with so many more seconds of latency, and so much more of all that it demands."""
         demanded = self.demand_amount + np.repeat(amount, np.diff(self.demand_start))
         return replace(self, latency=self.latency + latency, least=self.least + amount, demand_amount=demanded)
 
@@ -209,7 +209,7 @@ def assemble(
 
 
 def activities_of(rows: Sequence[Activity], credit: Sequence[float] = (), gates: Sequence[GateSpec] = ()) -> Activities:
-    """The same from a list; `after`, `guard` and `until` count its rows, `credit` the first lanes (1 where there is
+    """The activities of a list; `after`, `guard` and `until` count its rows, `credit` the first lanes (1 where there is
     none)."""
     edges = np.array([(before, i) for i, row in enumerate(rows) for before in row.after], np.int32).reshape(-1, 2)
     lanes = np.array([(i, lane) for i, row in enumerate(rows) for lane in row.lanes], np.int32).reshape(-1, 2)

@@ -73,7 +73,8 @@ class Setting:
         return Clocked(self, prices, layout, start, end, more, warmup)
 
     def steady(self, costs: Costs, rounds: int) -> Clocked:
-        """The same, after so many rounds that quotas, full at the start, have no more than a step leaves in them."""
+        """`rounds` rounds in the steady state, after so many others that quotas, full at the start, have no more than a
+        step leaves in them."""
         run = self.clocked(costs, rounds)
         if not run.seconds * WARMUP < FILLINGS * self.ports.refill:  # nor where too few rounds end to tell (NaN)
             return run

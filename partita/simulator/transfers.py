@@ -241,7 +241,7 @@ def sent_by(program: Program, transfers: Transfers) -> tuple[int, ...]:
 
 
 def traffic_of(program: Program, transfers: Transfers) -> tuple[tuple[int, int, Bytes], ...]:
-    """The same, by receiver too: (source, target, bytes) of every pair that speaks. A collective is a ring."""
+    """Payload bytes of every pair of ranks that speaks in a step: (source, target, bytes). A collective is a ring."""
     pairs, entry = np.unique(transfers.source * program.size + transfers.target, return_inverse=True)
     total = np.bincount(entry, transfers.size, len(pairs))
     speaking = np.flatnonzero(total)

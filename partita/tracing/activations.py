@@ -143,7 +143,8 @@ class _Teller:
     def with_slope(
         self, known: Activation, given: Ref, told: Operator, back: list[Operator], values: dict[Argument, Any]
     ) -> dict[str, Operator]:
-        """The same with the one operator that `back` is; none where it adds up more than that derivative."""
+        """The operators in place of a chain and of `back`, its backward pass, by name; none where `back` adds up more
+        than the derivative of the activation."""
         names = {o.name for o in back}
         slopes = {ref for o in back for ref in o.reads() if ref.name not in names} - values.keys()
         ends = [o for o in back if self.leaves(o, names)]

@@ -86,7 +86,7 @@ class _Values:
         return self.found[alike]
 
     def _number(self, ref: Ref) -> int:
-        """The same of values that are made alike."""
+        """A number that values which are made alike have in common."""
         if ref.name not in self.told:
             place = self.graph.index.get(ref.name, -1)
             key: object = ref.name

@@ -91,7 +91,7 @@ def _halving(block: range, parts: int) -> Steps:
 
 
 def _back(steps: Steps) -> Steps:
-    """The same messages reversed, the last step first, distributing results."""
+    """The messages of a reduce-scatter reversed, the last step first, distributing results."""
     return [[Hop(hop.target, hop.source, hop.start, hop.stop, add=False) for hop in step] for step in reversed(steps)]
 
 

@@ -40,7 +40,7 @@ def ring(ranks: int) -> Schedule:
 
 
 def pairwise_reduce_scatter(ranks: int) -> Schedule:
-    """The same sums in one step: every rank sends rank j its part j directly, p-1 messages at once."""
+    """Reduce-scatter in one step: every rank sends rank j its part j directly, p-1 messages at once."""
     return schedule("pairwise reduce-scatter", ranks, ranks, [_each(ranks, own=False)] if ranks > 1 else [])
 
 

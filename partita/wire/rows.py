@@ -24,7 +24,8 @@ def row_length(coding: Coding) -> int:
 
 
 def part_lengths(coding: Coding, item: Bytes) -> tuple[int, ...]:
-    """The same of each part, where the bucket's numbers are of `item` bytes; 0 where nothing is in a part."""
+    """How many numbers of its dtype a message of each part has room for, where the bucket's are of `item` bytes; 0
+    where nothing is in a part."""
     if not coding.most:
         return coding.parts
     counts = (stop - start for start, stop in pairwise(coding.edges))
