@@ -111,8 +111,8 @@ def workers_of(program: Program) -> tuple[int, ...]:
 def held(rank: Rank, round: int, flying: int, losses: Losses) -> Shard:
     """The shard of a checkpoint that `rank` writes after `round` rounds of its Program; the gradients of the last
     `flying` rounds are not applied yet. `losses` are rows of the loss curve to save with it."""
-    shard = Shard()
-    for i, (name, copies) in enumerate(copies_of(rank.program).items()):
+    shard, copies_by_bucket = Shard(), copies_of(rank.program)
+    for i, (name, copies) in enumerate(copies_by_bucket.items()):
         mine = name in rank.state.owned or copies.ranks[i % len(copies.ranks)] == rank.rank
         if rank.rank in copies.ranks and (mine or not copies.weights):
             _parameters(shard, rank, name, ALIKE if copies.weights else rank.rank)
@@ -126,7 +126,7 @@ def held(rank: Rank, round: int, flying: int, losses: Losses) -> Shard:
             _gradients(shard, rank, name, round, flying)
         if mine and i == 0 and name in rank.state.schedule:
             shard.values[Entry("schedule")] = schedule_state(rank.state.schedule[name])
-    if rank.rank == min(first for one in copies_of(rank.program).values() for first in one.ranks[:1]):
+    if rank.rank == min(first for one in copies_by_bucket.values() for first in one.ranks[:1]):
         _scale(shard, rank, round, flying)
     _kept(shard, rank)
     save_contributions(shard, rank)
@@ -159,16 +159,14 @@ def _kept(shard: Shard, rank: Rank) -> None:
     same = alike(rank.program)
     for (space, bucket), keepers in keepers_of(rank.program).items():
         equal = space in same[bucket]
-        if rank.rank != keepers[0] if equal else rank.rank not in keepers:
+        writers, owner = (keepers[:1], ALIKE) if equal else (keepers, rank.rank)
+        if rank.rank not in writers:
             continue
-        flat, at = rank.state.kept[space, bucket], 0
-        if bucket not in rank.state.views:
-            shard.tensors[Entry("kept", bucket, str(space), ALIKE if equal else rank.rank)] = flat
-            continue
-        for piece, view in zip(rank.program.bucket[bucket].pieces, rank.state.whole(bucket), strict=True):
-            entry = of_piece("kept", piece, str(space), ALIKE if equal else rank.rank)
-            shard.tensors[entry] = flat[at : at + view.numel()].view(view.shape)
-            at += view.numel()
+        flat, pieces = rank.state.kept[space, bucket], rank.program.bucket[bucket].pieces
+        if not pieces:
+            shard.tensors[Entry("kept", bucket, str(space), owner)] = flat
+        for piece, view in zip(pieces, shaped(flat, rank.state.whole(bucket)) if pieces else (), strict=True):
+            shard.tensors[of_piece("kept", piece, str(space), owner)] = view
 
 
 def _optimizer(shard: Shard, rank: Rank, bucket: str, owner: int) -> None:
